@@ -38,7 +38,7 @@ def missing_ranks_error(
     states = {rank: f" {STATES[life]}" for rank, life in certain.items()}
     names = [f"{r}{where}{states.get(r, '')}" for r, where in coordinates.items()]
     more = [f"and {len(reasons) - len(names)} more"] * (len(reasons) > len(names))
-    hosts = shorten(sorted({c.process.host for c in check_ins.values()}), MAX_NAMES)
+    hosts = first_few(sorted({check_in.process.host for check_in in check_ins.values()}))
     on_hosts = f" on {plural('host', len(hosts))} {', '.join(hosts)}" if hosts else ""
     late = [rank for rank in missing if rank not in certain] if certain else []
     others = (
@@ -64,10 +64,16 @@ def shorten_ranks(ranks: Sequence[int]) -> str:
     return f"{', '.join(ranges[:MAX_RANGES])}, and more, {len(ranks)} in all"
 
 
+def first_few(names: list[str]) -> list[str]:
+    """Return the first few names, and how many more there are."""
+    more = len(names) - MAX_NAMES
+    return [*names[:MAX_NAMES], f"and {more} more"] if more > 0 else names
+
+
 def absent_hosts(expected: Sequence[str], check_ins: Mapping[int, CheckIn]) -> list[str]:
     """Return a line on the hosts without check-ins, if the launcher and the hosts use one name."""
     names = {check_in.process.host.partition(".")[0] for check_in in check_ins.values()}
     absent = [host for host in expected if host.partition(".")[0] not in names]
     known = absent and len(absent) < len(expected)
-    hosts = f"{plural('host', len(absent))} {', '.join(shorten(absent, MAX_NAMES))}"
+    hosts = f"{plural('host', len(absent))} {', '.join(first_few(absent))}"
     return [f"No rank came from {hosts}."] * bool(known)
