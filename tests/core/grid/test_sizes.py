@@ -101,7 +101,7 @@ def test_incomplete_sizes_raise_an_error_with_the_call_that_infers_them() -> Non
     assert caught.value.fix_text == (
         "factor_world(4, dp=-1, tp=2, order='dp tp'), which infers it from a number of ranks."
     )
-    with pytest.raises(SpecError, match="int64"):
+    with pytest.raises(SpecError):
         check_complete({"dp": 2**62, "tp": 2})
 
 
