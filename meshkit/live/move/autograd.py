@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...core.errors import SpecError
 from .checked import Check
-from .operations import Arrange, Sizes
+from .operations import Arrange, Sizes, has_dual_level
 from .program import Program
 
 
@@ -67,19 +67,15 @@ class ProgramPair:
         return replace(self, forward=program, backward=self.forward, check=None)
 
 
-class TracedRedistribute(torch.autograd.Function):
-    """A program with the program of its gradient. torch.compile traces no class with a ``jvp``."""
+class Redistribute(torch.autograd.Function):
+    """A program with the program of its gradient."""
 
     @staticmethod
-    def forward(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
+    def forward(ctx: Any, x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:  # noqa: ANN401
         """Run the forward; a result that is the input itself becomes a view of it."""
+        ctx.pair, ctx.sizes = pair, sizes
         y = pair.run_forward(x, sizes)
         return y.view_as(y) if y is x else y
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
-        """Keep the programs, which alone determine the gradient."""
-        _, ctx.pair, ctx.sizes = inputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
@@ -87,8 +83,21 @@ class TracedRedistribute(torch.autograd.Function):
         return ctx.pair.run_backward(grad, ctx.sizes), None, None
 
 
-class Redistribute(TracedRedistribute):
-    """The same, for torch's forward mode also."""
+class RedistributeWithTangent(torch.autograd.Function):
+    """The same in forward mode, which costs more; torch.compile cannot trace a ``jvp``."""
+
+    @staticmethod
+    def forward(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
+        """Run the forward."""
+        y = pair.run_forward(x, sizes)
+        return y.view_as(y) if y is x else y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+        """Keep the programs, which alone determine gradient and tangent."""
+        _, ctx.pair, ctx.sizes = inputs
+
+    backward = Redistribute.backward
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:  # noqa: ANN401
@@ -100,10 +109,10 @@ class Redistribute(TracedRedistribute):
 
 def apply_pair(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
     """Run the forward of a pair, with its gradient and its tangent. Collective."""
-    if not torch.compiler.is_compiling():
-        y: Tensor = Redistribute.apply(x, pair, sizes)  # type: ignore[no-untyped-call]
-        return y
-    if x.requires_grad and torch.is_grad_enabled():
-        y = TracedRedistribute.apply(x, pair, sizes)  # type: ignore[no-untyped-call]
-        return y
-    return pair.run_forward(x, sizes)
+    function: Any = Redistribute
+    if not torch.compiler.is_compiling() and has_dual_level(x):
+        function = RedistributeWithTangent
+    elif not (x.requires_grad and torch.is_grad_enabled()):
+        return pair.run_forward(x, sizes)
+    y: Tensor = function.apply(x, pair, sizes)
+    return y
