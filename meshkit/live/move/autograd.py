@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...core.errors import SpecError
 from .checked import Check
-from .operations import Arrange, Sizes
+from .operations import Arrange, Sizes, has_dual_level
 from .program import Program
 
 
@@ -22,6 +23,7 @@ class ProgramPair:
     backward: Program | None  # the program of the gradient; None if a side has no mark for an axis
     grad_dtype: torch.dtype | None  # the dtype in which gradients are summed; None is their own
     backward_reduces: bool  # whether the backward sums gradients of several ranks
+    is_linear: bool = True  # whether the forward is no maximum and no minimum
     # the check of values and gradients; None outside ``mesh.checked()``.
     check: Check | None = None
     # whether result and gradient are unchanged for its shape, as over axes of size 1
@@ -51,10 +53,8 @@ class ProgramPair:
         """Run the backward program, in the dtype of the caller's choice. Collective."""
         if self.check is not None:
             self.check.check_gradients(grad)
-        program: Any = self.backward
-        if self.grad_dtype is None or self.grad_dtype == grad.dtype:
-            return program.run(grad, sizes)  # type: ignore[no-any-return]
-        return program.run(grad.to(self.grad_dtype), sizes).to(grad.dtype)  # type: ignore[no-any-return]
+        y = apply_pair(grad.to(self.grad_dtype or grad.dtype), self.reverse(), sizes)
+        return y.to(grad.dtype)
 
     def with_groups(self) -> ProgramPair:
         """Return the pair with the groups looked up, for torch.compile. Local."""
@@ -79,10 +79,40 @@ class Redistribute(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
-        """Run the backward, itself with a gradient if one is wanted."""
-        if torch.is_grad_enabled() and grad.requires_grad:
-            return apply_pair(grad, ctx.pair.reverse(), ctx.sizes), None, None
+        """Run the backward, itself with a gradient and a tangent."""
         return ctx.pair.run_backward(grad, ctx.sizes), None, None
 
 
-apply_pair: Callable[..., Tensor] = Redistribute.apply
+class RedistributeWithTangent(torch.autograd.Function):
+    """The same in forward mode, which costs more; torch.compile cannot trace a ``jvp``."""
+
+    @staticmethod
+    def forward(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
+        """Run the forward."""
+        y = pair.run_forward(x, sizes)
+        return y.view_as(y) if y is x else y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+        """Keep the programs, which alone determine gradient and tangent."""
+        _, ctx.pair, ctx.sizes = inputs
+
+    backward = Redistribute.backward
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:  # noqa: ANN401
+        """Move the tangent as the tensor: all but a maximum and a minimum are linear."""
+        if not ctx.pair.is_linear:
+            raise SpecError("a maximum or minimum has no tangent.", fix="x.detach().")
+        return apply_pair(tangent, replace(ctx.pair, check=None), ctx.sizes)
+
+
+def apply_pair(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
+    """Run the forward of a pair, with its gradient and its tangent. Collective."""
+    function: Any = Redistribute
+    if not torch.compiler.is_compiling() and has_dual_level(x):
+        function = RedistributeWithTangent
+    elif not (x.requires_grad and torch.is_grad_enabled()):
+        return pair.run_forward(x, sizes)
+    y: Tensor = function.apply(x, pair, sizes)
+    return y
