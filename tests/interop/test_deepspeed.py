@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.interop.deepspeed import Mpu, check_engine, config
-from meshkit.live.data.rank_batch import RankBatch
+from meshkit.live.data.batch import RankBatch
 from tests.interop.run_example import run_example
 
 LIBRARY = ["deepspeed"]

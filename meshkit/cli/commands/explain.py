@@ -6,12 +6,12 @@ import json
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from functools import partial
 
-from ...core.data.batch import BatchPlan
-from ...core.data.sequence import SequencePlan, plan_sequence, sequence_axes
+from ...core.batch import BatchPlan
 from ...core.errors import Change, CoordinateError, Fix, SpecError, join_fixes
 from ...core.grid.layout import Layout
 from ...core.report.job import headline
 from ...core.report.rank import format_rank, format_rank_table, rank_reports
+from ...core.sequence import SequencePlan, plan_sequence, sequence_axes
 from ...core.text import count_noun
 from .. import terminal
 from ..command import Command, Result

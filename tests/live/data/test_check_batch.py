@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.live.data.check_batch import batch_digest
+from meshkit.live.data.checks import batch_digest
 
 GOOD = ["good", "order", "strided", "bfloat16", "bare"]
 

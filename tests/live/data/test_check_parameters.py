@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import meshkit
-from meshkit.core.data.parameter_check import EqualAxes
-from meshkit.live.data.check_parameters import digest_model
+from meshkit.core.compare import EqualAxes
+from meshkit.live.data.checks import digest_model
 
 Make = Callable[[meshkit.Mesh], nn.Module]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from meshkit.live.data import fingerprint as module
-from meshkit.live.data.fingerprint import fingerprint
+from meshkit.live.data.checks import fingerprint
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int8, torch.bool, torch.complex128]
 

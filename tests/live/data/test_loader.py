@@ -11,9 +11,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 import meshkit
 from meshkit import BatchError, BatchPlan
-from meshkit.core.data.epoch import Epoch
-from meshkit.live.data.sampler import MicroBatchSampler
-from meshkit.live.data.stream import MicroBatchStream
+from meshkit.core.epoch import Epoch
+from meshkit.live.data.sampler import MicroBatchSampler, MicroBatchStream
 from tests.live.faults import error_of
 
 SAMPLES = torch.arange(16)

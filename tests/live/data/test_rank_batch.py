@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import meshkit
-from meshkit.live.data.rank_batch import RankBatch
+from meshkit.live.data.batch import RankBatch
 
 INVALID_COUNTS: tuple[list[Any], list[Any]] = (  # of other ranks, and of ranks 2 and 3
     [[1.5], [[1]], [1], [1], [0]],

@@ -20,9 +20,8 @@ from torch.utils.data import (
 
 import meshkit
 from meshkit import BatchError, BatchPlan, CoordinateError
-from meshkit.core.data.epoch import Epoch
-from meshkit.live.data.sampler import MicroBatchSampler
-from meshkit.live.data.stream import MicroBatchStream
+from meshkit.core.epoch import Epoch
+from meshkit.live.data.sampler import MicroBatchSampler, MicroBatchStream
 
 
 def sampler(length: int = 10, tail: str = "keep", **sizes: int) -> MicroBatchSampler:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import meshkit
 from meshkit import MeshkitError, SequencePlan, SpecError
-from meshkit.core.data.sequence import ORDERS
+from meshkit.core.sequence import ORDERS
 from meshkit.live.data.sequence import SequenceShard
 from tests.live.faults import error_of
 from tests.live.newer_torch import needs_order

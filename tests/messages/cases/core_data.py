@@ -15,14 +15,19 @@ from meshkit import (
     stream_seed,
 )
 from meshkit.core.arrays import Ints
+from meshkit.core.batch import resolve_data_axes
 from meshkit.core.call import public
-from meshkit.core.data.data_axes import resolve_data_axes
-from meshkit.core.data.epoch import Epoch, validate_epoch
-from meshkit.core.data.parameter_check import EqualAxes
-from meshkit.core.data.random_streams import select_coordinate
-from meshkit.core.data.sampler_state import epoch_state, parse_count, resume_epoch
-from meshkit.core.data.sequence import plan_sequence
-from meshkit.core.data.shuffle import shuffle_indices
+from meshkit.core.compare import EqualAxes
+from meshkit.core.epoch import (
+    Epoch,
+    epoch_state,
+    parse_count,
+    resume_epoch,
+    shuffle_indices,
+    validate_epoch,
+)
+from meshkit.core.seeds import select_coordinate
+from meshkit.core.sequence import plan_sequence
 from tests.messages.snapshot import unique
 
 LAYOUT = Layout(dp=4, sp=2, tp=1)
