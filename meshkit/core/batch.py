@@ -22,7 +22,7 @@ like any micro batch, since FSDP2 communicates in every forward. Its weight is 0
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -30,20 +30,14 @@ from typing import TypeVar
 import numpy as np
 
 from .arrays import Ints
-from .call import drop_none, public
-from .errors import BatchError, Change, CoordinateError
+from .call import drop_none, either, quotes_call
+from .errors import BatchError, CoordinateError
 from .grid.axis_names import resolve_axes
-from .grid.foreign_names import BATCH_NAMES
 from .grid.roles import axes_with_unknown, data_axes, unknown_axes, unknown_role_error
-from .text import article, plural
+from .text import article, format_sizes, plural
 from .validate import divisors, parse_integer
 
 BATCH_FIELDS = ("dp", "global_batch", "micro_batch", "accumulation_steps")
-MEANING = {
-    "global_batch": "global_batch counts the samples of one optimizer step over all ranks.",
-    "micro_batch": "micro_batch counts the samples of one forward and backward of one rank.",
-    "accumulation_steps": "accumulation_steps counts the micro batches of one rank in a step.",
-}
 PLURAL = {"micro_batch": "Micro batches", "accumulation_steps": "Accumulation steps"}
 MAX_SAMPLES = 2**63 - 1  # the largest sample index of int64
 MAX_DIVISORS = 8  # divisors named in an error
@@ -51,22 +45,6 @@ MAX_CHOICES = 4  # sets of axes that a fix shows
 
 Axes = tuple[str, ...]
 Plan = TypeVar("Plan", bound="BatchPlan")
-
-
-def explain_names(args: Sequence[object], kwargs: Mapping[str, object]) -> BatchError | None:
-    """Return the error if a size of a batch has the name of another library."""
-    foreign = {name: size for name, size in kwargs.items() if name in BATCH_NAMES}
-    return foreign_name_error(foreign, kwargs) if foreign else None
-
-
-def foreign_name_error(foreign: Mapping[str, object], given: Mapping[str, object]) -> BatchError:
-    """Return the error for names of other libraries; the fix keeps their values."""
-    names = {name: BATCH_NAMES[name] for name in foreign}
-    renamed = {new: foreign[name] for name, new in names.items() if given.get(new) is None}
-    summary = ", and ".join(f"{name} is called {new} here" for name, new in names.items())
-    meanings = [MEANING[new] for new in dict.fromkeys(names.values())]
-    fix = (Change(**dict.fromkeys(foreign), **renamed), ".")
-    return BatchError(f"{summary}.", *meanings, fix=fix)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +98,7 @@ class BatchPlan:
     uneven: bool = False
     data_index: int | None = field(default=None, compare=False, repr=False)
 
-    @public("BatchPlan")
+    @quotes_call("BatchPlan")
     def __init__(
         self,
         dp: int,
@@ -136,7 +114,7 @@ class BatchPlan:
         vars(self).update(sizes, uneven=leftover > 0, data_index=data_index)
 
     @classmethod
-    @public("BatchPlan.solve", explain=explain_names)
+    @quotes_call("BatchPlan.solve")
     def solve(
         cls,
         *,
@@ -174,7 +152,7 @@ class BatchPlan:
         )
         return BatchPlan(**solve_batch(given, uneven), uneven=True)
 
-    @public("plan.samples")
+    @quotes_call("plan.samples")
     def samples(self, step: int, data_index: int | None = None, *, first: int = 0) -> Ints:
         """Return the samples that one data coordinate owns in one optimizer step.
 
@@ -205,7 +183,7 @@ class BatchPlan:
         items = np.arange(self.micro_batch, dtype=np.int64)
         return begin + (micro_steps * self.dp + index) * self.micro_batch + items
 
-    @public("plan.micro_batches")
+    @quotes_call("plan.micro_batches")
     def micro_batches(
         self, step: int, data_index: int | None = None, *, first: int = 0
     ) -> Iterator[MicroBatch]:
@@ -254,7 +232,7 @@ class BatchPlan:
             weight = 0.0 if is_filler else self.dp * len(samples) / total
             yield MicroBatch(micro_step, samples, weight, micro_step == steps - 1, is_filler)
 
-    @public("plan.num_micro_batches")
+    @quotes_call("plan.num_micro_batches")
     def num_micro_batches(self, data_index: int | None = None) -> int:
         """Return the number of micro batches that a data coordinate owns, without fillers. O(1).
 
@@ -269,7 +247,7 @@ class BatchPlan:
         index = self._parse_index(data_index)
         return -(-(self.global_batch // self.micro_batch - index) // self.dp)
 
-    @public("plan.resize")
+    @quotes_call("plan.resize")
     def resize(self, dp: int) -> BatchPlan:
         """Return the plan of the same batches over another number of data coordinates, of no rank.
 
@@ -287,7 +265,7 @@ class BatchPlan:
         sizes = {"dp": dp, "global_batch": self.global_batch, "micro_batch": self.micro_batch}
         return BatchPlan(**solve_batch(sizes, uneven=True), uneven=True)
 
-    @public("plan.with_global_batch")
+    @quotes_call("plan.with_global_batch")
     def with_global_batch(self: Plan, global_batch: int, *, uneven: bool = False) -> Plan:
         """Return the plan of another global batch with the same dp, micro batch and data index.
 
@@ -415,7 +393,7 @@ def _missing_sizes_error(sizes: Mapping[str, int], missing: list[str]) -> BatchE
     return BatchError(
         f"{given} of {', '.join(names)} {'is' if given == 1 else 'are'} given.",
         rule,
-        fix=f"{', '.join(f'{name}={size}' for name, size in changes.items())}.",
+        fix=f"{format_sizes(changes, ', ')}.",
         global_batch=sizes.get("global_batch"),
     )
 
@@ -444,7 +422,7 @@ def _indivisible_error(sizes: Mapping[str, int], unit: int, is_exact: bool) -> B
         f"{total} is not {'' if is_exact else 'a multiple of '}{product} = {unit}.",
         f"Nearest global {plural('batch', len(nearest))}: {' and '.join(str(n) for n in nearest)}.",
         f"{PLURAL[free]} that divide {quotient}: {shown}.",
-        fix=f"{', or '.join(ways)}.",
+        fix=either(*ways),
         global_batch=total,
         below=below,
         above=above,
@@ -460,8 +438,8 @@ def resolve_data_axes(data: object, sizes: Mapping[str, int]) -> Axes:
     if data is not None:
         return resolve_axes("data", data, tuple(sizes))
     if unknown_axes(sizes):
-        shown = [f"data={' '.join(axes)!r}" for axes in data_choices(sizes)]
-        raise unknown_role_error(sizes, f"{', or '.join(shown)}.")
+        ways = [f"data={' '.join(axes)!r}" for axes in data_choices(sizes)]
+        raise unknown_role_error(sizes, either(*ways))
     return data_axes(sizes)
 
 

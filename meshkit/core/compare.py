@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .call import either
 from .errors import CALL, BatchError, DisagreementError
 from .grid.axis_names import resolve_axes
 from .grid.layout import Layout
@@ -196,7 +197,7 @@ class EqualAxes:
         dense = gradient_axes(sizes)
         if unknown_axes(sizes):
             ways = [f"axes={' '.join(choice)!r}" for choice in axes_with_unknown(sizes, dense)]
-            raise unknown_role_error(sizes, f"{', or '.join(ways)}.")
+            raise unknown_role_error(sizes, either(*ways))
         return cls(dense, gradient_axes(sizes, experts=True))
 
 
@@ -250,7 +251,7 @@ def _fix(along: Sequence[str], averaged: Sequence[str], row: Row) -> str:
         ways += ["parameter.allreduce = False for each parameter of an expert"]
     elif len(averaged) > 1:
         ways += [f'fully_shard(model, mesh=mesh.device_mesh("({" ".join(averaged)})"))']
-    return f"{', or '.join(ways)}."
+    return either(*ways)
 
 
 def _axes_along_which(layout: Layout, contents: Mapping[int, str]) -> list[str]:

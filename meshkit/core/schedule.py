@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from .batch import BatchPlan
-from .call import public
+from .call import either, quotes_call
 from .errors import BatchError, CoordinateError
 from .text import count_noun
 from .validate import divisors, parse_integer
@@ -52,7 +52,7 @@ class BatchSchedule:
     stages: tuple[Stage, ...]
     uneven: bool = field(default=False, compare=False)
 
-    @public("BatchSchedule", by_name=("plan",))
+    @quotes_call("BatchSchedule", by_name=("plan",))
     def __init__(self, plan: BatchPlan, stages: Sequence[Stage], uneven: bool = False) -> None:
         if not isinstance(plan, BatchPlan):
             fix = "a plan of mesh.batch(...) or BatchPlan.solve(...)."
@@ -72,7 +72,7 @@ class BatchSchedule:
                 raise self._indivisible_error(first, size, error) from None
 
     @classmethod
-    @public("BatchSchedule.ramp_up", by_name=("plan",))
+    @quotes_call("BatchSchedule.ramp_up", by_name=("plan",))
     def ramp_up(
         cls, plan: BatchPlan, *, start: int, increment: int, samples: int, uneven: bool = False
     ) -> BatchSchedule:
@@ -106,7 +106,7 @@ class BatchSchedule:
         stages = [(-(-j * samples // num), start + j * increment) for j in range(num + 1)]
         return cls(plan, stages, uneven)
 
-    @public("schedule.at")
+    @quotes_call("schedule.at")
     def at(self, consumed: int) -> BatchPlan:
         """Return the plan of the step that begins after a number of consumed samples.
 
@@ -147,7 +147,7 @@ class BatchSchedule:
             yield consumed, plan
             consumed += plan.global_batch
 
-    @public("schedule.resize")
+    @quotes_call("schedule.resize")
     def resize(self, dp: int) -> BatchSchedule:
         """Return the same stages over another number of data coordinates, uneven if necessary.
 
@@ -164,7 +164,7 @@ class BatchSchedule:
         return BatchError(
             f"the stage from {count_noun(first, 'sample')} on does not divide.",
             f"{size} does not divide into micro batches of {plan.micro_batch} over dp {plan.dp}.",
-            fix=f"{', or '.join(ways)}.",
+            fix=either(*ways),
             global_batch=size,
             below=error.below,
             above=error.above,

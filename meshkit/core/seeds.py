@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from .call import public
+from .call import quotes_call
 from .errors import CoordinateError, SpecError
 from .grid.axis_names import resolve_axes
 from .grid.group_rank import check_member
@@ -29,7 +29,7 @@ CODE_BITS = 63  # seeds fit into int64, the type of tensors and checkpoints
 LOW = 0xFFFFFFFF
 
 
-@public("stream_seed")
+@quotes_call("stream_seed")
 def stream_seed(base: int, name: str = "", /, **coordinate: int) -> int:
     """Return the seed of a stream: equal for equal arguments, on every rank and in every job.
 

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .arrays import Ints
-from .call import public
+from .call import quotes_call
 from .errors import CoordinateError, SpecError
 from .grid.layout import Layout
 from .grid.roles import CONTEXT, SEQUENCE
@@ -67,7 +67,7 @@ class SequencePlan:
     order: Order = "contiguous"
     pad: bool = False
 
-    @public("SequencePlan")
+    @quotes_call("SequencePlan")
     def __init__(
         self, length: int, parts: int, order: Order = "contiguous", pad: bool = False
     ) -> None:
@@ -104,7 +104,7 @@ class SequencePlan:
         """
         return self.padded // self.parts
 
-    @public("plan.ranges")
+    @quotes_call("plan.ranges")
     def ranges(self, part: int) -> tuple[range, ...]:
         """Return the runs of positions that a part holds, in ascending order. O(1).
 
@@ -127,7 +127,7 @@ class SequencePlan:
             return range(early, early + chunk), range(late, late + chunk)
         return (range(early, early + self.tokens),)
 
-    @public("plan.positions")
+    @quotes_call("plan.positions")
     def positions(self, part: int) -> Ints:
         """Return the positions of the sequence that a part holds: its position ids.
 
@@ -149,7 +149,7 @@ class SequencePlan:
         runs = [np.arange(run.start, run.stop, dtype=np.int64) for run in self.ranges(part)]
         return np.concatenate(runs)
 
-    @public("plan.is_token")
+    @quotes_call("plan.is_token")
     def is_token(self, part: int) -> npt.NDArray[np.bool_]:
         """Return True for each token of a part, and False for padding, which comes last.
 
@@ -167,7 +167,7 @@ class SequencePlan:
         """
         return self.positions(part) < self.length
 
-    @public("plan.num_tokens")
+    @quotes_call("plan.num_tokens")
     def num_tokens(self, part: int) -> int:
         """Return the number of tokens of a part without padding, from 0. O(1).
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from ..arrays import Ints
 from ..batch import Axes, BatchPlan, describe_data, resolve_data_axes
-from ..call import Call
 from ..draw.node_boxes import draw_node_boxes
 from ..draw.table import format_items, format_table
 from ..errors import SpecError, format_error
@@ -131,8 +130,7 @@ def _warnings(
     if "tp" in crossing and crossing["tp"].crosses:
         reason = "tp communicates in every layer, so it needs the fastest links."
         fix = suggest_fix(layout, topology, "tp")
-        warning = SpecError(f"{crossing['tp']}.", reason, fix=fix)
-        yield warning.quote(Call("build_mesh", kwargs=layout.sizes))
+        yield SpecError(f"{crossing['tp']}.", reason, fix=fix)
 
 
 def format_warning(warning: SpecError) -> str:

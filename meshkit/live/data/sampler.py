@@ -18,7 +18,7 @@ from torch.utils.data import (
 )
 
 from ...core.batch import BatchPlan, MicroBatch
-from ...core.call import public
+from ...core.call import quotes_call
 from ...core.epoch import (
     VERSION,
     Epoch,
@@ -93,7 +93,7 @@ class MicroBatchSampler(Sampler[list[int]]):
         """Return the number of micro batches in this pass; equal on every rank."""
         return self._pass.num_micro_batches
 
-    @public("sampler.micro_batches")
+    @quotes_call("sampler.micro_batches")
     def micro_batches(self, step: int) -> list[MicroBatch]:
         """Return the micro batches of a step of this pass, as ``iter`` yields them.
 
@@ -138,7 +138,7 @@ class MicroBatchSampler(Sampler[list[int]]):
             self._has_begun, self._num_done = True, num_done
             self._has_ended = num_done == epoch.steps
 
-    @public("sampler.set_epoch")
+    @quotes_call("sampler.set_epoch")
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch at its start, as ``DistributedSampler.set_epoch`` does. Optional.
 
@@ -154,7 +154,7 @@ class MicroBatchSampler(Sampler[list[int]]):
         if self._has_begun or number != self.epoch:
             self._begin(replace(self._pass, number=number, begin=0))
 
-    @public("sampler.state_dict")
+    @quotes_call("sampler.state_dict")
     def state_dict(self, *, steps: int | None = None) -> State:
         """Return the position in this pass for a checkpoint; equal on every rank.
 
@@ -173,7 +173,7 @@ class MicroBatchSampler(Sampler[list[int]]):
             return self._pass.state(self._num_done)
         return self._pass.state(parse_count("steps", steps, self.steps))
 
-    @public("sampler.load_state_dict", by_name=("state",))
+    @quotes_call("sampler.load_state_dict", by_name=("state",))
     def load_state_dict(self, state: State) -> None:
         """Continue from a state of any mesh and plan: the next pass is the rest of its epoch.
 
@@ -229,7 +229,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         """The number of the current epoch."""
         return self._epoch
 
-    @public("stream.micro_batches")
+    @quotes_call("stream.micro_batches")
     def micro_batches(self, step: int) -> list[MicroBatch]:
         """Return the micro batches of a step, with positions in the stream as ``samples``.
 
@@ -273,7 +273,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
                 samples[position] = sample
         return samples if position == first + self._plan.global_batch - 1 else None
 
-    @public("stream.set_epoch")
+    @quotes_call("stream.set_epoch")
     def set_epoch(self, epoch: int) -> None:
         """Begin another epoch at its start. An epoch that was loaded from a state is unchanged.
 
@@ -287,7 +287,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         if number != self._epoch:
             self._epoch, self._begin = number, 0
 
-    @public("stream.state_dict")
+    @quotes_call("stream.state_dict")
     def state_dict(self, *, steps: int) -> State:
         """Return the position after some steps for a checkpoint; equal on every rank.
 
@@ -301,7 +301,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         done = parse_count("steps", steps)
         return {"version": VERSION, "epoch": self._epoch, "consumed": self._consumed(done)}
 
-    @public("stream.load_state_dict", by_name=("state",))
+    @quotes_call("stream.load_state_dict", by_name=("state",))
     def load_state_dict(self, state: State) -> None:
         """Continue from a state of any mesh and plan. Consumed samples are skipped.
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 import meshkit
 from meshkit import Layout
-from tests.live.data.test_rank_batch import train_one_step
+from tests.live.data.test_batch import train_one_step
 from tests.live.resources import live_groups
 
 EXPERTS = Layout(dp=2, ep=2, sp=2)
