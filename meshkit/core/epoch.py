@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 
 from .arrays import Ints
 from .batch import BatchPlan, MicroBatch
+from .call import changes
 from .errors import BatchError, CoordinateError
 from .text import article, count_noun
 from .validate import parse_integer
@@ -89,10 +90,13 @@ class Epoch:
             raise BatchError(f"tail is {tail!r}.", known, fix="tail='keep'.")
         if seed is None or number is None or number < 0 or not isinstance(order.shuffle, bool):
             values = f"shuffle={order.shuffle!r}, seed={order.seed!r}, epoch={order.epoch!r}"
+            valid: dict[str, object] = {} if isinstance(order.shuffle, bool) else {"shuffle": True}
+            valid |= {"seed": 0} if seed is None else {}
+            valid |= {"epoch": 0} if number is None or number < 0 else {}
             raise BatchError(
                 f"the order of samples is invalid: {values}.",
                 "shuffle is a bool, seed is an int, and epoch is an int of 0 or more.",
-                fix="shuffle=True, seed=0, epoch=0, for example.",
+                fix=f"{changes(**valid)}.",
             )
         if tail == "drop" and num < plan.global_batch:
             raise BatchError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import os
 import shutil
@@ -253,7 +254,7 @@ def test_a_config_has_the_batch_of_its_plan() -> None:
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 8,
     }
-    assert config(plan) == config(replace(plan, data_index=0)) == fields
+    assert config(plan) == config(dataclasses.replace(plan, data_index=0)) == fields
     check_engine(Engine(32, 2, 8), plan)
     assert error_text(lambda: check_engine(Engine(64, 2, 16), plan)) == DIFFERENT
 
