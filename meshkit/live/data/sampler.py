@@ -223,7 +223,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         self._dataset = dataset
         self._plan = plan
         # The epoch, and the samples of the stream to skip. Workers that live on read them too.
-        self._position = torch.tensor([epoch, 0]).share_memory_()
+        self._position = torch.tensor([epoch, 0]).share_memory_()  # type: ignore[no-untyped-call]
 
     @property
     def epoch(self) -> int:

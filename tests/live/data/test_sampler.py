@@ -214,18 +214,6 @@ def collect_steps(sampler: Any, loader: DataLoader[Any], steps: int | None = Non
     return batches_read
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_that_reads_ahead(workers: int) -> None:
-    """Two workers prefetch four micro batches, so they reach the end one step early."""
-    data, own_sampler = Squares(10), sampler()
-    loader: Any = DataLoader(data, batch_sampler=own_sampler, num_workers=workers)
-    for epoch in range(2):
-        rows = collect_steps(own_sampler, loader)
-        assert own_sampler.epoch == epoch
-        assert [len(row) for row in rows] == [2, 2, 1]
-        assert all(same for row in rows for *_, same in row)
-
-
 def test_a_stream_by_hand() -> None:
     assert [*stream(13)] == [[0, 1], [4, 5], [6, 7], [10, 11]]  # 12 begins a step that never ends
     assert [*stream(13, 1)] == [
