@@ -18,10 +18,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without the import of typing
 
 if TYPE_CHECKING:
-    from .core.data.batch import BatchPlan
-    from .core.data.batch_schedule import BatchSchedule
-    from .core.data.random_streams import stream_seed
-    from .core.data.sequence import SequencePlan
+    from .core.batch import BatchPlan
     from .core.errors import (
         BatchError,
         CollectiveError,
@@ -37,6 +34,9 @@ if TYPE_CHECKING:
     from .core.grid.factor import factor_world, split_world
     from .core.grid.layout import Layout
     from .core.redistribute.report import plan_redistribution
+    from .core.schedule import BatchSchedule
+    from .core.seeds import stream_seed
+    from .core.sequence import SequencePlan
     from .core.topology.crossing import crossings, link_bytes
     from .core.topology.placement import placed
     from .core.topology.topology import Topology
@@ -84,10 +84,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "core.data.batch": ("BatchPlan",),
-    "core.data.batch_schedule": ("BatchSchedule",),
-    "core.data.random_streams": ("stream_seed",),
-    "core.data.sequence": ("SequencePlan",),
+    "core.batch": ("BatchPlan",),
+    "core.schedule": ("BatchSchedule",),
+    "core.seeds": ("stream_seed",),
+    "core.sequence": ("SequencePlan",),
     "core.grid.factor": ("factor_world", "split_world"),
     "core.grid.layout": ("Layout",),
     "core.redistribute.report": ("plan_redistribution",),

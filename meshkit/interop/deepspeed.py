@@ -14,13 +14,12 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ..core.batch import BatchPlan
 from ..core.call import quotes_call
-from ..core.data.batch import BatchPlan
 from ..core.errors import BatchError, SpecError
 from ..core.grid.axis_names import check_axes_exist, parse_axes
 from ..core.grid.roles import data_axes
 from ..core.text import article
-from ..live.data.rank_batch import RankBatch
 from ..live.mesh import Mesh
 
 NAMES = {  # role of axes to DeepSpeed's names for their group
@@ -49,7 +48,7 @@ Axes = str | Iterable[str]
 
 
 @quotes_call("config", by_name=("plan",))
-def config(plan: BatchPlan | RankBatch) -> dict[str, int]:
+def config(plan: BatchPlan) -> dict[str, int]:
     """Return the fields of DeepSpeed's config that hold the batch of a plan. Pure.
 
     DeepSpeed infers a field that is left out from the others, rounded down, and from the ranks of
@@ -73,7 +72,7 @@ def config(plan: BatchPlan | RankBatch) -> dict[str, int]:
         >>> config(BatchPlan.solve(dp=4, global_batch=64, micro_batch=2))["train_batch_size"]
         64
     """
-    if not isinstance(plan, BatchPlan | RankBatch):
+    if not isinstance(plan, BatchPlan):
         fix = "config(mesh.batch(global_batch=64, micro_batch=2)), with the batch of the job."
         raise SpecError(f"plan is {article(type(plan).__name__)}, not a batch plan.", fix=fix)
     if plan.uneven:
@@ -93,7 +92,7 @@ def config(plan: BatchPlan | RankBatch) -> dict[str, int]:
 
 
 @quotes_call("check_engine", by_name=("engine", "plan"))
-def check_engine(engine: Any, plan: BatchPlan | RankBatch) -> None:  # noqa: ANN401  # untyped
+def check_engine(engine: Any, plan: BatchPlan) -> None:  # noqa: ANN401  # untyped
     """Check that a live engine of DeepSpeed has the batch of a plan. Local.
 
     Args:

@@ -30,15 +30,14 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.utils.data import DataLoader, IterableDataset
 
-    from ..core.data.batch import BatchPlan
-    from ..core.data.sequence import Order, SequencePlan
+    from ..core.batch import BatchPlan
     from ..core.grid.position import Position
     from ..core.report.verification import Verification
-    from .data.rank_batch import RankBatch
+    from ..core.sequence import Order, SequencePlan
+    from .data.batch import RankBatch
     from .data.rng import RandomStreams
-    from .data.sampler import MicroBatchSampler
+    from .data.sampler import MicroBatchSampler, MicroBatchStream
     from .data.sequence import SequenceShard
-    from .data.stream import MicroBatchStream
     from .groups.report import GroupsReport
     from .guard.roll_call import GuardState
     from .move.handle import Handle
@@ -731,7 +730,6 @@ class Mesh:
         micro_batch: int | None = None,
         accumulation_steps: int | None = None,
         data: str | tuple[str, ...] | None = None,
-        round: str | None = None,
         uneven: bool = False,
     ) -> RankBatch:
         """Return the batch plan of this mesh: any two of the three sizes give the third. Local.
@@ -744,12 +742,13 @@ class Mesh:
                 all others share them. Empty means that all ranks read the same samples. None means
                 the axes whose names are of data or experts: ``dp``, ``ep``, ``data``, ``fsdp``,
                 ``shard``, ``replicate``, ``dp_shard``, ``dp_replicate``, ``expert`` and others.
-            round: ``"down"`` or ``"up"``, see :meth:`meshkit.BatchPlan.solve`.
-            uneven: let some ranks run one micro batch more than others; see there.
+            uneven: let some ranks run one micro batch more than others if the micro batches do not
+                divide; see :meth:`meshkit.BatchPlan.solve`.
 
         Returns:
             The plan, which knows this rank's share: ``plan.samples(step)``,
-            ``plan.micro_batches(step)`` and ``plan.sync_on_last(model, micro)``.
+            ``plan.micro_batches(step)`` and ``plan.sync_on_last(model, micro)``. Its ``repr`` is
+            equal on all ranks: ``mesh.agree("plan", plan)`` names a rank with other sizes.
 
         Raises:
             BatchError: if they do not divide, with the nearest batches that do.
@@ -763,12 +762,11 @@ class Mesh:
             >>> plan.samples(step=0).tolist()
             [[4, 5], [12, 13], [20, 21], [28, 29]]
         """
-        from .data.data_index import plan_rank_batch
+        from .data.batch import plan_rank_batch
 
         return plan_rank_batch(
             self._groups,
             data,
-            round,
             uneven,
             global_batch=global_batch,
             micro_batch=micro_batch,
@@ -802,7 +800,7 @@ class Mesh:
             >>> mesh.token_weights([10, 30])  # the same counts on all 8 ranks
             tensor([0.2500, 0.7500], dtype=torch.float64)
         """
-        from .data.data_index import weigh_tokens
+        from .data.batch import weigh_tokens
 
         return weigh_tokens(self._groups, counts, axes, self.device)
 
@@ -810,7 +808,7 @@ class Mesh:
     def sampler(  # noqa: D418
         self,
         dataset: IterableDataset[Sample],
-        plan: BatchPlan | RankBatch,
+        plan: BatchPlan,
         *,
         shuffle: bool = False,
         seed: int = 0,
@@ -823,7 +821,7 @@ class Mesh:
     def sampler(  # noqa: D418
         self,
         dataset: Sized | int,
-        plan: BatchPlan | RankBatch,
+        plan: BatchPlan,
         *,
         shuffle: bool = False,
         seed: int = 0,
@@ -836,7 +834,7 @@ class Mesh:
     def sampler(
         self,
         dataset: IterableDataset[Any] | Sized | int,
-        plan: BatchPlan | RankBatch,
+        plan: BatchPlan,
         *,
         shuffle: bool = False,
         seed: int = 0,
@@ -854,7 +852,7 @@ class Mesh:
 
         Args:
             dataset: anything with ``len``, or that number; or an ``IterableDataset``, which gives a
-                :class:`~meshkit.live.data.stream.MicroBatchStream`.
+                :class:`~meshkit.live.data.sampler.MicroBatchStream`.
             plan: the result of :meth:`batch`; or a plain :class:`meshkit.BatchPlan` over the data
                 axes of the mesh.
             shuffle: whether each epoch has its own order, by ``seed`` and the number of the epoch.
@@ -883,8 +881,8 @@ class Mesh:
             >>> list(mesh.sampler(range(16), plan))
             [[4, 5], [12, 13]]
         """
-        from ..core.data.epoch import SampleOrder
-        from .data.data_index import sample
+        from ..core.epoch import SampleOrder
+        from .data.batch import sample
 
         return sample(self._groups, dataset, plan, SampleOrder(shuffle, seed, epoch, tail))
 
@@ -892,7 +890,7 @@ class Mesh:
     def loader(
         self,
         dataset: IterableDataset[Any] | Sized,
-        plan: BatchPlan | RankBatch,
+        plan: BatchPlan,
         *,
         shuffle: bool = False,
         seed: int = 0,
@@ -928,9 +926,9 @@ class Mesh:
             tensor([4, 5])
             tensor([12, 13])
         """
-        from ..core.data.epoch import SampleOrder
-        from .data.data_index import sample
-        from .data.loader import check_options, make_loader
+        from ..core.epoch import SampleOrder
+        from .data.batch import sample
+        from .data.sampler import check_options, make_loader
 
         check_options(options)
         order = SampleOrder(shuffle, seed, epoch, tail)
@@ -943,7 +941,7 @@ class Mesh:
         Collective over the mesh. Pass the batch as it was read, before sp cuts the sequence, and no
         filler. Two data coordinates can hold equal batches by chance if the dataset repeats them.
 
-        Cost: one gather of 41 bytes per rank, and one more if there is a conflict. Tensors are
+        Cost: one gather of 265 bytes per rank, and one more if there is a conflict. Tensors are
         copied to the host and hashed there, a second or two per gigabyte.
 
         Args:
@@ -969,7 +967,7 @@ class Mesh:
                 ...
             meshkit.core.errors.BatchError: ...
         """
-        from .data.data_index import compare_batches
+        from .data.checks import compare_batches
 
         compare_batches(self._groups, batch, data, self.device)
 
@@ -1009,7 +1007,7 @@ class Mesh:
             >>> model = torch.nn.Linear(2, 2)
             >>> mesh.check_parameters(model)
         """
-        from .data.check_parameters import compare_parameters
+        from .data.checks import compare_parameters
 
         compare_parameters(self._groups, model, axes, self.device)
 
@@ -1050,7 +1048,7 @@ class Mesh:
             >>> shard.take(torch.arange(100, 108)[None])
             tensor([[102, 103, 104, 105]])
         """
-        from .data.data_index import shard_sequence
+        from .data.batch import shard_sequence
 
         return shard_sequence(self._groups, length, axes, order, pad, self.device)
 
@@ -1082,7 +1080,7 @@ class Mesh:
             >>> mesh.seed(7, vary=("dp",)) == meshkit.stream_seed(7, dp=2)
             True
         """
-        from ..core.data.random_streams import compute_seed, select_coordinate
+        from ..core.seeds import compute_seed, select_coordinate
         from .data.rng import base_seed
 
         number = base_seed(self._proposal.job.seed) if base is None else base

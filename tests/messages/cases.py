@@ -27,18 +27,14 @@ from meshkit import (
 from meshkit.bench.results.collectives import sweep_sizes
 from meshkit.bench.results.targets import parse_targets
 from meshkit.core.arrays import Ints
+from meshkit.core.batch import resolve_data_axes
 from meshkit.core.call import quotes_call
+from meshkit.core.compare import EqualAxes
 from meshkit.core.cost.machines import MACHINES
 from meshkit.core.cost.step_time import TrainingJob
 from meshkit.core.cost.transformer import ModelShape
-from meshkit.core.data.data_axes import resolve_data_axes
-from meshkit.core.data.epoch import Epoch, validate_epoch
-from meshkit.core.data.parameter_check import EqualAxes
-from meshkit.core.data.random_streams import select_coordinate
-from meshkit.core.data.sampler_state import epoch_state, parse_count, resume_epoch
-from meshkit.core.data.sequence import plan_sequence
-from meshkit.core.data.shuffle import shuffle_indices
 from meshkit.core.draw.svg import draw_svg
+from meshkit.core.epoch import Epoch, SampleOrder, parse_count, shuffle_indices
 from meshkit.core.errors import (
     BatchError,
     CoordinateError,
@@ -57,6 +53,8 @@ from meshkit.core.recovery.regroup import Regrouping, regroup
 from meshkit.core.redistribute.dim_sizes import infer_sizes
 from meshkit.core.redistribute.move import check_gradient, check_op, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
+from meshkit.core.seeds import select_coordinate
+from meshkit.core.sequence import plan_sequence
 from meshkit.core.topology.crossing import link_bytes
 from meshkit.core.topology.crossing_policy import check_policies
 from meshkit.core.topology.hostfile import parse_hostfile
@@ -90,9 +88,9 @@ LAYOUT = Layout(dp=4, sp=2, tp=1)
 
 PLAN = BatchPlan.solve(dp=4, global_batch=16, micro_batch=2)
 
-EPOCH = Epoch(100, PLAN, 0, True, 1, "keep", number=2)
+EPOCH = Epoch(100, replace(PLAN, data_index=0), True, 1, number=2)
 
-STATE = epoch_state(EPOCH, 1)
+STATE = EPOCH.state(1)
 
 
 @quotes_call("mesh.check_parameters", by_name=("model",))
@@ -122,7 +120,7 @@ def mesh_batch_of_x_and_y(*, global_batch: int, micro_batch: int) -> object:
 
 @quotes_call("mesh.sampler", by_name=("plan",))
 def mesh_sampler(length: int, plan: BatchPlan, **changes: Any) -> object:
-    return validate_epoch(replace(EPOCH, length=length, plan=plan, **changes))
+    return Epoch.of(length, plan, SampleOrder(shuffle=True, **changes))
 
 
 @quotes_call("mesh.sequence")
@@ -132,12 +130,12 @@ def mesh_sequence(length: int, *, axes: str) -> object:
 
 @quotes_call("sampler.load_state_dict", by_name=("state",))
 def load_state(state: object) -> object:
-    return resume_epoch(EPOCH, state)
+    return EPOCH.resume(state)
 
 
 @quotes_call("sampler.load_state_dict", by_name=("state",))
 def load_state_of_other_data(state: object) -> object:
-    return resume_epoch(replace(EPOCH, length=90, seed=3), state)
+    return replace(EPOCH, length=90, seed=3).resume(state)
 
 
 @quotes_call("sampler.state_dict")
@@ -397,7 +395,7 @@ CASES: dict[str, Case] = {
         SpecError, lambda: Position(Layout({"dp": 2, "rows": 4}), 5).data_index
     ),
     "a layout of 33 axes": case(SpecError, lambda: Layout(**{f"a{i}": 1 for i in range(33)})),
-    # core/data
+    # core/batch, schedule, epoch, sequence, seeds and compare
     "a batch over an axis of unknown role": case(
         SpecError, lambda: mesh_batch_with_rows(global_batch=16, micro_batch=2)
     ),
@@ -423,12 +421,6 @@ CASES: dict[str, Case] = {
         BatchError, lambda: BatchPlan.solve(dp=4, global_batch=0, micro_batch=2)
     ),
     "samples of a negative step": case(CoordinateError, lambda: PLAN.samples(-1, 0), index=-1),
-    "a batch that rounds down to 0": case(
-        BatchError,
-        lambda: BatchPlan.solve(dp=4, global_batch=8, micro_batch=3, round="down"),
-        below=None,
-        above=12,
-    ),
     "a batch that does not divide to give dp": case(
         BatchError,
         lambda: BatchPlan.solve(global_batch=100, micro_batch=3, accumulation_steps=2),
@@ -451,9 +443,6 @@ CASES: dict[str, Case] = {
         ),
         global_batch=32,
     ),
-    "an unknown rounding": case(
-        BatchError, lambda: BatchPlan.solve(dp=4, global_batch=8, micro_batch=3, round="near")
-    ),
     "a negative first sample": case(
         CoordinateError, lambda: PLAN.samples(0, 0, first=-3), index=-3
     ),
@@ -468,10 +457,6 @@ CASES: dict[str, Case] = {
         BatchError, lambda: BatchSchedule(PLAN, ((5, 8), (5, 16)))
     ),
     "a stage with a float": case(BatchError, lambda: BatchSchedule(PLAN, ((0, 8.0),))),
-    "stages with a comma": case(BatchError, lambda: BatchSchedule.from_text(PLAN, "0:8, 100:16")),
-    "stages with 0 tokens a sample": case(
-        BatchError, lambda: BatchSchedule.from_text(PLAN, "0:8", tokens_per_sample=0)
-    ),
     "a ramp with more increments than samples": case(
         BatchError, lambda: BatchSchedule.ramp_up(PLAN, start=8, increment=1, samples=5)
     ),
@@ -481,10 +466,6 @@ CASES: dict[str, Case] = {
         below=6,
         above=8,
     ),
-    "stages as text that do not divide": case(
-        BatchError, lambda: BatchSchedule.from_text(PLAN, "0:8 100:12"), below=8, above=16
-    ),
-    "stages that are None": case(BatchError, lambda: BatchSchedule.from_text(PLAN, None)),
     "a schedule of a str": case(BatchError, lambda: BatchSchedule("x", ((0, 8),))),
     "uneven as a str": case(
         BatchError, lambda: BatchPlan.solve(dp=4, global_batch=8, micro_batch=2, uneven="no")
@@ -511,10 +492,14 @@ CASES: dict[str, Case] = {
         BatchError, lambda: BatchSchedule.ramp_up(PLAN, start=8, increment=5, samples=100)
     ),
     "the batch at a negative sample": case(
-        CoordinateError, lambda: BatchSchedule.constant(PLAN).at(-1), index=-1
+        CoordinateError, lambda: BatchSchedule(PLAN, ((0, 8),)).at(-1), index=-1
     ),
-    "the samples consumed at a negative step": case(
-        CoordinateError, lambda: BatchSchedule.constant(PLAN).consumed(-1), index=-1
+    "samples of no data index": case(CoordinateError, lambda: PLAN.samples(0)),
+    "a batch that uneven solves": case(
+        BatchError,
+        lambda: BatchPlan.solve(dp=3, global_batch=16, micro_batch=2),
+        below=12,
+        above=18,
     ),
     "a data index outside the plan": case(
         CoordinateError, lambda: PLAN.samples(0, 4), axis="dp", index=4, size=4

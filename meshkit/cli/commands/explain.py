@@ -6,13 +6,13 @@ import json
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from functools import partial
 
+from ...core.batch import BatchPlan
 from ...core.call import either
-from ...core.data.batch import BatchPlan
-from ...core.data.sequence import SequencePlan, plan_sequence, sequence_axes
 from ...core.errors import CoordinateError, SpecError
 from ...core.grid.layout import Layout
 from ...core.report.job import headline
 from ...core.report.rank import format_rank, format_rank_table, rank_reports
+from ...core.sequence import SequencePlan, plan_sequence, sequence_axes
 from ...core.text import count_noun
 from .. import terminal
 from ..command import Command, Result

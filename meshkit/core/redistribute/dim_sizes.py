@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from ..data.sequence import SequencePlan
 from ..errors import SpecError
+from ..sequence import SequencePlan
 from ..text import count_noun, format_sizes
 from ..validate import parse_integer
 from .cut import Coordinate, Cut

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.sequence import SequencePlan
+from ..sequence import SequencePlan
 from .cut import Cut
 from .move import Entries, Move, local_shape
 from .pattern import AxisType

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from ..data.sequence import SequencePlan
 from ..errors import CoordinateError, SpecError
 from ..grid.axis_names import check_axes_exist
+from ..sequence import SequencePlan
 from ..text import count_noun
 from .cut import AxisLists, Cut
 from .pattern import UNMARKED, AxisType, Pattern, Side

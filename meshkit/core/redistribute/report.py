@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..call import quotes_call
-from ..data.sequence import SequencePlan
 from ..draw.table import format_items, format_table
 from ..errors import SpecError
 from ..grid.group_plan import GroupPlan
 from ..grid.layout import Layout
 from ..grid.sizes import check_num_planned
+from ..sequence import SequencePlan
 from ..text import format_sizes
 from .cost import most_needed, most_received
 from .dim_sizes import split_sizes

@@ -17,8 +17,7 @@ from fractions import Fraction
 import numpy as np
 
 from ..arrays import Ints
-from ..data.batch import BatchPlan
-from ..data.data_axes import Axes, num_data_coordinates, resolve_data_axes
+from ..batch import Axes, BatchPlan, num_data_coordinates, resolve_data_axes
 from ..draw.table import format_items, format_table
 from ..grid.layout import Layout
 from ..grid.roles import unknown_axes

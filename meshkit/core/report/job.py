@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..arrays import Ints
-from ..data.batch import BatchPlan
-from ..data.data_axes import Axes, describe_data, resolve_data_axes
+from ..batch import Axes, BatchPlan, describe_data, resolve_data_axes
 from ..draw.node_boxes import draw_node_boxes
 from ..draw.table import format_items, format_table
 from ..errors import SpecError, format_error

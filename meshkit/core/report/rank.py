@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Ints
-from ..data.batch import BatchPlan
-from ..data.data_axes import Axes, resolve_data_axes
-from ..data.random_streams import stream_seed
-from ..data.sequence import SequencePlan, sequence_axes
+from ..batch import Axes, BatchPlan, resolve_data_axes
 from ..draw.table import format_items, format_table
 from ..grid.group_rank import group_rank
 from ..grid.layout import Layout
+from ..seeds import stream_seed
+from ..sequence import SequencePlan, sequence_axes
 from ..text import format_range, format_sizes, summarize
 from ..topology.topology import Topology
 

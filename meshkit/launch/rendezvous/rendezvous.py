@@ -24,7 +24,7 @@ from ..store.deadline import (
     run_with_deadline,
     store_call,
 )
-from ..store.keys import GENERATION
+from ..store.keys import FAILED, GENERATION
 from ..store.rank_lease import (
     LeaseHolder,
     RankTakenError,
@@ -35,6 +35,10 @@ from ..store.rank_lease import (
 )
 from ..store.torchrun_attempt import COUNT
 from .open_store import PROBE_INTERVAL, open_store
+
+# The store of a failed call of this process until it joins: rank 0 may host it, and the next call of
+# another rank, which may be behind, must find the announcements of all.
+ANNOUNCED: list[dist.Store] = []
 
 
 class AdmittedError(Exception):
@@ -88,6 +92,7 @@ def _rendezvous(
             end = partial(end_abandoned, participants.store, lease.generation)
             beginning = proposal._replace(process_start=lease.start, check_first=end)
             agree(beginning, participants, deadline)
+            ANNOUNCED.clear()
             phases.update(store=entered - began, arrival=time.monotonic() - entered)
             return participants, lease.generation
         except RankTimeoutError as error:
@@ -141,6 +146,10 @@ def announce_init_failure(
     Local. Returns the rank that has reported the same error before. Nothing is reported if the
     store cannot be reached before the deadline. The other ranks have a few seconds more to read
     the report.
+
+    The n-th call of a rank meets the n-th call of the others, failed calls included. If all ranks
+    make the same failing calls and catch the errors, their next valid call works. If one rank fails
+    while the others wait in a valid call, they are told at once.
     """
     if world.launcher in BY_MPI:
         from .one_node import store_of_one_node
@@ -150,8 +159,10 @@ def announce_init_failure(
         return None
     try:
         participants, _ = _enter_generation(world, deadline, keep_file=True)
-    except (MeshkitError, RuntimeError):  # the caller raises ``error`` itself
+        run_with_deadline(STORE_GRACE, lambda: participants.store.set(FAILED, ""))
+    except (MeshkitError, RuntimeError, DeadlineExceededError):  # the caller raises ``error``
         return None
+    ANNOUNCED[:] = [participants.store]
     return announce_failure(proposal, participants, error)
 
 

@@ -10,6 +10,7 @@
         meshkit/<generation>/              one generation of the job
             left/<rank>                    present if a rank has left the job by shutdown()
             uncaught/<digest>/             an error that ended a rank: printer, printed
+            failed                         a rank announces that its call failed before it joined
             over                           another start has replaced this generation
             admitted                       the round in which a running job admits its ranks
             rounds/<rank>                  rounds of a rank, if the store is not ours alone
@@ -44,6 +45,7 @@ LEFT = "left/{}"  # rank, in the store of a generation
 UNCAUGHT = "uncaught/{}"  # digest of an error, in the store of a generation
 PRINTER = "printer"  # the first rank with that error, which prints it
 PRINTED = "printed"
+FAILED = "failed"
 OVER = "over"
 ADMITTED = "admitted"
 ATTEMPT = "attempt"

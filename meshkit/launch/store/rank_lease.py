@@ -128,14 +128,19 @@ def acquire_rank(base: dist.Store, rank: int) -> LeaseHolder:
             _end_exited(base, holder)
         elif _is_unfinished(base, holder.generation):
             end_generation(base, holder.generation)  # an error ended the last call of this process
-        own = own._replace(generation=_next_generation(base, holder.generation))
+        again = holder.is_same(own)
+        own = own._replace(generation=_next_generation(base, holder.generation, again=again))
         record = json.dumps(own._asdict())
         text = base.compare_set(key, text.decode(), record)
     return own
 
 
-def _next_generation(base: dist.Store, last: int) -> int:
+def _next_generation(base: dist.Store, last: int, *, again: bool = False) -> int:
     """Return the generation in which a rank joins that has last joined in another, 0 for none.
+
+    A process that joins again takes part in the first later generation that is undecided or in
+    which a rank has announced a failure. Hence its n-th failing call meets the n-th failing call of
+    the other ranks, however far they are ahead, and never a valid call that follows.
 
     The newest generation stands in the store, so a rank that is behind learns it. A rank without a
     last generation joins the first one, also if that is decided: it reads the decision.
@@ -149,6 +154,10 @@ def _next_generation(base: dist.Store, last: int) -> int:
     if not last:  # it came late to the first start, unless that was given up
         first = dist.PrefixStore(keys.GENERATION.format(1), base)
         return newest if first.check([keys.OVER]) else 1
+    for number in range(last + 1, newest + 1) if again else ():
+        store = dist.PrefixStore(keys.GENERATION.format(number), base)
+        if store.check([keys.FAILED]) and not store.check([keys.OVER]):
+            return number
     if newest > last and not _join_round(base, newest, 1).check([keys.DECISION]):
         return newest
     generation = max(newest, last) + 1

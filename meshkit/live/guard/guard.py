@@ -29,6 +29,7 @@ import torch.distributed as dist
 
 from ...core.call import Call, Verbatim, drop_none
 from ...core.errors import CollectiveError, MeshkitError
+from ...core.report.hang_error import RankStatus
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline, store_call
 from ...launch.torch_internals import connects_at_creation, set_timeout, timeout_of
 from ..groups.break_off import break_off, break_off_soon, know_addresses
@@ -179,8 +180,7 @@ def _watch(
         if raises:
             know_addresses(context.groups.values())
         while not over.wait(context.poll_interval):
-            frames = frames_of_thread(thread)
-            status = rank_status(context.rank, context.groups, frames, tracker.current)
+            status = _status_of_thread(context, tracker, thread)
             respond(context, keys, status)
             if raises and status.operation:
                 read_report.break_off_waiting_rank()
@@ -194,3 +194,16 @@ def _watch(
                     print(_quote(report, limit), file=sys.stderr, flush=True)
                     return abort_groups(context.groups.values())
                 since = time.monotonic()
+
+
+def _status_of_thread(context: GuardContext, tracker: CollectiveTracker, thread: int) -> RankStatus:
+    """Return the status of another thread, without its line if its stack cannot be described.
+
+    The thread runs on while its frames are read, so any error is possible; a rank whose watching
+    thread ended would no longer be watched.
+    """
+    try:
+        frames = frames_of_thread(thread)
+        return rank_status(context.rank, context.groups, frames, tracker.current)
+    except Exception:
+        return rank_status(context.rank, context.groups, (), tracker.current)

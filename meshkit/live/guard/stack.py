@@ -24,7 +24,8 @@ from ...core.report.hang_error import RankStatus
 from ...launch.torch_internals import collective_count
 from .current import CurrentCollective
 
-Frames = Iterable[tuple[FrameType, int]]  # outermost first, each with its line number
+# outermost first, each with its line number; None between two lines of its code
+Frames = Iterable[tuple[FrameType, int | None]]
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _TORCH, _STDLIB = os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"]
@@ -70,8 +71,8 @@ def rank_status(
     for frame, number in frames:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         if not _is_library(file):
-            line = f"{os.path.basename(file)}:{number} ({name})"
-            waits = ".wait(" in linecache.getline(file, number)
+            line = f"{os.path.basename(file)}{f':{number}' if number else ''} ({name})"
+            waits = ".wait(" in linecache.getline(file, number or 0)
             operation = operation if " over " in operation else "wait" * waits
         elif " over " in operation:
             continue

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from ...core.data.sequence import SequencePlan
 from ...core.errors import SpecError
 from ...core.redistribute.dim_sizes import split_sizes
 from ...core.redistribute.move import check_op
 from ...core.redistribute.pattern import parse_pattern
+from ...core.sequence import SequencePlan
 from ..groups.mesh_groups import MeshGroups
 from .handle import Handle
 from .place import MoveState, Place

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ...core.call import quotes_call
-from ...core.data.sequence import SequencePlan
 from ...core.errors import SpecError
 from ...core.redistribute.dim_sizes import expand_to, infer_sizes, sizes_on_left
 from ...core.redistribute.move import check_gradient, make_move
 from ...core.redistribute.pattern import Pattern
 from ...core.redistribute.plan import Plan, plan_move, reduces, uses_regions
+from ...core.sequence import SequencePlan
 from ...launch.torch_internals import make_constant, mark_constant
 from .autograd import ProgramPair, apply_pair
 from .checked import Check

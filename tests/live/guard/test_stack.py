@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -118,3 +119,9 @@ def test_the_operation_and_the_axes() -> None:
             "begun": "wait over dp",
             "none": "",
         }
+
+
+def test_a_line_that_is_unknown_is_left_out() -> None:
+    """CPython reports None for the line of a frame between two lines."""
+    status = rank_status(0, {}, [(sys._getframe(), None)])
+    assert status.line == "test_stack.py (test_a_line_that_is_unknown_is_left_out)"

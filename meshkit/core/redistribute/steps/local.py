@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...data.sequence import SequencePlan
+from ...sequence import SequencePlan
 from ..cut import Coordinate, Cut, slices_within
 from ..digits import AxisDigit
 from ..move import Entries, local_shape

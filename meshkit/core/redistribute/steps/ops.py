@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ...data.sequence import SequencePlan
+from ...sequence import SequencePlan
 
 Index = tuple[slice | int, ...]
 Shape = tuple[int, ...]

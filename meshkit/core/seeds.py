@@ -1,8 +1,9 @@
 """Compute the seeds of random streams from coordinates, never from ranks.
 
 A coordinate is encoded without the sizes of the axes, so no stream changes when an axis grows. Each
-index plus one is written in binary, after one zero fewer than it has digits (P. Elias' gamma code,
-IEEE Trans. Inf. Theory 21, 1975). The axes follow each other after a leading one::
+index plus one is written in binary. A number of n binary digits is written after n - 1 zeros (P.
+Elias' gamma code, IEEE Trans. Inf. Theory 21, 1975). The axes follow each other after a leading
+one::
 
     dp=2 tp=0     1  011  1   = 23        tp=0 dp=2: the same
     dp=0 tp=2     1  1  011   = 27
@@ -16,13 +17,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from ..call import quotes_call
-from ..errors import CoordinateError, SpecError
-from ..grid.axis_names import resolve_axes
-from ..grid.group_rank import check_member
-from ..grid.layout import Layout
-from ..text import article
-from ..validate import check_integer, parse_integer
+from .call import quotes_call
+from .errors import CoordinateError, SpecError
+from .grid.axis_names import resolve_axes
+from .grid.group_rank import check_member
+from .grid.layout import Layout
+from .text import article
+from .validate import check_integer, parse_integer
 
 CODE_BITS = 63  # seeds fit into int64, the type of tensors and checkpoints
 LOW = 0xFFFFFFFF

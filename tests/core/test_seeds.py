@@ -12,10 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import meshkit
 from meshkit import CoordinateError, Layout, stream_seed
-from meshkit.core.data import random_streams
-from meshkit.core.data.random_streams import compute_seed, select_coordinate
+from meshkit.core import seeds
+from meshkit.core.seeds import compute_seed, select_coordinate
 from meshkit.testing import axes_of, layouts
 
 quick = settings(deadline=None, max_examples=60, database=None)
@@ -75,7 +74,7 @@ def test_recorded_numbers_of_torch() -> None:
 @quick
 @given(coordinates)
 def test_the_code_is_decoded_uniquely(coordinate: dict[str, int]) -> None:
-    code = f"{random_streams._encode(dict(sorted(coordinate.items()))):b}"
+    code = f"{seeds._encode(dict(sorted(coordinate.items()))):b}"
     assert code == expected_code(coordinate)
     assert decode(code, list(coordinate)) == coordinate
 
@@ -84,11 +83,8 @@ def test_the_code_is_decoded_uniquely(coordinate: dict[str, int]) -> None:
 def test_world_sizes_whose_codes_fit_32_bits(axes: int, log2: int) -> None:
     """For every factorization, the last coordinate of 2**(log2) - 1 ranks has 32 bits."""
     for indices in splits(log2 - 1, axes):
-        assert random_streams._encode(last_coordinate(indices)).bit_length() <= 32
-    assert (
-        max(random_streams._encode(last_coordinate(i)).bit_length() for i in splits(log2, axes))
-        > 32
-    )
+        assert seeds._encode(last_coordinate(indices)).bit_length() <= 32
+    assert max(seeds._encode(last_coordinate(i)).bit_length() for i in splits(log2, axes)) > 32
     assert 2 ** ((31 - axes) // 2 + 1) == 2**log2
 
 
@@ -136,13 +132,13 @@ def test_no_stream_changes_when_an_axis_grows_or_is_added(
 ) -> None:
     vary = data.draw(axes_of(layout))
     before = {rank: layout.coordinate(rank) for rank in map(int, layout.ranks)}
-    seeds = seeds_of(layout, vary)
+    first = seeds_of(layout, vary)
     grown = data.draw(st.sampled_from(layout.axes))
     wider = Layout(**{**layout.sizes, grown: layout.sizes[grown] * factor})
     richer = Layout(**{"brandnew": factor}, **layout.sizes)
     for other, more in ((wider, {}), (richer, {"brandnew": factor - 1})):
         later = seeds_of(other, vary)
-        assert all(later[other.rank(**at, **more)] == seeds[rank] for rank, at in before.items())
+        assert all(later[other.rank(**at, **more)] == first[rank] for rank, at in before.items())
 
 
 @quick
@@ -188,6 +184,7 @@ def bits_flipped(pairs: list[tuple[int, int]]) -> np.ndarray[tuple[int], np.dtyp
     return np.array([[(a ^ b) >> bit & 1 for bit in range(63)] for a, b in pairs]).mean(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -212,6 +209,7 @@ def test_a_small_change_flips_each_bit_with_probability_one_half(
     assert abs(flipped.mean() - 0.5) < 5 * spread / 63**0.5
 
 
+@pytest.mark.slow
 def test_neighboring_streams_of_torch_are_not_correlated() -> None:
     rows = [
         torch.rand(4000, generator=torch.Generator().manual_seed(stream_seed(0, dp=dp, tp=tp)))
@@ -227,6 +225,7 @@ def test_neighboring_streams_of_torch_are_not_correlated() -> None:
 # ---------------------------------------------------------------- the steps of the bijection
 
 
+@pytest.mark.slow
 def test_mix_is_a_bijection() -> None:
     """Invert each step: shifts are invertible, and factors are odd."""
     undo = [pow(factor, -1, 2**32) for factor in (0x85EBCA6B, 0xC2B2AE35)]
@@ -237,19 +236,20 @@ def test_mix_is_a_bijection() -> None:
         return word ^ word >> 16
 
     words = [0, 1, 2, LOW, *np.random.default_rng(0).integers(2**32, size=2000).tolist()]
-    assert [invert_mix(random_streams._mix(word)) for word in words] == words
-    assert random_streams._mix(1) == 0x514E28B7  # fmix32(1) of MurmurHash3
+    assert [invert_mix(seeds._mix(word)) for word in words] == words
+    assert seeds._mix(1) == 0x514E28B7  # fmix32(1) of MurmurHash3
 
 
+@pytest.mark.slow
 @quick
 @given(st.binary(min_size=32, max_size=32), st.integers(0, 2**31 - 1), st.integers(0, LOW))
 def test_for_each_high_half_the_low_half_is_a_bijection(key: bytes, high: int, low: int) -> None:
     """Recover the code from the low half of its seed and its own high half."""
-    seed = random_streams._scatter(key, high, low)
-    again = seed >> 32 ^ random_streams._hash(key, 2**32 + (seed & LOW)) >> 33
+    seed = seeds._scatter(key, high, low)
+    again = seed >> 32 ^ seeds._hash(key, 2**32 + (seed & LOW)) >> 33
     assert again == high
     others = [low ^ 1 << bit for bit in range(32)]
-    lows = {random_streams._scatter(key, high, other) & LOW for other in (low, *others)}
+    lows = {seeds._scatter(key, high, other) & LOW for other in (low, *others)}
     assert len(lows) == 33
 
 
@@ -268,10 +268,6 @@ def test_a_rank_outside_the_layout_raises() -> None:
         select_coordinate(Layout(dp=4), 99, "dp")
 
 
-def test_stream_seed_is_public() -> None:
-    assert meshkit.stream_seed is random_streams.stream_seed
-
-
 # ---------------------------------------------------------------- collisions in other libraries
 
 # Megatron seeds what a rank draws for its experts by a sum: in a stage of pp the job's seed becomes
@@ -282,10 +278,6 @@ MEGATRON_EXPERTS = {
     **{(0, 0): 2258, (0, 1): 2358, (0, 2): 2458, (0, 3): 2558},
     **{(1, 0): 2358, (1, 1): 2458, (1, 2): 2558, (1, 3): 2658},
 }
-# With --data-parallel-random-init also + 10 * dp; other layers of tp draw from seed + 2718 + tp:
-MEGATRON_DENSE = {
-    **{(0, 0): 3952, (0, 10): 3962, (1, 0): 3962, (1, 10): 3972},  # (dp, tp)
-}
 
 
 def test_expert_seeds_of_megatron_collide_and_ours_do_not() -> None:
@@ -295,10 +287,3 @@ def test_expert_seeds_of_megatron_collide_and_ours_do_not() -> None:
     assert len({*MEGATRON_EXPERTS.values()}) == 5
     ours = {stream_seed(1234, "experts", pp=pp, ep=ep) & LOW for pp, ep in MEGATRON_EXPERTS}
     assert len(ours) == 8
-
-
-def test_data_parallel_seeds_of_megatron_collide_too() -> None:
-    for (dp, tp), seed in MEGATRON_DENSE.items():
-        assert 1234 + 10 * dp + 2718 + tp == seed
-    assert MEGATRON_DENSE[0, 10] == MEGATRON_DENSE[1, 0]
-    assert len({stream_seed(1234, "init", dp=dp, tp=tp) & LOW for dp, tp in MEGATRON_DENSE}) == 4

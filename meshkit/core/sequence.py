@@ -25,13 +25,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays import Ints
-from ..call import quotes_call
-from ..errors import CoordinateError, SpecError
-from ..grid.layout import Layout
-from ..grid.roles import CONTEXT, SEQUENCE
-from ..text import plural
-from ..validate import parse_integer
+from .arrays import Ints
+from .call import quotes_call
+from .errors import CoordinateError, SpecError
+from .grid.layout import Layout
+from .grid.roles import CONTEXT, SEQUENCE
+from .text import plural
+from .validate import parse_integer
 
 Order = Literal["contiguous", "zigzag"]
 ORDERS = ("contiguous", "zigzag")
@@ -71,16 +71,18 @@ class SequencePlan:
     def __init__(
         self, length: int, parts: int, order: Order = "contiguous", pad: bool = False
     ) -> None:
-        _check_options(order, pad)
+        if order not in ORDERS:
+            line = f"The orders of tokens are {' and '.join(ORDERS)}."
+            fix = "order='contiguous', or order='zigzag'."
+            raise SpecError(f"order is {order!r}.", line, fix=fix)
+        if not isinstance(pad, bool | np.bool_):
+            raise SpecError(f"pad is {pad!r}.", fix="pad=True, or pad=False.")
         num_parts = _parse_number("parts", parts, 1)
         unit = _length_unit(num_parts, order)
         num_tokens = _parse_number("length", length, unit)
         if num_tokens % unit and not pad:
             raise _indivisible_error(num_tokens, unit, f"parts {num_parts}", order)
-        object.__setattr__(self, "length", num_tokens)
-        object.__setattr__(self, "parts", num_parts)
-        object.__setattr__(self, "order", order)
-        object.__setattr__(self, "pad", bool(pad))
+        vars(self).update(length=num_tokens, parts=num_parts, order=order, pad=bool(pad))
 
     @property
     def padded(self) -> int:
@@ -116,7 +118,14 @@ class SequencePlan:
             >>> SequencePlan(16, 4, "zigzag").ranges(1)
             (range(2, 4), range(12, 14))
         """
-        return self._ranges(self._parse_part(part))
+        number = self._parse_part(part)
+        chunk = self.tokens // 2
+        early, late = number * chunk, (2 * self.parts - 1 - number) * chunk
+        if self.order == "contiguous":
+            early = number * self.tokens
+        elif number < self.parts - 1:  # the chunks of the last part are adjacent
+            return range(early, early + chunk), range(late, late + chunk)
+        return (range(early, early + self.tokens),)
 
     @quotes_call("plan.positions")
     def positions(self, part: int) -> Ints:
@@ -137,7 +146,8 @@ class SequencePlan:
             >>> SequencePlan(16, 4, "zigzag").positions(0).tolist()
             [0, 1, 14, 15]
         """
-        return self._positions(self._parse_part(part))
+        runs = [np.arange(run.start, run.stop, dtype=np.int64) for run in self.ranges(part)]
+        return np.concatenate(runs)
 
     @quotes_call("plan.is_token")
     def is_token(self, part: int) -> npt.NDArray[np.bool_]:
@@ -155,7 +165,7 @@ class SequencePlan:
             >>> SequencePlan(7, 2, pad=True).is_token(1).tolist()
             [True, True, True, False]
         """
-        return self._positions(self._parse_part(part)) < self.length
+        return self.positions(part) < self.length
 
     @quotes_call("plan.num_tokens")
     def num_tokens(self, part: int) -> int:
@@ -171,7 +181,7 @@ class SequencePlan:
             >>> [SequencePlan(10, 4, pad=True).num_tokens(part) for part in range(4)]
             [3, 3, 3, 1]
         """
-        ranges = self._ranges(self._parse_part(part))
+        ranges = self.ranges(part)
         return sum(min(run.stop, self.length) - min(run.start, self.length) for run in ranges)
 
     def inverse(self) -> Ints:
@@ -191,7 +201,7 @@ class SequencePlan:
         indices = np.empty(self.padded, dtype=np.int64)
         for part in range(self.parts):
             first = part * self.tokens
-            indices[self._positions(part)] = np.arange(first, first + self.tokens)
+            indices[self.positions(part)] = np.arange(first, first + self.tokens)
         return indices
 
     def _parse_part(self, part: object) -> int:
@@ -205,19 +215,6 @@ class SequencePlan:
                 size=self.parts,
             )
         return number
-
-    def _ranges(self, part: int) -> tuple[range, ...]:
-        chunk = self.tokens // 2
-        early, late = part * chunk, (2 * self.parts - 1 - part) * chunk
-        if self.order == "contiguous":
-            early = part * self.tokens
-        elif part < self.parts - 1:  # the chunks of the last part are adjacent
-            return range(early, early + chunk), range(late, late + chunk)
-        return (range(early, early + self.tokens),)
-
-    def _positions(self, part: int) -> Ints:
-        runs = [np.arange(run.start, run.stop, dtype=np.int64) for run in self._ranges(part)]
-        return np.concatenate(runs)
 
     def __str__(self) -> str:
         padding = f" + padding {self.padded - self.length}" if self.padded > self.length else ""
@@ -253,17 +250,6 @@ def plan_sequence(
             raise
         product = " x ".join(f"{axis} {sizes[axis]}" for axis in axes)
         raise _indivisible_error(length, _length_unit(parts, order), product, order) from None
-
-
-def _check_options(order: object, pad: object) -> None:
-    if order not in ORDERS:
-        raise SpecError(
-            f"order is {order!r}.",
-            f"The orders of tokens are {' and '.join(ORDERS)}.",
-            fix="order='contiguous', or order='zigzag'.",
-        )
-    if not isinstance(pad, bool | np.bool_):
-        raise SpecError(f"pad is {pad!r}.", fix="pad=True, or pad=False.")
 
 
 def _parse_number(name: str, value: object, valid: int) -> int:
