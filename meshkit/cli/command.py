@@ -17,7 +17,6 @@ class Result:
     text: str  # text for stdout; an empty text is not printed
     ok: bool = True  # whether every check passed; the exit code is 0, or 1 if not
     interrupted: bool = False  # by Ctrl-C; the exit code is then 130
-    axes: tuple[str, ...] = ()  # the axes in the text, which a terminal shows in their colors
 
 
 @dataclass(frozen=True)

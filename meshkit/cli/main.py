@@ -25,17 +25,13 @@ from ..core.errors import (
     UnknownAxisError,
 )
 from ..core.version import VERSION
-from ..launch.output.console import completes_words
 from .command import Command, Result, to_ascii
 from .options.command_line import CommandLine, command_line
 from .parser import CommandParser
 from .terminal import get_line_characters, get_width, open_stream, paint, write_stream
 
 # One file each. It is imported when its command is typed, and for the list of all commands.
-COMMANDS = (
-    *("plan", "explain", "diff", "search", "move", "check", "bench", "doctor", "hello", "store"),
-    "completion",
-)
+COMMANDS = (*("plan", "explain", "search", "move", "check", "bench", "doctor", "hello", "store"),)
 
 FAILED, INVALID, INTERRUPTED = 1, 2, 130
 INVALID_REQUESTS = SpecError, UnknownAxisError, CoordinateError, BatchError
@@ -62,10 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_open = open_stream("stdout")
     open_stream("stderr")
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if completes_words():
-        from .complete import complete_words
-
-        complete_words(load_command(name) for name in COMMANDS)
     try:
         result = _run(words, is_open=is_open)
     except (MeshkitError, ImportError) as error:  # ImportError: torch is missing
@@ -144,7 +136,7 @@ def _report(error: MeshkitError, words: Sequence[str]) -> int:
     if "--json" in words:
         write_stream(f"{json.dumps({'ok': False, 'error': error_dict(error)})}\n", "stdout")
     else:
-        write_stream(paint(f"{to_ascii(error.printed_text)}\n", (), "stderr"), "stderr")
+        write_stream(paint(f"{to_ascii(error.printed_text)}\n", "stderr"), "stderr")
     return INVALID if isinstance(error, INVALID_REQUESTS) else FAILED
 
 
@@ -164,7 +156,7 @@ def error_dict(error: MeshkitError) -> dict[str, object]:
 def _print(result: Result, *, is_open: bool) -> int:
     """Print a result, and return the exit code."""
     text = result.text and f"{to_ascii(result.text, get_line_characters())}\n"
-    is_written = write_stream(paint(text, result.axes, "stdout"), "stdout")
+    is_written = write_stream(text, "stdout")
     code = FAILED if not result.ok else INTERRUPTED if result.interrupted else 0
     return code if is_written and (is_open or not text) else FAILED
 

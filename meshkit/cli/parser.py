@@ -1,4 +1,4 @@
-"""The parser of one command: words in any order, sizes as options, errors as all others.
+"""The parser of one command: words in any order, errors as all others.
 
 A misspelt option, a missing word and an invalid value raise a SpecError with a line to type.
 """
@@ -18,7 +18,6 @@ from .command import Command
 from .options.command_line import OPTIONS
 
 ALIASES = re.compile(r"^argument ([^\s/:]+)[^:]*: ")
-AXIS_FLAGS = tuple(f"--{axis}" for axis in STANDARD)
 
 
 class CommandParser(ArgumentParser):
@@ -47,7 +46,7 @@ class CommandParser(ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> Namespace:
         """Return the options of a command; options and other words may stand in any order."""
-        typed = [*join_axis_options(words)]
+        typed = [*words]
         args, unknown = self.parse_known_intermixed_args(typed)
         if unknown:
             raise self._unknown(unknown[0], typed)
@@ -61,7 +60,10 @@ class CommandParser(ArgumentParser):
             return SpecError(
                 f"{word!r} is no option, and {self.prog} takes no other words.", fix=fix
             )
-        close = difflib.get_close_matches(flag, [*self._flags(), *AXIS_FLAGS], n=1)
+        if flag[2:] in STANDARD:
+            size = f"{flag[2:]}={value or 'N'}"
+            return SpecError(f"there is no option {flag}.", fix=f"{size}, without hyphens.")
+        close = difflib.get_close_matches(flag, self._flags(), n=1)
         fix = f"meshkit help {self.prog.split()[-1]}, which lists the options."
         if close:
             correct = close[0] + equals + value
@@ -73,20 +75,6 @@ class CommandParser(ArgumentParser):
         for action in self._actions:
             if action.help != SUPPRESS:
                 yield from action.option_strings
-
-
-def join_axis_options(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words with the size of an axis in one word: ``--dp 4`` and ``--dp=4`` as ``dp=4``.
-
-    Example:
-        >>> [*join_axis_options(["--dp", "4", "--tp=2", "--nodes", "2"])]
-        ['dp=4', 'tp=2', '--nodes', '2']
-    """
-    rest = iter(words)
-    for word in rest:
-        flag, equals, size = word.partition("=")
-        is_axis = flag in AXIS_FLAGS
-        yield f"{flag[2:]}={size if equals else next(rest, '')}" if is_axis else word
 
 
 def _join(words: Iterator[str]) -> str:

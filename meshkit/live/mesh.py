@@ -168,7 +168,7 @@ class Mesh:
             >>> mesh.group_rank("dp"), mesh.group_rank("sp", "dp")
             (2, 6)
         """
-        return group_rank(self.layout, self.rank, axes)
+        return group_rank(self.layout, self.rank, axes or self.layout.axes)
 
     @public("mesh.peers")
     def peers(self, *axes: Names) -> Ints:

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from meshkit.core.draw.colors import axis_hues
 
 from meshkit.cli import terminal
 from meshkit.cli.commands import check
 from meshkit.cli.main import main
-from meshkit.core.draw.colors import axis_hues
 
 ROOT = Path(__file__).parents[2]
 MISUSED = "meshkit plan four: 'four' is not the size of an axis.\n"

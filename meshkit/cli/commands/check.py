@@ -25,7 +25,6 @@ from ..local_ranks import (
     torch_errors,
 )
 from ..options.grid import add_groups, read_axis_sizes
-from ..options.memory import check_ranks
 
 STAGES = 3  # that may take --timeout each: joining, building, one collective
 
@@ -42,13 +41,12 @@ def run(args: Namespace) -> Result:
         GroupPlan.of(
             Layout(ranks=None, **infer_sizes(nested, args.n, f"-n {args.n}")), args.groups or ()
         )
-        check_ranks(args.n, sizes)
         report = _check_locally(args.n, request, args.device, args.timeout)
     if report.rank:
         return Result("")
     if args.json:
         return Result(json.dumps(report.as_dict()))
-    return Result(report.as_text(terminal.get_width()), axes=(*report.sizes,))
+    return Result(report.as_text(terminal.get_width()))
 
 
 def check_mesh(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:

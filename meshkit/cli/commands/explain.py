@@ -44,10 +44,10 @@ def run(args: Namespace) -> Result:
     width, ascii = terminal.get_width(), not terminal.get_line_characters()
     if rank is None:
         text = format_rank_table(layout, topology, width=width, ascii=ascii)
-        return Result(text, axes=layout.axes)
+        return Result(text)
     job = headline(layout, topology)
     text = format_rank(next(reports), layout, job, width=width, ascii=ascii)
-    return Result(text, axes=layout.axes)
+    return Result(text)
 
 
 def _split_rank(args: Namespace) -> tuple[int | None, list[str]]:

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from ...core.arrays import Ints
 from ...core.call import drop_none
-from ...core.draw.svg import MAX_RANKS, draw_svg
+from ...core.draw.page import draw_page
 from ...core.errors import Change, SpecError
+from ...core.grid.axes import axis_colors
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
-from ...core.report.job import JobReport, format_job
+from ...core.report.job import JobReport
 from ...core.text import count_noun
-from ...core.topology.placement import Placement, placed
+from ...core.topology.crossing import placed
 from ...core.topology.topology import Topology
 from ...core.validate import divisors
 from .. import terminal
 from ..command import Command, Result
 from ..options.batch import add_batch, read_batch, read_data_axes
-from ..options.command_line import CommandLine, command_line
 from ..options.grid import SIZES_HELP, add_grid, add_groups, read_layout
 from ..options.nodes import add_nodes, read_topology
 
@@ -30,35 +28,27 @@ from ..options.nodes import add_nodes, read_topology
 def run(args: Namespace) -> Result:
     """Report the job that the options describe. Pure: no torch, no processes."""
     report = _report(args)
-    written = draw_into(args.svg, report.layout, report.nodes)
+    written = [write_page(args.html, report.layout, report.nodes)] if args.html else []
     if args.json:
-        return Result(json.dumps({**report.as_dict(), **drop_none(svg=args.svg)}))
+        return Result(json.dumps({**report.as_dict(), **drop_none(html=args.html)}))
     ascii = not terminal.get_line_characters()
-    text = format_job(report, width=terminal.get_width(), ascii=ascii)
-    return Result("\n\n".join([text, *written]), axes=report.layout.axes)
+    text = report.draw(width=terminal.get_width(), ascii=ascii)
+    return Result("\n\n".join([text, *written]))
 
 
 def _report(args: Namespace) -> JobReport:
     layout = read_layout(args.words, args)
     topology = read_topology(layout, args)
-    placement = _place(layout, topology) if args.place else None
-    layout = layout if placement is None else placement.layout
+    before = layout
+    if args.place:
+        layout = _place(layout, topology)
     plan = GroupPlan.of(layout, args.groups or ())
     (data,) = read_data_axes(args, layout)
     batch = read_batch(layout, args, data)
-    report = JobReport.of(plan, topology, batch, data=data, placement=placement)
-    warnings = _quote_warnings(report, command_line(args))
-    return replace(report, warnings=tuple(warnings))
+    return JobReport.of(plan, topology, batch, data=data, before=before if args.place else None)
 
 
-def _quote_warnings(report: JobReport, line: CommandLine) -> Iterator[SpecError]:
-    """Yield the warnings with fixes that can be typed; the summary does not repeat the command."""
-    for warning in report.warnings:
-        fix = warning.quote(line).fix_text
-        yield SpecError(warning.summary, *warning.evidence, fix=fix)
-
-
-def _place(layout: Layout, topology: Topology | None) -> Placement:
+def _place(layout: Layout, topology: Topology | None) -> Layout:
     """Return the layout with ranks placed on their nodes."""
     if topology is None:
         nodes = next((n for n in divisors(layout.num_ranks) if n > 1), 1)
@@ -67,31 +57,16 @@ def _place(layout: Layout, topology: Topology | None) -> Placement:
     return placed(layout, topology)
 
 
-def add_svg(parser: ArgumentParser) -> None:
-    """Add the option ``--svg``."""
-    help = "also draw the grid into this SVG file: colors are axes, boxes are nodes"
-    parser.add_argument("--svg", metavar="FILE", help=help)
-
-
-def draw_into(path: str | None, layout: Layout, nodes: Ints | None) -> list[str]:
+def write_page(path: str, layout: Layout, nodes: Ints | None) -> str:
     """Draw a layout into a file, which is replaced, and return a line that says so."""
-    if path is None:
-        return []
-    if layout.num_ranks > MAX_RANKS:
-        summary = f"{layout.num_ranks} ranks are too many for a picture."
-        limit = f"A picture has at most {MAX_RANKS} ranks."
-        raise SpecError(summary, limit, fix=(Change(svg=None), "."))
-    if path in ("", "-"):
-        fix = ("for example ", Change(svg="grid.svg"), ".")
-        raise SpecError("the picture needs the name of a file.", fix=fix)
-    text = draw_svg(layout.axes, layout.grid, nodes)
+    text = draw_page(layout.sizes_text, axis_colors(layout.axes), layout.grid, nodes)
     try:
-        Path(path).write_text(text, encoding="ascii")
+        Path(path).write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a zero byte
         reason = getattr(error, "strerror", None) or str(error)
-        summary = f"the picture cannot be written: {reason}."
+        summary = f"the page cannot be written: {reason}."
         raise SpecError(summary, fix="a file in an existing folder with write access.") from error
-    return [f"wrote {path}: {count_noun(layout.num_ranks, 'rank')}, {len(text) / 1000:.0f} kB"]
+    return f"wrote {path}: {count_noun(layout.num_ranks, 'rank')}, {len(text) / 1000:.0f} kB"
 
 
 def _add_options(parser: ArgumentParser) -> None:
@@ -103,7 +78,8 @@ def _add_options(parser: ArgumentParser) -> None:
     add_groups(parser)
     help = "place the ranks so that axes that communicate most stay inside nodes"
     parser.add_argument("--place", action="store_true", help=help)
-    add_svg(parser)
+    help = "also draw the grid into this page, which shows the groups of the rank under the pointer"
+    parser.add_argument("--html", metavar="FILE", help=help)
 
 
 PLAN = Command(
@@ -113,6 +89,6 @@ PLAN = Command(
     run,
     (
         "dp=4 sp=2 --nodes 2",
-        "--dp 4 --global-batch 64 --micro-batch 4",
+        "dp=4 --global-batch 64 --micro-batch 4",
     ),
 )

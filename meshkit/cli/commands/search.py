@@ -13,7 +13,6 @@ from ...core.cost.search import search
 from ...core.cost.search_report import DISCLAIMER, format_search
 from ...core.cost.step_time import TrainingJob, check_job
 from ...core.cost.transformer import ModelShape
-from ...core.grid.axis_names import STANDARD
 from ...launch.output.progress import Progress, show_progress
 from .. import terminal
 from ..command import Command, Result
@@ -41,7 +40,7 @@ def run(args: Namespace) -> Result:
     title = f"{Path(args.model).name}: {model.parameters / 1e9:.2f} billion weights"
     ascii = not terminal.get_line_characters()
     text = format_search(result, job, title, terminal.get_width(), assumed, ascii=ascii)
-    return Result(text, ok, axes=STANDARD)
+    return Result(text, ok)
 
 
 def _add_options(parser: ArgumentParser) -> None:

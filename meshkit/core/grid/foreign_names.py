@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..call import Call
 from ..errors import Change, Fix, SpecError
+from .axes import STANDARD_OF
 from .axis_names import (
     BATCH_OPTIONS,
     INIT_OPTIONS,
@@ -28,14 +29,6 @@ from .axis_names import (
 from .roles import axis_role
 
 SUFFIX = r"_(size|degree|dim|ranks|world_size|parallel|parallelism|parallel_size)$"
-AXES_BY_WORD = {
-    **dict.fromkeys(("data", "dp"), "dp"),
-    **dict.fromkeys(("tensor", "tensor_model", "tp"), "tp"),
-    **dict.fromkeys(("pipe", "pipeline", "pipeline_model", "stage", "stages", "pp"), "pp"),
-    **dict.fromkeys(("context", "cp"), "cp"),
-    **dict.fromkeys(("sequence", "seq", "ulysses", "sp"), "sp"),
-    **dict.fromkeys(("expert", "experts", "expert_model", "ep"), "ep"),
-}
 BATCH_NAMES = {  # sizes of a batch in other libraries
     **dict.fromkeys(
         ("global_batch_size", "train_batch_size", "total_batch_size", "train_global_batch_size"),
@@ -72,12 +65,12 @@ def standard_axis(name: str) -> str | None:
 
     Example:
         >>> standard_axis("tensor_model_parallel_size"), standard_axis("dp_shard")
-        ('tp', None)
+        ('tp', 'dp')
     """
     word = name
     while (shorter := re.sub(SUFFIX, "", word)) != word:
         word = shorter
-    return AXES_BY_WORD.get(word)
+    return STANDARD_OF.get(word)
 
 
 def check_options(sizes: Mapping[str, object], names: Iterable[str]) -> None:
@@ -114,7 +107,7 @@ def _rename(names: Iterable[str]) -> dict[str, str]:
     """
     unknown = [n for n in names if not (n in STANDARD or n in INIT_OPTIONS or n in BATCH_OPTIONS)]
     renamed = {name: _other_name(name) for name in unknown}
-    is_complete = all(renamed.values())
+    is_complete = all(renamed.values()) and len({*renamed.values()}) == len(renamed)
     kept = {name for name in unknown if axis_role(name) != "unknown" and not is_complete}
     return {name: new for name, new in renamed.items() if new and name not in kept}
 

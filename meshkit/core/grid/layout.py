@@ -255,7 +255,7 @@ class Layout:
         positions = self.rank_positions.find_all(array)
         if (outside := positions < 0).any():
             raise unknown_rank_error(int(array[outside].flat[0]), self, self.rank_positions)
-        return indices(positions, self._axis_strides)
+        return indices(positions, self.shape)
 
     @public("layout.groups")
     def groups(self, *axes: Names) -> Ints:
@@ -443,8 +443,8 @@ class Layout:
         return self.draw()
 
     def _repr_html_(self) -> str:
-        """Return the picture for a notebook, or the text if there are more than 1024 ranks."""
-        from ..draw.svg import MAX_NOTEBOOK_RANKS, notebook_html
+        """Return the table for a notebook, or the text if there are more than 1024 ranks."""
+        from ..draw.page import MAX_NOTEBOOK_RANKS, notebook_html
 
         small = self.num_ranks <= MAX_NOTEBOOK_RANKS
         return notebook_html(self.axes, self.grid) if small else f"<pre>{self}</pre>"

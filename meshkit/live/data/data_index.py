@@ -110,7 +110,7 @@ def shard_sequence(
     layout = mesh.plan.layout
     names = sequence_axes(layout) if axes is None else resolve_axes("axes", axes, layout.axes)
     plan = plan_sequence(layout, names, length, order=order, pad=pad)
-    part = group_rank(layout, mesh.rank, names) if names else 0
+    part = group_rank(layout, mesh.rank, names)
     return SequenceShard(plan, part, device, lambda: mesh.collective_group(names))
 
 
@@ -119,7 +119,7 @@ def _data_index(mesh: MeshGroups, axes: tuple[str, ...]) -> int | None:
     layout = mesh.plan.layout
     if mesh.rank not in layout:
         return None
-    return group_rank(layout, mesh.rank, axes) if axes else 0
+    return group_rank(layout, mesh.rank, axes)
 
 
 def _check_plan(mesh: MeshGroups, plan: BatchPlan | RankBatch) -> int:

@@ -6,19 +6,15 @@ from meshkit import (
     Layout,
     Topology,
 )
-from meshkit.core.topology.crossing import link_bytes
 from meshkit.core.topology.crossing_policy import check_policies
 from meshkit.core.topology.hostfile import parse_hostfile
 from tests.messages.snapshot import unique
-
-LAYOUT = Layout(dp=4, sp=2, tp=1)
 
 CASES = unique(
     ("a hostfile without a host", lambda: parse_hostfile("# nothing\n")),
     ("a hostfile with a line that is too short", lambda: parse_hostfile("a r1\n\nb\n")),
     ("a hostfile with a line that is too long", lambda: parse_hostfile("a b c d e\n")),
     ("a hostfile of Open MPI", lambda: parse_hostfile("# mpirun\na slots=8\n")),
-    ("a rack in two rows", lambda: parse_hostfile("a r1 x\nb r2 x\nc r1 y\n")),
     ("a host in two racks", lambda: parse_hostfile("a r1\nb r1\na r2\n")),
     ("crossing as a str", lambda: check_policies(Layout(tp=2), "tp")),
     (
@@ -51,8 +47,4 @@ CASES = unique(
     ("an unknown level", lambda: Topology.even(8, nodes=4).domain_of("rack", [0])),
     ("the node of a rank outside the topology", lambda: Topology.even(8, nodes=4).node_of([0, 8])),
     ("the ranks of a node outside the topology", lambda: Topology.even(8, nodes=4).ranks_of(4)),
-    (
-        "negative traffic",
-        lambda: link_bytes(LAYOUT, Topology.even(8, nodes=2), {"dp": 10, "sp": -1}),
-    ),
 )
