@@ -28,7 +28,7 @@ from ..core.version import VERSION
 from .command import Command, Result, to_ascii
 from .options.command_line import CommandLine, command_line
 from .parser import CommandParser
-from .terminal import get_line_characters, get_width, open_stream, paint, write_stream
+from .terminal import get_line_characters, get_width, paint, write_stream
 
 # One file each. It is imported when its command is typed, and for the list of all commands.
 COMMANDS = (*("plan", "explain", "search", "move", "check", "bench", "doctor", "hello", "store"),)
@@ -55,11 +55,9 @@ def parse_command(name: str, words: Sequence[str]) -> Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command."""
-    is_open = open_stream("stdout")
-    open_stream("stderr")
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        result = _run(words, is_open=is_open)
+        text, result = _run(words)
     except (MeshkitError, ImportError) as error:  # ImportError: torch is missing
         return _report(
             error if isinstance(error, MeshkitError) else MeshkitError(str(error)), words
@@ -68,33 +66,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if _is_first_rank():
             write_stream(f"{' '.join(['meshkit', *words[:1]])}: interrupted.\n", "stderr")
         return INTERRUPTED
-    return _print(result, is_open=is_open)
+    return _print(text, result)
 
 
-def _run(words: Sequence[str], *, is_open: bool) -> Result:
-    """Return the result of a command line."""
+def _run(words: Sequence[str]) -> tuple[str, Result]:
+    """Return the text and the result of a command line."""
     name, *rest = words or ["help"]
     if name in VERSIONS:
-        return Result(f"meshkit {VERSION}")
+        return f"meshkit {VERSION}", Result()
     if name in HELP or (name == "help" and not rest):
-        return Result(overview())
+        return overview(), Result()
     if name == "help":
         name, rest = rest[0], ["--help"]
     try:
         if name not in COMMANDS:
             raise _unknown_command(name, rest)
         if not {*HELP}.isdisjoint(rest):
-            return Result(CommandParser(load_command(name)).format_help().rstrip())
+            return CommandParser(load_command(name)).format_help().rstrip(), Result()
         args = parse_command(name, rest)
     except SpecError as error:
         raise error.quote(Quoted(shlex.join(["meshkit", *words]))) from None
-    if not is_open and vars(args).get("n"):  # nobody would see the result of these ranks
-        return Result("", ok=False)
     try:
         result: Result = args.command.run(args)
+        return _format(result, as_json=args.json), result
     except (MeshkitError, ImportError) as error:
         raise _quote(error, args) from error
-    return result
+
+
+def _format(result: Result, *, as_json: bool) -> str:
+    if result.as_dict is None or result.draw is None:
+        return ""
+    if as_json:
+        return json.dumps(result.as_dict())
+    return result.draw(width=get_width(), ascii=not get_line_characters())
 
 
 def overview() -> str:
@@ -153,12 +157,12 @@ def error_dict(error: MeshkitError) -> dict[str, object]:
     }
 
 
-def _print(result: Result, *, is_open: bool) -> int:
-    """Print a result, and return the exit code."""
-    text = result.text and f"{to_ascii(result.text, get_line_characters())}\n"
-    is_written = write_stream(text, "stdout")
-    code = FAILED if not result.ok else INTERRUPTED if result.interrupted else 0
-    return code if is_written and (is_open or not text) else FAILED
+def _print(text: str, result: Result) -> int:
+    """Print the text of a result, and return the exit code."""
+    text = text and f"{to_ascii(text, get_line_characters())}\n"
+    if text and not write_stream(text, "stdout"):
+        return FAILED
+    return FAILED if not result.ok else INTERRUPTED if result.interrupted else 0
 
 
 def _is_first_rank() -> bool:

@@ -1,4 +1,4 @@
-"""The abilities of the terminal: its columns, its characters, its open streams."""
+"""The abilities of the terminal: its columns, its characters, its streams."""
 
 from __future__ import annotations
 
@@ -33,23 +33,11 @@ def paint(text: str, name: str) -> str:
     return FIX.sub(rf"{BOLD}\1{RESET}", text) if shows_colors(getattr(sys, name)) else text
 
 
-def open_stream(name: str) -> bool:
-    """Return whether a stream of this process is open, and replace a closed one by the null device.
-
-    Python sets a stream to None that was closed at its start. Text for stderr would then go to
-    stdout, and the next opened file or socket would get the number of the stream.
-    """
-    if getattr(sys, name) is not None:
-        return True
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.set_inheritable(null, null <= 2)  # child processes inherit it as their stream
-    setattr(sys, name, os.fdopen(null, "w", closefd=False))
-    return False
-
-
 def write_stream(text: str, name: str) -> bool:
     """Write to a stream and flush it. Return False, and close the stream, if that fails."""
     stream = getattr(sys, name)
+    if stream is None:  # closed when this process began
+        return False
     try:
         stream.write(text)
         stream.flush()

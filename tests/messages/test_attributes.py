@@ -92,7 +92,6 @@ ATTRIBUTES: dict[str, dict[str, object]] = {
     "the node of a rank outside the topology": {"index": 8},
     "the ranks of a node outside the topology": {"index": 4, "size": 4},
     "sizes beside within": {"sizes": {"dp": 2}},
-    "a picture with too many ranks": {"sizes": {"pp": 4, "dp": 12_500, "tp": 8}},
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,6 @@ from ...core.errors import SpawnError, SpecError
 from ...core.grid.layout import Layout
 from ...core.grid.sizes import infer_sizes, ordered_sizes
 from ...launch.launchers.detect import detect
-from .. import terminal
 from ..command import Command, Result
 from ..local_ranks import (
     ENDING,
@@ -57,14 +55,11 @@ def run(args: Namespace) -> Result:
         rank, results = _measure_under_launcher(request, layout)
     else:
         rank, results = _measure_locally(args.n, request, layout)
+    ok = not results.wrong
     if rank:
-        return Result("", ok=not results.wrong, interrupted=results.interrupted)
-    if args.json:
-        text = json.dumps(run_to_json(results))
-    else:
-        ascii = not terminal.get_line_characters()
-        text = results_table(results, terminal.get_width(), ascii=ascii)
-    return Result(text, not results.wrong, results.interrupted)
+        return Result(ok=ok, interrupted=results.interrupted)
+    draw = partial(results_table, results)
+    return Result(partial(run_to_json, results), draw, ok, results.interrupted)
 
 
 def measure_on_shared_device(request: Request, layout: Layout) -> tuple[int, BenchmarkRun] | None:
@@ -142,11 +137,6 @@ def _measure_locally(n: int, request: Request, layout: Layout) -> tuple[int, Ben
     return next(result for result in results if result is not None)
 
 
-def _split(text: str) -> tuple[str, ...]:
-    """Return the parts between commas."""
-    return tuple(text.split(","))
-
-
 def _add_options(parser: ArgumentParser) -> None:
     add_mesh(parser)
     help = f"bytes of the total array, LEAST:MOST[:FACTOR] (default {SIZES}; FACTOR {FACTOR})"
@@ -160,7 +150,9 @@ def _add_options(parser: ArgumentParser) -> None:
         "for both at once, world for all (default: each axis, each two, all, and those that "
         "overlap in training)"
     )
-    parser.add_argument("--axes", type=_split, metavar="TARGETS", help=help)
+    parser.add_argument(
+        "--axes", type=lambda text: tuple(text.split(",")), metavar="TARGETS", help=help
+    )
     help = "timed calls for each row, fewer if they are slow (default 20)"
     at_least_2 = partial(read_integer, least=2)  # one call has no spread
     parser.add_argument("--iters", type=at_least_2, default=20, metavar="CALLS", help=help)

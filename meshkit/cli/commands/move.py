@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
 from ...core.errors import MeshkitError, SpecError
 from ...core.redistribute.report import RedistributionPlan, plan_redistribution
-from .. import terminal
 from ..command import Command, Result
 from ..options.command_line import Word, command_line
 from ..options.grid import read_axis_sizes, split_sizes
@@ -18,10 +16,7 @@ from ..options.grid import read_axis_sizes, split_sizes
 def run(args: Namespace) -> Result:
     """Plan a redistribution. Pure: no torch, no processes."""
     plan = _read_plan(args)
-    if args.json:
-        return Result(json.dumps(plan.as_dict()))
-    ascii = not terminal.get_line_characters()
-    return Result(plan.draw(width=terminal.get_width(), ascii=ascii))
+    return Result(plan.as_dict, plan.draw)
 
 
 def _read_plan(args: Namespace) -> RedistributionPlan:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from ...core.arrays import Ints
-from ...core.call import drop_none
 from ...core.draw.page import draw_page
 from ...core.errors import Change, SpecError
 from ...core.grid.axes import axis_colors
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
 from ...core.report.job import JobReport
-from ...core.text import count_noun
 from ...core.topology.crossing import placed
 from ...core.topology.topology import Topology
 from ...core.validate import divisors
-from .. import terminal
 from ..command import Command, Result
 from ..options.batch import add_batch, read_batch, read_data_axes
 from ..options.grid import SIZES_HELP, add_grid, add_groups, read_layout
@@ -28,12 +24,9 @@ from ..options.nodes import add_nodes, read_topology
 def run(args: Namespace) -> Result:
     """Report the job that the options describe. Pure: no torch, no processes."""
     report = _report(args)
-    written = [write_page(args.html, report.layout, report.nodes)] if args.html else []
-    if args.json:
-        return Result(json.dumps({**report.as_dict(), **drop_none(html=args.html)}))
-    ascii = not terminal.get_line_characters()
-    text = report.draw(width=terminal.get_width(), ascii=ascii)
-    return Result("\n\n".join([text, *written]))
+    if args.html is not None:
+        write_page(args.html, report.layout, report.nodes)
+    return Result(report.as_dict, report.draw)
 
 
 def _report(args: Namespace) -> JobReport:
@@ -57,8 +50,8 @@ def _place(layout: Layout, topology: Topology | None) -> Layout:
     return placed(layout, topology)
 
 
-def write_page(path: str, layout: Layout, nodes: Ints | None) -> str:
-    """Draw a layout into a file, which is replaced, and return a line that says so."""
+def write_page(path: str, layout: Layout, nodes: Ints | None) -> None:
+    """Draw a layout into a file, which is replaced."""
     text = draw_page(layout.sizes_text, axis_colors(layout.axes), layout.grid, nodes)
     try:
         Path(path).write_text(text, encoding="utf-8")
@@ -66,7 +59,6 @@ def write_page(path: str, layout: Layout, nodes: Ints | None) -> str:
         reason = getattr(error, "strerror", None) or str(error)
         summary = f"the page cannot be written: {reason}."
         raise SpecError(summary, fix="a file in an existing folder with write access.") from error
-    return f"wrote {path}: {count_noun(layout.num_ranks, 'rank')}, {len(text) / 1000:.0f} kB"
 
 
 def _add_options(parser: ArgumentParser) -> None:

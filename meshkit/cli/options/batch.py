@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace
 
 from ...core.call import drop_none
 from ...core.data.batch import BatchPlan
-from ...core.data.batch_names import foreign_name_error
 from ...core.data.batch_solver import solve_batch
 from ...core.data.data_axes import (
     data_choices,
@@ -16,7 +15,6 @@ from ...core.data.data_axes import (
 )
 from ...core.errors import BatchError, Change, Fix, SpecError, join_fixes
 from ...core.grid.axis_names import resolve_axes
-from ...core.grid.foreign_names import BATCH_NAMES
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
 from ...core.grid.roles import unknown_axes
@@ -35,9 +33,6 @@ def add_batch(parser: ArgumentParser) -> None:
     for name, help in HELP.items():
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, type=read_count, metavar="N", help=help)
-    for name in BATCH_NAMES:
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, type=read_count, help=SUPPRESS)
     help = 'the axes that divide the samples (default: by their names, for example "dp ep")'
     parser.add_argument("--data", dest="data_axes", metavar="AXES", help=help)
 
@@ -57,8 +52,6 @@ def read_batch(layout: Layout, args: Namespace, data: Axes | None) -> BatchPlan 
     The data axes are those of ``--data``; if they are None, the roles of the axes give them.
     """
     given = drop_none(**{name: getattr(args, name) for name in HELP})
-    if foreign := drop_none(**{name: getattr(args, name, None) for name in BATCH_NAMES}):
-        raise foreign_name_error(foreign, given)
     if not given:
         return None
     axes = _data_axes(layout, data)

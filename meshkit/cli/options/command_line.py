@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 from ...core.call import drop_none
 from ...core.errors import SpecError
-from ...core.grid.foreign_names import BATCH_NAMES
 from ...core.text import format_sizes
 from ...core.validate import divisors
 from .grid import read_axis_sizes
@@ -18,7 +17,6 @@ from .numbers import INTEGER
 
 OPTIONS = (  # in the order in which they are quoted
     *("world_size", "order", "nodes", "hosts", "global_batch", "micro_batch", "accumulation_steps"),
-    *BATCH_NAMES,
     "data_axes",
     *(
         "groups",

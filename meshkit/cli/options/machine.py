@@ -40,7 +40,7 @@ def read_option_file(option: str, path: str, fix: str) -> dict[str, object]:
 def _read_figures(path: str) -> dict[str, object]:
     """Return the figures of a file, which may be the output of ``meshkit bench --json``."""
     content = read_option_file("links", path, f"{', '.join(MACHINES)}, or a JSON file.")
-    is_bench = bool({"fits", "results"} & content.keys())
+    is_bench = "measurements" in content
     figures = _figures_of_run(content) if is_bench else content
     for name, value in figures.items():
         _check_figure(name, value)
@@ -49,10 +49,9 @@ def _read_figures(path: str) -> dict[str, object]:
 
 def _figures_of_run(run: Mapping[str, object]) -> dict[str, object]:
     """Return the figures of a benchmark run."""
-    bounds = run.get("out_of_bounds")
     if run.get("interrupted") or run.get("ok") is not True:
         end = "was interrupted" if run.get("interrupted") else "failed"
-        wrong = bounds.get("count") if isinstance(bounds, dict) else None
+        wrong = run.get("wrong")
         evidence = [f"Wrong elements: {format_value(wrong)}."] if wrong else []
         fix = f"a complete run without a wrong element, for example {EXAMPLE}."
         raise SpecError(f"the run in the file of --links {end}.", *evidence, fix=fix)

@@ -20,42 +20,44 @@ class Axis(NamedTuple):
 
     role: Role  # whether its ranks read different samples, or share them
     color: str  # of Okabe and Ito, "Color Universal Design" (2008), for all kinds of color vision
-    names: tuple[str, ...]  # in other libraries
+    synonyms: tuple[str, ...]  # names in other libraries that mean this axis
+    relatives: tuple[str, ...]  # names of its role, beside which a mesh may have this axis too
 
 
 AXES = {
     "pp": Axis(
         "model",
         "#cc79a7",
-        ("pipe", "pipeline", "pipeline_parallel", "pipeline_model", "stage", "stages"),
+        ("pipe", "pipeline", "pipeline_model", "stage", "stages"),
+        ("pipeline_parallel",),
     ),
     "dp": Axis(
         "data",
         "#0072b2",
+        ("data",),
         (
-            *("data", "data_parallel", "ddp", "fsdp", "hsdp", "shard", "replicate", "replica"),
+            *("data_parallel", "ddp", "fsdp", "hsdp", "shard", "replicate", "replica"),
             *("dp_shard", "dp_replicate", "batch"),
         ),
     ),
-    "ep": Axis("expert", "#56b4e9", ("expert", "experts", "expert_parallel", "expert_model")),
-    "cp": Axis("model", "#d55e00", ("context", "context_parallel")),
-    "sp": Axis("model", "#009e73", ("seq", "sequence", "sequence_parallel", "ulysses")),
+    "ep": Axis("expert", "#56b4e9", ("expert", "experts", "expert_model"), ("expert_parallel",)),
+    "cp": Axis("model", "#d55e00", ("context",), ("context_parallel",)),
+    "sp": Axis("model", "#009e73", ("seq", "sequence", "ulysses"), ("sequence_parallel",)),
     "tp": Axis(
         "model",
         "#e69f00",
-        (
-            *("mp", "model", "model_parallel", "mdl", "tensor", "tensor_parallel"),
-            *("tensor_model", "etp"),
-        ),
+        ("tensor", "tensor_model"),
+        ("mp", "model", "model_parallel", "mdl", "tensor_parallel", "etp"),
     ),
 }
 STANDARD = tuple(AXES)
-STANDARD_OF = {name: axis for axis, row in AXES.items() for name in (axis, *row.names)}
+SYNONYMS = {name: axis for axis, row in AXES.items() for name in (axis, *row.synonyms)}
+STANDARD_OF = SYNONYMS | {name: axis for axis, row in AXES.items() for name in row.relatives}
 
 
 def names_of(*axes: str) -> frozenset[str]:
     """Return all names of some standard axes."""
-    return frozenset(name for axis in axes for name in (axis, *AXES[axis].names))
+    return frozenset(name for name, axis in STANDARD_OF.items() if axis in axes)
 
 
 def axis_role(axis: str) -> Role:

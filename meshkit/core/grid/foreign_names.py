@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..call import Call
 from ..errors import Change, Fix, SpecError
-from .axes import STANDARD_OF
+from .axes import SYNONYMS
 from .axis_names import (
     BATCH_OPTIONS,
     INIT_OPTIONS,
@@ -65,12 +65,12 @@ def standard_axis(name: str) -> str | None:
 
     Example:
         >>> standard_axis("tensor_model_parallel_size"), standard_axis("dp_shard")
-        ('tp', 'dp')
+        ('tp', None)
     """
     word = name
     while (shorter := re.sub(SUFFIX, "", word)) != word:
         word = shorter
-    return STANDARD_OF.get(word)
+    return SYNONYMS.get(word)
 
 
 def check_options(sizes: Mapping[str, object], names: Iterable[str]) -> None:
@@ -107,7 +107,7 @@ def _rename(names: Iterable[str]) -> dict[str, str]:
     """
     unknown = [n for n in names if not (n in STANDARD or n in INIT_OPTIONS or n in BATCH_OPTIONS)]
     renamed = {name: _other_name(name) for name in unknown}
-    is_complete = all(renamed.values()) and len({*renamed.values()}) == len(renamed)
+    is_complete = all(renamed.values())
     kept = {name for name in unknown if axis_role(name) != "unknown" and not is_complete}
     return {name: new for name, new in renamed.items() if new and name not in kept}
 

@@ -73,17 +73,19 @@ class JobReport:
 
     def as_dict(self) -> dict[str, object]:
         """Return the report in JSON types. Cost: O(axes x size + nodes)."""
+        layout = self.layout
         return {
-            "world_size": self.layout.num_ranks,
-            "sizes": self.layout.sizes,
+            "world_size": layout.num_ranks,
+            "sizes": layout.sizes,
             "node_sizes": [] if self.topology is None else self.topology.sizes.tolist(),
             "axes": [*self.axes],
             "groups_per_rank": self.groups_per_rank,
             "groups": self.groups,
             "batch": self.batch and batch_dict(self.batch),
             "warnings": [*self.warnings],
-            "placement": self.placement
-            and {"reason": self.placement, "ranks": [int(rank) for rank in self.layout.ranks]},
+            "placement": {"reason": self.placement, "ranks": [int(rank) for rank in layout.ranks]}
+            if self.placement
+            else None,
         }
 
     def draw(self, *, width: int = 80, ascii: bool = False) -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshkit import Layout, factor_world
 from meshkit.bench.results.link_speed import ACROSS, INSIDE, RING, Locality, link_speeds, locality
-from meshkit.bench.results.measurement import Case, Measurement, Timing
+from meshkit.bench.results.measurement import Case, Measurement
 from meshkit.bench.results.run import BenchmarkRun
 from meshkit.bench.results.targets import ALONE, CONCURRENT, parse_targets
 from meshkit.core.cost.machines import MACHINES, Machine
@@ -44,8 +44,10 @@ def modelled(
                     )
                 )
                 for mode, factor in ((ALONE, slow), (CONCURRENT, 1.0)):
-                    timing = Timing.of([took * factor])
-                    rows.append(Measurement(Case(op, target, size), mode, (ranks,), timing=timing))
+                    seconds_of_call = took * factor
+                    rows.append(
+                        Measurement(Case(op, target, size), mode, (ranks,), median=seconds_of_call)
+                    )
     hosts = {rank: f"n{rank // node}" for rank in range(dp * tp)}
     return replace(REPORT, sizes=layout.sizes, hosts=hosts, measurements=tuple(rows))
 
@@ -107,7 +109,7 @@ def test_what_a_line_does_not_tell_is_left_out() -> None:
     def run(*took: float) -> dict[str, object]:
         (tp,) = parse_targets(Layout(dp=2, sp=2), ["sp"])
         rows = [
-            Measurement(Case("all_gather", tp, size), ALONE, (2,), timing=Timing.of([t]))
+            Measurement(Case("all_gather", tp, size), ALONE, (2,), median=t)
             for size, t in zip(SIZES, took, strict=True)
         ]
         return dict(link_speeds(replace(REPORT, measurements=tuple(rows))))

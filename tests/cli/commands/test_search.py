@@ -163,7 +163,7 @@ def test_a_bench_without_lines_is_refused(
         (run_to_json(REPORT), "failed.\n  Wrong elements: 3."),
         (run_to_json(EMPTY), "was interrupted."),
         ({**run_to_json(CLEAN), "interrupted": True}, "was interrupted."),
-        ({"results": [], "links": {"bandwidth_intra_node": 3}}, "failed."),
+        ({"measurements": [], "links": {"bandwidth_intra_node": 3}}, "failed."),
     ],
 )
 def test_a_bench_that_is_not_whole_is_refused(
@@ -226,7 +226,7 @@ def test_figures_that_are_none(
 def test_results_without_lines_name_no_internal_call(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "bench.json").write_text('{"ok": true, "results": []}')
+    (folder / "bench.json").write_text('{"ok": true, "measurements": []}')
     model = ["--model", str(folder / "llama-8b.json"), "--links", str(folder / "bench.json")]
     assert (
         "the file of --links has no fit (latency, bandwidth) of all_reduce"

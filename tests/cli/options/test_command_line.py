@@ -30,13 +30,6 @@ def test_changes_become_sizes_and_options() -> None:
     )
 
 
-def test_sizes_in_one_word() -> None:
-    call = CommandLine("meshkit diff", ({"dp": 4, "tp": 2}, '"dp=2"'), one_word=True)
-    assert str(call) == 'meshkit diff "dp=4 tp=2" "dp=2"'
-    assert str(call.with_args(dp=2)) == 'meshkit diff "dp=2 tp=2" "dp=2"'
-    assert str(call.with_args(order="tp dp")) == 'meshkit diff "tp=2 dp=4" "dp=2"'
-
-
 @pytest.mark.parametrize(
     ("ranks", "nodes", "fitting"),
     [(4, "3", "2"), (6, "3", "3"), (6, "4", "3"), (15, "7,8", "7,8"), (16, "7,8", "1")],
@@ -56,10 +49,10 @@ def test_options() -> None:
 
 
 def test_defaults_are_not_quoted_and_a_whole_number_has_no_point() -> None:
-    typed = ["dp=2", "--iters", "7", "--sizes", "1k:4M", "--timeout", "2.0", "--plot"]
-    args = parse_command("bench", [*typed, "x y.png", "--warm-up", "3", "--json"])
+    typed = ["dp=2", "--iters", "7", "--sizes", "1k:4M", "--timeout", "2.0"]
+    args = parse_command("bench", [*typed, "--warm-up", "3", "--json"])
     assert str(command_line(args)) == (
-        "meshkit bench dp=2 --sizes 1k:4M --iters 7 --timeout 2 --plot 'x y.png' --json"
+        "meshkit bench dp=2 --sizes 1k:4M --iters 7 --timeout 2 --json"
     )
     args = parse_command("check", ["dp=2", "--timeout", "0.5"])
     assert str(command_line(args).with_args(n=2)) == "meshkit check dp=2 --timeout 0.5 -n 2"

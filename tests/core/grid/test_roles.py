@@ -34,7 +34,7 @@ def test_a_name_gives_the_role(name: str, role: str) -> None:
 
 def test_the_standard_order_and_no_name_means_two_axes() -> None:
     assert STANDARD == ("pp", "dp", "ep", "cp", "sp", "tp")
-    assert len(STANDARD_OF) == sum(1 + len(row.names) for row in AXES.values())
+    assert len(STANDARD_OF) == sum(1 + len(row.synonyms + row.relatives) for row in AXES.values())
 
 
 @given(mixed_sizes)
