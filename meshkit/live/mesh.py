@@ -1404,7 +1404,7 @@ class Mesh:
         return f"Mesh({format_sizes(self.layout.sizes, ', ')}; rank {self.rank}{position}{closed})"
 
     def __str__(self) -> str:
-        return self.layout.draw(mark=self.rank)
+        return self.layout.draw(mark=self.rank if self.inside else None)
 
     @cached_property
     def _guard_state(self) -> GuardState:

@@ -19,7 +19,7 @@ from meshkit import LaunchError, SpecError
 from meshkit import __main__ as entry
 from meshkit.cli import main
 from meshkit.cli.command import Command, Result
-from meshkit.cli.commands import bench, check, hello
+from meshkit.cli.commands import bench, check
 from meshkit.cli.commands.hello import Greeting
 from meshkit.core.version import VERSION
 from tests.bench.results.example_runs import CLEAN
@@ -199,40 +199,6 @@ def test_sizes_in_every_spelling_give_one_output(
     assert outcome[0] == 0, outcome
     assert outcome == answer(command.format("dp=4 tp=2"))
     assert requests[:1] == requests[1:]
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "plan pp=2 dp=16 sp=2 tp=8 --nodes 64 --global-batch 1024 --micro-batch 4 --place",
-        "plan dp=2 tp=16 --nodes 16",
-        "explain 5 dp=4 sp=2 --seed 3 --seq 64 --global-batch 64 --micro-batch 4",
-        "explain --all dp=4 sp=2 tp=2 --nodes 2",
-        "move pp=2 dp=4 tp=2 'o/dp/tp i -> o/tp i/dp' o=4096 i=4096",
-        "search --model examples/llama-3-8b.json --world-size 1024 --nodes 128 "
-        "--global-batch 1024 --seq 8192",
-        "check dp=2 -n 2",
-        "hello -n 2",
-        "doctor",
-        "help",
-    ],
-)
-def test_no_line_is_longer_than_60_columns(
-    command: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(check, "_check_locally", lambda *_: REPORT)
-    monkeypatch.setattr(bench, "_measure_locally", lambda *_: (0, CLEAN))
-    monkeypatch.setattr(hello, "_greet_locally", lambda _: [GREETING])
-    main.main(shlex.split(command))
-    out = capsys.readouterr().out
-    assert out
-    commands = [line for line in out.splitlines() if line.startswith("mesh = ")]
-    longest = [line for line in out.splitlines() if len(line) > 60 and line not in commands]
-    assert longest == []
 
 
 # ---------------------------------------------------------------- dispatch, on a command of ours

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from ..validate import (
     check_integers,
     parse_integer,
 )
+from .axes import STANDARD
 from .axis_names import Names, check_axes_exist, parse_axes, parse_axis
 from .foreign_names import check_view_names
 from .rank_positions import RankPositions, unknown_rank_error
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 class Coordinate(dict[str, int]):
     """A coordinate, with index 0 along an absent standard axis, whose size is 1.
 
-    Iteration and ``in`` show the axes of the mesh alone.
+    ``at[axis]`` and ``at.get(axis)`` are 0 for such an axis. Iteration and ``in`` show the axes of
+    the mesh alone.
 
     Example:
         >>> at = Coordinate(dp=1, sp=0)
@@ -51,6 +53,10 @@ class Coordinate(dict[str, int]):
         """Return 0 for an absent standard axis. Raises UnknownAxisError for any other name."""
         check_axes_exist([axis], tuple(self))
         return 0
+
+    def get(self, axis: str, default: Any = None) -> Any:  # noqa: ANN401
+        """Return the index along an axis, 0 along an absent standard one, else the default."""
+        return self[axis] if axis in self or axis in STANDARD else default
 
 
 class Layout:
@@ -454,6 +460,9 @@ class Layout:
 
         See :mod:`meshkit.core.draw.grid_text`.
 
+        Raises:
+            CoordinateError: if the rank ``mark`` is not in the layout.
+
         Example:
             >>> print(Layout(dp=2, sp=2).draw(mark=2))
             dp=2 sp=2
@@ -463,7 +472,7 @@ class Layout:
         """
         from ..draw.grid_text import draw_positions
 
-        position = None if mark is None else self.rank_positions.find(mark)
+        position = None if mark is None else self._position(mark)
         return draw_positions(
             self.axes, self.shape, self.rank_positions.at, mark=position, width=width
         )

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any
 import pytest
 
 import meshkit
-from meshkit import Layout
 from meshkit.cli.commands import check
 from meshkit.cli.commands.check import check_mesh
 from meshkit.cli.main import main
@@ -308,30 +306,6 @@ def test_a_mesh_that_does_not_fit_a_launcher_is_quoted_as_typed() -> None:
 # ---------------------------------------------------------------- what is said
 
 
-def test_what_is_time_gather(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = Namespace(rank=3, world_size=4, launcher="slurm", device=None, backend="gloo")
-    made = nullcontext(Namespace(verify=lambda timeout: REPORT.verification, layout=Layout(dp=4)))
-    clock = iter([10.0, 11.25, 11.75])
-    monkeypatch.setattr(check, "time", Namespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr("meshkit.launch.job.init", lambda device, timeout: world)
-    monkeypatch.setattr("meshkit.live.build_mesh.build_mesh", lambda dp: made)
-    report = check.check_mesh({"dp": 4}, None, 5.0)
-    wanted = {"rank": 3, "sizes": {"dp": 4}, "device": "cpu", "backend": "gloo"}
-    assert report == replace(REPORT, **wanted)
-
-
-def test_how_long_ranks_started_here_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    called = []
-
-    def spawn(*given: object, timeout: float, title: str) -> list[CheckReport]:
-        called.append((*given, timeout))
-        return [REPORT, replace(REPORT, rank=1)]
-
-    monkeypatch.setattr("meshkit.launch.spawn.spawn.start_ranks", spawn)
-    assert check._check_locally(2, {"dp": 2}, "cpu", 5.0) is REPORT
-    assert called == [(check.check_on_shared_device, 2, ({"dp": 2}, "cpu", 5.0), 25.0)]
-
-
 def test_only_rank_0_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
@@ -349,13 +323,3 @@ def test_only_rank_0_prints(monkeypatch: pytest.MonkeyPatch) -> None:
         assert answer.ok
         assert (answer.draw is not None) is (rank == 0)
     assert called == [({"dp": 2, "sp": 2}, "cpu", 9.0)] * 2
-
-
-def test_ranks_that_share_a_machine_check_on_a_device_they_can_share(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    called = []
-    monkeypatch.setattr(check, "choose_shared_device", lambda device: f"shared {device}")
-    monkeypatch.setattr(check, "check_mesh", lambda *given: called.append(given))
-    check.check_on_shared_device({"dp": 2}, "cuda", 5.0)
-    assert called == [({"dp": 2}, "shared cuda", 5.0)]

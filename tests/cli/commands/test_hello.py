@@ -122,13 +122,6 @@ def test_n_inside_a_launcher_starts_a_job_of_its_own(
 # ---------------------------------------------------------------- what goes wrong
 
 
-@pytest.mark.parametrize("text", ["0", "x", "-1", "2.5", "", "\u0662"])
-def test_no_number_of_processes(here: Here, text: str) -> None:
-    code, out, error = here("-n", text)
-    assert (code, out) == (2, "")
-    assert f": -n: {text!a} is not a whole number of 1 or more.\n" in error
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without one")
 def test_a_device_that_is_not_there(here: Here) -> None:
     assert here("--device", "cuda") == (
@@ -227,13 +220,3 @@ def missing_one() -> tuple[bool, bool]:
 
 def test_the_check_can_fail() -> None:
     assert meshkit.spawn(missing_one, 2, timeout=60) == [(True, False)] * 2
-
-
-def test_ranks_that_share_a_machine_greet_from_a_device_they_can_share(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    called = []
-    monkeypatch.setattr(hello, "choose_shared_device", lambda device: f"shared {device}")
-    monkeypatch.setattr(hello, "greet", lambda *arguments: called.append(arguments))
-    hello.greet_on_shared_device("cuda", 5.0)
-    assert called == [("shared cuda", 5.0)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keyword
 import warnings
 
 import einops
@@ -23,11 +22,6 @@ from meshkit.core.grid.axis_names import (
     resolve_axes,
 )
 from meshkit.testing import axis_names
-
-
-def test_the_names_of_options_are_reserved() -> None:
-    options = "order groups ranks timeout arrival_timeout backend place crossing within across"
-    assert set(options.split()) <= RESERVED
 
 
 @pytest.mark.parametrize(
@@ -76,12 +70,6 @@ def test_legal_names_are_accepted(name: str) -> None:
 @pytest.mark.parametrize("name", ILLEGAL, ids=repr)
 def test_illegal_names_raise_an_error(name: object) -> None:
     with pytest.raises(SpecError, match="cannot be the name of an axis"):
-        check_names([name])
-
-
-@pytest.mark.parametrize("name", keyword.kwlist)
-def test_a_python_keyword_raises_an_error(name: str) -> None:
-    with pytest.raises(SpecError, match="is a Python keyword"):
         check_names([name])
 
 
