@@ -59,17 +59,3 @@ class Full(io.StringIO):
         if self.getvalue():
             raise OSError(28, "No space left on device")
         return super().write(text)
-
-
-def test_a_stream_that_fails_is_written_to_no_more() -> None:
-    stream = Full()
-    progress = CaseProgress(LAYOUT, CASES, 16, 5, Progress("bench", stream, clock(LOG_INTERVAL)))
-    for case in CASES:
-        progress(case)
-    assert stream.getvalue() == START
-
-
-def test_without_a_stderr_nothing_is_written() -> None:
-    progress = CaseProgress(LAYOUT, CASES, 16, 5, Progress("bench", None, clock(LOG_INTERVAL)))
-    progress(CASES[0])
-    progress(CASES[1])

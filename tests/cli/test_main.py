@@ -10,13 +10,11 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
 from meshkit import LaunchError, SpecError
-from meshkit import __main__ as entry
 from meshkit.cli import main
 from meshkit.cli.command import Command, Result
 from meshkit.cli.commands import bench, check
@@ -129,13 +127,6 @@ def test_a_command_is_read_without_the_others() -> None:
 def test_version_is_that_of_the_project() -> None:
     assert meshkit("--version").stdout == meshkit("-V").stdout == f"meshkit {VERSION}\n"
     assert f'\nversion = "{VERSION}"\n' in (ROOT / "pyproject.toml").read_text()
-
-
-def test_the_console_script_is_main() -> None:
-    line = '[project.scripts]\nmeshkit = "meshkit.__main__:main"\n'
-    assert line in (ROOT / "pyproject.toml").read_text()
-    for script in entry_points(group="console_scripts", name="meshkit"):
-        assert script.load() in (entry.main, main.main)  # an older installation names the second
 
 
 # ---------------------------------------------------------------- misuse
@@ -273,14 +264,6 @@ def test_an_answer_is_printed_in_ascii(
 ) -> None:
     assert outcome(monkeypatch, answer) == code
     assert capsys.readouterr() == (printed, "")
-
-
-def test_what_was_typed_is_taken_from_the_command_line_by_itself(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["meshkit", "--version"])
-    assert main.main() == 0
-    assert capsys.readouterr().out == f"meshkit {VERSION}\n"
 
 
 PRESSED = """

@@ -157,7 +157,6 @@ def test_the_table_lists_the_figures_that_were_not_measured(
         ("links", {"unknown": 1}),
         ("links", {"bandwidth_intra_node": "370"}),
         ("links", {"bandwidth_intra_node": 0}),
-        ("links", {"source": 3}),
     ],
 )
 def test_a_file_that_cannot_be_used_is_misuse(
