@@ -50,12 +50,3 @@ def test_a_sample_has_fewer_passes() -> None:
     stream = io.StringIO()
     CaseProgress(Layout(dp=2, sp=64), CASES[:1], 16, 5, Progress("bench", stream))
     assert stream.getvalue().startswith("2 rows in 17 passes, ")
-
-
-class Full(io.StringIO):
-    """A stream that fails at its second line."""
-
-    def write(self, text: str) -> int:
-        if self.getvalue():
-            raise OSError(28, "No space left on device")
-        return super().write(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from meshkit.bench.results.collectives import OPERATIONS
 from meshkit.bench.results.measurement import Case, Measurement
 from meshkit.bench.results.run import plan_cases
 from meshkit.bench.results.targets import ALONE, CONCURRENT, OVERLAP, parse_targets
-from meshkit.bench.run import Request, agree_on_hosts, run_benchmark
+from meshkit.bench.run import Request, run_benchmark
 from meshkit.bench.sweep import Sweep, SweepOptions
 from tests.bench.faulty_calls import (
     raise_not_supported,
@@ -275,14 +274,3 @@ def test_different_measurements_are_reported_before_the_first() -> None:
         assert rank1.startswith("  rank 1 (")
         assert rank1.endswith(f"):  {option}={other}")
         assert fix == f"  Fix: pass equal {option} on every rank."
-
-
-def hosts_of_ranks() -> list[str]:
-    """Return the host of each rank when each rank has a host name of its own."""
-    rank = meshkit.detect().rank
-    targets = parse_targets(meshkit.Layout(dp=4), ["dp"])
-    request = Request({"dp": 4}, None, (), targets, (64,), SweepOptions(1, 2, 20.0))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(socket, "gethostname", lambda: f"host-{rank}")
-        meshkit.init(device="cpu")
-        return agree_on_hosts(request)

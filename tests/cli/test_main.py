@@ -18,13 +18,11 @@ from meshkit import LaunchError, SpecError
 from meshkit.cli import main
 from meshkit.cli.command import Command, Result
 from meshkit.cli.commands import bench, check
-from meshkit.cli.commands.hello import Greeting
 from meshkit.core.version import VERSION
 from tests.bench.results.example_runs import CLEAN
 from tests.core.report.example_reports import REPORT
 
 ROOT = Path(__file__).parents[2]
-GREETING = Greeting(0, 1, 0, "a", "cpu", "gloo", "spawn", 310, ok=True)
 
 
 def meshkit(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:

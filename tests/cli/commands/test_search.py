@@ -14,8 +14,6 @@ from meshkit.core.cost.machines import MACHINES
 from tests.bench.results.example_runs import CLEAN, EMPTY, REPORT
 from tests.core.cost.test_search_report import LLAMA_8B, LLAMA_405B
 
-ROOT = Path(__file__).parents[3]
-
 MIXTRAL = {**LLAMA_8B, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2}
 
 ASKED = ["--world-size", "64", "--nodes", "8", "--global-batch", "1024", "--seq", "8192"]
