@@ -5,7 +5,7 @@
     before any process   factor_world  split_world  Layout
                          BatchPlan  BatchSchedule  SequencePlan  stream_seed
                          plan_redistribution
-    hardware             Topology  slurm_topology  crossings  link_bytes  placed
+    hardware             Topology  slurm_topology  crossings  placed
     this process         detect  World  init  shutdown  spawn
     the mesh             build_mesh  Mesh
     errors               MeshkitError and its children, see meshkit.core.errors
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from .core.schedule import BatchSchedule
     from .core.seeds import stream_seed
     from .core.sequence import SequencePlan
-    from .core.topology.crossing import crossings, link_bytes
-    from .core.topology.placement import placed
+    from .core.topology.crossing import crossings, placed
     from .core.topology.topology import Topology
     from .launch.job import init, shutdown
     from .launch.launchers.detect import detect
@@ -73,7 +72,6 @@ __all__ = [
     "detect",
     "factor_world",
     "init",
-    "link_bytes",
     "placed",
     "plan_redistribution",
     "shutdown",
@@ -91,8 +89,7 @@ _MODULES = {
     "core.grid.factor": ("factor_world", "split_world"),
     "core.grid.layout": ("Layout",),
     "core.redistribute.report": ("plan_redistribution",),
-    "core.topology.crossing": ("crossings", "link_bytes"),
-    "core.topology.placement": ("placed",),
+    "core.topology.crossing": ("crossings", "placed"),
     "core.topology.topology": ("Topology",),
     "launch.job": ("init", "shutdown"),
     "launch.launchers.detect": ("detect",),

@@ -102,7 +102,7 @@ def test_every_command_has_a_page() -> None:
     assert sorted(COMMANDS) == sorted(re.findall(r"^\| \[(\w+)\]", index, re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", ["plan", "explain", "diff", "move", "search", "doctor"])
+@pytest.mark.parametrize("name", ["plan", "explain", "move", "search", "doctor"])
 def test_the_json_fields_of_a_command_are_those_of_its_page(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,13 +171,13 @@ def _place(proposal: MeshProposal) -> MeshProposal:
 
     Collective over the world if the nodes must be found.
     """
-    from ..core.topology.placement import placed
+    from ..core.topology.crossing import placed
     from .setup.hosts import find_topology
 
     place, job = proposal.options.place, proposal.job
     topology = find_topology(place, proposal.before_creation(), job)
     with announcing_failure(job.world, proposal.built_by):
-        layout = placed(proposal.plan.layout, topology).layout
+        layout = placed(proposal.plan.layout, topology)
         plan = GroupPlan.of(layout, proposal.plan.requested)
         check_orders(plan)
     return proposal._replace(plan=plan)

@@ -166,7 +166,7 @@ class Mesh:
             >>> mesh.group_rank("dp"), mesh.group_rank("sp", "dp")
             (2, 6)
         """
-        return group_rank(self.layout, self.rank, axes)
+        return group_rank(self.layout, self.rank, axes or self.layout.axes)
 
     @quotes_call("mesh.peers")
     def peers(self, *axes: Names) -> Ints:
@@ -1403,7 +1403,7 @@ class Mesh:
         return f"Mesh({format_sizes(self.layout.sizes, ', ')}; rank {self.rank}{position}{closed})"
 
     def __str__(self) -> str:
-        return self.layout.draw(mark=self.rank)
+        return self.layout.draw(mark=self.rank if self.inside else None)
 
     @cached_property
     def _guard_state(self) -> GuardState:

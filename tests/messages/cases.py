@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+from meshkit.core.draw.svg import draw_svg
 
 import meshkit
 from meshkit import (
@@ -33,7 +34,6 @@ from meshkit.core.compare import EqualAxes
 from meshkit.core.cost.machines import MACHINES
 from meshkit.core.cost.step_time import TrainingJob
 from meshkit.core.cost.transformer import ModelShape
-from meshkit.core.draw.svg import draw_svg
 from meshkit.core.epoch import Epoch, SampleOrder, parse_count, shuffle_indices
 from meshkit.core.errors import (
     BatchError,

@@ -14,7 +14,7 @@ from ..call import Call, changes, either
 from ..errors import CALL, SpecError
 from ..text import article, count_noun, format_sizes
 from ..validate import parse_integer
-from .axis_names import STANDARD, check_names, closest_axis, parse_axes
+from .axis_names import STANDARD, check_names, closest_axis, parse_order
 from .foreign_names import check_options, guess_size
 from .nested_experts import (
     dense_mesh_and_view,
@@ -202,7 +202,7 @@ def check_standard_order(sizes: Mapping[str, object], *, as_mapping: bool = Fals
 def _parse_order(order: object, sizes: Mapping[str, int]) -> tuple[str, ...]:
     """Return the axes of an order, without absent standard axes, which have size 1."""
     if isinstance(order, Iterable) and not isinstance(order, Set):  # a set has no order
-        names = parse_axes(order)
+        names = parse_order(order)
         absent = STANDARD_AXES - sizes.keys() - {"dp"}
         return tuple(name for name in names if name not in absent) if sizes else names
     fix = "for example order='dp tp'."
