@@ -29,7 +29,7 @@ def _read_plan(args: Namespace) -> RedistributionPlan:
     mesh, pattern, dims = _split_words(args.words)
     to = None if args.to is None else " ".join(split_sizes([args.to]))
     try:
-        return plan_redistribution(mesh, pattern, to=to, **read_axis_sizes(dims))
+        return plan_redistribution(mesh, pattern, to=to, sizes=read_axis_sizes(dims))
     except MeshkitError as error:
         words: list[Word] = [f'"{mesh}"', f'"{pattern}"', *map(shlex.quote, dims)]
         raise error.quote(command_line(args, *words)) from None

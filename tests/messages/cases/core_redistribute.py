@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from meshkit import SequencePlan, plan_redistribution
-from meshkit.core.redistribute.dim_sizes import infer_sizes
-from meshkit.core.redistribute.move import check_gradient, check_op, unmarked_axes
+from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
 from tests.messages.snapshot import unique
 
