@@ -188,13 +188,9 @@ class Reorder(Step):
 class GroupStep(Step):
     """A step that is collective over the group of its axes."""
 
-    @property
-    def is_flat(self) -> bool:
-        """Whether blocks are exchanged as they lie in memory, so that dims do not matter.
-
-        The result is then flat, too, and an :class:`Arrange` to its ``shape`` follows.
-        """
-        return False
+    # whether blocks are exchanged as they lie in memory, so that dims do not matter; the result is
+    # then flat, too, and an Arrange to its shape follows
+    is_flat: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -216,8 +212,8 @@ class CollectiveStep(GroupStep):
         """The name of the collective."""
         return self.kind
 
-    @property
-    def is_flat(self) -> bool:
+    @cached_property
+    def is_flat(self) -> bool:  # type: ignore[override]
         """Whether blocks are exchanged as they lie in memory."""
         return self.kind in ("all_gather", "reduce_scatter")
 

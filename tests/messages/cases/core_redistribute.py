@@ -58,6 +58,15 @@ CASES = unique(
     ("a size for an ellipsis", lambda: plan_redistribution(MESH, "... +dp -> ... =dp", b=4)),
     ("a size that is a float", lambda: plan_redistribution(MESH, "b/dp -> b *dp", b=4.0)),
     ("a dim without a size", lambda: plan_redistribution(MESH, "b/dp s -> b s *dp", b=4)),
+    ("a dim called to without a size", lambda: plan_redistribution(MESH, "to/tp -> to")),
+    (
+        "sizes that are no mapping",
+        lambda: plan_redistribution(MESH, "b/tp -> b", sizes=[4]),  # type: ignore[arg-type]
+    ),
+    (
+        "a size given twice",
+        lambda: plan_redistribution(MESH, "b/tp -> b", sizes={"b": 4}, b=4),
+    ),
     ("an ellipsis in a plan", lambda: plan_redistribution(MESH, "... s/tp -> ... s *tp", s=4)),
     ("a mesh that is no sizes", lambda: plan_redistribution("dp4", "b -> b", b=4)),
     ("a mesh of no ranks", lambda: plan_redistribution("dp=0", "b -> b", b=4)),
