@@ -23,7 +23,7 @@ from datetime import timedelta
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
-from ...core.errors import Change, MeshkitError, SpecError
+from ...core.errors import MeshkitError, SpecError
 from ..launchers.world import World
 from .client import store_lost_error
 from .file_store import check_file
@@ -60,7 +60,7 @@ def parse_timeout(name: str, value: Time | None) -> timedelta | None:
     raise SpecError(
         f"{name} is {value!r}.",
         "A timeout is a positive number of seconds, or a timedelta.",
-        fix=(Change(**{name: 60}), "."),
+        fix=f"{name}=60.",
     )
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...core.call import public
+from ...core.call import quotes_call
 from ...core.data.sequence import SequencePlan
 from ...core.errors import SpecError
 from ...core.grid.group_plan import missing_group_error
@@ -300,7 +300,7 @@ class Handle:
         self._finish = finish
         self._result: Tensor | None = None
 
-    @public("handle.wait")
+    @quotes_call("handle.wait")
     def wait(self) -> Tensor:
         """Wait for the communication and return the result; later calls return it again."""
         if self._result is None:
@@ -337,7 +337,7 @@ class Redistribution:
     def __repr__(self) -> str:
         return f"Redistribution({str(self.pattern)!r})"
 
-    @public("redistribution", by_name=("x",))
+    @quotes_call("redistribution", by_name=("x",))
     def __call__(self, x: Tensor) -> Tensor:
         """Return the tensor in the division of the right side. Collective over these axes.
 

@@ -64,7 +64,7 @@ CASES = unique(
         lambda: plan_redistribution(MESH, "b/tp -> b", sizes=[4]),  # type: ignore[arg-type]
     ),
     (
-        "a size given twice",
+        "a size of a dim in both ways",
         lambda: plan_redistribution(MESH, "b/tp -> b", sizes={"b": 4}, b=4),
     ),
     ("an ellipsis in a plan", lambda: plan_redistribution(MESH, "... s/tp -> ... s *tp", s=4)),
