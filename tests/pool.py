@@ -7,6 +7,7 @@ no process group was left open but torch's default one.
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,7 +50,8 @@ class Pool:
         """
         for pipe in self._pipes:
             pipe.send((body, args))
-        outcomes = [_receive(pipe, timeout) for pipe in self._pipes]
+        deadline = time.monotonic() + timeout
+        outcomes = [_receive(pipe, deadline) for pipe in self._pipes]
         failures = [
             f"rank {rank}: {outcome.failure}"
             for rank, outcome in enumerate(outcomes)
@@ -63,7 +65,7 @@ class Pool:
         for pipe in self._pipes:
             pipe.close()
         self._listener.close()
-        self._thread.join(30)
+        self._thread.join(15)
 
 
 def _spawn(*args: Any) -> None:
@@ -73,9 +75,10 @@ def _spawn(*args: Any) -> None:
         traceback.print_exc()
 
 
-def _receive(pipe: Connection, timeout: float) -> Outcome:
-    if not pipe.poll(timeout):
-        return Outcome(None, f"no answer within {timeout} s")
+def _receive(pipe: Connection, deadline: float) -> Outcome:
+    if not pipe.poll(max(deadline - time.monotonic(), 0)):
+        pipe.close()  # the rank hangs, and meshkit.spawn ends it after the others
+        return Outcome(None, "no answer in time")
     outcome: Outcome = pipe.recv()
     return outcome
 
