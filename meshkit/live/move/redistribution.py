@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ...core.call import quotes_call
 from ...core.data.sequence import SequencePlan
@@ -212,6 +213,7 @@ class ProgramPair:
     backward: Program | None  # the program of the gradient; None if a side has no mark for an axis
     grad_dtype: torch.dtype | None  # the dtype in which gradients are summed; None is their own
     backward_reduces: bool  # whether the backward sums gradients of several ranks
+    is_linear: bool = True  # whether the forward is no maximum and no minimum
     # the check of values and gradients; None outside ``mesh.checked()``.
     check: Check | None = None
     # whether result and gradient are unchanged for its shape, as over axes of size 1
@@ -249,10 +251,8 @@ class ProgramPair:
         """Run the backward program, in the dtype of the caller's choice. Collective."""
         if self.check is not None:
             self.check.check_gradients(grad)
-        program: Any = self.backward
-        if self.grad_dtype is None or self.grad_dtype == grad.dtype:
-            return program.run(grad, sizes)  # type: ignore[no-any-return]
-        return program.run(grad.to(self.grad_dtype), sizes).to(grad.dtype)  # type: ignore[no-any-return]
+        y = apply_pair(grad.to(self.grad_dtype or grad.dtype), self.reverse(), sizes)
+        return y.to(grad.dtype)
 
     def with_groups(self) -> ProgramPair:
         """Return the pair with the groups looked up, for torch.compile. Local."""
@@ -265,25 +265,46 @@ class ProgramPair:
         return replace(self, forward=program, backward=self.forward, check=None)
 
 
-class Redistribute(torch.autograd.Function):
-    """A program with the program of its gradient."""
+class TracedRedistribute(torch.autograd.Function):
+    """A program with the program of its gradient. torch.compile traces no class with a ``jvp``."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:  # noqa: ANN401
+    def forward(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
         """Run the forward; a result that is the input itself becomes a view of it."""
-        ctx.pair, ctx.sizes = pair, sizes
         y = pair.run_forward(x, sizes)
         return y.view_as(y) if y is x else y
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+        """Keep the programs, which alone determine the gradient."""
+        _, ctx.pair, ctx.sizes = inputs
+
+    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
-        """Run the backward, itself with a gradient if one is wanted."""
-        if torch.is_grad_enabled() and grad.requires_grad:
-            return apply_pair(grad, ctx.pair.reverse(), ctx.sizes), None, None
+        """Run the backward, itself with a gradient and a tangent."""
         return ctx.pair.run_backward(grad, ctx.sizes), None, None
 
 
-apply_pair: Callable[..., Tensor] = Redistribute.apply
+class Redistribute(TracedRedistribute):
+    """The same, for torch's forward mode also."""
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:  # noqa: ANN401
+        """Move the tangent as the tensor: all but a maximum and a minimum are linear."""
+        if not ctx.pair.is_linear:
+            raise SpecError("a maximum or minimum has no tangent.", fix="x.detach().")
+        return apply_pair(tangent, replace(ctx.pair, check=None), ctx.sizes)
+
+
+def apply_pair(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
+    """Run the forward of a pair, with its gradient and its tangent. Collective."""
+    if not torch.compiler.is_compiling():
+        y: Tensor = Redistribute.apply(x, pair, sizes)  # type: ignore[no-untyped-call]
+        return y
+    if x.requires_grad and torch.is_grad_enabled():
+        y = TracedRedistribute.apply(x, pair, sizes)  # type: ignore[no-untyped-call]
+        return y
+    return pair.run_forward(x, sizes)
 
 
 # ------------------------------------------------------------------ a pattern on a mesh
@@ -355,11 +376,11 @@ class Redistribution:
             sizes = pair.sizes(x)
         else:
             pair = self._find_pair(x)
-        if x.requires_grad and torch.is_grad_enabled():
-            if torch.compiler.is_compiling() or x.dtype not in pair.checked_dtypes:
-                self._check_differentiable(pair, x.dtype)
-            return x.view_as(x) if pair.is_identity else apply_pair(x, pair, sizes)
-        return pair.run_forward(x, sizes)
+        if (x.requires_grad and torch.is_grad_enabled()) and (
+            torch.compiler.is_compiling() or x.dtype not in pair.checked_dtypes
+        ):
+            self._check_differentiable(pair, x.dtype)
+        return x.view_as(x) if pair.is_identity else apply_pair(x, pair, sizes)
 
     def begin(self, x: Tensor) -> Handle:
         """Begin the redistribution of a tensor without a gradient. Collective."""
@@ -367,6 +388,8 @@ class Redistribution:
         if x.requires_grad and torch.is_grad_enabled():
             fix = "mesh.redistribute, which has a gradient, or x.detach()."
             raise SpecError("the tensor requires a gradient.", fix=fix)
+        if forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]
+            raise SpecError("the tensor has a tangent.", fix="mesh.redistribute, which moves it.")
         return Handle(self._find_pair(x).begin_forward(x))
 
     def _find_pair(self, x: Tensor) -> ProgramPair:
@@ -441,11 +464,12 @@ class Redistribution:
     def _make_pair(self, plans: tuple[Plan, Plan | None], unknowns: Unknowns) -> ProgramPair:
         """Return the programs of two plans."""
         forward = self._program(plans[0], self._op, unknowns)
+        is_linear = self._op not in ("max", "min")
         if plans[1] is None:
-            return ProgramPair(forward, None, None, False)
+            return ProgramPair(forward, None, None, False, is_linear)
         backward = self._program(plans[1], "sum", unknowns)
         backward = replace(backward, divisor=forward.divisor)  # a share of an average
-        return ProgramPair(forward, backward, self._grad_dtype, plans[1].reduces)
+        return ProgramPair(forward, backward, self._grad_dtype, plans[1].reduces, is_linear)
 
     def _program(self, plan: Plan, op: str, unknowns: Unknowns) -> Program:
         place, name = self.place, f'redistribute("{self.pattern}")'
