@@ -212,7 +212,7 @@ class CollectiveStep(GroupStep):
         """The name of the collective."""
         return self.kind
 
-    @cached_property
+    @property
     def is_flat(self) -> bool:  # type: ignore[override]
         """Whether blocks are exchanged as they lie in memory."""
         return self.kind in ("all_gather", "reduce_scatter")

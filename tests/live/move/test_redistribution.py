@@ -435,9 +435,7 @@ def second_gradients() -> list[str]:
             "gather": lambda x: mesh.redistribute(x, "s/tp -> s *tp"),
             "sum": lambda x: mesh.redistribute(x, "s +tp -> s *tp"),
             "shift": lambda x: mesh.shift(x, "tp", 1),
-            "exchange": lambda x: mesh.exchange(
-                x, "tp", [1, 3] if mesh.coordinate["tp"] else [2, 2]
-            )[0],
+            "exchange": lambda x: mesh.exchange(x, "tp", counts)[0],
         }
         for name, move in moves.items():
             # the sum over the ranks of move(x) ** 3: its Hessian is the transpose of the movement
