@@ -59,9 +59,14 @@ def check_tensor(x: object) -> None:
     if not isinstance(x, Tensor):
         fix = "torch.as_tensor(x), or another tensor."
         raise SpecError(f"x is {article(type(x).__name__)}, not a tensor.", fix=fix)
-    if torch.compiler.is_compiling() and forward_ad.unpack_dual(x).primal is not x:  # type: ignore[no-untyped-call]
+    if torch.compiler.is_compiling() and has_dual_level(x):
         line = "compiled code drops tangents, and a dual level of torch is active."
         raise SpecError(line, fix="call it without torch.compile, or take a gradient instead.")
+
+
+def has_dual_level(x: Tensor) -> bool:
+    """Return whether tensors may have tangents; if not, torch returns the tensor itself."""
+    return forward_ad.unpack_dual(x).primal is not x  # type: ignore[no-untyped-call]
 
 
 # ------------------------------------------------------------------ sizes under torch.compile

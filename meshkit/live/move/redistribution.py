@@ -41,7 +41,15 @@ from ...core.text import format_sizes
 from ...launch.torch_internals import make_constant, mark_constant
 from ..groups.mesh_groups import MeshGroups
 from .checked import Check
-from .operations import Axes, Program, Sizes, Unknowns, check_tensor, make_program
+from .operations import (
+    Axes,
+    Program,
+    Sizes,
+    Unknowns,
+    check_tensor,
+    has_dual_level,
+    make_program,
+)
 from .ring import Ring, make_ring, shift_tensor
 
 MAX_KEPT = 1000  # redistributions of a mesh, and shapes of a redistribution
@@ -251,7 +259,10 @@ class ProgramPair:
         """Run the backward program, in the dtype of the caller's choice. Collective."""
         if self.check is not None:
             self.check.check_gradients(grad)
-        y = apply_pair(grad.to(self.grad_dtype or grad.dtype), self.reverse(), sizes)
+        program: Any = self.backward
+        y = grad.to(self.grad_dtype or grad.dtype)
+        is_plain = _function_of(y) is None  # the usual case needs no second pair
+        y = program.run(y, sizes) if is_plain else apply_pair(y, self.reverse(), sizes)
         return y.to(grad.dtype)
 
     def with_groups(self) -> ProgramPair:
@@ -265,19 +276,15 @@ class ProgramPair:
         return replace(self, forward=program, backward=self.forward, check=None)
 
 
-class TracedRedistribute(torch.autograd.Function):
-    """A program with the program of its gradient. torch.compile traces no class with a ``jvp``."""
+class Redistribute(torch.autograd.Function):
+    """A program with the program of its gradient."""
 
     @staticmethod
-    def forward(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
+    def forward(ctx: Any, x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:  # noqa: ANN401
         """Run the forward; a result that is the input itself becomes a view of it."""
+        ctx.pair, ctx.sizes = pair, sizes
         y = pair.run_forward(x, sizes)
         return y.view_as(y) if y is x else y
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
-        """Keep the programs, which alone determine the gradient."""
-        _, ctx.pair, ctx.sizes = inputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
@@ -285,8 +292,21 @@ class TracedRedistribute(torch.autograd.Function):
         return ctx.pair.run_backward(grad, ctx.sizes), None, None
 
 
-class Redistribute(TracedRedistribute):
-    """The same, for torch's forward mode also."""
+class RedistributeWithTangent(torch.autograd.Function):
+    """The same in forward mode, which costs more; torch.compile cannot trace a ``jvp``."""
+
+    @staticmethod
+    def forward(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
+        """Run the forward."""
+        y = pair.run_forward(x, sizes)
+        return y.view_as(y) if y is x else y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+        """Keep the programs, which alone determine gradient and tangent."""
+        _, ctx.pair, ctx.sizes = inputs
+
+    backward = Redistribute.backward
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:  # noqa: ANN401
@@ -298,13 +318,18 @@ class Redistribute(TracedRedistribute):
 
 def apply_pair(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
     """Run the forward of a pair, with its gradient and its tangent. Collective."""
-    if not torch.compiler.is_compiling():
-        y: Tensor = Redistribute.apply(x, pair, sizes)  # type: ignore[no-untyped-call]
-        return y
-    if x.requires_grad and torch.is_grad_enabled():
-        y = TracedRedistribute.apply(x, pair, sizes)  # type: ignore[no-untyped-call]
-        return y
-    return pair.run_forward(x, sizes)
+    function = _function_of(x)
+    if function is None:
+        return pair.run_forward(x, sizes)
+    y: Tensor = function.apply(x, pair, sizes)
+    return y
+
+
+def _function_of(x: Tensor) -> Any:  # noqa: ANN401
+    """Return the autograd function that a tensor needs, or None."""
+    if not torch.compiler.is_compiling() and has_dual_level(x):
+        return RedistributeWithTangent
+    return Redistribute if x.requires_grad and torch.is_grad_enabled() else None
 
 
 # ------------------------------------------------------------------ a pattern on a mesh
