@@ -307,7 +307,7 @@ def test_invalid_arguments_raise_before_a_group_exists() -> None:
     assert errors[0] == (
         "SpecError: init(seed=-1): seed is -1.\n"
         "  Python, numpy and torch all accept ints from 0 to 4294967295.\n"
-        "  Fix: init(seed=0), or seed='shared', which rank 0 draws for all."
+        "  Fix: seed=0, or seed='shared', which rank 0 draws for all."
     )
     assert errors[4] == (
         "LaunchError: init(device='toaster'): torch does not know the device 'toaster'.\n"
