@@ -18,6 +18,7 @@ from ..core.errors import MeshkitError, SpecError
 from ..core.grid.axis_names import Names
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Coordinate, Layout
+from ..core.redistribute.move import merge_sizes
 from ..core.text import format_sizes
 from ..launch.startup import Startup
 from ..launch.store.deadline import Time
@@ -40,9 +41,7 @@ if TYPE_CHECKING:
     from .data.sequence import SequenceShard
     from .groups.report import GroupsReport
     from .guard.roll_call import GuardState
-    from .move.handle import Handle
-    from .move.mesh_moves import MeshMoves
-    from .move.redistribution import Redistribution
+    from .move.redistribution import Handle, MeshMoves, Redistribution
     from .recovery.recovery import Recovery
 
 Sample = TypeVar("Sample")
@@ -487,7 +486,8 @@ class Mesh:
         op: str = "sum",
         grad_dtype: torch.dtype | None = None,
         to: Mesh | None = None,
-        **sizes: int | SequencePlan,
+        sizes: Mapping[str, int | SequencePlan] | None = None,
+        **dims: int | SequencePlan,
     ) -> torch.Tensor:
         """Return a tensor in another division over the mesh. Differentiable.
 
@@ -512,7 +512,8 @@ class Mesh:
             op: the reduction of ``+``: ``"sum"``, ``"avg"``, ``"max"`` or ``"min"``.
             grad_dtype: the dtype in which gradients are summed, needed below float32.
             to: the view of this mesh whose axes the right side names; None is this mesh.
-            **sizes: global sizes of dims: for a bracket on the left; for parts of different sizes,
+            sizes: the sizes of dims that are called like an argument, as in ``sizes={"op": 8}``.
+            **dims: global sizes of dims: for a bracket on the left; for parts of different sizes,
                 cut as by ``numpy.array_split``; or a :class:`meshkit.SequencePlan` for a sequence
                 that is cut in its order, with zeros as its padding.
 
@@ -540,12 +541,13 @@ class Mesh:
             tensor(3.5000)
         """
         options = pattern, op, grad_dtype, _groups_of(to)
+        given = merge_sizes(sizes, dims)
         if torch.compiler.is_compiling():
-            values = map(make_constant, sizes.values())
-            name = self._prepare_move(*options, *sizes, *values)  # first: it makes the moves
-            traced: Redistribution = getattr(self._moves, name)
+            values = map(make_constant, given.values())
+            name = self._prepare_move(*options, *given, *values)  # first: it makes the moves
+            traced: Redistribution = getattr(self._moves.known, name)
             return traced.run(x)
-        return self._moves.find(*options, tuple(sizes.items())).run(x)
+        return self._moves.find(*options, tuple(given.items())).run(x)
 
     @quotes_call("mesh.redistribution")
     def redistribution(
@@ -556,7 +558,8 @@ class Mesh:
         op: str = "sum",
         grad_dtype: torch.dtype | None = None,
         to: Mesh | None = None,
-        **sizes: int | SequencePlan,
+        sizes: Mapping[str, int | SequencePlan] | None = None,
+        **dims: int | SequencePlan,
     ) -> Redistribution:
         """Return the redistribution of a pattern, a function of a tensor. Local.
 
@@ -565,7 +568,8 @@ class Mesh:
             op: as in :meth:`redistribute`.
             grad_dtype: as in :meth:`redistribute`.
             to: as in :meth:`redistribute`.
-            **sizes: as in :meth:`redistribute`.
+            sizes: as in :meth:`redistribute`.
+            **dims: as in :meth:`redistribute`.
 
         Raises:
             SpecError: if the pattern is invalid; and when called, as :meth:`redistribute`.
@@ -578,8 +582,8 @@ class Mesh:
             >>> gather(torch.ones(1, 8, 2)).shape
             torch.Size([1, 16, 2])
         """
-        key = pattern, op, grad_dtype, _groups_of(to), tuple(sizes.items())
-        return self._moves.find(*key)
+        given = tuple(merge_sizes(sizes, dims).items())
+        return self._moves.find(pattern, op, grad_dtype, _groups_of(to), given)
 
     @quotes_call("mesh.begin", by_name=("x",))
     def begin(
@@ -590,7 +594,8 @@ class Mesh:
         *,
         op: str = "sum",
         to: Mesh | None = None,
-        **sizes: int | SequencePlan,
+        sizes: Mapping[str, int | SequencePlan] | None = None,
+        **dims: int | SequencePlan,
     ) -> Handle:
         """Begin a redistribution, and return a handle whose ``wait`` returns the result.
 
@@ -602,7 +607,8 @@ class Mesh:
             pattern: as in :meth:`redistribute`.
             op: as in :meth:`redistribute`.
             to: as in :meth:`redistribute`.
-            **sizes: as in :meth:`redistribute`.
+            sizes: as in :meth:`redistribute`.
+            **dims: as in :meth:`redistribute`.
 
         Raises:
             SpecError: if the tensor requires a gradient; and as :meth:`redistribute`.
@@ -612,7 +618,8 @@ class Mesh:
             >>> handle.wait().shape  # after other work
             torch.Size([8, 4])
         """
-        return self._moves.begin(x, pattern, op, _groups_of(to), tuple(sizes.items()))
+        given = tuple(merge_sizes(sizes, dims).items())
+        return self._moves.begin(x, pattern, op, _groups_of(to), given)
 
     @quotes_call("mesh.shift", by_name=("x",))
     def shift(self, x: torch.Tensor, axis: str, steps: int = 1) -> torch.Tensor:
@@ -640,7 +647,7 @@ class Mesh:
         """
         if torch.compiler.is_compiling():
             name = self._prepare_ring(axis)
-            return self._moves.shift(getattr(self._moves, name), x, steps)
+            return self._moves.shift(getattr(self._moves.rings, name), x, steps)
         return self._moves.shift(self._moves.ring(axis), x, steps)
 
     @quotes_call("mesh.exchange", by_name=("x",))
@@ -673,7 +680,7 @@ class Mesh:
             >>> received.flatten().tolist(), counts
             ([4, 4, 5, 5], [2, 2])
         """
-        from .move.exchange import exchange_rows
+        from .move.ring import exchange_rows
 
         return exchange_rows(self._groups, x, axis, counts)
 
@@ -716,7 +723,7 @@ class Mesh:
     @cached_property
     def _moves(self) -> MeshMoves:
         """The redistributions of this mesh."""
-        from .move.mesh_moves import MeshMoves
+        from .move.redistribution import MeshMoves
 
         return MeshMoves(self._groups)
 

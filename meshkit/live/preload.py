@@ -11,7 +11,7 @@ def preload_mesh() -> None:
         "build_mesh",
         "data.data_index",
         "guard.mesh_guard",
-        "move.mesh_moves",
+        "move.redistribution",
         "setup.external",
         "setup.hosts",
         "setup.view",

@@ -50,8 +50,7 @@ from meshkit.core.grid.position import Position
 from meshkit.core.grid.sizes import merge_sizes, view_sizes
 from meshkit.core.recovery.held_state import find_sources
 from meshkit.core.recovery.regroup import Regrouping, regroup
-from meshkit.core.redistribute.dim_sizes import infer_sizes
-from meshkit.core.redistribute.move import check_gradient, check_op, unmarked_axes
+from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
 from meshkit.core.seeds import select_coordinate
 from meshkit.core.sequence import plan_sequence
@@ -732,6 +731,15 @@ CASES: dict[str, Case] = {
     ),
     "a dim without a size": case(
         SpecError, lambda: plan_redistribution(MESH, "b/dp s -> b s *dp", b=4)
+    ),
+    "a dim called to without a size": case(
+        SpecError, lambda: plan_redistribution(MESH, "to/tp -> to")
+    ),
+    "sizes of dims that are no mapping": case(
+        SpecError, lambda: plan_redistribution(MESH, "b/tp -> b", sizes=[4])
+    ),
+    "a size of a dim in both ways": case(
+        SpecError, lambda: plan_redistribution(MESH, "b/tp -> b", sizes={"b": 4}, b=4)
     ),
     "an ellipsis in a plan": case(
         SpecError, lambda: plan_redistribution(MESH, "... s/tp -> ... s *tp", s=4)

@@ -20,7 +20,7 @@ def run(args: Namespace) -> Result:
 def _read_plan(args: Namespace) -> RedistributionPlan:
     mesh, pattern, dims = _split_words(args.words)
     to = None if args.to is None else " ".join(split_sizes([args.to]))
-    return plan_redistribution(mesh, pattern, to=to, **read_axis_sizes(dims))
+    return plan_redistribution(mesh, pattern, to=to, sizes=read_axis_sizes(dims))
 
 
 def _split_words(words: Sequence[str]) -> tuple[str, str, list[str]]:

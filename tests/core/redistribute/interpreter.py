@@ -14,12 +14,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sequence import SequencePlan
-from .cut import Cut
-from .move import Entries, Move, local_shape
-from .pattern import AxisType
-from .plan import Plan
-from .steps import ops
+from meshkit import SequencePlan
+from meshkit.core.redistribute.move import Cut, Entries, Move, local_shape
+from meshkit.core.redistribute.pattern import AxisType
+from meshkit.core.redistribute.plan import Plan
+from meshkit.core.redistribute.steps import (
+    AllToAll,
+    Arrange,
+    CollectiveStep,
+    Fill,
+    GroupStep,
+    Keep,
+    Reorder,
+    Route,
+    Step,
+    Take,
+)
 
 Array = NDArray[Any]
 Parts = list[Array]  # the local tensor of each rank over the named axes, the last axis fastest
@@ -118,85 +128,90 @@ def run_plan(plan: Plan, parts: Sequence[Array], op: str = "sum") -> Parts:
     ranks = [*coordinates(plan.move)]
     values = [*parts]
     for step in plan.steps:
-        operations = [step.op(coordinate) for coordinate in ranks]
-        if isinstance(operations[0], ops.Collective | ops.AllToAll | ops.Route):
-            values = _communicate(ranks, operations, values, op)
+        bound = [step.bind(coordinate) for coordinate in ranks]
+        if isinstance(step, GroupStep):
+            values = _communicate(ranks, bound, values, op)
         else:
-            values = [_run_local(o, v) for o, v in zip(operations, values, strict=True)]
+            values = [_run_local(s, v) for s, v in zip(bound, values, strict=True)]
     return values
 
 
-def _run_local(operation: ops.Op, value: Array) -> Array:
-    if isinstance(operation, ops.Arrange):
-        value = value if operation.shape is None else value.reshape(operation.shape)
-        return value if operation.order is None else value.transpose(operation.order)
-    if isinstance(operation, ops.Take):
-        return value[operation.index]
-    if isinstance(operation, ops.Fill):
-        filled = np.zeros(operation.shape, value.dtype)
-        filled[operation.index] = value
-        return filled
-    if isinstance(operation, ops.Reorder):
-        return _in_order(value, operation.dim, operation.plan, back=operation.back)
-    return value if getattr(operation, "is_kept", True) else np.zeros_like(value)
+def _run_local(step: Step, value: Array) -> Array:
+    match step:
+        case Arrange(shape=shape, order=order):
+            value = value if shape is None else value.reshape(shape)
+            return value if order is None else value.transpose(order)
+        case Take(index=index):
+            return value[index]
+        case Fill(shape=shape, index=index):
+            filled = np.zeros(shape, value.dtype)
+            filled[index] = value
+            return filled
+        case Reorder(dim=dim, plan=plan, back=back):
+            return _in_order(value, dim, plan, back=back)
+        case Keep(is_kept=is_kept):
+            return value if is_kept else np.zeros_like(value)
+    raise AssertionError(step)
 
 
 def _communicate(
-    ranks: Sequence[Mapping[str, int]], operations: Sequence[ops.Op], values: Parts, op: str
+    ranks: Sequence[Mapping[str, int]], steps: Sequence[Any], values: Parts, op: str
 ) -> Parts:
     """Run a collective in each of its groups."""
-    axes: tuple[str, ...] = operations[0].axes  # type: ignore[union-attr]
     groups: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for number, coordinate in enumerate(ranks):
-        others = tuple((axis, index) for axis, index in coordinate.items() if axis not in axes)
+        others = tuple((a, index) for a, index in coordinate.items() if a not in steps[0].axes)
         groups.setdefault(others, []).append(number)
     result: Parts = list(values)
     for members in groups.values():
-        own = [operations[member] for member in members]
+        own = [steps[member] for member in members]
         received = _run_group(own, [values[member] for member in members], op)
         for member, value in zip(members, received, strict=True):
             result[member] = value
     return result
 
 
-def _run_group(operations: Sequence[Any], values: Parts, op: str) -> Parts:
-    first = operations[0]
-    if isinstance(first, ops.Collective):
-        return _run_collective(first, values, op)
-    exchange = _exchange_regions if isinstance(first, ops.Route) else _exchange_blocks
-    return [exchange(operations, values, number) for number in range(len(values))]
+def _run_group(steps: Sequence[Any], values: Parts, op: str) -> Parts:
+    if isinstance(steps[0], CollectiveStep):
+        return _run_collective(steps[0], values, op)
+    exchange = _exchange_regions if isinstance(steps[0], Route) else _exchange_blocks
+    return [exchange(steps, values, number) for number in range(len(values))]
 
 
-def _run_collective(operation: ops.Collective, values: Parts, op: str) -> Parts:
-    if operation.kind == "all_gather":
-        return [np.stack(values).reshape(operation.shape)] * len(values)
-    if operation.kind == "broadcast":
-        return [values[operation.root]] * len(values)
+def _run_collective(step: CollectiveStep, values: Parts, op: str) -> Parts:
+    if step.kind == "all_gather":
+        return [np.stack(values).reshape(step.shape)] * len(values)
+    if step.kind == "broadcast":
+        return [values[step.root_rank]] * len(values)
     total = REDUCTIONS[op](np.stack(values), axis=0).astype(values[0].dtype)
-    if operation.kind == "reduce_scatter":
-        blocks = total.reshape(operation.size, -1)
-        return [block.reshape(operation.shape) for block in blocks]
-    if operation.kind == "reduce":
-        return [total if i == operation.root else value for i, value in enumerate(values)]
+    if step.kind == "reduce_scatter":
+        return [block.reshape(step.shape) for block in total.reshape(step.size, -1)]
+    if step.kind == "reduce":
+        return [total if i == step.root_rank else value for i, value in enumerate(values)]
     return [total] * len(values)
 
 
-def _exchange_blocks(operations: Sequence[ops.AllToAll], values: Parts, number: int) -> Array:
+def block_sizes(shares: Sequence[int] | None, elements: int, num_ranks: int) -> list[int]:
+    """Return the elements of a block for each rank, out of all elements that an exchange moves."""
+    shares = [1] * num_ranks if shares is None else shares
+    return [elements // sum(shares) * share for share in shares]
+
+
+def _exchange_blocks(steps: Sequence[AllToAll], values: Parts, number: int) -> Array:
     """Return the blocks that a rank receives in an all_to_all, in the order of the group."""
     blocks = []
-    for operation, value in zip(operations, values, strict=True):
-        equal = (value.size // len(values),) * len(values)
-        sends = operation.sends or equal
+    for step, value in zip(steps, values, strict=True):
+        sends = block_sizes(step.sends, value.size, len(values))
         start = sum(sends[:number])
         blocks.append(value.ravel()[start : start + sends[number]])
-    return np.concatenate(blocks).reshape(operations[number].shape)
+    return np.concatenate(blocks).reshape(steps[number].shape)
 
 
-def _exchange_regions(operations: Sequence[ops.Route], values: Parts, number: int) -> Array:
+def _exchange_regions(steps: Sequence[Route], values: Parts, number: int) -> Array:
     """Return the sum of the regions that a rank receives."""
-    result = np.zeros(operations[number].shape, values[0].dtype)
-    for sender, (operation, value) in enumerate(zip(operations, values, strict=True)):
-        sent, received = operation.sends[number], operations[number].receives[sender]
+    result = np.zeros(steps[number].shape, values[0].dtype)
+    for sender, (step, value) in enumerate(zip(steps, values, strict=True)):
+        sent, received = step.sends[number], steps[number].receives[sender]
         if sent is not None and received is not None:
             result[received] += value[sent]
     return result
