@@ -91,8 +91,6 @@ class MeshkitError(Exception):
     Attributes:
         call: the public call that raised the error; None until it is quoted.
         raised_at: file and line of the ``raise`` in meshkit, which the traceback leaves out.
-        printed_by: the rank that prints the whole text of the same error. This rank then prints a
-            line if the error ends it. None prints the whole text here.
 
     Example:
         >>> error = MeshkitError("dp is 0.", "Sizes start at 1.", fix="dp=1.")
@@ -105,7 +103,6 @@ class MeshkitError(Exception):
     """
 
     raised_at: tuple[str, int] | None = None
-    printed_by: int | None = None
     begins_with_call = True  # whether the text begins with the call, if it is quoted
 
     def __init__(self, summary: str = "", *evidence: str, fix: Fix = "", **facts: object) -> None:
@@ -143,13 +140,6 @@ class MeshkitError(Exception):
     def text(self) -> str:
         """The whole text: the call, the evidence and the fix."""
         return format_error(self.headline, *map(self._fill, self.evidence), fix=self.fix_text)
-
-    @property
-    def printed_text(self) -> str:
-        """The text that this rank prints if the error ends it, once among the ranks."""
-        if self.printed_by is None:
-            return self.text
-        return f"{self.headline} Rank {self.printed_by} prints the fix."
 
     def __str__(self) -> str:
         return self.text

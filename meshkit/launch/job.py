@@ -35,8 +35,7 @@ from .launchers.detect import (
 )
 from .launchers.table import BY_MPI, job_hosts, job_name
 from .launchers.world import EXPORTED, MAX_WORLD_SIZE, World
-from .output.error_file import ERROR_FILE, report_uncaught_error
-from .output.log import log_job, show_log
+from .output.log import log_job, report_uncaught_error, show_log
 from .own_process import check_own_process
 from .rendezvous.rendezvous import (
     AdmittedError,
@@ -208,8 +207,7 @@ def identify(
     arguments: Mapping[str, int] | None = None, init_method: object | None = None
 ) -> World:
     """Return the world of this process before it joins the job. Local."""
-    if ERROR_FILE in os.environ:
-        report_uncaught_error()
+    report_uncaught_error()
     world = detect_world(os.environ, arguments or {})
     if world.world_size > MAX_WORLD_SIZE:
         raise LaunchError(
@@ -262,10 +260,6 @@ def join(
         world = _select_device(world, backend, device)  # its bridge may read these variables
         job = replace(_create_job(world, timeout, wait, seed, deadline), completed=completed)
         set_current_job(job)
-        if ERROR_FILE in os.environ:  # of torchrun
-            from .uncaught_error import print_equal_errors_once
-
-            print_equal_errors_once()
     except BaseException:
         if dist.is_initialized():  # an error came just after this rank had joined
             dist.destroy_process_group()

@@ -196,9 +196,7 @@ def _watch(
                 since = time.monotonic()
 
 
-def _status_of_thread(
-    context: GuardContext, tracker: CollectiveTracker, thread: int
-) -> RankStatus:
+def _status_of_thread(context: GuardContext, tracker: CollectiveTracker, thread: int) -> RankStatus:
     """Return the status of another thread, without its line if its stack cannot be described.
 
     The thread runs on while its frames are read, so any error is possible; a rank whose watching
@@ -207,5 +205,5 @@ def _status_of_thread(
     try:
         frames = frames_of_thread(thread)
         return rank_status(context.rank, context.groups, frames, tracker.current)
-    except Exception:  # noqa: BLE001
+    except Exception:
         return rank_status(context.rank, context.groups, (), tracker.current)

@@ -325,7 +325,9 @@ def test_closing_together_names_the_missing_rank(results: Results) -> None:
 def fail_to_describe_the_stack() -> bool:
     mesh = meshkit.build_mesh(dp=1)
     patch = pytest.MonkeyPatch()
-    patch.setattr(guard_module, "frames_of_thread", mock.Mock(side_effect=TypeError("x")), raising=True)
+    patch.setattr(
+        guard_module, "frames_of_thread", mock.Mock(side_effect=TypeError("x")), raising=True
+    )
     with mesh.guard(timeout=30):
         time.sleep(1.5)
         return any(t.name == "meshkit-guard" for t in threading.enumerate())
