@@ -21,7 +21,6 @@ from ..core.errors import LaunchError, RankTimeoutError, SpecError, format_error
 from ..core.version import VERSION
 from .agreement.consensus import commit
 from .agreement.proposal import Proposal
-from .connections import drop_connections
 from .current_job import Job, current_job, set_current_job
 from .default_group import create_default_group
 from .device.accelerators import can_share_device
@@ -68,15 +67,6 @@ DISAGREEMENT = "ranks disagree about init(); no process group was created."
 JOINING: dict[str, World] = {}
 REPORT_TIME = 5.0  # seconds to reach the store with a report for the other ranks
 FAILURE = "a rank could not create the default process group; no rank has one."
-
-
-def _leave_connections() -> None:
-    """Drop the connections of the rank in a process that it has forked, such as a loader's."""
-    if dist.is_initialized() and (job := current_job()) is not None:
-        drop_connections(address(job.world)[1])
-
-
-os.register_at_fork(after_in_child=_leave_connections)
 
 
 def _explain_options(args: Sequence[object], kwargs: Mapping[str, object]) -> SpecError | None:

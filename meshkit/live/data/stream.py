@@ -52,7 +52,8 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         self._plan = plan
         self._data_index = data_index
         # The epoch, and the samples of the stream to skip. Workers that live on read them too.
-        self._position = torch.tensor([epoch, 0]).share_memory_()
+        self._position = torch.tensor([epoch, 0])
+        self._position.share_memory_()  # type: ignore[no-untyped-call]
 
     @property
     def epoch(self) -> int:
