@@ -16,7 +16,7 @@ from .agreement.consensus import agree, announce_failure
 from .agreement.proposal import Participants, Proposal
 from .default_group import Connections, default_group, store_from_group, world_from_group
 from .launchers.world import World
-from .output.error_file import ERROR_FILE, report_uncaught_error
+from .output.log import report_uncaught_error
 from .own_process import check_own_process
 from .startup import Startup
 from .store.deadline import ARRIVAL, Deadline
@@ -115,13 +115,14 @@ class Job:
             return 0
         return agree(proposal, participants, Deadline.after(self.arrival_timeout))
 
-    def announce_failure(self, proposal: Proposal, error: BaseException) -> int | None:
+    def announce_failure(self, proposal: Proposal, error: BaseException) -> None:
         """Report to the other ranks, in their next round, that this rank's own call failed. Local.
 
-        Returns the rank that has reported the same error before. Nothing happens without a store.
+        Nothing happens without a store.
         """
         participants = self.participants()
-        return None if participants is None else announce_failure(proposal, participants, error)
+        if participants is not None:
+            announce_failure(proposal, participants, error)
 
 
 # The only module state of meshkit. A job lives as long as its default group.
@@ -134,8 +135,7 @@ def current_job() -> Job | None:
     if group is None:
         return None
     if group not in _JOBS:
-        if ERROR_FILE in os.environ:
-            report_uncaught_error()
+        report_uncaught_error()
         time = timeout_of(group)  # read once: a guard lowers it for a while
         world, store = world_from_group(group), store_from_group(group)
         _JOBS[group] = Job(world, store, time, ARRIVAL, 0, time)

@@ -21,7 +21,6 @@ from ..core.errors import LaunchError, RankTimeoutError, format_error
 from ..core.version import VERSION
 from .agreement.consensus import commit
 from .agreement.proposal import Proposal
-from .connections import drop_connections
 from .current_job import Job, current_job, set_current_job
 from .default_group import create_default_group
 from .device.accelerators import can_share_device
@@ -35,8 +34,7 @@ from .launchers.detect import (
 )
 from .launchers.table import BY_MPI, job_hosts, job_name
 from .launchers.world import EXPORTED, MAX_WORLD_SIZE, World
-from .output.error_file import ERROR_FILE, report_uncaught_error
-from .output.log import log_job, show_log
+from .output.log import log_job, report_uncaught_error, show_log
 from .own_process import check_own_process
 from .rendezvous.rendezvous import (
     AdmittedError,
@@ -69,15 +67,6 @@ DISAGREEMENT = "ranks disagree about init(); no process group was created."
 JOINING: dict[str, World] = {}
 REPORT_TIME = 5.0  # seconds to reach the store with a report for the other ranks
 FAILURE = "a rank could not create the default process group; no rank has one."
-
-
-def _leave_connections() -> None:
-    """Drop the connections of the rank in a process that it has forked, such as a loader's."""
-    if dist.is_initialized() and (job := current_job()) is not None:
-        drop_connections(address(job.world)[1])
-
-
-os.register_at_fork(after_in_child=_leave_connections)
 
 
 @quotes_call("init")
@@ -201,8 +190,7 @@ def identify(
     arguments: Mapping[str, int] | None = None, init_method: object | None = None
 ) -> World:
     """Return the world of this process before it joins the job. Local."""
-    if ERROR_FILE in os.environ:
-        report_uncaught_error()
+    report_uncaught_error()
     world = detect_world(os.environ, arguments or {})
     if world.world_size > MAX_WORLD_SIZE:
         raise LaunchError(
@@ -255,10 +243,6 @@ def join(
         world = _select_device(world, backend, device)  # its bridge may read these variables
         job = replace(_create_job(world, timeout, wait, seed, deadline), completed=completed)
         set_current_job(job)
-        if ERROR_FILE in os.environ:  # of torchrun
-            from .uncaught_error import print_equal_errors_once
-
-            print_equal_errors_once()
     except BaseException:
         if dist.is_initialized():  # an error came just after this rank had joined
             dist.destroy_process_group()

@@ -13,7 +13,7 @@ from ...launch.doctor.finding import Finding
 from ..command import Command, Result
 from ..options.numbers import read_seconds
 
-DEADLINE = 6.0  # equals launch/doctor/network.DEADLINE, whose import would slow other commands
+DEADLINE = 6.0  # equals launch/doctor/interfaces.DEADLINE, whose import would slow other commands
 
 
 def run(args: Namespace) -> Result:

@@ -33,6 +33,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -163,33 +164,26 @@ def _run_bounded(
         raise RuntimeError(f"it did not finish within {seconds:g} s") from None
 
 
-def announce_failure(
-    proposal: Proposal, participants: Participants, error: BaseException
-) -> int | None:
+def announce_failure(proposal: Proposal, participants: Participants, error: BaseException) -> None:
     """Report to the other ranks, in their next round, that this rank's own call failed.
 
-    Local. Returns the rank that has reported the same error before, if there is one. Rank 0 waits
-    up to 5 s for the others to read it. Nothing happens if no rank waits, or if the store is gone.
+    Local. Rank 0 waits up to 5 s for the others to read it. Nothing happens if no rank waits, or if
+    the store is gone.
     """
-    from .disagreement import failure_report, first_reporter
+    from .disagreement import failure_report
 
     rank = participants.world.rank
     report = failure_report(proposal.conflict_summary, rank, error)
 
-    def post() -> int | None:
+    def post() -> None:
         _, store = next_round(participants)
         # before the check-in: the last rank to check in decides "all"
-        decision = read_value(
-            keys.DECISION, store.compare_set(keys.DECISION, "", error_to_json(report)), str
-        )
+        store.compare_set(keys.DECISION, "", error_to_json(report))
         CheckIn(ProcessIdentity.current()).post(store, rank)
         _leave_last(store, participants.world, len(participants.ranks), FAILURE_GRACE)
-        return None if decision == keys.ALL else first_reporter(error_from_json(decision), report)
 
-    try:
-        return run_with_deadline(FAILURE_GRACE + STORE_GRACE, post)
-    except (RuntimeError, DeadlineExceededError):  # of the store; the caller has an error to raise
-        return None
+    with suppress(RuntimeError, DeadlineExceededError):  # of the store; the caller raises its error
+        run_with_deadline(FAILURE_GRACE + STORE_GRACE, post)
 
 
 def next_round(participants: Participants) -> tuple[int, dist.Store]:

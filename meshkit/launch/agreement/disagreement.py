@@ -26,15 +26,6 @@ def disagreement_error(
     return DisagreementError(summary, *evidence, fix=fix, requests=by_rank)
 
 
-def first_reporter(decision: MeshkitError, report: DisagreementError) -> int | None:
-    """Return the rank whose report is the decision, if it reports the error of another report."""
-    reasons = dict(getattr(decision, "requests", {}))
-    is_same = [*reasons.values()] == [*report.requests.values()]
-    # the first line of evidence names the rank
-    is_same &= decision.evidence[1:] == report.evidence[1:] and decision.fix_text == report.fix_text
-    return next(iter(reasons)) if is_same and reasons.keys() != report.requests.keys() else None
-
-
 def failure_report(summary: str, rank: int, error: BaseException) -> DisagreementError:
     """Return the error that the other ranks raise when a rank's own call failed."""
     if isinstance(error, MeshkitError):

@@ -36,8 +36,8 @@ from ..store.rank_lease import (
 from ..store.torchrun_attempt import COUNT
 from .open_store import PROBE_INTERVAL, open_store
 
-# The store of a failed call of this process until it joins: rank 0 may host it, and the next call of
-# another rank, which may be behind, must find the announcements of all.
+# The store of a failed call of this process, until it joins. Rank 0 may host it, and a rank that is
+# behind must find the announcements.
 ANNOUNCED: list[dist.Store] = []
 
 
@@ -67,18 +67,6 @@ def rendezvous(
     store of an earlier group, or of a start of the job that was given up. If a running job that has
     lost this rank admits it, it raises AdmittedError.
     """
-    if world.rank != 0 or address(world)[0] is None:  # no TCP store
-        return _rendezvous(proposal, world, deadline, phases)
-    from .slow_names import warning_of_slow_names
-
-    with warning_of_slow_names(world):
-        return _rendezvous(proposal, world, deadline, phases)
-
-
-def _rendezvous(
-    proposal: Proposal, world: World, deadline: Deadline, phases: dict[str, float]
-) -> tuple[Participants, int]:
-    """Bring all ranks to the store of their address, and compare their requests."""
     while True:
         began = time.monotonic()
         try:
@@ -140,12 +128,11 @@ def _base_of(participants: Participants) -> dist.Store:
 
 def announce_init_failure(
     proposal: Proposal, world: World, deadline: Deadline, error: MeshkitError
-) -> int | None:
+) -> None:
     """Report to ranks that wait in ``init`` that this rank's own call failed.
 
-    Local. Returns the rank that has reported the same error before. Nothing is reported if the
-    store cannot be reached before the deadline. The other ranks have a few seconds more to read
-    the report.
+    Local. Nothing is reported if the store cannot be reached before the deadline. The other ranks
+    have a few seconds more to read the report.
 
     The n-th call of a rank meets the n-th call of the others, failed calls included. If all ranks
     make the same failing calls and catch the errors, their next valid call works. If one rank fails
@@ -156,14 +143,14 @@ def announce_init_failure(
 
         world = store_of_one_node(world) or world
     if world.world_size == 1 or (world.init_method is None and None in address(world)):
-        return None
+        return
     try:
         participants, _ = _enter_generation(world, deadline, keep_file=True)
         run_with_deadline(STORE_GRACE, lambda: participants.store.set(FAILED, ""))
     except (MeshkitError, RuntimeError, DeadlineExceededError):  # the caller raises ``error``
-        return None
+        return
     ANNOUNCED[:] = [participants.store]
-    return announce_failure(proposal, participants, error)
+    announce_failure(proposal, participants, error)
 
 
 def _enter_generation(

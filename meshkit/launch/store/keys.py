@@ -9,7 +9,6 @@
         meshkit/lease/<rank>               the process that holds a rank
         meshkit/<generation>/              one generation of the job
             left/<rank>                    present if a rank has left the job by shutdown()
-            uncaught/<digest>/             an error that ended a rank: printer, printed
             failed                         a rank announces that its call failed before it joined
             over                           another start has replaced this generation
             admitted                       the round in which a running job admits its ranks
@@ -42,9 +41,6 @@ READ = "read"
 DECISION = "decision"
 ALL = "all"  # the decision when every rank has checked in with the same request
 LEFT = "left/{}"  # rank, in the store of a generation
-UNCAUGHT = "uncaught/{}"  # digest of an error, in the store of a generation
-PRINTER = "printer"  # the first rank with that error, which prints it
-PRINTED = "printed"
 FAILED = "failed"
 OVER = "over"
 ADMITTED = "admitted"

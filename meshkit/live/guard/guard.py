@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
@@ -32,14 +31,11 @@ from ...core.errors import CollectiveError, MeshkitError
 from ...core.report.hang_error import RankStatus
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline, store_call
 from ...launch.torch_internals import connects_at_creation, set_timeout, timeout_of
-from ..groups.break_off import break_off, break_off_soon, know_addresses
 from ..groups.destroy import abort_groups
 from .current import CollectiveTracker, tracking
-from .read_report import ReadReport
 from .roll_call import (
     STATUS_TIMEOUT,
     GuardContext,
-    all_have_left,
     leave_last,
     post_status,
     report_failure,
@@ -97,11 +93,11 @@ def _translate(
             return None  # the guard of that mesh reports it, if there is one
         summary = f"{status.operation or 'a collective'} failed on rank {rank}: {line}."
         report = report_failure(context, summary, status)
-        break_off(groups.values())
+        abort_groups(groups.values())
         leave_last(context)
         return report
     if isinstance(error, CollectiveError):
-        break_off(groups.values())
+        abort_groups(groups.values())
         return None
     keys = context.keys
     if keys is not None:
@@ -109,16 +105,7 @@ def _translate(
         with suppress(RuntimeError, DeadlineExceededError):  # the original error matters more
             run_with_deadline(STATUS_TIMEOUT, lambda: post_status(keys, status))
             context.state.has_left = True
-            break_off_soon(groups.values(), partial(_is_handled, replace(context, groups={})))
     return None
-
-
-def _is_handled(context: GuardContext) -> bool:
-    """Return whether no rank waits for this one, though it left a guard with an error.
-
-    It has entered a guard again, or all ranks have left with an error, for example to stop early.
-    """
-    return not context.state.has_left or all_have_left(context)
 
 
 @contextmanager
@@ -175,15 +162,11 @@ def _watch(
     """Answer roll calls; start one if the thread begins no collective for too long."""
     # a collective on a foreign group has its own timeout, and raises nothing at this one
     patience = limit.total_seconds() + (context.answer_time if raises else 0)
-    since, begun, read_report = time.monotonic(), None, ReadReport(context)
+    since, begun = time.monotonic(), None
     with suppress(RuntimeError):  # the store is gone, so no rank can read a report
-        if raises:
-            know_addresses(context.groups.values())
         while not over.wait(context.poll_interval):
             status = _status_of_thread(context, tracker, thread)
             respond(context, keys, status)
-            if raises and status.operation:
-                read_report.break_off_waiting_rank()
             if status.begun != begun or (raises and not status.operation):
                 since, begun = time.monotonic(), status.begun
             if time.monotonic() - since > patience:

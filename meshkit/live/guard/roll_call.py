@@ -120,26 +120,6 @@ def withdraw_status(keys: dist.Store, rank: int) -> None:
     keys.set(STATUS.format(rank), "")
 
 
-def all_have_left(context: GuardContext) -> bool:
-    """Return whether each rank has posted the error with which it left. Cost: a store operation.
-
-    If all have, then one more per rank.
-    """
-    keys, names = context.keys, [STATUS.format(rank) for rank in context.layout.grid.flat]
-
-    def look(store: dist.Store) -> bool:
-        if not store.check(names):
-            return False
-        return all(_read_status(store, name).get("error") for name in names)
-
-    if keys is None:
-        return False
-    try:
-        return run_with_deadline(STATUS_TIMEOUT, lambda: look(keys))
-    except (RuntimeError, DeadlineExceededError):  # the store is gone
-        return False
-
-
 def num_calls(keys: dist.Store) -> int:
     """Return how many roll calls were started. Cost: one store operation."""
     return int(keys.add("calls", 0))

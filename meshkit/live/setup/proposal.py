@@ -27,7 +27,6 @@ from ...core.version import VERSION
 from ...launch.agreement.consensus import commit
 from ...launch.agreement.proposal import Proposal
 from ...launch.current_job import Job, current_job
-from ...launch.launchers.table import SPAWN
 from ...launch.launchers.world import World
 from ...launch.output.log import log_line
 from ...launch.rendezvous.rendezvous import announce_init_failure
@@ -213,22 +212,18 @@ def announcing_failure(world: World, call: Call) -> Iterator[None]:
             from ...launch.launchers.program import propose_command
 
             propose_command(error, world, error.num_ranks)
-        first = announce_failure(world, error.quote(call))
-        if world.launcher != SPAWN.name:  # spawn collects the errors of its ranks
-            from ...launch.output.brief_error import print_repeated_errors_in_one_line
-
-            error.printed_by = first
-            print_repeated_errors_in_one_line()
+        announce_failure(world, error.quote(call))
         raise
 
 
-def announce_failure(world: World, error: MeshkitError) -> int | None:
+def announce_failure(world: World, error: MeshkitError) -> None:
     """Report an error of this rank, in the round that the other ranks enter.
 
-    Local. Returns the rank that has reported the same error before. It takes about 10 s at most.
+    Local. It takes about 10 s at most.
     """
     job = current_job()
     proposal = Proposal("build_mesh", {}, CONFLICT)
     if job is None:
-        return announce_init_failure(proposal, world, Deadline.after(STORE_TIMEOUT), error)
-    return job.announce_failure(proposal, error)
+        announce_init_failure(proposal, world, Deadline.after(STORE_TIMEOUT), error)
+    else:
+        job.announce_failure(proposal, error)

@@ -1,4 +1,4 @@
-"""A rank that leaves a guard with an error of its own: the others raise within a second."""
+"""A rank that leaves a guard with an error of its own, which the other ranks quote."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -14,14 +13,14 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch.launchers.completed import free_port
-from meshkit.live.groups import break_off
 from meshkit.live.guard import guard
 from meshkit.live.guard.roll_call import ANSWER_TIME, MIN_POLL
 from meshkit.testing.faults import Strike, play
 
 PROMISED = 1.0
 BUSY = 1.5  # seconds that other work on the machine may add
-LIVES_ON = 4.0  # seconds for which a rank goes on after its error; the others may not wait for it
+LIMIT = 2.0  # seconds of the guard
+LIVES_ON = 6.0  # seconds for which a rank goes on after its error; the others may not wait for it
 
 
 def divide() -> None:
@@ -35,12 +34,12 @@ def exit_slowly() -> None:
 ERRORS: dict[str, Callable[[], None]] = {"ZeroDivisionError": divide, "SystemExit": exit_slowly}
 
 
-def leave_with_error(strike: Strike, name: str, timeout: float | None) -> Any:
+def leave_with_error(strike: Strike, name: str) -> Any:
     """Leave the guard with an error on rank 1; the process then lives on for some seconds."""
     mesh = meshkit.build_mesh(dp=2, sp=2, arrival_timeout=30)
     group = mesh.group("dp"), mesh.group("sp"), mesh.group()  # noqa: F841 # held, as users do
     try:
-        with mesh.guard(timeout=timeout):
+        with mesh.guard(timeout=LIMIT):
             dist.all_reduce(torch.ones(1), group=mesh.group())
             if mesh.rank == 1:
                 strike.note()
@@ -52,11 +51,9 @@ def leave_with_error(strike: Strike, name: str, timeout: float | None) -> Any:
             time.sleep(LIVES_ON)
 
 
-@pytest.mark.parametrize(
-    ("name", "timeout"), [("ZeroDivisionError", 8.0), ("SystemExit", 8.0), ("SystemExit", None)]
-)
-def test_the_others_raise_at_once_and_quote_the_error(name: str, timeout: float | None) -> None:
-    played = play(leave_with_error, 4, (name, timeout), timeout=60)
+@pytest.mark.parametrize("name", ["ZeroDivisionError", "SystemExit"])
+def test_the_others_raise_at_the_time_of_the_guard_and_quote_the_error(name: str) -> None:
+    played = play(leave_with_error, 4, (name,), timeout=60)
     assert played.fired == 1
     assert played.outcomes[1].kind == name
     for rank in (0, 2, 3):
@@ -65,7 +62,7 @@ def test_the_others_raise_at_once_and_quote_the_error(name: str, timeout: float 
         assert f"left with {name}" in outcome.text
         assert "look at rank 1 first" in outcome.text
         assert outcome.missing_ranks == (), outcome
-        assert played.seconds(rank) < PROMISED + BUSY, (rank, outcome)
+        assert played.seconds(rank) < LIMIT + PROMISED + BUSY, (rank, outcome)
 
 
 def kill_host(strike: Strike, init_method: str) -> Any:
@@ -76,44 +73,20 @@ def kill_host(strike: Strike, init_method: str) -> Any:
     if mesh.rank == 0:
         strike.later(1.0, strike.kill)
     try:
-        with mesh.guard(timeout=10):
+        with mesh.guard(timeout=LIMIT):
             while True:
                 dist.all_reduce(torch.ones(10), group=mesh.group("dp"))
     finally:
         time.sleep(LIVES_ON)
 
 
-def test_the_others_raise_at_once_if_the_host_of_the_store_dies() -> None:
+def test_the_others_raise_if_the_host_of_the_store_dies() -> None:
     played = play(kill_host, 3, (f"tcp://127.0.0.1:{free_port()}",), timeout=60)
     assert played.fired == 0
     for rank in (1, 2):
         outcome = played.outcomes[rank]
         assert (outcome.kind, outcome.missing_ranks) == ("CollectiveError", (0,)), outcome
-        assert played.seconds(rank) < LIVES_ON + PROMISED + BUSY, (rank, outcome)
-
-
-def break_off_without_store(strike: Strike) -> Any:
-    """Break off the groups of rank 1 while no store answers; rank 0 waits for it."""
-    mesh = meshkit.build_mesh(dp=2, arrival_timeout=30)
-    group = mesh.group("dp")
-    with mesh.guard(timeout=10):
-        dist.all_reduce(torch.ones(1), group=group)
-        if mesh.rank == 1:
-            time.sleep(0.5)  # the watching thread has begun
-            lost = mock.Mock(side_effect=RuntimeError("the store is gone"))
-            with mock.patch.object(break_off, "gloo_address", lost):
-                strike.note()
-                break_off.break_off([group])
-            time.sleep(LIVES_ON)
-            return
-        dist.all_reduce(torch.ones(1), group=group)
-
-
-def test_a_rank_closes_its_connections_though_the_store_is_gone() -> None:
-    played = play(break_off_without_store, 2, timeout=60)
-    assert played.fired == 1
-    assert played.outcomes[0].kind == "CollectiveError", played
-    assert played.seconds(0) < PROMISED + BUSY, played
+        assert played.seconds(rank) < LIMIT + LIVES_ON + PROMISED + BUSY, (rank, outcome)
 
 
 LATE = 2.0  # seconds for which rank 1 gets no time on the processor
@@ -177,40 +150,3 @@ def test_a_rank_that_closes_or_leaves_is_named_with_its_call(how: str, store: st
         assert f"Left: rank 1 (dp=1) has called {how}." in outcome.text, outcome.text
         assert "look at rank 1 first" in outcome.text
         assert played.seconds(rank) < 2 + PROMISED + BUSY
-
-
-class StopEarlyError(Exception):
-    """An error of the user that every rank raises."""
-
-
-def stop_early(strike: Strike) -> Any:
-    """Leave a guard with an error that all ranks handle; then use the mesh again."""
-    mesh = meshkit.build_mesh(dp=2, sp=2, arrival_timeout=30)
-    totals = []
-    for _ in range(2):
-        try:
-            with mesh.guard(timeout=5):
-                raise StopEarlyError
-        except StopEarlyError:
-            strike.note()
-        time.sleep(1)  # longer than a rank that leaves waits before it breaks off
-        total = torch.ones(1)
-        dist.all_reduce(total, group=mesh.group())
-        totals.append(int(total))
-    if mesh.rank == 2:  # an error of one rank, which goes on at once
-        try:
-            with mesh.guard():
-                raise StopEarlyError
-        except StopEarlyError:
-            pass
-    total = torch.ones(1)
-    dist.all_reduce(total, group=mesh.group())
-    time.sleep(0.5)
-    dist.all_reduce(total, group=mesh.group("dp"))
-    return [*totals, int(total)]
-
-
-def test_the_groups_stay_whole_after_an_error_that_is_handled() -> None:
-    played = play(stop_early, 4, timeout=60)
-    assert played.fired is not None
-    assert [played.outcomes[rank].text for rank in range(4)] == ["[4, 4, 8]"] * 4
