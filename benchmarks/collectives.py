@@ -22,9 +22,9 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.bench.collectives import PreparedCall, checked_call, timed_call, unsupported_reason
-from meshkit.bench.collectives import run_calls as call
-from meshkit.bench.results.collectives import OPERATIONS
+from meshkit.bench.measure import PreparedCall, checked_call, timed_call, unsupported_reason
+from meshkit.bench.measure import run_calls as call
+from meshkit.bench.results import OPERATIONS
 
 from .harness import Goal, Row, compare, turn
 from .maps import numpy_groups

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from meshkit.core.draw.table import format_table
+from meshkit.core.text import format_table
 
 from .harness import INSTALL, Goal, Ratio, Row, figure_text
 

@@ -26,7 +26,7 @@ import numpy as np
 import torch.distributed as dist
 
 import meshkit
-from meshkit.core.grid.group_plan import GroupPlan
+from meshkit.core.group_plan import GroupPlan
 from meshkit.launch.agreement.consensus import agree
 from meshkit.launch.agreement.proposal import Participants, Proposal
 from meshkit.launch.store import deadline as stores

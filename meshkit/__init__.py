@@ -31,19 +31,17 @@ if TYPE_CHECKING:
         SpecError,
         UnknownAxisError,
     )
-    from .core.grid.factor import factor_world, split_world
-    from .core.grid.layout import Layout
+    from .core.group_plan import factor_world, split_world
+    from .core.layout import Layout
     from .core.redistribute.report import plan_redistribution
     from .core.schedule import BatchSchedule
     from .core.seeds import stream_seed
     from .core.sequence import SequencePlan
-    from .core.topology.crossing import crossings, placed
-    from .core.topology.topology import Topology
+    from .core.topology import Topology, crossings, placed
+    from .launch.detect import detect, slurm_topology
     from .launch.job import init, shutdown
-    from .launch.launchers.detect import detect
-    from .launch.launchers.slurm_topology import slurm_topology
-    from .launch.launchers.world import World
-    from .launch.spawn.spawn import spawn
+    from .launch.spawn import spawn
+    from .launch.world import World
     from .live.build_mesh import build_mesh
     from .live.mesh import Mesh
 
@@ -86,16 +84,27 @@ _MODULES = {
     "core.schedule": ("BatchSchedule",),
     "core.seeds": ("stream_seed",),
     "core.sequence": ("SequencePlan",),
-    "core.grid.factor": ("factor_world", "split_world"),
-    "core.grid.layout": ("Layout",),
+    "core.group_plan": (
+        "factor_world",
+        "split_world",
+    ),
+    "core.layout": ("Layout",),
     "core.redistribute.report": ("plan_redistribution",),
-    "core.topology.crossing": ("crossings", "placed"),
-    "core.topology.topology": ("Topology",),
-    "launch.job": ("init", "shutdown"),
-    "launch.launchers.detect": ("detect",),
-    "launch.launchers.slurm_topology": ("slurm_topology",),
-    "launch.launchers.world": ("World",),
-    "launch.spawn.spawn": ("spawn",),
+    "core.topology": (
+        "Topology",
+        "crossings",
+        "placed",
+    ),
+    "launch.job": (
+        "init",
+        "shutdown",
+    ),
+    "launch.detect": (
+        "detect",
+        "slurm_topology",
+    ),
+    "launch.world": ("World",),
+    "launch.spawn": ("spawn",),
     "live.build_mesh": ("build_mesh",),
     "live.mesh": ("Mesh",),
 }

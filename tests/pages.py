@@ -37,7 +37,7 @@ from typing import Any, TypeGuard
 import pytest
 
 import meshkit
-from meshkit.cli import terminal
+from meshkit.cli import main as terminal
 from meshkit.cli.main import main
 
 ROOT = Path(__file__).parent.parent

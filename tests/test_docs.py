@@ -13,10 +13,10 @@ import pytest
 import meshkit
 from meshkit.cli.main import main
 from meshkit.core.call import Call
+from meshkit.core.compare import describe_disagreement
 from meshkit.core.errors import format_error
 from meshkit.core.redistribute.pattern import parse_pattern
-from meshkit.core.report.disagreement import describe_disagreement
-from meshkit.core.topology.crossing_policy import check_crossings
+from meshkit.core.topology import check_crossings
 from meshkit.live.setup.proposal import CONFLICT
 from tests.core.redistribute.test_pattern import USES
 from tests.core.redistribute.test_transitions import TABLE

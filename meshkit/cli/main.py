@@ -1,4 +1,12 @@
-"""The console script: parse the command line, run one command, print its result.
+"""A command of the console script, its result, and the characters that may be printed.
+
+The abilities of the terminal: its columns, its characters, its streams.
+
+The parser of one command: words in any order, errors as all others.
+
+A misspelt option, a missing word and an invalid value raise a SpecError with a line to type.
+
+The console script: parse the command line, run one command, print its result.
 
 Exit codes: 0 if all is well, 1 if a check failed or an error was raised, 2 if the command line is
 invalid, 130 if interrupted.
@@ -9,24 +17,166 @@ from __future__ import annotations
 import difflib
 import importlib
 import json
+import os
+import re
 import shlex
+import shutil
 import sys
-from argparse import Namespace
-from collections.abc import Sequence
+from argparse import SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
 
-from ..core.draw.table import format_items
-from ..core.errors import (
-    BatchError,
-    CoordinateError,
-    MeshkitError,
-    SpecError,
-    UnknownAxisError,
-)
+from ..core.axes import ARGUMENTS, STANDARD
+from ..core.errors import BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
+from ..core.text import format_items
 from ..core.version import VERSION
-from .command import Command, Result, to_ascii
-from .parser import CommandParser
-from .terminal import get_line_characters, get_width, paint, write_stream
+from ..launch.progress import shows_colors
+
+NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
+class Draw(Protocol):
+    """A function that returns a text of a width."""
+
+    def __call__(self, *, width: int, ascii: bool) -> str:
+        """Return the text."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a command, which ``main`` prints as text, or as JSON with ``--json``."""
+
+    as_dict: Callable[[], Mapping[str, object]] | None = None  # None: nothing is printed
+    draw: Draw | None = None
+    ok: bool = True  # whether every check passed; the exit code is 0, or 1 if not
+    interrupted: bool = False  # by Ctrl-C; the exit code is then 130
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the console script."""
+
+    name: str  # word after ``meshkit``
+    help: str  # one line of help
+    add_options: Callable[[ArgumentParser], None]  # adds the options of the command to a parser
+    run: Callable[[Namespace], Result]  # returns the result for the parsed options
+    examples: tuple[str, str]  # two command lines, without ``meshkit NAME``
+
+
+def to_ascii(text: str, also: str = "") -> str:
+    """Return a text with all characters escaped that a terminal might not show."""
+    return NOT_ASCII.sub(lambda match: match[0] if match[0] in also else _escape(match[0]), text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("ascii", "backslashreplace").decode()
+
+
+LINES = "┌─┐│└┘"  # all characters of pictures that are not ASCII
+BOLD, RESET = "\x1b[1m", "\x1b[0m"
+FIX = re.compile(r"^(  Fix:)", re.MULTILINE)
+
+
+def get_width() -> int:
+    """Return the columns of the terminal, or of ``COLUMNS`` if set; 80 if unknown."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def get_line_characters() -> str:
+    """Return the line-drawing characters that stdout can encode: all of them, or none."""
+    try:
+        LINES.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeError, LookupError):
+        return ""
+    return LINES
+
+
+def paint(text: str, name: str) -> str:
+    """Return a text with ``Fix:`` in bold, if the stream shows colors."""
+    return FIX.sub(rf"{BOLD}\1{RESET}", text) if shows_colors(getattr(sys, name)) else text
+
+
+def write_stream(text: str, name: str) -> bool:
+    """Write to a stream and flush it. Return False, and close the stream, if that fails."""
+    stream = getattr(sys, name)
+    if stream is None:  # closed when this process began
+        return False
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError:  # a closed pipe or a full disk; Python would report it again at its exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return False
+    return True
+
+
+ALIASES = re.compile(r"^argument ([^\s/:]+)[^:]*: ")
+
+
+class CommandParser(ArgumentParser):
+    """The parser of a command."""
+
+    def __init__(self, command: Command) -> None:
+        prog, text = f"meshkit {command.name}", f"{command.help[0].upper()}{command.help[1:]}."
+        super().__init__(prog=prog, description=text, allow_abbrev=False)
+        vars(self)["color"] = False  # Python 3.14 adds colors of its own
+        self.examples = [f"{prog} {example}".rstrip() for example in command.examples]
+        self.add_argument("--json", action="store_true", help="print one JSON object instead")
+        command.add_options(self)
+        self.set_defaults(command=command)
+
+    def format_help(self) -> str:
+        """Return the options, and two examples at the end."""
+        return "\n".join([super().format_help(), "examples:", *map("  {}".format, self.examples)])
+
+    def error(self, message: str) -> NoReturn:
+        """Raise an error of argparse as one of meshkit."""
+        text = ALIASES.sub(r"\1: ", message)  # an option without its other names
+        option = text.partition(":")[0]
+        example = next((e for e in self.examples if option in e), self.examples[0])
+        raise SpecError(f"{text}.", fix=f"for example {example}")
+
+    def parse(self, words: Sequence[str]) -> Namespace:
+        """Return the options of a command; options and other words may stand in any order."""
+        typed = [*words]
+        args, unknown = self.parse_known_intermixed_args(typed)
+        if unknown:
+            raise self._unknown(unknown[0], typed)
+        return args
+
+    def _unknown(self, word: str, typed: list[str]) -> SpecError:
+        """Return the error for a word that the command does not have."""
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("-"):
+            fix = f"{self.prog}{_join(other for other in typed if other != word)}"
+            return SpecError(
+                f"{word!r} is no option, and {self.prog} takes no other words.", fix=fix
+            )
+        if flag[2:] in STANDARD:
+            size = f"{flag[2:]}={value or 'N'}"
+            return SpecError(f"there is no option {flag}.", fix=f"{size}, without hyphens.")
+        flags = [*self._flags()]
+        alias = ARGUMENTS.get(flag[2:].replace("-", "_"), "").replace("_", "-")
+        known = [f"--{alias}"] if f"--{alias}" in flags else []
+        close = known or difflib.get_close_matches(flag, flags, n=1)
+        fix = f"meshkit help {self.prog.split()[-1]} lists the options."
+        if close:
+            correct = close[0] + equals + value
+            fix = f"{self.prog}{_join(correct if other == word else other for other in typed)}"
+        return SpecError(f"there is no option {flag}.", fix=fix)
+
+    def _flags(self) -> Iterator[str]:
+        """Yield the options that the help lists."""
+        for action in self._actions:
+            if action.help != SUPPRESS:
+                yield from action.option_strings
+
+
+def _join(words: Iterator[str]) -> str:
+    return "".join(f" {shlex.quote(word)}" for word in words)
+
 
 # One file each. It is imported when its command is typed, and for the list of all commands.
 COMMANDS = (*("plan", "explain", "search", "move", "check", "bench", "doctor", "hello", "store"),)
@@ -162,7 +312,7 @@ def _print(text: str, result: Result) -> int:
 
 def _is_first_rank() -> bool:
     """Return whether this process is rank 0, or no rank of a launcher."""
-    from ..launch.launchers.detect import detect
+    from ..launch.detect import detect
 
     with suppress(Exception):  # the launcher's variables may be invalid
         return detect().rank == 0

@@ -29,13 +29,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from .arrays import Ints
-from .call import drop_none, either, quotes_call
+from .axes import axes_with_unknown, data_axes, resolve_axes, unknown_axes, unknown_role_error
+from .call import divisors, drop_none, either, parse_integer, quotes_call
 from .errors import BatchError, CoordinateError
-from .grid.axis_names import resolve_axes
-from .grid.roles import axes_with_unknown, data_axes, unknown_axes, unknown_role_error
-from .text import article, format_sizes, plural
-from .validate import divisors, parse_integer
+from .text import Ints, article, format_sizes, plural
 
 BATCH_FIELDS = ("dp", "global_batch", "micro_batch", "accumulation_steps")
 PLURAL = {"micro_batch": "Micro batches", "accumulation_steps": "Accumulation steps"}

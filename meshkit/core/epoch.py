@@ -35,12 +35,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import Ints
 from .batch import BatchPlan, MicroBatch
-from .call import changes
+from .call import changes, parse_integer
 from .errors import BatchError, CoordinateError
-from .text import article, count_noun
-from .validate import parse_integer
+from .text import Ints, article, count_noun
 
 State = dict[str, int | bool | str]
 Words = NDArray[np.uint64]

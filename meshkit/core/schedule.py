@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from .batch import BatchPlan
-from .call import either, quotes_call
+from .call import divisors, either, parse_integer, quotes_call
 from .errors import BatchError, CoordinateError
 from .text import count_noun
-from .validate import divisors, parse_integer
 
 Stage = tuple[int, int]
 MAX_STAGES = 2**16

@@ -17,13 +17,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from .call import quotes_call
+from .axes import resolve_axes
+from .call import check_integer, parse_integer, quotes_call
 from .errors import CoordinateError, SpecError
-from .grid.axis_names import resolve_axes
-from .grid.group_rank import check_member
-from .grid.layout import Layout
+from .layout import Layout, check_member
 from .text import article
-from .validate import check_integer, parse_integer
 
 CODE_BITS = 63  # seeds fit into int64, the type of tensors and checkpoints
 LOW = 0xFFFFFFFF

@@ -25,13 +25,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import Ints
-from .call import quotes_call
+from .axes import CONTEXT, SEQUENCE
+from .call import parse_integer, quotes_call
 from .errors import CoordinateError, SpecError
-from .grid.layout import Layout
-from .grid.roles import CONTEXT, SEQUENCE
-from .text import plural
-from .validate import parse_integer
+from .layout import Layout
+from .text import Ints, plural
 
 Order = Literal["contiguous", "zigzag"]
 ORDERS = ("contiguous", "zigzag")

@@ -1,12 +1,30 @@
-"""Parts of messages: articles, plurals, and short forms of sizes, ranks and lists."""
+"""Types of the numpy arrays that the pure part takes and returns.
+
+Parts of messages: articles, plurals, and short forms of sizes, ranks and lists.
+
+Tables of text with aligned columns, in Unicode or ASCII.
+
+::
+
+    axis  size  first group         axis  size  first group
+    ────  ────  ───────────         ----  ----  -----------
+    dp       4  0, 2, 4, 6          dp       4  0, 2, 4, 6
+    sp       2  0, 1                sp       2  0, 1
+"""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from operator import le
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:  # no import of numpy: launchers are detected without it
-    pass
+import numpy as np
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Seconds = Floats
+
 
 Value = TypeVar("Value")
 
@@ -74,3 +92,88 @@ def format_ranks(ranks: Iterable[int]) -> str:
         else:
             ranges.append([rank])
     return ", ".join("-".join(map(str, ends)) for ends in ranges) or "none"
+
+
+GAP = "  "  # between two columns
+MIN_WIDTH = 40  # columns of text that are always used
+MIN_CELL = 8  # characters that a wrapped cell keeps
+EMPTY = ("", "-")  # cells that a column of numbers may hold
+
+
+def format_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int = 80, ascii: bool = False
+) -> str:
+    """Return rows under their header, at most ``width`` wide: numbers right, texts wrapped."""
+    columns = list(zip(header, *rows, strict=True))
+    numeric = [all(map(_is_number, column[1:])) and len(column) > 1 for column in columns]
+    widths = _fit([max(map(len, column)) for column in columns], numeric, max(width, MIN_WIDTH))
+    rule = GAP.join(("-" if ascii else "─") * size for size in widths)
+    lines = [*_row(header, widths, numeric), rule]
+    for row in rows:
+        lines += _row(row, widths, numeric)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def format_rows(rows: Sequence[Sequence[str]], *, width: int | None = None) -> list[str]:
+    """Return the lines of a table of text without a header, at most ``width`` wide if given."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    texts = [False] * len(widths)
+    widths = widths if width is None else _fit(widths, texts, max(width, MIN_WIDTH))
+    return [line.rstrip() for row in rows for line in _row(row, widths, texts)]
+
+
+def wrap_lines(text: str, width: int) -> list[str]:
+    """Return a text in lines of a width, all but the first indented."""
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def format_items(items: Sequence[tuple[str, str]], *, width: int = 80) -> str:
+    """Return a line for each name and its text; long texts continue below themselves."""
+    indent = max((len(name) for name, _ in items), default=0) + len(GAP)
+    lines = []
+    for name, text in items:
+        first, *rest = [part for line in text.split("\n") for part in _wrap(line, width - indent)]
+        lines += [f"{name:{indent}}{first}", *(" " * indent + line for line in rest)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _is_number(cell: str) -> bool:
+    return cell in EMPTY or cell.replace(".", "", 1).isdigit()
+
+
+def _fit(widths: list[int], numeric: list[bool], width: int) -> list[int]:
+    """Return the column widths, with the widest text columns reduced if the table is too wide."""
+    texts = [i for i, is_numeric in enumerate(numeric) if not is_numeric]
+    for i in sorted(texts, key=lambda i: -widths[i]):
+        excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
+        if excess > 0:
+            widths[i] = max(widths[i] - excess, min(widths[i], MIN_CELL))
+    return widths
+
+
+def _row(cells: Sequence[str], widths: list[int], numeric: list[bool]) -> list[str]:
+    """Return a row as the lines that its longest cell needs."""
+    if all(map(le, map(len, cells), widths)):
+        return [_line(cells, widths, numeric)]
+    wrapped = [_wrap(cell, size) for cell, size in zip(cells, widths, strict=True)]
+    height = max(map(len, wrapped))
+    padded = [lines + [""] * (height - len(lines)) for lines in wrapped]
+    return [_line(parts, widths, numeric) for parts in zip(*padded, strict=True)]
+
+
+def _line(cells: Sequence[str], widths: list[int], numeric: list[bool]) -> str:
+    columns = zip(cells, widths, numeric, strict=True)
+    return GAP.join(cell.rjust(size) if n else cell.ljust(size) for cell, size, n in columns)
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """Return a text in lines of at most ``width``; long words stay whole, the indent is kept."""
+    if len(text) <= width:
+        return [text]
+    wrapper = textwrap.TextWrapper(
+        max(width, MIN_CELL),
+        subsequent_indent=" " * (len(text) - len(text.lstrip()) + 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return wrapper.wrap(text)

@@ -14,11 +14,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ..core.axes import check_axes_exist, data_axes, parse_axes
 from ..core.batch import BatchPlan
 from ..core.call import quotes_call
 from ..core.errors import BatchError, SpecError
-from ..core.grid.axis_names import check_axes_exist, parse_axes
-from ..core.grid.roles import data_axes
 from ..core.text import article
 from ..live.mesh import Mesh
 

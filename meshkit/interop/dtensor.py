@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
+from ..core.axes import check_axes_exist, parse_axes
 from ..core.call import quotes_call
 from ..core.errors import SpecError
-from ..core.grid.axis_names import check_axes_exist, parse_axes
 from ..core.redistribute.pattern import DOTS, Side, parse_pattern
 
 Axes = str | Iterable[str]

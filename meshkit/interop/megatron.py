@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..core.axes import STANDARD
 from ..core.call import quotes_call
 from ..core.errors import SpecError
-from ..core.grid.axis_names import STANDARD
-from ..core.grid.factor import factor_world
-from ..core.grid.layout import Layout
+from ..core.group_plan import factor_world
+from ..core.layout import Layout
 from ..live.mesh import Mesh
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..core.call import quotes_call
-from ..core.grid.layout import Layout
+from ..core.layout import Layout
 from ..core.redistribute.pattern import Side, parse_pattern
 from ..live.mesh import Mesh
 from ..live.move.redistribution import MeshMoves, Redistribution

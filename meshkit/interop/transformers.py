@@ -20,11 +20,10 @@ import math
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..core.axes import CONTEXT, DATA, STANDARD
 from ..core.call import Call, quotes_call
 from ..core.errors import SpecError
-from ..core.grid.axis_names import STANDARD
-from ..core.grid.layout import Layout
-from ..core.grid.roles import CONTEXT, DATA
+from ..core.layout import Layout
 from ..core.text import article
 from ..launch.current_job import require_job
 from ..live.mesh import Mesh
@@ -33,6 +32,7 @@ from ..live.setup.proposal import announcing_failure
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.distributed import DistributedConfig
+
 
 AXES = ("pp", "dp_replicate", "fsdp", "tp")
 NAMES_OF_DP = ("fsdp", "dp_replicate")

@@ -15,12 +15,11 @@ import torch.distributed as dist
 from .agreement.consensus import agree, announce_failure
 from .agreement.proposal import Participants, Proposal
 from .default_group import Connections, default_group, store_from_group, world_from_group
-from .launchers.world import World
-from .output.log import report_uncaught_error
+from .log import Startup, report_uncaught_error
 from .own_process import check_own_process
-from .startup import Startup
 from .store.deadline import ARRIVAL, Deadline
 from .torch_internals import timeout_of
+from .world import World
 
 if TYPE_CHECKING:
     from .agreement.admission import Arrival

@@ -18,9 +18,8 @@ import torch
 import torch.distributed as dist
 
 from ..core.errors import LaunchError
-from .device.device import accelerator
-from .launchers.detect import detect
-from .launchers.world import World
+from .detect import detect
+from .device import accelerator
 from .torch_internals import (
     CONNECT_ATTEMPTS,
     bound_device,
@@ -29,6 +28,7 @@ from .torch_internals import (
     set_timeout,
     store_of,
 )
+from .world import World
 
 LAZY = "TORCH_GLOO_LAZY_INIT"  # torch reads it whenever it creates a gloo group
 EAGER_RANKS = 32  # up to here most jobs use most pairs, so gloo connects all of them

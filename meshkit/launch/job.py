@@ -23,27 +23,13 @@ from .agreement.consensus import commit
 from .agreement.proposal import Proposal
 from .current_job import Job, current_job, set_current_job
 from .default_group import create_default_group
-from .device.accelerators import can_share_device
-from .device.device import backend_for, device_uuid, select_backend, select_device
-from .launchers.completed import complete_environment, restore_environment
-from .launchers.detect import (
-    allocation_without_srun,
-    check_arguments,
-    detect_world,
-    use_master_variables,
-)
-from .launchers.table import BY_MPI, job_hosts, job_name
-from .launchers.world import EXPORTED, MAX_WORLD_SIZE, World
-from .output.log import log_job, report_uncaught_error, show_log
+from .detect import allocation_without_srun, check_arguments, detect_world, use_master_variables
+from .device import backend_for, can_share_device, device_uuid, select_backend, select_device
+from .launchers import BY_MPI, job_hosts, job_name
+from .log import Startup, log_job, report_uncaught_error, show_log
 from .own_process import check_own_process
-from .rendezvous.rendezvous import (
-    AdmittedError,
-    announce_init_failure,
-    rendezvous,
-    with_address,
-)
+from .rendezvous.rendezvous import AdmittedError, announce_init_failure, rendezvous, with_address
 from .seeds import Seed, compare_seed, draw_seed, parse_seed, seed_all
-from .startup import Startup
 from .store.client import address
 from .store.deadline import (
     ARRIVAL,
@@ -58,6 +44,7 @@ from .store.deadline import (
 from .store.file_store import check_file
 from .store.keys import LEFT
 from .torch_internals import clear_dtensor_cache, connects_at_creation, forget_groups
+from .world import EXPORTED, MAX_WORLD_SIZE, World, complete_environment, restore_environment
 
 if TYPE_CHECKING:
     from .agreement.claims import Claim, Claimant

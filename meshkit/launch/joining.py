@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.errors import LaunchError
-from .launchers.world import World
+from .world import World
 
 
 class SecondThreadError(LaunchError):

@@ -11,7 +11,7 @@ import torch
 
 from ..core.errors import LaunchError
 from .current_job import Job
-from .device.device import parse_device
+from .device import parse_device
 
 
 def check_same_job(

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import torch
 
+from ..core.call import parse_integer
 from ..core.errors import DisagreementError, SpecError
-from ..core.validate import parse_integer
 from .agreement.broadcast import broadcast_from_rank_0
 from .agreement.proposal import Participants
 from .store.check_in import ProcessIdentity

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..core.aliases import device_mesh_error
-from ..core.arrays import Ints
+from ..core.axes import device_mesh_error
 from ..core.call import Call, drop_none, quotes_call
-from ..core.grid.group_plan import GroupPlan, plan_groups
-from ..core.grid.sizes import STANDARD_AXES, read_sizes
+from ..core.group_plan import GroupPlan, plan_groups
+from ..core.sizes import STANDARD_AXES, read_sizes
+from ..core.text import Ints
 from ..launch.current_job import current_job
-from ..launch.device.device import check_backend
+from ..launch.device import check_backend
 from ..launch.job import identify, join
 from ..launch.store.deadline import Time, parse_timeout
 from ..launch.torch_internals import KEEPS_ORDER
@@ -22,7 +22,7 @@ from .mesh import Mesh
 from .setup.proposal import MeshProposal, announcing_failure, open_groups
 
 if TYPE_CHECKING:
-    from ..core.topology.topology import Topology
+    from ..core.topology import Topology
 
 
 @quotes_call("build_mesh")
@@ -145,7 +145,7 @@ def build_mesh(
         on_one_node = [axis for axis in within or () if axis not in (across or ())]
         policies: dict[str, str] = {}
         if crossing is not None or on_one_node or plan.keys.get(("tp",)):  # the axes that may warn
-            from ..core.topology.crossing_policy import check_policies
+            from ..core.topology import check_policies
 
             policies = check_policies(plan.layout, crossing, within=on_one_node)
         if place is not False:
@@ -171,7 +171,7 @@ def _place(proposal: MeshProposal) -> MeshProposal:
 
     Collective over the world if the nodes must be found.
     """
-    from ..core.topology.crossing import placed
+    from ..core.topology import placed
     from .setup.hosts import find_topology
 
     place, job = proposal.options.place, proposal.job

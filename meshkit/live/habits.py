@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..core.axes import parse_axes
 from ..core.call import Call
 from ..core.errors import SpecError
-from ..core.grid.axis_names import parse_axes
 
 if TYPE_CHECKING:
     from .groups.mesh_groups import MeshGroups

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 import torch
 import torch.distributed as dist
 
-from ..core.arrays import Ints
+from ..core.axes import Names
 from ..core.call import quotes_call
 from ..core.errors import MeshkitError, SpecError
-from ..core.grid.axis_names import Names
-from ..core.grid.group_rank import group_rank
-from ..core.grid.layout import Coordinate, Layout
+from ..core.layout import Coordinate, Layout, group_rank
 from ..core.redistribute.move import merge_sizes
-from ..core.text import format_sizes
-from ..launch.startup import Startup
+from ..core.text import Ints, format_sizes
+from ..launch.log import Startup
 from ..launch.store.deadline import Time
 from ..launch.torch_internals import make_constant, mark_constant
 from .groups.mesh_groups import MeshGroups
@@ -32,8 +30,8 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader, IterableDataset
 
     from ..core.batch import BatchPlan
-    from ..core.grid.position import Position
-    from ..core.report.verification import Verification
+    from ..core.layout import Position
+    from ..core.report import Verification
     from ..core.sequence import Order, SequencePlan
     from .data.batch import RankBatch
     from .data.rng import RandomStreams
@@ -111,7 +109,7 @@ class Mesh:
             >>> mesh.position.coordinate  # for a dataset, or a worker of a DataLoader
             {'dp': 2, 'sp': 1}
         """
-        from ..core.grid.position import Position
+        from ..core.layout import Position
 
         return Position(self.layout, self.rank)
 

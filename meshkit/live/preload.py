@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..launch.spawn.start_method import preload
+from ..launch.spawn import preload
 
 
 def preload_mesh() -> None:
@@ -16,4 +16,4 @@ def preload_mesh() -> None:
         "setup.hosts",
         "setup.view",
     )
-    preload(*[f"{__package__}.{module}" for module in modules], "meshkit.core.topology.crossing")
+    preload(*[f"{__package__}.{module}" for module in modules], "meshkit.core.topology")

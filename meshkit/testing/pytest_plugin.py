@@ -72,7 +72,7 @@ def _read_marker(
 def _run_on_ranks(num_ranks: int, timeout: float, args: tuple[object, ...]) -> None:
     """Run the test, and report the rank that failed first. If a rank skips, the test is skipped."""
     from ..core.errors import MeshkitError, format_error
-    from ..launch.spawn.spawn import spawn
+    from ..launch.spawn import spawn
     from ..live.preload import preload_mesh
 
     preload_mesh()

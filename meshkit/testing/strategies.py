@@ -17,11 +17,11 @@ except ImportError as error:
     text = "the strategies of meshkit.testing need hypothesis: pip install hypothesis"
     raise ImportError(text) from error
 
-from ..core.arrays import Ints
+from ..core.axes import STANDARD, check_names
 from ..core.batch import BatchPlan
 from ..core.errors import SpecError
-from ..core.grid.axis_names import STANDARD, check_names
-from ..core.grid.layout import Layout
+from ..core.layout import Layout
+from ..core.text import Ints
 
 _NAME = r"[A-Za-z][A-Za-z0-9_]{0,6}[A-Za-z0-9]|[A-Za-z]"
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from meshkit.bench.collectives import COLLECTIVES, PreparedCall, Works
+from meshkit.bench.measure import COLLECTIVES, PreparedCall, Works
 
 
 def return_wrong_elements(patch: pytest.MonkeyPatch, op: str, number: int) -> None:

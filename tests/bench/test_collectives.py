@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import meshkit
-from meshkit.bench import collectives
-from meshkit.bench.collectives import COLLECTIVES, checked_call, run_calls, unsupported_reason
-from meshkit.bench.results.collectives import OPERATIONS
+from meshkit.bench import measure as collectives
+from meshkit.bench.measure import COLLECTIVES, checked_call, run_calls, unsupported_reason
+from meshkit.bench.results import OPERATIONS
 
 
 @pytest.mark.parametrize("members", [[0], [1, 3], [0, 2, 4, 6], [5, 40, 7]])

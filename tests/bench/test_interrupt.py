@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from meshkit.bench import interrupt
-from meshkit.bench.interrupt import SAME_SIGNAL, Interruption
+from meshkit.bench import measure as interrupt
+from meshkit.bench.measure import SAME_SIGNAL, Interruption
 
 
 def test_a_signal_sets_the_mark_and_the_handler_comes_back(tmp_path: Path) -> None:

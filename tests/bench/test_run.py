@@ -7,10 +7,9 @@ import itertools
 from collections.abc import Callable
 
 from meshkit import Layout
-from meshkit.bench.results.measurement import Case
-from meshkit.bench.results.targets import parse_targets
-from meshkit.bench.run import CaseProgress
-from meshkit.launch.output.progress import LOG_INTERVAL, Progress
+from meshkit.bench.measure import CaseProgress
+from meshkit.bench.results import Case, parse_targets
+from meshkit.launch.progress import LOG_INTERVAL, Progress
 
 LAYOUT = Layout(dp=2, sp=2)
 (DP,) = parse_targets(LAYOUT, ["dp"])

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from meshkit.bench import stopwatch
-from meshkit.bench.stopwatch import synchronize, time_calls
+from meshkit.bench import measure as stopwatch
+from meshkit.bench.measure import synchronize, time_calls
 
 CPU = torch.device("cpu")
 

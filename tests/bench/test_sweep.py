@@ -16,13 +16,17 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit import SpawnError
-from meshkit.bench.collectives import COLLECTIVES, Works
-from meshkit.bench.results.collectives import OPERATIONS
-from meshkit.bench.results.measurement import Case, Measurement
-from meshkit.bench.results.run import plan_cases
-from meshkit.bench.results.targets import ALONE, CONCURRENT, OVERLAP, parse_targets
-from meshkit.bench.run import Request, run_benchmark
-from meshkit.bench.sweep import Sweep, SweepOptions
+from meshkit.bench.measure import COLLECTIVES, Request, Sweep, SweepOptions, Works, run_benchmark
+from meshkit.bench.results import (
+    ALONE,
+    CONCURRENT,
+    OPERATIONS,
+    OVERLAP,
+    Case,
+    Measurement,
+    parse_targets,
+    plan_cases,
+)
 from tests.bench.faulty_calls import (
     raise_not_supported,
     return_wrong_elements,

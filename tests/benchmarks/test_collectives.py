@@ -15,8 +15,8 @@ import torch.distributed as dist
 import meshkit
 from benchmarks import collectives
 from benchmarks.collectives import check, mean_row, pairs_of
-from meshkit.bench import collectives as bench_collectives
-from meshkit.bench.results.collectives import OPERATIONS
+from meshkit.bench import measure as bench_collectives
+from meshkit.bench.results import OPERATIONS
 
 
 def measure() -> Any:

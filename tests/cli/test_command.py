@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshkit.cli.command import to_ascii
+from meshkit.cli.main import to_ascii
 
 
 def test_characters_that_the_terminal_can_show_are_kept() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshkit.cli import local_ranks
+from meshkit.cli import ranks as local_ranks
 from meshkit.core.errors import LaunchError, RankTimeoutError, SpawnError
 
 
@@ -73,8 +73,8 @@ def test_local_ranks_share_the_cpu_where_there_are_too_few_devices(
     seen: int,
     taken: str | None,
 ) -> None:
-    monkeypatch.setattr("meshkit.launch.device.device.accelerator", lambda: kind)
-    monkeypatch.setattr("meshkit.launch.device.device.visible_devices", lambda _: seen)
+    monkeypatch.setattr("meshkit.launch.device.accelerator", lambda: kind)
+    monkeypatch.setattr("meshkit.launch.device.visible_devices", lambda _: seen)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert local_ranks.choose_shared_device(arguments) == taken

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from meshkit import LaunchError, SpecError
-from meshkit.cli import main
-from meshkit.cli.command import Command, Result
-from meshkit.cli.commands import bench, check
+from meshkit.cli import bench, main
+from meshkit.cli import ranks as check
+from meshkit.cli.main import Command, Result
 from meshkit.core.version import VERSION
 from tests.bench.results.example_runs import CLEAN
 from tests.core.report.example_reports import REPORT
@@ -287,7 +287,7 @@ sys.exit(main())
         "typing",
         "importlib",
         "argparse",
-        "meshkit.cli.commands.bench",
+        "meshkit.cli.bench",
         "numpy",
     ],
 )

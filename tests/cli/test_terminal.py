@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from meshkit.cli import terminal
+from meshkit.cli import main as terminal
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import CoordinateError
-from meshkit.core.validate import (
+from meshkit.core.call import (
     check_coordinate_complete,
     check_index,
     check_integer,

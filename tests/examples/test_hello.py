@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import meshkit
 from examples import hello
-from meshkit.launch.launchers.table import LAUNCHERS
+from meshkit.launch.launchers import LAUNCHERS
 from tests.preloaded_python import run_python
 
 HELLO = Path(hello.__file__)

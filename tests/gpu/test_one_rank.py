@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.bench.stopwatch import time_calls
+from meshkit.bench.measure import time_calls
 from meshkit.launch.torch_internals import bound_device, can_split
 from meshkit.live.move import operations
 

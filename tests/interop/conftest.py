@@ -11,7 +11,7 @@ from multiprocessing.forkserver import _forkserver as server
 
 import pytest
 
-from meshkit.launch.spawn import start_method
+from meshkit.launch import spawn as start_method
 
 
 @pytest.fixture(scope="module", autouse=True)

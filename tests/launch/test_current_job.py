@@ -12,8 +12,8 @@ import meshkit
 from meshkit.launch.agreement.consensus import commit
 from meshkit.launch.agreement.proposal import Proposal
 from meshkit.launch.current_job import Job, current_job, require_job, set_current_job
-from meshkit.launch.launchers.world import World
 from meshkit.launch.store.deadline import ARRIVAL
+from meshkit.launch.world import World
 
 WORLD = World(0, 2, 0, None, None, None, None, None, "hand-written")
 PROPOSAL = Proposal("build_mesh", {"sizes": "dp=2"}, "ranks disagree.")

@@ -15,7 +15,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch import job
 from meshkit.launch.job import device_claim
-from meshkit.launch.launchers.world import World
+from meshkit.launch.world import World
 
 HOST = socket.gethostname()
 

@@ -12,7 +12,7 @@ import pytest
 
 import meshkit
 from benchmarks.agreement import count_store_calls
-from meshkit.launch.startup import Startup, slowest_ranks
+from meshkit.launch.log import Startup, slowest_ranks
 
 PHASES = ["store", "arrival", "default group", "agreement", "groups", "end"]
 

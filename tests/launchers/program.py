@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch.launchers.world import EXPORTED
+from meshkit.launch.world import EXPORTED
 
 
 def main(folder: str, *sizes: str) -> None:

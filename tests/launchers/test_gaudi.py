@@ -94,7 +94,7 @@ def test_a_bridge_without_a_device_uses_the_cpu() -> None:
 
 @pytest.mark.slow
 def test_the_doctor_selects_no_module() -> None:
-    code = "import os; from meshkit.launch.doctor.checkup import checkup\n"
+    code = "import os; from meshkit.cli.doctor import checkup\n"
     code += "findings = {finding.name: finding for finding in checkup()}\n"
     code += "print(findings['devices'].ok, os.environ.get('HLS_MODULE_ID'))"
     output = one_process(code, HLS_MODULE_ID="1", HABANA_VISIBLE_MODULES=MODULES)
@@ -102,7 +102,7 @@ def test_the_doctor_selects_no_module() -> None:
 
 
 def test_spawned_ranks_select_their_own_modules() -> None:
-    code = "import os; from meshkit.launch.spawn.worker import child_environment\n"
+    code = "import os; from meshkit.launch.spawn import child_environment\n"
     code += "print('HLS_MODULE_ID' in child_environment(0, 2, 'file:///x', 29500))"
     assert one_process(code, HLS_MODULE_ID="1") == "False\n"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import meshkit
-from meshkit.launch.launchers.detect import allocation_without_srun
+from meshkit.launch.detect import allocation_without_srun
 from tests.launchers.checks import PYTHON, check_records, clean_environ, run_job
 from tests.launchers.slurm import Slurm, cluster
 

@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from meshkit import Layout, factor_world
-from meshkit.core.grid.axis_names import STANDARD
-from meshkit.core.grid.group_plan import GroupPlan
+from meshkit.core.axes import STANDARD
+from meshkit.core.group_plan import GroupPlan
 from meshkit.testing import axes_of, axis_names, layouts
 from tests.laws.derivations import factorizations, groups_by_strides, law, members
 

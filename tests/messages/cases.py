@@ -25,15 +25,13 @@ from meshkit import (
     split_world,
     stream_seed,
 )
-from meshkit.bench.results.collectives import sweep_sizes
-from meshkit.bench.results.targets import parse_targets
-from meshkit.core.arrays import Ints
+from meshkit.bench.results import parse_targets, sweep_sizes
+from meshkit.core.axes import STANDARD, resolve_axes
 from meshkit.core.batch import resolve_data_axes
 from meshkit.core.call import quotes_call
 from meshkit.core.compare import EqualAxes
-from meshkit.core.cost.machines import MACHINES
-from meshkit.core.cost.step_time import TrainingJob
-from meshkit.core.cost.transformer import ModelShape
+from meshkit.core.cost.memory import ModelShape
+from meshkit.core.cost.step_time import MACHINES, TrainingJob
 from meshkit.core.epoch import Epoch, SampleOrder, parse_count, shuffle_indices
 from meshkit.core.errors import (
     BatchError,
@@ -43,20 +41,16 @@ from meshkit.core.errors import (
     SpecError,
     UnknownAxisError,
 )
-from meshkit.core.grid.axis_names import STANDARD, resolve_axes
-from meshkit.core.grid.group_plan import GroupPlan
-from meshkit.core.grid.pattern import parse_axis_pattern
-from meshkit.core.grid.position import Position
-from meshkit.core.grid.sizes import merge_sizes, view_sizes
-from meshkit.core.recovery.held_state import find_sources
-from meshkit.core.recovery.regroup import Regrouping, regroup
+from meshkit.core.group_plan import GroupPlan
+from meshkit.core.layout import Position, parse_axis_pattern
 from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
+from meshkit.core.regroup import Regrouping, find_sources, regroup
 from meshkit.core.seeds import select_coordinate
 from meshkit.core.sequence import plan_sequence
-from meshkit.core.topology.crossing import link_bytes
-from meshkit.core.topology.crossing_policy import check_policies
-from meshkit.core.topology.hostfile import parse_hostfile
+from meshkit.core.sizes import merge_sizes, view_sizes
+from meshkit.core.text import Ints
+from meshkit.core.topology import check_policies, link_bytes, parse_hostfile
 from meshkit.interop import deepspeed
 from tests.launch.launchers import recorded
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from ..axes import check_axes_exist
+from ..call import parse_integer
 from ..errors import CoordinateError, SpecError
-from ..grid.axis_names import check_axes_exist
 from ..sequence import SequencePlan
 from ..text import count_noun, format_sizes
-from ..validate import parse_integer
 from .pattern import DOTS, UNMARKED, AxisType, Dim, Pattern, Side, expand_dots
 
 Sizes = Mapping[str, int]

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..call import quotes_call
-from ..draw.table import format_items, format_table
 from ..errors import SpecError
-from ..grid.group_plan import GroupPlan
-from ..grid.layout import Layout
-from ..grid.sizes import check_num_planned
+from ..group_plan import GroupPlan
+from ..layout import Layout
 from ..sequence import SequencePlan
-from ..text import format_sizes
+from ..sizes import check_num_planned
+from ..text import format_items, format_sizes, format_table
 from .digits import find_common_axes
 from .move import check_axes, local_shape, make_move, merge_sizes, split_sizes, unmarked_axes
 from .pattern import DOTS, Pattern, drop_axes, parse_pattern

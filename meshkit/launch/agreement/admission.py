@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from ..launchers.world import World
 from ..store import keys
 from ..store.foreign_value import read_value
 from ..store.rank_lease import LeaseHolder
+from ..world import World
 
 if TYPE_CHECKING:
-    from ...core.recovery.held_state import Sources
-    from ...core.recovery.regroup import Regrouping
+    from ...core.regroup import Regrouping, Sources
 
 
 @dataclass(frozen=True)

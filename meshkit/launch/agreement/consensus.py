@@ -41,7 +41,6 @@ from typing import Any, NamedTuple, TypeVar
 import torch.distributed as dist
 
 from ...core.errors import DisagreementError, MeshkitError, RankTimeoutError
-from ..launchers.world import World
 from ..store import keys
 from ..store.check_in import CheckIn, ProcessIdentity
 from ..store.client import hosted_by_rank_0
@@ -58,6 +57,7 @@ from ..store.error_json import error_from_json, error_to_json
 from ..store.file_store import check_file
 from ..store.foreign_value import FAULTS, foreign_value_error, read_value
 from ..torch_internals import CONNECT_ATTEMPTS
+from ..world import World
 from .proposal import Participants, Proposal
 
 Created = TypeVar("Created")

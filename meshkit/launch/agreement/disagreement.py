@@ -13,7 +13,7 @@ def disagreement_error(
     summary: str, check_ins: Mapping[int, CheckIn], missing: Sequence[int]
 ) -> DisagreementError:
     """Return the error of ranks whose requests differ."""
-    from ...core.report.disagreement import describe_disagreement, group_equal_requests
+    from ...core.compare import describe_disagreement, group_equal_requests
 
     requests = {rank: check_in.request for rank, check_in in check_ins.items()}
     processes = {rank: str(check_in.process) for rank, check_in in check_ins.items()}

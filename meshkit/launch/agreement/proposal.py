@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch.distributed as dist
 
 from ...core.errors import MeshkitError
-from ..launchers.world import World
+from ..world import World
 
 if TYPE_CHECKING:
     from ..store.check_in import ProcessIdentity

@@ -8,19 +8,18 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from ...core.errors import RankTimeoutError
-from ...core.grid.layout import Layout
-from ...core.grid.rank_positions import RankPositions
-from ...core.recovery.held_state import Sources, find_sources
-from ...core.recovery.regroup import Regrouping, regroup
+from ...core.layout import Layout
+from ...core.ranks import RankPositions
+from ...core.regroup import Regrouping, Sources, find_sources, regroup
 from ..agreement.admission import Admission, Arrival
 from ..agreement.members import Members, MembershipRound, held_steps
 from ..current_job import Job, Origin
-from ..launchers.world import World
 from ..rendezvous.rendezvous import AdmittedError
 from ..seeds import seed_all
 from ..store import keys
 from ..store.deadline import STORE_GRACE, Deadline, store_call
 from ..store.foreign_value import read_value
+from ..world import World
 from .rejoin import NEWCOMER_LIMIT, rejoin
 
 

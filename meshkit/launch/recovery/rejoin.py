@@ -19,12 +19,12 @@ from ..agreement.consensus import commit
 from ..agreement.proposal import Participants, Proposal
 from ..current_job import Job, Origin, set_current_job
 from ..default_group import create_default_group
-from ..launchers.world import World
-from ..startup import Startup
+from ..log import Startup
 from ..store import keys
 from ..store.deadline import STORE_GRACE, store_call
 from ..store.rank_lease import LeaseHolder
 from ..torch_internals import clear_dtensor_cache, connects_at_creation
+from ..world import World
 
 RECOVERIES = "recoveries"  # the number of recoveries so far, in the counter of a job
 FAILURE = "a rank could not create the default process group of the ranks that live."

@@ -13,8 +13,8 @@ from types import ModuleType
 import torch.distributed as dist
 
 from ...core.errors import LaunchError, RankTimeoutError
-from ..launchers.world import World
 from ..store.deadline import Deadline
+from ..world import World
 
 MESSAGE_BYTES = 512  # a host name has 253 at most
 SOURCE = "broadcast by mpi4py"

@@ -12,8 +12,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from ..launchers.world import World
 from ..store.rank_lease import process_stat
+from ..world import World
 
 SOURCE = "one node: a file named after the launcher's process"
 MAX_ANCESTORS = 64

@@ -20,12 +20,12 @@ from urllib.parse import urlparse
 import torch.distributed as dist
 
 from ...core.errors import LaunchError, RankTimeoutError
-from ..launchers.world import World
 from ..store.client import address, hosted_by_agent, is_served
 from ..store.deadline import Deadline, DeadlineExceededError, run_with_deadline
 from ..store.file_store import LOOK, open_file, reserve_room
 from ..store.keys import ATTEMPT
 from ..store.torchrun_attempt import store_of_attempt
+from ..world import World
 
 CONNECT_GRACE = 1.0  # seconds beyond the deadline for a client that is connecting
 PROBE_INTERVAL = 0.2  # seconds between two attempts to reach a host that does not answer yet

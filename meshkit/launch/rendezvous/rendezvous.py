@@ -13,8 +13,7 @@ import torch.distributed as dist
 from ...core.errors import MeshkitError, RankTimeoutError
 from ..agreement.consensus import agree, announce_failure
 from ..agreement.proposal import Participants, Proposal
-from ..launchers.table import BY_MPI
-from ..launchers.world import World
+from ..launchers import BY_MPI
 from ..store import keys
 from ..store.client import address, store_lost_error
 from ..store.deadline import (
@@ -34,6 +33,7 @@ from ..store.rank_lease import (
     is_past,
 )
 from ..store.torchrun_attempt import COUNT
+from ..world import World
 from .open_store import PROBE_INTERVAL, open_store
 
 # The store of a failed call of this process, until it joins. Rank 0 may host it, and a rank that is

@@ -6,8 +6,8 @@ import os
 from urllib.parse import urlparse
 
 from ...core.errors import RankTimeoutError
-from ..launchers.table import BY_TORCHRUN
-from ..launchers.world import World
+from ..launchers import BY_TORCHRUN
+from ..world import World
 from .file_store import file_error
 
 SERVED = "store"  # the scheme of a store of its own: python -m meshkit store

@@ -24,7 +24,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from ...core.errors import MeshkitError, SpecError
-from ..launchers.world import World
+from ..world import World
 from .client import store_lost_error
 from .file_store import check_file
 

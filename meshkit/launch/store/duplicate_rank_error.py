@@ -8,7 +8,7 @@ from contextlib import suppress
 import torch.distributed as dist
 
 from ...core.errors import LaunchError
-from ..launchers.world import World
+from ..world import World
 from . import keys
 from .check_in import ProcessIdentity
 from .deadline import Deadline

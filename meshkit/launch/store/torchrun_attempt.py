@@ -19,7 +19,7 @@ from pathlib import PurePath
 import torch.distributed as dist
 
 from ...core.errors import LaunchError
-from ..launchers.world import World
+from ..world import World
 from . import keys
 from .check_in import ProcessIdentity
 from .foreign_value import read_number, read_value

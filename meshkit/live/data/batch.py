@@ -13,6 +13,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import IterableDataset
 
+from ...core.axes import (
+    Names,
+    axes_with_unknown,
+    gradient_axes,
+    resolve_axes,
+    unknown_axes,
+    unknown_role_error,
+)
 from ...core.batch import (
     BatchPlan,
     MicroBatch,
@@ -24,9 +32,7 @@ from ...core.batch import (
 from ...core.call import Call, Verbatim
 from ...core.epoch import SampleOrder
 from ...core.errors import BatchError, SpecError
-from ...core.grid.axis_names import Names, resolve_axes
-from ...core.grid.group_rank import group_rank
-from ...core.grid.roles import axes_with_unknown, gradient_axes, unknown_axes, unknown_role_error
+from ...core.layout import group_rank
 from ...core.sequence import Order, plan_sequence, sequence_axes
 from ...core.text import article, count_noun, format_sizes
 from ..groups.mesh_groups import MeshGroups

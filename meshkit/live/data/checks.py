@@ -20,7 +20,7 @@ from ...core.compare import (
     heads_conflict,
     parameter_conflict,
 )
-from ...core.grid.layout import Layout
+from ...core.layout import Layout
 from ...core.text import article, format_sizes
 from ..groups.all_gather import gather_bytes
 from ..groups.mesh_groups import MeshGroups

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...core.call import quotes_call
 from ...core.errors import MeshkitError, SpecError
-from ...core.grid.layout import Layout
+from ...core.layout import Layout
 from ...core.seeds import compute_seed, select_coordinate
 from ...core.text import article, format_sizes
 from ...launch.current_job import current_job

@@ -19,19 +19,10 @@ from torch.utils.data import (
 )
 
 from ...core.batch import BatchPlan, MicroBatch
-from ...core.call import quotes_call
-from ...core.epoch import (
-    VERSION,
-    Epoch,
-    SampleOrder,
-    State,
-    parse_count,
-    read_position,
-    read_state,
-)
+from ...core.call import parse_integer, quotes_call
+from ...core.epoch import VERSION, Epoch, SampleOrder, State, parse_count, read_position, read_state
 from ...core.errors import BatchError
 from ...core.text import article
-from ...core.validate import parse_integer
 from ...launch.torch_internals import iterate_unsplit
 
 Sample = TypeVar("Sample")

@@ -11,11 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...core.call import quotes_call
+from ...core.call import parse_integer, quotes_call
 from ...core.errors import MeshkitError, SpecError
 from ...core.sequence import SequencePlan
 from ...core.text import count_noun
-from ...core.validate import parse_integer
 from ..groups.all_gather import all_gather
 
 

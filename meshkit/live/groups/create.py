@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import torch.distributed as dist
 
-from ...core.arrays import Ints
+from ...core.axes import check_axes_exist, parse_axes
 from ...core.errors import MeshkitError, SpecError
-from ...core.grid.axis_names import check_axes_exist, parse_axes
-from ...core.grid.group_plan import Axes, GroupPlan, missing_group_error
-from ...core.grid.sizes import STANDARD_AXES
+from ...core.group_plan import Axes, GroupPlan, missing_group_error
+from ...core.sizes import STANDARD_AXES
+from ...core.text import Ints
 from ...launch.current_job import Job
 from ...launch.store.deadline import Time, format_timeout, parse_timeout
 from ...launch.torch_internals import (
@@ -35,7 +35,7 @@ from .destroy import destroy_groups
 from .mesh_groups import GroupKey, GroupRegistry, Groups
 
 if TYPE_CHECKING:
-    from ...core.topology.topology import Topology
+    from ...core.topology import Topology
 
 
 class GroupTimeouts(NamedTuple):

@@ -14,13 +14,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ...core.arrays import Ints
+from ...core.axes import Names
 from ...core.errors import SpecError
-from ...core.grid.axis_names import Names
-from ...core.grid.group_plan import Axes
-from ...core.grid.layout import Layout
-from ...core.grid.pattern import parse_axis_pattern
-from ...core.grid.strides import Strides
+from ...core.group_plan import Axes
+from ...core.layout import Layout, parse_axis_pattern
+from ...core.ranks import Strides
+from ...core.text import Ints
 from ...launch.torch_internals import can_slice, slice_device_mesh
 from .mesh_groups import MeshGroups
 

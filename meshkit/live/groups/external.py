@@ -7,10 +7,10 @@ from functools import partial
 
 import torch.distributed as dist
 
+from ...core.axes import check_axes_exist, parse_axes
 from ...core.errors import SpecError
-from ...core.grid.axis_names import check_axes_exist, parse_axes
-from ...core.grid.layout import Layout
-from ...core.grid.strides import Strides
+from ...core.layout import Layout
+from ...core.ranks import Strides
 from ...launch.current_job import Job
 from ...launch.store.deadline import store_call
 from .device_mesh import check_members

@@ -21,21 +21,22 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch.distributed as dist
 
-from ...core.call import Call, quotes_call
-from ...core.errors import MeshkitError, SpecError
-from ...core.grid.axis_names import Names, check_axes_exist, parse_axes
-from ...core.grid.group_plan import Axes, GroupPlan, missing_group_error
-from ...core.grid.group_rank import check_member
-from ...core.grid.layout import Layout
-from ...core.grid.roles import (
+from ...core.axes import (
+    Names,
     axes_with_unknown,
+    check_axes_exist,
     gradient_axes,
+    parse_axes,
     unknown_axes,
     unknown_role_error,
 )
-from ...core.grid.strides import Strides
+from ...core.call import Call, quotes_call
+from ...core.errors import MeshkitError, SpecError
+from ...core.group_plan import Axes, GroupPlan, missing_group_error
+from ...core.layout import Layout, check_member
+from ...core.ranks import Strides
+from ...launch.log import Startup
 from ...launch.own_process import check_own_process
-from ...launch.startup import Startup
 
 GroupKey = tuple[Strides, str, timedelta]  # members in order, backend, timeout
 Provenance = Literal["external", "created", "default"]

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 
 from ...core.call import format_value
-from ...core.draw.table import format_rows
-from ...core.text import count_noun
+from ...core.text import count_noun, format_rows
 from ...launch.torch_internals import timeout_of
 from .mesh_groups import GroupKey, GroupRegistry, MeshGroups
 

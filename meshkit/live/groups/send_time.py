@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from ...core.grid.group_plan import GroupPlan
-from ...launch.output.log import log_line
+from ...core.group_plan import GroupPlan
+from ...launch.log import log_line
 from ...launch.store.deadline import format_timeout
 from ...launch.torch_internals import connects_at_creation, timeout_of
 from .mesh_groups import Groups

@@ -16,8 +16,7 @@ from functools import partial
 import torch.distributed as dist
 
 from ...core.errors import CALL, CollectiveError, RankTimeoutError
-from ...core.life import Life
-from ...core.report.hang_error import REBUILD_ADVICE
+from ...core.hang import REBUILD_ADVICE, Life
 from ...core.text import format_ranks
 from ...launch.agreement.consensus import next_round
 from ...launch.agreement.missing_ranks import MAX_NAMES, missing_ranks_error

@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 from ...core.call import Call, Verbatim, drop_none
 from ...core.errors import CollectiveError, MeshkitError
-from ...core.report.hang_error import RankStatus
+from ...core.hang import RankStatus
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline, store_call
 from ...launch.torch_internals import connects_at_creation, set_timeout, timeout_of
 from ..groups.destroy import abort_groups

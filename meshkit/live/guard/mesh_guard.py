@@ -8,8 +8,8 @@ from functools import partial
 
 import torch
 
-from ...core.grid.axis_names import Names
-from ...core.report.verification import Verification
+from ...core.axes import Names
+from ...core.report import Verification
 from ...launch.agreement.proposal import Participants
 from ...launch.current_job import Job
 from ...launch.store.deadline import Time, parse_timeout

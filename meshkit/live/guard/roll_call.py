@@ -30,10 +30,9 @@ from typing import Any
 import torch.distributed as dist
 
 from ...core.errors import CollectiveError, MeshkitError
-from ...core.grid.group_plan import Axes
-from ...core.grid.layout import Layout
-from ...core.life import Life
-from ...core.report.hang_error import RankStatus, Silence, hang_error
+from ...core.group_plan import Axes
+from ...core.hang import Life, RankStatus, Silence, hang_error
+from ...core.layout import Layout
 from ...launch.current_job import Job
 from ...launch.store.client import hosted_by_rank_0, store_lost_error
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline

@@ -19,8 +19,8 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from ...core.grid.group_plan import Axes
-from ...core.report.hang_error import RankStatus
+from ...core.group_plan import Axes
+from ...core.hang import RankStatus
 from ...launch.torch_internals import collective_count
 from .current import CurrentCollective
 

@@ -10,12 +10,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ...core.arrays import Seconds
 from ...core.errors import MeshkitError
-from ...core.grid.group_plan import Axes
-from ...core.grid.layout import Layout
-from ...core.report.verification import Verification, summarize_timings
-from ...core.text import format_ranks
+from ...core.group_plan import Axes
+from ...core.layout import Layout
+from ...core.report import Verification, summarize_timings
+from ...core.text import Seconds, format_ranks
 from ..groups.all_gather import all_gather
 
 REPEATS = 5

@@ -18,8 +18,8 @@ from torch.autograd import forward_ad
 
 from ...core.call import quotes_call
 from ...core.errors import SpecError
-from ...core.grid.group_plan import missing_group_error
-from ...core.grid.layout import Layout
+from ...core.group_plan import missing_group_error
+from ...core.layout import Layout
 from ...core.redistribute.digits import CommonAxes, find_common_axes
 from ...core.redistribute.move import (
     Move,
@@ -41,15 +41,7 @@ from ...core.text import format_sizes
 from ...launch.torch_internals import make_constant, mark_constant
 from ..groups.mesh_groups import MeshGroups
 from .checked import Check
-from .operations import (
-    Axes,
-    Program,
-    Sizes,
-    Unknowns,
-    check_tensor,
-    has_dual_level,
-    make_program,
-)
+from .operations import Axes, Program, Sizes, Unknowns, check_tensor, has_dual_level, make_program
 from .ring import Ring, make_ring, shift_tensor
 
 MAX_KEPT = 1000  # redistributions of a mesh, and shapes of a redistribution

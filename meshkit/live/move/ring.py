@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...core.axes import parse_axis
+from ...core.call import check_integer, parse_integer
 from ...core.errors import SpecError
-from ...core.grid.axis_names import parse_axis
 from ...core.text import count_noun
-from ...core.validate import check_integer, parse_integer
 from ..groups.mesh_groups import MeshGroups
 from ..guard.current import in_collective
 from .operations import check_tensor

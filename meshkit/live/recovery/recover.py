@@ -23,11 +23,10 @@ import torch.distributed as dist
 
 from ...core.call import Call
 from ...core.errors import CollectiveError, MeshkitError, RankTimeoutError
-from ...core.grid.group_plan import GroupPlan
-from ...core.grid.layout import Layout
-from ...core.grid.sizes import STANDARD_AXES
-from ...core.recovery.held_state import find_sources
-from ...core.recovery.regroup import Regrouping, regroup
+from ...core.group_plan import GroupPlan
+from ...core.layout import Layout
+from ...core.regroup import Regrouping, find_sources, regroup
+from ...core.sizes import STANDARD_AXES
 from ...core.text import count_noun, format_ranks
 from ...launch.agreement.admission import Admission, read_admission
 from ...launch.agreement.members import Members, MembershipRound, held_steps, own_request

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...core.call import quotes_call
-from ...core.grid.layout import Layout
-from ...core.recovery.held_state import Sources
-from ...core.recovery.regroup import Move, Regrouping
+from ...core.layout import Layout
+from ...core.regroup import Move, Regrouping, Sources
 from ...core.text import format_ranks, plural
 from ..groups.mesh_groups import MeshGroups
 from .restore import Restoration, restore_state

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from ...core.call import parse_integer
 from ...core.errors import MeshkitError, SpecError
-from ...core.validate import parse_integer
 from ...launch.current_job import Job
 from ...launch.store.deadline import Time, parse_timeout
 from ..groups.mesh_groups import MeshGroups

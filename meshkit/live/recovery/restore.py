@@ -17,9 +17,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...core.errors import MeshkitError, SpecError
-from ...core.grid.layout import Layout
-from ...core.recovery.held_state import Sources
-from ...core.recovery.regroup import Regrouping
+from ...core.layout import Layout
+from ...core.regroup import Regrouping, Sources
 from ...core.text import article, count_noun, format_ranks, format_sizes
 from ...launch.current_job import require_job
 from ...launch.torch_internals import default_timeout, timeout_of

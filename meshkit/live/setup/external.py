@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from torch.distributed.device_mesh import DeviceMesh
 
+from ...core.axes import check_names
 from ...core.call import Call, Verbatim
 from ...core.errors import SpecError
-from ...core.grid.axis_names import check_names
-from ...core.grid.group_plan import GroupPlan, check_in_world
-from ...core.grid.layout import Layout
+from ...core.group_plan import GroupPlan, check_in_world
+from ...core.layout import Layout
 from ...core.text import article
 from ...launch.current_job import Job, require_job
 from ..groups.create import GroupOptions, GroupTimeouts, check_orders

@@ -16,18 +16,17 @@ import torch.distributed as dist
 
 from ...core.call import Call, caller_level
 from ...core.errors import SpecError
-from ...core.grid.layout import Layout
-from ...core.topology.crossing_policy import CrossingVerdict, check_crossings
-from ...core.topology.topology import Topology
+from ...core.layout import Layout
+from ...core.topology import CrossingVerdict, Topology, check_crossings
 from ...launch.agreement.broadcast import broadcast_from_rank_0
 from ...launch.agreement.proposal import Participants, Proposal
 from ...launch.current_job import Job
-from ...launch.launchers.world import World
 from ...launch.store.check_in import read_hosts
 from ...launch.store.deadline import STORE_GRACE, Deadline, store_call
 from ...launch.store.error_json import error_from_json, error_to_json
 from ...launch.store.foreign_value import read_value, reading
 from ...launch.store.keys import ROUND
+from ...launch.world import World
 from ..groups.create import GroupOptions
 
 

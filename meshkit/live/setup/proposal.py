@@ -17,34 +17,26 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import torch
 import torch.distributed as dist
 
-from ...core.arrays import Ints
 from ...core.call import Call, format_value
 from ...core.errors import MeshkitError, SpecError
-from ...core.grid.group_plan import GroupPlan
-from ...core.grid.layout import Layout
-from ...core.text import format_sizes
+from ...core.group_plan import GroupPlan
+from ...core.layout import Layout
+from ...core.text import Ints, format_sizes
 from ...core.version import VERSION
 from ...launch.agreement.consensus import commit
 from ...launch.agreement.proposal import Proposal
 from ...launch.current_job import Job, current_job
-from ...launch.launchers.world import World
-from ...launch.output.log import log_line
+from ...launch.log import Startup, is_logged, log_line, log_slowest_ranks
 from ...launch.rendezvous.rendezvous import announce_init_failure
-from ...launch.startup import Startup, is_logged, log_slowest_ranks
 from ...launch.store.deadline import Deadline, format_timeout
 from ...launch.torch_internals import connects_at_creation
-from ..groups.create import (
-    FoundGroups,
-    GroupOptions,
-    complete_count,
-    create_groups,
-    find_groups,
-)
+from ...launch.world import World
+from ..groups.create import FoundGroups, GroupOptions, complete_count, create_groups, find_groups
 from ..groups.destroy import destroy_groups
 from ..groups.mesh_groups import NO_GROUPS, GroupRegistry, Groups, MeshGroups
 
 if TYPE_CHECKING:
-    from ...core.topology.topology import Topology
+    from ...core.topology import Topology
 
 CONFLICT = "ranks disagree about the mesh; no process group was created."
 FAILURE = "a rank could not create its groups of the mesh; all are closed again."
@@ -209,7 +201,7 @@ def announcing_failure(world: World, call: Call) -> Iterator[None]:
         yield
     except MeshkitError as error:
         if isinstance(error, SpecError) and error.num_ranks is not None:
-            from ...launch.launchers.program import propose_command
+            from ...launch.detect import propose_command
 
             propose_command(error, world, error.num_ranks)
         announce_failure(world, error.quote(call))

@@ -7,9 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ...core.call import Call
-from ...core.grid.foreign_names import check_view_names
-from ...core.grid.group_plan import Axes, GroupPlan, plan_view
-from ...core.grid.sizes import merge_sizes
+from ...core.group_plan import Axes, GroupPlan, plan_view
+from ...core.sizes import check_view_names, merge_sizes
 from ...launch.current_job import Job
 from ...launch.store.deadline import Time, parse_timeout
 from ..groups.create import GroupOptions, GroupTimeouts, check_orders

@@ -7,9 +7,16 @@ from dataclasses import replace
 import numpy as np
 
 from meshkit import Layout
-from meshkit.bench.results.measurement import Case, Measurement, summarize
-from meshkit.bench.results.run import BenchmarkRun
-from meshkit.bench.results.targets import ALONE, CONCURRENT, OVERLAP, parse_targets
+from meshkit.bench.results import (
+    ALONE,
+    CONCURRENT,
+    OVERLAP,
+    BenchmarkRun,
+    Case,
+    Measurement,
+    parse_targets,
+    summarize,
+)
 
 LAYOUT = Layout(dp=2, sp=2)
 DP, SP, BOTH = parse_targets(LAYOUT, ["dp", "sp", "dp+sp"])

@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit.bench.results.collectives import (
-    OPERATIONS,
-    busbw_factor,
-    divisible_size,
-    sweep_sizes,
-)
+from meshkit.bench.results import OPERATIONS, busbw_factor, divisible_size, sweep_sizes
 
 quick = settings(deadline=None, max_examples=60, database=None)
 RANKS = (1, 2, 3, 4, 5, 8, 64)

@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit.bench.results.fit import fit_line, fit_measurements
-from meshkit.bench.results.measurement import Case, Measurement
-from meshkit.bench.results.targets import ALONE, OVERLAP, Target
+from meshkit.bench.results import (
+    ALONE,
+    OVERLAP,
+    Case,
+    Measurement,
+    Target,
+    fit_line,
+    fit_measurements,
+)
 
 quick = settings(deadline=None, max_examples=60, database=None)
 seconds = st.floats(1e-6, 10.0)

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshkit.bench.results.json_format import run_to_json
-from meshkit.bench.results.measurement import Case, Measurement
+from meshkit.bench.results import Case, Measurement, run_to_json
 from tests.bench.results.example_runs import BOTH, CLEAN, EMPTY, REPORT
 
 

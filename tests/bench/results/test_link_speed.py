@@ -10,13 +10,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout, factor_world
-from meshkit.bench.results.link_speed import INSIDE, RING, link_speeds, locality
-from meshkit.bench.results.measurement import Case, Measurement
-from meshkit.bench.results.run import BenchmarkRun
-from meshkit.bench.results.targets import ALONE, CONCURRENT, parse_targets
-from meshkit.core.cost.machines import MACHINES, Machine
+from meshkit.bench.results import (
+    ALONE,
+    CONCURRENT,
+    INSIDE,
+    RING,
+    BenchmarkRun,
+    Case,
+    Measurement,
+    link_speeds,
+    locality,
+    parse_targets,
+)
 from meshkit.core.cost.memory import ParallelConfig
-from meshkit.core.cost.step_time import AXES, TrainingJob, group_locality, traffic_of, transfer_time
+from meshkit.core.cost.step_time import (
+    AXES,
+    MACHINES,
+    Machine,
+    TrainingJob,
+    group_locality,
+    traffic_of,
+    transfer_time,
+)
 from tests.bench.results.example_runs import EMPTY, REPORT
 
 quick = settings(deadline=None, max_examples=40, database=None)

@@ -10,14 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout
-from meshkit.bench.results.measurement import Case, Measurement, group_sizes, summarize
-from meshkit.bench.results.targets import (
+from meshkit.bench.results import (
     ALONE,
     CONCURRENT,
     OVERLAP,
+    Case,
+    Measurement,
     Target,
     default_targets,
+    group_sizes,
     parse_targets,
+    summarize,
 )
 from meshkit.testing import layouts
 

@@ -7,15 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout
-from meshkit.bench.results.measurement import Case
-from meshkit.bench.results.run import (
+from meshkit.bench.results import (
+    Case,
+    default_targets,
     modes,
     num_barriers,
+    parse_targets,
     plan_cases,
     slowdowns,
     total_passes,
 )
-from meshkit.bench.results.targets import default_targets, parse_targets
 from meshkit.testing import layouts
 from tests.bench.results.example_runs import BOTH, CLEAN, DP, EMPTY, FOUND, LAYOUT, REPORT, SP
 

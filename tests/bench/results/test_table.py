@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshkit.bench.results.table import results_table
+from meshkit.bench.results import results_table
 from tests.bench.results.example_runs import CLEAN, EMPTY, FOUND, REPORT
 
 TABLE = """\

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout, SpecError, UnknownAxisError
-from meshkit.bench.results.targets import (
+from meshkit.bench.results import (
     ALONE,
     CONCURRENT,
     OVERLAP,

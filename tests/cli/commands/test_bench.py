@@ -16,15 +16,14 @@ from pathlib import Path
 import pytest
 
 from meshkit import SpawnError
-from meshkit.bench.results.collectives import OPERATIONS
-from meshkit.bench.results.run import BenchmarkRun
-from meshkit.bench.run import Request
-from meshkit.cli.commands import bench
-from meshkit.cli.commands.bench import measure_on_shared_device
+from meshkit.bench.measure import Request
+from meshkit.bench.results import OPERATIONS, BenchmarkRun
+from meshkit.cli import bench
+from meshkit.cli.bench import measure_on_shared_device
 from meshkit.cli.main import main, parse_command
-from meshkit.core.grid.layout import Layout
-from meshkit.launch.launchers.detect import detect
-from meshkit.launch.launchers.table import LAUNCHERS
+from meshkit.core.layout import Layout
+from meshkit.launch.detect import detect
+from meshkit.launch.launchers import LAUNCHERS
 from tests.bench.faulty_calls import return_wrong_elements
 from tests.bench.results.example_runs import CLEAN, EMPTY, REPORT
 from tests.cli.processes import ended
@@ -229,7 +228,7 @@ def test_ctrl_c_while_ranks_are_started(
             signal.raise_signal(signal.SIGINT)
         raise raised
 
-    monkeypatch.setattr("meshkit.launch.spawn.spawn.start_ranks", spawn)
+    monkeypatch.setattr("meshkit.launch.spawn.start_ranks", spawn)
     args = parse_command("bench", ["dp=2", "-n", "2"])
     with pytest.raises(kind) as caught:
         args.command.run(args)
@@ -272,7 +271,7 @@ def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
         error.__cause__ = error.errors[1]
         raise error
 
-    monkeypatch.setattr("meshkit.launch.spawn.spawn.start_ranks", spawn)
+    monkeypatch.setattr("meshkit.launch.spawn.start_ranks", spawn)
     typed = ["dp=2", "-n", "2", "--ops", "broadcast", "--sizes", "1K:4M:4096"]
     args = parse_command("bench", [*typed, "--timeout", "2", "--device", "cpu"])
     with pytest.raises(SpawnError) as error:

@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 import meshkit
-from meshkit.cli.commands import check
-from meshkit.cli.commands.check import check_mesh
+from meshkit.cli import ranks as check
 from meshkit.cli.main import main
-from meshkit.core.report.verification import CheckReport
-from meshkit.launch.launchers.detect import detect
-from meshkit.launch.launchers.table import LAUNCHERS
+from meshkit.cli.ranks import check_mesh
+from meshkit.core.report import CheckReport
+from meshkit.launch.detect import detect
+from meshkit.launch.launchers import LAUNCHERS
 from meshkit.live.guard import verify as verify_module
 from tests.cli.processes import ended
 from tests.core.report.example_reports import REPORT

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from meshkit.cli.commands import doctor
+from meshkit.cli import doctor
+from meshkit.cli.doctor import Finding
 from meshkit.cli.main import main
-from meshkit.launch.doctor.finding import Finding
-from meshkit.launch.launchers.table import LAUNCHERS
+from meshkit.launch.launchers import LAUNCHERS
 from tests.preloaded_python import MESHKIT, run_python
 
 ROOT = Path(__file__).parents[3]

@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.cli.commands import hello
-from meshkit.cli.commands.hello import Greeting
+from meshkit.cli import ranks as hello
 from meshkit.cli.main import main
-from meshkit.launch.launchers.table import LAUNCHERS
+from meshkit.cli.ranks import Greeting
+from meshkit.launch.launchers import LAUNCHERS
 from tests.preloaded_python import MESHKIT, run_python
 
 ROOT = Path(__file__).parents[3]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from meshkit import factor_world
-from meshkit.bench.results.json_format import run_to_json
+from meshkit.bench.results import run_to_json
 from meshkit.cli import main
-from meshkit.core.cost.machines import MACHINES
+from meshkit.core.cost.step_time import MACHINES
 from tests.bench.results.example_runs import CLEAN, EMPTY, REPORT
 from tests.core.cost.test_search_report import LLAMA_8B, LLAMA_405B
 

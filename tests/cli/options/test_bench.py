@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from meshkit.bench.results.collectives import OPERATIONS
-from meshkit.cli.options.bench import (
+from meshkit.bench.results import OPERATIONS
+from meshkit.cli.bench import (
     SIZES,
     check_max_alone,
     format_size,

@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError
 
 import pytest
 
-from meshkit.cli.options.numbers import read_counts, read_gigabytes, read_integer, read_seconds
+from meshkit.cli.options import read_counts, read_gigabytes, read_integer, read_seconds
 
 
 @pytest.mark.parametrize("text", ["x", "", "0", "-1", "nan", "inf", "1e10", "0.0005"])

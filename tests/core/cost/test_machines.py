@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from meshkit import SpecError
-from meshkit.core.cost.machines import MACHINES, Machine
+from meshkit.core.cost.step_time import MACHINES, Machine
 
 
 @pytest.mark.parametrize("name", MACHINES)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from meshkit.core.cost.memory import (
     SHARDS,
+    ModelShape,
     ParallelConfig,
     bytes_per_rank,
     stage_layers,
     stage_weights,
 )
-from meshkit.core.cost.transformer import ModelShape
 
 law = settings(deadline=None, max_examples=80, database=None)
 

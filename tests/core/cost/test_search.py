@@ -13,11 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import BatchPlan, factor_world
-from meshkit.core.cost.machines import MACHINES
-from meshkit.core.cost.memory import SHARDS, ParallelConfig, bytes_per_rank
+from meshkit.core.cost.memory import SHARDS, ModelShape, ParallelConfig, bytes_per_rank
 from meshkit.core.cost.search import search, world_factorizations
-from meshkit.core.cost.step_time import AXES, TrainingJob, group_locality, step_terms
-from meshkit.core.cost.transformer import ModelShape
+from meshkit.core.cost.step_time import AXES, MACHINES, TrainingJob, group_locality, step_terms
 
 TOO_LARGE = "no configuration fits into"
 

@@ -8,11 +8,9 @@ import pytest
 import torch
 
 import meshkit
-from meshkit.core.cost.machines import MACHINES
-from meshkit.core.cost.search import RankedLayout, search
-from meshkit.core.cost.search_report import format_search, format_snippet
-from meshkit.core.cost.step_time import TrainingJob
-from meshkit.core.cost.transformer import ModelShape
+from meshkit.core.cost.memory import ModelShape
+from meshkit.core.cost.search import RankedLayout, format_search, format_snippet, search
+from meshkit.core.cost.step_time import MACHINES, TrainingJob
 
 LLAMA_8B = {
     "hidden_size": 4096,

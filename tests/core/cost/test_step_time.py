@@ -12,13 +12,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout
-from meshkit.core.cost.machines import MACHINES
-from meshkit.core.cost.memory import ParallelConfig
-from meshkit.core.cost.step_time import AXES, TrainingJob, group_locality, step_terms, traffic_of
-from meshkit.core.cost.transformer import ModelShape
-from meshkit.core.topology.crossing import crossings
-from meshkit.core.topology.topology import Topology
-from meshkit.core.validate import divisors
+from meshkit.core.call import divisors
+from meshkit.core.cost.memory import ModelShape, ParallelConfig
+from meshkit.core.cost.step_time import (
+    AXES,
+    MACHINES,
+    TrainingJob,
+    group_locality,
+    step_terms,
+    traffic_of,
+)
+from meshkit.core.topology import Topology, crossings
 
 law = settings(deadline=None, max_examples=60, database=None)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit.core.cost.transformer import ModelShape
+from meshkit.core.cost.memory import ModelShape
 
 law = settings(deadline=None, max_examples=60, database=None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshkit.core.draw.grid_text import draw_positions
+from meshkit.core.draw import draw_positions
 
 
 def draw_grid(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit import Layout
-from meshkit.core.draw.node_boxes import draw_node_boxes
+from meshkit.core.draw import draw_node_boxes
 from meshkit.testing import layouts
 
 TWIN = str.maketrans("┌─┐│└┘", "+-+|++")

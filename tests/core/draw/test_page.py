@@ -11,7 +11,7 @@ from hypothesis import given
 
 from meshkit import Layout, SpecError
 from meshkit.core.axes import AXES, axis_colors
-from meshkit.core.draw.page import MAX_RANKS, draw_page, notebook_html
+from meshkit.core.page import MAX_RANKS, draw_page, notebook_html
 from meshkit.testing import layouts
 
 CELL = re.compile(r'<td data-p="(\d+)">(\d+)</td>')

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshkit.core.draw.table import format_items, format_table
-from meshkit.core.text import summarize
+from meshkit.core.text import format_items, format_table, summarize
 
 HEADER = ["axis", "size", "first group", "crosses"]
 ROWS = [["dp", "4", "0, 2, 4, 6", "yes"], ["sequence", "-", "0, 1", "no"]]

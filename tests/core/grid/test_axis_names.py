@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from meshkit import Layout, SpecError, UnknownAxisError
-from meshkit.core.grid.axis_names import (
+from meshkit.core.axes import (
     MAX_AXES,
     RESERVED,
     STANDARD,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout, SpecError, factor_world, split_world
-from meshkit.core.grid.sizes import merge_sizes
+from meshkit.core.sizes import merge_sizes
 from meshkit.testing import sizes
 
 

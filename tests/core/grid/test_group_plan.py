@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from meshkit import Layout
-from meshkit.core.grid.group_plan import GroupPlan
+from meshkit.core.group_plan import GroupPlan
 
 PLAN = GroupPlan.of(Layout(pp=2, dp=4, sp=2, tp=1))
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit import CoordinateError, Layout, UnknownAxisError
-from meshkit.core.grid.group_rank import check_member, group_rank
+from meshkit.core.layout import check_member, group_rank
 from meshkit.testing import axes_of, layouts, ranks
 
 

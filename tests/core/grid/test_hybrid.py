@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout, SpecError, Topology, factor_world
-from meshkit.core.grid.axis_names import STANDARD
-from meshkit.core.topology.crossing import crossings
+from meshkit.core.axes import STANDARD
+from meshkit.core.topology import crossings
 
 law = settings(deadline=None, max_examples=60, database=None)
 

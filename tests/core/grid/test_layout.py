@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from meshkit import CoordinateError, Layout, SpecError, UnknownAxisError
-from meshkit.core.grid.position import Position
+from meshkit.core.layout import Position
 
 HUGE = Layout(pp=16, dp=2**30, tp=64)  # 2**40 ranks
 SHUFFLED = Layout(dp=2, sp=2, ranks=[7, 0, 3, 5])

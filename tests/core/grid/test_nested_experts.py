@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit import Layout, SpecError, factor_world
-from meshkit.core.grid.nested_experts import divide_data_axis
+from meshkit.core.sizes import divide_data_axis
 
 small = st.integers(1, 3)
 

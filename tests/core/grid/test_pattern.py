@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from meshkit import Layout, SpecError
-from meshkit.core.grid.pattern import parse_axis_pattern
+from meshkit.core.layout import parse_axis_pattern
 
 AXES = ("dp", "sp", "tp")
 LAYOUT = Layout(dp=2, sp=3, tp=2)

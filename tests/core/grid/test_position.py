@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from meshkit import CoordinateError, Layout, SpecError, UnknownAxisError
-from meshkit.core.grid.position import Position
+from meshkit.core.layout import Position
 from meshkit.testing.strategies import layouts
 
 

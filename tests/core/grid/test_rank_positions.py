@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from meshkit import SpecError
-from meshkit.core.grid.rank_positions import RankPositions
+from meshkit.core.ranks import RankPositions
 
 SHUFFLED = [3, 0, 7, 5]
 

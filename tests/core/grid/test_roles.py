@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshkit.core.axes import AXES, STANDARD, STANDARD_OF
-from meshkit.core.grid.roles import axis_role, data_axes, gradient_axes, unknown_axes
+from meshkit.core.axes import (
+    AXES,
+    STANDARD,
+    STANDARD_OF,
+    axis_role,
+    data_axes,
+    gradient_axes,
+    unknown_axes,
+)
 
 # the names of each role, as users of other libraries write them
 NAMES = {

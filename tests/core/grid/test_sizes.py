@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import SpecError
-from meshkit.core.grid.sizes import (
+from meshkit.core.sizes import (
     check_complete,
     check_one_inferred,
     check_sizes,

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import SpecError
-from meshkit.core.grid.axis_names import STANDARD
-from meshkit.core.grid.sizes import order_axes, view_sizes
+from meshkit.core.axes import STANDARD
+from meshkit.core.sizes import order_axes, view_sizes
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from meshkit import Layout
-from meshkit.core.grid.strides import (
-    group_start,
-    indices,
-    offsets,
-    shift_position,
-)
+from meshkit.core.ranks import group_start, indices, offsets, shift_position
 
 SHAPE = 2, 3, 1, 4
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit import Layout, SpecError
-from meshkit.core.recovery.held_state import find_sources
-from meshkit.core.recovery.regroup import Regrouping, regroup
+from meshkit.core.regroup import Regrouping, find_sources, regroup
 from tests.laws.derivations import law
 
 

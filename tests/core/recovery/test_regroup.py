@@ -10,8 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from meshkit import Layout
-from meshkit.core.recovery.held_state import find_sources
-from meshkit.core.recovery.regroup import Regrouping, regroup, shrink_sizes
+from meshkit.core.regroup import Regrouping, find_sources, regroup, shrink_sizes
 from tests.laws.derivations import law
 
 AXES = ("pp", "replicate", "dp_shard", "ep", "tp")

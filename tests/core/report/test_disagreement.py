@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshkit.core.errors import format_error
-from meshkit.core.report.disagreement import (
+from meshkit.core.compare import (
     FIXES,
     describe_disagreement,
     differing_fields,
     group_equal_requests,
 )
+from meshkit.core.errors import format_error
 
 MESH = "ranks disagree about the mesh; no process group was created."
 REQUEST = {"call": "build_mesh", "sizes": "dp=4 sp=2 tp=1", "timeout": "default"}

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 import meshkit
 from meshkit.core.call import Call
-from meshkit.core.life import Life
-from meshkit.core.report.hang_error import Lag, RankStatus, Silence, hang_error, lagging_ranks
+from meshkit.core.hang import Lag, Life, RankStatus, Silence, hang_error, lagging_ranks
 from meshkit.testing import layouts
 
 LAYOUT = meshkit.Layout(dp=2, sp=2)

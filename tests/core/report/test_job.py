@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit import BatchPlan, Layout
-from meshkit.core.grid.group_plan import GroupPlan
-from meshkit.core.report.job import JobReport, headline
-from meshkit.core.topology.crossing import placed
-from meshkit.core.topology.topology import Topology
+from meshkit.core.group_plan import GroupPlan
+from meshkit.core.report import JobReport, headline
+from meshkit.core.topology import Topology, placed
 from meshkit.testing import layouts
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit import BatchPlan, CoordinateError, Layout, SequencePlan, factor_world, stream_seed
-from meshkit.core.report.rank import format_rank, format_rank_table, rank_reports, sequence_part
-from meshkit.core.topology.topology import Topology
+from meshkit.core.report import format_rank, format_rank_table, rank_reports, sequence_part
+from meshkit.core.topology import Topology
 from meshkit.testing import batch_plans, layouts
 
 LAYOUT = Layout(dp=4, sp=2, tp=1)

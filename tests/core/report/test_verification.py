@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshkit
-from meshkit.core.report.verification import summarize_timings
+from meshkit.core.report import summarize_timings
 from meshkit.testing import layouts
 from tests.core.report.example_reports import REPORT
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import CoordinateError, Layout, SpecError, Topology
-from meshkit.core.topology.crossing import Crossing, crossings, placed
+from meshkit.core.topology import Crossing, crossings, placed
 from meshkit.testing import layouts
 
 law = settings(deadline=None, max_examples=60, database=None)

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout, Topology, UnknownAxisError
-from meshkit.core.topology.crossing import crossings, placed
-from meshkit.core.topology.crossing_policy import (
+from meshkit.core.topology import (
     CrossingVerdict,
     check_crossings,
     check_policies,
+    crossings,
+    placed,
     suggest_fix,
 )
 from meshkit.testing import layouts

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit import Topology
-from meshkit.core.topology.hostfile import LEVELS, parse_hostfile
+from meshkit.core.topology import LEVELS, parse_hostfile
 
 NAMES = st.text("abcxyz019-.", min_size=1, max_size=6)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import CoordinateError, SpecError, Topology
-from meshkit.core.topology.topology import Level, check_nested, name_domains, number_labels
+from meshkit.core.topology import Level, check_nested, name_domains, number_labels
 
 law = settings(deadline=None, max_examples=60, database=None)
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=6)

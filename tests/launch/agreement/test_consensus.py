@@ -20,11 +20,11 @@ from meshkit.core.errors import CALL
 from meshkit.launch.agreement import verdict
 from meshkit.launch.agreement.consensus import agree, announce_failure
 from meshkit.launch.agreement.proposal import Participants, Proposal
-from meshkit.launch.launchers.world import World
 from meshkit.launch.store import deadline as deadlines
 from meshkit.launch.store.check_in import CheckIn, ProcessIdentity, read_hosts
 from meshkit.launch.store.deadline import STORE_GRACE, Deadline
 from meshkit.launch.store.keys import ROUND
+from meshkit.launch.world import World
 
 LAYOUT = meshkit.Layout(dp=4, sp=2)
 

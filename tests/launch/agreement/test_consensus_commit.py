@@ -15,7 +15,7 @@ import meshkit
 from meshkit.launch.agreement import consensus
 from meshkit.launch.agreement.consensus import commit
 from meshkit.launch.agreement.proposal import Participants, Proposal
-from meshkit.launch.launchers.world import World
+from meshkit.launch.world import World
 
 SUMMARY = "a rank could not create it."
 Create = Callable[[timedelta], Any]

@@ -12,12 +12,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch.agreement import members
-from meshkit.launch.agreement.members import (
-    MembershipRound,
-    _missing,
-    held_steps,
-    own_request,
-)
+from meshkit.launch.agreement.members import MembershipRound, _missing, held_steps, own_request
 from meshkit.launch.store import keys
 from meshkit.launch.store.deadline import Deadline
 from meshkit.launch.store.rank_lease import LeaseHolder

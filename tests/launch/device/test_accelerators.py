@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import meshkit
-from meshkit.launch.device import accelerators
-from meshkit.launch.device.accelerators import ACCELERATORS, can_share_device, load_bridge
+from meshkit.launch import device as accelerators
+from meshkit.launch.device import ACCELERATORS, can_share_device, load_bridge
 
 
 def test_every_row_has_a_device_of_its_own_and_backends() -> None:

@@ -9,7 +9,7 @@ import torch
 
 import meshkit
 from meshkit.core.call import Call
-from meshkit.launch.device import device
+from meshkit.launch import device
 
 
 class DeviceModule:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meshkit.launch.doctor.finding import Finding
+from meshkit.cli.doctor import Finding
 
 TWO_NODES = {
     "RANK": "1",

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from meshkit import LaunchError, detect
-from meshkit.launch.doctor import checkup
-from meshkit.launch.doctor.checkup import check_launcher
-from meshkit.launch.doctor.finding import Finding
-from meshkit.launch.launchers.detect import FIELDS
+from meshkit.cli import doctor as checkup
+from meshkit.cli.doctor import Finding, check_launcher
+from meshkit.launch.detect import FIELDS
 from tests.launch.doctor.findings import TWO_NODES, by_name, fake_resolver
 from tests.launch.launchers import recorded
 

@@ -8,9 +8,8 @@ import time
 import pytest
 
 from meshkit import detect
-from meshkit.launch.doctor import interfaces
-from meshkit.launch.doctor.finding import Finding
-from meshkit.launch.doctor.interfaces import Lookup
+from meshkit.cli import doctor as interfaces
+from meshkit.cli.doctor import Finding, Lookup
 from tests.launch.doctor.findings import INTERFACES, TWO_NODES, by_name, fake_resolver
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from meshkit.launch.device import accelerators, device
-from meshkit.launch.doctor import torch_build
-from meshkit.launch.doctor.finding import Finding
+from meshkit.cli import doctor as torch_build
+from meshkit.cli.doctor import Finding
+from meshkit.launch import device
+from meshkit.launch import device as accelerators
 
 
 def fake_torch(**more: object) -> Any:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 import meshkit
-from meshkit.launch.launchers.completed import (
-    complete_environment,
-    restore_environment,
-    without_completed,
-)
+from meshkit.launch.world import complete_environment, restore_environment, without_completed
 from tests.launch.launchers.recorded import ALL, EXPECTED, ROWS, Env
 
 NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}

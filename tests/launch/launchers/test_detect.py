@@ -8,8 +8,8 @@ import os
 import pytest
 
 import meshkit
-from meshkit.launch.launchers.detect import detect_world
-from meshkit.launch.launchers.table import LAUNCHERS
+from meshkit.launch.detect import detect_world
+from meshkit.launch.launchers import LAUNCHERS
 from tests.launch.launchers.errors import text_of
 
 # The variables that torchrun (torch 2.13) sets on rank 5 of two nodes with four ranks each.

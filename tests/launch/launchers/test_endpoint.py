@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshkit
-from meshkit.launch.launchers.endpoint import Endpoint, HeadNode, NodeList, RankFile
+from meshkit.launch.endpoint import Endpoint, HeadNode, NodeList, RankFile
 from tests.launch.launchers.errors import text_of
 from tests.launch.launchers.recorded import ALL, LSF, SRUN, Env
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import meshkit
-from meshkit.launch.launchers import program
+from meshkit.launch import detect as program
 from tests.launchers.checks import clean_environ
 from tests.preloaded_python import run_python
 

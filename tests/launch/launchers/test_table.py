@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import meshkit
-from meshkit.launch.launchers.detect import allocation_without_srun
-from meshkit.launch.launchers.table import LAUNCHERS, job_hosts, job_name, matching_launchers
+from meshkit.launch.detect import allocation_without_srun
+from meshkit.launch.launchers import LAUNCHERS, job_hosts, job_name, matching_launchers
 from tests.launch.launchers import recorded
 from tests.launch.launchers.errors import detect_error, text_of
 from tests.launch.launchers.recorded import ALL, ALONE, EXPECTED, ROWS, Env, without

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from meshkit.launch.output.console import is_terminal, shows_colors
+from meshkit.launch.progress import is_terminal, shows_colors
 
 
 class Terminal(io.StringIO):

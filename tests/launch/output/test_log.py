@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import meshkit
-from meshkit.launch.output.log import log_line
+from meshkit.launch.log import log_line
 
 
 class Lines(logging.Handler):

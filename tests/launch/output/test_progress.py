@@ -9,13 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from meshkit.launch.output.progress import (
-    CLEAR,
-    LOG_INTERVAL,
-    REDRAW_INTERVAL,
-    Progress,
-    show_progress,
-)
+from meshkit.launch.progress import CLEAR, LOG_INTERVAL, REDRAW_INTERVAL, Progress, show_progress
 
 
 class Terminal(io.StringIO):

@@ -15,9 +15,9 @@ import pytest
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch.launchers.world import World
 from meshkit.launch.rendezvous.open_store import open_store
 from meshkit.launch.store.deadline import Deadline
+from meshkit.launch.world import World
 
 WORLD = World(1, 2, 1, None, None, None, None, None, "hand-written")
 

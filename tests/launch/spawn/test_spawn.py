@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch.spawn.spawn import _first_failure, _outcome
-from meshkit.launch.spawn.worker import Failure
+from meshkit.launch.spawn import Failure, _first_failure
+from meshkit.launch.spawn import _outcome_spawn as _outcome
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -113,7 +113,7 @@ def expects_rank_and_world_size(rank: int, world_size: int) -> None:
 
 
 def test_arguments_that_are_no_call_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshkit.launch.spawn.spawn._start", None)  # nothing is started
+    monkeypatch.setattr("meshkit.launch.spawn._start", None)  # nothing is started
     assert "meshkit.detect() has the rank" in error_of_spawn(expects_rank_and_world_size, 2)
     text = error_of_spawn(os.getpid(), 2)  # the function was called
     assert "no function." in text
@@ -153,8 +153,8 @@ def raise_on_rank_1() -> None:
 def test_the_first_failed_rank_is_named_and_the_others_are_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert timedelta(seconds=10) == sys.modules["meshkit.launch.spawn.spawn"].GRACE
-    monkeypatch.setattr("meshkit.launch.spawn.spawn.GRACE", timedelta(seconds=2))
+    assert timedelta(seconds=10) == sys.modules["meshkit.launch.spawn"].GRACE
+    monkeypatch.setattr("meshkit.launch.spawn.GRACE", timedelta(seconds=2))
     began = time.monotonic()
     with pytest.raises(meshkit.SpawnError) as caught:
         meshkit.spawn(raise_on_rank_1, 3)

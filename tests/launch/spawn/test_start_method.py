@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import meshkit
-from meshkit.launch.spawn import start_method
+from meshkit.launch import spawn as start_method
 from tests.preloaded_python import run_python
 
 SUM = """
@@ -108,7 +108,7 @@ def test_ranks_start_with_the_objects_of_torch_frozen(tmp_path: Path) -> None:
 
 def test_the_heap_of_the_tests_is_not_frozen() -> None:
     """``--doctest-modules`` imports all modules of meshkit except gc_freeze."""
-    assert "meshkit.launch.spawn.gc_freeze" not in sys.modules
+    assert "meshkit.launch.gc_freeze" not in sys.modules
 
 
 def test_modules_are_preloaded_once_in_order_before_the_freeze(

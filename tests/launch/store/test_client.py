@@ -8,9 +8,9 @@ import pytest
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch.launchers.world import World
 from meshkit.launch.store.client import address, store_lost_error
 from meshkit.launch.store.deadline import Deadline, store_call, store_wait
+from meshkit.launch.world import World
 
 WORLD = World(1, 2, 1, None, None, None, None, None, "hand-written")
 

@@ -13,10 +13,10 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch.agreement.consensus import agree
 from meshkit.launch.agreement.proposal import Participants, Proposal
-from meshkit.launch.launchers.world import World
 from meshkit.launch.store import keys
 from meshkit.launch.store.deadline import STORE_GRACE, Deadline
 from meshkit.launch.store.rank_lease import acquire_rank
+from meshkit.launch.world import World
 
 WORLD = World(0, 2, 0, None, None, None, "a", 29500, "hand-written")
 GARBAGE = [

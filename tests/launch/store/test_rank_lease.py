@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from meshkit.core.life import Life
+from meshkit.core.hang import Life
 from meshkit.launch.store.check_in import ProcessIdentity
 from meshkit.launch.store.keys import DECISION, GENERATION, JOIN_ROUND
 from meshkit.launch.store.rank_lease import (

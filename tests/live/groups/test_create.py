@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.call import Call
-from meshkit.core.grid.group_plan import GroupPlan
+from meshkit.core.group_plan import GroupPlan
 from meshkit.launch.torch_internals import timeout_of
 from meshkit.live.groups.create import GroupOptions, GroupTimeouts, _list_requests
 from tests.live.faults import fail_new_group

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit.core.call import Call
-from meshkit.core.grid.layout import Layout
+from meshkit.core.layout import Layout
 from meshkit.live.groups.mesh_groups import GroupKey, GroupRegistry, Groups
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch.launchers.completed import free_port
+from meshkit.launch.world import free_port
 from meshkit.live.guard import guard
 from meshkit.live.guard.roll_call import ANSWER_TIME, MIN_POLL
 from meshkit.testing.faults import Strike, play

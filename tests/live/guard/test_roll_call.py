@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 import meshkit
-from meshkit.core.report.hang_error import RankStatus
+from meshkit.core.hang import RankStatus
 from meshkit.launch.current_job import Job
 from meshkit.launch.store.check_in import ProcessIdentity
 from meshkit.launch.store.keys import GENERATION

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import meshkit
-from meshkit.launch.launchers.completed import free_port
+from meshkit.launch.world import free_port
 from tests.preloaded_python import run_python
 
 FAIL_AND_GO_ON = """

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.call import Call
-from meshkit.core.grid.group_plan import GroupPlan
+from meshkit.core.group_plan import GroupPlan
 from meshkit.launch.agreement import consensus
 from meshkit.launch.current_job import require_job
 from meshkit.launch.store.check_in import CheckIn, ProcessIdentity

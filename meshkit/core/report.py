@@ -1,0 +1,482 @@
+"""Report of a job before it runs: axes, nodes, groups and batch; as data and as text.
+
+Report of one rank: coordinate, peers, samples, tokens and seeds; as data and as text.
+
+Timings of every group of a mesh, and the rank that its peers waited for; as data and as text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from .batch import Axes, BatchPlan, describe_data, resolve_data_axes
+from .draw import draw_node_boxes
+from .errors import format_error
+from .group_plan import Axes as Axes_
+from .group_plan import GroupPlan
+from .layout import Layout, group_rank
+from .seeds import stream_seed
+from .sequence import SequencePlan, sequence_axes
+from .text import (
+    Ints,
+    Seconds,
+    count_noun,
+    format_items,
+    format_range,
+    format_ranks,
+    format_rows,
+    format_sizes,
+    format_table,
+    summarize,
+    wrap_lines,
+)
+from .topology import Crossing, Topology, crossings, suggest_fix
+
+HEADER = ("axis", "size", "stride", "groups", "first group")
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """The report of a job before it runs. Create it with :meth:`of`."""
+
+    layout: Layout
+    topology: Topology | None
+    axes: tuple[dict[str, Any], ...]  # a row for each axis
+    groups_per_rank: int  # process groups of one rank, the default group included
+    groups: int  # process groups in all, the default group included
+    batch: BatchPlan | None
+    warnings: tuple[str, ...]  # causes of slow communication
+    placement: str = ""  # the axes that cross nodes, now and before the ranks were placed
+    data: tuple[str, ...] = ()  # the axes that divide the samples, unless that is dp alone
+
+    @classmethod
+    def of(
+        cls,
+        plan: GroupPlan,
+        topology: Topology | None = None,
+        batch: BatchPlan | None = None,
+        *,
+        data: Axes | None = None,
+        before: Layout | None = None,
+    ) -> JobReport:
+        """Return the report of a plan. Cost: O(axes x num_ranks) with a topology, else O(axes).
+
+        The data axes of the batch are ``data``; if it is None, the roles of the axes give them.
+        ``before`` is the layout before its ranks were placed.
+        """
+        layout = plan.layout
+        crossing = {} if topology is None else crossings(layout, topology)
+        rows = tuple(_axis_rows(layout, crossing))
+        # axis sets that differ only in axes of size 1 have the same groups: see GroupPlan.group_key
+        keys = {plan.group_key(axes) for axes in plan.axis_sets}
+        groups = sum(layout.num_ranks // (layout.size(*key) if key else 1) for key in keys)
+        warnings = () if topology is None else tuple(_warnings(layout, topology, crossing))
+        axes = () if batch is None else resolve_data_axes(data, layout.sizes)
+        divided = describe_data(layout.sizes, axes)
+        placement = ""
+        if before is not None and topology is not None:
+            placement = describe_placement(before, layout, topology)
+        return cls(layout, topology, rows, len(keys), groups, batch, warnings, placement, divided)
+
+    @property
+    def nodes(self) -> Ints | None:
+        """The node of the rank at each position: int64 (num_ranks,); None if unknown."""
+        ranks = self.layout.grid.ravel()
+        return None if self.topology is None else self.topology.node_of(ranks)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the report in JSON types. Cost: O(axes x size + nodes)."""
+        layout = self.layout
+        return {
+            "world_size": layout.num_ranks,
+            "sizes": layout.sizes,
+            "node_sizes": [] if self.topology is None else self.topology.sizes.tolist(),
+            "axes": [*self.axes],
+            "groups_per_rank": self.groups_per_rank,
+            "groups": self.groups,
+            "batch": self.batch and batch_dict(self.batch),
+            "warnings": [*self.warnings],
+            "placement": {"reason": self.placement, "ranks": [int(rank) for rank in layout.ranks]}
+            if self.placement
+            else None,
+        }
+
+    def draw(self, *, width: int = 80, ascii: bool = False) -> str:
+        """Return the report as text."""
+        layout, nodes = self.layout, self.nodes
+        header = [*HEADER, *["crosses nodes"] * (nodes is not None)]
+        rows = [
+            [
+                *(str(row[name]) for name in HEADER[:4]),
+                summarize(row["first_group"]),
+                *(["yes" if row["crossing"] else "no"] if nodes is not None else []),
+            ]
+            for row in self.axes
+        ]
+        table = format_table(header, rows, width=width, ascii=ascii)
+        if nodes is None:
+            grid = layout.draw(width=width).partition("\n")[2]  # the sizes stand above
+        else:
+            grid = draw_node_boxes(layout.axes, layout.grid, nodes, width=width, ascii=ascii)
+        facts = [
+            (
+                "groups",
+                f"{self.groups_per_rank} on each rank, the default group included; "
+                f"{self.groups} in all",
+            ),
+            *([("batch", str(self.batch))] if self.batch else []),
+            *(("", line.removesuffix(".")) for line in self.data),
+            *([("placed", self.placement)] if self.placement else []),
+            *(("warning", warning) for warning in self.warnings),
+        ]
+        title = headline(layout, self.topology)
+        return "\n\n".join([title, table, grid, format_items(facts, width=width)])
+
+
+def describe_placement(before: Layout, layout: Layout, topology: Topology) -> str:
+    """Return which axes cross nodes after the placement, and which did before."""
+    now, then = crossings(layout, topology), crossings(before, topology)
+    lines = [
+        f"{now[axis]}" + (f"; before, {then[axis]}" if str(now[axis]) != str(then[axis]) else "")
+        for axis in layout.axes
+        if layout.sizes[axis] > 1
+    ]
+    return "\n".join(lines or ["one rank"])
+
+
+def batch_dict(batch: BatchPlan) -> dict[str, object]:
+    """Return a batch plan in JSON types."""
+    names = ("dp", "global_batch", "micro_batch", "accumulation_steps", "uneven")
+    return {name: getattr(batch, name) for name in names}
+
+
+def _axis_rows(layout: Layout, crossing: Mapping[str, Crossing]) -> Iterator[dict[str, Any]]:
+    """Yield size, stride (positions between two indices), groups and crossings of each axis."""
+    stride, first = layout.num_ranks, int(layout.ranks[0])
+    for axis, size in layout.sizes.items():
+        stride //= size
+        on_nodes = crossing.get(axis)
+        yield {
+            "axis": axis,
+            "size": size,
+            "stride": stride,
+            "groups": layout.num_ranks // size,
+            "first_group": layout.peers(first, axis).tolist(),
+            "crossing": on_nodes and on_nodes.crossing_groups,
+            "spans": on_nodes and on_nodes.most,
+        }
+
+
+def _warnings(
+    layout: Layout, topology: Topology, crossing: Mapping[str, Crossing]
+) -> Iterator[str]:
+    """Yield a warning with a fix if tp crosses nodes, as it communicates in every layer."""
+    if "tp" in crossing and crossing["tp"].crosses:
+        reason = "tp communicates in every layer, so it needs the fastest links."
+        fix = suggest_fix(layout, topology, "tp")
+        yield format_error(f"{crossing['tp']}.", reason, fix=f"{fix}.")
+
+
+def headline(layout: Layout, topology: Topology | None = None) -> str:
+    """Return one line with the sizes, the number of ranks and, if known, the nodes."""
+    ranks = count_noun(layout.num_ranks, "rank") if topology is None else topology
+    return f"{layout.sizes_text}: {ranks}"
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """The report of one rank, from :func:`rank_reports`. A field is None if it is unknown."""
+
+    rank: int
+    coordinate: Mapping[str, int]
+    node: int | None
+    slot: int | None  # index among the ranks of its node
+    axes: tuple[dict[str, Any], ...]  # a row for each axis
+    samples: range | None  # index of the first sample of each micro batch in step 0
+    micro_batch: int | None  # samples
+    tokens: tuple[range, ...] | None  # sequence positions
+    seed: int | None  # of a stream that is equal on all ranks
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the report in JSON types.
+
+        A micro batch is the list of its samples, a token range its first and last token.
+        """
+        size = self.micro_batch or 0
+        samples = self.samples and [[*range(first, first + size)] for first in self.samples]
+        tokens = self.tokens and [[part[0], part[-1]] for part in self.tokens]
+        lists = {"axes": [*self.axes], "samples": samples, "tokens": tokens}
+        report = {**vars(self), "coordinate": dict(self.coordinate), **lists}
+        del report["micro_batch"]
+        return report
+
+
+def rank_reports(
+    layout: Layout,
+    ranks: Iterable[int],
+    topology: Topology | None = None,
+    batch: BatchPlan | None = None,
+    sequence: SequencePlan | None = None,
+    seed: int | None = None,
+    *,
+    data: Axes | None = None,
+) -> Iterator[RankReport]:
+    """Yield the reports of some ranks.
+
+    The data axes of a batch are ``data``; if it is None, the roles of the axes give them.
+
+    Cost per rank: O(axes x (axes + group size) + ranks of a node); O(ranks) if nodes hold
+    non-consecutive ranks.
+    """
+    axes = () if batch is None else resolve_data_axes(data, layout.sizes)
+    for rank in ranks:
+        coordinate = layout.coordinate(rank)
+        data_index = group_rank(layout, rank, axes)
+        node, slot = (None, None) if topology is None else _node_and_slot(topology, rank)
+        yield RankReport(
+            rank,
+            coordinate,
+            node,
+            slot,
+            tuple(_axis_row(layout, rank, axis, coordinate[axis], seed) for axis in layout.axes),
+            None if batch is None else _first_samples(batch, data_index),
+            None if batch is None else batch.micro_batch,
+            None if sequence is None else sequence.ranges(sequence_part(layout, rank)),
+            None if seed is None else stream_seed(seed),
+        )
+
+
+def sequence_part(layout: Layout, rank: int) -> int:
+    """Return the part of a sequence that a rank holds, as :meth:`meshkit.Mesh.sequence` cuts it."""
+    return group_rank(layout, rank, sequence_axes(layout))
+
+
+def format_rank_table(
+    layout: Layout, topology: Topology | None = None, *, width: int = 80, ascii: bool = False
+) -> str:
+    """Return a table of all ranks with node, slot and coordinate. Cost: O(ranks log ranks)."""
+    ranks = layout.grid.ravel()
+    unknown = ["-"] * len(ranks)
+    nodes = [unknown, unknown] if topology is None else _node_columns(topology, ranks)
+    columns = [_to_strings(ranks), *nodes, *map(_to_strings, layout.coordinates(ranks).T)]
+    header = ["rank", "node", "slot", *layout.axes]
+    return format_table(header, [*zip(*columns, strict=True)], width=width, ascii=ascii)
+
+
+def _node_columns(topology: Topology, ranks: Ints) -> list[list[str]]:
+    """Return the node of each rank, and its index among the ranks of that node."""
+    every = topology.node_of(np.arange(topology.world_size))
+    slots = np.empty_like(every)
+    slots[np.argsort(every, kind="stable")] = np.concatenate([*map(np.arange, topology.sizes)])
+    return [_to_strings(every[ranks]), _to_strings(slots[ranks])]
+
+
+def _to_strings(numbers: Ints) -> list[str]:
+    return [str(number) for number in numbers.tolist()]
+
+
+def format_rank(
+    report: RankReport, layout: Layout, job: str, *, width: int = 80, ascii: bool = False
+) -> str:
+    """Return the report of one rank as text."""
+    has_seed = report.seed is not None
+    header = ["axis", "index", "before", "after", "group", *["seed"] * has_seed]
+    rows = [_axis_cells(row, layout.sizes[row["axis"]]) for row in report.axes]
+    drawn = format_table(header, rows, width=width, ascii=ascii)
+    facts = format_items(list(_facts(report, layout)), width=width)
+    return "\n\n".join([f"rank {report.rank} of {job}", facts, drawn])
+
+
+def _node_and_slot(topology: Topology, rank: int) -> tuple[int, int]:
+    """Return the node of a rank, and its index among the ranks of that node."""
+    node = int(topology.node_of(rank))
+    return node, int(np.searchsorted(topology.ranks_of(node), rank))
+
+
+def _first_samples(batch: BatchPlan, data_index: int) -> range:
+    """Return the first samples of the micro batches of step 0, as :meth:`BatchPlan.samples`."""
+    size = batch.micro_batch
+    return range(data_index * size, batch.global_batch, batch.dp * size)
+
+
+def _axis_row(layout: Layout, rank: int, axis: str, index: int, seed: int | None) -> dict[str, Any]:
+    """Return index, group, neighbors and seed along an axis; None if there are none."""
+    is_alone = layout.sizes[axis] == 1
+    return {
+        "axis": axis,
+        "index": index,
+        "peers": layout.peers(rank, axis).tolist(),
+        "before": None if is_alone else layout.neighbor(rank, axis, -1),
+        "after": None if is_alone else layout.neighbor(rank, axis, 1),
+        "seed": None if seed is None else stream_seed(seed, **{axis: index}),
+    }
+
+
+def _axis_cells(row: dict[str, Any], size: int) -> list[str]:
+    neighbors = ["-" if rank is None else str(rank) for rank in (row["before"], row["after"])]
+    seed = [] if row["seed"] is None else [str(row["seed"])]
+    return [row["axis"], f"{row['index']} of {size}", *neighbors, summarize(row["peers"]), *seed]
+
+
+def _facts(report: RankReport, layout: Layout) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each fact that belongs to the rank, not to one axis."""
+    yield "coordinate", format_sizes(report.coordinate)
+    if report.node is not None:
+        yield "node", f"{report.node}, slot {report.slot}"
+    if report.samples is not None:
+        size = report.micro_batch or 0
+        steps = summarize(report.samples, lambda first: format_range(first, first + size - 1))
+        yield "samples", f"{steps} in step 0, a range for each micro batch"
+    if report.tokens is not None:
+        axes = " ".join(sequence_axes(layout))
+        positions = ", ".join(f"{part[0]}-{part[-1]}" for part in report.tokens)
+        cut = f"{positions} of each sequence, which is cut over {axes}"
+        yield "tokens", cut if axes else "all positions; no axis cuts the sequence"
+    if report.seed is not None:
+        yield "seed", f"{report.seed} on all ranks; by axis below"
+
+
+HEADER_VERIFICATION = ("group", "groups", "ranks", "median ms", "slowest ms", "of ranks")
+
+
+@dataclass(frozen=True)
+class GroupTiming:
+    """Timings of the groups over some axes."""
+
+    axes: Axes_  # empty for the whole mesh if no single axis is the whole
+    num_groups: int
+    group_size: int
+    seconds: float  # of one collective, the median over the groups
+    slowest: tuple[int, ...]  # ranks of the slowest group
+    slowest_seconds: float  # of one collective there
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of :meth:`meshkit.Mesh.verify`. ``print`` shows it as a table.
+
+    Attributes:
+        groups: one entry for each set of axes.
+        slowest_rank: the rank that its peers waited for longest; None in a mesh of one rank.
+        waited: the seconds that they waited in one collective.
+        coordinate: the coordinate of that rank, as text.
+    """
+
+    groups: tuple[GroupTiming, ...]
+    slowest_rank: int | None
+    waited: float
+    coordinate: str
+
+    @property
+    def slowest_group(self) -> GroupTiming | None:
+        """The slowest group of all; None in a mesh of one rank."""
+        return max(self.groups, key=lambda group: group.slowest_seconds, default=None)
+
+    def __str__(self) -> str:
+        rows = [
+            [
+                " ".join(group.axes),
+                str(group.num_groups),
+                str(group.group_size),
+                f"{group.seconds * 1e3:.3f}",
+                f"{group.slowest_seconds * 1e3:.3f}",
+                format_ranks(sorted(group.slowest)),
+            ]
+            for group in self.groups
+        ]
+        lines = [format_table(HEADER_VERIFICATION, rows, width=120)]
+        if self.slowest_rank is not None:
+            waited = f"its peers wait {self.waited * 1e3:.3f} ms for it"
+            lines.append(f"slowest rank: {self.slowest_rank} ({self.coordinate}), {waited}")
+        return "\n".join(lines)
+
+
+def summarize_timings(layout: Layout, keys: Sequence[Axes_], seconds: Seconds) -> Verification:
+    """Return the verification from the timings of all ranks.
+
+    A collective ends for all members at about the same time. The member with the shortest time
+    therefore arrived last, and its peers waited for the difference.
+    """
+    position = {int(rank): index for index, rank in enumerate(layout.grid.flat)}
+    waits = np.zeros_like(seconds)
+    groups = []
+    for column, axes in enumerate(keys):
+        rows = layout.groups(*axes)
+        positions = np.vectorize(position.__getitem__)(rows)  # (num_groups, group_size)
+        took = seconds[positions, column]  # seconds: (num_ranks, num_keys), by position
+        waits[positions, column] = took.max(axis=1, keepdims=True) - took
+        groups.append(_group_timing(axes, rows.tolist(), took.max(axis=1)))
+    if not keys:
+        return Verification((), None, 0.0, "")
+    index = int(waits.max(axis=1).argmax())
+    rank = int(layout.grid.flat[index])
+    coordinate = format_sizes(layout.coordinate(rank))
+    return Verification(tuple(groups), rank, float(waits[index].max()), coordinate)
+
+
+def _group_timing(axes: Axes_, rows: list[list[int]], took: Seconds) -> GroupTiming:
+    slowest = int(took.argmax())
+    members = tuple(rows[slowest])
+    return GroupTiming(
+        axes, len(rows), len(members), float(np.median(took)), members, float(took[slowest])
+    )
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The result of ``meshkit check``. All ranks have the same, apart from ``rank``."""
+
+    rank: int
+    sizes: Mapping[str, int]  # axis name to size, the outermost first
+    launcher: str
+    device: str
+    backend: str
+    verification: Verification
+    built: float  # seconds to join the job and build the mesh
+    checked: float  # seconds of all checks
+
+    def draw(self, *, width: int = 80, ascii: bool = True) -> str:
+        """Return the report as text: a line for each set of groups, then the total."""
+        verification, total = self.verification, math.prod(self.sizes.values())
+        head = (
+            f"{format_sizes(self.sizes)}: {count_noun(total, 'rank')}, launcher {self.launcher}, "
+        )
+        head += f"device {self.device}, backend {self.backend}; "
+        head += f"joined and built in {self.built:.2f} s"
+        rows = [
+            (" ".join(group.axes), group.num_groups, group.group_size, _format_timing(group))
+            for group in verification.groups
+        ]
+        rows += [(a, total, 1, "nothing to check") for a, size in self.sizes.items() if size == 1]
+        cells = [
+            ("OK", name, f"{count_noun(n, 'group')} of {size}", text)
+            for name, n, size, text in rows
+        ]
+        lines = [*wrap_lines(head, width), *format_rows(cells, width=width)]
+        groups = sum(group.num_groups for group in verification.groups)
+        summary = f"OK: {count_noun(groups, 'group')} checked in {self.checked:.2f} s"
+        if verification.slowest_rank is not None:
+            slowest = f"rank {verification.slowest_rank} ({verification.coordinate})"
+            summary += f"; {slowest} came last, by {verification.waited * 1e3:.3f} ms"
+        return "\n".join([*lines, *wrap_lines(summary, width)])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report in JSON types; times are in seconds."""
+        report = asdict(self)
+        verification = report.pop("verification")
+        del report["rank"]
+        for group in verification["groups"]:
+            group["members"] = group["num_groups"] * group["group_size"]
+        return {"ok": True, **report, **verification}
+
+
+def _format_timing(group: GroupTiming) -> str:
+    """Return the timing of the groups over some axes as text."""
+    members = count_noun(group.num_groups * group.group_size, "member")
+    took = f"{group.seconds * 1e3:.3f} ms, at most {group.slowest_seconds * 1e3:.3f} ms"
+    return f"{members} took {took} on ranks {format_ranks(sorted(group.slowest))}"

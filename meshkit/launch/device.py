@@ -1,0 +1,278 @@
+"""The table of accelerators: one row each, with the facts missing from torch's own backend map.
+
+::
+
+    device  backend      imported first                             needs one rank per device
+    cuda    nccl         --                                         yes (NVIDIA and AMD)
+    hpu     hccl         the Habana bridge, with HLS_MODULE_ID      yes
+    xpu     xccl, ccl    --                                         yes
+    npu     hccl         torch_npu                                  yes
+    mlu     cncl         torch_mlu                                  yes
+    musa    mccl         torch_musa                                 yes
+    cpu     gloo, mpi    --                                         no
+
+torch's map takes precedence, so an accelerator without a row works as soon as its package has
+registered a backend. Tested here: cpu, and hpu with a stand-in. The other rows were never run.
+
+Selection of the device of a process, and of the backend of its collectives.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from ..core.errors import LaunchError, format_error
+from ..core.text import count_noun
+
+
+class Accelerator(NamedTuple):
+    """One row of the table."""
+
+    device: str  # the device type, as torch names it
+    backends: tuple[str, ...]  # the backends of its collectives, newest first
+    # modules to import before torch knows the device; the first is its package
+    bridge: tuple[str, ...] = ()
+    # the variable that lists the modules this node may use, by local rank
+    visible: str | None = None
+    # the variable that selects one of them before the bridge is imported; each process then sees
+    # one device
+    module: str | None = None
+    shares: str | None = None  # the variable that allows several ranks on one device when set to 1
+
+
+ACCELERATORS = (
+    Accelerator("cuda", ("nccl",), shares="NCCL_MULTI_RANK_GPU_ENABLE"),  # the variable: NCCL 2.30
+    Accelerator(
+        "hpu",
+        ("hccl",),
+        bridge=("habana_frameworks.torch.core", "habana_frameworks.torch.distributed.hccl"),
+        visible="HABANA_VISIBLE_MODULES",
+        module="HLS_MODULE_ID",
+    ),
+    Accelerator("xpu", ("xccl", "ccl")),
+    Accelerator("npu", ("hccl",), bridge=("torch_npu",)),
+    Accelerator("mlu", ("cncl",), bridge=("torch_mlu",)),
+    Accelerator("musa", ("mccl",), bridge=("torch_musa",)),
+)
+_ROWS = {row.device: row for row in ACCELERATORS}
+EXCLUSIVE = {backend for row in ACCELERATORS for backend in row.backends}
+
+
+def accelerator_row(device_type: str) -> Accelerator:
+    """Return the row of a device type, or a row with gloo and mpi if the table has none."""
+    return _ROWS.get(device_type, Accelerator(device_type, ("gloo", "mpi")))
+
+
+def installed() -> str | None:
+    """Return the first device type whose bridge is installed. Imports nothing."""
+    rows = (row for row in ACCELERATORS if row.bridge and find_spec(row.bridge[0].split(".")[0]))
+    return next((row.device for row in rows), None)
+
+
+def bridge_packages(backend: str) -> dict[str, str]:
+    """Return the packages that add a backend to torch, by device type.
+
+    Example:
+        >>> bridge_packages("hccl")
+        {'hpu': 'habana_frameworks', 'npu': 'torch_npu'}
+    """
+    rows = (row for row in ACCELERATORS if row.bridge and backend in row.backends)
+    return {row.device: row.bridge[0].partition(".")[0] for row in rows}
+
+
+def load_bridge(device_type: str, local_rank: int | None) -> None:
+    """Import the modules that make a device known to torch.
+
+    Selects this rank's module first. Does nothing for a device without a bridge.
+    """
+    row = accelerator_row(device_type)
+    if local_rank is not None and row.module is not None:
+        _select_module(row, local_rank)
+    for name in row.bridge:
+        try:
+            import_module(name)
+        except Exception as error:  # a vendor's package may raise anything
+            raise LaunchError(
+                f"cannot import {name}, which makes torch know {device_type}.",
+                f"{type(error).__name__}: {error}",
+                fix="repair that package, or init(device='cpu').",
+            ) from error
+
+
+def _select_module(row: Accelerator, local_rank: int) -> None:
+    """Set the variable that binds this process to one of the visible modules."""
+    visible = os.environ.get(row.visible or "")
+    if row.visible is None or row.module is None or not visible or row.module in os.environ:
+        return
+    modules = [module.strip() for module in visible.split(",")]
+    if len({*modules}) < len(modules) or not all(module.isdecimal() for module in modules):
+        raise LaunchError(
+            f"{row.visible}={visible} is not a list of {row.device} modules.",
+            fix=f"export {row.visible}=0,1,2,3, each number once.",
+            variables={row.visible: visible},
+        )
+    if local_rank >= len(modules):
+        raise LaunchError(
+            f"there is no {row.device} module for local_rank {local_rank}.",
+            f"{row.visible}={visible} names {len(modules)}.",
+            fix=f"start {len(modules)} ranks on this node, or name more in {row.visible}.",
+            variables={row.visible: visible},
+        )
+    os.environ[row.module] = modules[local_rank]
+
+
+def can_share_device(device_type: str, backend: str) -> bool:
+    """Return whether a backend allows several ranks on one device."""
+    variable = accelerator_row(device_type).shares
+    return backend not in EXCLUSIVE or (variable is not None and os.environ.get(variable) == "1")
+
+
+def accelerator() -> str | None:
+    """Return the type of this machine's accelerator as torch sees it, or None."""
+    available = torch.accelerator.is_available()
+    current = torch.accelerator.current_accelerator() if available else None
+    return current.type if current is not None else None
+
+
+def parse_device(requested: str | torch.device) -> torch.device:
+    """Return the requested device, possibly without an index."""
+    try:
+        if not isinstance(requested, str | torch.device):
+            raise TypeError(f"a device, or its name, not {requested!r}")
+        return torch.device(requested)
+    except (RuntimeError, TypeError) as error:
+        line = f"torch does not know the device {requested!r}."
+        raise LaunchError(line, fix="device='cpu' or 'cuda'.") from error
+
+
+def select_device(requested: str | torch.device | None, local_rank: int) -> torch.device:
+    """Return the device of this process and make an accelerator torch's current device."""
+    # `installed` reads many folders, so it runs only without a request
+    kind = str(requested or accelerator() or installed() or "cpu").partition(":")[0]
+    if requested is None and kind == "cpu":
+        return torch.device("cpu")
+    load_bridge(kind, local_rank)  # before torch can read the device
+    device = parse_device(kind if requested is None else requested)
+    if device.type == "cpu":
+        return torch.device("cpu")
+    num_visible = visible_devices(device)
+    if requested is None and not num_visible:  # a bridge without a device
+        return torch.device("cpu")
+    single = num_visible == 1 or accelerator_row(device.type).module is not None
+    index = device.index if device.index is not None else (0 if single else local_rank)
+    if index >= num_visible:
+        fewer = f"start {count_noun(num_visible, 'rank')} on this node, or " if num_visible else ""
+        raise LaunchError(
+            f"there is no {device.type}:{index} for local_rank {local_rank}.",
+            f"This process sees {count_noun(num_visible, device.type + ' device')}.",
+            fix=f"{fewer}init(device='cpu').",
+        )
+    chosen = torch.device(device.type, index)
+    make_current = getattr(torch.get_device_module(chosen), "set_device", None)
+    if make_current is not None:  # mps has one device only, and no such function
+        make_current(index)
+    return chosen
+
+
+def visible_devices(device: torch.device) -> int:
+    """Return how many devices of this type the process sees."""
+    try:
+        return int(torch.get_device_module(device).device_count())
+    except (RuntimeError, AttributeError):  # this torch has no such module
+        return 0
+
+
+def device_uuid(device: torch.device) -> str | None:
+    """Return the UUID of a physical device, which masking does not change, or None if unknown."""
+    try:
+        properties = torch.get_device_module(device).get_device_properties(device)
+        uuid = getattr(properties, "uuid", None)
+    except (RuntimeError, AttributeError, TypeError):
+        return None
+    return None if uuid is None else str(uuid)
+
+
+def select_backend(requested: str | None, device: torch.device) -> str:
+    """Return the requested backend, else torch's default for the device, else the table's."""
+    name = _default_backend(device.type) if requested is None else requested
+    backend = check_backend(name)
+    kind = backend_for(backend, device.type)
+    if not kind or (device.type == "cpu" and kind in EXCLUSIVE):
+        raise LaunchError(
+            f"the backend {backend!r} has no collectives on {device.type}, the device of this "
+            "rank.",
+            fix="backend='gloo', or leave device and backend to init.",
+        )
+    return backend
+
+
+def _default_backend(device_type: str) -> str:
+    """Return torch's default if it is built in: accelerators register themselves there."""
+    names: list[str] = []
+    with suppress(ValueError):  # torch has none for this device
+        names.append(str(dist.get_default_backend_for_device(device_type)))
+        if dist.is_backend_available(names[0]):
+            return names[0]
+    names += accelerator_row(device_type).backends
+    available = next((name for name in names if dist.is_backend_available(name)), None)
+    if available is None and device_type == "cuda":  # gloo copies its tensors to the host
+        warnings.warn(_slower_backend(names[0]), RuntimeWarning, stacklevel=7)
+        return "gloo"
+    return available or names[0]
+
+
+def _slower_backend(missing: str) -> str:
+    """Return the text of the warning that collectives of GPUs use gloo."""
+    return format_error(
+        f"this torch {torch.__version__} has no backend {missing}; collectives use gloo.",
+        "gloo copies each tensor of a GPU to the host, and lacks some collectives.",
+        fix=f"a torch built with {missing}, or init(backend='gloo') to silence this warning.",
+    )
+
+
+def check_backend(name: object) -> str:
+    """Return the name of a backend in lower case: ``"gloo"``, ``"cpu:gloo,cuda:nccl"``."""
+    parts = [part.strip() for part in name.lower().split(",")] if isinstance(name, str) else [""]
+    pairs = [(kind, backend) for kind, _, backend in (part.rpartition(":") for part in parts)]
+    per_device = all(kind.isidentifier() for kind, _ in pairs) and len(dict(pairs)) == len(pairs)
+    if not per_device and (len(pairs) > 1 or pairs[0][0] or not pairs[0][1]):
+        raise LaunchError(
+            f"backend is {name!r}.",
+            "A backend is one name, or one name per device type.",
+            fix="backend='gloo', or backend='cpu:gloo,cuda:nccl'.",
+        )
+    missing = [
+        backend
+        for _, backend in pairs
+        if backend == "undefined" or not dist.is_backend_available(backend)
+    ]
+    if missing:
+        packages = bridge_packages(missing[0])
+        names = " or ".join(f"{package} (device {kind})" for kind, package in packages.items())
+        raise LaunchError(
+            f"this torch {torch.__version__} has no backend {missing[0]!r}.",
+            *[f"The package {names} adds it when it is imported."] * bool(packages),
+            fix=f"install {' or '.join(packages.values())}, or backend='gloo'."
+            if packages
+            else "backend='gloo', or a torch built with it.",
+        )
+    return ",".join(parts)
+
+
+def backend_for(backend: str, device_type: str) -> str:
+    """Return the part of a backend's name that serves a device type.
+
+    Example:
+        >>> backend_for("cpu:gloo,cuda:nccl", "cuda"), backend_for("gloo", "cuda")
+        ('nccl', 'gloo')
+    """
+    parts = dict(part.split(":") for part in backend.split(",") if ":" in part)
+    return parts.get(device_type, "" if parts else backend)

@@ -1,0 +1,276 @@
+"""A launcher: the environment variables that it sets on every rank, as one row of the table.
+
+The table of launchers: one row each, in the order in which the rows are matched.
+
+::
+
+    row            started by                        recognised by
+    accelerate     accelerate launch                 torchrun's and ACCELERATE_MIXED_PRECISION
+    torchrun       torchrun                          TORCHELASTIC_RUN_ID
+    spawn          meshkit.spawn                     MESHKIT_SPAWN
+    deepspeed      deepspeed                         CROSS_RANK, CROSS_SIZE and LOCAL_SIZE
+    hand-written   the user's own launcher           RANK or WORLD_SIZE
+    azureml        an MPI job of AzureML             AZUREML_EXPERIMENT_ID and Open MPI's variables
+    sagemaker      an MPI job of SageMaker           SM_TRAINING_ENV and Open MPI's variables
+    openmpi        mpirun of Open MPI                OMPI_COMM_WORLD_SIZE
+    mvapich2       mpirun_rsh                        MV2_COMM_WORLD_SIZE
+    pals           mpiexec of Cray                   PALS_RANKID
+    hydra          mpiexec of MPICH and Intel MPI    PMI_SIZE
+    lsf            jsrun                             LSB_JOBID and JSM_NAMESPACE_SIZE
+    slurm          srun                              SLURM_STEP_ID or SLURM_PROCID
+    single         no launcher                       none of the variables above
+
+The first row that matches the environment provides every field of the World. Inner launchers come
+before outer ones: torchrun's workers and mpirun's children inherit the variables of an allocation.
+
+To add a launcher, write a row and put it into ``LAUNCHERS``. :class:`Launcher` describes the
+columns. Add a recorded environment of one of its ranks to
+``tests/launch/launchers/recorded.py``: the tests then check the new row like the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypedDict
+
+from .endpoint import EndpointSource, Env, HeadNode, Names, NodeList, RankFile, first_value
+
+# Steps that Slurm itself creates for an allocation: interactive, batch, extern, pending (slurm.h).
+SLURM_OWN_STEPS = {str(2**32 - number) for number in range(1, 7)}
+
+
+class Launcher(NamedTuple):
+    """One row of the table. A column may name several variables; the first one set is used."""
+
+    name: str  # as ``World.launcher`` has it
+    markers: tuple[Names, ...]  # it matches if all variables of one of these are set
+    rank: Names
+    world_size: Names
+    local_rank: Names
+    local_world_size: Names = ()
+    node_rank: Names = ()
+    num_nodes: Names = ()
+    tasks_per_node: Names = ()  # lists of tasks per node, for the local size
+    master_addr: Names = ("MASTER_ADDR",)
+    master_port: Names = ("MASTER_PORT",)
+    endpoint_sources: tuple[EndpointSource, ...] = ()  # used if these are not set
+    init_method: Names = ()  # rendezvous URL
+    by_node: bool = False  # whether consecutive ranks are known to fill one node after another
+    by_mpi: bool = False  # whether ranks can exchange the endpoint through MPI
+    unless: Callable[[Env], bool] | None = None  # whether something else set the markers
+    job: Names = ()  # together equal on all ranks of a job, different on other jobs
+
+
+def is_batch_script(env: Env) -> bool:
+    """Return whether Slurm started this process for a whole allocation, as sbatch and salloc do.
+
+    Such a process has a SLURM_PROCID of 0 like a task, but belongs to no step of srun.
+    """
+    step = env.get("SLURM_STEP_ID", env.get("SLURM_STEPID"))
+    if step is None:
+        return env.get("SLURM_PROCID") == "0" and "SLURM_STEP_NODELIST" not in env
+    return step in SLURM_OWN_STEPS
+
+
+def set_by_srun(rank: Names, world_size: Names, env: Env, *, own: Names) -> bool:
+    """Return whether srun set the variables of an MPI launcher, equal to its own, through PMI."""
+    if "SLURM_STEP_ID" not in env or any(name in env for name in own):
+        return False
+    pairs = ((rank, ("SLURM_PROCID",)), (world_size, ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")))
+    return all(first_value(pmi, env) == first_value(srun, env) for pmi, srun in pairs)
+
+
+class _Ranks(TypedDict):
+    rank: Names
+    world_size: Names
+    local_rank: Names
+    local_world_size: Names
+
+
+_COMMON: _Ranks = {
+    "rank": ("RANK",),
+    "world_size": ("WORLD_SIZE",),
+    "local_rank": ("LOCAL_RANK",),
+    "local_world_size": ("LOCAL_WORLD_SIZE",),
+}
+_OPEN_MPI: _Ranks = {
+    "rank": ("OMPI_COMM_WORLD_RANK",),
+    "world_size": ("OMPI_COMM_WORLD_SIZE",),
+    "local_rank": ("OMPI_COMM_WORLD_LOCAL_RANK",),
+    "local_world_size": ("OMPI_COMM_WORLD_LOCAL_SIZE",),
+}
+_OPEN_MPI_MARKERS = (_OPEN_MPI["world_size"], _OPEN_MPI["rank"])
+
+TORCHRUN = Launcher(
+    "torchrun",
+    markers=(("TORCHELASTIC_RUN_ID",),),
+    **_COMMON,
+    node_rank=("GROUP_RANK",),
+    num_nodes=("GROUP_WORLD_SIZE",),
+    by_node=True,
+    job=("TORCHELASTIC_RUN_ID",),
+)
+ACCELERATE = TORCHRUN._replace(
+    name="accelerate",
+    markers=(("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION"),),
+)
+BY_TORCHRUN = {TORCHRUN.name, ACCELERATE.name}  # accelerate starts several ranks by torchrun
+SPAWN = Launcher(
+    "spawn",
+    markers=(("MESHKIT_SPAWN",),),
+    **_COMMON,
+    master_addr=(),
+    master_port=(),
+    init_method=("MESHKIT_SPAWN",),
+    by_node=True,
+)
+DEEPSPEED = Launcher(
+    "deepspeed",
+    markers=(("CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE"),),
+    rank=("RANK",),
+    world_size=("WORLD_SIZE",),
+    local_rank=("LOCAL_RANK",),
+    local_world_size=("LOCAL_SIZE",),
+    node_rank=("CROSS_RANK",),
+    num_nodes=("CROSS_SIZE",),
+    by_node=True,
+)
+HAND_WRITTEN = Launcher(
+    "hand-written", markers=(("RANK",), ("WORLD_SIZE",)), **_COMMON, by_node=True
+)
+AZUREML = Launcher(
+    "azureml",
+    markers=tuple(("AZUREML_EXPERIMENT_ID", *names) for names in _OPEN_MPI_MARKERS),
+    **_OPEN_MPI,
+    endpoint_sources=(
+        HeadNode("AZ_BATCH_MASTER_NODE", 6105),
+        HeadNode("AZ_BATCHAI_MPI_MASTER_NODE", 54965),
+    ),
+    by_mpi=True,
+)
+SAGEMAKER = Launcher(
+    "sagemaker",
+    markers=tuple(("SM_TRAINING_ENV", *names) for names in _OPEN_MPI_MARKERS),
+    **_OPEN_MPI,
+    master_addr=("MASTER_ADDR", "SM_MASTER_ADDR"),
+    master_port=("MASTER_PORT", "SM_MASTER_PORT"),
+    by_mpi=True,
+)
+OPEN_MPI = Launcher(
+    "openmpi", markers=_OPEN_MPI_MARKERS, **_OPEN_MPI, by_mpi=True, job=("PMIX_NAMESPACE",)
+)
+MVAPICH2 = Launcher(
+    "mvapich2",
+    markers=(("MV2_COMM_WORLD_SIZE",), ("MV2_COMM_WORLD_RANK",)),
+    rank=("MV2_COMM_WORLD_RANK",),
+    world_size=("MV2_COMM_WORLD_SIZE",),
+    local_rank=("MV2_COMM_WORLD_LOCAL_RANK",),
+    local_world_size=("MV2_COMM_WORLD_LOCAL_SIZE",),
+    by_mpi=True,
+)
+PALS = Launcher(
+    "pals",
+    markers=(("PALS_RANKID",),),
+    unless=partial(set_by_srun, ("PALS_RANKID",), ("PMI_SIZE",), own=("PALS_LOCAL_SIZE",)),
+    rank=("PALS_RANKID",),
+    world_size=("PMI_SIZE",),
+    local_rank=("PALS_LOCAL_RANKID", "PMI_LOCAL_RANK"),
+    local_world_size=("PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"),
+    node_rank=("PALS_NODEID",),
+    by_mpi=True,
+)
+HYDRA = Launcher(
+    "hydra",
+    markers=(("PMI_SIZE",), ("PMI_RANK",)),
+    unless=partial(set_by_srun, ("PMI_RANK",), ("PMI_SIZE",), own=("MPI_LOCALRANKID",)),
+    rank=("PMI_RANK",),
+    world_size=("PMI_SIZE",),
+    local_rank=("MPI_LOCALRANKID",),
+    local_world_size=("MPI_LOCALNRANKS",),
+    by_mpi=True,
+)
+LSF = Launcher(
+    "lsf",
+    markers=(("LSB_JOBID", "JSM_NAMESPACE_SIZE"), ("LSB_JOBID", "JSM_NAMESPACE_RANK")),
+    rank=("JSM_NAMESPACE_RANK",),
+    world_size=("JSM_NAMESPACE_SIZE",),
+    local_rank=("JSM_NAMESPACE_LOCAL_RANK",),
+    local_world_size=("JSM_NAMESPACE_LOCAL_SIZE",),
+    endpoint_sources=(RankFile(("LSB_DJOB_RANKFILE",), ("LSB_JOBID",)),),
+    by_mpi=True,
+)
+SLURM = Launcher(
+    "slurm",
+    markers=(("SLURM_STEP_ID",), ("SLURM_PROCID",)),
+    unless=is_batch_script,
+    rank=("SLURM_PROCID",),
+    world_size=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+    local_rank=("SLURM_LOCALID",),
+    node_rank=("SLURM_NODEID",),
+    num_nodes=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
+    tasks_per_node=("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
+    endpoint_sources=(
+        NodeList(
+            ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"),
+            ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        ),
+    ),
+    job=("SLURM_JOB_ID", "SLURM_STEP_ID"),
+)
+
+LAUNCHERS = (
+    ACCELERATE,
+    TORCHRUN,
+    SPAWN,
+    DEEPSPEED,
+    HAND_WRITTEN,
+    AZUREML,
+    SAGEMAKER,
+    OPEN_MPI,
+    MVAPICH2,
+    PALS,
+    HYDRA,
+    LSF,
+    SLURM,
+)
+BY_MPI = {row.name for row in LAUNCHERS if row.by_mpi}
+
+
+def matching_launchers(env: Env) -> list[Launcher]:
+    """Return the rows that match an environment; the first one provides the fields."""
+    return [
+        row
+        for row in LAUNCHERS
+        if any(all(name in env for name in names) for names in row.markers)
+        and not (row.unless is not None and row.unless(env))
+    ]
+
+
+def job_name(env: Env, launcher: str) -> str:
+    """Return the launcher's name of the job of this process; empty if it sets none."""
+    names = next((row.job for row in LAUNCHERS if row.name == launcher), ())
+    if "SLURM_HET_SIZE" in env:  # the parts of the job have different names
+        return ""
+    return ".".join(env[name] for name in names) if all(name in env for name in names) else ""
+
+
+def job_hosts(env: Env, launcher: str) -> list[str]:
+    """Return the hosts on which a launcher started the job; empty if it does not list them."""
+    sources = next((row.endpoint_sources for row in LAUNCHERS if row.name == launcher), ())
+    return next((source.host_names(env) for source in sources if isinstance(source, NodeList)), [])
+
+
+def contradicting_variables(env: Env, rank: int, world_size: int) -> set[str]:
+    """Return the variables that contradict RANK and WORLD_SIZE once these are exported.
+
+    These mark a launcher that precedes the hand-written row, or hold another rank of a job of
+    the same size.
+    """
+    index = LAUNCHERS.index(HAND_WRITTEN)
+    preceding = {name for row in LAUNCHERS[:index] for names in row.markers for name in names}
+    same_size = (
+        row for row in LAUNCHERS[index + 1 :] if first_value(row.world_size, env) == str(world_size)
+    )
+    ranks = {n for row in same_size if first_value(row.rank, env) != str(rank) for n in row.rank}
+    return {name for name in preceding | ranks if name in env}

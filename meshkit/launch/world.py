@@ -1,0 +1,182 @@
+"""World: the rank of a process in its job, with the source of every field.
+
+Variables that ``init`` adds to the environment, for libraries that read their rank there.
+
+DeepSpeed, the Gaudi bridge and torch's ``env://`` read RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR
+and others. srun, mpirun and explicit arguments set none of them. ``init`` adds the missing ones,
+and names them with their values in one variable more, MESHKIT_COMPLETED. ``detect`` ignores them
+there, so a program that this process starts still finds its own launcher.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import zlib
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .endpoint import COMPLETED, FIRST_PORT, NUM_PORTS, Env
+from .launchers import LAUNCHERS, SPAWN, contradicting_variables, matching_launchers
+
+if TYPE_CHECKING:
+    import torch
+
+
+MAX_WORLD_SIZE = 2**21  # ranks; messages and memory grow with the ranks that are missing
+# Field name to the variable that passes it to a child process.
+EXPORTED = {
+    "rank": "RANK",
+    "world_size": "WORLD_SIZE",
+    "local_rank": "LOCAL_RANK",
+    "local_world_size": "LOCAL_WORLD_SIZE",
+    "master_addr": "MASTER_ADDR",
+    "master_port": "MASTER_PORT",
+}
+
+
+@dataclass(frozen=True)
+class World:
+    """The rank of this process and its job.
+
+    Attributes:
+        rank: the global rank, 0 to world_size - 1.
+        world_size: the number of ranks of the job.
+        local_rank: the index of this rank on its node.
+        local_world_size: the number of ranks on its node; None if the launcher does not set it.
+        node_rank: the index of its node; None if the launcher does not set it.
+        num_nodes: the number of nodes; None if the launcher does not set it.
+        master_addr: the host of the rendezvous store, or None.
+        master_port: the port of the store, or None.
+        launcher: the matching row of the table: ``"torchrun"``, ``"slurm"``, ``"single"``...
+        init_method: the rendezvous URL, if it is not an address: ``"file://..."``.
+        device: a ``torch.device``; None until ``init``.
+        backend: the backend of collectives, ``"gloo"`` or ``"nccl"``; None until ``init``.
+        sources: field name to the source of its value: a variable, ``"argument"``, ...
+        size_evidence: the source of the world size as errors print it, for example
+            ``"WORLD_SIZE = 6 (torchrun)"``.
+
+    Example:
+        >>> from meshkit import detect
+        >>> world = detect({"RANK": "3", "WORLD_SIZE": "8"})
+        >>> world.rank, world.world_size, world.launcher, world.sources["rank"]
+        (3, 8, 'hand-written', 'RANK')
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int | None
+    node_rank: int | None
+    num_nodes: int | None
+    master_addr: str | None
+    master_port: int | None
+    launcher: str
+    init_method: str | None = None
+    device: torch.device | None = None
+    backend: str | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    size_evidence: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        source = self.sources.get("world_size", "world_size")
+        evidence = f"{source} = {self.world_size} ({self.launcher})"
+        if self.launcher == "single" and source != "argument":
+            evidence = f"there is 1 process and {source}"
+        object.__setattr__(self, "size_evidence", evidence)
+
+    def export(self, environ: MutableMapping[str, str] | None = None) -> dict[str, str]:
+        """Set the variables from which a child process detects this same world. Local.
+
+        Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT if their
+        field is not None. Removes variables that contradict them: a stale LOCAL_WORLD_SIZE, and
+        the variables of a launcher that give another rank.
+
+        Args:
+            environ: the mapping to change; None means ``os.environ``.
+
+        Returns:
+            The variables that were set.
+
+        Example:
+            >>> from meshkit import detect
+            >>> world = detect({}, rank=1, world_size=2, master_addr="node1", master_port=29500)
+            >>> world.export({})["LOCAL_RANK"], world.export({})["MASTER_ADDR"]
+            ('1', 'node1')
+        """
+        values = {name: getattr(self, field) for field, name in EXPORTED.items()}
+        exported = {name: str(value) for name, value in values.items() if value is not None}
+        target = os.environ if environ is None else environ
+        for name in contradicting_variables(target, self.rank, self.world_size) | {
+            "LOCAL_WORLD_SIZE",
+            COMPLETED,
+        }:
+            target.pop(name, None)
+        target.update(exported)
+        return exported
+
+
+LOOPBACK_HOST = "127.0.0.1"
+IDENTITY = ("RANK", "WORLD_SIZE")
+COMPLETE = LAUNCHERS[: LAUNCHERS.index(SPAWN) + 1]  # these set all variables themselves
+
+
+def complete_environment(
+    world: World, host: str | None, port: int | None, environ: MutableMapping[str, str]
+) -> dict[str, str]:
+    """Set the variables of a world that are missing, and return those that were set. Local."""
+    values = {name: getattr(world, field) for field, name in EXPORTED.items()}
+    values |= dict(zip(("MASTER_ADDR", "MASTER_PORT"), _endpoint(world, host, port), strict=True))
+    missing = {
+        name: str(value)
+        for name, value in values.items()
+        if value is not None and name not in environ
+    }
+    if missing:
+        environ.update(missing)
+        identity = [environ[name] for name in IDENTITY]
+        missing[COMPLETED] = environ[COMPLETED] = json.dumps([identity, missing])
+    return missing
+
+
+def restore_environment(completed: Mapping[str, str], environ: MutableMapping[str, str]) -> None:
+    """Remove the variables that ``init`` added, unless they have changed since. Local."""
+    for name, value in completed.items():
+        if environ.get(name) == value:
+            del environ[name]
+
+
+def without_completed(env: Env) -> Env:
+    """Return the environment without the variables that an ``init`` added.
+
+    In a process that this one has started, torchrun or the user may have set another rank since.
+    Then only the place of this process on its node is removed, unless it was set too.
+    """
+    if COMPLETED not in env or any(row in COMPLETE for row in matching_launchers(env)):
+        return env
+    identity, added = json.loads(env[COMPLETED])
+    unchanged = {name for name, value in added.items() if env.get(name) == value}
+    if [env.get(name) for name in IDENTITY] != identity:
+        unchanged &= {"LOCAL_RANK", "LOCAL_WORLD_SIZE"}
+    hidden = {COMPLETED, *unchanged}
+    return {name: value for name, value in env.items() if name not in hidden}
+
+
+def _endpoint(world: World, host: str | None, port: int | None) -> tuple[str | None, int | None]:
+    """Return the address of rank 0; on one node without a TCP store, a free or a derived port."""
+    if (host and port) or world.local_world_size != world.world_size:
+        return host, port
+    if world.world_size == 1:
+        return host or LOOPBACK_HOST, port or free_port()
+    derived = FIRST_PORT + zlib.crc32(str(world.init_method).encode()) % NUM_PORTS
+    return host or LOOPBACK_HOST, port or derived
+
+
+def free_port() -> int:
+    """Return a port of this machine that is free at this moment."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK_HOST, 0))
+        return int(probe.getsockname()[1])
