@@ -178,8 +178,13 @@ def _join(words: Iterator[str]) -> str:
     return "".join(f" {shlex.quote(word)}" for word in words)
 
 
-# One file each. It is imported when its command is typed, and for the list of all commands.
-COMMANDS = (*("plan", "explain", "search", "move", "check", "bench", "doctor", "hello", "store"),)
+# Command to the file that has it. A file is imported when its command is typed, and for the list
+# of all commands.
+MODULES = {
+    **dict.fromkeys(("plan", "explain", "search", "move"), "inspect"),
+    **{"check": "ranks", "bench": "bench", "doctor": "doctor", "hello": "ranks", "store": "ranks"},
+}
+COMMANDS = tuple(MODULES)
 
 FAILED, INVALID, INTERRUPTED = 1, 2, 130
 INVALID_REQUESTS = SpecError, UnknownAxisError, CoordinateError, BatchError
@@ -190,8 +195,8 @@ EXAMPLES = "meshkit help plan", "meshkit plan dp=4 sp=2 --nodes 2"
 
 
 def load_command(name: str) -> Command:
-    """Import the command of a name: the constant of that name, in the file of that name."""
-    module = importlib.import_module(f".commands.{name}", __package__)
+    """Import the command of a name: the constant of that name."""
+    module = importlib.import_module(f".{MODULES[name]}", __package__)
     command: Command = getattr(module, name.upper())
     return command
 

@@ -55,7 +55,7 @@ Context = ForkContext | ForkServerContext
 
 # Modules that the forkserver imports once, in this order. Otherwise all ranks import them at the
 # same time, on a few cores. Packages that import this one add modules with `preload`.
-_preloaded: tuple[str, ...] = ("torch", "torch.distributed", f"{__package__}.worker")
+_preloaded: tuple[str, ...] = ("torch", "torch.distributed", __name__)
 
 
 def preload(*modules: str) -> None:
