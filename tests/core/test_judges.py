@@ -29,8 +29,6 @@ ERROR = meshkit.LaunchError("two ranks use one device.")
 ENDED = Sighting(Life.ENDED, "host b, pid 7")
 STOPPED = ENDED._replace(life=Life.STOPPED)
 BUSY = ENDED._replace(life=Life.BUSY)
-    Sighting(life, "host b, pid 7") for life in (Life.ENDED, Life.STOPPED, Life.BUSY)
-)
 
 
 def seen(facts: Sequence[Mapping[str, Any] | None], **options: Any) -> Arrivals:
