@@ -197,7 +197,8 @@ class Round:
         """
 
         def wait() -> Decision:
-            if self._dissent and (decision := self._decision()) and decision.error is None:
+            decision = self._decision() if self._dissent else None
+            if decision is not None and decision.error is None and not decision.over:
                 return judge(Arrivals((), self._dissent)) or decision  # all others have agreed
             if poll is None and self.turn >= len(self.expected):
                 seen = self._see(self._began) if self.store.has(CONFLICT) else None
@@ -216,6 +217,16 @@ class Round:
         Cost: one store operation.
         """
         return self._within(deadline.left + TIMES.store, lambda: self._hear(deadline))
+
+    def object(self, error: MeshkitError, deadline: Deadline) -> None:
+        """Post a conflict in a round of other ranks; at the deadline it is the decision. Local."""
+
+        def post() -> None:
+            self.store.claim(CONFLICT, json.dumps({"error": error_to_json(error)}))
+            if self._hear(deadline) is None:
+                self._say(Decision(error))
+
+        self._within(deadline.left + TIMES.store, post)
 
     def say(self, decision: Decision) -> Decision:
         """Write a decision, and return the one that counts. Local. Cost: one store operation."""
@@ -321,13 +332,13 @@ class Round:
         return None if text is None else self._parse(text)
 
     def _say(self, decision: Decision) -> Decision:
-        return self._parse(self.store.claim(DECISION, _to_json(decision)))
+        return self._parse(self.store.claim(DECISION, decision_to_json(decision)))
 
     def _decision(self) -> Decision | None:
-        return self.store.read(DECISION, _from_json)
+        return self.store.read(DECISION, decision_from_json)
 
     def _parse(self, text: bytes) -> Decision:
-        return read_value(DECISION, text, _from_json)
+        return read_value(DECISION, text, decision_from_json)
 
     def _arrived(self) -> dict[int, Arrival]:
         """Return what each rank has left."""
@@ -347,7 +358,8 @@ class Round:
         return self._bisect(ranks[:middle]) + self._bisect(ranks[middle:])
 
 
-def _to_json(decision: Decision) -> str:
+def decision_to_json(decision: Decision) -> str:
+    """Return a decision as it stands in the store."""
     record: dict[str, Any] = {}
     if decision.error is not None:
         record = {"error": error_to_json(decision.error), "by": decision.by}
@@ -356,7 +368,8 @@ def _to_json(decision: Decision) -> str:
     return json.dumps({**record, "value": decision.value, "over": decision.over})
 
 
-def _from_json(text: str) -> Decision:
+def decision_from_json(text: str) -> Decision:
+    """Return the decision that a rank wrote."""
     record = dict(json.loads(text))
     error = record.get("error")
     by = record.get("by")
