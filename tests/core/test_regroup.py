@@ -1,17 +1,29 @@
-"""The layout of the ranks that live, against a search over all grids and all assignments."""
+"""Who lives, which mesh they form, and who sends the state, against searches over all answers."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
+from dataclasses import asdict
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from meshkit import Layout
-from meshkit.core.recovery.held_state import find_sources
-from meshkit.core.recovery.regroup import Regrouping, regroup, shrink_sizes
+import meshkit
+from meshkit import Layout, SpecError
+from meshkit.core.hang import RankState
+from meshkit.core.regroup import (
+    NEWCOMER_TIME,
+    Regrouping,
+    Request,
+    find_sources,
+    regroup,
+    shrink_sizes,
+    who_lives,
+)
 from tests.laws.derivations import law
 
 AXES = ("pp", "replicate", "dp_shard", "ep", "tp")
@@ -220,3 +232,155 @@ def test_a_placed_layout_is_regrouped_too(order: list[int]) -> None:
     assert regrouped is not None
     assert regrouped.after.sizes == {"dp": 7, "tp": 8}
     assert len(regrouped.spares) == 7
+
+
+@st.composite
+def states(draw: st.DrawFn) -> tuple[Regrouping, dict[int, int | None]]:
+    """Return the ranks that live, with steps that differ by up to 2; some hold no state."""
+    layout = Layout(dp=draw(st.integers(1, 4)), sp=draw(st.integers(1, 2)), tp=2)
+    members = draw(
+        st.sets(st.sampled_from(range(layout.num_ranks + 2)), min_size=layout.size("sp", "tp"))
+    )
+    regrouped = regroup(layout, sorted(members))
+    assert regrouped is not None
+    inside = [rank for rank in sorted(members) if rank in layout]
+    held = {rank: draw(st.integers(4, 6)) for rank in inside if draw(st.booleans())}
+    return regrouped, held
+
+
+def holders_at(regrouped: Regrouping, held: dict[int, int | None], unit: dict[str, int]) -> set:
+    before = regrouped.before
+    return {
+        held[rank]
+        for rank in held
+        if {axis: before.coordinate(rank)[axis] for axis in ("sp", "tp")} == unit
+    }
+
+
+@law
+@given(states())
+def test_the_most_advanced_step_that_all_parts_have_wins(
+    case: tuple[Regrouping, dict[int, int | None]],
+) -> None:
+    regrouped, held = case
+    units = [{"sp": sp, "tp": tp} for sp in range(regrouped.before.size("sp")) for tp in range(2)]
+    known = [steps for unit in units if (steps := holders_at(regrouped, held, unit))]
+    common = [step for step in (6, 5, 4) if all(step in steps for steps in known)]
+    if known and not common:
+        with pytest.raises(SpecError, match="no step is held for each part"):
+            find_sources(regrouped, held)
+        return
+    sources = find_sources(regrouped, held)
+    assert sources.step == (common[0] if known else None)
+    assert [*sources.lost] == [u for u in units if not holders_at(regrouped, held, u)]
+    for rank in range(regrouped.after.num_ranks + len(regrouped.spares)):
+        old = regrouped.old_ranks[rank]
+        if rank not in regrouped.after:
+            assert rank not in sources.by_rank
+            continue
+        unit = {axis: regrouped.after.coordinate(rank)[axis] for axis in ("sp", "tp")}
+
+        def has_it(old: int, unit: dict[str, int] = unit) -> bool:
+            at = regrouped.before.coordinate(old) if old in held else {}
+            return bool(at) and at == {**at, **unit} and held[old] == sources.step
+
+        if rank in sources.by_rank:
+            assert not has_it(old)
+            assert has_it(regrouped.old_ranks[sources.by_rank[rank]])
+        else:
+            assert has_it(old) or unit in sources.lost
+
+
+def test_ranks_without_a_step_are_named() -> None:
+    regrouped = regroup(Layout(dp=2, tp=2), [0, 1, 3])
+    assert regrouped is not None
+    with pytest.raises(SpecError, match="rank 1 gives no step, and other ranks do"):
+        find_sources(regrouped, {0: 4, 1: None, 3: 4})
+
+
+def test_without_any_step_only_ranks_in_a_new_place_get_the_state() -> None:
+    regrouped = regroup(Layout(dp=3), [0, 2])
+    assert regrouped is not None
+    sources = find_sources(regrouped, {0: None, 2: None})
+    assert (sources.step, dict(sources.by_rank), sources.lost) == (None, {}, ())
+
+
+def test_the_senders_take_turns() -> None:
+    regrouped = regroup(Layout(dp=4), range(4))
+    assert regrouped is not None
+    assert dict(find_sources(regrouped, {0: 9, 1: 9}).by_rank) == {2: 0, 3: 1}
+
+
+FAILED, FINE, NEW = (
+    Request("dp=4", failed=True, holds_state=True, step=3),
+    Request("dp=4"),
+    Request(),
+)
+ENDED, RUNS, FAR = RankState.ENDED, RankState.BUSY, RankState.UNKNOWN
+WAIT: Any = {"waited": 1.0, "timeout": 60.0}
+LATE: Any = {"waited": 60.0, "timeout": 60.0}
+ROUNDS: dict[str, tuple[dict[int, Request], dict[int, RankState], dict[str, Any], Any]] = {
+    # requests, missing ranks, the waits -> the ranks that live, the class of the error, or None
+    "all are here": ({0: FAILED, 1: FAILED}, {}, WAIT, [0, 1]),
+    "one has seen the failure": ({0: FINE, 1: FAILED}, {}, WAIT, [0, 1]),
+    "one has ended": ({0: FINE, 1: FINE}, {2: ENDED}, WAIT, [0, 1]),
+    "one runs": ({0: FAILED}, {1: RUNS}, WAIT, None),
+    "one is stopped": ({0: FAILED}, {1: RankState.STOPPED}, WAIT, None),
+    "one has ended, another runs": ({0: FAILED}, {1: ENDED, 2: RUNS}, WAIT, None),
+    "at the deadline": ({0: FAILED}, {1: ENDED, 2: RUNS}, LATE, [0]),
+    "one was silent": ({0: FAILED}, {1: FAR}, {**WAIT, "silent": {1}, "silent_time": 1.0}, [0]),
+    "one was silent, but has time": (
+        {0: FAILED},
+        {1: FAR},
+        {**WAIT, "silent": {1}, "silent_time": 1.1},
+        None,
+    ),
+    "another was silent": ({0: FAILED}, {1: FAR}, {**WAIT, "silent": {2}}, None),
+    "a newcomer has time": ({0: FINE}, {1: FAR}, {**WAIT, "newcomers": {1}}, None),
+    "a newcomer does not come": (
+        {0: FINE},
+        {1: FAR},
+        {"waited": NEWCOMER_TIME, "timeout": 60.0, "newcomers": {1}},
+        [0],
+    ),
+    "a newcomer needs no failure": ({0: FINE, 1: NEW}, {}, {**WAIT, "newcomers": {1}}, [0, 1]),
+    "the mesh is healthy": ({0: FINE, 1: FINE}, {}, WAIT, meshkit.MeshkitError),
+    "some do not call it": ({0: FINE}, {1: RUNS}, LATE, meshkit.RankTimeoutError),
+    "other meshes": ({0: FAILED, 1: Request("tp=2")}, {}, WAIT, meshkit.DisagreementError),
+    "other min_ranks": (
+        {0: Request("dp=4", "2", failed=True), 1: Request("dp=4", "3")},
+        {},
+        WAIT,
+        meshkit.DisagreementError,
+    ),
+    "only one passes min_ranks": (
+        {0: Request("dp=4", "2", failed=True), 1: FINE},
+        {},
+        WAIT,
+        [0, 1],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ROUNDS.values(), ids=ROUNDS)
+def test_who_lives(case: tuple[Any, ...]) -> None:
+    requests, missing, waits, expected = case
+    decision = who_lives(requests, missing, **waits)
+    if isinstance(expected, list):
+        assert decision == requests
+        assert sorted(requests) == expected
+    else:
+        assert type(decision) is (type(None) if expected is None else expected)
+
+
+def test_ranks_that_did_not_call_it_are_named() -> None:
+    error = who_lives({1: FINE}, {0: RUNS, 2: ENDED, 3: FAR}, **LATE, newcomers=())
+    assert error == {1: FINE}  # a rank that has ended is a loss
+    error = who_lives({1: FINE}, {0: RUNS, 3: FAR}, **LATE)
+    assert isinstance(error, meshkit.RankTimeoutError)
+    assert error.missing_ranks == (0, 3)
+
+
+def test_a_request_is_equal_after_its_way_through_json() -> None:
+    for request in (FAILED, FINE, NEW, Request("dp=2", "2", True, True, 7)):
+        assert Request.from_facts(json.loads(json.dumps(asdict(request)))) == request
