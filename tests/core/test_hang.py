@@ -172,7 +172,7 @@ def test_a_busy_rank_is_not_missing_if_another_is_the_reason() -> None:
     assert hang(at | {0: at[0]}, busy).missing_ranks == ()
 
 
-# ranks that answered, that left, states of the silent, seconds, expired -> whether it decides
+# ranks that answered, ranks that left, states of the silent, seconds, expired -> it decides
 WAITED = {
     "all have answered": ((0, 1, 2, 3), (), {}, 0.0, False, True),
     "one runs": ((0, 1, 3), (), {2: RankState.BUSY}, 2.0, False, False),
