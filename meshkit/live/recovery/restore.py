@@ -23,7 +23,7 @@ from ...core.recovery.regroup import Regrouping
 from ...core.text import article, count_noun, format_ranks, format_sizes
 from ...launch.current_job import require_job
 from ...launch.torch_internals import default_timeout, timeout_of
-from ..groups.mesh_groups import MeshGroups
+from ..group_registry import MeshGroups
 from .state_codec import decode, dtensors_in, encode, templates_of
 from .transfer import Handle, begin_send, receive, wait_for
 
