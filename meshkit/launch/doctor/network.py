@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..launchers.endpoint import LOOPBACK
-from ..store.deadline import DeadlineExceededError, run_with_deadline
+from ..times import DeadlineExceededError, run_with_deadline
 
 DEADLINE = 6.0  # seconds for one lookup; resolvers usually try a server for 5
 SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface

@@ -31,7 +31,7 @@ from ...core.text import count_noun, format_ranks, name_ranks
 from ...core.validate import parse_integer
 from ..launchers.completed import free_port
 from ..output.progress import Progress, show_progress
-from ..store.deadline import Time, parse_timeout
+from ..times import Time, parse_timeout
 from .habits import check_arguments_fit, check_no_launcher, explain_arguments
 from .start_method import Context, context_for, inherited_pipe_ends, start_process
 from .worker import Failure, Outcome, Success, child_environment, run_rank

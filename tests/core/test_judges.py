@@ -1,0 +1,200 @@
+"""The judges of a round: what ranks have left becomes one decision, without processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+import meshkit
+from meshkit.core.judges import (
+    Arrival,
+    Arrivals,
+    Decision,
+    Patience,
+    Process,
+    Sighting,
+    all_done,
+    all_same,
+    failure_error,
+    missing_error,
+    who_is_behind,
+    who_lives,
+)
+from meshkit.core.life import Life
+from meshkit.core.report.hang_error import RankStatus
+
+ERROR = meshkit.LaunchError("two ranks use one device.")
+ENDED = Sighting(Life.ENDED, "host b, pid 7")
+STOPPED = ENDED._replace(life=Life.STOPPED)
+BUSY = ENDED._replace(life=Life.BUSY)
+
+
+def seen(facts: Sequence[Mapping[str, Any] | None], **options: Any) -> Arrivals:
+    """Return the arrivals of ranks, None for one that is missing."""
+    arrived = {
+        rank: Arrival(Process(f"h{rank % 2}", rank), fact)
+        for rank, fact in enumerate(facts)
+        if fact is not None
+    }
+    return Arrivals(range(len(facts)), arrived, **options)
+
+
+def outcome(decision: Decision | None) -> Any:
+    """Return what a decision says: ok, wait, or the class of the error with its ranks."""
+    if decision is None:
+        return "wait"
+    error = decision.error
+    if error is None:
+        return "ok"
+    ranks = getattr(error, "missing_ranks", None) or tuple(getattr(error, "requests", ()))
+    return (type(error).__name__, *ranks)
+
+
+A, B = {"call": "build_mesh", "sizes": "dp=4"}, {"call": "build_mesh", "sizes": "dp=2 tp=2"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "same", "done"),
+    [
+        ([A, A], {}, "ok", "ok"),
+        ([A, None], {}, "wait", "wait"),
+        ([A, B], {}, ("DisagreementError", 0, 1), ("DisagreementError", 0, 1)),
+        ([A, B, None], {}, "wait", "wait"),
+        (
+            [A, B, None],
+            {"expired": True},
+            ("DisagreementError", 0, 1),
+            ("DisagreementError", 0, 1),
+        ),
+        ([A, None], {"expired": True}, ("RankTimeoutError", 1), ("RankTimeoutError", 1)),
+        ([A, A], {"objections": [ERROR]}, ("LaunchError",), ("LaunchError",)),
+        (  # a claim of two ranks counts at once; after creation the missing rank is the reason
+            [A, None],
+            {"objections": [ERROR], "expired": True},
+            ("LaunchError",),
+            ("RankTimeoutError", 1),
+        ),
+        (
+            [A, None, None],
+            {"expired": True, "seen": {1: ENDED, 2: BUSY}},
+            ("RankTimeoutError", 1),
+            ("RankTimeoutError", 1),
+        ),
+        (
+            [A, None, None],
+            {"expired": True, "seen": {2: STOPPED}},
+            ("RankTimeoutError", 2),
+            ("RankTimeoutError", 2),
+        ),
+        ([A, A], {"expired": True, "late": (1,)}, "ok", "ok"),
+    ],
+)
+def test_all_same_and_all_done(
+    facts: list[Any], options: dict[str, Any], same: object, done: object
+) -> None:
+    arrivals = seen(facts, **options)
+    assert outcome(all_same("ranks disagree.", seconds=5)(arrivals)) == same
+    assert outcome(all_done("ranks failed.", seconds=5)(arrivals)) == done
+
+
+FAILED: dict[str, Any] = {"mesh": "dp=4", "failed": True}
+HEALTHY: dict[str, Any] = {"mesh": "dp=4"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "expected"),
+    [
+        ([FAILED, HEALTHY], {}, [0, 1]),
+        ([FAILED, None], {}, "wait"),
+        ([FAILED, None], {"seen": {1: ENDED}}, [0]),
+        ([HEALTHY, None], {"seen": {1: ENDED}}, [0]),  # a process that has ended is a failure
+        ([FAILED, None], {"seen": {1: STOPPED}}, "wait"),
+        ([FAILED, None], {"expired": True}, [0]),
+        ([FAILED, HEALTHY, None], {"waited": 0.2}, "wait"),
+        ([FAILED, HEALTHY, None], {"waited": 0.3}, [0, 1]),  # rank 2 was silent
+        ([None, FAILED, HEALTHY], {"waited": 0.3}, "wait"),
+        ([HEALTHY, HEALTHY], {}, ("MeshkitError",)),
+        ([HEALTHY, None], {"expired": True}, ("RankTimeoutError", 1)),
+        ([FAILED, {"mesh": "dp=2", "failed": True}], {}, ("DisagreementError", 0, 1)),
+        ([FAILED, {}], {}, [0, 1]),  # a newcomer states no mesh
+    ],
+)
+def test_who_lives(facts: list[Any], options: dict[str, Any], expected: object) -> None:
+    judge = who_lives([2], (), Patience(5, 0.3, 1), same=("mesh", "min_ranks"))
+    decision = judge(seen(facts, **options))
+    if isinstance(expected, list):
+        assert decision is not None and [*decision.members] == expected
+        assert decision.members[0] == facts[0]
+    else:
+        assert outcome(decision) == expected
+
+
+@pytest.mark.parametrize(("waited", "expected"), [(0.9, None), (1.0, [0, 1])])
+def test_newcomers_need_no_failure_and_are_waited_for_less(waited: float, expected: object) -> None:
+    judge = who_lives((), [2], Patience(5, 5, 1), same=("mesh",))
+    decision = judge(seen([HEALTHY, HEALTHY, None], waited=waited))
+    assert (decision and [*decision.members]) == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "left", "options", "missing"),
+    [
+        ([0, None], {}, {}, None),
+        ([0, None], {}, {"waited": 3.0}, (1,)),
+        ([0, None], {}, {"seen": {1: ENDED}}, (1,)),
+        ([0, None], {1: RankStatus(1, error="ValueError")}, {}, ()),
+        ([0, None, None], {1: RankStatus(1, error="ValueError")}, {}, None),
+        ([0, None, None], {1: RankStatus(1, error="ValueError")}, {"waited": 0.3}, (2,)),
+        ([0, 1], {}, {}, ()),
+    ],
+)
+def test_who_is_behind(
+    facts: list[Any], left: dict[int, RankStatus], options: dict[str, Any], missing: object
+) -> None:
+    layout = meshkit.Layout(dp=len(facts))
+    judge = who_is_behind("all_reduce failed.", layout, str, left, (3.0, 0.3))
+    statuses = [None if rank is None else {"rank": rank, "begun": {"dp": 1}} for rank in facts]
+    decision = judge(seen(statuses, **options))
+    error = decision and decision.error
+    assert (error and error.missing_ranks) == missing  # type: ignore[attr-defined]
+
+
+def test_the_error_of_missing_ranks_names_what_is_known() -> None:
+    arrivals = seen([A, None, None, A], expired=True, seen={1: ENDED, 2: BUSY}, late=(3,))
+    error = missing_error(arrivals, 5, describe=lambda rank: f"dp={rank}", hosts=("h0", "h1", "h2"))
+    assert str(error).splitlines() == [
+        "2 of 4 ranks did not arrive at this call within 5 s.",
+        "  Missing: 1 (dp=1) has ended. Arrived: 0, 3 on hosts h0, h1.",
+        "  Rank 2: late, and not known to have ended.",
+        "  Last seen: 1 on host b, pid 7; 2 on host b, pid 7.",
+        "  Rank 3 came late, after 5 s.",
+        "  No rank came from host h2.",
+        "  Fix: look at the logs of rank 1 first.",
+    ]
+
+
+def test_the_error_of_two_million_missing_ranks_is_short() -> None:
+    arrivals = Arrivals(range(2_000_000), {0: Arrival(Process("a", 1), {})}, expired=True)
+    error = missing_error(arrivals, 5)
+    assert len(error.missing_ranks) == 100_000
+    assert len(str(error)) < 1000
+    odd = Arrivals(range(1000), {r: Arrival(Process("a", 1), {}) for r in range(0, 1000, 2)})
+    assert len(str(missing_error(odd, 5))) < 2000
+
+
+def test_a_failure_is_quoted_with_the_call_of_its_rank() -> None:
+    error = meshkit.SpecError("needs 8 ranks.", "{call} is too large.", fix="start 8 ranks.")
+    report = failure_error("ranks disagree.", 1, Process("a", 3), error)
+    assert report.requests == {1: "SpecError: needs 8 ranks."}  # type: ignore[attr-defined]
+    assert report.evidence[1:] == ("this call is too large.",)
+    other = failure_error("ranks disagree.", 1, Process("a", 3), ValueError("bad\nline"))
+    assert other.evidence == ("rank 1 (host a, pid 3) gave up: ValueError: bad", "line")
+    assert other.fix_text == "look at the log of rank 1 first."
+
+
+def test_a_rank_that_comes_after_the_decision_says_so() -> None:
+    decision = Decision(missing_error(seen([A, None], expired=True), 5))
+    with pytest.raises(meshkit.RankTimeoutError, match="Rank 1 came after that"):
+        decision.check(1)
