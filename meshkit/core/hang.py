@@ -7,43 +7,20 @@ suspect is behind and in no collective, or does not answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from enum import IntEnum
 from typing import Any
 
 from .errors import CollectiveError
 from .grid.layout import Layout
+from .judges import Arrivals, Decision, Judge, Sighting
+from .life import Life, most_certain
 from .text import format_ranks, format_sizes, plural, shorten
 
 # An axis may use the default group, so it is created again too.
 REBUILD_ADVICE = "mesh.close(), meshkit.shutdown(), and build again on all ranks"
 MAX_LINES = 8  # lines about single ranks, or about ranks with equal status
-KNOWN_TIME = 0.3  # seconds for the answers if a rank has left with an error, the likely cause
-
-
-class RankState(IntEnum):
-    """The state of the process of a silent rank, the most certain cause of a hang first."""
-
-    ENDED = 0
-    STOPPED = 1
-    UNKNOWN = 2  # on another host, or in another pid namespace
-    BUSY = 3  # it runs
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether such a rank cannot answer."""
-        return self <= RankState.STOPPED
-
-
-def most_certain(states: Mapping[int, RankState]) -> tuple[int, ...]:
-    """Return the ranks that have ended or are stopped; else those of unknown state, or all.
-
-    A rank whose process runs may only be slow, so it never stands beside one that cannot answer.
-    """
-    certain = [rank for rank, state in states.items() if state.is_certain]
-    unknown = [rank for rank, state in states.items() if state is RankState.UNKNOWN]
-    return tuple(certain or unknown or states)
+NO_ANSWER = Sighting(Life.UNKNOWN, "no answer")
 
 
 @dataclass(frozen=True)
@@ -89,14 +66,6 @@ class RankStatus:
 
 
 @dataclass(frozen=True)
-class Silence:
-    """A rank that does not answer: the state of its process, and the known facts as text."""
-
-    state: RankState
-    facts: str
-
-
-@dataclass(frozen=True)
 class Lag:
     """A rank that has begun fewer collectives over some axes than a peer of its group."""
 
@@ -128,43 +97,47 @@ def lagging_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> dict[in
 def who_is_behind(
     layout: Layout,
     summary: str,
-    answers: Mapping[int, RankStatus],
-    left: Mapping[int, RankStatus],
-    silent: Callable[[int], Silence],
+    left: Callable[[Sequence[int]], Mapping[int, RankStatus]],
     *,
-    waited: float,
-    expired: bool,
-) -> CollectiveError | None:
-    """Return the report of a roll call; None while ranks may still answer.
+    known: float,
+) -> Judge:
+    """Return the judge of a roll call, whose decision is the report of all ranks.
+
+    The facts of each arrival are those of its :class:`RankStatus`. Without a summary a rank only
+    suspects a hang: if no rank is behind or silent, there is nothing to report.
 
     Args:
         layout: the ranks of the mesh.
         summary: the first line of the report.
-        answers: the status of each rank that has answered.
-        left: the status of each rank that left before the roll call.
-        silent: returns the state of a rank without an answer.
-        waited: the seconds since the roll call began.
-        expired: whether no time is left for answers.
+        left: returns the status of each of some ranks that left the guard before.
+        known: seconds for the answers if a rank has left, since the reason is known then.
     """
-    awaited = [rank for rank in sorted(map(int, layout.grid.flat)) if rank not in answers]
-    silences = {rank: silent(rank) for rank in awaited if rank not in left}
-    can_answer = [s for s in silences.values() if s.state is not RankState.ENDED]
-    if can_answer and not expired and not (left and waited >= KNOWN_TIME):
-        return None
-    return hang_error(summary, layout, {**left, **answers}, silences)
+
+    def judge(seen: Arrivals) -> Decision | None:
+        answers = {r: RankStatus.from_facts(r, a.facts) for r, a in seen.arrived.items()}
+        gone = left(seen.missing)
+        silent = {r: seen.seen.get(r, NO_ANSWER) for r in seen.missing if r not in gone}
+        can_answer = [s for s in silent.values() if s.life is not Life.ENDED]
+        if can_answer and not seen.expired and not (gone and seen.waited >= known):
+            return None
+        report = hang_error(summary, layout, {**gone, **answers}, silent)
+        is_report = summary or report.behind or report.missing_ranks
+        return Decision(report if is_report else None)
+
+    return judge
 
 
 def hang_error(
     summary: str,
     layout: Layout,
     statuses: Mapping[int, RankStatus],
-    silent: Mapping[int, Silence],
+    silent: Mapping[int, Sighting],
 ) -> CollectiveError:
     """Return the error that all ranks raise."""
     late = lagging_ranks(layout, statuses)
     first = _first_suspects(layout, statuses, late, silent)
     left = [rank for rank in sorted(statuses) if statuses[rank].has_left and rank not in late]
-    states = {rank: silence.state for rank, silence in silent.items()}
+    states = {rank: silence.life for rank, silence in silent.items()}
     order = sorted([*late, *left, *silent], key=lambda r: (r not in first, states.get(r, -1), r))
     lines = [
         _format_rank(layout, rank, statuses.get(rank), silent.get(rank), late.get(rank))
@@ -183,14 +156,14 @@ def hang_error(
 
 
 def _missing(
-    statuses: Mapping[int, RankStatus], late: Iterable[int], silent: Mapping[int, Silence]
+    statuses: Mapping[int, RankStatus], late: Iterable[int], silent: Mapping[int, Sighting]
 ) -> tuple[int, ...]:
     """Return the silent ranks that are the reason, as far as known."""
-    states = {rank: silence.state for rank, silence in silent.items()}
+    states = {rank: silence.life for rank, silence in silent.items()}
     is_explained = any(status.has_left for status in statuses.values())
     is_explained |= any(not statuses[rank].function for rank in late)
     if is_explained:  # by a rank that has answered: a rank whose process runs is only busy
-        states = {rank: state for rank, state in states.items() if state is not RankState.BUSY}
+        states = {rank: state for rank, state in states.items() if state is not Life.BUSY}
     return tuple(sorted(most_certain(states)))
 
 
@@ -198,14 +171,14 @@ def _format_rank(
     layout: Layout,
     rank: int,
     status: RankStatus | None,
-    silence: Silence | None,
+    silence: Sighting | None,
     late: Lag | None,
 ) -> str:
     """Return the line about a rank that is silent, has left, or is behind."""
     name = f"rank {rank} ({describe_coordinate(layout, rank)})"
     if silence is not None:
-        kind = "Busy" if silence.state is RankState.BUSY else "Silent"
-        return f"{kind}: {name}: {silence.facts}."
+        kind = "Busy" if silence.life is Life.BUSY else "Silent"
+        return f"{kind}: {name}: {silence.text}."
     if late is None:
         return f"Left: {name} {status}."
     count = f"has begun {late.begun} of {late.most} collectives over {late.axes}"
@@ -227,13 +200,13 @@ def _first_suspects(
     layout: Layout,
     statuses: Mapping[int, RankStatus],
     late: Iterable[int],
-    silent: Mapping[int, Silence],
+    silent: Mapping[int, Sighting],
 ) -> list[int]:
     """Return the ranks that left, or have ended, or else that wait for none, or are silent."""
     left = [rank for rank in sorted(statuses) if statuses[rank].has_left]
-    certain = [rank for rank in sorted(silent) if silent[rank].state.is_certain]
+    certain = [rank for rank in sorted(silent) if silent[rank].life.is_certain]
     idle = [rank for rank in late if not statuses[rank].function and not statuses[rank].has_left]
-    unknown = [rank for rank in silent if silent[rank].state is RankState.UNKNOWN]
+    unknown = [rank for rank in silent if silent[rank].life is Life.UNKNOWN]
     awaited = {
         int(peer)
         for rank, status in statuses.items()

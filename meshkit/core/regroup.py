@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import cycle
 from typing import Any, cast
@@ -40,13 +40,13 @@ from .errors import DisagreementError, MeshkitError, RankTimeoutError, SpecError
 from .grid.layout import Layout
 from .grid.rank_positions import RankPositions
 from .grid.roles import axis_role
-from .hang import RankState
+from .judges import Arrivals, Decision, Judge
+from .life import Life
 from .text import count_noun, format_ranks, format_sizes, plural
 
 Coordinate = dict[str, int]
 Unit = tuple[int, ...]  # indices of a rank along the axes that stay whole
 MAX_LINES = 8  # ranks that an error names one by one
-NEWCOMER_TIME = 5.0  # seconds that newcomers are waited for, which wait at the store already
 
 
 @dataclass(frozen=True)
@@ -75,50 +75,57 @@ class Request:
         step = None if facts.get("step") is None else int(facts["step"])
         return cls(mesh, min_ranks, bool(facts["failed"]), bool(facts["holds_state"]), step)
 
+    def to_facts(self) -> dict[str, Any]:
+        """Return the request as a rank posts it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """The seconds for which a round that decides who lives waits for some ranks.
+
+    Attributes:
+        whole: the seconds of the whole wait, which errors show.
+        silent: the seconds for ranks that were silent in the report of the failure.
+        newcomers: the seconds for newcomers, which wait at the store already.
+    """
+
+    whole: float
+    silent: float
+    newcomers: float
+
 
 def who_lives(
-    requests: Mapping[int, Request],
-    missing: Mapping[int, RankState],
-    *,
-    waited: float,
-    timeout: float,
-    silent: Collection[int] = (),
-    silent_time: float = 0.0,
-    newcomers: Collection[int] = (),
-) -> Mapping[int, Request] | MeshkitError | None:
-    """Return the ranks that live with their requests, or the error of the round.
+    patience: Patience, silent: Collection[int] = (), newcomers: Collection[int] = ()
+) -> Judge:
+    """Return the judge that decides who lives: the ranks that have arrived, with their facts.
 
-    None means to wait. A missing rank is waited for until the timeout, unless its process has
-    ended. Ranks that were silent in the report of the failure are waited for ``silent_time`` only,
-    and newcomers 5 s. If no rank knows of a failure, the round is an error on all ranks.
+    The facts of each arrival are those of its :class:`Request`. A missing rank is waited for until
+    the deadline, unless its process has ended. If no rank knows of a failure, and there are no
+    newcomers, nothing is decided: the round is an error on all ranks.
 
     Args:
-        requests: rank to its request, for the ranks that have arrived.
-        missing: rank to the state of its process, for those that have not.
-        waited: seconds since the round began on this rank.
-        timeout: seconds that ranks wait for each other.
+        patience: how long some ranks are waited for.
         silent: the ranks that did not answer when the failure was reported.
-        silent_time: seconds that they are waited for.
         newcomers: the ranks that this round admits.
-
-    Example:
-        >>> failed = Request("dp=2", failed=True)
-        >>> who_lives({0: failed}, {1: RankState.UNKNOWN}, waited=1, timeout=60)
-        >>> who_lives({0: failed}, {1: RankState.ENDED}, waited=1, timeout=60) == {0: failed}
-        True
     """
-    ended = {rank for rank, state in missing.items() if state is RankState.ENDED}
-    awaited = missing.keys() - ended
-    if waited >= silent_time:
-        awaited -= {*silent}
-    if waited >= NEWCOMER_TIME:
-        awaited -= {*newcomers}
-    if awaited and waited < timeout:
-        return None
-    error = _disagreement(requests)
-    if error is None and not (ended or newcomers or any(r.failed for r in requests.values())):
-        error = _no_failure_error(len(requests), sorted(missing), timeout)
-    return error or requests
+
+    def judge(seen: Arrivals) -> Decision | None:
+        requests = {rank: Request.from_facts(a.facts) for rank, a in sorted(seen.arrived.items())}
+        ended = {rank for rank in seen.missing if seen.lives.get(rank) is Life.ENDED}
+        awaited = {*seen.missing} - ended
+        awaited -= {*silent} if seen.waited >= patience.silent else set()
+        awaited -= {*newcomers} if seen.waited >= patience.newcomers else set()
+        if awaited and not seen.expired:
+            return None
+        error = _disagreement(requests)
+        if error is None and not (ended or newcomers or any(r.failed for r in requests.values())):
+            error = _no_failure_error(len(requests), seen.missing, patience.whole)
+        if error is not None:
+            return Decision(error)
+        return Decision(members={rank: request.to_facts() for rank, request in requests.items()})
+
+    return judge
 
 
 def _disagreement(requests: Mapping[int, Request]) -> MeshkitError | None:

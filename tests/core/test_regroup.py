@@ -5,18 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import meshkit
-from meshkit import Layout, SpecError
-from meshkit.core.hang import RankState
+from meshkit import DisagreementError, Layout, MeshkitError, RankTimeoutError, SpecError
+from meshkit.core.judges import Arrival, Arrivals, Process, Sighting
+from meshkit.core.life import Life
 from meshkit.core.regroup import (
-    NEWCOMER_TIME,
+    Patience,
     Regrouping,
     Request,
     find_sources,
@@ -311,76 +310,60 @@ def test_the_senders_take_turns() -> None:
     assert dict(find_sources(regrouped, {0: 9, 1: 9}).by_rank) == {2: 0, 3: 1}
 
 
-FAILED, FINE, NEW = (
-    Request("dp=4", failed=True, holds_state=True, step=3),
-    Request("dp=4"),
-    Request(),
+FAILED, FINE, NEW = Request("dp=4", None, True, True, 3), Request("dp=4"), Request()
+LEAST = Request("dp=4", "2", failed=True)  # min_ranks=2
+ENDED, RUNS, STOPPED, FAR = Life.ENDED, Life.BUSY, Life.STOPPED, Life.UNKNOWN
+PATIENCE = Patience(60.0, 1.0, 5.0)
+BEGIN, SOON, LATER, END = (
+    {"waited": 0.0},
+    {"waited": 1.0},
+    {"waited": 5.0},
+    {"waited": 60.0, "expired": True},
 )
-ENDED, RUNS, FAR = RankState.ENDED, RankState.BUSY, RankState.UNKNOWN
-WAIT: Any = {"waited": 1.0, "timeout": 60.0}
-LATE: Any = {"waited": 60.0, "timeout": 60.0}
-ROUNDS: dict[str, tuple[dict[int, Request], dict[int, RankState], dict[str, Any], Any]] = {
-    # requests, missing ranks, the waits -> the ranks that live, the class of the error, or None
-    "all are here": ({0: FAILED, 1: FAILED}, {}, WAIT, [0, 1]),
-    "one has seen the failure": ({0: FINE, 1: FAILED}, {}, WAIT, [0, 1]),
-    "one has ended": ({0: FINE, 1: FINE}, {2: ENDED}, WAIT, [0, 1]),
-    "one runs": ({0: FAILED}, {1: RUNS}, WAIT, None),
-    "one is stopped": ({0: FAILED}, {1: RankState.STOPPED}, WAIT, None),
-    "one has ended, another runs": ({0: FAILED}, {1: ENDED, 2: RUNS}, WAIT, None),
-    "at the deadline": ({0: FAILED}, {1: ENDED, 2: RUNS}, LATE, [0]),
-    "one was silent": ({0: FAILED}, {1: FAR}, {**WAIT, "silent": {1}, "silent_time": 1.0}, [0]),
-    "one was silent, but has time": (
-        {0: FAILED},
-        {1: FAR},
-        {**WAIT, "silent": {1}, "silent_time": 1.1},
-        None,
-    ),
-    "another was silent": ({0: FAILED}, {1: FAR}, {**WAIT, "silent": {2}}, None),
-    "a newcomer has time": ({0: FINE}, {1: FAR}, {**WAIT, "newcomers": {1}}, None),
-    "a newcomer does not come": (
-        {0: FINE},
-        {1: FAR},
-        {"waited": NEWCOMER_TIME, "timeout": 60.0, "newcomers": {1}},
-        [0],
-    ),
-    "a newcomer needs no failure": ({0: FINE, 1: NEW}, {}, {**WAIT, "newcomers": {1}}, [0, 1]),
-    "the mesh is healthy": ({0: FINE, 1: FINE}, {}, WAIT, meshkit.MeshkitError),
-    "some do not call it": ({0: FINE}, {1: RUNS}, LATE, meshkit.RankTimeoutError),
-    "other meshes": ({0: FAILED, 1: Request("tp=2")}, {}, WAIT, meshkit.DisagreementError),
-    "other min_ranks": (
-        {0: Request("dp=4", "2", failed=True), 1: Request("dp=4", "3")},
-        {},
-        WAIT,
-        meshkit.DisagreementError,
-    ),
-    "only one passes min_ranks": (
-        {0: Request("dp=4", "2", failed=True), 1: FINE},
-        {},
-        WAIT,
-        [0, 1],
-    ),
+ROUNDS: dict[str, tuple[list[Request], dict[int, Life], tuple[Any, ...], dict[str, Any], Any]] = {
+    # requests of the first ranks, states of the others, silent ranks and newcomers, the time
+    # -> whether they live, or the error, or None to wait
+    "all are here": ([FAILED, FAILED], {}, ((), ()), BEGIN, True),
+    "one has seen the failure": ([FINE, FAILED], {}, ((), ()), BEGIN, True),
+    "one has ended": ([FINE, FINE], {2: ENDED}, ((), ()), BEGIN, True),
+    "one runs": ([FAILED], {1: RUNS}, ((), ()), LATER, None),
+    "one is stopped": ([FAILED], {1: STOPPED}, ((), ()), LATER, None),
+    "one has ended, another runs": ([FAILED], {1: ENDED, 2: RUNS}, ((), ()), LATER, None),
+    "at the deadline": ([FAILED], {1: ENDED, 2: RUNS}, ((), ()), END, True),
+    "one was silent": ([FAILED], {1: FAR}, ((1,), ()), SOON, True),
+    "one was silent, but has time": ([FAILED], {1: FAR}, ((1,), ()), BEGIN, None),
+    "another was silent": ([FAILED], {1: FAR, 2: ENDED}, ((2,), ()), SOON, None),
+    "a newcomer has time": ([FINE], {1: FAR}, ((), (1,)), SOON, None),
+    "a newcomer does not come": ([FINE], {1: FAR}, ((), (1,)), LATER, True),
+    "a newcomer needs no failure": ([FINE, NEW], {}, ((), (1,)), BEGIN, True),
+    "the mesh is healthy": ([FINE, FINE], {}, ((), ()), BEGIN, MeshkitError),
+    "some do not call it": ([FINE], {1: RUNS, 2: FAR}, ((), ()), END, RankTimeoutError),
+    "other meshes": ([FAILED, Request("tp=2")], {}, ((), ()), BEGIN, DisagreementError),
+    "other min_ranks": ([LEAST, Request("dp=4", "3")], {}, ((), ()), BEGIN, DisagreementError),
+    "one passes min_ranks": ([LEAST, FINE], {}, ((), ()), BEGIN, True),
 }
 
 
 @pytest.mark.parametrize("case", ROUNDS.values(), ids=ROUNDS)
 def test_who_lives(case: tuple[Any, ...]) -> None:
-    requests, missing, waits, expected = case
-    decision = who_lives(requests, missing, **waits)
-    if isinstance(expected, list):
-        assert decision == requests
-        assert sorted(requests) == expected
+    requests, lives, (silent, newcomers), time, expected = case
+    arrived = {r: Arrival(Process("b", r), one.to_facts()) for r, one in enumerate(requests)}
+    sightings = {rank: Sighting(life, "facts") for rank, life in lives.items()}
+    ranks = range(len(requests) + len(lives))
+    judge = who_lives(PATIENCE, silent, newcomers)
+    decision = judge(Arrivals(ranks, arrived, seen=sightings, **time))
+    if expected is None:
+        assert decision is None
+    elif expected is True:
+        assert decision is not None
+        members = {r: Request.from_facts(facts) for r, facts in decision.members.items()}
+        assert members == dict(enumerate(requests))
     else:
-        assert type(decision) is (type(None) if expected is None else expected)
-
-
-def test_ranks_that_did_not_call_it_are_named() -> None:
-    error = who_lives({1: FINE}, {0: RUNS, 2: ENDED, 3: FAR}, **LATE, newcomers=())
-    assert error == {1: FINE}  # a rank that has ended is a loss
-    error = who_lives({1: FINE}, {0: RUNS, 3: FAR}, **LATE)
-    assert isinstance(error, meshkit.RankTimeoutError)
-    assert error.missing_ranks == (0, 3)
+        assert decision is not None
+        assert type(decision.error) is expected
+        assert getattr(decision.error, "missing_ranks", ()) == tuple(lives)
 
 
 def test_a_request_is_equal_after_its_way_through_json() -> None:
     for request in (FAILED, FINE, NEW, Request("dp=2", "2", True, True, 7)):
-        assert Request.from_facts(json.loads(json.dumps(asdict(request)))) == request
+        assert Request.from_facts(json.loads(json.dumps(request.to_facts()))) == request
