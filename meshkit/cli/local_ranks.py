@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
-from ..core.errors import CALL, Change, Fix, LaunchError, MeshkitError, SpawnError, SpecError
+from ..core.errors import CALL, LaunchError, MeshkitError, SpawnError, SpecError
 from ..core.text import count_noun, format_ranks
 from ..launch.launchers.detect import detect
 from ..launch.output.progress import Progress, show_progress
@@ -46,7 +46,7 @@ def check_launched(sizes: Mapping[str, int]) -> None:
     """Refuse a mesh of several ranks in a single process without a launcher."""
     needed = math.prod(size for size in sizes.values() if size != -1)
     if needed > 1 and detect().launcher == "single":
-        fix = (Change(n=needed), ", which starts them; or run it under a launcher.")
+        fix = f"-n {needed}, which starts them; or run it under a launcher."
         summary = f"{CALL} needs {count_noun(needed, 'rank')}, and this is a single process."
         raise SpecError(summary, fix=fix, sizes=dict(sizes), world_size=1)
 
@@ -145,9 +145,9 @@ def _evidence(cause: BaseException | None) -> list[str]:
     return [f"{type(cause).__name__}: {lines[0] if lines else ''}", *map(str.strip, lines[1:])]
 
 
-def _fix(cause: BaseException | None, n: int, device: str | None, smaller: str) -> Fix:
+def _fix(cause: BaseException | None, n: int, device: str | None, smaller: str) -> str:
     if isinstance(cause, MeshkitError):
         return cause.fix_text
     options = [smaller] * bool(smaller) + ["--device cpu"] * (not uses_cpu(device, n))
     less = f"; or {' or '.join(options)}, which needs fewer resources" if options else ""
-    return f"meshkit doctor{less}."
+    return f"run meshkit doctor{less}."

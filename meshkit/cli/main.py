@@ -20,14 +20,12 @@ from ..core.errors import (
     BatchError,
     CoordinateError,
     MeshkitError,
-    Quoted,
     SpecError,
     UnknownAxisError,
 )
 from ..core.version import VERSION
 from ..launch.output.console import completes_words
 from .command import Command, Result, to_ascii
-from .options.command_line import CommandLine, command_line
 from .parser import CommandParser
 from .terminal import get_line_characters, get_width, open_stream, paint, write_stream
 
@@ -69,9 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         result = _run(words, is_open=is_open)
     except (MeshkitError, ImportError) as error:  # ImportError: torch is missing
-        return _report(
-            error if isinstance(error, MeshkitError) else MeshkitError(str(error)), words
-        )
+        known = error if isinstance(error, MeshkitError) else MeshkitError(str(error))
+        return _report(known.quote(quote_line(words)), words)
     except KeyboardInterrupt:
         if _is_first_rank():
             write_stream(f"{' '.join(['meshkit', *words[:1]])}: interrupted.\n", "stderr")
@@ -88,20 +85,14 @@ def _run(words: Sequence[str], *, is_open: bool) -> Result:
         return Result(overview())
     if name == "help":
         name, rest = rest[0], ["--help"]
-    try:
-        if name not in COMMANDS:
-            raise _unknown_command(name, rest)
-        if not {*HELP}.isdisjoint(rest):
-            return Result(CommandParser(load_command(name)).format_help().rstrip())
-        args = parse_command(name, rest)
-    except SpecError as error:
-        raise error.quote(Quoted(shlex.join(["meshkit", *words]))) from None
+    if name not in COMMANDS:
+        raise _unknown_command(name, rest)
+    if not {*HELP}.isdisjoint(rest):
+        return Result(CommandParser(load_command(name)).format_help().rstrip())
+    args = parse_command(name, rest)
     if not is_open and vars(args).get("n"):  # nobody would see the result of these ranks
         return Result("", ok=False)
-    try:
-        result: Result = args.command.run(args)
-    except (MeshkitError, ImportError) as error:
-        raise _quote(error, args) from error
+    result: Result = args.command.run(args)
     return result
 
 
@@ -126,17 +117,21 @@ def _unknown_command(name: str, rest: Sequence[str]) -> SpecError:
     elif "=" in name:
         line = ["meshkit", "plan", name, *rest]
     else:
-        fix = "meshkit help, which lists the commands."
+        fix = "meshkit help lists the commands."
         return SpecError(f"there is no command {name!r}.", fix=fix)
     evidence = f"The commands are {', '.join(COMMANDS)}."
-    return SpecError(f"there is no command {name!r}.", evidence, fix=f"{shlex.join(line)}.")
+    return SpecError(f"there is no command {name!r}.", evidence, fix=shlex.join(line))
 
 
-def _quote(error: MeshkitError | ImportError, args: Namespace) -> MeshkitError:
-    """Return the error with the command line as its call, in place of a Python call."""
-    if not isinstance(error, MeshkitError):
-        error = MeshkitError(str(error))
-    return error if isinstance(error.call, CommandLine) else error.quote(command_line(args))
+def quote_line(words: Sequence[str]) -> str:
+    """Return a command line as typed, with control characters escaped.
+
+    Example:
+        >>> print(quote_line(["plan", "dp=4 sp=2"]))
+        meshkit plan 'dp=4 sp=2'
+    """
+    line = shlex.join(["meshkit", *words])
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 def _report(error: MeshkitError, words: Sequence[str]) -> int:

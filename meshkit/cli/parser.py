@@ -12,10 +12,10 @@ from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
+from ..core.aliases import ARGUMENTS
 from ..core.errors import SpecError
 from ..core.grid.axis_names import STANDARD
 from .command import Command
-from .options.command_line import OPTIONS
 
 ALIASES = re.compile(r"^argument ([^\s/:]+)[^:]*: ")
 AXIS_FLAGS = tuple(f"--{axis}" for axis in STANDARD)
@@ -31,8 +31,7 @@ class CommandParser(ArgumentParser):
         self.examples = [f"{prog} {example}".rstrip() for example in command.examples]
         self.add_argument("--json", action="store_true", help="print one JSON object instead")
         command.add_options(self)
-        defaults = {name: self.get_default(name) for name in OPTIONS}
-        self.set_defaults(command=command, defaults=defaults)
+        self.set_defaults(command=command)
 
     def format_help(self) -> str:
         """Return the options, and two examples at the end."""
@@ -43,7 +42,7 @@ class CommandParser(ArgumentParser):
         text = ALIASES.sub(r"\1: ", message)  # an option without its other names
         option = text.partition(":")[0]
         example = next((e for e in self.examples if option in e), self.examples[0])
-        raise SpecError(f"{text}.", fix=f"for example {example}.")
+        raise SpecError(f"{text}.", fix=f"for example {example}")
 
     def parse(self, words: Sequence[str]) -> Namespace:
         """Return the options of a command; options and other words may stand in any order."""
@@ -57,15 +56,18 @@ class CommandParser(ArgumentParser):
         """Return the error for a word that the command does not have."""
         flag, equals, value = word.partition("=")
         if not flag.startswith("-"):
-            fix = f"{self.prog}{_join(other for other in typed if other != word)}."
+            fix = f"{self.prog}{_join(other for other in typed if other != word)}"
             return SpecError(
                 f"{word!r} is no option, and {self.prog} takes no other words.", fix=fix
             )
-        close = difflib.get_close_matches(flag, [*self._flags(), *AXIS_FLAGS], n=1)
-        fix = f"meshkit help {self.prog.split()[-1]}, which lists the options."
+        flags = [*self._flags(), *AXIS_FLAGS]
+        alias = ARGUMENTS.get(flag[2:].replace("-", "_"), "").replace("_", "-")
+        known = [f"--{alias}"] if f"--{alias}" in flags else []
+        close = known or difflib.get_close_matches(flag, flags, n=1)
+        fix = f"meshkit help {self.prog.split()[-1]} lists the options."
         if close:
             correct = close[0] + equals + value
-            fix = f"{self.prog}{_join(correct if other == word else other for other in typed)}."
+            fix = f"{self.prog}{_join(correct if other == word else other for other in typed)}"
         return SpecError(f"there is no option {flag}.", fix=fix)
 
     def _flags(self) -> Iterator[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+from .aliases import misfit_error
 from .errors import MeshkitError
 
 Params = ParamSpec("Params")
@@ -18,12 +19,20 @@ MAX_REPR = 100  # characters of an object's repr in a quoted call
 def format_value(value: object, name: str = "...") -> str:
     """Return the ``repr`` of an argument, shortened for long lists and for large objects.
 
-    A function or a class is quoted by its name.
+    A function or a class is quoted by its name. The name stands for a value whose repr fails, such
+    as a CUDA tensor after an error of the device.
 
     Example:
         >>> format_value(list(range(100))), format_value(object(), "dataset")
         ('[0, 1, ..., 99]', 'dataset')
     """
+    try:
+        return _format_value(value, name)
+    except Exception:  # an argument can raise anything, and must not hide the error
+        return name
+
+
+def _format_value(value: object, name: str) -> str:
     if hasattr(value, "tolist") and hasattr(value, "dtype") and type(value).__module__ == "numpy":
         return _format_array(value, name)
     if isinstance(value, Sequence) and not isinstance(value, str | range) and len(value) > 8:
@@ -71,43 +80,48 @@ class Verbatim(str):
         return str(self)
 
 
-class Call(NamedTuple):
-    """A function name and its arguments.
+class Call:
+    """The text of a call. It is made at once, so it keeps no argument and follows no change of one.
 
     Example:
-        >>> call = Call("build_mesh", kwargs={"dp": 4, "sp": 2, "tp": 1})
-        >>> print(call)
+        >>> print(Call("build_mesh", kwargs={"dp": 4, "sp": 2, "tp": 1}))
         build_mesh(dp=4, sp=2, tp=1)
-        >>> print(call.with_args(dp=None, order="sp dp tp"))
-        build_mesh(sp=2, tp=1, order='sp dp tp')
     """
 
-    name: str
-    args: tuple[object, ...] = ()
-    kwargs: Mapping[str, object] = {}
-    parameters: tuple[str, ...] = ()
+    def __init__(
+        self,
+        name: str,
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] = {},
+        parameters: Sequence[str] = (),
+    ) -> None:
+        names = [*parameters, *["..."] * len(args)]
+        texts = [format_value(value, name) for name, value in zip(names, args, strict=False)]
+        texts += [f"{n}={format_value(v, n)}" for n, v in kwargs.items() if v is not None]
+        self.name = name
+        self.text = f"{name}({', '.join(texts)})"
 
     def __str__(self) -> str:
-        names = [*self.parameters, *["..."] * len(self.args)]
-        args = [format_value(value, name) for name, value in zip(names, self.args, strict=False)]
-        given = {name: value for name, value in self.kwargs.items() if value is not None}
-        kwargs = [f"{name}={format_value(value, name)}" for name, value in given.items()]
-        return f"{self.name}({', '.join(args + kwargs)})"
+        return self.text
 
-    def with_args(self, **changes: object) -> Call:
-        """Return the same call with some arguments changed, added, or (None) left out.
 
-        A size is changed inside the mapping that holds it; a positional argument in its place.
-        """
-        args, left = [*self.args], dict(changes)
-        for index, value in enumerate(args):
-            if isinstance(value, Mapping) and left.keys() & value.keys():
-                sizes = {name: left.pop(name, size) for name, size in value.items()}
-                args[index] = {name: size for name, size in sizes.items() if size is not None}
-            elif index < len(self.parameters) and self.parameters[index] in left:
-                args[index] = left.pop(self.parameters[index])
-        kwargs = {**self.kwargs, **left}
-        return self._replace(args=tuple(args), kwargs=drop_none(**kwargs))
+def changes(**arguments: object) -> str:
+    """Return the words of a fix: arguments to pass, and (None) to leave out.
+
+    Example:
+        >>> changes(dp=4, order=None)
+        'dp=4, and leave out order'
+    """
+    given = [f"{n}={format_value(v, n)}" for n, v in arguments.items() if v is not None]
+    left_out = [name for name, value in arguments.items() if value is None]
+    parts = [", ".join(given)] * bool(given)
+    parts += [f"leave out {' and '.join(left_out)}"] * bool(left_out)
+    return ", and ".join(parts)
+
+
+def either(*ways: str) -> str:
+    """Return alternatives as one sentence."""
+    return f"{', or '.join(ways)}."
 
 
 def drop_none(**options: object) -> dict[str, object]:
@@ -125,29 +139,8 @@ def caller_level() -> int:
     return level
 
 
-def _is_deep(error: TypeError) -> bool:
-    """Return whether the function was entered: its arguments do fit."""
-    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
-
-
-def _cut_own_frames(error: MeshkitError) -> None:
-    """Remove the frames of meshkit below a public function from the traceback of its error.
-
-    ``raised_at`` keeps the last one. A traceback with frames of the caller in between, such as a
-    function that was passed in, stays whole.
-    """
-    frames = []
-    trace = error.__traceback__
-    while trace is not None:
-        frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
-        trace = trace.tb_next
-    if frames and all(file.startswith(PACKAGE) for file, _ in frames):
-        error.raised_at = error.raised_at or frames[-1]
-        error.__traceback__ = None
-
-
 def _quoting(
-    name: str, function: Callable[..., object], by_name: tuple[str, ...]
+    name: str, function: Callable[..., object], by_name: Sequence[str]
 ) -> Callable[[Sequence[object], Mapping[str, object]], Call]:
     """Return a function that returns the call of a public function with its arguments."""
     code = function.__code__
@@ -158,51 +151,46 @@ def _quoting(
     def quote(args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
         while len(args) > required and args[-1] is None:  # the same as not given
             args = args[:-1]
-        names = parameters[skip : len(args)]
         values = [
-            Verbatim(n) if n in by_name else v for n, v in zip(names, args[skip:], strict=False)
+            Verbatim(parameters[i]) if parameters[i : i + 1] and parameters[i] in by_name else value
+            for i, value in enumerate(args)
         ]
         options = {n: Verbatim(n) if n in by_name else v for n, v in kwargs.items()}
-        positional = (*values, *args[len(parameters) :])
-        return Call(name, positional, options, parameters[skip:])
+        return Call(name, values[skip:], options, parameters[skip:])
 
     return quote
 
 
-def public(
-    name: str,
-    *,
-    by_name: tuple[str, ...] = (),
-    explain: Callable[[Sequence[Any], Mapping[str, Any]], MeshkitError | None] | None = None,
+def quotes_call(
+    name: str, *, by_name: Sequence[str] = ()
 ) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
     """Return a decorator that quotes the call in every MeshkitError that leaves the function.
 
-    The outermost public function wins: its call is the one that the user wrote. The traceback of
-    the error ends at that function. A generator keeps the call and the traceback of an error that
-    was raised in the body of its ``with`` statement.
-
-    The call quotes the parameters in ``by_name`` by their names. If the arguments do not fit the
-    function, ``explain`` returns the error to raise instead of the TypeError, or None.
+    The outermost public function wins: its call is the one that the user wrote. A generator keeps
+    the call of an error that was raised in the body of its ``with`` statement. The call quotes the
+    parameters in ``by_name`` by their names. A call in the words of another library raises an error
+    of meshkit in place of the TypeError.
 
     Cost: no work but one more Python call until an error is raised.
     """
 
     def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:
-        quote = _quoting(name, function, by_name)
+        quote, code = _quoting(name, function, by_name), function.__code__
+        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
         @functools.wraps(function)
         def call(*args: Params.args, **kwargs: Params.kwargs) -> Result:
             try:
                 return function(*args, **kwargs)
-            except TypeError as error:
-                reason = None if explain is None or _is_deep(error) else explain(args, kwargs)
-                if reason is None:
-                    raise
-                raise reason.quote(quote(args, kwargs)) from None
             except MeshkitError as error:
                 error.quote(quote(args, kwargs))
-                _cut_own_frames(error)
-                raise error
+                raise
+            except TypeError as error:
+                is_entered = error.__traceback__ and error.__traceback__.tb_next
+                misfit = None if is_entered else misfit_error(name, parameters, args, kwargs, quote)
+                if misfit is None:
+                    raise
+                raise misfit.quote(quote(args, kwargs)) from None
 
         @functools.wraps(function)
         def generate(*args: Params.args, **kwargs: Params.kwargs) -> Iterator[Any]:
@@ -213,7 +201,6 @@ def public(
                     error.quote(quote(args, kwargs))
                 raise
 
-        is_generator = bool(function.__code__.co_flags & 0x20)
-        return generate if is_generator else call  # type: ignore[return-value]
+        return generate if code.co_flags & 0x20 else call  # type: ignore[return-value]
 
     return decorate

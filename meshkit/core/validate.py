@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .arrays import Ints
-from .errors import CALL, Change, CoordinateError, SpecError, join_fixes
-from .text import article, count_noun
+from .call import changes, format_value
+from .errors import CALL, CoordinateError, SpecError
+from .text import article, count_noun, plural
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -51,7 +52,10 @@ def check_integer(name: str, value: object, *, axis: str | None = None) -> int:
     if number is None:
         kind = article(type(value).__name__)
         raise CoordinateError(
-            f"{name} is {value!r}, {kind}.", fix=f"pass {name} as an int.", axis=axis, index=value
+            f"{name} is {format_value(value)}, {kind}.",
+            fix=f"pass {name} as an int.",
+            axis=axis,
+            index=value,
         )
     return number
 
@@ -63,7 +67,7 @@ def check_index(axis: str, value: object, size: int) -> int:
         raise CoordinateError(
             f"{axis}={index} is outside the axis.",
             f"{axis} has {size} {'index' if size == 1 else 'indices'}, 0 to {size - 1}.",
-            fix=(Change(**{axis: min(max(index, 0), size - 1)}), "."),
+            fix=f"{axis}={min(max(index, 0), size - 1)}.",
             axis=axis,
             index=index,
             size=size,
@@ -84,7 +88,7 @@ def check_coordinate_complete(coordinate: Collection[str], axes: tuple[str, ...]
     """Check that a coordinate names every axis."""
     missing = [axis for axis in axes if axis not in coordinate]
     if missing:
-        fix = (Change(**dict.fromkeys(missing, 0)), ".")
+        fix = f"{changes(**dict.fromkeys(missing, 0))}."
         line = f"{CALL} leaves out {', '.join(missing)}."
         raise CoordinateError(line, fix=fix, axis=missing[0])
 
@@ -99,5 +103,5 @@ def check_divides(num_ranks: int, num_nodes: int) -> None:
     verb = "does" if num_ranks == 1 else "do"
     ranks, nodes = count_noun(num_ranks, "rank"), count_noun(num_nodes, "node")
     line = f"{ranks} {verb} not divide over {nodes}."
-    fix = (*join_fixes([Change(nodes=n) for n in nearest]), ".")
+    fix = f"{' or '.join(map(str, nearest))} {plural('node', nearest[-1])}."
     raise SpecError(line, fix=fix, world_size=num_ranks)

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ..core.call import public
+from ..core.call import quotes_call
 from ..core.data.batch import BatchPlan
-from ..core.errors import BatchError, Change, SpecError
+from ..core.errors import BatchError, SpecError
 from ..core.grid.axis_names import check_axes_exist, parse_axes
 from ..core.grid.roles import data_axes
 from ..core.text import article
@@ -46,7 +46,7 @@ FIELDS = {  # field of a config and method of an engine to the attribute of a pl
 Axes = str | Iterable[str]
 
 
-@public("config", by_name=("plan",))
+@quotes_call("config", by_name=("plan",))
 def config(plan: BatchPlan | RankBatch) -> dict[str, int]:
     """Return the fields of DeepSpeed's config that hold the batch of a plan. Pure.
 
@@ -90,7 +90,7 @@ def config(plan: BatchPlan | RankBatch) -> dict[str, int]:
     return {field: getattr(plan, attribute) for field, attribute in FIELDS.items()}
 
 
-@public("check_engine", by_name=("engine", "plan"))
+@quotes_call("check_engine", by_name=("engine", "plan"))
 def check_engine(engine: Any, plan: BatchPlan | RankBatch) -> None:  # noqa: ANN401  # untyped
     """Check that a live engine of DeepSpeed has the batch of a plan. Local.
 
@@ -159,7 +159,7 @@ class Mpu:
         ``deepspeed.initialize(model=model, optimizer=optimizer, mpu=Mpu(mesh), config=config)``
     """
 
-    @public("Mpu")
+    @quotes_call("Mpu")
     def __init__(
         self,
         mesh: Mesh,
@@ -229,7 +229,7 @@ def _check_all_axes_used(mesh: Mesh, roles: dict[str, tuple[str, ...]]) -> None:
                 f"the axis {axis} of size {size} is neither data, model, sequence nor pipeline.",
                 f"The mesh is {mesh.layout!r}.",
                 "Its ranks would train apart, because DeepSpeed reduces no gradient over it.",
-                fix=(Change(sequence=sequence), ", or ", Change(data=data), "."),
+                fix=f"sequence={sequence!r}, or data={data!r}.",
                 sizes=mesh.layout.sizes,
             )
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
-from ..core.call import public
+from ..core.call import quotes_call
 from ..core.errors import SpecError
 from ..core.grid.axis_names import check_axes_exist, parse_axes
 from ..core.redistribute.pattern import DOTS, Side, parse_pattern
@@ -27,7 +27,7 @@ Axes = str | Iterable[str]
 Placements = tuple[Placement, ...]
 
 
-@public("placements")
+@quotes_call("placements")
 def placements(side: str, axes: Axes, *, op: str = "sum") -> Placements:
     """Return the placement along each axis of a DeviceMesh for one side of a pattern. Pure.
 
@@ -52,7 +52,7 @@ def placements(side: str, axes: Axes, *, op: str = "sum") -> Placements:
     return _placements(parsed, names, op)
 
 
-@public("grad_placements")
+@quotes_call("grad_placements")
 def grad_placements(side: str, axes: Axes) -> Placements:
     """Return the placements of the gradient for one side of a pattern. Pure.
 
@@ -75,7 +75,7 @@ def grad_placements(side: str, axes: Axes) -> Placements:
     return _placements(parse_pattern(f"{side} -> {side}").mirror.left, parse_axes(axes), "sum")
 
 
-@public("side")
+@quotes_call("side")
 def side(
     placements: Sequence[Placement],
     axes: Axes,

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..core.call import public
-from ..core.errors import Change, SpecError
+from ..core.call import quotes_call
+from ..core.errors import SpecError
 from ..core.grid.axis_names import STANDARD
 from ..core.grid.factor import factor_world
 from ..core.grid.layout import Layout
@@ -57,7 +57,7 @@ ALL_DENSE = {
 }
 
 
-@public("layouts")
+@quotes_call("layouts")
 def layouts(
     world_size: int,
     *,
@@ -106,7 +106,7 @@ def layouts(
             "the stages of dense layers and experts hold different ranks.",
             f"The pipeline of rank 0 is {dense.peers(0, 'pp').tolist()} for dense layers, "
             f"{experts.peers(0, 'pp').tolist()} for experts.",
-            fix=("use an order that ends with pp: ", Change(order=ORDER), "."),
+            fix=f"use an order that ends with pp: order={ORDER!r}.",
             sizes=sizes,
             world_size=world_size,
         )
@@ -148,7 +148,7 @@ def ends(dense: Layout) -> Layout:
     return Layout(ranks=first_and_last.ravel(), pp=2, rest=first_and_last.shape[1])
 
 
-@public("process_groups")
+@quotes_call("process_groups")
 def process_groups(
     dense: Mesh, experts: Mesh | None = None, *, ends: Mesh | None = None
 ) -> ProcessGroupCollection:

@@ -20,7 +20,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from ..core.call import public
+from ..core.call import quotes_call
 from ..core.grid.layout import Layout
 from ..core.redistribute.pattern import Side, parse_pattern
 from ..live.mesh import Mesh
@@ -31,7 +31,7 @@ from ..live.move.shift import Ring
 MARKS = {"+": "P", "*": "R", "=": "I", "@": "V"}
 
 
-@public("types")
+@quotes_call("types")
 def types(mesh: Mesh, side: str) -> dict[dist.ProcessGroup, Any]:
     """Return the type of a tensor along the group of each axis, for ``assert_type``. Local.
 
@@ -49,7 +49,7 @@ def types(mesh: Mesh, side: str) -> dict[dist.ProcessGroup, Any]:
     return _types(parse_pattern(f"{side} -> {side}").left, mesh.group, mesh.layout)
 
 
-@public("register")
+@quotes_call("register")
 def register() -> None:
     """Type all moves of tensors inside ``spmd_types.checker.typecheck``. Local.
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..core.call import Call, public
-from ..core.errors import Change, SpecError
+from ..core.call import Call, quotes_call
+from ..core.errors import SpecError
 from ..core.grid.axis_names import STANDARD
 from ..core.grid.layout import Layout
 from ..core.grid.roles import CONTEXT, DATA
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 AXES = ("pp", "dp_replicate", "fsdp", "tp")
 
 
-@public("distribute")
+@quotes_call("distribute")
 def distribute(
     model: PreTrainedModel,
     mesh: Mesh,
@@ -160,6 +160,6 @@ def _config(sizes: dict[str, int], options: dict[str, Any]) -> DistributedConfig
             sizes=sizes,
         ) from error
     if config.ep_size > 1:
-        fix = (Change(ep_size=None, enable_expert_parallel=None), ".")
+        fix = "leave out ep_size and enable_expert_parallel."
         raise SpecError("experts need groups that a view does not have.", fix=fix)
     return config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import get_worker_info
 
-from ..core.call import caller_level, drop_none, public
-from ..core.errors import LaunchError, RankTimeoutError, SpecError, format_error
+from ..core.call import caller_level, drop_none, quotes_call
+from ..core.errors import LaunchError, RankTimeoutError, format_error
 from ..core.version import VERSION
 from .agreement.consensus import commit
 from .agreement.proposal import Proposal
@@ -80,14 +80,7 @@ def _leave_connections() -> None:
 os.register_at_fork(after_in_child=_leave_connections)
 
 
-def _explain_options(args: Sequence[object], kwargs: Mapping[str, object]) -> SpecError | None:
-    """Return the error for arguments that do not fit ``init``."""
-    from .init_options import explain_init
-
-    return explain_init(args, kwargs)
-
-
-@public("init", explain=_explain_options)
+@quotes_call("init")
 def init(
     *,
     backend: str | None = None,

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import torch
 
-from ..core.errors import Change, DisagreementError, SpecError
+from ..core.errors import DisagreementError, SpecError
 from ..core.validate import parse_integer
 from .agreement.broadcast import broadcast_from_rank_0
 from .agreement.proposal import Participants
@@ -29,7 +29,7 @@ def parse_seed(seed: object) -> Seed:
         raise SpecError(
             f"seed is {seed!r}.",
             "Python, numpy and torch all accept ints from 0 to 4294967295.",
-            fix=(Change(seed=0), ", or seed='shared', which rank 0 draws for all."),
+            fix="seed=0, or seed='shared', which rank 0 draws for all.",
         )
     return number
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..core.aliases import device_mesh_error
 from ..core.arrays import Ints
-from ..core.call import Call, drop_none, public
-from ..core.grid.foreign_names import explain_device_mesh_call
+from ..core.call import Call, drop_none, quotes_call
 from ..core.grid.group_plan import GroupPlan, plan_groups
 from ..core.grid.sizes import STANDARD_AXES, read_sizes
 from ..launch.current_job import current_job
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..core.topology.topology import Topology
 
 
-@public("build_mesh", explain=explain_device_mesh_call)
+@quotes_call("build_mesh")
 def build_mesh(
     sizes: Mapping[str, int] | None = None,
     /,
@@ -117,7 +117,7 @@ def build_mesh(
         "backend": backend,
     }
     if sizes is not None or not axes.keys() <= STANDARD_AXES:
-        error = explain_device_mesh_call((sizes,), {**axes, **drop_none(**options)})
+        error = device_mesh_error((sizes,), {**axes, **drop_none(**options)})
         if error is not None:
             raise error
     call = Call("build_mesh", () if sizes is None else (sizes,), {**axes, **options}, ("sizes",))

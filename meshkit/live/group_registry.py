@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..core.call import Call, format_value, public
+from ..core.call import Call, format_value, quotes_call
 from ..core.draw.table import format_rows
 from ..core.errors import MeshkitError, SpecError
 from ..core.grid.axis_names import Names, check_axes_exist, parse_axes
@@ -164,7 +164,7 @@ class MeshGroups:
             pass
         return self.find(*axes)
 
-    @public("mesh.group")  # here, so that the common path of mesh.group has no wrapper
+    @quotes_call("mesh.group")  # here, so that the common path of mesh.group has no wrapper
     def find(self, *axes: Names) -> dist.ProcessGroup:
         """Return this rank's group over the axes; without axes, that of the whole mesh.
 
@@ -210,7 +210,7 @@ class MeshGroups:
         groups = [Call("mesh.group", axes) for axes in choices if self.plan.has(axes)]
         missing = [" ".join(axes) for axes in choices if not self.plan.has(axes)]
         requested = [" ".join(axes) for axes in self.plan.requested]
-        build = self.extended_by.with_args(groups=[*requested, *missing])
+        build = f"{self.extended_by.name}(..., groups={[*requested, *missing]})"
         ways = [*map(str, groups), *([f"a group of {build}"] if missing else [])]
         return unknown_role_error(sizes, f"{', or '.join(ways)}.")
 

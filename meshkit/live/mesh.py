@@ -13,10 +13,9 @@ import torch
 import torch.distributed as dist
 
 from ..core.arrays import Ints
-from ..core.call import public
-from ..core.data.batch_names import explain_names
+from ..core.call import quotes_call
 from ..core.errors import MeshkitError, SpecError
-from ..core.grid.axis_names import Names, explain_several_patterns
+from ..core.grid.axis_names import Names
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Coordinate, Layout
 from ..core.text import format_sizes
@@ -138,7 +137,7 @@ class Mesh:
         """
         return self._proposal.job.world.device or torch.device("cpu")
 
-    @public("mesh.size")
+    @quotes_call("mesh.size")
     def size(self, *axes: Names) -> int:
         """Return the size of the groups over the axes; without axes, of the whole mesh. Local.
 
@@ -151,7 +150,7 @@ class Mesh:
         """
         return self.layout.size(*axes)
 
-    @public("mesh.group_rank")
+    @quotes_call("mesh.group_rank")
     def group_rank(self, *axes: Names) -> int:
         """Return the rank of this process in its group over the axes. Local.
 
@@ -170,7 +169,7 @@ class Mesh:
         """
         return group_rank(self.layout, self.rank, axes)
 
-    @public("mesh.peers")
+    @quotes_call("mesh.peers")
     def peers(self, *axes: Names) -> Ints:
         """Return the global ranks of this rank's group over the axes, in group order. Local.
 
@@ -187,7 +186,7 @@ class Mesh:
         """
         return self.layout.peers(self.rank, *axes)
 
-    @public("mesh.neighbor")
+    @quotes_call("mesh.neighbor")
     def neighbor(self, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
         """Return the global rank some steps along an axis. Local, O(axes).
 
@@ -206,7 +205,7 @@ class Mesh:
         """
         return self.layout.neighbor(self.rank, axis, shift, wrap=wrap)
 
-    @public("mesh.ring")
+    @quotes_call("mesh.ring")
     def ring(self, axis: Names) -> Ints:
         """Return the global ranks around an axis, or around several, this one first. Local.
 
@@ -247,7 +246,7 @@ class Mesh:
         """
         return self._groups.get(axes)
 
-    @public("mesh.gradient_group")
+    @quotes_call("mesh.gradient_group")
     def gradient_group(self, *, experts: bool = False) -> dist.ProcessGroup:
         """Return this rank's group over which gradients are averaged, for DDP. Local.
 
@@ -276,8 +275,8 @@ class Mesh:
         """
         return self._groups.gradient_group(experts=experts)
 
-    @public("mesh.device_mesh", explain=explain_several_patterns)
-    def device_mesh(self, pattern: Names | None = None) -> DeviceMesh:
+    @quotes_call("mesh.device_mesh")
+    def device_mesh(self, pattern: Names | None = None, *more: str) -> DeviceMesh:
         """Return the groups as torch's ``DeviceMesh``, for FSDP2, DTensor and DDP. Local.
 
         All DeviceMeshes of a mesh are slices of one root, so that ``fully_shard`` over
@@ -290,6 +289,7 @@ class Mesh:
                 name of a dimension is its axes, joined by an underscore. Axes that are left out
                 are fixed at this rank's coordinate. None gives every axis of the mesh. An absent
                 standard axis has size 1.
+            *more: further dims of the pattern: ``("dp", "tp")`` is the same as ``("dp tp")``.
 
         Returns:
             A DeviceMesh over existing groups, after a check of the members of each. No group is
@@ -309,6 +309,7 @@ class Mesh:
         """
         from .device_mesh import device_mesh
 
+        pattern = " ".join([str(pattern), *more]) if more else pattern
         return device_mesh(self._groups, self.group, self.device.type, pattern)
 
     @property
@@ -353,7 +354,7 @@ class Mesh:
 
             return find_attribute(self, name)
 
-    @public("mesh.groups_report")
+    @quotes_call("mesh.groups_report")
     def groups_report(self) -> GroupsReport:
         """Return the groups of this rank in the mesh and all its open views, and their users.
 
@@ -371,7 +372,7 @@ class Mesh:
         return report_groups(self._groups)
 
     @classmethod
-    @public("Mesh.from_groups")
+    @quotes_call("Mesh.from_groups")
     def from_groups(cls, layout: Layout, groups: Mapping[str | tuple[str, ...], object], /) -> Mesh:
         """Create a mesh over process groups of the user. Collective over the world.
 
@@ -406,7 +407,7 @@ class Mesh:
         return cls(proposal, open_groups(proposal))
 
     @classmethod
-    @public("Mesh.from_device_mesh")
+    @quotes_call("Mesh.from_device_mesh")
     def from_device_mesh(cls, device_mesh: DeviceMesh, /) -> Mesh:
         """Create a mesh over a DeviceMesh and its groups. Collective over the world.
 
@@ -429,7 +430,7 @@ class Mesh:
         proposal = propose_from_device_mesh(device_mesh)
         return cls(proposal, open_groups(proposal))
 
-    @public("mesh.view")
+    @quotes_call("mesh.view")
     def view(
         self,
         sizes: Mapping[str, int] | None = None,
@@ -477,7 +478,7 @@ class Mesh:
 
     # -------------------------------------------------------------------- movement
 
-    @public("mesh.redistribute", by_name=("x",))
+    @quotes_call("mesh.redistribute", by_name=("x",))
     def redistribute(
         self,
         x: torch.Tensor,
@@ -547,7 +548,7 @@ class Mesh:
             return traced.run(x)
         return self._moves.find(*options, tuple(sizes.items())).run(x)
 
-    @public("mesh.redistribution")
+    @quotes_call("mesh.redistribution")
     def redistribution(
         self,
         pattern: str,
@@ -581,7 +582,7 @@ class Mesh:
         key = pattern, op, grad_dtype, _groups_of(to), tuple(sizes.items())
         return self._moves.find(*key)
 
-    @public("mesh.begin", by_name=("x",))
+    @quotes_call("mesh.begin", by_name=("x",))
     def begin(
         self,
         x: torch.Tensor,
@@ -614,7 +615,7 @@ class Mesh:
         """
         return self._moves.begin(x, pattern, op, _groups_of(to), tuple(sizes.items()))
 
-    @public("mesh.shift", by_name=("x",))
+    @quotes_call("mesh.shift", by_name=("x",))
     def shift(self, x: torch.Tensor, axis: str, steps: int = 1) -> torch.Tensor:
         """Send a tensor some steps along an axis, and return the one that arrives. Differentiable.
 
@@ -643,7 +644,7 @@ class Mesh:
             return self._moves.shift(getattr(self._moves, name), x, steps)
         return self._moves.shift(self._moves.ring(axis), x, steps)
 
-    @public("mesh.exchange", by_name=("x",))
+    @quotes_call("mesh.exchange", by_name=("x",))
     def exchange(
         self, x: torch.Tensor, axis: str, counts: Sequence[int] | torch.Tensor
     ) -> tuple[torch.Tensor, list[int]]:
@@ -677,7 +678,7 @@ class Mesh:
 
         return exchange_rows(self._groups, x, axis, counts)
 
-    @public("mesh.checked")
+    @quotes_call("mesh.checked")
     def checked(self) -> AbstractContextManager[None]:
         """Check the marks of every redistribution of this mesh inside, forwards and backwards.
 
@@ -722,7 +723,7 @@ class Mesh:
 
     # -------------------------------------------------------------------- data
 
-    @public("mesh.batch", explain=explain_names)
+    @quotes_call("mesh.batch")
     def batch(
         self,
         *,
@@ -774,7 +775,7 @@ class Mesh:
             accumulation_steps=accumulation_steps,
         )
 
-    @public("mesh.token_weights")
+    @quotes_call("mesh.token_weights")
     def token_weights(self, counts: Sequence[int] | torch.Tensor, *axes: Names) -> torch.Tensor:
         """Return the factors for the mean loss of each micro batch if samples differ in length.
 
@@ -831,7 +832,7 @@ class Mesh:
     ) -> MicroBatchSampler:
         """Return the sampler of a dataset that is read by index."""
 
-    @public("mesh.sampler", by_name=("plan",))
+    @quotes_call("mesh.sampler", by_name=("plan",))
     def sampler(
         self,
         dataset: IterableDataset[Any] | Sized | int,
@@ -887,7 +888,7 @@ class Mesh:
 
         return sample(self._groups, dataset, plan, SampleOrder(shuffle, seed, epoch, tail))
 
-    @public("mesh.loader", by_name=("dataset", "plan"))
+    @quotes_call("mesh.loader", by_name=("dataset", "plan"))
     def loader(
         self,
         dataset: IterableDataset[Any] | Sized,
@@ -935,7 +936,7 @@ class Mesh:
         order = SampleOrder(shuffle, seed, epoch, tail)
         return make_loader(dataset, sample(self._groups, dataset, plan, order), options)
 
-    @public("mesh.check_batch", by_name=("batch",))
+    @quotes_call("mesh.check_batch", by_name=("batch",))
     def check_batch(self, batch: object, *, data: str | tuple[str, ...] | None = None) -> None:
         """Check that ranks which share samples hold equal batches, and other ranks different ones.
 
@@ -972,7 +973,7 @@ class Mesh:
 
         compare_batches(self._groups, batch, data, self.device)
 
-    @public("mesh.check_parameters", by_name=("model",))
+    @quotes_call("mesh.check_parameters", by_name=("model",))
     def check_parameters(
         self, model: torch.nn.Module, *, axes: str | tuple[str, ...] | None = None
     ) -> None:
@@ -1012,7 +1013,7 @@ class Mesh:
 
         compare_parameters(self._groups, model, axes, self.device)
 
-    @public("mesh.sequence")
+    @quotes_call("mesh.sequence")
     def sequence(
         self,
         length: int,
@@ -1053,7 +1054,7 @@ class Mesh:
 
         return shard_sequence(self._groups, length, axes, order, pad, self.device)
 
-    @public("mesh.seed")
+    @quotes_call("mesh.seed")
     def seed(self, base: int | None = None, *, vary: str | tuple[str, ...] = ()) -> int:
         """Return the seed of this rank: distinct along the axes of ``vary``, equal along others.
 
@@ -1104,7 +1105,7 @@ class Mesh:
 
     # -------------------------------------------------------------------- checks and failures
 
-    @public("mesh.barrier")
+    @quotes_call("mesh.barrier")
     def barrier(self, *axes: Names, timeout: Time | None = None) -> None:
         """Wait until every rank of this rank's group over the axes has called this.
 
@@ -1129,7 +1130,7 @@ class Mesh:
 
         wait_at_barrier(self._groups, self._proposal.job, axes, timeout)
 
-    @public("mesh.guard")
+    @quotes_call("mesh.guard")
     def guard(self, *, timeout: Time | None = None) -> AbstractContextManager[None]:
         """Report a failed collective inside with coordinates: the ranks behind, the ranks gone.
 
@@ -1157,7 +1158,7 @@ class Mesh:
 
         return guard_mesh(self._groups, self._proposal.job, self._guard_state, timeout)
 
-    @public("mesh.verify")
+    @quotes_call("mesh.verify")
     def verify(self, *, timeout: Time | None = None) -> Verification:
         """Check each group with one collective, and time some more.
 
@@ -1188,7 +1189,7 @@ class Mesh:
             self._groups, self._proposal.job, self._guard_state, timeout, self.device
         )
 
-    @public("mesh.recover")
+    @quotes_call("mesh.recover")
     def recover(
         self,
         *,
@@ -1248,7 +1249,7 @@ class Mesh:
         recovered = recover_mesh(rounds, self._guard_state)
         return self if recovered is None else Mesh(*recovered)
 
-    @public("mesh.admit")
+    @quotes_call("mesh.admit")
     def admit(self, *, step: int | None = None) -> Mesh:
         """Return a mesh with the processes that were started anew for lost ranks, if any wait.
 
@@ -1315,7 +1316,7 @@ class Mesh:
             self._recovery = Recovery(self._groups, self.layout.sizes)
         return self._recovery
 
-    @public("mesh.agree")
+    @quotes_call("mesh.agree")
     def agree(self, what: str, value: object) -> None:
         """Compare a value over all ranks of the mesh: a learning rate, a path, a version.
 
@@ -1339,7 +1340,7 @@ class Mesh:
 
         agree_on_value(self._groups, self._proposal.job, what, value)
 
-    @public("mesh.close")
+    @quotes_call("mesh.close")
     def close(self) -> None:
         """Destroy the groups that this mesh created and no open view uses. Harmless to repeat.
 
@@ -1361,7 +1362,7 @@ class Mesh:
         """
         self._close(failed=False)
 
-    @public("with mesh")
+    @quotes_call("with mesh")
     def __enter__(self) -> Mesh:
         self._groups.check_open()
         return self

@@ -33,7 +33,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from ..core.call import public
+from ..core.call import quotes_call
 from ..launch.launchers.completed import free_port
 from ..launch.spawn.start_method import context_for, start_process
 from ..launch.spawn.worker import child_environment, set_up_worker
@@ -133,7 +133,7 @@ class Strike:
         threading.Thread(target=_call_after, args=(seconds, fault), daemon=True).start()
 
 
-@public("play")
+@quotes_call("play")
 def play(
     fn: Callable[..., object],
     world_size: int,

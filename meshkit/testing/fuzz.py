@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from ..core.call import public
+from ..core.call import quotes_call
 from ..core.errors import SpecError
 from ..launch.job import init, shutdown
 from ..launch.launchers.completed import free_port
@@ -170,7 +170,7 @@ def run_case(case: Case, seed: int, job: Job = use_mesh, busy: float = BUSY) -> 
     return Result(case, seed, fired, tuple(_violations(case, played, busy)) if fired else ())
 
 
-@public("run_fuzz")
+@quotes_call("run_fuzz")
 def run_fuzz(
     seed: int, runs: int, num_ranks: int = 6, *, job: Job = use_mesh, busy: float = BUSY
 ) -> list[Result]:

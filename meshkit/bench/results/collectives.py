@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...core.call import public
+from ...core.call import quotes_call
 from ...core.errors import SpecError
 
 ITEM_BYTES = 4  # of a float32
@@ -67,7 +67,7 @@ def gigabytes_per_second(num_bytes: int, seconds: float) -> float:
     return num_bytes / seconds / 1e9
 
 
-@public("sweep_sizes")
+@quotes_call("sweep_sizes")
 def sweep_sizes(least: int, most: int, factor: int) -> tuple[int, ...]:
     """Return the sizes from ``least`` in steps of a factor, up to ``most`` or just below. Pure."""
     if not 1 <= least <= most <= MAX_BYTES or factor < 2:

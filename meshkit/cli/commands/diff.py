@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 
-from ...core.errors import MeshkitError, SpecError
+from ...core.errors import SpecError
 from ...core.grid.axis_names import STANDARD
 from ...core.grid.layout import Layout
 from ...core.report.diff import Difference, format_diff
 from .. import terminal
 from ..command import Command, Result
 from ..options.batch import add_batch, read_batch, read_data_axes
-from ..options.command_line import CommandLine, Word, command_line
 from ..options.grid import add_world_size, read_axis_sizes, read_layout, split_sizes
 
 EXAMPLE = 'for example meshkit diff "dp=4 sp=2" "dp=2 sp=2 tp=2".'
@@ -24,13 +22,9 @@ Texts = tuple[str, str]  # the sizes before and after, as typed
 def run(args: Namespace) -> Result:
     """Compare two grids. Pure: no torch, no processes."""
     texts = split_grids(args.words)
-    with _quoting(args, texts, 0):
-        before = _read_grid(texts[0], args)
-    with _quoting(args, texts, 1):
-        after = _read_grid(texts[1], args)
-    with _quoting(args, texts, 0):
-        data_before, data_after = read_data_axes(args, before, after)
-        batch = read_batch(before, args, data_before)
+    before, after = (_read_grid(text, args) for text in texts)
+    data_before, data_after = read_data_axes(args, before, after)
+    batch = read_batch(before, args, data_before)
     difference = Difference.of(before, after, batch, data=(data_before, data_after))
     if args.json:
         return Result(json.dumps(difference.as_dict()))
@@ -77,22 +71,6 @@ def _read_grid(text: str, args: Namespace) -> Layout:
     order = None if set(sizes) <= {*STANDARD} else " ".join(sizes)
     world = args.world_size if -1 in sizes.values() else None
     return read_layout(words, Namespace(order=order, world_size=world))
-
-
-@contextmanager
-def _quoting(args: Namespace, texts: Texts, grid: int) -> Iterator[None]:
-    """Quote the command in an error, such that a fix changes the sizes of one of the grids."""
-    try:
-        yield
-    except MeshkitError as error:
-        raise error.quote(_command_line(args, texts, grid)) from None
-
-
-def _command_line(args: Namespace, texts: Texts, grid: int) -> CommandLine:
-    words: list[Word] = [f'"{text}"' for text in texts]
-    with suppress(SpecError):  # invalid sizes stay as typed
-        words[grid] = read_axis_sizes([texts[grid]]) or words[grid]
-    return command_line(args, *words, one_word=True)
 
 
 def _add_options(parser: ArgumentParser) -> None:

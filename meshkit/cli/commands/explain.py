@@ -6,9 +6,10 @@ import json
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from functools import partial
 
+from ...core.call import either
 from ...core.data.batch import BatchPlan
 from ...core.data.sequence import SequencePlan, plan_sequence, sequence_axes
-from ...core.errors import Change, CoordinateError, Fix, SpecError, join_fixes
+from ...core.errors import CoordinateError, SpecError
 from ...core.grid.layout import Layout
 from ...core.report.job import headline
 from ...core.report.rank import format_rank, format_rank_table, rank_reports
@@ -59,7 +60,7 @@ def _split_rank(args: Namespace) -> tuple[int | None, list[str]]:
     first, *rest = words
     has_rank = bool(INTEGER.fullmatch(first)) and first[0] != "-"
     if args.all and has_rank:
-        raise SpecError("a rank and --all exclude each other.", fix=(Change(all=None), "."))
+        raise SpecError("a rank and --all exclude each other.", fix="leave out --all.")
     if args.all:
         return None, args.words
     if not has_rank:
@@ -67,7 +68,7 @@ def _split_rank(args: Namespace) -> tuple[int | None, list[str]]:
         fix = f"for example meshkit explain 0 {sizes}, or meshkit explain {sizes} --all."
         raise SpecError("no rank is given.", fix=fix)
     if not rest:
-        raise SpecError("no size is given.", fix=("for example ", Change(dp=4, sp=2), "."))
+        raise SpecError("no size is given.", fix="for example dp=4 sp=2.")
     return int(first), rest
 
 
@@ -90,8 +91,8 @@ def _check_numbers(layout: Layout, ranks: int, batch: BatchPlan | None) -> None:
     numbers = ranks * (sum(layout.shape) + samples)
     if numbers > MAX_NUMBERS:
         summary = f"{count_noun(ranks, 'rank')} with {numbers} peers and samples in all."
-        fix = (Change(json=None), ".")
-        raise SpecError(summary, f"JSON has at most {MAX_NUMBERS} of them.", fix=fix)
+        limit = f"JSON has at most {MAX_NUMBERS} of them."
+        raise SpecError(summary, limit, fix="leave out --json.")
 
 
 def _read_sequence(layout: Layout, length: int | None) -> SequencePlan | None:
@@ -101,8 +102,8 @@ def _read_sequence(layout: Layout, length: int | None) -> SequencePlan | None:
     try:
         return plan_sequence(layout, sequence_axes(layout), length)
     except SpecError as error:
-        ways: list[Fix] = [Change(seq=n) for n in (error.below, error.above) if n]
-        error.fix = (*join_fixes(ways), ".") if ways else error.fix
+        if ways := [f"--seq {n}" for n in (error.below, error.above) if n]:
+            error.fix = either(*ways)
         raise
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
-from ...core.errors import MeshkitError, SpecError
+from ...core.errors import SpecError
 from ...core.grid.axis_names import STANDARD
 from ...core.redistribute.report import RedistributionPlan, plan_redistribution
 from .. import terminal
 from ..command import Command, Result
-from ..options.command_line import Word, command_line
 from ..options.grid import read_axis_sizes, split_sizes
 
 
@@ -28,11 +26,7 @@ def run(args: Namespace) -> Result:
 def _read_plan(args: Namespace) -> RedistributionPlan:
     mesh, pattern, dims = _split_words(args.words)
     to = None if args.to is None else " ".join(split_sizes([args.to]))
-    try:
-        return plan_redistribution(mesh, pattern, to=to, **read_axis_sizes(dims))
-    except MeshkitError as error:
-        words: list[Word] = [f'"{mesh}"', f'"{pattern}"', *map(shlex.quote, dims)]
-        raise error.quote(command_line(args, *words)) from None
+    return plan_redistribution(mesh, pattern, to=to, **read_axis_sizes(dims))
 
 
 def _split_words(words: Sequence[str]) -> tuple[str, str, list[str]]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from ...core.arrays import Ints
 from ...core.call import drop_none
 from ...core.draw.svg import MAX_RANKS, draw_svg
-from ...core.errors import Change, SpecError
+from ...core.errors import SpecError
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
 from ...core.report.job import JobReport, format_job
@@ -22,7 +20,6 @@ from ...core.validate import divisors
 from .. import terminal
 from ..command import Command, Result
 from ..options.batch import add_batch, read_batch, read_data_axes
-from ..options.command_line import CommandLine, command_line
 from ..options.grid import SIZES_HELP, add_grid, add_groups, read_layout
 from ..options.nodes import add_nodes, read_topology
 
@@ -46,23 +43,14 @@ def _report(args: Namespace) -> JobReport:
     plan = GroupPlan.of(layout, args.groups or ())
     (data,) = read_data_axes(args, layout)
     batch = read_batch(layout, args, data)
-    report = JobReport.of(plan, topology, batch, data=data, placement=placement)
-    warnings = _quote_warnings(report, command_line(args))
-    return replace(report, warnings=tuple(warnings))
-
-
-def _quote_warnings(report: JobReport, line: CommandLine) -> Iterator[SpecError]:
-    """Yield the warnings with fixes that can be typed; the summary does not repeat the command."""
-    for warning in report.warnings:
-        fix = warning.quote(line).fix_text
-        yield SpecError(warning.summary, *warning.evidence, fix=fix)
+    return JobReport.of(plan, topology, batch, data=data, placement=placement)
 
 
 def _place(layout: Layout, topology: Topology | None) -> Placement:
     """Return the layout with ranks placed on their nodes."""
     if topology is None:
         nodes = next((n for n in divisors(layout.num_ranks) if n > 1), 1)
-        fix = ("for example ", Change(nodes=nodes), ", or --hosts FILE.")
+        fix = f"for example --nodes {nodes}, or --hosts FILE."
         raise SpecError("the nodes of the ranks are unknown.", fix=fix)
     return placed(layout, topology)
 
@@ -80,10 +68,9 @@ def draw_into(path: str | None, layout: Layout, nodes: Ints | None) -> list[str]
     if layout.num_ranks > MAX_RANKS:
         summary = f"{layout.num_ranks} ranks are too many for a picture."
         limit = f"A picture has at most {MAX_RANKS} ranks."
-        raise SpecError(summary, limit, fix=(Change(svg=None), "."))
+        raise SpecError(summary, limit, fix="leave out --svg.")
     if path in ("", "-"):
-        fix = ("for example ", Change(svg="grid.svg"), ".")
-        raise SpecError("the picture needs the name of a file.", fix=fix)
+        raise SpecError("the picture needs the name of a file.", fix="for example --svg grid.svg.")
     text = draw_svg(layout.axes, layout.grid, nodes)
     try:
         Path(path).write_text(text, encoding="ascii")

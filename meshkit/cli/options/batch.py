@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace
 
-from ...core.call import drop_none
+from ...core.call import drop_none, either
 from ...core.data.batch import BatchPlan
-from ...core.data.batch_names import foreign_name_error
 from ...core.data.batch_solver import solve_batch
 from ...core.data.data_axes import (
     data_choices,
@@ -14,9 +13,8 @@ from ...core.data.data_axes import (
     num_data_coordinates,
     resolve_data_axes,
 )
-from ...core.errors import BatchError, Change, Fix, SpecError, join_fixes
+from ...core.errors import BatchError, SpecError
 from ...core.grid.axis_names import resolve_axes
-from ...core.grid.foreign_names import BATCH_NAMES
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
 from ...core.grid.roles import unknown_axes
@@ -35,9 +33,6 @@ def add_batch(parser: ArgumentParser) -> None:
     for name, help in HELP.items():
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, type=read_count, metavar="N", help=help)
-    for name in BATCH_NAMES:
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, type=read_count, help=SUPPRESS)
     help = 'the axes that divide the samples (default: by their names, for example "dp ep")'
     parser.add_argument("--data", dest="data_axes", metavar="AXES", help=help)
 
@@ -57,8 +52,6 @@ def read_batch(layout: Layout, args: Namespace, data: Axes | None) -> BatchPlan 
     The data axes are those of ``--data``; if they are None, the roles of the axes give them.
     """
     given = drop_none(**{name: getattr(args, name) for name in HELP})
-    if foreign := drop_none(**{name: getattr(args, name, None) for name in BATCH_NAMES}):
-        raise foreign_name_error(foreign, given)
     if not given:
         return None
     axes = _data_axes(layout, data)
@@ -77,16 +70,15 @@ def _data_axes(layout: Layout, data: Axes | None) -> Axes:
         return resolve_data_axes(data, layout.sizes)
     except SpecError as error:
         if data is None and unknown_axes(layout.sizes):
-            ways = [Change(data_axes=" ".join(axes)) for axes in data_choices(layout.sizes)]
-            error.fix = (*join_fixes(ways), ".")
+            error.fix = either(*(f"--data '{' '.join(a)}'" for a in data_choices(layout.sizes)))
         raise
 
 
-def _batch_fix(error: BatchError, given: dict[str, object]) -> Fix:
+def _batch_fix(error: BatchError, given: dict[str, object]) -> str:
     """Return a fix with the nearest batches that divide; "" if the error lists none."""
-    ways: list[Fix] = [Change(global_batch=n) for n in (error.below, error.above) if n]
+    ways = [f"--global-batch {n}" for n in (error.below, error.above) if n]
     if ways and error.micro_batches and len(given) == 2:
         other = next(name for name in ("micro_batch", "accumulation_steps") if name in given)
         nearest = min(error.micro_batches, key=lambda n: abs(n - int(str(given[other]))))
-        ways.append(Change(**{other: nearest}))
-    return (*join_fixes(ways), ".") if ways else ""
+        ways.append(f"--{other.replace('_', '-')} {nearest}")
+    return either(*ways) if ways else ""

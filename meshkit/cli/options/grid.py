@@ -6,7 +6,8 @@ import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
-from ...core.errors import Change, SpecError, join_fixes
+from ...core.call import either
+from ...core.errors import SpecError
 from ...core.grid.layout import Layout
 from ...core.grid.nested_experts import divide_data_axis, leave_out_experts, use_divided
 from ...core.grid.sizes import check_num_planned, infer_sizes, ordered_sizes
@@ -77,7 +78,7 @@ def read_layout(words: Sequence[str], args: Namespace) -> Layout:
     known = math.prod(size for size in nested.values() if size != -1)
     unknown = [axis for axis, size in nested.items() if size == -1]
     if args.world_size is None and unknown and (not sizes or -1 in sizes.values()):
-        fix = ("for example ", Change(world_size=8 * known), ".")
+        fix = f"for example --world-size {8 * known}."
         raise SpecError(f"there is nothing to infer {unknown[0]} from.", fix=fix)
     ranks = known if args.world_size is None else args.world_size
     check_num_planned(ranks)
@@ -85,7 +86,6 @@ def read_layout(words: Sequence[str], args: Namespace) -> Layout:
         return Layout(ranks=None, **infer_sizes(nested, ranks, f"--world-size {ranks}"))
     except SpecError as error:
         if divided := divide_data_axis(nested, ranks):  # a command has no views
-            dense = leave_out_experts(nested), " for the dense layers alone"
-            start = f"start {known} ranks"
-            error.fix = (*join_fixes([use_divided(nested, divided), dense, start]), ".")
+            dense = f"{leave_out_experts(nested)}, for the dense layers alone"
+            error.fix = either(use_divided(nested, divided), dense, f"start {known} ranks")
         raise

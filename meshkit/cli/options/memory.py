@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ...core.errors import Change, Fix, SpecError
+from ...core.errors import SpecError
 from ...core.text import count_noun
 from .bench import format_size, read_sizes
 
@@ -47,16 +47,16 @@ def check_memory(text: str, ranks: int, *, n: int | None, sizes: Mapping[str, in
         f"arrays of {format_size(arrays[-1])} do not fit into the memory of this machine.",
         f"{count_noun(ranks, 'rank')}, each with at least {MIN_ARRAYS} arrays and {RANK_BYTES} "
         f"other bytes, need {needed} bytes; {available} are available.",
-        fix=(Change(bytes=range_), "."),
+        fix=f"--sizes {range_}.",
     )
 
 
-def _fewer_ranks(most: int, n: int | None, sizes: Mapping[str, int]) -> Fix:
-    """Return the command with fewer ranks, or words if its sizes do not allow that."""
+def _fewer_ranks(most: int, n: int | None, sizes: Mapping[str, int]) -> str:
+    """Return the fix: fewer ranks, or a smaller mesh if its sizes do not allow that."""
     known = math.prod(size for size in sizes.values() if size != -1)
     is_free = not sizes or -1 in sizes.values()
     if n is not None and is_free and max(most, 2) >= known:
-        return Change(n=max(most, 2) // known * known), "."
+        return f"-n {max(most, 2) // known * known}."
     return f"a mesh of at most {count_noun(max(most, 1), 'rank')} on this machine."
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, fields
 
-from ..call import public
+from ..call import quotes_call
 from ..errors import SpecError
 from ..validate import is_number
 
@@ -35,7 +35,7 @@ class Machine:
                 fix = f"a number from {MIN_FIGURE:g} to {MAX_FIGURE:g}."
                 raise SpecError(f"{field.name} is {value!r}.", fix=fix)
 
-    @public("machine.with_measured")
+    @quotes_call("machine.with_measured")
     def with_measured(self, measured: Mapping[str, object]) -> Machine:
         """Return the same machine with some figures replaced by measured ones.
 

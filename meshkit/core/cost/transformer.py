@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..call import public
+from ..call import quotes_call
 from ..errors import SpecError
 from ..validate import parse_integer
 
@@ -73,7 +73,7 @@ class ModelShape:
             raise self._conflict("dense_layers", "is more than", "layers")
 
     @classmethod
-    @public("ModelShape.of")
+    @quotes_call("ModelShape.of")
     def of(cls, config: Mapping[str, object]) -> ModelShape:
         """Return the shape that a ``config.json`` describes. Local.
 

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..arrays import Ints
-from ..call import drop_none, public
+from ..call import drop_none, quotes_call
 from ..errors import CoordinateError
 from ..validate import parse_integer
-from .batch_names import explain_names
 from .batch_solver import BATCH_FIELDS, solve_batch
 from .micro_batch import MicroBatch, micro_batches
 
@@ -58,7 +57,7 @@ class BatchPlan:
     uneven: bool = False
     asked: int | None = field(default=None, init=False, repr=False)
 
-    @public("BatchPlan")
+    @quotes_call("BatchPlan")
     def __init__(
         self,
         dp: int,
@@ -77,7 +76,7 @@ class BatchPlan:
         object.__setattr__(self, "uneven", leftover > 0)
 
     @classmethod
-    @public("BatchPlan.solve", explain=explain_names)
+    @quotes_call("BatchPlan.solve")
     def solve(
         cls,
         *,
@@ -133,7 +132,7 @@ class BatchPlan:
         object.__setattr__(plan, "asked", sizes.get("asked"))
         return plan
 
-    @public("plan.samples")
+    @quotes_call("plan.samples")
     def samples(self, step: int, data_index: int, *, first: int = 0) -> Ints:
         """Return the samples that one data coordinate owns in one optimizer step.
 
@@ -164,7 +163,7 @@ class BatchPlan:
         items = np.arange(self.micro_batch, dtype=np.int64)
         return begin + (micro_steps * self.dp + index) * self.micro_batch + items
 
-    @public("plan.micro_batches")
+    @quotes_call("plan.micro_batches")
     def micro_batches(self, step: int, data_index: int, *, first: int = 0) -> Iterator[MicroBatch]:
         """Return an iterator over the micro batches of one data coordinate in one step.
 
@@ -192,7 +191,7 @@ class BatchPlan:
         begin, index = self._first_sample(step, first), self._parse_index(data_index)
         return micro_batches(self.global_batch, self.micro_batch, self.dp, index, begin)
 
-    @public("plan.num_micro_batches")
+    @quotes_call("plan.num_micro_batches")
     def num_micro_batches(self, data_index: int) -> int:
         """Return the number of micro batches that a data coordinate owns, without fillers. O(1).
 
@@ -207,7 +206,7 @@ class BatchPlan:
         index = self._parse_index(data_index)
         return -(-(self.global_batch // self.micro_batch - index) // self.dp)
 
-    @public("plan.resize")
+    @quotes_call("plan.resize")
     def resize(self, dp: int) -> BatchPlan:
         """Return the plan of the same batches over another number of data coordinates.
 
@@ -225,7 +224,7 @@ class BatchPlan:
         sizes = {"dp": dp, "global_batch": self.global_batch, "micro_batch": self.micro_batch}
         return BatchPlan.of(solve_batch(sizes, uneven=True))
 
-    @public("plan.with_global_batch")
+    @quotes_call("plan.with_global_batch")
     def with_global_batch(self, global_batch: int, *, uneven: bool = False) -> BatchPlan:
         """Return the plan of another global batch with the same dp and micro batch.
 

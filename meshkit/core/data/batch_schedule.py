@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
-from ..call import public
+from ..call import quotes_call
 from ..errors import BatchError, CoordinateError
 from ..text import count_noun
 from ..validate import divisors, parse_integer
@@ -81,7 +81,7 @@ class BatchSchedule(Generic[Plan]):
     stages: tuple[Stage, ...]
     uneven: bool = field(default=False, compare=False)
 
-    @public("BatchSchedule", by_name=("plan",))
+    @quotes_call("BatchSchedule", by_name=("plan",))
     def __init__(self, plan: Plan, stages: Sequence[Stage], uneven: bool = False) -> None:
         if not hasattr(plan, "with_global_batch"):
             fix = "a plan of mesh.batch(...) or BatchPlan.solve(...)."
@@ -104,7 +104,7 @@ class BatchSchedule(Generic[Plan]):
         return cls(plan, ((0, plan.global_batch),))
 
     @classmethod
-    @public("BatchSchedule.ramp_up", by_name=("plan",))
+    @quotes_call("BatchSchedule.ramp_up", by_name=("plan",))
     def ramp_up(
         cls, plan: Plan, *, start: int, increment: int, samples: int, uneven: bool = False
     ) -> BatchSchedule[Plan]:
@@ -139,7 +139,7 @@ class BatchSchedule(Generic[Plan]):
         return cls(plan, stages, uneven)
 
     @classmethod
-    @public("BatchSchedule.from_text", by_name=("plan",))
+    @quotes_call("BatchSchedule.from_text", by_name=("plan",))
     def from_text(
         cls,
         plan: Plan,
@@ -175,7 +175,7 @@ class BatchSchedule(Generic[Plan]):
             raise BatchError(line, fix="the length of a sequence in tokens, 1 or more.")
         return cls(plan, [(-(-int(first) // unit), int(size)) for first, size in pairs], uneven)
 
-    @public("schedule.at")
+    @quotes_call("schedule.at")
     def at(self, consumed: int) -> Plan:
         """Return the plan of the step that begins after a number of consumed samples.
 
@@ -222,7 +222,7 @@ class BatchSchedule(Generic[Plan]):
             yield consumed, plan
             consumed += plan.global_batch
 
-    @public("schedule.consumed")
+    @quotes_call("schedule.consumed")
     def consumed(self, step: int) -> int:
         """Return the number of samples consumed before a step. Cost: O(stages).
 
@@ -246,7 +246,7 @@ class BatchSchedule(Generic[Plan]):
             consumed, left = consumed + steps * size, left - steps
         return consumed + left * self.stages[-1][1]
 
-    @public("schedule.resize")
+    @quotes_call("schedule.resize")
     def resize(self, dp: int) -> BatchSchedule[BatchPlan]:
         """Return the same stages over another number of data coordinates, uneven if necessary.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ..errors import BatchError, Change, Fix
-from ..text import article, plural
+from ..errors import BatchError
+from ..text import article, format_sizes, plural
 from ..validate import divisors, parse_integer
 
 BATCH_FIELDS = ("dp", "global_batch", "micro_batch", "accumulation_steps")
@@ -92,13 +92,13 @@ def _parse_number(value: object) -> int | None:
     return parse_integer(value)
 
 
-def _fix_of_text(name: str, value: object) -> Fix:
+def _fix_of_text(name: str, value: object) -> str:
     """Return the fix of a number that a config holds as text, such as 1e3; "" for other values."""
     try:
         number = float(value) if isinstance(value, str) else math.nan
     except ValueError:
         return ""
-    return (Change(**{name: int(number)}), ".") if number >= 1 and number.is_integer() else ""
+    return f"{name}={int(number)}." if number >= 1 and number.is_integer() else ""
 
 
 def _batch_unit(given: Mapping[str, object]) -> int:
@@ -120,7 +120,7 @@ def _missing_sizes_error(sizes: Sizes, missing: list[str]) -> BatchError:
     return BatchError(
         f"{given} of {', '.join(names)} {'is' if given == 1 else 'are'} given.",
         rule,
-        fix=(Change(**changes), "."),
+        fix=f"{format_sizes(changes, ', ')}.",
         global_batch=sizes.get("global_batch"),
     )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ..errors import Change, join_fixes
+from ..call import either
 from ..grid.axis_names import resolve_axes
 from ..grid.roles import axes_with_unknown, data_axes, unknown_axes, unknown_role_error
 
@@ -26,10 +26,8 @@ def resolve_data_axes(data: object, sizes: Mapping[str, int]) -> Axes:
     if data is not None:
         return resolve_axes("data", data, tuple(sizes))
     if unknown_axes(sizes):
-        first, *others = data_choices(sizes)
-        shown = [f"data={' '.join(axes)!r}" for axes in others]
-        fix = (*join_fixes([Change(data=" ".join(first)), *shown]), ".")
-        raise unknown_role_error(sizes, fix)
+        ways = (f"data={' '.join(axes)!r}" for axes in data_choices(sizes))
+        raise unknown_role_error(sizes, either(*ways))
     return data_axes(sizes)
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..errors import BatchError, Change, CoordinateError
+from ..call import changes
+from ..errors import BatchError, CoordinateError
 from ..text import count_noun
 from ..validate import parse_integer
 from .batch import BatchPlan
@@ -119,7 +120,7 @@ def validate_epoch(epoch: Epoch) -> Epoch:
     if epoch.tail not in TAILS:
         line = f"tail is {epoch.tail!r}."
         known = '"keep" shortens the last step, "drop" omits it, "pad" fills it up.'
-        raise BatchError(line, known, fix=(Change(tail="keep"), "."))
+        raise BatchError(line, known, fix="tail='keep'.")
     if seed is None or number is None or number < 0 or not isinstance(epoch.shuffle, bool):
         raise _invalid_order_error(epoch)
     if epoch.tail == "drop" and length < epoch.plan.global_batch:
@@ -136,14 +137,14 @@ def _invalid_order_error(epoch: Epoch) -> BatchError:
     return BatchError(
         f"the order of samples is invalid: {values}.",
         "shuffle is a bool, seed is an int, and epoch is an int of 0 or more.",
-        fix=(Change(**valid), "."),
+        fix=f"{changes(**valid)}.",
     )
 
 
 def _no_whole_step_error(length: int, plan: BatchPlan) -> BatchError:
     return BatchError(
         f"{count_noun(length, 'sample')} do not fill one step of {plan.global_batch}.",
-        fix=(Change(tail="keep"), f", or a global batch of at most {length}."),
+        fix=f"tail='keep', or a global batch of at most {length}.",
         global_batch=plan.global_batch,
         below=length,
     )

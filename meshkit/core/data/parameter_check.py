@@ -20,7 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..errors import CALL, Change, DisagreementError, join_fixes
+from ..call import either
+from ..errors import CALL, DisagreementError
 from ..grid.axis_names import resolve_axes
 from ..grid.layout import Layout
 from ..grid.roles import (
@@ -53,8 +54,8 @@ class EqualAxes:
             return cls(dense, tuple(axis for axis in dense if axis_role(axis) != "expert"))
         dense = gradient_axes(sizes)
         if unknown_axes(sizes):
-            ways = [Change(axes=" ".join(choice)) for choice in axes_with_unknown(sizes, dense)]
-            raise unknown_role_error(sizes, (*join_fixes(ways), "."))
+            ways = [f"axes={' '.join(names)!r}" for names in axes_with_unknown(sizes, dense)]
+            raise unknown_role_error(sizes, either(*ways))
         return cls(dense, gradient_axes(sizes, experts=True))
 
 

@@ -16,8 +16,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from ..call import public
-from ..errors import Change, CoordinateError, SpecError
+from ..call import quotes_call
+from ..errors import CoordinateError, SpecError
 from ..grid.axis_names import resolve_axes
 from ..grid.group_rank import check_member
 from ..grid.layout import Layout
@@ -28,7 +28,7 @@ CODE_BITS = 63  # seeds fit into int64, the type of tensors and checkpoints
 LOW = 0xFFFFFFFF
 
 
-@public("stream_seed")
+@quotes_call("stream_seed")
 def stream_seed(base: int, name: str = "", /, **coordinate: int) -> int:
     """Return the seed of a stream: equal for equal arguments, on every rank and in every job.
 
@@ -105,7 +105,7 @@ def _encode(coordinate: Mapping[str, object]) -> int:
             raise CoordinateError(
                 f"{axis} is {index}.",
                 "Indices start at 0.",
-                fix=(Change(**{axis: 0}), "."),
+                fix=f"{axis}=0.",
                 axis=axis,
                 index=index,
             )

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays import Ints
-from ..call import public
-from ..errors import Change, CoordinateError, SpecError
+from ..call import quotes_call
+from ..errors import CoordinateError, SpecError
 from ..grid.layout import Layout
 from ..grid.roles import CONTEXT, SEQUENCE
 from ..text import plural
@@ -67,7 +67,7 @@ class SequencePlan:
     order: Order = "contiguous"
     pad: bool = False
 
-    @public("SequencePlan")
+    @quotes_call("SequencePlan")
     def __init__(
         self, length: int, parts: int, order: Order = "contiguous", pad: bool = False
     ) -> None:
@@ -102,7 +102,7 @@ class SequencePlan:
         """
         return self.padded // self.parts
 
-    @public("plan.ranges")
+    @quotes_call("plan.ranges")
     def ranges(self, part: int) -> tuple[range, ...]:
         """Return the runs of positions that a part holds, in ascending order. O(1).
 
@@ -118,7 +118,7 @@ class SequencePlan:
         """
         return self._ranges(self._parse_part(part))
 
-    @public("plan.positions")
+    @quotes_call("plan.positions")
     def positions(self, part: int) -> Ints:
         """Return the positions of the sequence that a part holds: its position ids.
 
@@ -139,7 +139,7 @@ class SequencePlan:
         """
         return self._positions(self._parse_part(part))
 
-    @public("plan.is_token")
+    @quotes_call("plan.is_token")
     def is_token(self, part: int) -> npt.NDArray[np.bool_]:
         """Return True for each token of a part, and False for padding, which comes last.
 
@@ -157,7 +157,7 @@ class SequencePlan:
         """
         return self._positions(self._parse_part(part)) < self.length
 
-    @public("plan.num_tokens")
+    @quotes_call("plan.num_tokens")
     def num_tokens(self, part: int) -> int:
         """Return the number of tokens of a part without padding, from 0. O(1).
 
@@ -298,7 +298,7 @@ def _indivisible_error(length: int, unit: int, product: str, order: Order) -> Sp
         f"{length} is not a multiple of {factors}{equals}.",
         *["Zigzag cuts the sequence into two chunks a part."] * zigzag,
         f"Nearest {plural('length', len(nearest))}: {' and '.join(nearest)}.",
-        fix=(f"length {' or '.join(nearest)}, or ", Change(pad=True), f", which pads to {above}."),
+        fix=f"length {' or '.join(nearest)}, or pad=True, which pads to {above}.",
         below=below,
         above=above,
     )

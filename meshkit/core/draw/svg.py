@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Ints
-from ..call import Call, Verbatim, public
+from ..call import Call, Verbatim, quotes_call
 from ..errors import SpecError
 from ..text import count_noun, format_sizes
 from ..validate import check_integers
@@ -52,7 +52,7 @@ STYLE = """\
 """
 
 
-@public("draw_svg")
+@quotes_call("draw_svg")
 def draw_svg(axes: tuple[str, ...], grid: Ints, nodes: Ints | None = None) -> str:
     """Return the grid as an SVG picture.
 

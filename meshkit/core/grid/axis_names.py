@@ -17,29 +17,17 @@ from __future__ import annotations
 
 import difflib
 import keyword
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 
-from ..errors import CALL, Change, SpecError, UnknownAxisError
+from ..aliases import BATCH_OPTIONS, INIT_OPTIONS, MESH_OPTIONS, option_owner
+from ..errors import CALL, SpecError, UnknownAxisError
 from ..text import article
 
 Names = str | Iterable["str | Iterable[str]"]  # axes as a caller lists them
 
 STANDARD = ("pp", "dp", "ep", "cp", "sp", "tp")
 
-# Names of options: an axis of such a name would be a mistake, or could not be passed by keyword.
-INIT_OPTIONS = frozenset(
-    {"seed", "device", "init_method", "rank", "world_size", "local_rank", "verbose"}
-)
-BATCH_OPTIONS = frozenset({"global_batch", "micro_batch", "accumulation_steps"})
-RESERVED = frozenset(
-    {
-        *INIT_OPTIONS,
-        *BATCH_OPTIONS,
-        *("order", "sizes", "groups", "ranks", "timeout", "arrival_timeout", "backend"),
-        *("place", "crossing", "within", "across"),
-    }
-)
-
+RESERVED = INIT_OPTIONS | BATCH_OPTIONS | MESH_OPTIONS  # no axis may have such a name
 MAX_AXES = 32  # the most dimensions that an array of numpy 1 can have
 SEPARATORS = str.maketrans(",()", "   ")
 HYPHENS = "A hyphenated order is Megatron's: all axes in one word, the fastest-varying one first."
@@ -75,25 +63,13 @@ def _tokens(text: str) -> list[str]:
     return words
 
 
-def explain_several_patterns(
-    args: Sequence[object], kwargs: Mapping[str, object]
-) -> SpecError | None:
-    """Return the error if a method that takes one pattern gets its axes in several arguments."""
-    patterns = args[1:]  # without self
-    if kwargs or len(patterns) < 2 or not all(isinstance(text, str) for text in patterns):
-        return None
-    pattern = " ".join(map(str, patterns))
-    fix = f'mesh.device_mesh("{pattern}").'
-    return SpecError(f"the axes are {len(patterns)} arguments instead of one pattern.", fix=fix)
-
-
 def parse_axis(value: object, axes: tuple[str, ...]) -> str:
     """Return the one axis that an argument names."""
     names = parse_axes(value)
     check_axes_exist(names, axes)
     if len(names) != 1:
         line = f"{value!r} names {len(names)} axes instead of one."
-        fix = (Change(axis=(names or axes)[0]), ", for example.")
+        fix = f"for example {(names or axes)[0]!r}."
         raise SpecError(line, fix=fix)
     return names[0]
 
@@ -155,19 +131,12 @@ def check_names(names: Collection[object], *, inferable: bool = False) -> None:
                 fix = f"another name; {name} is an option of {option_owner(name)}."
             raise SpecError(f"{name!r} cannot be the name of an axis.", f"It {reason}.", fix=fix)
     if not 1 <= len(names) <= MAX_AXES:
-        add_one = ("for example ", Change(dp=-1 if inferable else 1), ".")
+        add_one = f"for example dp={-1 if inferable else 1}."
         raise SpecError(
             f"{CALL} has {len(names)} axes.",
             f"A mesh has 1 to {MAX_AXES}.",
             fix="leave out axes of size 1." if names else add_one,
         )
-
-
-def option_owner(option: object) -> str:
-    """Return the call that has an option of this name."""
-    if option in INIT_OPTIONS:
-        return "meshkit.init"
-    return "mesh.batch" if option in BATCH_OPTIONS else "build_mesh or of a mesh"
 
 
 def _name_fault(name: object) -> str | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
-from ..call import Call, public
-from ..errors import CALL, Change, Fix, SpecError, join_fixes
+from ..call import Call, either, quotes_call
+from ..errors import CALL, SpecError
 from ..validate import parse_integer
 from .hybrid import check_no_plain_sizes, hybrid_layout
 from .layout import Layout
@@ -20,7 +20,7 @@ from .sizes import (
 )
 
 
-@public("factor_world")
+@quotes_call("factor_world")
 def factor_world(
     world_size: int,
     sizes: Mapping[str, int] | None = None,
@@ -80,7 +80,7 @@ def factor_world(
     return Layout(ranks=None, **infer_sizes(ordered, num_ranks, f"world_size = {num_ranks}"))
 
 
-@public("split_world")
+@quotes_call("split_world")
 def split_world(world_size: int | None = None, /, **parts: int) -> dict[str, range]:
     """Return consecutive ranks for each part of a job. Pure arithmetic.
 
@@ -105,7 +105,7 @@ def split_world(world_size: int | None = None, /, **parts: int) -> dict[str, ran
         {'actor': range(0, 8), 'critic': range(8, 12), 'reference': range(12, 16)}
     """
     if not parts:
-        fix = ("for example ", Change(actor=-1 if world_size is not None else 4), ".")
+        fix = f"for example actor={4 if world_size is None else -1}."
         raise SpecError(f"{CALL} names no part.", fix=fix)
     sizes = check_sizes(parts, any_name=True)
     check_one_inferred(sizes)
@@ -129,9 +129,9 @@ def _infer_part(sizes: dict[str, int], world_size: int | None) -> dict[str, int]
     if left < len(unknown) or (left and not unknown):
         last = unknown[0] if unknown else next(reversed(sizes))
         fitting = left if unknown else left + sizes[last]
-        ways: list[Fix] = [f"start {known + len(unknown)} ranks"]
-        ways += [Change(**{last: fitting})] if fitting > 0 else []
+        ways = [f"start {known + len(unknown)} ranks"]
+        ways += [f"{last}={fitting}"] if fitting > 0 else []
         terms = " + ".join(f"{name} {size}" for name, size in sizes.items() if size != -1)
         line = f"the parts have {known} ranks, the world has {total}."
-        raise SpecError(line, f"{terms} = {known}.", fix=(*join_fixes(ways), "."))
+        raise SpecError(line, f"{terms} = {known}.", fix=either(*ways))
     return {**sizes, **dict.fromkeys(unknown, left)}

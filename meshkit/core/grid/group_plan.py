@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ..arrays import Ints
 from ..call import Call
-from ..errors import CALL, Change, SpecError
+from ..errors import CALL, SpecError
 from ..text import count_noun
 from .axis_names import check_axes_exist, parse_axes
 from .layout import Layout
@@ -136,7 +136,7 @@ def plan_groups(
 
         check_no_plain_sizes(sizes, across)
         if ranks is not None:
-            fix = (Change(ranks=None), ", or axes by size beside ranks.")
+            fix = "leave out ranks, or give axes by size beside ranks."
             raise SpecError(f"{CALL} gives ranks beside within and across.", fix=fix)
         layout = hybrid_layout(world_size, within, across, order)
     elif ranks is None:
@@ -181,7 +181,7 @@ def missing_group_error(plan: GroupPlan, axes: Axes, built_by: Call | None = Non
     return SpecError(
         f"the mesh has no group over {' '.join(axes)}.",
         f"It has groups over {existing}; a getter never creates one.",
-        fix=f"{built_by.with_args(groups=groups)}." if built_by else (Change(groups=groups), "."),
+        fix=f"{built_by.name if built_by else 'build_mesh'}(..., groups={groups}).",
         sizes=plan.layout.sizes,
     )
 

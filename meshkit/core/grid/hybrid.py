@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from ..errors import CALL, Change, SpecError
+from ..errors import CALL, SpecError
 from ..text import article
 from ..validate import parse_integer
 from .axis_names import check_names
@@ -55,8 +55,7 @@ def check_no_plain_sizes(sizes: Mapping[str, object], across: Mapping[str, int] 
     if sizes:
         line = f"{CALL} gives {', '.join(sizes)} in addition to within and across."
         known = across if isinstance(across, Mapping) else {}
-        merged = Change(**dict.fromkeys(sizes), across={**known, **sizes})
-        fix = (merged, "; or use within for sizes on one node.")
+        fix = f"across={ {**known, **sizes}!r}; or use within for sizes on one node."
         raise SpecError(line, fix=fix, sizes=dict(sizes))
 
 

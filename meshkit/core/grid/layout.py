@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..arrays import Ints
-from ..call import Call, public
+from ..call import Call, quotes_call
 from ..validate import (
     check_coordinate_complete,
     check_index,
@@ -90,7 +90,7 @@ class Layout:
     shape: tuple[int, ...]
     _axis_strides: AxisStrides
 
-    @public("Layout")
+    @quotes_call("Layout")
     def __init__(
         self,
         sizes: Mapping[str, int] | None = None,
@@ -174,7 +174,7 @@ class Layout:
         grid.flags.writeable = False
         return grid
 
-    @public("layout.size")
+    @quotes_call("layout.size")
     def size(self, *axes: Names) -> int:
         """Return the product of the sizes of the axes; without axes, the number of ranks.
 
@@ -192,7 +192,7 @@ class Layout:
                 product *= size
         return product
 
-    @public("layout.coordinate")
+    @quotes_call("layout.coordinate")
     def coordinate(self, rank: int) -> dict[str, int]:
         """Return the coordinate of a rank: axis name to index. O(axes).
 
@@ -210,7 +210,7 @@ class Layout:
             {axis: position // stride % size for axis, size, stride in self._axis_strides}
         )
 
-    @public("layout.rank")
+    @quotes_call("layout.rank")
     def rank(self, /, **coordinate: int) -> int:
         """Return the rank at a coordinate. O(axes).
 
@@ -234,7 +234,7 @@ class Layout:
             position += check_index(axis, coordinate[axis], size) * stride
         return self.rank_positions.at(position)
 
-    @public("layout.coordinates")
+    @quotes_call("layout.coordinates")
     def coordinates(self, ranks: ArrayLike) -> Ints:
         """Return the coordinates of many ranks.
 
@@ -257,7 +257,7 @@ class Layout:
             raise unknown_rank_error(int(array[outside].flat[0]), self, self.rank_positions)
         return indices(positions, self._axis_strides)
 
-    @public("layout.groups")
+    @quotes_call("layout.groups")
     def groups(self, *axes: Names) -> Ints:
         """Return all groups over the axes.
 
@@ -284,7 +284,7 @@ class Layout:
         groups: Ints = grid.transpose(dims).reshape(-1, group_size)
         return groups
 
-    @public("layout.peers")
+    @quotes_call("layout.peers")
     def peers(self, rank: int, *axes: Names) -> Ints:
         """Return the group of one rank over the axes, with the rank itself.
 
@@ -306,7 +306,7 @@ class Layout:
         steps, position = self._steps(axes), self._position(rank)
         return self.rank_positions.take(group_start(position, steps) + offsets(steps))
 
-    @public("layout.strides")
+    @quotes_call("layout.strides")
     def strides(self, *axes: Names) -> Strides:
         """Return size and stride of a group over the axes, in as few steps as possible. O(axes).
 
@@ -329,7 +329,7 @@ class Layout:
                 merged.append((size, stride))
         return tuple(merged)
 
-    @public("layout.neighbor")
+    @quotes_call("layout.neighbor")
     def neighbor(self, rank: int, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
         """Return the rank ``shift`` steps along an axis. O(axes).
 
@@ -357,7 +357,7 @@ class Layout:
         target = shift_position(position, size, stride, steps, wrap=wrap)
         return None if target is None else self.rank_positions.at(target)
 
-    @public("layout.ring")
+    @quotes_call("layout.ring")
     def ring(self, rank: int, axis: Names) -> Ints:
         """Return the ranks around an axis, or around several, this one first: int64 (size,).
 
@@ -377,7 +377,7 @@ class Layout:
         ranks = self.peers(rank, axis)
         return np.roll(ranks, -int((ranks == rank).argmax()))
 
-    @public("layout.rearrange")
+    @quotes_call("layout.rearrange")
     def rearrange(self, pattern: str, /, **sizes: int) -> Ints:
         """Return the grid, rearranged by einops: int64, in the shape that the pattern gives.
 
@@ -397,7 +397,7 @@ class Layout:
 
         return rearrange_grid(self.grid, self.axes, pattern, sizes)
 
-    @public("layout.view")
+    @quotes_call("layout.view")
     def view(self, sizes: Mapping[str, int] | None = None, /, **axes: int) -> Layout:
         """Return the same ranks in the same order, with another factorization.
 

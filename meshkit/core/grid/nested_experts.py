@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ..call import Call
-from ..errors import Change, Fix
+from ..call import Call, changes
 from .axis_names import STANDARD
 from .roles import DATA, EXPERT
 
@@ -36,26 +35,27 @@ def divide_data_axis(sizes: Mapping[str, int], num_ranks: int) -> dict[str, int]
     return {**sizes, data[-1]: sizes[data[-1]] // size} if data and size > 1 else None
 
 
-def use_divided(sizes: Mapping[str, int], divided: Mapping[str, int]) -> Change:
-    """Return the call with a smaller data axis."""
-    return Change(**{axis: size for axis, size in divided.items() if size != sizes[axis]})
+def use_divided(sizes: Mapping[str, int], divided: Mapping[str, int]) -> str:
+    """Return the words for a smaller data axis."""
+    return changes(**{axis: size for axis, size in divided.items() if size != sizes[axis]})
 
 
-def leave_out_experts(sizes: Mapping[str, int]) -> Change:
-    """Return the call without the expert axis: the dense mesh."""
+def leave_out_experts(sizes: Mapping[str, int]) -> str:
+    """Return the words for the dense mesh, without the expert axis."""
     dense = [axis for axis in sizes if axis not in EXPERT]
     order = None if _is_standard(dense) else " ".join(dense)
-    return Change(**dict.fromkeys(sizes.keys() - {*dense}), order=order)
+    left_out = dict.fromkeys(axis for axis in sizes if axis not in dense)
+    return changes(**({} if order is None else {"order": order}), **left_out)
 
 
-def dense_mesh_and_view(sizes: Mapping[str, int], divided: Mapping[str, int]) -> list[Fix]:
-    """Return the dense mesh and the view of it for the experts, as one line to type.
+def dense_mesh_and_view(sizes: Mapping[str, int], divided: Mapping[str, int]) -> list[str]:
+    """Return the words for the dense mesh and the view of it for the experts.
 
     A view keeps the order in which its axes are written, so there is none for another order.
     """
     if not _is_standard([axis for axis in divided if axis in STANDARD]):
         return []
-    return [("mesh = ", leave_out_experts(sizes), f"; {Call('mesh.view', kwargs=divided)}")]
+    return [f"{leave_out_experts(sizes)}, and then {Call('mesh.view', kwargs=divided)}"]
 
 
 def describe_divided(sizes: Mapping[str, int], divided: Mapping[str, int]) -> str:

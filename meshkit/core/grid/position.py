@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..arrays import Ints
-from ..call import public
+from ..call import quotes_call
 from .group_rank import group_rank
 from .layout import Layout
 from .roles import data_axes, unknown_axes, unknown_role_error
@@ -58,7 +58,7 @@ class Position:
         axes = data_axes(sizes)
         return group_rank(self.layout, self.rank, axes) if axes else 0
 
-    @public("position.size")
+    @quotes_call("position.size")
     def size(self, *axes: str) -> int:
         """Return the size of the groups over the axes; without axes, the number of ranks.
 
@@ -67,7 +67,7 @@ class Position:
         """
         return self.layout.size(*axes)
 
-    @public("position.group_rank")
+    @quotes_call("position.group_rank")
     def group_rank(self, *axes: str) -> int:
         """Return the index of the rank along the axes, the last one fastest. O(axes).
 
@@ -77,7 +77,7 @@ class Position:
         """
         return group_rank(self.layout, self.rank, axes)
 
-    @public("position.peers")
+    @quotes_call("position.peers")
     def peers(self, *axes: str) -> Ints:
         """Return the global ranks of the rank's group over the axes: int64 (group_size,).
 
@@ -87,7 +87,7 @@ class Position:
         """
         return self.layout.peers(self.rank, *axes)
 
-    @public("position.neighbor")
+    @quotes_call("position.neighbor")
     def neighbor(self, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
         """Return the global rank some steps along an axis, as :meth:`meshkit.Layout.neighbor`.
 

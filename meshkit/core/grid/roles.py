@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Literal
 
-from ..errors import Fix, SpecError
+from ..errors import SpecError
 from .axis_names import STANDARD
 
 Role = Literal["data", "expert", "model", "unknown"]
@@ -95,7 +95,7 @@ def axes_with_unknown(sizes: Mapping[str, int], known: Collection[str]) -> list[
     return [*dict.fromkeys(tuple(axis for axis in sizes if axis in some) for some in choices)]
 
 
-def unknown_role_error(sizes: Mapping[str, int], fix: Fix) -> SpecError:
+def unknown_role_error(sizes: Mapping[str, int], fix: str) -> SpecError:
     """Return the error for axes longer than 1 whose names say nothing about samples."""
     roles = ", ".join(f"{axis} {axis_role(axis)}" for axis in sizes)
     return SpecError(

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Set
 
-from ..call import Call
-from ..errors import CALL, Change, Fix, SpecError, join_fixes
+from ..call import Call, changes, either
+from ..errors import CALL, SpecError
 from ..text import article, count_noun, format_sizes
 from ..validate import parse_integer
 from .axis_names import STANDARD, check_names, closest_axis, parse_axes
@@ -52,10 +52,9 @@ def _parse_size(name: str, sizes: Mapping[str, object]) -> int:
     if number is not None and (number >= 1 or number == -1):
         return number
     text = str(size) if number is not None else f"{size!r}, {article(type(size).__name__)}"
-    left_out = size is None and len(sizes) > 1
-    fix: Fix = (Change(**{name: None if left_out else guess_size(size)}), ".")
+    fix = f"{name}={guess_size(size)}." if size is not None else f"leave out {name}."
     if axis_role(name) == "unknown" and not isinstance(size, int | float | str):
-        fix = (Change(**{name: None}), f", if {name} is no axis.")  # probably an option
+        fix = f"leave out {name}, if it is no axis."  # probably an option
     raise SpecError(
         f"the size of {name} is {text}.",
         "A size is an int of 1 or more, or -1.",
@@ -75,7 +74,7 @@ def check_one_inferred(sizes: Mapping[str, int], given: Collection[str] | None =
         raise SpecError(
             f"{CALL} leaves the sizes of {' and '.join(unknown)} open.",
             f"Only one size can be inferred{hint}",
-            fix=(Change(**{first: -1}, **ones), "."),
+            fix=f"{changes(**{first: -1}, **ones)}.",
             sizes=dict(sizes),
         )
 
@@ -195,12 +194,7 @@ def check_standard_order(sizes: Mapping[str, object], *, as_mapping: bool = Fals
     raise SpecError(
         f"{' '.join(written)} is not the standard order, {' '.join(standard)}.",
         "These axes nest in the order in which they are written, the outermost first.",
-        fix=(
-            Change(sizes=reordered) if as_mapping else keywords,
-            "; or ",
-            Change(order=" ".join(sizes)),
-            ", if it is intended.",
-        ),
+        fix=f"{keywords}; or order={' '.join(sizes)!r}, if it is intended.",
         sizes=dict(sizes),
     )
 
@@ -211,7 +205,7 @@ def _parse_order(order: object, sizes: Mapping[str, int]) -> tuple[str, ...]:
         names = parse_axes(order)
         absent = STANDARD_AXES - sizes.keys() - {"dp"}
         return tuple(name for name in names if name not in absent) if sizes else names
-    fix = ("for example ", Change(order="dp tp"), ".")
+    fix = "for example order='dp tp'."
     raise SpecError(f"order is {order!r}, {article(type(order).__name__)}.", fix=fix)
 
 
@@ -220,16 +214,14 @@ def _no_position_error(sizes: Mapping[str, int], num_ranks: int | None) -> SpecE
     unknown = [name for name in sizes if name not in STANDARD]
     suggestions = {name: _axis_of_equal_role(name) for name in unknown}
     renamed = {new: sizes[name] for name, new in suggestions.items() if new and new not in sizes}
-    name, change = unknown[0], Change(**dict.fromkeys(unknown), **renamed)
+    name, change = unknown[0], changes(**renamed)
     position = _order_fix(sizes, " ".join(sizes), num_ranks)
     return SpecError(
         f"the axis {name} has no standard position.",
         f"The standard order is {' '.join(STANDARD)}, the outermost axis first.",
         "An axis of another name may be a misspelt option, unless order= names it.",
-        fix=(
-            *(("did you mean ", change, "? Or ") if len(renamed) == len(unknown) else ()),
-            *("give its position: ", *position, "."),
-        ),
+        fix=f"{f'did you mean {change}? Or ' * (len(renamed) == len(unknown))}"
+        f"give its position: {position}.",
         sizes=dict(sizes),
         axis=name,
         axes=STANDARD,
@@ -244,15 +236,13 @@ def _axis_of_equal_role(name: str) -> str | None:
     return axis if axis_role(name) in roles else None
 
 
-def _order_fix(
-    sizes: Mapping[str, int], order: str, num_ranks: int | None
-) -> tuple[str | Change, ...]:
+def _order_fix(sizes: Mapping[str, int], order: str, num_ranks: int | None) -> str:
     """Return the call with another order; words if its sizes do not fit the ranks then."""
     names = order.split()
     is_open = -1 in sizes.values() or any(name not in sizes for name in names)
     if num_ranks is None or is_open or math.prod(sizes.values()) == num_ranks:
-        return (Change(order=order),)
-    return (f"order={order!r}, with sizes whose product is {num_ranks}",)
+        return f"order={order!r}"
+    return f"order={order!r}, with sizes whose product is {num_ranks}"
 
 
 def _check_order(sizes: Mapping[str, int], names: tuple[str, ...], num_ranks: int | None) -> None:
@@ -269,10 +259,10 @@ def _check_order(sizes: Mapping[str, int], names: tuple[str, ...], num_ranks: in
     evidence += [f"{n} has a size but is not in order." for n in missing]
     evidence += [f"{n} appears twice in order." for n in repeated]
     valid = " ".join(dict.fromkeys([n for n in names if n not in unsized] + missing))
-    fix: Fix = (*_order_fix(sizes, valid, num_ranks), ".")
+    fix = f"{_order_fix(sizes, valid, num_ranks)}."
     if not valid:  # no size is given at all
         sized = f"a size for each axis of order, as in {unsized[0]}=2." if unsized else ""
-        fix = sized or (Change(order=None), ".")
+        fix = sized or "leave out order."
     raise SpecError("order does not match the sizes.", *evidence, fix=fix, sizes=dict(sizes))
 
 
@@ -296,7 +286,7 @@ def infer_sizes(
     product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size != -1)
     divided = divide_data_axis(sizes, num_ranks)
     need = count_noun(known, "rank") if unknown is None else f"a multiple of {known} ranks"
-    ways: list[Fix] = [use_divided(sizes, divided)] if divided else []
+    ways = [use_divided(sizes, divided)] if divided else []
     ways += dense_mesh_and_view(sizes, divided) if divided and can_start else []
     ways += [*_start_other_ranks(sizes, known, num_ranks)] if can_start else []
     if not divided:
@@ -305,14 +295,14 @@ def infer_sizes(
         f"{CALL} needs {need}, {owner} has {num_ranks}.",
         f"{product} = {known}; {evidence}.",
         *([describe_divided(sizes, divided)] if divided else []),
-        fix=(*join_fixes(ways or [f"sizes whose product is {num_ranks}"]), "."),
+        fix=either(*(ways or [f"sizes whose product is {num_ranks}"])),
         sizes=dict(sizes),
         world_size=num_ranks,
         num_ranks=known,
     )
 
 
-def _start_other_ranks(sizes: Mapping[str, int], known: int, num_ranks: int) -> list[Fix]:
+def _start_other_ranks(sizes: Mapping[str, int], known: int, num_ranks: int) -> list[str]:
     """Return the fix that starts the nearest numbers of ranks that fit the sizes."""
     below = num_ranks // known * known
     fitting = [n for n in (below, below + known) if n] if -1 in sizes.values() else [known]
@@ -322,7 +312,7 @@ def _start_other_ranks(sizes: Mapping[str, int], known: int, num_ranks: int) -> 
 
 def _change_one_size(
     sizes: Mapping[str, int], known: int, num_ranks: int, *, can_start: bool
-) -> list[Fix]:
+) -> list[str]:
     """Return the fix that infers dp; without dp, and if no ranks can be started, another axis."""
     if -1 in sizes.values():
         return []
@@ -330,6 +320,6 @@ def _change_one_size(
     for axis in candidates:
         size, remainder = divmod(num_ranks * sizes[axis], known)
         if remainder == 0:
-            change = Change(**{axis: None if can_start else -1})
-            return [(change, f", which gives {axis}={size}")]
+            change = f"leave out {axis}" if can_start else f"{axis}=-1"
+            return [f"{change}, which gives {axis}={size}"]
     return []

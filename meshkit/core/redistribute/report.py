@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..call import public
+from ..call import quotes_call
 from ..data.sequence import SequencePlan
 from ..draw.table import format_items, format_table
 from ..errors import SpecError
@@ -145,7 +145,7 @@ def _kib(elements: int) -> str:
     return f"{elements * BYTES / 1024:.1f}"
 
 
-@public("plan_redistribution")
+@quotes_call("plan_redistribution")
 def plan_redistribution(
     axes: str | Mapping[str, int] | Layout,
     pattern: str,

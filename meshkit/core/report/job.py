@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..arrays import Ints
-from ..call import Call
 from ..data.batch import BatchPlan
 from ..data.data_axes import Axes, describe_data, resolve_data_axes
 from ..draw.node_boxes import draw_node_boxes
@@ -132,8 +131,7 @@ def _warnings(
     if "tp" in crossing and crossing["tp"].crosses:
         reason = "tp communicates in every layer, so it needs the fastest links."
         fix = suggest_fix(layout, topology, "tp")
-        warning = SpecError(f"{crossing['tp']}.", reason, fix=fix)
-        yield warning.quote(Call("build_mesh", kwargs=layout.sizes))
+        yield SpecError(f"{crossing['tp']}.", reason, fix=fix)
 
 
 def format_warning(warning: SpecError) -> str:

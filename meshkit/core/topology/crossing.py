@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Floats, Ints
-from ..call import public
+from ..call import quotes_call
 from ..errors import SpecError
 from ..grid.axis_names import check_axes_exist
 from ..grid.layout import Layout
@@ -117,7 +117,7 @@ def _crossing(axis: str, level: str, domains: Ints, dim: int) -> Crossing:
     )
 
 
-@public("link_bytes")
+@quotes_call("link_bytes")
 def link_bytes(
     layout: Layout,
     topology: Topology,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Ints
-from ..errors import Change, Fix, SpecError, join_fixes
+from ..call import changes, either
+from ..errors import SpecError
 from ..grid.axis_names import check_axes_exist
 from ..grid.layout import Layout
 from ..text import article, count_noun, format_ranks
@@ -38,12 +39,12 @@ def check_policies(
     policies = {} if crossing is None else crossing
     if not isinstance(policies, Mapping):
         line = f"crossing is {crossing!r}, {article(type(crossing).__name__)}."
-        raise SpecError(line, fix=("for example ", Change(crossing={"tp": "error"}), "."))
+        raise SpecError(line, fix="for example crossing={'tp': 'error'}.")
     if policies:
         check_axes_exist(policies, layout.axes)
     for axis, policy in policies.items():
         if policy not in POLICIES:
-            fix = (Change(crossing={**policies, axis: "error"}), ", or 'warn', or 'allow'.")
+            fix = f"'error', 'warn' or 'allow' for {axis}."
             raise SpecError(f"crossing of {axis} is {policy!r}.", fix=fix)
     policy_of = {**DEFAULT_POLICIES, **dict.fromkeys(within, "warn"), **policies}
     chosen = [(axis, str(policy_of.get(axis, "allow"))) for axis in layout.axes]
@@ -89,36 +90,33 @@ def _first_group(layout: Layout, topology: Topology, axis: str) -> str:
     return f"ranks {format_ranks(groups[first].tolist())} are on {shown}"
 
 
-def _fix(layout: Layout, topology: Topology, axes: list[str]) -> Fix:
+def _fix(layout: Layout, topology: Topology, axes: list[str]) -> str:
     """Return the changes that keep axes inside nodes, and the policy that allows crossing."""
-    parts: list[str | Change] = []
-    for axis in axes:
-        parts += [f"{axis}: "] * (len(axes) > 1)
-        parts += [*suggest_fix(layout, topology, axis), " "]
-    allow = Change(crossing=dict.fromkeys(axes, "allow"))
-    return (*parts, "Or ", allow, ", if crossing is meant.")
+    names = [f"{axis}: " if len(axes) > 1 else "" for axis in axes]
+    fixes = (suggest_fix(layout, topology, axis) for axis in axes)
+    parts = [name + fix for name, fix in zip(names, fixes, strict=True)]
+    allow = changes(crossing=dict.fromkeys(axes, "allow"))
+    return f"{' '.join(parts)} Or {allow}, if crossing is meant."
 
 
-def suggest_fix(
-    layout: Layout, topology: Topology, axis: str, *, level: str = NODE
-) -> tuple[str | Change, ...]:
+def suggest_fix(layout: Layout, topology: Topology, axis: str, *, level: str = NODE) -> str:
     """Return changes that keep an axis inside its nodes; each was tried and works."""
     check_axes_exist((axis,), layout.axes)
     if not _crosses(layout, topology, axis, level):
-        return ()
+        return ""
     counts = np.bincount(topology.domain_of(level, layout.grid).ravel())
     fits = math.gcd(layout.sizes[axis], *counts.tolist())
     if fits == layout.sizes[axis] or layout.sizes[axis] <= counts.max():
-        fixes: list[Fix] = [Change(**c) for c in _reorderings(layout, topology, axis, level)]
+        ways = [changes(**c) for c in _reorderings(layout, topology, axis, level)]
         if _fits_in_blocks(layout, topology, axis, level):
-            fixes.insert(0, BLOCKS)
-        if fixes:
-            return (*join_fixes(fixes), ".")
-    smaller, changes = _shrink(layout, axis, fits)
-    changes |= next(_reorderings(smaller, topology, axis, level), {})
+            ways.insert(0, BLOCKS)
+        if ways:
+            return either(*ways)
+    smaller, change = _shrink(layout, axis, fits)
+    change |= next(_reorderings(smaller, topology, axis, level), {})
     if set(counts[counts > 0].tolist()) == {fits}:
-        return Change(**changes), f", as a {level} holds {count_noun(fits, 'rank')}."
-    return Change(**changes), f", as {fits} divides the ranks of every {level}."
+        return f"{changes(**change)}, as a {level} holds {count_noun(fits, 'rank')}."
+    return f"{changes(**change)}, as {fits} divides the ranks of every {level}."
 
 
 def _reorderings(layout: Layout, topology: Topology, axis: str, level: str) -> Iterator[Changes]:

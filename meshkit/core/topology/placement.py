@@ -20,7 +20,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from ..arrays import Floats, Ints
-from ..call import public
+from ..call import quotes_call
 from ..grid.layout import Layout
 from ..grid.strides import permuted_positions
 from ..text import format_sizes
@@ -125,7 +125,7 @@ class Candidate:
     indices: Callable[[], Ints]
 
 
-@public("placed")
+@quotes_call("placed")
 def placed(
     layout: Layout, topology: Topology, traffic: Mapping[str, float] | None = None
 ) -> Placement:

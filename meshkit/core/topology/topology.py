@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..arrays import Ints
-from ..call import drop_none, public
-from ..errors import CALL, Change, CoordinateError, SpecError
+from ..call import drop_none, quotes_call
+from ..errors import CALL, CoordinateError, SpecError
 from ..grid.rank_positions import MAX_RANK
 from ..text import article, count_noun, plural
 from ..validate import check_divides, check_integers, parse_integer
@@ -68,7 +68,7 @@ class Topology:
                 array.flags.writeable = False
 
     @classmethod
-    @public("Topology.even")
+    @quotes_call("Topology.even")
     def even(cls, world_size: int, *, nodes: int, racks: int | None = None) -> Topology:
         """Return nodes of one size, with consecutive ranks.
 
@@ -95,13 +95,13 @@ class Topology:
             if num_nodes % num_racks:
                 racks_text = count_noun(num_racks, "rack")
                 line = f"{num_nodes} nodes do not divide over {racks_text}."
-                fix = (Change(racks=None), ".with_level('rack', [...]), a rack for each node.")
+                fix = "leave out racks; then .with_level('rack', [...]) takes a rack for each node."
                 raise SpecError(line, fix=fix, world_size=num_ranks)
             topology = topology.with_level("rack", np.arange(num_nodes) // (num_nodes // num_racks))
         return topology
 
     @classmethod
-    @public("Topology.of_sizes")
+    @quotes_call("Topology.of_sizes")
     def of_sizes(cls, sizes: Sequence[int] | Ints) -> Topology:
         """Return nodes of sizes that may differ, with consecutive ranks.
 
@@ -153,7 +153,7 @@ class Topology:
         consecutive = bool((np.diff(by_rank) >= 0).all())
         return cls(np.bincount(by_rank), names, (), None if consecutive else by_rank)
 
-    @public("topology.with_level")
+    @quotes_call("topology.with_level")
     def with_level(self, name: str, domains: Sequence[Hashable] | Ints) -> Topology:
         """Return the same nodes with one more level, outside all others.
 
@@ -216,7 +216,7 @@ class Topology:
         """
         return (*(level.name for level in self.outer), NODE)
 
-    @public("topology.node_of")
+    @quotes_call("topology.node_of")
     def node_of(self, ranks: ArrayLike) -> Ints:
         """Return the node of each rank: int64 in the shape of ``ranks``.
 

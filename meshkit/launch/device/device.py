@@ -8,7 +8,7 @@ from contextlib import suppress
 import torch
 import torch.distributed as dist
 
-from ...core.errors import Change, LaunchError, format_error
+from ...core.errors import LaunchError, format_error
 from ...core.text import count_noun
 from .accelerators import (
     EXCLUSIVE,
@@ -93,7 +93,7 @@ def select_backend(requested: str | None, device: torch.device) -> str:
         raise LaunchError(
             f"the backend {backend!r} has no collectives on {device.type}, the device of this "
             "rank.",
-            fix=(Change(backend="gloo"), ", or leave device and backend to init."),
+            fix="backend='gloo', or leave device and backend to init.",
         )
     return backend
 
@@ -144,7 +144,7 @@ def check_backend(name: object) -> str:
         raise LaunchError(
             f"this torch {torch.__version__} has no backend {missing[0]!r}.",
             *[f"The package {names} adds it when it is imported."] * bool(packages),
-            fix=(f"install {' or '.join(packages.values())}, or ", Change(backend="gloo"), ".")
+            fix=f"install {' or '.join(packages.values())}, or backend='gloo'."
             if packages
             else "backend='gloo', or a torch built with it.",
         )

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...core.call import drop_none, public
+from ...core.call import drop_none, quotes_call
 from ...core.errors import LaunchError
 from ...core.validate import parse_integer
 from .completed import without_completed
@@ -42,7 +42,7 @@ ENDPOINT_FIELDS = ("master_addr", "master_port")
 FIELDS = (*ARGUMENT_FIELDS, "local_world_size", "node_rank", "num_nodes")
 
 
-@public("detect")
+@quotes_call("detect")
 def detect(
     environ: Mapping[str, str] | None = None,
     *,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...core.call import public
+from ...core.call import quotes_call
 from ...core.errors import SpecError
 from ...core.topology.topology import Topology
 from .hostlist import host_names
@@ -23,7 +23,7 @@ TIERS = ("switch", "spine", "superspine")
 Parents = dict[str, str]  # a node or switch to the switch or block above it
 
 
-@public("slurm_topology")
+@quotes_call("slurm_topology")
 def slurm_topology(text: str, hosts: Sequence[str]) -> Topology:
     """Return the topology of ranks with Slurm's switches or blocks as levels. Pure.
 

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from ...core.call import format_value
-from ...core.errors import Change, LaunchError, SpecError
+from ...core.call import changes, format_value
+from ...core.errors import LaunchError, SpecError
 from ...core.text import count_noun
 from ..launchers.detect import detect
 from ..launchers.program import program_arguments
 from ..launchers.world import World
 from ..output.error_file import report_uncaught_error
-
-# Its keyword arguments, and their names here; None if spawn has no such choice.
-COUNTERPARTS = {"nprocs": "world_size", "join": None, "daemon": None, "start_method": None}
-
-
-def explain_arguments(args: Sequence[object], kwargs: Mapping[str, object]) -> SpecError | None:
-    """Return the error if there are keyword arguments of ``torch.multiprocessing.spawn``."""
-    used = [name for name in kwargs if name in COUNTERPARTS]
-    if not used:
-        return None
-    renamed = {str(COUNTERPARTS[name]): kwargs[name] for name in used if COUNTERPARTS[name]}
-    return SpecError(
-        f"there is no argument {' and no argument '.join(used)}.",
-        *(f"{name} is {COUNTERPARTS[name]} here." for name in used if COUNTERPARTS[name]),
-        fix=(Change(**dict.fromkeys(used), **renamed), "."),
-    )
 
 
 def check_no_launcher(fn: Callable[..., object]) -> None:
@@ -56,7 +40,7 @@ def check_arguments_fit(fn: Callable[..., object], args: Sequence[object]) -> No
         called = "spawn calls it on each rank, so pass the function itself, without brackets."
         raise SpecError(f"fn is {fn!r}, no function.", called, fix="spawn(fn, world_size).")
     if isinstance(args, str) or not isinstance(args, Sequence):
-        raise SpecError(f"args is {args!r}, no tuple.", fix=(Change(args=(args,)), "."))
+        raise SpecError(f"args is {args!r}, no tuple.", fix=f"{changes(args=(args,))}.")
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):  # a builtin without a signature

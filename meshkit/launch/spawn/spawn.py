@@ -25,14 +25,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TypeVar
 
-from ...core.call import public
+from ...core.call import quotes_call
 from ...core.errors import RankTimeoutError, SpawnError, SpecError
 from ...core.text import count_noun, format_ranks, name_ranks
 from ...core.validate import parse_integer
 from ..launchers.completed import free_port
 from ..output.progress import Progress, show_progress
 from ..times import Time, parse_timeout
-from .habits import check_arguments_fit, check_no_launcher, explain_arguments
+from .habits import check_arguments_fit, check_no_launcher
 from .start_method import Context, context_for, inherited_pipe_ends, start_process
 from .worker import Failure, Outcome, Success, child_environment, run_rank
 
@@ -46,7 +46,7 @@ NOTICE = 1.0
 LONGEST = 86400.0  # seconds of one wait; poll(2) overflows after 24.8 days
 
 
-@public("spawn", explain=explain_arguments)
+@quotes_call("spawn")
 def spawn(
     fn: Callable[..., Result],
     world_size: int,
@@ -96,7 +96,7 @@ def spawn(
     return start_ranks(fn, world_size, args, timeout=timeout, title="spawn" if progress else "")
 
 
-@public("spawn")
+@quotes_call("spawn")
 def start_ranks(
     fn: Callable[..., Result],
     world_size: int,

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, default_collate
 
-from ...core.errors import BatchError, Change
+from ...core.errors import BatchError
 from ...core.text import article
 from .sampler import MicroBatchSampler
 from .stream import MicroBatchStream
@@ -39,4 +39,4 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if name in DECIDED:
             line = f"{name} is {value!r}, and the plan decides which samples a batch holds."
-            raise BatchError(line, fix=(Change(**{name: None}), f", or {DECIDED[name]}."))
+            raise BatchError(line, fix=f"leave out {name}, or {DECIDED[name]}.")

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ...core.arrays import Ints
-from ...core.call import public
+from ...core.call import quotes_call
 from ...core.data.batch import BatchPlan
 from ...core.data.micro_batch import MicroBatch
 from ...core.errors import CoordinateError, SpecError
@@ -76,19 +76,19 @@ class RankBatch:
         """The requested global batch, if it was rounded; else None."""
         return self.plan.asked
 
-    @public("plan.samples")
+    @quotes_call("plan.samples")
     def samples(self, step: int, data_index: int | None = None, *, first: int = 0) -> Ints:
         """Return :meth:`meshkit.BatchPlan.samples` of a rank, by default of this one."""
         return self.plan.samples(step, self._index(data_index), first=first)
 
-    @public("plan.micro_batches")
+    @quotes_call("plan.micro_batches")
     def micro_batches(
         self, step: int, data_index: int | None = None, *, first: int = 0
     ) -> Iterator[MicroBatch]:
         """Return :meth:`meshkit.BatchPlan.micro_batches` of a rank, by default of this one."""
         return self.plan.micro_batches(step, self._index(data_index), first=first)
 
-    @public("plan.num_micro_batches")
+    @quotes_call("plan.num_micro_batches")
     def num_micro_batches(self, data_index: int | None = None) -> int:
         """Return :meth:`meshkit.BatchPlan.num_micro_batches` of a rank, by default of this one."""
         return self.plan.num_micro_batches(self._index(data_index))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core.call import public
+from ...core.call import quotes_call
 from ...core.data.random_streams import compute_seed, select_coordinate
 from ...core.errors import MeshkitError, SpecError
 from ...core.grid.layout import Layout
@@ -62,7 +62,7 @@ class RandomStreams:
         self._seeds: dict[str, int] = {}  # the seed with which this process began a stream
         self._open: list[str] = []
 
-    @public("mesh.rng")
+    @quotes_call("mesh.rng")
     def __call__(
         self, name: str, *, vary: str | tuple[str, ...] = (), seed: int | None = None
     ) -> AbstractContextManager[None]:
@@ -105,7 +105,7 @@ class RandomStreams:
             self._states[self._open[-1]] = self._read_generators()
         return {key: _copy(state) for key, state in self._states.items()}
 
-    @public("mesh.rng.load_state_dict", by_name=("states",))
+    @quotes_call("mesh.rng.load_state_dict", by_name=("states",))
     def load_state_dict(self, states: Mapping[str, Mapping[str, Tensor]], /) -> None:
         """Restore the streams of this rank's coordinates. Local.
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch.utils.data import Sampler
 
-from ...core.call import public
+from ...core.call import quotes_call
 from ...core.data.batch import BatchPlan
 from ...core.data.epoch import Epoch, SampleOrder, validate_epoch
 from ...core.data.micro_batch import MicroBatch
@@ -67,7 +67,7 @@ class MicroBatchSampler(Sampler[list[int]]):
         """Return the number of micro batches in this pass; equal on every rank."""
         return self._pass.num_micro_batches
 
-    @public("sampler.micro_batches")
+    @quotes_call("sampler.micro_batches")
     def micro_batches(self, step: int) -> list[MicroBatch]:
         """Return the micro batches of a step of this pass, as ``iter`` yields them.
 
@@ -112,7 +112,7 @@ class MicroBatchSampler(Sampler[list[int]]):
             self._has_begun, self._num_done = True, num_done
             self._has_ended = num_done == epoch.steps
 
-    @public("sampler.set_epoch")
+    @quotes_call("sampler.set_epoch")
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch at its start, as ``DistributedSampler.set_epoch`` does. Optional.
 
@@ -128,7 +128,7 @@ class MicroBatchSampler(Sampler[list[int]]):
         if self._has_begun or number != self.epoch:
             self._begin(replace(self._pass, number=number, begin=0))
 
-    @public("sampler.state_dict")
+    @quotes_call("sampler.state_dict")
     def state_dict(self, *, steps: int | None = None) -> State:
         """Return the position in this pass for a checkpoint; equal on every rank.
 
@@ -147,7 +147,7 @@ class MicroBatchSampler(Sampler[list[int]]):
             return epoch_state(self._pass, self._num_done)
         return epoch_state(self._pass, parse_count("steps", steps, self.steps))
 
-    @public("sampler.load_state_dict", by_name=("state",))
+    @quotes_call("sampler.load_state_dict", by_name=("state",))
     def load_state_dict(self, state: State) -> None:
         """Continue from a state of any mesh and plan: the next pass is the rest of its epoch.
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...core.call import public
+from ...core.call import quotes_call
 from ...core.data.sequence import SequencePlan
 from ...core.errors import MeshkitError, SpecError
 from ...core.text import count_noun
@@ -71,7 +71,7 @@ class SequenceShard:
         """The number of this rank's tokens without padding, from 0. Local, O(1)."""
         return self.plan.num_tokens(self.part)
 
-    @public("shard.take", by_name=("tensor",))
+    @quotes_call("shard.take", by_name=("tensor",))
     def take(self, tensor: Tensor, dim: int = 1, fill: float = 0) -> Tensor:
         """Return this rank's slice of a whole sequence. Local, differentiable.
 
@@ -100,7 +100,7 @@ class SequenceShard:
             pieces.append(tensor.new_full(shape, fill))
         return torch.cat(pieces, dim) if len(pieces) > 1 else pieces[0]
 
-    @public("shard.restore", by_name=("parts",))
+    @quotes_call("shard.restore", by_name=("parts",))
     def restore(self, parts: Tensor | Sequence[Tensor], dim: int = 1) -> Tensor:
         """Return the whole sequence from the slices of all parts, without padding.
 
@@ -126,7 +126,7 @@ class SequenceShard:
         _check_dim(whole, dim, plan.padded, f"All parts together have {plan.padded}.", fix)
         return _reorder(whole, dim, plan).narrow(dim, 0, plan.length)
 
-    @public("shard.gather", by_name=("tensor",))
+    @quotes_call("shard.gather", by_name=("tensor",))
     def gather(self, tensor: Tensor, dim: int = 1) -> Tensor:
         """Return the whole sequence from every rank's slice. Collective over the group of the axes.
 

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ...core.call import public
+from ...core.call import quotes_call
 from ...core.data.batch import BatchPlan
 from ...core.data.epoch import SampleOrder
 from ...core.data.micro_batch import MicroBatch, micro_batches
 from ...core.data.sampler_state import VERSION, State, parse_count, read_position, read_state
-from ...core.errors import BatchError, Change
+from ...core.errors import BatchError
 from ...launch.torch_internals import iterate_unsplit
 from .double_batching import check_not_batched_again
 
@@ -58,7 +58,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         """The number of the current epoch."""
         return self._epoch
 
-    @public("stream.micro_batches")
+    @quotes_call("stream.micro_batches")
     def micro_batches(self, step: int) -> list[MicroBatch]:
         """Return the micro batches of a step, with positions in the stream as ``samples``.
 
@@ -104,7 +104,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
                 samples[position] = sample
         return samples if position == first + self._plan.global_batch - 1 else None
 
-    @public("stream.set_epoch")
+    @quotes_call("stream.set_epoch")
     def set_epoch(self, epoch: int) -> None:
         """Begin another epoch at its start. An epoch that was loaded from a state is unchanged.
 
@@ -118,7 +118,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         if number != self._epoch:
             self._epoch, self._begin = number, 0
 
-    @public("stream.state_dict")
+    @quotes_call("stream.state_dict")
     def state_dict(self, *, steps: int) -> State:
         """Return the position after some steps for a checkpoint; equal on every rank.
 
@@ -132,7 +132,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         done = parse_count("steps", steps)
         return {"version": VERSION, "epoch": self._epoch, "consumed": self._consumed(done)}
 
-    @public("stream.load_state_dict", by_name=("state",))
+    @quotes_call("stream.load_state_dict", by_name=("state",))
     def load_state_dict(self, state: State) -> None:
         """Continue from a state of any mesh and plan. Consumed samples are skipped.
 
@@ -156,9 +156,9 @@ def make_stream(
 ) -> MicroBatchStream[Sample]:
     """Return the stream of one data coordinate. See ``mesh.sampler``."""
     if order.shuffle or order.seed != 0:
-        fix = (Change(shuffle=None, seed=None), ", and shuffle in the dataset.")
+        fix = "leave out shuffle and seed, and shuffle in the dataset."
         raise BatchError("a stream is read in its own order.", fix=fix)
     if order.tail not in (None, "drop"):
         rule = "The end of a stream is not known before, so only whole steps are read."
-        raise BatchError(f"tail is {order.tail!r}.", rule, fix=(Change(tail="drop"), "."))
+        raise BatchError(f"tail is {order.tail!r}.", rule, fix="tail='drop'.")
     return MicroBatchStream(dataset, plan, data_index, parse_count("epoch", order.epoch))

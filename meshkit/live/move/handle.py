@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from ...core.call import public
+from ...core.call import quotes_call
 
 
 class Handle:
@@ -20,7 +20,7 @@ class Handle:
         self._finish = finish
         self._result: Tensor | None = None
 
-    @public("handle.wait")
+    @quotes_call("handle.wait")
     def wait(self) -> Tensor:
         """Wait for the communication and return the result; later calls return it again."""
         if self._result is None:

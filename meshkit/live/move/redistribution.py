@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ...core.call import public
+from ...core.call import quotes_call
 from ...core.data.sequence import SequencePlan
 from ...core.errors import SpecError
 from ...core.redistribute.dim_sizes import expand_to, infer_sizes, sizes_on_left
@@ -70,7 +70,7 @@ class Redistribution:
     def __repr__(self) -> str:
         return f"Redistribution({str(self.pattern)!r})"
 
-    @public("redistribution", by_name=("x",))
+    @quotes_call("redistribution", by_name=("x",))
     def __call__(self, x: Tensor) -> Tensor:
         """Return the tensor in the division of the right side. Collective over these axes.
 

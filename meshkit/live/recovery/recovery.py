@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...core.call import public
+from ...core.call import quotes_call
 from ...core.grid.layout import Layout
 from ...core.recovery.held_state import Sources
 from ...core.recovery.regroup import Move, Regrouping
@@ -87,7 +87,7 @@ class Recovery:
         """The layout with the lost ranks; None before the first recovery."""
         return None if self.regrouped is None else self.regrouped.before
 
-    @public("mesh.recovery.restore")
+    @quotes_call("mesh.recovery.restore")
     def restore(self, *objects: object, held: Sequence[object] | None = None) -> None:
         """Bring models, optimizers and dicts to the state of :attr:`step`. Collective.
 

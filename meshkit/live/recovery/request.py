@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ...core.errors import Change, MeshkitError, SpecError
+from ...core.errors import MeshkitError, SpecError
 from ...core.validate import parse_integer
 from ...launch.current_job import Job
 from ...launch.store.deadline import Time, parse_timeout
@@ -51,7 +51,7 @@ def _parse_count(name: str, value: object, least: int) -> int | None:
     if value is None or (number is not None and number >= least):
         return number
     line = f"{name} is {value!r}."
-    raise SpecError(line, fix=(Change(**{name: least}), f", or another int of {least} or more."))
+    raise SpecError(line, fix=f"{name}={least}, or another int of {least} or more.")
 
 
 def check_can_recover(mesh: MeshGroups, job: Job) -> None:

@@ -14,8 +14,8 @@ from typing import cast
 
 import torch.distributed as dist
 
-from ...core.call import Call, Verbatim, caller_level
-from ...core.errors import Change, Fix, SpecError
+from ...core.call import Call, caller_level
+from ...core.errors import SpecError
 from ...core.grid.layout import Layout
 from ...core.topology.crossing_policy import CrossingVerdict, check_crossings
 from ...core.topology.topology import Topology
@@ -36,7 +36,7 @@ def check_place(place: object, world: World) -> None:
     if isinstance(place, bool):
         return
     if not isinstance(place, Topology):
-        raise SpecError(f"place is {place!r}.", fix=(Change(place=True), ", or a Topology."))
+        raise SpecError(f"place is {place!r}.", fix="place=True, or a Topology.")
     if place.world_size != world.world_size:
         line = f"place has {place.world_size} ranks, the world has {world.world_size}."
         evidence = f"The size of the world: {world.size_evidence}."
@@ -51,8 +51,7 @@ def find_topology(place: Topology | bool, proposal: Proposal, job: Job) -> Topol
     """
     if isinstance(place, Topology):
         return place
-    example = Change(place=Verbatim("meshkit.Topology.of_hosts([...])"))
-    fix = example, ", with a host for each rank."
+    fix = "place=meshkit.Topology.of_hosts([...]), with a host for each rank."
     return Topology.of_hosts(gather_hosts(proposal, job, fix))
 
 
@@ -67,7 +66,7 @@ def check_crossing(
     policies, place = options.crossing, options.place
     is_strict = "error" in policies.values()
     if job.store is None and is_strict:
-        raise _no_store_error((Change(crossing=None), "."))
+        raise _no_store_error("leave out crossing.")
     if job.store is None:
         return None
     verdict, fatal = CrossingVerdict(), None
@@ -87,7 +86,7 @@ def check_crossing(
     return fatal
 
 
-def gather_hosts(proposal: Proposal, job: Job, fix: Fix) -> list[str]:
+def gather_hosts(proposal: Proposal, job: Job, fix: str) -> list[str]:
     """Return the host of each rank of the world, on every rank. Collective over the world.
 
     Cost: 6 store operations per rank: an agreement round, and the broadcast of rank 0. Rank 0 needs
@@ -111,7 +110,7 @@ def gather_hosts(proposal: Proposal, job: Job, fix: Fix) -> list[str]:
     return [host for host, count in counts for _ in range(count)]
 
 
-def _no_store_error(fix: Fix) -> SpecError:
+def _no_store_error(fix: str) -> SpecError:
     return SpecError("there is no store, so the hosts of the ranks are unknown.", fix=fix)
 
 

@@ -11,13 +11,11 @@ import pytest
 
 from meshkit import Layout, SpecError
 from meshkit.cli.commands.plan import add_svg, draw_into
-from meshkit.cli.options.command_line import CommandLine
 from meshkit.core.draw.svg import MAX_RANKS, draw_svg
 
 Answers = Callable[[str], tuple[int, str, str]]
 
 LAYOUT, NODES = Layout(dp=4, tp=2), np.arange(8) // 4
-LINE = CommandLine("meshkit plan", ({"dp": 4, "tp": 2},), {"svg": "b.svg"})
 
 
 def test_the_picture_is_in_the_file_and_replaces_what_was_there(tmp_path: Path) -> None:
@@ -45,23 +43,14 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, name: str, reason: str) -
     path = f"{tmp_path}/{name}"
     with pytest.raises(SpecError) as error:
         draw_into(path, LAYOUT, NODES)
-    assert str(error.value.quote(LINE)) == (
-        f"{LINE}: the picture cannot be written: {reason}.\n"
-        "  Fix: a file in an existing folder with write access."
-    )
+    assert error.value.summary == f"the picture cannot be written: {reason}."
 
 
 def test_a_grid_that_is_too_large_leaves_the_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "grid.svg"
     path.write_text("before")
-    line = CommandLine("meshkit plan", ({"dp": MAX_RANKS + 1},), {"svg": str(path)})
-    with pytest.raises(SpecError) as error:
+    with pytest.raises(SpecError):
         draw_into(str(path), Layout(dp=MAX_RANKS + 1), None)
-    assert str(error.value.quote(line)) == (
-        f"meshkit plan dp=16385 --svg {path}: 16385 ranks are too many for a picture.\n"
-        "  A picture has at most 16384 ranks.\n"
-        "  Fix: meshkit plan dp=16385"
-    )
     assert path.read_text() == "before"
 
 
@@ -71,7 +60,7 @@ def test_what_is_no_name_of_a_file(answer: Answers, name: str) -> None:
         2,
         "",
         f"meshkit plan dp=2 --svg {name}: the picture needs the name of a file.\n"
-        "  Fix: for example meshkit plan dp=2 --svg grid.svg\n",
+        "  Fix: for example --svg grid.svg.\n",
     )
 
 

@@ -8,18 +8,15 @@ import pytest
 
 from meshkit import SpecError
 from meshkit.cli.options import memory as module
-from meshkit.cli.options.command_line import CommandLine
 from meshkit.cli.options.memory import RANK_BYTES, check_memory, memory
 
-LINE = CommandLine("meshkit bench", ({"dp": 2},), {"n": 2})
 
-
-def refusal(text: str, available: int, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The error of two ranks on a machine with so many bytes, as the command prints it."""
+def refusal(text: str, available: int, monkeypatch: pytest.MonkeyPatch) -> SpecError:
+    """Return the error of two ranks on a machine with so many bytes."""
     monkeypatch.setattr("meshkit.cli.options.memory.memory", lambda: available)
     with pytest.raises(SpecError) as error:
         check_memory(text, 2, n=2, sizes={"dp": 2})
-    return str(error.value.quote(LINE))
+    return error.value
 
 
 def test_arrays_that_fit_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,13 +27,11 @@ def test_arrays_that_fit_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_arrays_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = refusal("1K:2K:2", 2 * RANK_BYTES + 4 * 1024, monkeypatch)
-    assert text.endswith("Fix: meshkit bench dp=2 --sizes 256 -n 2")
+    assert refusal("1K:2K:2", 2 * RANK_BYTES + 4 * 1024, monkeypatch).fix == "--sizes 256."
 
 
 def test_ranks_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = refusal("4", 2 * RANK_BYTES - 1, monkeypatch)
-    assert text.startswith("meshkit bench dp=2 -n 2: 2 ranks do not fit into the memory")
+    assert refusal("4", 2 * RANK_BYTES - 1, monkeypatch).summary.startswith("2 ranks do not fit")
 
 
 def test_the_smallest_limit_counts(tmp_path: Path) -> None:

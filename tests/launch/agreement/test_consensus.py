@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.call import Call
-from meshkit.core.errors import CALL, Change
+from meshkit.core.errors import CALL
 from meshkit.launch.agreement import verdict
 from meshkit.launch.agreement.consensus import agree, announce_failure
 from meshkit.launch.agreement.proposal import Participants, Proposal
@@ -289,7 +289,7 @@ def test_disagreeing_and_missing_ranks_are_both_named() -> None:
 def test_the_failure_of_a_rank_is_quoted_at_once() -> None:
     store = dist.HashStore()
     began = time.monotonic()
-    error = meshkit.SpecError(f"{CALL} needs 3 ranks.", "evidence", fix=(Change(dp=8), "."))
+    error = meshkit.SpecError(f"{CALL} needs 3 ranks.", "evidence", fix="dp=8.")
     error.quote(Call("build_mesh", kwargs={"dp": 3}))
     announce_failure(Proposal("build_mesh", {}, SUMMARY), Participants.of(store, world(5)), error)
     outcomes = check_in(store, world(2), 30)
@@ -300,7 +300,7 @@ def test_the_failure_of_a_rank_is_quoted_at_once() -> None:
         f"  rank 5 (host {socket.gethostname()}, pid {os.getpid()}) gave up: "
         "SpecError: build_mesh(dp=3) needs 3 ranks.\n"
         "  evidence\n"
-        "  Fix: build_mesh(dp=8)."
+        "  Fix: dp=8."
     )
     assert outcomes.requests == {5: "SpecError: build_mesh(dp=3) needs 3 ranks."}
 

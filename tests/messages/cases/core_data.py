@@ -15,7 +15,7 @@ from meshkit import (
     stream_seed,
 )
 from meshkit.core.arrays import Ints
-from meshkit.core.call import public
+from meshkit.core.call import quotes_call
 from meshkit.core.data.data_axes import resolve_data_axes
 from meshkit.core.data.epoch import Epoch, validate_epoch
 from meshkit.core.data.parameter_check import EqualAxes
@@ -31,62 +31,62 @@ EPOCH = Epoch(100, PLAN, 0, True, 1, "keep", number=2)
 STATE = epoch_state(EPOCH, 1)
 
 
-@public("mesh.check_parameters", by_name=("model",))
+@quotes_call("mesh.check_parameters", by_name=("model",))
 def check_parameters(model: object, *, axes: object = None) -> object:
     return EqualAxes.of({"dp": 2, "rows": 4, "tp": 2}, axes)
 
 
-@public("mesh.seed")
+@quotes_call("mesh.seed")
 def mesh_seed(*, vary: object) -> object:
     return select_coordinate(LAYOUT, 0, vary)
 
 
-@public("mesh.seed")
+@quotes_call("mesh.seed")
 def mesh_seed_on_rank_9(*, vary: object) -> object:
     return select_coordinate(LAYOUT, 9, vary)
 
 
-@public("mesh.batch")
+@quotes_call("mesh.batch")
 def mesh_batch_with_rows(*, global_batch: int, micro_batch: int) -> object:
     return resolve_data_axes(None, {"dp": 2, "rows": 4, "tp": 2})
 
 
-@public("mesh.batch")
+@quotes_call("mesh.batch")
 def mesh_batch_of_x_and_y(*, global_batch: int, micro_batch: int) -> object:
     return resolve_data_axes(None, {"x": 4, "y": 2})
 
 
-@public("mesh.sampler", by_name=("plan",))
+@quotes_call("mesh.sampler", by_name=("plan",))
 def mesh_sampler(length: int, plan: BatchPlan, **changes: Any) -> object:
     return validate_epoch(replace(EPOCH, length=length, plan=plan, **changes))
 
 
-@public("mesh.sequence")
+@quotes_call("mesh.sequence")
 def mesh_sequence(length: int, *, axes: str) -> object:
     return plan_sequence(Layout(cp=2, sp=2), tuple(axes.split()), length)
 
 
-@public("sampler.load_state_dict", by_name=("state",))
+@quotes_call("sampler.load_state_dict", by_name=("state",))
 def load_state(state: object) -> object:
     return resume_epoch(EPOCH, state)
 
 
-@public("sampler.load_state_dict", by_name=("state",))
+@quotes_call("sampler.load_state_dict", by_name=("state",))
 def load_state_of_other_data(state: object) -> object:
     return resume_epoch(replace(EPOCH, length=90, seed=3), state)
 
 
-@public("sampler.state_dict")
+@quotes_call("sampler.state_dict")
 def save_state(*, steps: int) -> object:
     return parse_count("steps", steps, 7)
 
 
-@public("shuffle_indices")
+@quotes_call("shuffle_indices")
 def read_positions(indices: Ints, length: int) -> object:
     return shuffle_indices(indices, length, 0, 0)
 
 
-@public("sampler.micro_batches")
+@quotes_call("sampler.micro_batches")
 def read_step(step: int) -> object:
     return EPOCH.micro_batches(step)
 
