@@ -126,7 +126,7 @@ def _sharded_axis(tensor: Any, layout: Layout, axes: Sequence[str]) -> str | Non
     """Return the first of the axes over which a DTensor is sharded on a layout; None if none is."""
     ranks, place = tensor.device_mesh.mesh, tensor.device_mesh.get_coordinate()
     for dim, placement in enumerate(tensor.placements):
-        if place is None or not placement.is_shard():
+        if place is None or placement.is_replicate():  # _StridedShard is no Shard
             continue
         index = tuple(slice(None) if d == dim else i for d, i in enumerate(place))
         row = [int(rank) for rank in ranks[index].flatten() if int(rank) in layout]
