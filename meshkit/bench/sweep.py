@@ -27,7 +27,7 @@ import torch
 from ..core.arrays import Seconds
 from ..core.errors import CollectiveError, MeshkitError
 from ..core.grid.group_plan import Axes
-from ..live.groups.all_gather import all_gather
+from ..live.groups import all_gather
 from ..live.mesh import Mesh
 from .collectives import PreparedCall, checked_call, run_calls, timed_call, unsupported_reason
 from .results.collectives import ITEM_BYTES

@@ -6,16 +6,14 @@ calls the judge and writes the decision; the first decision counts, and every ra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .errors import CALL, DisagreementError, MeshkitError, RankTimeoutError
-from .grid.layout import Layout
 from .life import Life
 from .report.disagreement import describe_disagreement, group_equal_requests
-from .report.hang_error import RankStatus, Silence, hang_error
-from .text import count_noun, format_ranks, format_sizes, plural
+from .text import format_ranks, format_sizes, plural
 
 Json = Any  # a value of JSON: a number, a text, a list or a mapping
 
@@ -173,110 +171,6 @@ def all_done(
         if error is None and seen.missing:
             error = missing_error(seen, seconds, stage=stage, describe=describe)
         return Decision(error or first(seen.objections))
-
-    return judge
-
-
-@dataclass(frozen=True)
-class Patience:
-    """The seconds for which a round that decides who lives waits for some ranks.
-
-    Attributes:
-        whole: the seconds of the whole wait, which errors show.
-        silent: the seconds for ranks that were silent in the report of the failure.
-        newcomers: the seconds for newcomers, which wait at the store already.
-    """
-
-    whole: float
-    silent: float
-    newcomers: float
-
-
-def who_lives(
-    silent: Collection[int], newcomers: Collection[int], patience: Patience, same: Sequence[str]
-) -> Judge:
-    """Return the judge that decides who lives: those who have arrived once nobody is waited for.
-
-    A rank whose process has ended is not waited for. Without a failure nothing is decided: the
-    facts of a rank that knows of one have ``failed``.
-
-    Args:
-        silent: the ranks that did not answer when the failure was reported.
-        newcomers: the ranks that this round may admit, which needs no failure.
-        patience: how long it waits for these.
-        same: the facts that must be equal on all ranks that state them.
-    """
-
-    def judge(seen: Arrivals) -> Decision | None:
-        ended = {rank for rank, life in seen.lives.items() if life is Life.ENDED}
-        awaited = {*seen.missing} - ended
-        awaited -= {*silent} if seen.waited >= patience.silent else set()
-        awaited -= {*newcomers} if seen.waited >= patience.newcomers else set()
-        if awaited and not seen.expired:
-            return None
-        for name in same:
-            stated = {r: str(a.facts[name]) for r, a in seen.arrived.items() if name in a.facts}
-            if len({*stated.values()}) > 1:
-                lines = (f"Rank {rank}: {name} {text}." for rank, text in sorted(stated.items()))
-                error = DisagreementError(
-                    "ranks recover different meshes.",
-                    *[*lines][:MAX_NAMES],
-                    fix="call recover on the same mesh, with the same min_ranks, on all ranks.",
-                    requests=stated,
-                )
-                return Decision(error)
-        is_known = bool(ended & {*seen.missing}) or bool(newcomers)
-        if is_known or any("failed" in arrival.facts for arrival in seen.arrived.values()):
-            return Decision(members={rank: a.facts for rank, a in sorted(seen.arrived.items())})
-        return Decision(_healthy_error(seen, patience.whole))
-
-    return judge
-
-
-def _healthy_error(seen: Arrivals, seconds: float) -> MeshkitError:
-    """Return the error of ranks that have nothing to recover from."""
-    fix = "call it after a CollectiveError, for example of mesh.guard(timeout=60)."
-    if not seen.missing:
-        summary = f"the mesh is healthy: all {count_noun(len(seen.arrived), 'rank')} are here."
-        return MeshkitError(summary, "No rank has seen a collective fail.", fix=fix)
-    return RankTimeoutError(
-        f"{plural('rank', len(seen.missing))} {format_ranks(seen.missing)} did not call it within "
-        f"{seconds:g} s.",
-        "No rank has seen a collective fail, so the mesh is unchanged.",
-        fix=fix,
-        missing_ranks=tuple(seen.missing),
-    )
-
-
-def who_is_behind(
-    summary: str,
-    layout: Layout,
-    describe: Describe,
-    left: Mapping[int, RankStatus],
-    patience: tuple[float, float],
-) -> Judge:
-    """Return the judge of a roll call: the report on ranks that answer and on those that do not.
-
-    The facts of each arrival are the fields of its :class:`RankStatus`.
-
-    Args:
-        summary: the first line of the report.
-        layout: the grid of the mesh.
-        describe: returns the coordinate of a rank as text.
-        left: the status of ranks that have left. It may grow while the judge waits.
-        patience: the seconds for the answers, and the seconds if a rank has left, as the reason is
-            known then.
-    """
-
-    def judge(seen: Arrivals) -> Decision | None:
-        awaited = [rank for rank in seen.missing if rank not in left]
-        alive = [rank for rank in awaited if seen.lives.get(rank) is not Life.ENDED]
-        if alive and not seen.expired and seen.waited < patience[bool(left)]:
-            return None
-        answers = {rank: RankStatus(**arrival.facts) for rank, arrival in seen.arrived.items()}
-        unknown = Sighting(Life.UNKNOWN, "no answer")
-        silent = {rank: Silence(*seen.seen.get(rank, unknown)) for rank in awaited}
-        return Decision(hang_error(summary, layout, {**left, **answers}, silent, describe))
 
     return judge
 

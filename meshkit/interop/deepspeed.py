@@ -6,6 +6,8 @@ The method names are those that DeepSpeed 0.19 calls (``deepspeed/utils/groups.p
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -101,10 +103,12 @@ def check_engine(engine: Any, plan: BatchPlan | RankBatch) -> None:  # noqa: ANN
     Raises:
         BatchError: if the engine has another batch, micro batch or number of accumulation steps,
             with those of both; if the plan is uneven.
+        SpecError: for ZeRO stage 3 with several sequence ranks, see :class:`Mpu`.
 
     Example:
         ``check_engine(engine, plan)``
     """
+    _check_stage(engine.zero_optimization_stage(), engine.sequence_parallel_size)
     planned = config(plan)
     actual = {field: int(getattr(engine, field)()) for field in planned}
     differing = [field for field in planned if actual[field] != planned[field]]
@@ -115,6 +119,16 @@ def check_engine(engine: Any, plan: BatchPlan | RankBatch) -> None:  # noqa: ANN
             fix="deepspeed.initialize(config={**settings, **config(plan)}, ...), with config of "
             "meshkit.interop.deepspeed.",
             global_batch=planned["train_batch_size"],
+        )
+
+
+def _check_stage(stage: int, sequence_ranks: int) -> None:
+    """Raise for ZeRO 3 with several sequence ranks, over which its stage3.py sums nothing."""
+    if stage == 3 and sequence_ranks > 1:
+        raise SpecError(
+            f"ZeRO stage 3 does not sum gradients over {sequence_ranks} sequence ranks.",
+            "DeepSpeed reduces gradients over the data ranks alone there.",
+            fix='"stage": 2 in zero_optimization, or a mesh without a sequence axis.',
         )
 
 
@@ -136,7 +150,8 @@ class Mpu:
 
     DeepSpeed averages gradients over dp and sums them over sp. So each rank must call
     ``engine.backward`` with its share of the mean over the whole sequence. If all ranks have
-    equally many tokens, this is the mean over the local tokens divided by sp.
+    equally many tokens, this is the mean over the local tokens divided by sp. ZeRO stage 3 does not
+    sum over sp: ``get_model_parallel_group`` raises if its optimizer calls it on a mesh with sp.
 
     Args:
         mesh: any mesh with dp, and with tp, pp or an axis of size 1.
@@ -176,6 +191,8 @@ class Mpu:
         roles = _axes_by_role(mesh, chosen)
         _check_all_axes_used(mesh, roles)
         self._mesh = mesh
+        self._model = roles["model"] or _axis_of_size_one(mesh, "model")
+        self._sequence = roles.get("sequence", ())
         for role, axes in roles.items():
             self._add_methods(role, axes or _axis_of_size_one(mesh, role))
 
@@ -189,13 +206,21 @@ class Mpu:
         group = partial(self._mesh.group, *axes)
         group()  # raises if the group was not created
         methods: dict[str, Callable[[], object]] = {
-            "group": group,
+            "group": self._get_model_group if role == "model" else group,
             "rank": lambda: group().rank(),
             "world_size": lambda: group().size(),
             "group_ranks": lambda: dist.get_process_group_ranks(group()),
         }
         for name in NAMES[role]:
             self.__dict__.update({f"get_{name}_{suffix}": do for suffix, do in methods.items()})
+
+    def _get_model_group(self) -> dist.ProcessGroup:
+        """Return the model parallel group; refuse the optimizer of ZeRO 3 if it cannot sum."""
+        frame: Any = inspect.currentframe()
+        if frame.f_back.f_globals.get("__name__") == "deepspeed.runtime.zero.stage3":
+            sizes = self._mesh.layout.sizes
+            _check_stage(3, math.prod(sizes[axis] for axis in self._sequence))
+        return self._mesh.group(*self._model)
 
     def __getattr__(self, name: str) -> Callable[[], Any]:
         # DeepSpeed uses hasattr for optional methods

@@ -58,6 +58,7 @@ CONFLICT = "conflict"  # the first conflict: an error, or two ranks that differ
 UNIQUE = "unique/{}"  # the first rank that has a value which only one rank may have
 ARRIVED = "arrived"  # a line for each arrival; in a file a key for each: arrived/<rank>
 COUNT = "count"  # how many ranks have arrived
+JUDGING = "judging"  # how many ranks judge in a polled round, or would
 DECIDERS = "deciders"  # how many ranks have seen their deadline pass
 DECISION = "decision"
 READ = "read"  # how many ranks have read a decision that is an error
@@ -203,7 +204,7 @@ class Round:
             if poll is None and self.turn >= len(self.expected):
                 seen = self._see(self._began) if self.store.has(CONFLICT) else None
                 return self._say((seen and judge(seen)) or Decision())
-            if poll is not None and self.turn <= JUDGES:
+            if poll is not None and self.store.add(JUDGING, 1) <= JUDGES:
                 self._judge_until(judge, deadline, poll)
             return self._hear(deadline) or self._judge_at_deadline(judge)
 

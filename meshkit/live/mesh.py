@@ -22,7 +22,7 @@ from ..core.text import format_sizes
 from ..launch.startup import Startup
 from ..launch.store.deadline import Time
 from ..launch.torch_internals import make_constant, mark_constant
-from .groups.mesh_groups import MeshGroups
+from .group_registry import MeshGroups
 from .setup.proposal import MeshProposal, open_groups
 
 # Methods import the functions that they call, so that build_mesh loads no samplers and no guards.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .data.sampler import MicroBatchSampler
     from .data.sequence import SequenceShard
     from .data.stream import MicroBatchStream
-    from .groups.report import GroupsReport
+    from .group_registry import GroupsReport
     from .guard.roll_call import GuardState
     from .move.handle import Handle
     from .move.mesh_moves import MeshMoves
@@ -307,7 +307,7 @@ class Mesh:
             >>> mesh.device_mesh("sp").mesh
             tensor([4, 5], dtype=torch.int32)
         """
-        from .groups.device_mesh import device_mesh
+        from .device_mesh import device_mesh
 
         pattern = " ".join([str(pattern), *more]) if more else pattern
         return device_mesh(self._groups, self.group, self.device.type, pattern)
@@ -367,7 +367,7 @@ class Mesh:
             >>> mesh.groups_report().communicators
             3
         """
-        from .groups.report import report_groups
+        from .group_registry import report_groups
 
         return report_groups(self._groups)
 

@@ -12,18 +12,14 @@ from meshkit.core.judges import (
     Arrival,
     Arrivals,
     Decision,
-    Patience,
     Process,
     Sighting,
     all_done,
     all_same,
     failure_error,
     missing_error,
-    who_is_behind,
-    who_lives,
 )
 from meshkit.core.life import Life
-from meshkit.core.report.hang_error import RankStatus
 
 ERROR = meshkit.LaunchError("two ranks use one device.")
 ENDED = Sighting(Life.ENDED, "host b, pid 7")
@@ -97,68 +93,6 @@ def test_all_same_and_all_done(
     arrivals = seen(facts, **options)
     assert outcome(all_same("ranks disagree.", seconds=5)(arrivals)) == same
     assert outcome(all_done("ranks failed.", seconds=5)(arrivals)) == done
-
-
-FAILED: dict[str, Any] = {"mesh": "dp=4", "failed": True}
-HEALTHY: dict[str, Any] = {"mesh": "dp=4"}
-
-
-@pytest.mark.parametrize(
-    ("facts", "options", "expected"),
-    [
-        ([FAILED, HEALTHY], {}, [0, 1]),
-        ([FAILED, None], {}, "wait"),
-        ([FAILED, None], {"seen": {1: ENDED}}, [0]),
-        ([HEALTHY, None], {"seen": {1: ENDED}}, [0]),  # a process that has ended is a failure
-        ([FAILED, None], {"seen": {1: STOPPED}}, "wait"),
-        ([FAILED, None], {"expired": True}, [0]),
-        ([FAILED, HEALTHY, None], {"waited": 0.2}, "wait"),
-        ([FAILED, HEALTHY, None], {"waited": 0.3}, [0, 1]),  # rank 2 was silent
-        ([None, FAILED, HEALTHY], {"waited": 0.3}, "wait"),
-        ([HEALTHY, HEALTHY], {}, ("MeshkitError",)),
-        ([HEALTHY, None], {"expired": True}, ("RankTimeoutError", 1)),
-        ([FAILED, {"mesh": "dp=2", "failed": True}], {}, ("DisagreementError", 0, 1)),
-        ([FAILED, {}], {}, [0, 1]),  # a newcomer states no mesh
-    ],
-)
-def test_who_lives(facts: list[Any], options: dict[str, Any], expected: object) -> None:
-    judge = who_lives([2], (), Patience(5, 0.3, 1), same=("mesh", "min_ranks"))
-    decision = judge(seen(facts, **options))
-    if isinstance(expected, list):
-        assert decision is not None and [*decision.members] == expected
-        assert decision.members[0] == facts[0]
-    else:
-        assert outcome(decision) == expected
-
-
-@pytest.mark.parametrize(("waited", "expected"), [(0.9, None), (1.0, [0, 1])])
-def test_newcomers_need_no_failure_and_are_waited_for_less(waited: float, expected: object) -> None:
-    judge = who_lives((), [2], Patience(5, 5, 1), same=("mesh",))
-    decision = judge(seen([HEALTHY, HEALTHY, None], waited=waited))
-    assert (decision and [*decision.members]) == expected
-
-
-@pytest.mark.parametrize(
-    ("facts", "left", "options", "missing"),
-    [
-        ([0, None], {}, {}, None),
-        ([0, None], {}, {"waited": 3.0}, (1,)),
-        ([0, None], {}, {"seen": {1: ENDED}}, (1,)),
-        ([0, None], {1: RankStatus(1, error="ValueError")}, {}, ()),
-        ([0, None, None], {1: RankStatus(1, error="ValueError")}, {}, None),
-        ([0, None, None], {1: RankStatus(1, error="ValueError")}, {"waited": 0.3}, (2,)),
-        ([0, 1], {}, {}, ()),
-    ],
-)
-def test_who_is_behind(
-    facts: list[Any], left: dict[int, RankStatus], options: dict[str, Any], missing: object
-) -> None:
-    layout = meshkit.Layout(dp=len(facts))
-    judge = who_is_behind("all_reduce failed.", layout, str, left, (3.0, 0.3))
-    statuses = [None if rank is None else {"rank": rank, "begun": {"dp": 1}} for rank in facts]
-    decision = judge(seen(statuses, **options))
-    error = decision and decision.error
-    assert (error and error.missing_ranks) == missing  # type: ignore[attr-defined]
 
 
 def test_the_error_of_missing_ranks_names_what_is_known() -> None:

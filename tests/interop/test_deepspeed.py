@@ -67,7 +67,9 @@ def strict() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "`torch.jit.script", DeprecationWarning)
-        warnings.filterwarnings("ignore", "`torch.distributed.all_gather_into_", FutureWarning)
+        warnings.filterwarnings(
+            "ignore", r"`torch.distributed.(all_gather_into|reduce_scatter)_", FutureWarning
+        )
         yield
 
 
@@ -196,6 +198,27 @@ def test_gradients_are_summed_over_sp(environ: dict[str, str]) -> None:
         assert local == pytest.approx(plain, rel=1e-5)
 
 
+def refuse_stage_3(environ: dict[str, str]) -> str:
+    os.environ.update(environ)
+    with meshkit.build_mesh(dp=2, sp=2, tp=1) as mesh:
+        return error_text(lambda: train(mesh, 3, share=True))
+
+
+@needs_deepspeed
+def test_stage_3_is_refused_with_sp(environ: dict[str, str]) -> None:
+    for text in meshkit.spawn(refuse_stage_3, 4, (environ,), timeout=280):
+        assert text.startswith("SpecError: ZeRO stage 3 does not sum gradients over 2 sequence")
+
+
+@needs_deepspeed
+def test_stage_3_trains_without_sp(environ: dict[str, str]) -> None:
+    arguments = (environ, {"dp": 2, "tp": 1}, [(3, True)])
+    by_rank = meshkit.spawn(train_cases, 2, arguments, timeout=280)
+    plain = train_on_one_process(2)
+    for rank, (result,) in enumerate(by_rank):
+        assert result.losses == pytest.approx([losses[rank] for losses in plain], rel=1e-5)
+
+
 def accumulate(environ: dict[str, str]) -> dict[str, tuple[int, int, str]]:
     """Return the accumulation steps, the optimizer steps after 8 micro batches, and the check."""
     import deepspeed
@@ -241,7 +264,9 @@ def test_the_engine_accumulates_as_the_plan_says(environ: dict[str, str]) -> Non
 class Engine:
     """The methods of DeepSpeed's engine that a check calls."""
 
-    def __init__(self, batch: int, micro: int, steps: int) -> None:
+    def __init__(self, batch: int, micro: int, steps: int, stage: int = 2) -> None:
+        self.zero_optimization_stage = lambda: stage
+        self.sequence_parallel_size = 2
         self.train_batch_size = lambda: batch
         self.train_micro_batch_size_per_gpu = lambda: micro
         self.gradient_accumulation_steps = lambda: steps
@@ -257,6 +282,8 @@ def test_a_config_has_the_batch_of_its_plan() -> None:
     assert config(plan) == config(RankBatch(plan, ("dp",), 0)) == fields
     check_engine(Engine(32, 2, 8), plan)
     assert error_text(lambda: check_engine(Engine(64, 2, 16), plan)) == DIFFERENT
+    with pytest.raises(meshkit.SpecError, match="ZeRO stage 3"):
+        check_engine(Engine(32, 2, 8, stage=3), plan)
 
 
 def test_an_uneven_plan_has_no_config() -> None:

@@ -16,13 +16,12 @@ from meshkit.core.errors import MeshkitError
 from meshkit.core.judges import (
     Arrivals,
     Decision,
-    Patience,
     Sighting,
     all_done,
     all_same,
-    who_lives,
 )
 from meshkit.core.life import Life
+from meshkit.core.regroup import Patience, Request, who_lives
 from meshkit.launch import round as rounds
 from meshkit.launch.launchers.world import World
 from meshkit.launch.round import Claimant, Round
@@ -155,15 +154,15 @@ def test_a_missing_rank_is_the_reason_of_an_objection(root: dist.Store) -> None:
 
 def test_a_polled_round_ends_before_all_have_arrived(root: dist.Store) -> None:
     def live(round: Round) -> Decision:
-        round.arrive({"failed": True, "step": round.rank})
-        judge = who_lives([6], (), Patience(20, 0.3, 1), ())
+        round.arrive(Request(failed=True, step=round.rank).to_facts())
+        judge = who_lives(Patience(20, 0.3, 1), [6])
         return round.decide(judge, Deadline.after(20), poll=0.02)
 
     began = time.monotonic()
     results = play(root, dict.fromkeys(range(6), live), 7)
     assert time.monotonic() - began < 5
     assert all([*decision.members] == [*range(6)] for decision in results.values())
-    assert results[5].members[3] == {"failed": True, "step": 3}
+    assert Request.from_facts(results[5].members[3]).step == 3
 
 
 def test_only_the_first_ranks_judge(root: dist.Store) -> None:

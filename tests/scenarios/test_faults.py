@@ -25,7 +25,7 @@ import meshkit
 from meshkit.launch import job
 from meshkit.launch.agreement.consensus import MIN_TIMEOUT, REPORT_GRACE, commit
 from meshkit.launch.store.deadline import STORE_GRACE
-from meshkit.live.groups import create
+from meshkit.live import groups as create
 from meshkit.live.guard import guard, roll_call
 from meshkit.live.setup import proposal
 from meshkit.testing.faults import Played, Strike, play

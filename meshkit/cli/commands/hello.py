@@ -110,7 +110,7 @@ def _gather(greeting: Greeting) -> list[Greeting]:
     """Return the greetings of all ranks as JSON: no data of a peer is unpickled. Collective."""
     import torch
 
-    from ...live.groups.all_gather import all_gather
+    from ...live.groups import all_gather
 
     text = json.dumps(asdict(greeting)).encode()
     row = torch.zeros(ROW, dtype=torch.uint8)

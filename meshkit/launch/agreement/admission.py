@@ -23,8 +23,8 @@ from ..store.foreign_value import read_value
 from ..store.rank_lease import LeaseHolder
 
 if TYPE_CHECKING:
-    from ...core.recovery.held_state import Sources
-    from ...core.recovery.regroup import Regrouping
+    from ...core.regroup import Sources
+    from ...core.regroup import Regrouping
 
 
 @dataclass(frozen=True)

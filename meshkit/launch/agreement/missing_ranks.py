@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ...core.errors import CALL, RankTimeoutError
-from ...core.life import Life
+from ...core.hang import RankState as Life
 from ...core.text import format_ranks, plural
 from ..store.check_in import CheckIn
 from ..store.rank_lease import LeaseHolder

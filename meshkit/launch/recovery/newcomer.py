@@ -10,8 +10,8 @@ import torch.distributed as dist
 from ...core.errors import RankTimeoutError
 from ...core.grid.layout import Layout
 from ...core.grid.rank_positions import RankPositions
-from ...core.recovery.held_state import Sources, find_sources
-from ...core.recovery.regroup import Regrouping, regroup
+from ...core.regroup import Sources, find_sources
+from ...core.regroup import Regrouping, regroup
 from ..agreement.admission import Admission, Arrival
 from ..agreement.members import Members, MembershipRound, held_steps
 from ..current_job import Job, Origin

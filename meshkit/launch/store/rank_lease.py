@@ -25,7 +25,7 @@ from uuid import uuid4
 import torch.distributed as dist
 
 from ...core.errors import RankTimeoutError
-from ...core.life import Life
+from ...core.hang import RankState as Life
 from . import keys
 from .check_in import CheckIn, ProcessIdentity
 from .deadline import DeadlineExceededError, run_with_deadline

@@ -16,7 +16,7 @@ from ...core.data.batch_check import (
 )
 from ...core.grid.layout import Layout
 from ...core.text import article
-from ..groups.all_gather import gather_bytes
+from ..groups import gather_bytes
 
 PLAIN = int | float | str | bytes | bool | None
 DIGEST_BYTES = 32

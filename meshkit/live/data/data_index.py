@@ -33,7 +33,7 @@ from ...core.grid.roles import (
     unknown_role_error,
 )
 from ...core.text import article, format_sizes
-from ..groups.mesh_groups import MeshGroups
+from ..group_registry import MeshGroups
 from .check_batch import check_batches
 from .rank_batch import RankBatch, token_weights
 from .sampler import MicroBatchSampler, make_sampler

@@ -16,7 +16,7 @@ from ...core.data.sequence import SequencePlan
 from ...core.errors import MeshkitError, SpecError
 from ...core.text import count_noun
 from ...core.validate import parse_integer
-from ..groups.all_gather import all_gather
+from ..groups import all_gather
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ from ...core.errors import CollectiveError, MeshkitError
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline, store_call
 from ...launch.torch_internals import connects_at_creation, set_timeout, timeout_of
 from ..groups.break_off import break_off, break_off_soon, know_addresses
-from ..groups.destroy import abort_groups
+from ..groups import abort_groups
 from .current import CollectiveTracker, tracking
 from .read_report import ReadReport
 from .roll_call import (

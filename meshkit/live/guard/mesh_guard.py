@@ -14,7 +14,7 @@ from ...launch.agreement.proposal import Participants
 from ...launch.current_job import Job
 from ...launch.store.deadline import Time, parse_timeout
 from ...launch.torch_internals import timeout_of
-from ..groups.mesh_groups import MeshGroups
+from ..group_registry import MeshGroups
 from ..setup.proposal import describe_coordinate
 from .barrier import barrier
 from .guard import guard_collectives

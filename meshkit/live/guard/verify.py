@@ -16,7 +16,7 @@ from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
 from ...core.report.verification import Verification, summarize_timings
 from ...core.text import format_ranks
-from ..groups.all_gather import all_gather
+from ..groups import all_gather
 
 REPEATS = 5
 WRONG = -1.0  # instead of seconds, if a group holds other ranks than the layout

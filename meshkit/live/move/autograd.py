@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...core.errors import SpecError
 from .checked import Check
 from .operations import Arrange, Sizes
 from .program import Program
@@ -22,6 +23,7 @@ class ProgramPair:
     backward: Program | None  # the program of the gradient; None if a side has no mark for an axis
     grad_dtype: torch.dtype | None  # the dtype in which gradients are summed; None is their own
     backward_reduces: bool  # whether the backward sums gradients of several ranks
+    is_linear: bool = True  # whether the forward is no maximum and no minimum
     # the check of values and gradients; None outside ``mesh.checked()``.
     check: Check | None = None
     # whether result and gradient are unchanged for its shape, as over axes of size 1
@@ -51,10 +53,8 @@ class ProgramPair:
         """Run the backward program, in the dtype of the caller's choice. Collective."""
         if self.check is not None:
             self.check.check_gradients(grad)
-        program: Any = self.backward
-        if self.grad_dtype is None or self.grad_dtype == grad.dtype:
-            return program.run(grad, sizes)  # type: ignore[no-any-return]
-        return program.run(grad.to(self.grad_dtype), sizes).to(grad.dtype)  # type: ignore[no-any-return]
+        y = apply_pair(grad.to(self.grad_dtype or grad.dtype), self.reverse(), sizes)
+        return y.to(grad.dtype)
 
     def with_groups(self) -> ProgramPair:
         """Return the pair with the groups looked up, for torch.compile. Local."""
@@ -67,22 +67,43 @@ class ProgramPair:
         return replace(self, forward=program, backward=self.forward, check=None)
 
 
-class Redistribute(torch.autograd.Function):
-    """A program with the program of its gradient."""
+class TracedRedistribute(torch.autograd.Function):
+    """A program with the program of its gradient. torch.compile traces no class with a ``jvp``."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:  # noqa: ANN401
+    def forward(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
         """Run the forward; a result that is the input itself becomes a view of it."""
-        ctx.pair, ctx.sizes = pair, sizes
         y = pair.run_forward(x, sizes)
         return y.view_as(y) if y is x else y
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+        """Keep the programs, which alone determine the gradient."""
+        _, ctx.pair, ctx.sizes = inputs
+
+    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
-        """Run the backward, itself with a gradient if one is wanted."""
-        if torch.is_grad_enabled() and grad.requires_grad:
-            return apply_pair(grad, ctx.pair.reverse(), ctx.sizes), None, None
+        """Run the backward, itself with a gradient and a tangent."""
         return ctx.pair.run_backward(grad, ctx.sizes), None, None
 
 
-apply_pair: Callable[..., Tensor] = Redistribute.apply
+class Redistribute(TracedRedistribute):
+    """The same, for torch's forward mode also."""
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:  # noqa: ANN401
+        """Move the tangent as the tensor: all but a maximum and a minimum are linear."""
+        if not ctx.pair.is_linear:
+            raise SpecError("a maximum or minimum has no tangent.", fix="x.detach().")
+        return apply_pair(tangent, replace(ctx.pair, check=None), ctx.sizes)
+
+
+def apply_pair(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
+    """Run the forward of a pair, with its gradient and its tangent. Collective."""
+    if not torch.compiler.is_compiling():
+        y: Tensor = Redistribute.apply(x, pair, sizes)  # type: ignore[no-untyped-call]
+        return y
+    if x.requires_grad and torch.is_grad_enabled():
+        y = TracedRedistribute.apply(x, pair, sizes)  # type: ignore[no-untyped-call]
+        return y
+    return pair.run_forward(x, sizes)

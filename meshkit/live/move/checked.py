@@ -17,7 +17,7 @@ from torch import Tensor
 from ...core.errors import SpecError
 from ...core.redistribute.pattern import Pattern, Side
 from ...core.text import format_sizes
-from ..groups.all_gather import all_gather
+from ..groups import all_gather
 from .place import Place
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...core.errors import SpecError
 from ...core.text import count_noun
 from ...core.validate import parse_integer
-from ..groups.mesh_groups import MeshGroups
+from ..group_registry import MeshGroups
 from ..guard.current import in_collective
 from .operations import check_tensor
 

@@ -13,7 +13,7 @@ from ...core.errors import SpecError
 from ...core.redistribute.dim_sizes import split_sizes
 from ...core.redistribute.move import check_op
 from ...core.redistribute.pattern import parse_pattern
-from ..groups.mesh_groups import MeshGroups
+from ..group_registry import MeshGroups
 from .handle import Handle
 from .place import MoveState, Place
 from .redistribution import Options, Redistribution

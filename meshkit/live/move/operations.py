@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ...core.errors import SpecError
 from ...core.redistribute.steps import ops
@@ -49,6 +50,9 @@ def check_tensor(x: object) -> None:
     if not isinstance(x, Tensor):
         fix = "torch.as_tensor(x), or another tensor."
         raise SpecError(f"x is {article(type(x).__name__)}, not a tensor.", fix=fix)
+    if torch.compiler.is_compiling() and forward_ad.unpack_dual(x).primal is not x:  # type: ignore[no-untyped-call]
+        line = "compiled code drops tangents, and a dual level of torch is active."
+        raise SpecError(line, fix="call it without torch.compile, or take a gradient instead.")
 
 
 Size = int | SymbolicSize

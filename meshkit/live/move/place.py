@@ -14,7 +14,7 @@ from ...core.redistribute.move import Move, check_axes, unmarked_axes
 from ...core.redistribute.pattern import Pattern, drop_axes
 from ...core.redistribute.views import CommonAxes, find_common_axes
 from ...core.text import format_sizes
-from ..groups.mesh_groups import MeshGroups
+from ..group_registry import MeshGroups
 
 Axes = tuple[str, ...]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ...core.call import quotes_call
 from ...core.data.sequence import SequencePlan
@@ -86,11 +87,11 @@ class Redistribution:
             pair, sizes = self._traced_pair(x)
         else:
             pair = self._find_pair(x)
-        if x.requires_grad and torch.is_grad_enabled():
-            if torch.compiler.is_compiling() or (pair, x.dtype) not in self._differentiable:
-                self._check_differentiable(pair, x.dtype)
-            return x.view_as(x) if pair.is_identity else apply_pair(x, pair, sizes)
-        return pair.run_forward(x, sizes)
+        if (x.requires_grad and torch.is_grad_enabled()) and (
+            torch.compiler.is_compiling() or (pair, x.dtype) not in self._differentiable
+        ):
+            self._check_differentiable(pair, x.dtype)
+        return x.view_as(x) if pair.is_identity else apply_pair(x, pair, sizes)
 
     def begin(self, x: Tensor) -> Handle:
         """Begin the redistribution of a tensor without a gradient. Collective."""
@@ -98,6 +99,8 @@ class Redistribution:
         if x.requires_grad and torch.is_grad_enabled():
             fix = "mesh.redistribute, which has a gradient, or x.detach()."
             raise SpecError("the tensor requires a gradient.", fix=fix)
+        if forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]
+            raise SpecError("the tensor has a tangent.", fix="mesh.redistribute, which moves it.")
         return Handle(self._find_pair(x).begin_forward(x))
 
     def _find_pair(self, x: Tensor) -> ProgramPair:
@@ -170,11 +173,14 @@ class Redistribution:
     def _make_pair(self, plans: tuple[Plan, Plan | None], unknowns: Unknowns) -> ProgramPair:
         """Return the programs of two plans."""
         forward = self._program(plans[0], self._options.op, unknowns)
+        is_linear = self._options.op not in ("max", "min")
         if plans[1] is None:
-            return ProgramPair(forward, None, None, False)
+            return ProgramPair(forward, None, None, False, is_linear)
         backward = self._program(plans[1], "sum", unknowns)
         backward = replace(backward, divisor=forward.divisor)  # a share of an average
-        return ProgramPair(forward, backward, self._options.grad_dtype, reduces(plans[1]))
+        return ProgramPair(
+            forward, backward, self._options.grad_dtype, reduces(plans[1]), is_linear
+        )
 
     def _program(self, plan: Plan, op: str, unknowns: Unknowns) -> Program:
         place, name = self.place, f'redistribute("{self.pattern}")'

@@ -21,7 +21,7 @@ from ...launch.current_job import Job
 from ...launch.recovery.rejoin import RECOVERIES, origin_of
 from ...launch.recovery.waiting import find_newcomers, invite, next_recovery
 from ...launch.store.deadline import STORE_GRACE, store_call
-from ..groups.mesh_groups import MeshGroups
+from ..group_registry import MeshGroups
 from ..guard.mesh_guard import guard_mesh
 from ..guard.roll_call import GuardState
 from .recover import Failure, Recovered, Rounds

@@ -9,7 +9,7 @@ from ...core.text import format_sizes
 from ...launch.agreement.admission import Arrival
 from ...launch.current_job import set_current_job
 from ...launch.recovery.rejoin import NEWCOMER_LIMIT
-from ..groups.mesh_groups import MeshGroups
+from ..group_registry import MeshGroups
 from ..setup.proposal import MeshProposal, announcing_failure, open_groups
 from .recover import Recovered, propose_again
 from .recovery import Recovery

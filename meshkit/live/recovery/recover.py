@@ -51,8 +51,8 @@ from ...launch.store.deadline import (
 from ...launch.store.error_json import error_from_json
 from ...launch.store.rank_lease import LeaseHolder, read_lease_holders
 from ...launch.torch_internals import existing_groups
-from ..groups.destroy import abort_groups
-from ..groups.mesh_groups import GroupRegistry, MeshGroups
+from ..groups import abort_groups
+from ..group_registry import GroupRegistry, MeshGroups
 from ..guard.roll_call import GuardState
 from ..guard.stack import is_collective_error
 from ..setup.proposal import MeshProposal, open_groups

@@ -10,7 +10,7 @@ from ...core.grid.layout import Layout
 from ...core.recovery.held_state import Sources
 from ...core.recovery.regroup import Move, Regrouping
 from ...core.text import format_ranks, plural
-from ..groups.mesh_groups import MeshGroups
+from ..group_registry import MeshGroups
 from .restore import Restoration, restore_state
 
 

@@ -10,7 +10,7 @@ from ...core.errors import MeshkitError, SpecError
 from ...core.validate import parse_integer
 from ...launch.current_job import Job
 from ...launch.store.deadline import Time, parse_timeout
-from ..groups.mesh_groups import MeshGroups
+from ..group_registry import MeshGroups
 
 
 @dataclass(frozen=True)

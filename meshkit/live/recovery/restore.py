@@ -23,7 +23,7 @@ from ...core.recovery.regroup import Regrouping
 from ...core.text import article, count_noun, format_ranks, format_sizes
 from ...launch.current_job import require_job
 from ...launch.torch_internals import default_timeout, timeout_of
-from ..groups.mesh_groups import MeshGroups
+from ..group_registry import MeshGroups
 from .state_codec import decode, dtensors_in, encode, templates_of
 from .transfer import Handle, begin_send, receive, wait_for
 
@@ -126,7 +126,7 @@ def _sharded_axis(tensor: Any, layout: Layout, axes: Sequence[str]) -> str | Non
     """Return the first of the axes over which a DTensor is sharded on a layout; None if none is."""
     ranks, place = tensor.device_mesh.mesh, tensor.device_mesh.get_coordinate()
     for dim, placement in enumerate(tensor.placements):
-        if place is None or not placement.is_shard():
+        if place is None or placement.is_replicate():  # _StridedShard is no Shard
             continue
         index = tuple(slice(None) if d == dim else i for d, i in enumerate(place))
         row = [int(rank) for rank in ranks[index].flatten() if int(rank) in layout]

@@ -21,7 +21,7 @@ from ...launch.recovery.rejoin import RECOVERIES, origin_of
 from ...launch.store import keys
 from ...launch.store.deadline import store_call
 from ...launch.store.rank_lease import LeaseHolder, read_lease_holders
-from ..groups.mesh_groups import MeshGroups
+from ..group_registry import MeshGroups
 
 POLL = 0.25  # seconds between two looks for a loss
 LOOKS = 4  # looks for a loss between two looks for ended processes

@@ -6,7 +6,7 @@ from functools import partial
 
 from ...launch.agreement.proposal import Proposal
 from ...launch.current_job import Job
-from ..groups.mesh_groups import MeshGroups
+from ..group_registry import MeshGroups
 from .proposal import describe_coordinate
 
 

@@ -15,8 +15,9 @@ from ...launch.store.client import hosted_by_rank_0
 from ...launch.store.deadline import Deadline, DeadlineExceededError, run_with_deadline
 from ...launch.store.file_store import check_file
 from ...launch.store.keys import CLOSED, WAITING
-from ..groups.destroy import abort_groups, destroy_groups, is_destroyed_collectively
-from ..groups.mesh_groups import MeshGroups
+from ...launch.torch_internals import abort_all_groups
+from ..groups import destroy_groups, is_destroyed_collectively
+from ..group_registry import MeshGroups
 from .agree_on_value import agree_in_mesh
 from .proposal import describe_coordinate
 
@@ -38,11 +39,11 @@ def close_mesh(mesh: MeshGroups, job: Job, *, failed: bool) -> None:
     groups = mesh.release()
     try:
         if together and failed:
-            abort_groups(groups)
+            abort_all_groups()
         elif together:
             _agree_to_close(mesh, job)
     except BaseException:
-        abort_groups(groups)
+        abort_all_groups()
         raise
     finally:
         destroy_groups(groups)

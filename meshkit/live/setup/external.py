@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...core.call import Call, Verbatim
 from ...core.errors import SpecError
-from ...core.grid.axis_names import check_names
+from ...core.grid.axis_names import check_axes_exist, check_names, parse_axes
 from ...core.grid.group_plan import GroupPlan, check_in_world
 from ...core.grid.layout import Layout
+from ...core.grid.strides import Strides
 from ...core.text import article
 from ...launch.current_job import Job, require_job
-from ..groups.create import GroupOptions, GroupTimeouts, check_orders
-from ..groups.external import ExternalGroups, check_external_groups, describe_axes
-from ..groups.mesh_groups import GroupRegistry
+from ..device_mesh import check_members
+from ..group_registry import GroupRegistry
+from ..groups import GroupOptions, GroupTimeouts, check_orders
 from .proposal import MeshProposal, announcing_failure
+
+ExternalGroups = Mapping[str | tuple[str, ...], object]
 
 
 def propose_from_groups(layout: object, groups: object) -> MeshProposal:
@@ -90,3 +94,38 @@ def _read_device_mesh(device_mesh: object) -> tuple[Layout, ExternalGroups]:
     except RuntimeError as error:
         line = "one of its groups has been destroyed."
         raise SpecError(line, str(error), fix="a DeviceMesh with all its groups.") from error
+
+
+def check_external_groups(
+    layout: Layout, rank: int, groups: ExternalGroups
+) -> dict[Strides, dist.ProcessGroup | None]:
+    """Return the user's groups by their members, after a check of each. Local."""
+    by_members: dict[Strides, dist.ProcessGroup | None] = {}
+    for names, value in groups.items():
+        axes = parse_axes(names)
+        check_axes_exist(axes, layout.axes)
+        group = _check_group(layout, rank, axes, value) if rank in layout else None
+        members = layout.strides(*axes)
+        # groups of one rank have no members here; the first one serves all
+        if by_members.setdefault(members, group) is not group and members:
+            raise SpecError(f"two groups over {describe_axes(axes)}.", fix="pass one of them.")
+    return by_members
+
+
+def _check_group(
+    layout: Layout, rank: int, axes: tuple[str, ...], group: object
+) -> dist.ProcessGroup:
+    members = layout.peers(rank, *axes)
+    if not isinstance(group, dist.ProcessGroup):
+        raise SpecError(
+            f"the value for {describe_axes(axes)} is no process group of rank {rank}.",
+            f"It is {group!r}; the layout has {members.tolist()}.",
+            fix=f"the group over {members.tolist()}, which dist.new_group created on all ranks.",
+        )
+    check_members(axes, group, members, fix=f"the group over {members.tolist()}, in this order.")
+    return group
+
+
+def describe_axes(axes: tuple[str, ...]) -> str:
+    """Return axes as text."""
+    return " ".join(axes) or "the whole mesh"

@@ -28,7 +28,7 @@ from ...launch.store.deadline import STORE_GRACE, Deadline, store_call
 from ...launch.store.error_json import error_from_json, error_to_json
 from ...launch.store.foreign_value import read_value, reading
 from ...launch.store.keys import ROUND
-from ..groups.create import GroupOptions
+from ..groups import GroupOptions
 
 
 def check_place(place: object, world: World) -> None:

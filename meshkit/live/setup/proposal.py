@@ -34,15 +34,17 @@ from ...launch.rendezvous.rendezvous import announce_init_failure
 from ...launch.startup import Startup, is_logged, log_slowest_ranks
 from ...launch.store.deadline import Deadline, format_timeout
 from ...launch.torch_internals import connects_at_creation
-from ..groups.create import (
+from ..group_registry import NO_GROUPS, GroupRegistry, Groups, MeshGroups
+from ..groups import (
     FoundGroups,
     GroupOptions,
+    check_same_groups,
     complete_count,
     create_groups,
+    destroy_groups,
     find_groups,
+    log_send_time,
 )
-from ..groups.destroy import destroy_groups
-from ..groups.mesh_groups import NO_GROUPS, GroupRegistry, Groups, MeshGroups
 
 if TYPE_CHECKING:
     from ...core.topology.topology import Topology
@@ -168,15 +170,11 @@ def _create(
         groups = create_groups(found, job, proposal.options, connect_timeout)
         phases["groups"] = time.monotonic() - began
         if job.world.rank == 0 and "pp" in found.plan.layout.axes:
-            from ..groups.send_time import log_send_time
-
             backend = proposal.options.backend or str(job.world.backend)
             log_send_time(proposal.plan, groups, backend, connect_timeout)
         if warning is not None:
             raise warning
         if registry.external_groups:
-            from ..groups.external import check_same_groups
-
             check_same_groups(job, round_id, registry.external_groups)
     except BaseException as error:
         destroy_groups(groups.created)

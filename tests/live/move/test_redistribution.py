@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import meshkit
 from meshkit.core.redistribute.interpret import Array, coordinates, deal, join, run_plan
@@ -335,6 +337,99 @@ def check_all() -> str:
 
 def test_dtypes_reductions_views_rings_and_dtensor() -> None:
     assert meshkit.spawn(check_all, 4, timeout=200) == ["checked"] * 4
+
+
+# ------------------------------------------------------------------ tangents and second gradients
+
+LINEAR = [
+    ("s +tp -> s =tp", "sum"),
+    ("s +tp -> s =tp", "avg"),
+    ("s +tp -> s/tp", "sum"),
+    ("s/tp -> s *tp", "sum"),
+    ("s *tp -> s/tp", "sum"),
+    ("s =tp -> s +tp", "sum"),
+    ("s =dp -> s *dp", "sum"),
+]
+
+
+def move_tangents() -> list[str]:
+    """Return the movements whose tangent is wrong, and those without a tangent that do not raise.
+
+    The tangent of a linear movement is the movement of the tangent.
+    """
+    wrong = []
+    with meshkit.build_mesh(dp=1, tp=2) as mesh:
+        x = torch.arange(4.0) + mesh.rank
+        tangent = torch.ones(4) * (mesh.rank + 1)
+        moves: dict[str, Any] = {
+            f"{pattern} {op}": lambda x, p=pattern, op=op: mesh.redistribute(x, p, op=op)
+            for pattern, op in LINEAR
+        }
+        for name, move in moves.items():
+            expected = move(tangent)
+            results = [use(move, x, tangent) for use in (with_dual, with_jvp)]
+            wrong += [name for result in results if not torch.equal(result, expected)]
+        refused: dict[str, Any] = {
+            "max": lambda x: mesh.redistribute(x, "s +tp -> s =tp", op="max"),
+            "begin": lambda x: mesh.begin(x, "s +tp -> s =tp").wait(),
+            "shift": lambda x: mesh.shift(x, "tp", 1),
+            "exchange": lambda x: mesh.exchange(x, "tp", [2, 2])[0],
+            "compiled shift": torch.compile(lambda x: mesh.shift(x, "tp", 1), backend="aot_eager"),
+        }
+        for name, move in refused.items():
+            for use in (with_dual, with_jvp):
+                with contextlib.suppress(meshkit.SpecError, RuntimeError):
+                    wrong.append(f"{name}: {use(move, x, tangent)}")
+    return wrong
+
+
+def with_dual(move: Any, x: Tensor, tangent: Tensor) -> Any:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(move(forward_ad.make_dual(x, tangent))).tangent
+
+
+def with_jvp(move: Any, x: Tensor, tangent: Tensor) -> Any:
+    return torch.func.jvp(move, (x,), (tangent,))[1]
+
+
+def test_a_tangent_moves_as_its_tensor_does_or_is_refused() -> None:
+    assert meshkit.spawn(move_tangents, 2, timeout=60) == [[], []]
+
+
+def second_gradients() -> list[str]:
+    """Return the movements whose second derivative is wrong, in three modes of torch."""
+    wrong = []
+    with meshkit.build_mesh(tp=2) as mesh:
+        x = torch.arange(4.0) + 1
+        v = torch.arange(4.0) - 2 + mesh.rank
+        moves: dict[str, Any] = {
+            "gather": lambda x: mesh.redistribute(x, "s/tp -> s *tp"),
+            "sum": lambda x: mesh.redistribute(x, "s +tp -> s *tp"),
+            "shift": lambda x: mesh.shift(x, "tp", 1),
+            "exchange": lambda x: mesh.exchange(x, "tp", [1, 3] if mesh.rank else [2, 2])[0],
+        }
+        for name, move in moves.items():
+            # the sum over the ranks of move(x) ** 3: its Hessian is the transpose of the movement
+            # times 6 move(x), times the movement of the tangent
+            leaf = x.clone().requires_grad_()
+            y = move(leaf)
+            (expected,) = torch.autograd.grad(y, leaf, (6 * y * move(v)).detach())
+            leaf = x.clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(move(leaf).pow(3).sum(), leaf, create_graph=True)
+            results = [torch.autograd.grad(gradient, leaf, v)[0]]
+            if name in ("gather", "sum"):
+                gradient_of = torch.func.grad(lambda x: move(x).pow(3).sum())  # noqa: B023
+                results.append(torch.func.jvp(gradient_of, (x,), (v,))[1])
+                with forward_ad.dual_level():
+                    leaf = forward_ad.make_dual(x.clone().requires_grad_(), v)
+                    (dual,) = torch.autograd.grad(move(leaf).pow(3).sum(), leaf)
+                    results.append(forward_ad.unpack_dual(dual).tangent)
+            wrong += [name for result in results if not torch.equal(result, expected)]
+    return wrong
+
+
+def test_second_gradients_are_those_of_the_whole_movement() -> None:
+    assert meshkit.spawn(second_gradients, 2, timeout=60) == [[], []]
 
 
 # ------------------------------------------------------------------ a block of a model

@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import meshkit
@@ -177,6 +178,81 @@ def test_ranks_that_are_behind_get_the_most_advanced_step() -> None:
     assert [step for step, *_ in results] == [6] * 4
     assert [lacks for _, lacks, *_ in results] == [True, True, False, True]
     assert all(rest[2:] == results[2][2:] for rest in results)
+
+
+def make_tensor_parallel(mesh: meshkit.Mesh, seed: int, dims: str, layers: str) -> nn.Module:
+    """Return a model under FSDP2 with column-wise layers, and maybe row-wise ones and norms."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.LayerNorm(4) if "norm" in layers else nn.Identity(),
+        nn.Linear(4, 8),
+        nn.Tanh(),
+        nn.Linear(8, 4),
+    ).to(torch.float64)
+    if mesh.layout.sizes.get("tp", 1) > 1:
+        whole = ColwiseParallel(output_layouts=Replicate())
+        plan = {"1": ColwiseParallel(), "3": RowwiseParallel()}
+        parallelize_module(
+            model, mesh.device_mesh("tp"), plan if "row" in layers else {"1": whole, "3": whole}
+        )
+    return fully_shard(model, mesh=mesh.device_mesh(dims))
+
+
+def train_tensor_parallel(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> Any:
+    for step in range(steps):
+        x = torch.arange(8, dtype=torch.float64).reshape(2, 4).sin() + step
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    full = [parameter.full_tensor() for parameter in model.parameters()]  # type: ignore[attr-defined]
+    return [value.tolist() for value in full]
+
+
+def restore_tensor_parallel(sizes: dict[str, int], dims: str, layers: str) -> Any:
+    """Restore on ranks that are a step behind; return all weights after a further step."""
+    mesh = meshkit.build_mesh(sizes)
+    behind = mesh.rank in range(3)
+    old = make_tensor_parallel(mesh, 0, dims, layers)
+    held = old, make_optimizer(old)
+    train_tensor_parallel(*held, steps=2)
+    if behind:
+        with torch.no_grad():
+            for parameter in old.parameters():
+                parameter.to_local().fill_(-1)  # type: ignore[attr-defined]
+    try:
+        raise meshkit.CollectiveError("played")
+    except meshkit.CollectiveError:
+        mesh = mesh.recover(step=1 if behind else 2)
+    new = make_tensor_parallel(mesh, 7, dims, layers)
+    objects = new, make_optimizer(new)
+    try:
+        mesh.recovery.restore(*objects, held=held)
+    except meshkit.MeshkitError as error:
+        return str(error)
+    return train_tensor_parallel(*objects, steps=1)
+
+
+def weights_alone(layers: str) -> Any:
+    mesh = meshkit.build_mesh(dp=1)
+    model = make_tensor_parallel(mesh, 0, "dp", layers)
+    optimizer = make_optimizer(model)
+    train_tensor_parallel(model, optimizer, steps=2)
+    return train_tensor_parallel(model, optimizer, steps=1)
+
+
+@pytest.mark.parametrize("layers", ["column", "norm column row"])
+def test_shards_of_column_wise_layers_need_a_checkpoint(layers: str) -> None:
+    arguments = {"dp": 2, "tp": 2}, "dp", layers
+    for text in meshkit.spawn(restore_tensor_parallel, 4, arguments, timeout=120):
+        assert "is sharded over dp" in str(text)
+
+
+def test_a_rank_gets_its_shards_of_column_wise_and_row_wise_layers() -> None:
+    arguments = {"replicate": 2, "shard": 2, "tp": 2}, "replicate shard", "norm column row"
+    (alone,) = meshkit.spawn(weights_alone, 1, ("norm column row",), timeout=120)
+    for weights in meshkit.spawn(restore_tensor_parallel, 8, arguments, timeout=120):
+        for value, expected in zip(weights, alone, strict=True):
+            torch.testing.assert_close(torch.tensor(value), torch.tensor(expected))
 
 
 def refuse() -> Any:

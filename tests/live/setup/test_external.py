@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import meshkit
 from meshkit import Layout
-from meshkit.live.groups import create
+from meshkit.live import groups as create
 from tests.live.faults import error_of
 from tests.live.membership import all_reduce_members, collect_members
 from tests.live.resources import live_groups

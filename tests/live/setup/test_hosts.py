@@ -20,7 +20,7 @@ import meshkit
 from meshkit.core.call import Call
 from meshkit.core.errors import MeshkitError
 from meshkit.launch.current_job import Job
-from meshkit.live.groups.create import GroupOptions, GroupTimeouts
+from meshkit.live.groups import GroupOptions, GroupTimeouts
 from meshkit.live.setup import hosts
 from meshkit.live.setup.hosts import check_crossing
 from tests.live.newer_torch import needs_order

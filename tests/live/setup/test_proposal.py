@@ -18,8 +18,8 @@ from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.launch.agreement import consensus
 from meshkit.launch.current_job import require_job
 from meshkit.launch.store.check_in import CheckIn, ProcessIdentity
-from meshkit.live.groups.create import GroupOptions, GroupTimeouts
-from meshkit.live.groups.mesh_groups import NO_GROUPS, GroupRegistry
+from meshkit.live.groups import GroupOptions, GroupTimeouts
+from meshkit.live.group_registry import NO_GROUPS, GroupRegistry
 from meshkit.live.setup import proposal
 from meshkit.live.setup.proposal import MeshProposal
 from tests.live.faults import fail_new_group

@@ -1,12 +1,11 @@
-"""Cases of errors that core/recovery raises."""
+"""Cases of errors that core/regroup raises."""
 
 from __future__ import annotations
 
 from typing import cast
 
 from meshkit import Layout
-from meshkit.core.recovery.held_state import find_sources
-from meshkit.core.recovery.regroup import Regrouping, regroup
+from meshkit.core.regroup import Regrouping, find_sources, regroup
 from tests.messages.snapshot import unique
 
 REGROUPED = cast(Regrouping, regroup(Layout(dp=2, tp=2), range(4)))

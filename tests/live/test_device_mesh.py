@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.live.groups import create
+from meshkit.live import groups as create
 
 
 def make_device_meshes() -> Any:
@@ -83,7 +83,7 @@ def test_invalid_patterns_raise() -> None:
 
 def swap_groups() -> str:
     """Pass groups of the wrong axis to the function that makes a DeviceMesh."""
-    from meshkit.live.groups.device_mesh import device_mesh
+    from meshkit.live.device_mesh import device_mesh
 
     swap = {("dp",): ("sp",), ("sp",): ("dp",)}
     with meshkit.build_mesh(dp=2, sp=2) as mesh:

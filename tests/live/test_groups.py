@@ -12,7 +12,7 @@ import meshkit
 from meshkit.core.call import Call
 from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.launch.torch_internals import timeout_of
-from meshkit.live.groups.create import GroupOptions, GroupTimeouts, _list_requests
+from meshkit.live.groups import GroupOptions, GroupTimeouts, list_requests
 from tests.live.faults import fail_new_group
 from tests.live.membership import all_reduce_members
 
@@ -146,5 +146,5 @@ def test_absent_standard_axes_need_a_group_of_one_rank_unless_there_is_one(
     layout: meshkit.Layout, needed: bool
 ) -> None:
     options = GroupOptions(None, GroupTimeouts(None))
-    requests = _list_requests(GroupPlan.of(layout), options, "gloo")
+    requests = list_requests(GroupPlan.of(layout), options, "gloo")
     assert ("meshkit rank" in [request.description for request in requests]) == needed

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from meshkit.core.call import Call
 from meshkit.core.grid.layout import Layout
-from meshkit.live.groups.mesh_groups import GroupKey, GroupRegistry, Groups
+from meshkit.live.group_registry import (
+    GroupEntry,
+    GroupKey,
+    GroupRegistry,
+    Groups,
+    GroupsReport,
+)
 
 
 def group_key(number: int) -> GroupKey:
@@ -65,3 +71,29 @@ def test_the_registry_as_text() -> None:
         registry.register(Layout(y=8), groups(set(), set()), round_id=9) == 2
     )  # view_ids are never used twice
     assert registry.describe_views() == "views 1 (x=8), 2 (y=8) of mesh 5"
+
+
+def test_a_report_is_a_table() -> None:
+    report = GroupsReport(
+        5,
+        {0: "dp=8 sp=2", 2: "ep=8 tp=2"},
+        (
+            GroupEntry((*range(16),), "default", "gloo", 1800.0, ((0, "all"), (2, "all"))),
+            GroupEntry((4, 5), "created", "gloo", 30.0, ((0, "sp"), (2, "tp"))),
+            GroupEntry((5,), "external", "nccl", None, ()),
+        ),
+    )
+    assert report.communicators == 3
+    assert str(report).splitlines() == [
+        "rank 5 holds 3 process groups, 1 created.",
+        "  view 0: dp=8 sp=2",
+        "  view 2: ep=8 tp=2",
+        "  16 ranks [0, 1, ..., 15]  default   gloo 1800 s  0: all; 2: all",
+        "  2 ranks [4, 5]            created   gloo 30 s    0: sp; 2: tp",
+        "  1 rank [5]                external  nccl",
+    ]
+
+
+def test_one_group() -> None:
+    report = GroupsReport(0, {0: "dp=1"}, (GroupEntry((0,), "default", "gloo", 1.0, ((0, "dp"),)),))
+    assert str(report).startswith("rank 0 holds 1 process group, 0 created.\n")

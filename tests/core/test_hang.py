@@ -1,23 +1,24 @@
-"""The ranks that are behind, from the statuses of all ranks, and the error that names them."""
+"""The report of a roll call: who is waited for, who is behind, and the error that names them."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import meshkit
-from meshkit.core.call import Call
+from meshkit.core.hang import Lag, RankStatus, hang_error, lagging_ranks, who_is_behind
+from meshkit.core.judges import Arrival, Arrivals, Process, Sighting
 from meshkit.core.life import Life
-from meshkit.core.report.hang_error import Lag, RankStatus, Silence, hang_error, lagging_ranks
 from meshkit.testing import layouts
 
 LAYOUT = meshkit.Layout(dp=2, sp=2)
-ENDED = Silence(Life.ENDED, "it has ended")
-CALL = Call("mesh.guard", kwargs={"timeout": 60})
-
-
-def name(rank: int) -> str:
-    return " ".join(f"{axis}={at}" for axis, at in LAYOUT.coordinate(rank).items())
+KNOWN = 0.3  # seconds for the answers if a rank has left
+ENDED = Sighting(Life.ENDED, "it has ended")
 
 
 def places(**late: int) -> dict[int, RankStatus]:
@@ -57,18 +58,18 @@ def test_the_group_in_which_a_rank_is_furthest_behind_counts() -> None:
     assert lagging_ranks(LAYOUT, places()) == {}
 
 
-def hang(found: dict[int, RankStatus], silent: dict[int, Silence]) -> meshkit.CollectiveError:
+def hang(found: dict[int, RankStatus], silent: dict[int, Sighting]) -> meshkit.CollectiveError:
     error = "all_reduce over sp failed on rank 3: RuntimeError: timed out."
-    return hang_error(error, LAYOUT, found, silent, name)
+    return hang_error(error, LAYOUT, found, silent)
 
 
 def test_word_for_word() -> None:
     """2 sleeps; 0 waits for it over dp; 1 and 3 wait for 0 and 2 over sp."""
     at = places(dp_2=7, sp_0=7, sp_2=7)
-    at[2] = RankStatus(2, at[2].begun, "", "train.py:3 (load_batch)")
-    at[0] = RankStatus(0, at[0].begun, "all_reduce over dp", "train.py:17 (step)")
+    at[2] = RankStatus(2, at[2].begun, line="train.py:3 (load_batch)")
+    at[0] = RankStatus(0, at[0].begun, "all_reduce", "dp", "train.py:17 (step)")
     for rank in (1, 3):
-        at[rank] = RankStatus(rank, at[rank].begun, "all_reduce over sp", "train.py:18 (step)")
+        at[rank] = RankStatus(rank, at[rank].begun, "all_reduce", "sp", "train.py:18 (step)")
     error = hang(at, {})
     assert str(error) == (
         "all_reduce over sp failed on rank 3: RuntimeError: timed out.\n"
@@ -86,7 +87,7 @@ def test_word_for_word() -> None:
 def test_a_rank_that_does_not_answer_is_looked_at_first() -> None:
     at = places(dp_0=7)
     del at[2]
-    error = hang(at, {2: Silence(Life.ENDED, "host b, pid 311; it has ended")})
+    error = hang(at, {2: Sighting(Life.ENDED, "host b, pid 311; it has ended")})
     assert "  Silent: rank 2 (dp=1 sp=0): host b, pid 311; it has ended.\n" in str(error)
     assert error.missing_ranks == (2,)
     assert str(error).splitlines()[-1].startswith("  Fix: look at rank 2 first; ")
@@ -95,7 +96,7 @@ def test_a_rank_that_does_not_answer_is_looked_at_first() -> None:
 def test_a_silent_rank_for_which_nobody_waits_is_not_looked_at_first() -> None:
     """0 waits for 2 over dp; 1 and 3 have left the guard in peace."""
     at = places(dp_2=7)
-    at[0] = RankStatus(0, at[0].begun, "all_reduce over dp", "train.py:17 (step)")
+    at[0] = RankStatus(0, at[0].begun, "all_reduce", "dp", "train.py:17 (step)")
     text = str(hang({0: at[0], 2: at[2]}, {1: ENDED, 3: ENDED}))
     assert text.splitlines()[-1].startswith("  Fix: look at rank 2 first; ")
     text = str(hang({0: at[0]}, {1: ENDED, 2: ENDED, 3: ENDED}))
@@ -105,7 +106,7 @@ def test_a_silent_rank_for_which_nobody_waits_is_not_looked_at_first() -> None:
 def test_a_rank_that_left_with_an_error_is_looked_at_before_all_others() -> None:
     at = places(dp_0=7)
     at[1] = RankStatus(1, at[1].begun, error="ValueError: bad sample 17")
-    text = str(hang(at, {2: Silence(Life.UNKNOWN, "no answer")}))
+    text = str(hang(at, {2: Sighting(Life.UNKNOWN, "no answer")}))
     assert "  Left: rank 1 (dp=0 sp=1) left with ValueError: bad sample 17.\n" in text
     assert text.splitlines()[-1].startswith("  Fix: look at rank 1 first; ")
 
@@ -119,9 +120,9 @@ def test_nobody_is_behind() -> None:
 def test_who_is_looked_at_first_is_told_first() -> None:
     """A hundred ranks wait for 0 to 98, of which 77 waits for nobody."""
     layout = meshkit.Layout(dp=100)
-    at = {rank: RankStatus(rank, {"dp": 1 + (rank == 99)}, "send over dp") for rank in range(100)}
-    at[77] = RankStatus(77, {"dp": 1}, "", "train.py:3 (load_batch)")
-    text = str(hang_error("x.", layout, at, {}, lambda rank: f"dp={rank}"))
+    at = {rank: RankStatus(rank, {"dp": 1 + (rank == 99)}, "send", "dp") for rank in range(100)}
+    at[77] = RankStatus(77, {"dp": 1}, line="train.py:3 (load_batch)")
+    text = str(hang_error("x.", layout, at, {}))
     assert text.splitlines()[1].startswith("  Behind: rank 77 (dp=77) ")
     assert text.splitlines()[-1].startswith("  Fix: look at rank 77 first; ")
 
@@ -129,7 +130,7 @@ def test_who_is_looked_at_first_is_told_first() -> None:
 def test_many_lines_are_cut() -> None:
     layout = meshkit.Layout(dp=100)
     at = {rank: RankStatus(rank, {"dp": rank}) for rank in range(100)}
-    error = hang_error("x.", layout, at, {}, lambda rank: f"dp={rank}")
+    error = hang_error("x.", layout, at, {})
     lines = str(error).splitlines()
     assert len(lines) == 1 + 8 + 1 + 1
     assert lines[1].startswith("  Behind: rank 0 ")
@@ -140,9 +141,9 @@ def test_many_lines_are_cut() -> None:
 def test_ranks_that_are_slow_do_not_stand_beside_one_that_is_stopped() -> None:
     at = places()
     silent = {
-        0: Silence(Life.BUSY, "host b, pid 3; it runs"),
-        1: Silence(Life.UNKNOWN, "host c, pid 4; not known here whether it runs"),
-        2: Silence(Life.STOPPED, "host b, pid 5; it is stopped"),
+        0: Sighting(Life.BUSY, "host b, pid 3; it runs"),
+        1: Sighting(Life.UNKNOWN, "host c, pid 4; not known here whether it runs"),
+        2: Sighting(Life.STOPPED, "host b, pid 5; it is stopped"),
     }
     error = hang({3: at[3]}, silent)
     lines = str(error).splitlines()
@@ -162,5 +163,64 @@ def test_ranks_that_are_slow_do_not_stand_beside_one_that_is_stopped() -> None:
 def test_a_busy_rank_is_not_missing_if_another_is_the_reason() -> None:
     at = places(dp_0=7)
     at[1] = RankStatus(1, at[1].begun, error="ValueError: bad sample 17")
-    busy = {2: Silence(Life.BUSY, "it runs")}
+    busy = {2: Sighting(Life.BUSY, "it runs")}
     assert hang(at | {0: at[0]}, busy).missing_ranks == ()
+
+
+# ranks that answered, ranks that left, states of the silent, seconds, expired -> it decides
+WAITED = {
+    "all have answered": ((0, 1, 2, 3), (), {}, 0.0, False, True),
+    "one runs": ((0, 1, 3), (), {2: Life.BUSY}, 2.0, False, False),
+    "one may run": ((0, 1, 3), (), {2: Life.UNKNOWN}, 2.0, False, False),
+    "one is stopped, and may go on": ((0, 1, 3), (), {2: Life.STOPPED}, 2.0, False, False),
+    "one has ended": ((0, 1, 3), (), {2: Life.ENDED}, 0.0, False, True),
+    "one has ended, another runs": (
+        (0, 1),
+        (),
+        {2: Life.ENDED, 3: Life.BUSY},
+        0.0,
+        False,
+        False,
+    ),
+    "no time is left": ((0, 1), (), {2: Life.BUSY, 3: Life.BUSY}, 4.0, True, True),
+    "one has left": ((0, 1, 3), (2,), {}, 0.0, False, True),
+    "one has left, another runs": ((0, 1), (2,), {3: Life.BUSY}, 0.0, False, False),
+    "the cause is known": ((0, 1), (2,), {3: Life.BUSY}, KNOWN, False, True),
+}
+
+
+def judge(
+    answered: Iterable[int],
+    gone: Iterable[int],
+    lives: dict[int, Life],
+    *,
+    summary: str = "x.",
+    late: bool = True,
+    **options: Any,
+) -> Any:
+    """Return the decision of a roll call in which rank 0 may be late."""
+    at = places(dp_0=7) if late else places()
+    arrived = {rank: Arrival(Process("b", rank), at[rank].to_facts()) for rank in answered}
+    sightings = {rank: Sighting(life, "facts") for rank, life in lives.items()}
+    left = {rank: RankStatus(rank, error="ValueError") for rank in gone}
+    roll_call = who_is_behind(LAYOUT, summary, lambda ranks: left, known=KNOWN)
+    return roll_call(Arrivals(range(4), arrived, seen=sightings, **options))
+
+
+@pytest.mark.parametrize("case", WAITED.values(), ids=WAITED)
+def test_who_is_waited_for(case: tuple[Any, ...]) -> None:
+    answered, gone, lives, waited, expired, decides = case
+    decision = judge(answered, gone, lives, waited=waited, expired=expired)
+    assert (decision is not None) is decides
+    if decides and not gone:
+        assert decision.error.missing_ranks == tuple(lives)
+
+
+def test_a_suspicion_without_a_cause_is_not_reported() -> None:
+    assert judge(range(4), (), {}, summary="", late=False).error is None
+    assert judge(range(4), (), {}, summary="").error.behind == (0,)
+
+
+def test_a_status_is_equal_after_its_way_through_json() -> None:
+    status = RankStatus(2, {"dp": 3}, "all_reduce", "dp", "a.py:3 (f)", "ValueError: x", "close")
+    assert RankStatus.from_facts(2, json.loads(json.dumps(status.to_facts()))) == status

@@ -14,34 +14,35 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
-from ...core.call import Call, quotes_call
-from ...core.errors import MeshkitError, SpecError
-from ...core.grid.axis_names import Names, check_axes_exist, parse_axes
-from ...core.grid.group_plan import Axes, GroupPlan, missing_group_error
-from ...core.grid.group_rank import check_member
-from ...core.grid.layout import Layout
-from ...core.grid.roles import (
+from ..core.call import Call, format_value, quotes_call
+from ..core.draw.table import format_rows
+from ..core.errors import MeshkitError, SpecError
+from ..core.grid.axis_names import Names, check_axes_exist, parse_axes
+from ..core.grid.group_plan import Axes, GroupPlan, missing_group_error
+from ..core.grid.group_rank import check_member
+from ..core.grid.layout import Layout
+from ..core.grid.roles import (
     axes_with_unknown,
     gradient_axes,
     unknown_axes,
     unknown_role_error,
 )
-from ...core.grid.strides import Strides
-from ...launch.own_process import check_own_process
-from ...launch.startup import Startup
+from ..core.grid.strides import Strides
+from ..core.text import count_noun
+from ..launch.own_process import check_own_process
+from ..launch.startup import Startup
+from ..launch.torch_internals import timeout_of
 
 GroupKey = tuple[Strides, str, timedelta]  # members in order, backend, timeout
 Provenance = Literal["external", "created", "default"]
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
 
 
 class Groups(NamedTuple):
@@ -239,3 +240,90 @@ class MeshGroups:
         self.groups, self.root, self.is_closed = NO_GROUPS, None, True
         self.requested.clear()
         return self.registry.release(self.view_id)
+
+
+@dataclass(frozen=True)
+class GroupEntry:
+    """A process group that a rank holds.
+
+    Attributes:
+        members: its global ranks in order; empty if the group is gone.
+        origin: ``"default"``, ``"created"`` by meshkit, ``"external"`` if the user created it, or
+            ``"gone"`` if the user has destroyed it since.
+        backend: its backend.
+        seconds: its timeout; None if torch does not expose it.
+        uses: the id of each open view that uses it, with the axes there.
+    """
+
+    members: tuple[int, ...]
+    origin: str
+    backend: str
+    seconds: float | None
+    uses: tuple[tuple[int, str], ...]
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells of the group in a table: ranks, origin, backend and timeout, uses."""
+        timeout = "" if self.seconds is None else f" {self.seconds:g} s"
+        ranks = f"{count_noun(len(self.members), 'rank')} {format_value(list(self.members))}"
+        uses = "; ".join(f"{view}: {axes}" for view, axes in self.uses)
+        return ranks, self.origin, f"{self.backend}{timeout}", uses
+
+
+@dataclass(frozen=True)
+class GroupsReport:
+    """The process groups of one rank in a mesh and all its open views. ``str`` is a table.
+
+    Attributes:
+        rank: the rank.
+        views: id to sizes as text, for the open views.
+        groups: each group once, the largest first.
+    """
+
+    rank: int
+    views: Mapping[int, str]
+    groups: tuple[GroupEntry, ...]
+
+    @property
+    def communicators(self) -> int:
+        """The number of process groups that these views use, the default group included."""
+        return len(self.groups)
+
+    def __str__(self) -> str:
+        created = sum(group.origin == "created" for group in self.groups)
+        groups = count_noun(self.communicators, "process group")
+        head = f"rank {self.rank} holds {groups}, {created} created."
+        views = (f"view {view}: {sizes}" for view, sizes in self.views.items())
+        return "\n  ".join([head, *views, *format_rows([group.cells() for group in self.groups])])
+
+
+def report_groups(mesh: MeshGroups) -> GroupsReport:
+    """Return every group of the open views that this rank holds, the largest first. Local.
+
+    A group of one rank that only absent axes have is left out.
+    """
+    mesh.check_open()
+    registry, views = mesh.registry, mesh.registry.open_views
+    keys_of: dict[dist.ProcessGroup, list[GroupKey]] = {}
+    for key in dict.fromkeys(key for view in views.values() for key in view.groups):
+        if not registry.uses(key):
+            continue
+        origin, group = registry.find(key)
+        held = dist.group.WORLD if origin == "default" else group
+        if held is not None:  # an external group stands for all groups of equal members
+            keys_of.setdefault(held, []).append(key)
+    entries = [_entry(registry, group, keys) for group, keys in keys_of.items()]
+    names = {view_id: view.layout.sizes_text for view_id, view in views.items()}
+    return GroupsReport(mesh.rank, names, tuple(sorted(entries, key=lambda e: -len(e.members))))
+
+
+def _entry(
+    registry: GroupRegistry, group: dist.ProcessGroup, keys: Sequence[GroupKey]
+) -> GroupEntry:
+    uses = tuple(sorted(use for key in keys for use in registry.uses(key)))
+    limit = timeout_of(group)
+    try:
+        members, backend = dist.get_process_group_ranks(group), dist.get_backend(group)
+    except (KeyError, ValueError):  # destroyed by the user who created it
+        return GroupEntry((), "gone", "", None, uses)
+    seconds = None if limit is None else limit.total_seconds()
+    return GroupEntry(tuple(members), registry.find(keys[0])[0], backend, seconds, uses)

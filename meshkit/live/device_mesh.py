@@ -14,15 +14,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ...core.arrays import Ints
-from ...core.errors import SpecError
-from ...core.grid.axis_names import Names
-from ...core.grid.group_plan import Axes
-from ...core.grid.layout import Layout
-from ...core.grid.pattern import parse_axis_pattern
-from ...core.grid.strides import Strides
-from ...launch.torch_internals import can_slice, slice_device_mesh
-from .mesh_groups import MeshGroups
+from ..core.arrays import Ints
+from ..core.errors import SpecError
+from ..core.grid.axis_names import Names
+from ..core.grid.group_plan import Axes
+from ..core.grid.layout import Layout
+from ..core.grid.pattern import parse_axis_pattern
+from ..core.grid.strides import Strides
+from ..launch.torch_internals import can_slice, slice_device_mesh
+from .group_registry import MeshGroups
 
 GroupOf = Callable[..., dist.ProcessGroup]
 

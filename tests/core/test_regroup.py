@@ -1,17 +1,28 @@
-"""The layout of the ranks that live, against a search over all grids and all assignments."""
+"""Who lives, which mesh they form, and who sends the state, against searches over all answers."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from meshkit import Layout
-from meshkit.core.recovery.held_state import find_sources
-from meshkit.core.recovery.regroup import Regrouping, regroup, shrink_sizes
+from meshkit import DisagreementError, Layout, MeshkitError, RankTimeoutError, SpecError
+from meshkit.core.judges import Arrival, Arrivals, Process, Sighting
+from meshkit.core.life import Life
+from meshkit.core.regroup import (
+    Patience,
+    Regrouping,
+    Request,
+    find_sources,
+    regroup,
+    shrink_sizes,
+    who_lives,
+)
 from tests.laws.derivations import law
 
 AXES = ("pp", "replicate", "dp_shard", "ep", "tp")
@@ -220,3 +231,139 @@ def test_a_placed_layout_is_regrouped_too(order: list[int]) -> None:
     assert regrouped is not None
     assert regrouped.after.sizes == {"dp": 7, "tp": 8}
     assert len(regrouped.spares) == 7
+
+
+@st.composite
+def states(draw: st.DrawFn) -> tuple[Regrouping, dict[int, int | None]]:
+    """Return the ranks that live, with steps that differ by up to 2; some hold no state."""
+    layout = Layout(dp=draw(st.integers(1, 4)), sp=draw(st.integers(1, 2)), tp=2)
+    members = draw(
+        st.sets(st.sampled_from(range(layout.num_ranks + 2)), min_size=layout.size("sp", "tp"))
+    )
+    regrouped = regroup(layout, sorted(members))
+    assert regrouped is not None
+    inside = [rank for rank in sorted(members) if rank in layout]
+    held = {rank: draw(st.integers(4, 6)) for rank in inside if draw(st.booleans())}
+    return regrouped, held
+
+
+def holders_at(regrouped: Regrouping, held: dict[int, int | None], unit: dict[str, int]) -> set:
+    before = regrouped.before
+    return {
+        held[rank]
+        for rank in held
+        if {axis: before.coordinate(rank)[axis] for axis in ("sp", "tp")} == unit
+    }
+
+
+@law
+@given(states())
+def test_the_most_advanced_step_that_all_parts_have_wins(
+    case: tuple[Regrouping, dict[int, int | None]],
+) -> None:
+    regrouped, held = case
+    units = [{"sp": sp, "tp": tp} for sp in range(regrouped.before.size("sp")) for tp in range(2)]
+    known = [steps for unit in units if (steps := holders_at(regrouped, held, unit))]
+    common = [step for step in (6, 5, 4) if all(step in steps for steps in known)]
+    if known and not common:
+        with pytest.raises(SpecError, match="no step is held for each part"):
+            find_sources(regrouped, held)
+        return
+    sources = find_sources(regrouped, held)
+    assert sources.step == (common[0] if known else None)
+    assert [*sources.lost] == [u for u in units if not holders_at(regrouped, held, u)]
+    for rank in range(regrouped.after.num_ranks + len(regrouped.spares)):
+        old = regrouped.old_ranks[rank]
+        if rank not in regrouped.after:
+            assert rank not in sources.by_rank
+            continue
+        unit = {axis: regrouped.after.coordinate(rank)[axis] for axis in ("sp", "tp")}
+
+        def has_it(old: int, unit: dict[str, int] = unit) -> bool:
+            at = regrouped.before.coordinate(old) if old in held else {}
+            return bool(at) and at == {**at, **unit} and held[old] == sources.step
+
+        if rank in sources.by_rank:
+            assert not has_it(old)
+            assert has_it(regrouped.old_ranks[sources.by_rank[rank]])
+        else:
+            assert has_it(old) or unit in sources.lost
+
+
+def test_ranks_without_a_step_are_named() -> None:
+    regrouped = regroup(Layout(dp=2, tp=2), [0, 1, 3])
+    assert regrouped is not None
+    with pytest.raises(SpecError, match="rank 1 gives no step, and other ranks do"):
+        find_sources(regrouped, {0: 4, 1: None, 3: 4})
+
+
+def test_without_any_step_only_ranks_in_a_new_place_get_the_state() -> None:
+    regrouped = regroup(Layout(dp=3), [0, 2])
+    assert regrouped is not None
+    sources = find_sources(regrouped, {0: None, 2: None})
+    assert (sources.step, dict(sources.by_rank), sources.lost) == (None, {}, ())
+
+
+def test_the_senders_take_turns() -> None:
+    regrouped = regroup(Layout(dp=4), range(4))
+    assert regrouped is not None
+    assert dict(find_sources(regrouped, {0: 9, 1: 9}).by_rank) == {2: 0, 3: 1}
+
+
+FAILED, FINE, NEW = Request("dp=4", None, True, True, 3), Request("dp=4"), Request()
+LEAST = Request("dp=4", "2", failed=True)  # min_ranks=2
+ENDED, RUNS, STOPPED, FAR = Life.ENDED, Life.BUSY, Life.STOPPED, Life.UNKNOWN
+PATIENCE = Patience(60.0, 1.0, 5.0)
+BEGIN, SOON, LATER, END = (
+    {"waited": 0.0},
+    {"waited": 1.0},
+    {"waited": 5.0},
+    {"waited": 60.0, "expired": True},
+)
+ROUNDS: dict[str, tuple[list[Request], dict[int, Life], tuple[Any, ...], dict[str, Any], Any]] = {
+    # requests of the first ranks, states of the others, silent ranks and newcomers, the time
+    # -> whether they live, or the error, or None to wait
+    "all are here": ([FAILED, FAILED], {}, ((), ()), BEGIN, True),
+    "one has seen the failure": ([FINE, FAILED], {}, ((), ()), BEGIN, True),
+    "one has ended": ([FINE, FINE], {2: ENDED}, ((), ()), BEGIN, True),
+    "one runs": ([FAILED], {1: RUNS}, ((), ()), LATER, None),
+    "one is stopped": ([FAILED], {1: STOPPED}, ((), ()), LATER, None),
+    "one has ended, another runs": ([FAILED], {1: ENDED, 2: RUNS}, ((), ()), LATER, None),
+    "at the deadline": ([FAILED], {1: ENDED, 2: RUNS}, ((), ()), END, True),
+    "one was silent": ([FAILED], {1: FAR}, ((1,), ()), SOON, True),
+    "one was silent, but has time": ([FAILED], {1: FAR}, ((1,), ()), BEGIN, None),
+    "another was silent": ([FAILED], {1: FAR, 2: ENDED}, ((2,), ()), SOON, None),
+    "a newcomer has time": ([FINE], {1: FAR}, ((), (1,)), SOON, None),
+    "a newcomer does not come": ([FINE], {1: FAR}, ((), (1,)), LATER, True),
+    "a newcomer needs no failure": ([FINE, NEW], {}, ((), (1,)), BEGIN, True),
+    "the mesh is healthy": ([FINE, FINE], {}, ((), ()), BEGIN, MeshkitError),
+    "some do not call it": ([FINE], {1: RUNS, 2: FAR}, ((), ()), END, RankTimeoutError),
+    "other meshes": ([FAILED, Request("tp=2")], {}, ((), ()), BEGIN, DisagreementError),
+    "other min_ranks": ([LEAST, Request("dp=4", "3")], {}, ((), ()), BEGIN, DisagreementError),
+    "one passes min_ranks": ([LEAST, FINE], {}, ((), ()), BEGIN, True),
+}
+
+
+@pytest.mark.parametrize("case", ROUNDS.values(), ids=ROUNDS)
+def test_who_lives(case: tuple[Any, ...]) -> None:
+    requests, lives, (silent, newcomers), time, expected = case
+    arrived = {r: Arrival(Process("b", r), one.to_facts()) for r, one in enumerate(requests)}
+    sightings = {rank: Sighting(life, "facts") for rank, life in lives.items()}
+    ranks = range(len(requests) + len(lives))
+    judge = who_lives(PATIENCE, silent, newcomers)
+    decision = judge(Arrivals(ranks, arrived, seen=sightings, **time))
+    if expected is None:
+        assert decision is None
+    elif expected is True:
+        assert decision is not None
+        members = {r: Request.from_facts(facts) for r, facts in decision.members.items()}
+        assert members == dict(enumerate(requests))
+    else:
+        assert decision is not None
+        assert type(decision.error) is expected
+        assert getattr(decision.error, "missing_ranks", ()) == tuple(lives)
+
+
+def test_a_request_is_equal_after_its_way_through_json() -> None:
+    for request in (FAILED, FINE, NEW, Request("dp=2", "2", True, True, 7)):
+        assert Request.from_facts(json.loads(json.dumps(request.to_facts()))) == request
