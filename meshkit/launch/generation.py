@@ -1,10 +1,10 @@
 """The start of a job: its attempt, its generation, and the process that holds each rank.
 
-A store may serve many starts of a job, one after the other. Each uses keys of its own: those of its
-*attempt*, if torchrun restarts workers, and of its *generation*, since a process may join, leave and
-join again. All ranks that join together find the same generation without communication: a rank
-that never joined begins with the first, the newest one stands in the store, and a rank whose last
-start is decided goes on to the next.
+A store may serve many starts of a job, one after the other. Each uses keys of its own: those of
+its *attempt*, if torchrun restarts workers, and of its *generation*, since a process may join,
+leave and join again. All ranks that join together find the same generation by themselves:
+a rank that never joined begins with the first, the newest one stands in the store, and a rank whose
+last start is decided goes on to the next.
 
 A *lease* says which process holds a rank, and in which generation it took it. Another process may
 replace one that has exited; it then ends the start in which that one waits. If the first holder
@@ -74,7 +74,7 @@ class RankTakenError(Exception):
 
 
 def enter(world: World, deadline: Deadline, *, fails: bool = False) -> tuple[Store, Lease]:
-    """Take this rank at the store of the job; return the store of the attempt, and the lease. Local.
+    """Take this rank; return the store of the attempt, and the lease. Local.
 
     Args:
         world: this process.
@@ -97,8 +97,6 @@ def enter(world: World, deadline: Deadline, *, fails: bool = False) -> tuple[Sto
         return run_with_deadline(deadline.left + TIMES.store, take)
     except DeadlineExceededError:
         raise lost_error(world, silent=True) from None
-    except dist.DistNetworkError as error:
-        raise lost_error(world) from error
 
 
 def generation_part(base: Store, generation: int) -> Store:
@@ -106,14 +104,21 @@ def generation_part(base: Store, generation: int) -> Store:
     return base.part(GENERATION.format(generation))
 
 
-def init_round(base: Store, generation: int, ranks: Sequence[int], name: str = INIT) -> Round:
+def init_round(
+    base: Store,
+    generation: int,
+    ranks: Sequence[int],
+    name: str = INIT,
+    *,
+    summary: str = DISAGREEMENT,
+) -> Round:
     """Return a round of the start of a job."""
 
     def look(missing: Sequence[int]) -> dict[int, Sighting]:
         return last_seen(base, missing, generation)
 
     store, rank = generation_part(base, generation), base.world.rank
-    return Round(store, name, rank, ranks, summary=DISAGREEMENT, look=look)
+    return Round(store, name, rank, ranks, summary=summary, look=look)
 
 
 def take_rank(base: Store, *, fails: bool = False) -> Lease:
@@ -208,9 +213,9 @@ def _end_abandoned(base: Store, generation: int) -> None:
     Its arrival would count for this start's. Cost: one store operation, 2 if it has begun.
     """
     first = init_round(base, generation, ()).first()
-    if first is not None and life_of(first.process) is Life.ENDED:
-        if _decision(base, generation, INIT) is None:
-            end_generation(base, generation)
+    has_ended = first is not None and life_of(first.process) is Life.ENDED
+    if has_ended and _decision(base, generation, INIT) is None:
+        end_generation(base, generation)
 
 
 def is_over(base: Store, generation: int) -> bool:
@@ -230,7 +235,7 @@ def leases(base: Store, ranks: Sequence[int]) -> dict[int, Lease]:
 
 def last_seen(base: Store, ranks: Sequence[int], generation: int) -> dict[int, Sighting]:
     """Return the last processes of missing ranks. Ranks that were never seen are left out."""
-    sightings = {}
+    sightings: dict[int, Sighting] = {}
     for rank, lease in leases(base, ranks).items():
         note = ""
         if lease.generation != generation:

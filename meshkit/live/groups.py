@@ -7,8 +7,8 @@ every rank. Groups that the registry holds, and the default group, are used agai
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -23,9 +23,9 @@ from ..core.grid.group_plan import Axes, GroupPlan, missing_group_error
 from ..core.grid.sizes import STANDARD_AXES
 from ..core.grid.strides import Strides
 from ..core.topology.topology import Topology
-from ..launch.current_job import Job
-from ..launch.output.log import log_line
-from ..launch.store.deadline import Time, format_timeout, parse_timeout, store_call
+from ..launch.job import Job
+from ..launch.log import log_line
+from ..launch.times import Time, format_timeout, parse_timeout
 from ..launch.torch_internals import (
     COUNTS_OWN_GROUPS,
     KEEPS_ORDER,
@@ -38,9 +38,7 @@ from ..launch.torch_internals import (
     takes_part_in_split,
     timeout_of,
 )
-from .destroy import destroy_groups
-from .mesh_groups import GroupKey, GroupRegistry, Groups
-
+from .group_registry import GroupKey, GroupRegistry, Groups
 
 DESCRIPTION = "meshkit"  # begins the description of each group that a mesh creates
 
@@ -433,13 +431,13 @@ def check_same_groups(
     """
     if job.store is None:
         return
-    store = dist.PrefixStore(f"mesh/{round_id}/external", job.store)
+    store = job.store.part(f"mesh/{round_id}/external")
     for strides, group in groups.items():
         if group is None or group.size() == 1:
             continue
         members = dist.get_process_group_ranks(group)
-        post = partial(store.compare_set, f"{strides}/{members[0]}", "", group.group_name)
-        name = store_call(job.world, job.arrival_timeout.total_seconds(), post).decode()
+        post = partial(store.claim, f"{strides}/{members[0]}", group.group_name)
+        name = store.within(job.arrival_timeout.total_seconds(), post).decode()
         if name != group.group_name:
             raise SpecError(
                 f"ranks {members} passed different groups of these members.",

@@ -19,11 +19,11 @@ from ..core.grid.axis_names import Names
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Coordinate, Layout
 from ..core.text import format_sizes
-from ..launch.startup import Startup
-from ..launch.store.deadline import Time
+from ..launch.log import Startup
+from ..launch.times import Time
 from ..launch.torch_internals import make_constant, mark_constant
 from .group_registry import MeshGroups
-from .setup.proposal import MeshProposal, open_groups
+from .proposal import MeshProposal, open_groups
 
 # Methods import the functions that they call, so that build_mesh loads no samplers and no guards.
 if TYPE_CHECKING:
@@ -401,7 +401,7 @@ class Mesh:
             ...     other.group("sp") is mesh.group("sp")
             True
         """
-        from .setup.external import propose_from_groups
+        from .external import propose_from_groups
 
         proposal = propose_from_groups(layout, groups)
         return cls(proposal, open_groups(proposal))
@@ -425,7 +425,7 @@ class Mesh:
             ...     other.coordinate
             {'replicate': 1, 'shard': 1}
         """
-        from .setup.external import propose_from_device_mesh
+        from .external import propose_from_device_mesh
 
         proposal = propose_from_device_mesh(device_mesh)
         return cls(proposal, open_groups(proposal))
@@ -469,7 +469,7 @@ class Mesh:
             ...     hsdp.coordinate, hsdp.peers("shard")
             ({'replicate': 1, 'shard': 1}, array([4, 5, 6, 7]))
         """
-        from .setup.view import propose_view
+        from .proposal import propose_view
 
         request = sizes, axes, order, groups, timeout, arrival_timeout
         job, options = self._proposal.job, self._proposal.options
@@ -1336,7 +1336,7 @@ class Mesh:
         Example:
             >>> mesh.agree("learning rate", 3e-4)
         """
-        from .setup.agree_on_value import agree_on_value
+        from .proposal import agree_on_value
 
         agree_on_value(self._groups, self._proposal.job, what, value)
 
@@ -1376,7 +1376,8 @@ class Mesh:
         self._close(failed=error is not None)
 
     def _close(self, *, failed: bool) -> None:
-        from .setup.close import close_mesh, post_end
+        from .guard import post_end  # noqa
+        from .proposal import close_mesh
 
         state: GuardState | None = self.__dict__.get("_guard_state")
         if state is None or not state.has_left:  # else its error stands at the store

@@ -24,7 +24,7 @@ from ..core.errors import MeshkitError, SpecError
 from ..core.grid.layout import Layout
 from ..core.regroup import Regrouping, Sources
 from ..core.text import article, count_noun, format_ranks, format_sizes
-from ..launch.current_job import require_job
+from ..launch.job import require_job
 from ..launch.torch_internals import default_timeout, timeout_of
 from .group_registry import MeshGroups
 

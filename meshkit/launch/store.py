@@ -30,7 +30,7 @@ from urllib.parse import urlparse
 
 import torch.distributed as dist
 
-from ...core.errors import (
+from ..core.errors import (
     CollectiveError,
     DisagreementError,
     LaunchError,
@@ -38,10 +38,10 @@ from ...core.errors import (
     RankTimeoutError,
     SpecError,
 )
-from ..file_store import check_file, file_error
-from ..launchers.table import BY_TORCHRUN
-from ..launchers.world import World
-from ..times import Deadline, DeadlineExceededError, run_with_deadline
+from .file_store import check_file, file_error
+from .launchers.table import BY_TORCHRUN
+from .launchers.world import World
+from .times import Deadline, DeadlineExceededError, run_with_deadline
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
