@@ -1376,13 +1376,12 @@ class Mesh:
         self._close(failed=error is not None)
 
     def _close(self, *, failed: bool) -> None:
-        from .guard import post_end  # noqa
+        from .guard import post_end
         from .proposal import close_mesh
 
-        state: GuardState | None = self.__dict__.get("_guard_state")
-        if state is None or not state.has_left:  # else its error stands at the store
-            post_end(self._groups, self._proposal.job, "mesh.close()")
-        close_mesh(self._groups, self._proposal.job, failed=failed)
+        job = self._proposal.job
+        post_end(self._groups, job, self.__dict__.get("_guard_state"), "mesh.close()")
+        close_mesh(self._groups, job, failed=failed)
         self.__dict__.pop("_moves", None)  # programs that torch compiled hold groups
 
     def __copy__(self) -> Mesh:
