@@ -16,8 +16,8 @@ from ..launch.device.device import check_backend
 from ..launch.job import identify, join
 from ..launch.store.deadline import Time, parse_timeout
 from ..launch.torch_internals import KEEPS_ORDER
-from .groups import GroupOptions, GroupTimeouts, check_orders
 from .group_registry import GroupRegistry
+from .groups import GroupOptions, GroupTimeouts, check_orders
 from .mesh import Mesh
 from .setup.proposal import MeshProposal, announcing_failure, open_groups
 

@@ -7,8 +7,8 @@ every rank. Groups that the registry holds, and the default group, are used agai
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -38,9 +38,7 @@ from ..launch.torch_internals import (
     takes_part_in_split,
     timeout_of,
 )
-from .destroy import destroy_groups
-from .mesh_groups import GroupKey, GroupRegistry, Groups
-
+from .group_registry import GroupKey, GroupRegistry, Groups
 
 DESCRIPTION = "meshkit"  # begins the description of each group that a mesh creates
 

@@ -22,10 +22,15 @@ from ..core.text import format_sizes
 from ..launch.startup import Startup
 from ..launch.store.deadline import Time
 from ..launch.torch_internals import make_constant, mark_constant
-from .group_registry import MeshGroups
+from .admission import admit_newcomers
+from .barrier import verify_mesh, wait_at_barrier
+from .device_mesh import device_mesh
+from .group_registry import GroupsReport, MeshGroups, report_groups
+from .guard import GuardState, guard_mesh, post_end
+from .recovery import Recovery, RecoveryRequest, Rounds, recover_mesh
 from .setup.proposal import MeshProposal, open_groups
 
-# Methods import the functions that they call, so that build_mesh loads no samplers and no guards.
+# Methods import the functions that they call, so that build_mesh loads no samplers.
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.utils.data import DataLoader, IterableDataset
@@ -39,12 +44,9 @@ if TYPE_CHECKING:
     from .data.sampler import MicroBatchSampler
     from .data.sequence import SequenceShard
     from .data.stream import MicroBatchStream
-    from .group_registry import GroupsReport
-    from .guard.roll_call import GuardState
     from .move.handle import Handle
     from .move.mesh_moves import MeshMoves
     from .move.redistribution import Redistribution
-    from .recovery.recovery import Recovery
 
 Sample = TypeVar("Sample")
 
@@ -307,8 +309,6 @@ class Mesh:
             >>> mesh.device_mesh("sp").mesh
             tensor([4, 5], dtype=torch.int32)
         """
-        from .device_mesh import device_mesh
-
         pattern = " ".join([str(pattern), *more]) if more else pattern
         return device_mesh(self._groups, self.group, self.device.type, pattern)
 
@@ -367,8 +367,6 @@ class Mesh:
             >>> mesh.groups_report().communicators
             3
         """
-        from .group_registry import report_groups
-
         return report_groups(self._groups)
 
     @classmethod
@@ -1126,8 +1124,6 @@ class Mesh:
         Example:
             >>> mesh.barrier("dp", timeout=30)
         """
-        from .guard.mesh_guard import wait_at_barrier
-
         wait_at_barrier(self._groups, self._proposal.job, axes, timeout)
 
     @quotes_call("mesh.guard")
@@ -1154,8 +1150,6 @@ class Mesh:
             >>> with mesh.guard(timeout=60):
             ...     dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
         """
-        from .guard.mesh_guard import guard_mesh
-
         return guard_mesh(self._groups, self._proposal.job, self._guard_state, timeout)
 
     @quotes_call("mesh.verify")
@@ -1183,8 +1177,6 @@ class Mesh:
             >>> len(mesh.verify().groups)  # over dp and sp, over dp, over sp
             3
         """
-        from .guard.mesh_guard import verify_mesh
-
         return verify_mesh(
             self._groups, self._proposal.job, self._guard_state, timeout, self.device
         )
@@ -1241,9 +1233,6 @@ class Mesh:
         Example:
             ``except meshkit.CollectiveError: mesh = mesh.recover(step=done)``
         """
-        from .recovery.recover import Rounds, recover_mesh
-        from .recovery.request import RecoveryRequest
-
         request = RecoveryRequest.of(step, arrival_timeout, min_ranks)
         rounds = Rounds(self._groups, self._proposal, self.recovery, request)
         recovered = recover_mesh(rounds, self._guard_state)
@@ -1291,10 +1280,6 @@ class Mesh:
             >>> mesh.admit(step=100) is mesh  # nobody waits
             True
         """
-        from .recovery.admit import admit_newcomers
-        from .recovery.recover import Rounds
-        from .recovery.request import RecoveryRequest
-
         request = RecoveryRequest.of_admission(step)
         rounds = Rounds(self._groups, self._proposal, self.recovery, request)
         grown = admit_newcomers(rounds, self._guard_state)
@@ -1311,8 +1296,6 @@ class Mesh:
             False
         """
         if self._recovery is None:
-            from .recovery.recovery import Recovery
-
             self._recovery = Recovery(self._groups, self.layout.sizes)
         return self._recovery
 
@@ -1376,11 +1359,10 @@ class Mesh:
         self._close(failed=error is not None)
 
     def _close(self, *, failed: bool) -> None:
-        from .setup.close import close_mesh, post_end
+        from .setup.close import close_mesh
 
         state: GuardState | None = self.__dict__.get("_guard_state")
-        if state is None or not state.has_left:  # else its error stands at the store
-            post_end(self._groups, self._proposal.job, "mesh.close()")
+        post_end(self._groups, self._proposal.job, state, "mesh.close()")
         close_mesh(self._groups, self._proposal.job, failed=failed)
         self.__dict__.pop("_moves", None)  # programs that torch compiled hold groups
 
@@ -1410,8 +1392,6 @@ class Mesh:
     @cached_property
     def _guard_state(self) -> GuardState:
         """The state of the roll calls of this mesh."""
-        from .guard.roll_call import GuardState
-
         return GuardState()
 
 

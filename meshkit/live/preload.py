@@ -10,7 +10,6 @@ def preload_mesh() -> None:
     modules = (
         "build_mesh",
         "data.data_index",
-        "guard.mesh_guard",
         "move.mesh_moves",
         "setup.external",
         "setup.hosts",

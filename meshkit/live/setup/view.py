@@ -12,8 +12,8 @@ from ...core.grid.group_plan import Axes, GroupPlan, plan_view
 from ...core.grid.sizes import merge_sizes
 from ...launch.current_job import Job
 from ...launch.store.deadline import Time, parse_timeout
-from ..groups import GroupOptions, GroupTimeouts, check_orders
 from ..group_registry import MeshGroups
+from ..groups import GroupOptions, GroupTimeouts, check_orders
 from .proposal import MeshProposal, announcing_failure
 
 
