@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..live.guard.barrier import wait
 from ..live.move.operations import ALL_GATHER, REDUCE_SCATTER
+from ..live.status import wait
 from .results.collectives import OPERATIONS
 
 EXACT = 2**24  # float32 has every whole number up to here

@@ -20,6 +20,12 @@ from .text import format_ranks, format_sizes, plural, shorten
 # An axis may use the default group, so it is created again too.
 REBUILD_ADVICE = "mesh.close(), meshkit.shutdown(), and build again on all ranks"
 MAX_LINES = 8  # lines about single ranks, or about ranks with equal status
+STATES = {
+    Life.ENDED: "it has ended",
+    Life.STOPPED: "it is stopped",
+    Life.UNKNOWN: "not known here whether it runs",
+    Life.BUSY: "it runs, outside a guard with a timeout or too busy to answer",
+}
 NO_ANSWER = Sighting(Life.UNKNOWN, "no answer")
 
 
@@ -178,7 +184,7 @@ def _format_rank(
     name = f"rank {rank} ({describe_coordinate(layout, rank)})"
     if silence is not None:
         kind = "Busy" if silence.life is Life.BUSY else "Silent"
-        return f"{kind}: {name}: {silence.text}."
+        return f"{kind}: {name}: {silence.text}; {STATES[silence.life]}."
     if late is None:
         return f"Left: {name} {status}."
     count = f"has begun {late.begun} of {late.most} collectives over {late.axes}"

@@ -355,7 +355,7 @@ class Round:
             keys = [f"{ARRIVED}/{rank}" for rank in self._bisect([*self.expected])]
             return dict(read_value(key, self.store.get(key), _parse_arrival) for key in keys)
         lines = self.store.read(ARRIVED, lambda text: [*map(_parse_arrival, text.splitlines())])
-        return dict(sorted(lines or []))
+        return dict(sorted(dict(lines or []).items(), key=lambda item: item[0]))
 
     def _bisect(self, ranks: list[int]) -> list[int]:
         """Return the ranks that have arrived in a file: one check covers many keys."""

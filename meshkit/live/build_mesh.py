@@ -18,6 +18,7 @@ from ..launch.job import current_job
 from ..launch.join import identify, join
 from ..launch.times import Time, parse_timeout
 from ..launch.torch_internals import KEEPS_ORDER
+from .admission import open_mesh_of_job
 from .group_registry import GroupRegistry
 from .groups import GroupOptions, GroupTimeouts, check_orders
 from .hosts import check_place, gather_hosts
@@ -153,8 +154,6 @@ def build_mesh(
     job = replace(job, arrival_timeout=wait or job.arrival_timeout)
     proposal = MeshProposal(plan, job, group_options, GroupRegistry(call), call)
     if job.arrival is not None:
-        from .admission import open_mesh_of_job
-
         return Mesh(*open_mesh_of_job(proposal, job.arrival))
     if place is not False:
         proposal = _place(proposal, place)
@@ -178,4 +177,4 @@ def _place(proposal: MeshProposal, place: Topology | bool) -> MeshProposal:
         layout = placed(plan.layout, topology).layout
         plan = GroupPlan.of(layout, plan.requested)
         check_orders(plan)
-    return replace(proposal, plan=plan)
+    return proposal._replace(plan=plan)

@@ -22,10 +22,15 @@ from ..core.text import format_sizes
 from ..launch.log import Startup
 from ..launch.times import Time
 from ..launch.torch_internals import make_constant, mark_constant
-from .group_registry import MeshGroups
-from .proposal import MeshProposal, open_groups
+from .admission import admit_newcomers
+from .barrier import verify_mesh, wait_at_barrier
+from .device_mesh import device_mesh
+from .group_registry import GroupsReport, MeshGroups, report_groups
+from .guard import GuardState, guard_mesh, post_end
+from .proposal import MeshProposal, agree_on_value, close_mesh, open_groups, propose_view
+from .recovery import Recovery, RecoveryRequest, Rounds, recover_mesh
 
-# Methods import the functions that they call, so that build_mesh loads no samplers and no guards.
+# Methods import the functions that they call, so that build_mesh loads no samplers.
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.utils.data import DataLoader, IterableDataset
@@ -39,12 +44,9 @@ if TYPE_CHECKING:
     from .data.sampler import MicroBatchSampler
     from .data.sequence import SequenceShard
     from .data.stream import MicroBatchStream
-    from .group_registry import GroupsReport
-    from .guard.roll_call import GuardState
     from .move.handle import Handle
     from .move.mesh_moves import MeshMoves
     from .move.redistribution import Redistribution
-    from .recovery.recovery import Recovery
 
 Sample = TypeVar("Sample")
 
@@ -307,8 +309,6 @@ class Mesh:
             >>> mesh.device_mesh("sp").mesh
             tensor([4, 5], dtype=torch.int32)
         """
-        from .device_mesh import device_mesh
-
         pattern = " ".join([str(pattern), *more]) if more else pattern
         return device_mesh(self._groups, self.group, self.device.type, pattern)
 
@@ -367,8 +367,6 @@ class Mesh:
             >>> mesh.groups_report().communicators
             3
         """
-        from .group_registry import report_groups
-
         return report_groups(self._groups)
 
     @classmethod
@@ -469,8 +467,6 @@ class Mesh:
             ...     hsdp.coordinate, hsdp.peers("shard")
             ({'replicate': 1, 'shard': 1}, array([4, 5, 6, 7]))
         """
-        from .proposal import propose_view
-
         request = sizes, axes, order, groups, timeout, arrival_timeout
         job, options = self._proposal.job, self._proposal.options
         proposal = propose_view(self._groups, job, options, *request)
@@ -1126,8 +1122,6 @@ class Mesh:
         Example:
             >>> mesh.barrier("dp", timeout=30)
         """
-        from .guard.mesh_guard import wait_at_barrier
-
         wait_at_barrier(self._groups, self._proposal.job, axes, timeout)
 
     @quotes_call("mesh.guard")
@@ -1154,8 +1148,6 @@ class Mesh:
             >>> with mesh.guard(timeout=60):
             ...     dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
         """
-        from .guard.mesh_guard import guard_mesh
-
         return guard_mesh(self._groups, self._proposal.job, self._guard_state, timeout)
 
     @quotes_call("mesh.verify")
@@ -1183,8 +1175,6 @@ class Mesh:
             >>> len(mesh.verify().groups)  # over dp and sp, over dp, over sp
             3
         """
-        from .guard.mesh_guard import verify_mesh
-
         return verify_mesh(
             self._groups, self._proposal.job, self._guard_state, timeout, self.device
         )
@@ -1241,9 +1231,6 @@ class Mesh:
         Example:
             ``except meshkit.CollectiveError: mesh = mesh.recover(step=done)``
         """
-        from .recovery.recover import Rounds, recover_mesh
-        from .recovery.request import RecoveryRequest
-
         request = RecoveryRequest.of(step, arrival_timeout, min_ranks)
         rounds = Rounds(self._groups, self._proposal, self.recovery, request)
         recovered = recover_mesh(rounds, self._guard_state)
@@ -1291,10 +1278,6 @@ class Mesh:
             >>> mesh.admit(step=100) is mesh  # nobody waits
             True
         """
-        from .recovery.admit import admit_newcomers
-        from .recovery.recover import Rounds
-        from .recovery.request import RecoveryRequest
-
         request = RecoveryRequest.of_admission(step)
         rounds = Rounds(self._groups, self._proposal, self.recovery, request)
         grown = admit_newcomers(rounds, self._guard_state)
@@ -1311,8 +1294,6 @@ class Mesh:
             False
         """
         if self._recovery is None:
-            from .recovery.recovery import Recovery
-
             self._recovery = Recovery(self._groups, self.layout.sizes)
         return self._recovery
 
@@ -1336,8 +1317,6 @@ class Mesh:
         Example:
             >>> mesh.agree("learning rate", 3e-4)
         """
-        from .proposal import agree_on_value
-
         agree_on_value(self._groups, self._proposal.job, what, value)
 
     @quotes_call("mesh.close")
@@ -1376,9 +1355,6 @@ class Mesh:
         self._close(failed=error is not None)
 
     def _close(self, *, failed: bool) -> None:
-        from .guard import post_end
-        from .proposal import close_mesh
-
         job = self._proposal.job
         post_end(self._groups, job, self.__dict__.get("_guard_state"), "mesh.close()")
         close_mesh(self._groups, job, failed=failed)
@@ -1410,8 +1386,6 @@ class Mesh:
     @cached_property
     def _guard_state(self) -> GuardState:
         """The state of the roll calls of this mesh."""
-        from .guard.roll_call import GuardState
-
         return GuardState()
 
 

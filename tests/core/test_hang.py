@@ -18,7 +18,7 @@ from meshkit.testing import layouts
 
 LAYOUT = meshkit.Layout(dp=2, sp=2)
 KNOWN = 0.3  # seconds for the answers if a rank has left
-ENDED = Sighting(Life.ENDED, "it has ended")
+ENDED = Sighting(Life.ENDED, "host b, pid 4")
 
 
 def places(**late: int) -> dict[int, RankStatus]:
@@ -87,7 +87,7 @@ def test_word_for_word() -> None:
 def test_a_rank_that_does_not_answer_is_looked_at_first() -> None:
     at = places(dp_0=7)
     del at[2]
-    error = hang(at, {2: Sighting(Life.ENDED, "host b, pid 311; it has ended")})
+    error = hang(at, {2: Sighting(Life.ENDED, "host b, pid 311")})
     assert "  Silent: rank 2 (dp=1 sp=0): host b, pid 311; it has ended.\n" in str(error)
     assert error.missing_ranks == (2,)
     assert str(error).splitlines()[-1].startswith("  Fix: look at rank 2 first; ")
@@ -141,9 +141,9 @@ def test_many_lines_are_cut() -> None:
 def test_ranks_that_are_slow_do_not_stand_beside_one_that_is_stopped() -> None:
     at = places()
     silent = {
-        0: Sighting(Life.BUSY, "host b, pid 3; it runs"),
-        1: Sighting(Life.UNKNOWN, "host c, pid 4; not known here whether it runs"),
-        2: Sighting(Life.STOPPED, "host b, pid 5; it is stopped"),
+        0: Sighting(Life.BUSY, "host b, pid 3"),
+        1: Sighting(Life.UNKNOWN, "host c, pid 4"),
+        2: Sighting(Life.STOPPED, "host b, pid 5"),
     }
     error = hang({3: at[3]}, silent)
     lines = str(error).splitlines()
@@ -163,7 +163,7 @@ def test_ranks_that_are_slow_do_not_stand_beside_one_that_is_stopped() -> None:
 def test_a_busy_rank_is_not_missing_if_another_is_the_reason() -> None:
     at = places(dp_0=7)
     at[1] = RankStatus(1, at[1].begun, error="ValueError: bad sample 17")
-    busy = {2: Sighting(Life.BUSY, "it runs")}
+    busy = {2: Sighting(Life.BUSY, "host b, pid 5")}
     assert hang(at | {0: at[0]}, busy).missing_ranks == ()
 
 

@@ -18,8 +18,8 @@ from ...core.data.parameter_check import (
 )
 from ...core.grid.layout import Layout
 from ...core.text import format_sizes
-from ..groups import gather_bytes
 from ..group_registry import MeshGroups
+from ..groups import gather_bytes
 from .fingerprint import fingerprint
 
 FSDP1 = "FullyShardedDataParallel"

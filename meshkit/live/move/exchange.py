@@ -13,7 +13,7 @@ from ...core.errors import SpecError
 from ...core.text import count_noun
 from ...core.validate import parse_integer
 from ..group_registry import MeshGroups
-from ..guard.current import in_collective
+from ..status import in_collective
 from .operations import check_tensor
 
 Counts = list[int]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...core.redistribute.plan import Plan
 from ...core.redistribute.steps import ops
-from ..guard.current import in_collective, is_tracked
+from ..status import in_collective, is_tracked
 from . import operations
 from .operations import Arrange, Communication, FlatCollective, Size, Sizes, SymbolicSize
 

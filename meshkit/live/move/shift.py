@@ -13,7 +13,7 @@ from torch import Tensor
 from ...core.grid.axis_names import parse_axis
 from ...core.validate import check_integer
 from ..group_registry import MeshGroups
-from ..guard.current import in_collective, is_tracked
+from ..status import in_collective, is_tracked
 from .operations import check_tensor
 
 
