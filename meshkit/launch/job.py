@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from ..core.errors import RankTimeoutError
 from ..core.judges import Decision, Describe, Json, Process, Sighting, all_same
+from ..core.life import Life
 from .default_group import (
     Connections,
     create_default_group,
@@ -21,6 +22,7 @@ from .default_group import (
     store_from_group,
     world_from_group,
 )
+from .generation import leases
 from .launchers.world import World
 from .log import Startup
 from .output.error_file import ERROR_FILE, report_uncaught_error
@@ -192,9 +194,21 @@ class Job:
         return processes
 
     def look(self, ranks: Sequence[int]) -> dict[int, Sighting]:
-        """Return the last processes of these ranks, as far as known. Local."""
+        """Return the last processes of these ranks, as far as known. Call it inside a deadline.
+
+        A process counts as ended if another one has taken its rank since.
+
+        Cost: one or two store operations for each rank of another machine.
+        """
         known = self.processes()
-        return {rank: sight(known[rank]) for rank in ranks if rank in known}
+        seen = {rank: sight(known[rank]) for rank in ranks if rank in known}
+        if self.attempt is not None:
+            first = self.epoch.ranks_before
+            unknown = {first[rank]: rank for rank in seen if seen[rank].life is Life.UNKNOWN}
+            for rank, lease in leases(self.attempt, [*unknown]).items():
+                if lease.process != known[unknown[rank]]:
+                    seen[unknown[rank]] = seen[unknown[rank]]._replace(life=Life.ENDED)
+        return seen
 
     def next_recovery(self) -> int:
         """Return the number of this rank's next recovery round. Local."""

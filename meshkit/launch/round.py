@@ -452,8 +452,8 @@ def decision_from_json(text: str) -> Decision:
         None if error is None else error_from_json(error),
         None if by is None else int(by),
         {int(rank): dict(facts) for rank, facts in dict(record.get("members", {})).items()},
-        record.get("value"),
-        bool(record.get("over")),
+        record["value"],
+        bool(record["over"]),
     )
 
 

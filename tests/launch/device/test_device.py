@@ -137,7 +137,7 @@ def test_a_backend_without_collectives_on_the_cpu_raises(monkeypatch: pytest.Mon
     assert str(caught.value.quote(call)) == (
         "init(backend='nccl', device='cpu'): the backend 'nccl' has no collectives on cpu, "
         "the device of this rank.\n"
-        "  Fix: init(backend='gloo', device='cpu'), or leave device and backend to init."
+        "  Fix: backend='gloo', or leave device and backend to init."
     )
     assert device.select_backend("cpu:gloo,cuda:nccl", torch.device("cpu"))
 
@@ -189,5 +189,5 @@ def test_a_backend_of_a_missing_bridge_names_its_package() -> None:
         f"init(backend='hccl'): this torch {torch.__version__} has no backend 'hccl'.\n"
         "  The package habana_frameworks (device hpu) or torch_npu (device npu) adds it when it is "
         "imported.\n"
-        "  Fix: install habana_frameworks or torch_npu, or init(backend='gloo')."
+        "  Fix: install habana_frameworks or torch_npu, or backend='gloo'."
     )

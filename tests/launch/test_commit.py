@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch.agreement import consensus
-from meshkit.launch.agreement.consensus import commit
-from meshkit.launch.agreement.proposal import Participants, Proposal
+from meshkit.launch import round as rounds
 from meshkit.launch.launchers.world import World
+from meshkit.launch.round import Round, commit
+from meshkit.launch.store import Store
+from meshkit.launch.times import TIMES
 
 SUMMARY = "a rank could not create it."
 Create = Callable[[timedelta], Any]
@@ -23,33 +25,22 @@ Create = Callable[[timedelta], Any]
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consensus, "MIN_TIMEOUT", timedelta(seconds=1))
-    monkeypatch.setattr(consensus, "REPORT_GRACE", timedelta(seconds=0.5))
-
-
-def rank_of(number: int) -> World:
-    return World(number, 3, number, None, None, None, "a", 1, "hand-written", backend="gloo")
+    monkeypatch.setattr(rounds, "TIMES", replace(TIMES, create=1.0, create_report=0.5))
 
 
 def run_ranks(creates: list[Create | None], wait: float = 1.0) -> tuple[list[Any], list[int]]:
     """Return the outcome of each rank, and the results undone; a rank with None never arrives."""
-    store, undone, timeout = dist.HashStore(), [], timedelta(seconds=wait)
+    root, undone = dist.HashStore(), []
     outcomes: list[Any] = [None] * len(creates)
 
-    def start(number: int, create: Create) -> None:
-        proposal = Proposal("init", {}, SUMMARY, stage="the end of ")
-        participants = Participants.of(store, rank_of(number))
+    def start(rank: int, create: Create) -> None:
+        world = World(rank, 3, rank, None, None, None, "a", 1, "test", init_method="store://a:1")
+        round = Round(Store(root, world), "init/end", rank, range(3), summary=SUMMARY)
+        times = timedelta(seconds=wait)
         try:
-            outcomes[number] = commit(
-                proposal,
-                participants,
-                timeout,
-                create,
-                undone.append,
-                connects=True,
-            )
+            outcomes[rank] = commit(round, "init", times, create, undone.append, connects=True)
         except BaseException as error:
-            outcomes[number] = error
+            outcomes[rank] = error
 
     threads = [threading.Thread(target=start, args=pair) for pair in enumerate(creates) if pair[1]]
     for thread in threads:
@@ -70,6 +61,9 @@ def creates(number: int) -> Create:
     return lambda connect: number
 
 
+TORCH_ERROR = RuntimeError("Gloo connectFullMesh failed")
+
+
 def test_creation_gets_a_fifth_of_the_timeout_to_connect() -> None:
     times: list[timedelta] = []
     outcomes, undone = run_ranks([lambda t: times.append(t) or "created"] * 3, wait=5)
@@ -78,49 +72,36 @@ def test_creation_gets_a_fifth_of_the_timeout_to_connect() -> None:
 
 
 def test_a_missing_rank_is_named_and_the_failure_is_the_cause() -> None:
-    torch_error = RuntimeError("Gloo connectFullMesh failed")
     began = time.monotonic()
-    outcomes, undone = run_ranks([creates(10), fails(torch_error), None])
+    outcomes, undone = run_ranks([creates(10), fails(TORCH_ERROR), None])
     assert 1.5 <= time.monotonic() - began < 1.5 + 3
-    texts = {str(error) for error in outcomes[:2]}
-    assert len(texts) == 1
-    assert texts.pop().startswith(
-        "1 of 3 ranks did not arrive at the end of this call within 1.5 s.\n"
-        "  Missing: 2. Arrived: 0-1"
-    )
+    assert len({str(error) for error in outcomes[:2]}) == 1
     assert all(error.missing_ranks == (2,) for error in outcomes[:2])
-    assert outcomes[1].__cause__ is torch_error
+    assert outcomes[1].__cause__ is TORCH_ERROR
     assert undone == [10]
 
 
 def test_if_all_ranks_arrive_the_failure_is_reported() -> None:
-    torch_error = RuntimeError("Gloo connectFullMesh failed")
     began = time.monotonic()
-    outcomes, undone = run_ranks([creates(10), fails(torch_error), creates(12)], wait=20)
+    outcomes, undone = run_ranks([creates(10), fails(TORCH_ERROR), creates(12)], wait=20)
     assert time.monotonic() - began < 5  # no rank waits for the deadline
-    assert outcomes[1] is torch_error
+    assert outcomes[1] is TORCH_ERROR
     assert undone == [10, 12]
     for error in (outcomes[0], outcomes[2]):
         assert isinstance(error, meshkit.DisagreementError)
-        lines = str(error).splitlines()
-        assert lines[0] == SUMMARY
-        assert lines[1].startswith("  rank 1 (host ")
-        assert lines[1].endswith(") gave up: RuntimeError: Gloo connectFullMesh failed")
+        assert error.requests == {1: f"RuntimeError: {TORCH_ERROR}"}
 
 
 def test_a_rank_announces_its_own_failure_at_once() -> None:
-    outcomes, undone = run_ranks(
-        [creates(10), fails(OSError("too many open files")), None], wait=20
-    )
+    outcomes, undone = run_ranks([creates(10), fails(OSError("no descriptor")), None], wait=20)
     assert isinstance(outcomes[1], OSError)
-    assert "gave up: OSError: too many open files" in str(outcomes[0])
+    assert outcomes[0].requests == {1: "OSError: no descriptor"}
     assert undone == [10]
 
 
 def test_creation_that_never_ends_is_abandoned() -> None:
     """A backend may wait for a dead peer for ever."""
-    end = threading.Event()
-    began = time.monotonic()
+    end, began = threading.Event(), time.monotonic()
     outcomes, undone = run_ranks([lambda connect: end.wait(30), creates(11), None])
     assert 1.5 <= time.monotonic() - began < 4
     assert all(error.missing_ranks == (2,) for error in outcomes[:2])
@@ -130,6 +111,5 @@ def test_creation_that_never_ends_is_abandoned() -> None:
 
 
 def test_without_a_store_no_rank_waits() -> None:
-    proposal, timeout = Proposal("init", {}, SUMMARY), timedelta(seconds=9)
-    result = commit(proposal, None, timeout, lambda connect: connect, print, connects=True)
+    result = commit(None, "init", timedelta(seconds=9), lambda t: t, print, connects=True)
     assert result == timedelta(seconds=1.8)

@@ -9,15 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from meshkit.launch.mpi import store_of_one_node
 
 import meshkit
-from meshkit.launch.rendezvous.one_node import store_of_one_node
 from tests.launch.launchers.recorded import OPEN_MPI_4, OPEN_MPI_5
 from tests.launchers.checks import clean_environ
 
 CODE = """
 import json, meshkit
-from meshkit.launch.rendezvous.one_node import store_of_one_node
+from meshkit.launch.mpi import store_of_one_node
 world = store_of_one_node(meshkit.detect())
 print(json.dumps(world and world.init_method))
 """

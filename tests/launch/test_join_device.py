@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch import job
-from meshkit.launch.job import device_claim
+from meshkit.launch import join
+from meshkit.launch.join import device_claim
 from meshkit.launch.launchers.world import World
 
 HOST = socket.gethostname()
@@ -32,14 +32,13 @@ def test_a_device_without_a_uuid_has_no_claim(monkeypatch: pytest.MonkeyPatch) -
 
     module = SimpleNamespace(get_device_properties=properties)
     monkeypatch.setattr(torch, "get_device_module", lambda _: module)
-    (claim,) = device_claim(world_on("cuda:1"))
-    assert (claim.key, claim.value) == ("device/GPU-1", "3")
+    assert [*device_claim(world_on("cuda:1"))] == ["device/GPU-1"]
     monkeypatch.setattr(module, "get_device_properties", lambda _: SimpleNamespace())
-    assert device_claim(world_on("cuda:1")) == ()
-    assert device_claim(world_on("cpu")) == ()
+    assert device_claim(world_on("cuda:1")) == {}
+    assert device_claim(world_on("cpu")) == {}
 
 
-def join() -> Any:
+def time_init() -> Any:
     """Join; return the error, the seconds, and whether a group is left."""
     began = time.monotonic()
     try:
@@ -53,15 +52,15 @@ def join() -> Any:
 def share_a_device(uuids: list[str | None], backend: str) -> Any:
     """Join as if the ranks used devices with these UUIDs and that backend."""
     uuid = uuids[meshkit.detect().rank]
-    claim = job.device_claim
+    claim = join.device_claim
 
     def claim_gpu(world: World) -> Any:
         return claim(replace(world, device=torch.device("cuda", 0), backend=backend))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "device_uuid", lambda device: uuid)
-        patch.setattr(job, "device_claim", claim_gpu)
-        return join()
+        patch.setattr(join, "device_uuid", lambda device: uuid)
+        patch.setattr(join, "device_claim", claim_gpu)
+        return time_init()
 
 
 def test_two_ranks_on_one_device_are_named_on_all_ranks() -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from meshkit.launch.open_store import open_store
+from meshkit.launch.times import Deadline
 
 import meshkit
 from meshkit.launch.launchers.world import World
-from meshkit.launch.rendezvous.open_store import open_store
-from meshkit.launch.store.deadline import Deadline
 
 WORLD = World(1, 2, 1, None, None, None, None, None, "hand-written")
 
@@ -104,17 +104,6 @@ def test_a_taken_port_is_an_error() -> None:
         "  Fix: export MASTER_PORT=<a free port> on all ranks, and MASTER_ADDR=<this host>."
     )
     assert caught.value.variables == {"MASTER_PORT": str(port)}
-
-
-def test_keys_of_an_earlier_attempt_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    port = free_port()
-    host = replace(WORLD, rank=0, master_addr="127.0.0.1", master_port=port)
-    first = open_store(host, in_a_second())
-    first.set("key", "of attempt 0")
-    monkeypatch.setitem(os.environ, "TORCHELASTIC_RESTART_COUNT", "1")
-    second = open_store(host, in_a_second())  # the same server: this process hosts it already
-    assert first.check(["key"])
-    assert not second.check(["key"])
 
 
 @pytest.mark.parametrize(

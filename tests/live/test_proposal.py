@@ -15,13 +15,12 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core.call import Call
 from meshkit.core.grid.group_plan import GroupPlan
-from meshkit.launch.agreement import consensus
-from meshkit.launch.current_job import require_job
-from meshkit.launch.store.check_in import CheckIn, ProcessIdentity
+from meshkit.launch.job import require_job
+from meshkit.launch.round import Round
 from meshkit.live.groups import GroupOptions, GroupTimeouts
 from meshkit.live.group_registry import NO_GROUPS, GroupRegistry
-from meshkit.live.setup import proposal
-from meshkit.live.setup.proposal import MeshProposal
+from meshkit.live import proposal
+from meshkit.live.proposal import MeshProposal
 from tests.live.faults import fail_new_group
 from tests.live.newer_torch import needs_order
 
@@ -36,7 +35,7 @@ def list_compared_fields() -> list[str]:
     call, plan = Call("build_mesh"), GroupPlan.of(meshkit.Layout(dp=1))
     options = GroupOptions(None, GroupTimeouts(None), None, {"tp": "warn"})
     proposed = MeshProposal(plan, require_job(), options, GroupRegistry(call), call)
-    return ["call", *proposed.before_creation().fields]
+    return ["call", *proposed.fields()]
 
 
 # Options or faults of the odd rank, so that one field of its request differs.
@@ -77,14 +76,14 @@ def time_error(call: Any) -> Refusal | str:
     return "built"
 
 
-def patch_check_ins(patch: pytest.MonkeyPatch, change: Callable[[Fields], Fields]) -> None:
-    """Let this rank check in with another request."""
+def patch_requests(patch: pytest.MonkeyPatch, change: Callable[[Fields], Fields]) -> None:
+    """Let this rank arrive with another request."""
+    arrive = Round.arrive
 
-    def changed(process: ProcessIdentity, request: Fields, *seconds: Any) -> CheckIn:
-        return CheckIn(process, change(request), *seconds)
+    def changed(round: Round, facts: Fields, **options: Any) -> None:
+        arrive(round, change(facts), **options)
 
-    changed.from_json = CheckIn.from_json  # type: ignore[attr-defined]
-    patch.setattr(consensus, "CheckIn", changed)
+    patch.setattr(Round, "arrive", changed)
 
 
 def alter_field(patch: pytest.MonkeyPatch, field: str) -> None:
@@ -97,7 +96,7 @@ def alter_field(patch: pytest.MonkeyPatch, field: str) -> None:
         count = dist.get_pg_count
         patch.setattr(dist, "get_pg_count", lambda: count() + 1)
     else:
-        patch_check_ins(patch, lambda old: {**old, field: "something else"})
+        patch_requests(patch, lambda old: {**old, field: "something else"})
 
 
 def ask_with_one_field_perturbed(
@@ -165,7 +164,7 @@ def skip_each_comparison(odd: int) -> Any:
             def lacking(old: Fields, field: str = field) -> Fields:
                 return {name: value for name, value in old.items() if name != field}
 
-            patch_check_ins(patch, lacking)
+            patch_requests(patch, lacking)
             found = time_error(build)
             noticed[field] = found if isinstance(found, str) else found[1]
     return noticed

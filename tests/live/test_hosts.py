@@ -19,10 +19,11 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core.call import Call
 from meshkit.core.errors import MeshkitError
-from meshkit.launch.current_job import Job
+from meshkit.launch import process
+from meshkit.launch.job import Job
 from meshkit.live.groups import GroupOptions, GroupTimeouts
-from meshkit.live.setup import hosts
-from meshkit.live.setup.hosts import check_crossing
+from meshkit.live import hosts
+from meshkit.live.hosts import check_crossing
 from tests.live.newer_torch import needs_order
 from tests.live.side_by_side import side_by_side
 from tests.promises import BUSY
@@ -54,7 +55,9 @@ def count_groups() -> int:
 def take_host(hosts: Sequence[str]) -> int:
     """Give this rank its host name from the list, and return the rank."""
     rank = meshkit.detect().rank
-    pytest.MonkeyPatch().setattr(socket, "gethostname", lambda: hosts[rank])
+    patch = pytest.MonkeyPatch()
+    patch.setattr(socket, "gethostname", lambda: hosts[rank])
+    patch.setattr(process, "machine_id", lambda: hosts[rank])
     return rank
 
 

@@ -12,10 +12,10 @@ import pytest
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from meshkit.launch import file_store
+from meshkit.launch.file_store import is_store
 
 import meshkit
-from meshkit.launch.rendezvous import open_store
-from meshkit.launch.rendezvous.open_store import is_store
 
 TEXTS = st.text(st.characters(codec="ascii"), max_size=20)
 
@@ -48,7 +48,7 @@ def test_a_truncated_file_is_no_store(
         ends.append(end)
     short = path.with_name("short")  # torch would read forever in the original
     short.write_bytes(data[:-cut])
-    with mock.patch.object(open_store, "STILL", 0):
+    with mock.patch.object(file_store, "STILL", 0):
         assert is_store(short) == (max(0, len(data) - cut) in (0, *ends))
 
 
@@ -59,7 +59,7 @@ def test_a_large_file_is_not_read_whole(tmp_path: Path) -> None:
         file.truncate(2**30)  # without blocks on disk
     tracemalloc.start()
     try:
-        with mock.patch.object(open_store, "STILL", 0.1):
+        with mock.patch.object(file_store, "STILL", 0.1):
             assert not is_store(path)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
@@ -96,8 +96,8 @@ def test_a_second_read_continues_at_the_truncated_record(tmp_path: Path) -> None
         path.write_bytes(data * len(begins) + data[:-1] * (len(begins) < 3))
         return skip_records(path, begin)
 
-    skip_records = open_store._skip_records
-    with mock.patch.object(open_store, "_skip_records", skip):
+    skip_records = file_store._skip_records
+    with mock.patch.object(file_store, "_skip_records", skip):
         assert is_store(path)
     assert begins == [0, len(data), 2 * len(data)]
 
@@ -113,10 +113,10 @@ def test_a_file_that_still_grows_is_read_again_for_longer(tmp_path: Path) -> Non
         path.write_bytes(data * len(begins) + data[:-1] * (len(begins) < looks))
         return skip_records(path, begin)
 
-    skip_records = open_store._skip_records
+    skip_records = file_store._skip_records
     with (
-        mock.patch.object(open_store, "STILL", 0.2),
-        mock.patch.object(open_store, "_skip_records", skip),
+        mock.patch.object(file_store, "STILL", 0.2),
+        mock.patch.object(file_store, "_skip_records", skip),
     ):
         assert is_store(path)
     assert len(begins) == looks
