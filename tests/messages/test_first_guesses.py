@@ -246,4 +246,4 @@ def test_the_call_of_a_device_mesh_is_translated_before_a_job_is_joined(
 ) -> None:
     error = error_of(lambda: meshkit.build_mesh(*args, **kwargs))
     assert error.fix_text == "meshkit.init(device='cpu'), then build_mesh(dp=4, tp=2)."
-    assert meshkit.launch.current_job.current_job() is None
+    assert meshkit.launch.job.current_job() is None
