@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .core.topology.crossing import crossings, link_bytes
     from .core.topology.placement import placed
     from .core.topology.topology import Topology
-    from .launch.job import init, shutdown
+    from .launch.join import init, shutdown
     from .launch.launchers.detect import detect
     from .launch.launchers.slurm_topology import slurm_topology
     from .launch.launchers.world import World
@@ -94,7 +94,7 @@ _MODULES = {
     "core.topology.crossing": ("crossings", "link_bytes"),
     "core.topology.placement": ("placed",),
     "core.topology.topology": ("Topology",),
-    "launch.job": ("init", "shutdown"),
+    "launch.join": ("init", "shutdown"),
     "launch.launchers.detect": ("detect",),
     "launch.launchers.slurm_topology": ("slurm_topology",),
     "launch.launchers.world": ("World",),

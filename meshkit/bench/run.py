@@ -11,12 +11,11 @@ import torch
 
 from ..core.grid.layout import Layout
 from ..core.text import count_noun
-from ..launch.agreement.proposal import Proposal
-from ..launch.current_job import require_job
-from ..launch.job import init
+from ..launch.job import require_job
+from ..launch.join import init
 from ..launch.output.progress import Progress, show_progress
 from ..live.build_mesh import build_mesh
-from ..live.setup.hosts import gather_hosts
+from ..live.hosts import gather_hosts
 from .interrupt import Interruption
 from .results.measurement import Case
 from .results.run import BenchmarkRun, modes, plan_cases, total_passes
@@ -91,10 +90,8 @@ def run_benchmark(request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
 
 def agree_on_hosts(request: Request) -> list[str]:
     """Return the host of each rank, after all ranks have made the same request. Collective."""
-    proposal = Proposal("meshkit bench", request.fields, DISAGREEMENT)
-    return gather_hosts(
-        proposal, require_job(), "for example meshkit bench dp=2 -n 2, which starts ranks."
-    )
+    fix = "for example meshkit bench dp=2 -n 2, which starts ranks."
+    return gather_hosts(require_job(), "meshkit bench", request.fields, DISAGREEMENT, fix)
 
 
 class CaseProgress:

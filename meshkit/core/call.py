@@ -32,12 +32,16 @@ def format_value(value: object, name: str = "...") -> str:
         return name
 
 
-def _format_value(value: object, name: str) -> str:
-    if hasattr(value, "tolist") and hasattr(value, "dtype") and type(value).__module__ == "numpy":
-        return _format_array(value, name)
-    if isinstance(value, Sequence) and not isinstance(value, str | range) and len(value) > 8:
-        short = f"[{value[0]!r}, {value[1]!r}, ..., {value[-1]!r}]"
-        return name if _is_opaque(value[0]) else short
+def _format_value(value: Any, name: str) -> str:  # noqa: ANN401
+    ends: list[object] = []
+    if type(value).__module__ == "numpy":  # a broadcast array may be larger than the memory
+        if value.size <= 8 or value.ndim > 1:
+            return repr(value.tolist()) if value.size <= 8 else name
+        ends = value[[0, 1, -1]].tolist()
+    elif isinstance(value, Sequence) and not isinstance(value, str | range) and len(value) > 8:
+        ends = [value[0], value[1], value[-1]]
+    if ends:
+        return name if _is_opaque(ends[0]) else "[{!r}, {!r}, ..., {!r}]".format(*ends)
     if callable(value) and (title := str(getattr(value, "__name__", ""))).isidentifier():
         return title
     if isinstance(value, Mapping) and any(_is_opaque(item) for item in value.values()):
@@ -45,25 +49,14 @@ def _format_value(value: object, name: str) -> str:
     return name if _is_opaque(value) else repr(value)
 
 
-def _format_array(array: Any, name: str) -> str:  # noqa: ANN401  # numpy is not imported
-    """Return a numpy array or scalar as text. A broadcast array may be larger than the memory."""
-    if array.size <= 8:
-        return repr(array.tolist())
-    if array.ndim > 1:
-        return name
-    return "[{!r}, {!r}, ..., {!r}]".format(*array[[0, 1, -1]].tolist())
-
-
 def _is_opaque(value: object) -> bool:
     """Return whether an object's repr is uninformative, or too long for a line of text."""
     if value is None or isinstance(value, int | float | range):
         return False
-    if isinstance(value, str):
-        return len(value) > MAX_REPR or len(value.splitlines()) > 1
     if type(value).__eq__ is object.__eq__:  # an object with an identity, such as a live mesh
         return True
-    text = repr(value)
-    return text.startswith("<") or "\n" in text or len(text) > MAX_REPR
+    text = value if isinstance(value, str) else repr(value)
+    return text.startswith("<") or len(text) > MAX_REPR or len(text.splitlines()) > 1
 
 
 class Verbatim(str):

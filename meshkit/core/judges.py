@@ -129,7 +129,7 @@ def all_same(
     stage: str = "",
     seconds: float = 0.0,
     describe: Describe | None = None,
-    hosts: Sequence[str] = (),
+    hosts: Callable[[], Sequence[str]] = tuple,
 ) -> Judge:
     """Return the judge of ranks that must all arrive with equal facts.
 
@@ -138,7 +138,7 @@ def all_same(
         stage: the words before the call if ranks are missing: ``"the end of "``.
         seconds: how long the ranks wait for each other.
         describe: returns the coordinate of a rank as text.
-        hosts: the hosts of the job, as far as the launcher lists them.
+        hosts: returns the hosts of the job, as far as the launcher lists them.
     """
 
     def judge(seen: Arrivals) -> Decision | None:
@@ -148,7 +148,7 @@ def all_same(
         if seen.missing and not seen.expired:
             return None
         return Decision(
-            missing_error(seen, seconds, stage=stage, describe=describe, hosts=hosts)
+            missing_error(seen, seconds, stage=stage, describe=describe, hosts=hosts())
             if seen.missing
             else None
         )

@@ -25,9 +25,9 @@ from ..core.grid.axis_names import STANDARD
 from ..core.grid.layout import Layout
 from ..core.grid.roles import CONTEXT, DATA
 from ..core.text import article
-from ..launch.current_job import require_job
+from ..launch.job import require_job
 from ..live.mesh import Mesh
-from ..live.setup.proposal import announcing_failure
+from ..live.proposal import announcing_failure
 from .axis_names import check_data, rename_axes
 
 if TYPE_CHECKING:

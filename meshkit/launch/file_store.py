@@ -22,12 +22,13 @@ import os
 import struct
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
 
 from ..core.errors import LaunchError, RankTimeoutError
-
-if TYPE_CHECKING:
-    import torch.distributed as dist
+from .times import Deadline
 
 KEEP_SIZE = 1  # of fallocate in Linux: reserve blocks behind the end of the file
 BASE_BYTES, BYTES_PER_RANK = 2**18, 2**14  # of the keys of a start and of some meshes
@@ -35,6 +36,9 @@ MOST_BYTES = 2**26
 LEAST_BYTES = 2**14  # free bytes below which no rank writes any more
 REMOVAL_TIME = 1.0  # seconds in which the last user removes the file, on a busy machine
 LOOK = 0.01  # seconds between two looks at the file
+# Seconds without a new key after which a file that ends inside a key counts as truncated. A write
+# of torch takes microseconds, but a busy machine may stop a writer for half a second.
+STILL = 3.0
 # torch writes a key and a value each as its length in four bytes, and then its bytes.
 CLOSED = struct.pack("=I", 8) + b"cleanup/"  # the key of the number of users that have left
 USERS = struct.pack("=I", 9) + b"refcount/"  # the key of the number of users
@@ -71,8 +75,6 @@ def open_file(path: str, users: int, world_size: int, seconds: float) -> dist.Fi
 
     Cost: four system calls beside torch's, and one read of the file.
     """
-    import torch.distributed as dist
-
     end = time.monotonic() + seconds
     while True:
         with open(path, "a+b") as file:  # while it is open, no new file has its inode
@@ -105,6 +107,44 @@ def _is_removed(descriptor: int, before: bytes, world_size: int) -> bool:
     while (exists := os.fstat(descriptor).st_nlink > 0) and time.monotonic() < end:
         time.sleep(LOOK)
     return not exists
+
+
+def is_store(path: Path) -> bool:
+    """Return whether torch can open a file as a store. An empty or a missing file is a store.
+
+    Local. A file that seems truncated is read again from there on, as another process may be in the
+    middle of a write: of many ranks one always is. torch's lock is not taken, because of Python's
+    collector: a store that it destroys would wait for that lock, and hold Python's.
+
+    Cost: one pass over the lengths in the file.
+    """
+    with suppress(OSError):
+        end, has_more = _skip_records(path, 0)
+        limit = Deadline.after(STILL)
+        while has_more:
+            if not limit.sleep(LOOK):
+                return False
+            last, (end, has_more) = end, _skip_records(path, end)
+            limit = Deadline.after(STILL) if end > last else limit
+    return True
+
+
+def _skip_records(path: Path, begin: int) -> tuple[int, bool]:
+    """Return the end of the last whole key and value, and whether more bytes follow it.
+
+    Only the lengths are read, as a file that is no store may be large.
+    """
+    with path.open("rb") as file:
+        size, parts = os.fstat(file.fileno()).st_size, 0
+        last = end = begin
+        while end + 4 <= size:
+            file.seek(end)
+            head = file.read(4)
+            end += 4 + int(struct.unpack("=I", head)[0]) if len(head) == 4 else size
+            parts += 1
+            if end <= size and parts % 2 == 0:
+                last = end
+    return last, last < size
 
 
 def _fallocate(descriptor: int, size: int) -> int:
@@ -158,7 +198,7 @@ def file_error(path: str) -> RankTimeoutError | LaunchError | None:
 def no_room_error(path: str) -> LaunchError:
     """Return the error of a full disk under a store."""
     return LaunchError(
-        f"no space left on {_device(path)}, where the store of the job is.",
+        f"no space left in {os.path.dirname(path)}, where the store of the job is.",
         f"It is the file {path}; {_free_bytes(path)} bytes are free.",
         fix='free some space there, or init_method="file:///shared/new-file" on another disk.',
     )
@@ -175,15 +215,3 @@ def _free_bytes(path: str) -> int:
     """Return the bytes that this user can still write on the device of a file."""
     room = os.statvfs(os.path.dirname(path))
     return room.f_bavail * room.f_frsize
-
-
-def _device(path: str) -> str:
-    """Return the device of a file and where it is mounted, from the table of mounts."""
-    best, number = "", os.stat(os.path.dirname(path)).st_dev
-    with suppress(OSError), open("/proc/self/mountinfo") as lines:
-        for line in lines:
-            fields, _, tail = line.partition(" - ")
-            major_minor, mount = fields.split()[2], fields.split()[4]
-            if major_minor == f"{os.major(number)}:{os.minor(number)}":
-                best = f"device {tail.split()[1]} at {mount}"
-    return best or f"the device of {os.path.dirname(path)}"

@@ -30,6 +30,8 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
@@ -38,15 +40,18 @@ from ..core.judges import (
     Arrival,
     Arrivals,
     Decision,
+    Describe,
     Json,
     Judge,
     Process,
     Sighting,
+    all_done,
     failure_error,
 )
 from .process import current_process
 from .store import Store, error_from_json, error_to_json, read_value
-from .times import TIMES, Deadline
+from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
+from .torch_internals import CONNECT_ATTEMPTS
 
 Result = TypeVar("Result")
 
@@ -92,6 +97,7 @@ class Round:
         summary: the first line of the error that the others raise if this rank's call fails.
         look: returns the last process of missing ranks, as far as it is known. It may use the
             store, and is called inside its deadline.
+        number: its number among the rounds of these ranks.
     """
 
     def __init__(
@@ -103,14 +109,16 @@ class Round:
         *,
         summary: str = "",
         look: Look | None = None,
+        number: int = 0,
     ) -> None:
+        self.number = number
         self.name, self.rank, self.expected = name, rank, expected
         self.store = store.part(name)
         self.summary, self.look = summary, look
         self.turn = 0  # its place in the order of arrivals, from 1; 0 before this rank has arrived
         self.is_over = False  # whether this rank has read a decision, announced a failure, or lost
         self._began = time.monotonic()
-        self._dissent: dict[int, Arrival] = {}  # two ranks that differ, this one among them
+        self.dissent: dict[int, Arrival] = {}  # two ranks that differ, this one among them
 
     def __enter__(self) -> Round:
         return self
@@ -198,8 +206,9 @@ class Round:
         """
 
         def wait() -> Decision:
-            if self._dissent and (decision := self._decision()) and decision.error is None:
-                return judge(Arrivals((), self._dissent)) or decision  # all others have agreed
+            decision = self._decision() if self.dissent else None
+            if decision is not None and decision.error is None and not decision.over:
+                return judge(Arrivals((), self.dissent)) or decision  # all others have agreed
             if poll is None and self.turn >= len(self.expected):
                 seen = self._see(self._began) if self.store.has(CONFLICT) else None
                 return self._say((seen and judge(seen)) or Decision())
@@ -217,6 +226,16 @@ class Round:
         Cost: one store operation.
         """
         return self._within(deadline.left + TIMES.store, lambda: self._hear(deadline))
+
+    def object(self, error: MeshkitError, deadline: Deadline) -> None:
+        """Post a conflict in a round of other ranks; at the deadline it is the decision. Local."""
+
+        def post() -> None:
+            self.store.claim(CONFLICT, json.dumps({"error": error_to_json(error)}))
+            if self._hear(deadline) is None:
+                self._say(Decision(error))
+
+        self._within(deadline.left + TIMES.store, post)
 
     def say(self, decision: Decision) -> Decision:
         """Write a decision, and return the one that counts. Local. Cost: one store operation."""
@@ -276,8 +295,8 @@ class Round:
         known = read_value(FIRST, self.store.claim(FIRST, json.dumps(record)), _parse_first)
         if known[0] == digest:
             return {}
-        self._dissent = {known[1]: known[2], self.rank: own}
-        return {"dissent": [[rank, *arrival] for rank, arrival in self._dissent.items()]}
+        self.dissent = {known[1]: known[2], self.rank: own}
+        return {"dissent": [[rank, *arrival] for rank, arrival in self.dissent.items()]}
 
     def _claim(self, key: str, process: Process, clash: Clash) -> dict[str, Any]:
         """Return the conflict of this rank with another one that has the same value, if any."""
@@ -322,13 +341,13 @@ class Round:
         return None if text is None else self._parse(text)
 
     def _say(self, decision: Decision) -> Decision:
-        return self._parse(self.store.claim(DECISION, _to_json(decision)))
+        return self._parse(self.store.claim(DECISION, decision_to_json(decision)))
 
     def _decision(self) -> Decision | None:
-        return self.store.read(DECISION, _from_json)
+        return self.store.read(DECISION, decision_from_json)
 
     def _parse(self, text: bytes) -> Decision:
-        return read_value(DECISION, text, _from_json)
+        return read_value(DECISION, text, decision_from_json)
 
     def _arrived(self) -> dict[int, Arrival]:
         """Return what each rank has left."""
@@ -348,7 +367,74 @@ class Round:
         return self._bisect(ranks[:middle]) + self._bisect(ranks[middle:])
 
 
-def _to_json(decision: Decision) -> str:
+def commit(
+    round: Round | None,
+    call: str,
+    timeout: timedelta,
+    create: Callable[[timedelta], Result],
+    undo: Callable[[Result], None],
+    *,
+    connects: bool,
+    describe: Describe | None = None,
+) -> Result:
+    """Return the result of ``create``, once every rank has created it; else undo it. Collective.
+
+    torch waits for peers while it creates groups, with timeouts of its own: a rank that dies at
+    that moment would block the others for half an hour. Creation is therefore limited to the time
+    that ranks wait for each other, and this round confirms it.
+
+    Args:
+        round: the round; None if nothing can fail on one rank only.
+        call: the public function.
+        timeout: how long ranks wait for each other; they have 10 s at least.
+        create: called with the timeout of one attempt to connect.
+        undo: destroys what was created.
+        connects: whether creation waits for other ranks.
+        describe: returns the coordinate of a rank as text.
+
+    Cost: 4 store operations per rank.
+    """
+    limit = max(timeout, timedelta(seconds=TIMES.create))
+    whole = limit + timedelta(seconds=TIMES.create_report)
+    work = partial(create, limit / CONNECT_ATTEMPTS)
+    if round is None:
+        return work()
+    deadline, facts = Deadline.after(whole), {"call": f"the end of {call}"}
+    judge = all_done(round.summary, seconds=whole.total_seconds(), describe=describe)
+    with round:
+        try:
+            created = _create_bounded(limit, work, undo) if connects else work()
+        except RuntimeError as error:  # torch's own: a peer may be the reason
+            objection = failure_error(round.summary, round.rank, current_process(), error)
+            round.arrive(facts, same=True, objection=objection)
+            reason = round.decide(judge, deadline).error
+            if reason is None or round.rank in getattr(reason, "requests", ()):
+                raise
+            raise reason from error
+        try:
+            round.arrive(facts, same=True)
+            # If a rank closed its groups while another still connects, that one would hang.
+            limited = deadline if connects else Deadline.after(whole)
+            round.decide(judge, limited).check(round.rank)
+        except BaseException:
+            undo(created)
+            raise
+    return created
+
+
+def _create_bounded(
+    limit: timedelta, work: Callable[[], Result], undo: Callable[[Result], None]
+) -> Result:
+    """Return the result of the work, or undo it if it comes too late."""
+    seconds = limit.total_seconds()
+    try:
+        return run_with_deadline(seconds + TIMES.create_report / 2, work, late=undo)
+    except DeadlineExceededError:
+        raise RuntimeError(f"it did not finish within {seconds:g} s") from None
+
+
+def decision_to_json(decision: Decision) -> str:
+    """Return a decision as it stands in the store."""
     record: dict[str, Any] = {}
     if decision.error is not None:
         record = {"error": error_to_json(decision.error), "by": decision.by}
@@ -357,7 +443,8 @@ def _to_json(decision: Decision) -> str:
     return json.dumps({**record, "value": decision.value, "over": decision.over})
 
 
-def _from_json(text: str) -> Decision:
+def decision_from_json(text: str) -> Decision:
+    """Return the decision that a rank wrote."""
     record = dict(json.loads(text))
     error = record.get("error")
     by = record.get("by")

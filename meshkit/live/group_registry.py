@@ -37,8 +37,8 @@ from ..core.grid.roles import (
 )
 from ..core.grid.strides import Strides
 from ..core.text import count_noun
-from ..launch.own_process import check_own_process
-from ..launch.startup import Startup
+from ..launch.log import Startup
+from ..launch.process import check_own_process
 from ..launch.torch_internals import timeout_of
 
 GroupKey = tuple[Strides, str, timedelta]  # members in order, backend, timeout

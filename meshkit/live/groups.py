@@ -23,9 +23,9 @@ from ..core.grid.group_plan import Axes, GroupPlan, missing_group_error
 from ..core.grid.sizes import STANDARD_AXES
 from ..core.grid.strides import Strides
 from ..core.topology.topology import Topology
-from ..launch.current_job import Job
-from ..launch.output.log import log_line
-from ..launch.store.deadline import Time, format_timeout, parse_timeout, store_call
+from ..launch.job import Job
+from ..launch.log import log_line
+from ..launch.times import Time, format_timeout, parse_timeout
 from ..launch.torch_internals import (
     COUNTS_OWN_GROUPS,
     KEEPS_ORDER,
@@ -324,7 +324,8 @@ class _Creator(NamedTuple):
             more["sort_ranks"] = False
         timeout = self.connect_timeout or request.timeout
         options: dict[str, Any] = {"backend": self.options.backend, "timeout": timeout, **more}
-        return dist.new_group(ranks, group_desc=request.description, **options)
+        group: dist.ProcessGroup = dist.new_group(ranks, group_desc=request.description, **options)
+        return group
 
     def _create_alone(
         self, request: GroupRequest, created: list[dist.ProcessGroup]
@@ -431,13 +432,13 @@ def check_same_groups(
     """
     if job.store is None:
         return
-    store = dist.PrefixStore(f"mesh/{round_id}/external", job.store)
+    store = job.store.part(f"mesh/{round_id}/external")
     for strides, group in groups.items():
         if group is None or group.size() == 1:
             continue
         members = dist.get_process_group_ranks(group)
-        post = partial(store.compare_set, f"{strides}/{members[0]}", "", group.group_name)
-        name = store_call(job.world, job.arrival_timeout.total_seconds(), post).decode()
+        post = partial(store.claim, f"{strides}/{members[0]}", group.group_name)
+        name = store.within(job.arrival_timeout.total_seconds(), post).decode()
         if name != group.group_name:
             raise SpecError(
                 f"ranks {members} passed different groups of these members.",

@@ -19,16 +19,16 @@ from ..core.grid.axis_names import Names
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Coordinate, Layout
 from ..core.text import format_sizes
-from ..launch.startup import Startup
-from ..launch.store.deadline import Time
+from ..launch.log import Startup
+from ..launch.times import Time
 from ..launch.torch_internals import make_constant, mark_constant
 from .admission import admit_newcomers
 from .barrier import verify_mesh, wait_at_barrier
 from .device_mesh import device_mesh
 from .group_registry import GroupsReport, MeshGroups, report_groups
 from .guard import GuardState, guard_mesh, post_end
+from .proposal import MeshProposal, close_mesh, open_groups
 from .recovery import Recovery, RecoveryRequest, Rounds, recover_mesh
-from .setup.proposal import MeshProposal, open_groups
 
 # Methods import the functions that they call, so that build_mesh loads no samplers.
 if TYPE_CHECKING:
@@ -399,7 +399,7 @@ class Mesh:
             ...     other.group("sp") is mesh.group("sp")
             True
         """
-        from .setup.external import propose_from_groups
+        from .external import propose_from_groups
 
         proposal = propose_from_groups(layout, groups)
         return cls(proposal, open_groups(proposal))
@@ -423,7 +423,7 @@ class Mesh:
             ...     other.coordinate
             {'replicate': 1, 'shard': 1}
         """
-        from .setup.external import propose_from_device_mesh
+        from .external import propose_from_device_mesh
 
         proposal = propose_from_device_mesh(device_mesh)
         return cls(proposal, open_groups(proposal))
@@ -467,7 +467,7 @@ class Mesh:
             ...     hsdp.coordinate, hsdp.peers("shard")
             ({'replicate': 1, 'shard': 1}, array([4, 5, 6, 7]))
         """
-        from .setup.view import propose_view
+        from .proposal import propose_view
 
         request = sizes, axes, order, groups, timeout, arrival_timeout
         job, options = self._proposal.job, self._proposal.options
@@ -1319,7 +1319,7 @@ class Mesh:
         Example:
             >>> mesh.agree("learning rate", 3e-4)
         """
-        from .setup.agree_on_value import agree_on_value
+        from .proposal import agree_on_value
 
         agree_on_value(self._groups, self._proposal.job, what, value)
 
@@ -1359,11 +1359,9 @@ class Mesh:
         self._close(failed=error is not None)
 
     def _close(self, *, failed: bool) -> None:
-        from .setup.close import close_mesh
-
-        state: GuardState | None = self.__dict__.get("_guard_state")
-        post_end(self._groups, self._proposal.job, state, "mesh.close()")
-        close_mesh(self._groups, self._proposal.job, failed=failed)
+        job = self._proposal.job
+        post_end(self._groups, job, self.__dict__.get("_guard_state"), "mesh.close()")
+        close_mesh(self._groups, job, failed=failed)
         self.__dict__.pop("_moves", None)  # programs that torch compiled hold groups
 
     def __copy__(self) -> Mesh:

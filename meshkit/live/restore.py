@@ -24,7 +24,7 @@ from ..core.errors import MeshkitError, SpecError
 from ..core.grid.layout import Layout
 from ..core.regroup import Regrouping, Sources
 from ..core.text import article, count_noun, format_ranks, format_sizes
-from ..launch.current_job import require_job
+from ..launch.job import require_job
 from ..launch.torch_internals import default_timeout, timeout_of
 from .group_registry import MeshGroups
 
@@ -97,7 +97,7 @@ def _exchange(
         return None
 
     def place(storage: Any, location: str) -> Any:  # noqa: ANN401  # torch has no public type
-        return storage if location == "cpu" else default_restore_location(storage, str(device))
+        return storage if location == "cpu" else default_restore_location(storage, str(device))  # type: ignore[no-untyped-call]
 
     content = io.BytesIO(incoming.cpu().numpy().tobytes())
     return torch.load(content, map_location=place, weights_only=True)

@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from ..core.call import quotes_call
 from ..core.errors import SpecError
-from ..launch.job import init, shutdown
+from ..launch.join import init, shutdown
 from ..launch.launchers.completed import free_port
 from ..launch.launchers.detect import detect
 from ..live.build_mesh import build_mesh

@@ -53,7 +53,7 @@ def run(args: Namespace) -> Result:
 
 def check_mesh(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:
     """Join the job, build the mesh, check its groups, and close it. Collective."""
-    from ...launch.job import init
+    from ...launch.join import init
     from ...live.build_mesh import build_mesh
 
     began = time.monotonic()
@@ -81,7 +81,7 @@ def _check_under_launcher(
     request: Mapping[str, Any], device: str | None, timeout: float
 ) -> CheckReport:
     """Check as one rank of a launcher, then shut the job down."""
-    from ...launch.job import shutdown
+    from ...launch.join import shutdown
 
     try:
         with rank_0_progress("meshkit check"):

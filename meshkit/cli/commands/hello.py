@@ -46,7 +46,7 @@ def run(args: Namespace) -> Result:
     if args.n is not None:
         check_ranks(args.n, {})
         return _format(_greet_locally(args), as_json=args.json)
-    from ...launch.job import shutdown
+    from ...launch.join import shutdown
 
     try:
         with rank_0_progress("meshkit hello"):
@@ -71,7 +71,7 @@ def _greet_locally(args: Namespace) -> list[Greeting]:
 
 def greet(device: str | None, timeout: float) -> Greeting:
     """Join the job, check one all-reduce, and return the report of this rank. Collective."""
-    from ...launch.job import init
+    from ...launch.join import init
 
     with torch_errors("joining the job"):
         world = init(device=device, timeout=timeout)

@@ -13,7 +13,7 @@ MAX_PORT = 65535
 
 def run(args: Namespace) -> Result:
     """Host a store until a signal ends the process."""
-    from ...launch.rendezvous.serve_store import serve_store
+    from ...launch.open_store import serve_store
 
     def announce(address: str) -> None:
         text = f'The store is at {address}, for init(init_method="{address}/<name of the job>").'

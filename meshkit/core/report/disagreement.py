@@ -11,6 +11,19 @@ Request = Mapping[str, str]  # field to its value as text; equal requests mean e
 MAX_REQUESTS = 8  # different requests shown one by one
 MAX_HOSTS = 4  # ranks with host and process in one line
 
+VERSIONS = "install one version of meshkit and of torch on every rank."
+FIXES = {  # the fix of a field; a field before others is their cause
+    "call": "make the same calls in the same order on every rank.",
+    "job": "give every job its own MASTER_PORT (or init_method).",
+    "open": "close the same views on every rank, and create new ones from the same mesh.",
+    "external": "pass groups over the same axes on every rank.",
+    "history": "create the same groups in the same order on every rank, also before this call.",
+    "meshkit": VERSIONS,
+    "torch": VERSIONS,
+    "ranks": "pass equal ranks on every rank; of a DeviceMesh, the whole mesh and not a slice.",
+    "seed": "pass the same seed on every rank, or seed='shared', which rank 0 draws for all.",
+}
+
 
 def describe_disagreement(
     requests: Mapping[int, Request], processes: Mapping[int, str], missing: Sequence[int]
@@ -57,22 +70,6 @@ def _format_hosts(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
 
 
 def _suggest_fix(fields: Sequence[str]) -> str:
-    """Return the fix for the first known field that differs."""
-    if "call" in fields:
-        return "make the same calls in the same order on every rank."
-    if "job" in fields:
-        return "give every job its own MASTER_PORT (or init_method)."
-    if "open" in fields:
-        return "close the same views on every rank, and create new ones from the same mesh."
-    if "external" in fields:
-        return "pass groups over the same axes on every rank."
-    if "history" in fields:
-        return "create the same groups in the same order on every rank, also before this call."
-    if fields == ["ranks"]:
-        return "pass equal ranks on every rank; of a DeviceMesh, the whole mesh and not a slice."
-    if fields == ["seed"]:
-        return "pass the same seed on every rank, or seed='shared', which rank 0 draws for all."
-    versions = [name for name in fields if name in ("meshkit", "torch")]
-    if versions:
-        return f"install one version of {' and '.join(versions)} on every rank."
-    return f"pass equal {' and '.join(fields)} on every rank."
+    """Return the fix of the first field that has its own, else one that names all fields."""
+    own = [fix for field, fix in FIXES.items() if field in fields]
+    return own[0] if own else f"pass equal {' and '.join(fields)} on every rank."

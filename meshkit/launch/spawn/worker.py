@@ -135,7 +135,7 @@ def _wait_for_parent(pipe: Connection) -> None:
 
 def _leave_job() -> None:
     """Shut down the job that this rank has joined, if any."""
-    from ..current_job import current_job  # imports torch, which the parent may do without
+    from ..job import current_job  # imports torch, which the parent may do without
 
     record = current_job()
     if record is not None and record.leave is not None:

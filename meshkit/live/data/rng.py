@@ -20,7 +20,7 @@ from ...core.data.random_streams import compute_seed, select_coordinate
 from ...core.errors import MeshkitError, SpecError
 from ...core.grid.layout import Layout
 from ...core.text import article, format_sizes
-from ...launch.current_job import current_job
+from ...launch.job import current_job
 
 State = dict[str, Tensor]  # device type to the state of its generator, uint8 (bytes,) on the cpu
 

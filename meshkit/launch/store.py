@@ -30,7 +30,7 @@ from urllib.parse import urlparse
 
 import torch.distributed as dist
 
-from ...core.errors import (
+from ..core.errors import (
     CollectiveError,
     DisagreementError,
     LaunchError,
@@ -38,14 +38,15 @@ from ...core.errors import (
     RankTimeoutError,
     SpecError,
 )
-from ..file_store import check_file, file_error
-from ..launchers.table import BY_TORCHRUN
-from ..launchers.world import World
-from ..times import Deadline, DeadlineExceededError, run_with_deadline
+from .file_store import check_file, file_error
+from .launchers.table import BY_TORCHRUN
+from .launchers.world import World
+from .times import Deadline, DeadlineExceededError, run_with_deadline
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
+ATTEMPT = "attempt"  # the number of the newest torchrun attempt
 SERVED = "store"  # the scheme of a store of its own: python -m meshkit store
 FAULTS = AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError
 MAX_DIGITS = 15  # of a number that ranks count
@@ -267,6 +268,24 @@ def hosted_by_agent(world: World) -> bool:
     """Return whether the torchrun agent hosts the store: the user did not ask for another one."""
     has_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return has_agent and world.launcher in BY_TORCHRUN and world.init_method in (None, "env://")
+
+
+def unknown_address_error(world: World, *evidence: str) -> LaunchError:
+    """Return the error of a job whose ranks know no store."""
+    variables = {"MASTER_ADDR": world.master_addr, "MASTER_PORT": world.master_port}
+    return LaunchError(
+        f"rank {world.rank} of {world.world_size} has no address of the job's store.",
+        f"init_method={world.init_method!r}, MASTER_ADDR={world.master_addr}, "
+        f"MASTER_PORT={world.master_port} ({world.launcher}).",
+        *evidence,
+        fix="one of these, the same on all ranks:\n"
+        "    export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500   "
+        '(init_method="env://" reads them)\n'
+        '    init(init_method="tcp://<host of rank 0>:29500")\n'
+        '    init(init_method="file:///shared/new-file")\n'
+        "    pip install mpi4py   (under mpirun and mpiexec)",
+        variables={k: v and str(v) for k, v in variables.items()},
+    )
 
 
 def lost_error(world: World, *, silent: bool = False) -> RankTimeoutError:

@@ -1,16 +1,13 @@
-"""Open the store of a job: a TCP store, a file, or memory for a job of one process.
-
-A file is checked before torch opens it. A full disk or a kill may have truncated it, or it is no
-store. torch's FileStore then reads forever and holds Python's lock: no deadline would help. A
-FileStore appends keys and values, each as a length of four bytes and then its bytes.
-"""
+"""Open the store of a job: a TCP store, a file, or memory for a job of one process."""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import stat
-import struct
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -19,19 +16,17 @@ from urllib.parse import urlparse
 
 import torch.distributed as dist
 
-from ...core.errors import LaunchError, RankTimeoutError
-from ..launchers.world import World
-from ..store.client import address, hosted_by_agent, is_served
-from ..store.deadline import Deadline, DeadlineExceededError, run_with_deadline
-from ..store.file_store import LOOK, open_file, reserve_room
-from ..store.keys import ATTEMPT
-from ..store.torchrun_attempt import store_of_attempt
+from ..core.errors import LaunchError, RankTimeoutError
+from .file_store import is_store, open_file, reserve_room
+from .launchers.world import World
+from .store import ATTEMPT, address, hosted_by_agent, is_served, unknown_address_error
+from .times import Deadline, DeadlineExceededError, run_with_deadline
 
+SIGNALS = signal.SIGINT, signal.SIGTERM
+LOOK_FOR_SIGNAL = 0.5  # seconds between two looks for a signal
 CONNECT_GRACE = 1.0  # seconds beyond the deadline for a client that is connecting
 PROBE_INTERVAL = 0.2  # seconds between two attempts to reach a host that does not answer yet
-# Seconds without a new key after which a file that ends inside a key counts as truncated. A write
-# of torch takes microseconds, but a busy machine may stop a writer for half a second.
-STILL = 3.0
+MAX_PROBE = 3.0  # seconds for one attempt: an address that drops packets must not hide the next one
 
 
 def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> dist.Store:
@@ -46,13 +41,11 @@ def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> 
         return open_file(path, users, world.world_size, deadline.left)
     host, port = address(world)
     if host is None or port is None:
-        from .mpi import unknown_address_error
-
         raise unknown_address_error(world)
     store = _open_tcp(world, host, port, deadline)
     if is_served(world):  # jobs share such a store
         store = dist.PrefixStore(urlparse(str(world.init_method)).path, store)
-    return store_of_attempt(world, store)
+    return store
 
 
 def _path_of(url: str) -> str:
@@ -76,44 +69,6 @@ def _is_new_or_plain(path: Path) -> bool:
         return stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
         return True
-
-
-def is_store(path: Path) -> bool:
-    """Return whether torch can open a file as a store. An empty or a missing file is a store.
-
-    Local. A file that seems truncated is read again from there on, as another process may be in the
-    middle of a write: of many ranks one always is. torch's lock is not taken, because of Python's
-    collector: a store that it destroys would wait for that lock, and hold Python's.
-
-    Cost: one pass over the lengths in the file.
-    """
-    with suppress(OSError):
-        end, has_more = _skip_records(path, 0)
-        limit = Deadline.after(STILL)
-        while has_more:
-            if not limit.sleep(LOOK):
-                return False
-            last, (end, has_more) = end, _skip_records(path, end)
-            limit = Deadline.after(STILL) if end > last else limit
-    return True
-
-
-def _skip_records(path: Path, begin: int) -> tuple[int, bool]:
-    """Return the end of the last whole key and value, and whether more bytes follow it.
-
-    Only the lengths are read, as a file that is no store may be large.
-    """
-    with path.open("rb") as file:
-        size, parts = os.fstat(file.fileno()).st_size, 0
-        last = end = begin
-        while end + 4 <= size:
-            file.seek(end)
-            head = file.read(4)
-            end += 4 + int(struct.unpack("=I", head)[0]) if len(head) == 4 else size
-            parts += 1
-            if end <= size and parts % 2 == 0:
-                last = end
-    return last, last < size
 
 
 def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.Store:
@@ -168,7 +123,7 @@ def _wait_for_listener(world: World, host: str, port: int, deadline: Deadline) -
     pause = PROBE_INTERVAL / 16  # most ranks come just before the host
     while True:
         try:
-            timeout = max(deadline.left, PROBE_INTERVAL)
+            timeout = min(max(deadline.left, PROBE_INTERVAL), MAX_PROBE)
             socket.create_connection((host, port), timeout=timeout).close()
             return
         except UnicodeError as error:  # a name that no resolver accepts
@@ -207,3 +162,24 @@ def _no_answer_error(world: World, endpoint: str, deadline: Deadline) -> RankTim
         fix="look at the log of rank 0 first; then check that this host can reach that one.",
         missing_ranks=() if by_agent else (0,),
     )
+
+
+def serve_store(port: int, announce: Callable[[str], None]) -> None:
+    """Host a TCP store until SIGINT or SIGTERM. Local."""
+    ended = threading.Event()
+    for number in SIGNALS:
+        signal.signal(number, lambda *_: ended.set())
+    try:
+        host = socket.gethostname()
+        store = dist.TCPStore("localhost", port, is_master=True, wait_for_workers=False)
+    except RuntimeError as error:  # DistNetworkError is one
+        raise LaunchError(
+            f"port {port} of this host cannot be used.",
+            str(error).partition("\n")[0],
+            fix="python -m meshkit store --port <a free port>.",
+        ) from error
+    announce(f"store://{host}:{store.port}")
+    while not ended.wait(
+        LOOK_FOR_SIGNAL
+    ):  # a thread of torch may get the signal, which wakes no other
+        pass

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ...core.call import Call, Verbatim
-from ...core.errors import SpecError
-from ...core.grid.axis_names import check_axes_exist, check_names, parse_axes
-from ...core.grid.group_plan import GroupPlan, check_in_world
-from ...core.grid.layout import Layout
-from ...core.grid.strides import Strides
-from ...core.text import article
-from ...launch.current_job import Job, require_job
-from ..device_mesh import check_members
-from ..group_registry import GroupRegistry
-from ..groups import GroupOptions, GroupTimeouts, check_orders
+from ..core.call import Call, Verbatim
+from ..core.errors import SpecError
+from ..core.grid.axis_names import check_axes_exist, check_names, parse_axes
+from ..core.grid.group_plan import GroupPlan, check_in_world
+from ..core.grid.layout import Layout
+from ..core.grid.strides import Strides
+from ..core.text import article
+from ..launch.job import Job, require_job
+from .device_mesh import check_members
+from .group_registry import GroupRegistry
+from .groups import GroupOptions, GroupTimeouts, check_orders
 from .proposal import MeshProposal, announcing_failure
 
 ExternalGroups = Mapping[str | tuple[str, ...], object]

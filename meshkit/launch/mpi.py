@@ -1,23 +1,48 @@
-"""Broadcast the address of the store through mpi4py, if mpirun starts a job without one."""
+"""Find a store for ranks that mpirun starts without an address.
+
+On one node it is a file named after mpirun's process, so no rank has to import MPI. The launcher is
+the nearest ancestor of a rank whose environment lacks the variable of the rank. All ranks have the
+same one, wrappers between them or not, and no other job has it: its process id and its start time
+name the file. On several nodes mpi4py broadcasts the address of a store that rank 0 hosts.
+"""
 
 from __future__ import annotations
 
 import atexit
 import json
+import os
 import sys
+import tempfile
 import time
 from dataclasses import replace
+from pathlib import Path
 from socket import gethostname
 from types import ModuleType
 
 import torch.distributed as dist
 
-from ...core.errors import LaunchError, RankTimeoutError
-from ..launchers.world import World
-from ..store.deadline import Deadline
+from ..core.errors import RankTimeoutError
+from .launchers.world import World
+from .process import process_stat
+from .store import address, unknown_address_error
+from .times import Deadline
 
 MESSAGE_BYTES = 512  # a host name has 253 at most
 SOURCE = "broadcast by mpi4py"
+FILE_SOURCE = "one node: a file named after the launcher's process"
+MAX_ANCESTORS = 64
+
+
+def with_address(world: World, deadline: Deadline) -> tuple[World, dist.Store | None]:
+    """Return the world of a rank of mpirun with a store, and an object that holds its port.
+
+    Local on one node. On several nodes rank 0 broadcasts an address through MPI.
+    """
+    if world.init_method or None not in address(world) or world.world_size == 1:
+        return world, None
+    if on_one_node := store_of_one_node(world):
+        return on_one_node, None
+    return address_by_mpi(world, deadline)
 
 
 def address_by_mpi(world: World, deadline: Deadline) -> tuple[World, dist.Store | None]:
@@ -88,24 +113,6 @@ def _import_mpi(world: World) -> ModuleType:
     raise unknown_address_error(world, evidence)
 
 
-def unknown_address_error(world: World, *evidence: str) -> LaunchError:
-    """Return the error of a job whose ranks know no store."""
-    variables = {"MASTER_ADDR": world.master_addr, "MASTER_PORT": world.master_port}
-    return LaunchError(
-        f"rank {world.rank} of {world.world_size} has no address of the job's store.",
-        f"init_method={world.init_method!r}, MASTER_ADDR={world.master_addr}, "
-        f"MASTER_PORT={world.master_port} ({world.launcher}).",
-        *evidence,
-        fix="one of these, the same on all ranks:\n"
-        "    export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500   "
-        '(init_method="env://" reads them)\n'
-        '    init(init_method="tcp://<host of rank 0>:29500")\n'
-        '    init(init_method="file:///shared/new-file")\n'
-        "    pip install mpi4py   (under mpirun and mpiexec)",
-        variables={k: v and str(v) for k, v in variables.items()},
-    )
-
-
 def _no_message_error(world: World, deadline: Deadline) -> RankTimeoutError:
     return RankTimeoutError(
         f"rank 0 did not send rank {world.rank} the address of the store within {deadline}.",
@@ -113,3 +120,46 @@ def _no_message_error(world: World, deadline: Deadline) -> RankTimeoutError:
         fix="look at the log of rank 0 first.",
         missing_ranks=(0,),
     )
+
+
+def store_of_one_node(world: World) -> World | None:
+    """Return the world with a file as its store; None if ranks may be elsewhere. Local.
+
+    Also None without Linux's /proc, if the launcher is not among the ancestors, or if the rank is
+    an argument.
+    """
+    variable, launcher = world.sources["rank"], None
+    if world.local_world_size == world.world_size and variable in os.environ:
+        launcher = _launcher_process(variable)
+    folder = None if launcher is None else _private_folder()
+    if folder is None:
+        return None
+    sources = {**world.sources, "init_method": FILE_SOURCE}
+    return replace(world, init_method=f"file://{folder}/{launcher}", sources=sources)
+
+
+def _launcher_process(variable: str) -> str | None:
+    """Return the id and the start time of the nearest ancestor without a variable."""
+    stat = process_stat(os.getpid())
+    try:
+        for _ in range(MAX_ANCESTORS):
+            pid = int(stat[1])  # the parent
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            stat = process_stat(pid)
+            if not any(line.startswith(f"{variable}=".encode()) for line in variables):
+                return f"{pid}-{stat[19]}"
+    except (OSError, IndexError):  # no /proc, another user's process, or it has ended
+        return None
+    return None
+
+
+def _private_folder() -> Path | None:
+    """Return a folder for temporary files that only this user can write; None if it is foreign."""
+    folder = Path(tempfile.gettempdir(), f"meshkit-{os.getuid()}")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError:
+        return None
+    is_own = folder.is_dir() and not folder.is_symlink() and status.st_uid == os.getuid()
+    return folder if is_own and not status.st_mode & 0o022 else None

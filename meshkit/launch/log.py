@@ -9,13 +9,40 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from ...core.errors import format_error
-from ..launchers.world import World
+from ..core.errors import format_error
+from .launchers.world import World
 
 LOGGER = logging.getLogger("meshkit")
 VARIABLE = "MESHKIT_LOG"
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
+
+
+class Startup(NamedTuple):
+    """The seconds of this rank's start by phase, in the order of the phases.
+
+    Attributes:
+        phases: phase to seconds. ``"store"`` reaches the store and takes the rank, ``"arrival"``
+            waits for all ranks, ``"default group"`` creates it. ``"agreement"`` compares the
+            requests of a mesh, ``"groups"`` creates its groups, and ``"end"`` waits until all
+            ranks have done so. A phase that the mesh did not need is missing.
+
+    Example:
+        >>> print(Startup({"store": 0.25, "arrival": 1.5}))
+        store 0.25 s, arrival 1.5 s
+    """
+
+    phases: Mapping[str, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of all phases together."""
+        return sum(self.phases.values())
+
+    def __str__(self) -> str:
+        return ", ".join(f"{phase} {seconds:.3g} s" for phase, seconds in self.phases.items())
 
 
 def show_log(level: int = logging.INFO) -> None:
