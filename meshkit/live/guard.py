@@ -306,7 +306,7 @@ def _status_of_thread(guard: Guard, tracker: CollectiveTracker, thread: int) -> 
     try:
         frames = frames_of_thread(thread)
         return rank_status(guard.rank, guard.groups, frames, tracker.current)
-    except Exception:  # noqa: BLE001
+    except Exception:
         return rank_status(guard.rank, guard.groups, (), tracker.current)
 
 

@@ -28,7 +28,6 @@ from ..core.call import Call, format_value
 from ..core.errors import MeshkitError, SpecError
 from ..core.grid.foreign_names import check_view_names
 from ..core.grid.group_plan import Axes, GroupPlan, plan_view
-from ..core.grid.layout import Layout
 from ..core.grid.sizes import merge_sizes
 from ..core.hang import describe_coordinate
 from ..core.text import format_sizes

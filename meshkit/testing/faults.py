@@ -35,9 +35,9 @@ from pathlib import Path
 
 from ..core.call import quotes_call
 from ..launch.launchers.completed import free_port
+from ..launch.process import process_stat
 from ..launch.spawn.start_method import context_for, start_process
 from ..launch.spawn.worker import child_environment, set_up_worker
-from ..launch.process import process_stat
 from ..live.preload import preload_mesh
 
 POLL_INTERVAL = 0.05  # seconds between two checks of the processes
