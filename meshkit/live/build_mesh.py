@@ -177,4 +177,4 @@ def _place(proposal: MeshProposal, place: Topology | bool) -> MeshProposal:
         layout = placed(plan.layout, topology).layout
         plan = GroupPlan.of(layout, plan.requested)
         check_orders(plan)
-    return replace(proposal, plan=plan)
+    return proposal._replace(plan=plan)

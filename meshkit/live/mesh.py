@@ -27,7 +27,7 @@ from .barrier import verify_mesh, wait_at_barrier
 from .device_mesh import device_mesh
 from .group_registry import GroupsReport, MeshGroups, report_groups
 from .guard import GuardState, guard_mesh, post_end
-from .proposal import MeshProposal, close_mesh, open_groups
+from .proposal import MeshProposal, agree_on_value, close_mesh, open_groups, propose_view
 from .recovery import Recovery, RecoveryRequest, Rounds, recover_mesh
 
 # Methods import the functions that they call, so that build_mesh loads no samplers.
@@ -467,8 +467,6 @@ class Mesh:
             ...     hsdp.coordinate, hsdp.peers("shard")
             ({'replicate': 1, 'shard': 1}, array([4, 5, 6, 7]))
         """
-        from .proposal import propose_view
-
         request = sizes, axes, order, groups, timeout, arrival_timeout
         job, options = self._proposal.job, self._proposal.options
         proposal = propose_view(self._groups, job, options, *request)
@@ -1319,8 +1317,6 @@ class Mesh:
         Example:
             >>> mesh.agree("learning rate", 3e-4)
         """
-        from .proposal import agree_on_value
-
         agree_on_value(self._groups, self._proposal.job, what, value)
 
     @quotes_call("mesh.close")

@@ -11,8 +11,7 @@ def preload_mesh() -> None:
         "build_mesh",
         "data.data_index",
         "move.mesh_moves",
-        "setup.external",
-        "setup.hosts",
-        "setup.view",
+        "external",
+        "hosts",
     )
     preload(*[f"{__package__}.{module}" for module in modules], "meshkit.core.topology.crossing")

@@ -15,10 +15,10 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -64,8 +64,7 @@ NOT_CLOSED = "ranks disagree about the end of a mesh."
 FAILURE = "a rank could not create its groups of the mesh; all are closed again."
 
 
-@dataclass(frozen=True)
-class MeshProposal:
+class MeshProposal(NamedTuple):
     """The mesh that this rank proposes to all ranks of the world.
 
     Attributes:
