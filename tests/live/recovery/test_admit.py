@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-
-import meshkit
 from meshkit.launch.agreement.admission import Admission
 from meshkit.launch.store.rank_lease import LeaseHolder
+
+import meshkit
 from meshkit.live.recovery import admit
 from meshkit.testing.faults import Strike, play
 from tests.live.faults import error_of

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from meshkit.live.recovery.state_codec import decode, encode, templates_of
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate
@@ -18,7 +19,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import meshkit
 from meshkit.core.errors import SpecError
-from meshkit.live.recovery.state_codec import decode, encode, templates_of
 from meshkit.testing.faults import Played, Strike, play
 from tests.live.side_by_side import side_by_side
 

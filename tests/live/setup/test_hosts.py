@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from meshkit.launch.current_job import Job
+from meshkit.live.setup import hosts
+from meshkit.live.setup.hosts import check_crossing
 
 import meshkit
 from meshkit.core.call import Call
 from meshkit.core.errors import MeshkitError
-from meshkit.launch.current_job import Job
 from meshkit.live.groups import GroupOptions, GroupTimeouts
-from meshkit.live.setup import hosts
-from meshkit.live.setup.hosts import check_crossing
 from tests.live.newer_torch import needs_order
 from tests.live.side_by_side import side_by_side
 from tests.promises import BUSY

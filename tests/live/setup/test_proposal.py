@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from meshkit.launch.agreement import consensus
+from meshkit.launch.current_job import require_job
+from meshkit.launch.store.check_in import CheckIn, ProcessIdentity
+from meshkit.live.setup import proposal
+from meshkit.live.setup.proposal import MeshProposal
 
 import meshkit
 from meshkit.core.call import Call
 from meshkit.core.grid.group_plan import GroupPlan
-from meshkit.launch.agreement import consensus
-from meshkit.launch.current_job import require_job
-from meshkit.launch.store.check_in import CheckIn, ProcessIdentity
-from meshkit.live.groups import GroupOptions, GroupTimeouts
 from meshkit.live.group_registry import NO_GROUPS, GroupRegistry
-from meshkit.live.setup import proposal
-from meshkit.live.setup.proposal import MeshProposal
+from meshkit.live.groups import GroupOptions, GroupTimeouts
 from tests.live.faults import fail_new_group
 from tests.live.newer_torch import needs_order
 
