@@ -95,7 +95,7 @@ def open_mesh_of_job(proposal: MeshProposal, joined: Joined) -> Recovered:
         _check_sizes(proposal, admission)
     new = propose_again(proposal, job, joined.regrouped.after)
     limit = min(job.arrival_timeout, timedelta(seconds=TIMES.newcomer))
-    groups = open_groups(replace(new, job=replace(job, arrival_timeout=limit)))
+    groups = open_groups(new._replace(job=replace(job, arrival_timeout=limit)))
     full, size = admission.full_sizes, admission.num_ranks
     return new, groups, Recovery.of(groups, full, joined.regrouped, joined.sources, size)
 

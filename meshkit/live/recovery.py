@@ -429,7 +429,7 @@ class Rounds:
             limit = min(limit, timedelta(seconds=TIMES.newcomer))
         job = job.rejoin(number, regrouped.old_ranks, limit)
         proposal = propose_again(self.proposal, job, regrouped.after)
-        groups = open_groups(replace(proposal, job=replace(job, arrival_timeout=limit)))
+        groups = open_groups(proposal._replace(job=replace(job, arrival_timeout=limit)))
         return proposal, groups
 
 

@@ -205,8 +205,9 @@ def run_and_strike(strike: Strike, case: Case, address: str) -> Any:
         strike_in_new_group(strike, hit, case.odd, world.world_size)
     # with another timeout than the default group, so that two groups are created
     mesh = meshkit.build_mesh(dp=-1, sp=2, timeout=600, arrival_timeout=case.limit)
+    closing = contextlib.nullcontext() if is_odd and case.how in LEAVES else mesh
     try:
-        with mesh, mesh.guard(timeout=GUARD):
+        with closing, mesh.guard(timeout=GUARD):
             for step in range(3):
                 if is_odd and step == 2 and case.how in LEAVES:
                     return leave(strike, case.how, mesh)
