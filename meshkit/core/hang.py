@@ -47,7 +47,8 @@ class RankStatus:
         """Return the status that a rank has posted."""
         begun = {str(axes): int(count) for axes, count in facts.get("begun", {}).items()}
         names = ("function", "group", "line", "error", "ended_by")
-        return cls(rank, begun, **{name: str(facts.get(name, "")) for name in names})
+        function, group, line, error, ended_by = (str(facts.get(name, "")) for name in names)
+        return cls(rank, begun, function, group, line, error, ended_by)
 
     def to_facts(self) -> dict[str, Any]:
         """Return the status as a rank posts it."""

@@ -324,7 +324,8 @@ class _Creator(NamedTuple):
             more["sort_ranks"] = False
         timeout = self.connect_timeout or request.timeout
         options: dict[str, Any] = {"backend": self.options.backend, "timeout": timeout, **more}
-        return dist.new_group(ranks, group_desc=request.description, **options)
+        group: dist.ProcessGroup = dist.new_group(ranks, group_desc=request.description, **options)
+        return group
 
     def _create_alone(
         self, request: GroupRequest, created: list[dist.ProcessGroup]

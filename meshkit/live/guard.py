@@ -283,9 +283,7 @@ def _watch(
     since, begun, is_logged = time.monotonic(), None, False
     while not over.wait(guard.poll_interval):
         try:
-            status = rank_status(
-                guard.rank, guard.groups, frames_of_thread(thread), tracker.current
-            )
+            status = _status_of_thread(guard, tracker, thread)
             if status.begun != begun or (raises and not status.function):
                 since, begun = time.monotonic(), status.begun
             if time.monotonic() - since > patience:
@@ -298,6 +296,18 @@ def _watch(
             if not is_logged:
                 log_line("the guard of rank %d goes on after an error: %s", guard.rank, error)
             is_logged = True
+
+
+def _status_of_thread(guard: Guard, tracker: CollectiveTracker, thread: int) -> RankStatus:
+    """Return the status of another thread, without its line if its stack cannot be described.
+
+    The thread runs on while its frames are read, so any error is possible.
+    """
+    try:
+        frames = frames_of_thread(thread)
+        return rank_status(guard.rank, guard.groups, frames, tracker.current)
+    except Exception:
+        return rank_status(guard.rank, guard.groups, (), tracker.current)
 
 
 def _report_hang(guard: Guard, status: RankStatus, limit: timedelta, raises: bool) -> bool:

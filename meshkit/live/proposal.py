@@ -28,8 +28,8 @@ from ..core.call import Call, format_value
 from ..core.errors import MeshkitError, SpecError
 from ..core.grid.foreign_names import check_view_names
 from ..core.grid.group_plan import Axes, GroupPlan, plan_view
-from ..core.grid.layout import Layout
 from ..core.grid.sizes import merge_sizes
+from ..core.hang import describe_coordinate
 from ..core.text import format_sizes
 from ..core.topology.topology import Topology
 from ..core.version import VERSION
@@ -190,11 +190,6 @@ def _create(
             error.quote(proposal.built_by)
         raise
     return groups
-
-
-def describe_coordinate(layout: Layout, rank: int) -> str:
-    """Return the coordinate of a rank as text; ``outside`` for a rank outside the layout."""
-    return format_sizes(layout.coordinate(rank)) if rank in layout else "outside"
 
 
 def _describe_place(place: Topology) -> str:

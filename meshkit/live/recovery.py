@@ -50,16 +50,13 @@ from ..launch.times import TIMES, Deadline, Time, parse_timeout
 from ..launch.torch_internals import abort_all_groups
 from .group_registry import GroupRegistry, MeshGroups
 from .guard import GuardState
-from .proposal import MeshProposal, open_groups
+from .proposal import CLOSED, WAITING, MeshProposal, open_groups
 from .restore import Restoration, restore_state
 from .status import is_collective_error
 
 ANSWER_TIME = 1.0  # seconds in which the store answers
 MAX_FAILURES = 3  # creations that fail although no further rank is lost
 LOOK_INTERVAL = 0.25  # seconds between two looks of a spare for a loss
-SPARE_TIME = 5.0  # seconds that rank 0, which may host the store, stays for spares
-CLOSED = "closed/{}"  # in a mesh: a rank has closed it, and needs no recovery
-WAITING = "waiting"  # in a mesh: how many spares wait for a loss
 
 
 @dataclass(frozen=True)
@@ -504,22 +501,3 @@ def wait_for_loss(mesh: MeshGroups, job: Job, store: Store) -> bool:
         time.sleep(LOOK_INTERVAL)
     part.within(TIMES.store, lambda: part.add(WAITING, -1))
     return is_lost
-
-
-def release_spares(mesh: MeshGroups, job: Job) -> None:
-    """Let spares know that this rank needs no recovery any more. Local.
-
-    Rank 0, which may host the store, stays up to 5 s for spares that wait in a recovery.
-
-    Cost: one store operation.
-    """
-    is_inside = mesh.rank in mesh.plan.layout
-    if job.store is None or mesh.is_closed or mesh.view_id or not is_inside:
-        return
-    part = job.store.part(f"mesh/{mesh.round_id}")
-
-    def post() -> None:
-        part.set(CLOSED.format(mesh.rank), "")
-        part.stay(SPARE_TIME, lambda: part.add(WAITING, 0) <= 0)
-
-    part.try_within(SPARE_TIME + TIMES.host_stays, post)

@@ -97,7 +97,7 @@ def _exchange(
         return None
 
     def place(storage: Any, location: str) -> Any:  # noqa: ANN401  # torch has no public type
-        return storage if location == "cpu" else default_restore_location(storage, str(device))
+        return storage if location == "cpu" else default_restore_location(storage, str(device))  # type: ignore[no-untyped-call]
 
     content = io.BytesIO(incoming.cpu().numpy().tobytes())
     return torch.load(content, map_location=place, weights_only=True)

@@ -146,7 +146,7 @@ def rank_status(
     for frame, number in frames:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         if not _is_library(file):
-            line = f"{os.path.basename(file)}:{number or '?'} ({name})"
+            line = f"{os.path.basename(file)}{f':{number}' if number else ''} ({name})"
             if over is None:
                 function = "wait" if ".wait(" in linecache.getline(file, number or 0) else ""
         elif over is not None:

@@ -52,6 +52,7 @@ PASSED: dict[str, dict[str, Any]] = {
 
 
 Fields = dict[str, str]
+ARRIVE = Round.arrive
 
 
 ALTERED = ("call", "meshkit", "torch", "history")
@@ -77,11 +78,10 @@ def time_error(call: Any) -> Refusal | str:
 
 
 def patch_requests(patch: pytest.MonkeyPatch, change: Callable[[Fields], Fields]) -> None:
-    """Let this rank arrive with another request."""
-    arrive = Round.arrive
+    """Let this rank arrive with another request; a later patch replaces this one."""
 
     def changed(round: Round, facts: Fields, **options: Any) -> None:
-        arrive(round, change(facts), **options)
+        ARRIVE(round, change(facts), **options)
 
     patch.setattr(Round, "arrive", changed)
 

@@ -29,7 +29,7 @@ from meshkit.cli.main import main
 from meshkit.core.report.verification import CheckReport
 from meshkit.launch.launchers.detect import detect
 from meshkit.launch.launchers.table import LAUNCHERS
-from meshkit.live.guard import verify as verify_module
+from meshkit.live import barrier as verify_module
 from tests.cli.processes import ended
 from tests.core.report.example_reports import REPORT
 from tests.live.side_by_side import side_by_side

@@ -1,9 +1,11 @@
-"""mesh.recover without a loss: what it keeps, what it refuses, and what it leaves behind."""
+"""mesh.recover and mesh.admit: what they keep, what they refuse, and what they leave behind."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -11,7 +13,10 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.live.recovery import recover
+from meshkit.core.judges import Process
+from meshkit.launch.newcomer import Admission
+from meshkit.live import admission
+from meshkit.testing.faults import Strike, play
 from tests.live.faults import error_of
 from tests.live.resources import descriptors, live_groups, threads
 
@@ -128,14 +133,15 @@ def test_ranks_that_disagree_are_named() -> None:
 
 
 def watch_the_groups() -> Any:
-    """Return the groups that are aborted, which on nccl ends what waits on them."""
+    """Return whether all groups are aborted, which on nccl ends what waits on them."""
     mesh = meshkit.build_mesh(dp=2, tp=1, timeout=500)
     view, aborted = mesh.view(x=2, timeout=400), []
-    expected = [dist.group.WORLD, mesh.group(), view.group("x")]
+    expected = [group.group_name for group in (dist.group.WORLD, mesh.group(), view.group("x"))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recover, "abort_groups", lambda groups: aborted.extend(groups))
+        abort = lambda group: aborted.append(group.group_name)  # noqa: E731
+        patch.setattr(dist.ProcessGroup, "abort", abort)
         fail(mesh)
-    return all(group in aborted for group in expected)
+    return {*expected} <= {*aborted}
 
 
 def test_all_groups_are_aborted() -> None:
@@ -173,7 +179,72 @@ def test_names_and_groups_of_the_mesh_stay() -> None:
         assert before == "no rank was lost"
         assert sizes == {"data": 2, "model": 2}
         assert error is not None
-        assert (
-            "build_mesh({'data': 2, 'model': 2}, groups=['data model', 'model data'])" in error[1]
-        )
+        assert "groups=['data model', 'model data']" in error[1]
         assert again == 10
+
+
+def misuse_admit() -> Any:
+    """Call admit where it is refused, and on a mesh without a loss."""
+    mesh = meshkit.build_mesh(dp=2, ranks=range(2))
+    errors: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(admission, "guard_mesh", None, raising=True)  # no rank communicates
+        errors["same"] = mesh.inside and mesh.admit(step=3) is mesh
+    errors["step"] = error_of(lambda: mesh.admit(step=-1))
+    errors["spare"] = error_of(mesh.admit)
+    view = mesh.view(x=2)
+    errors["view"] = error_of(view.admit)
+    view.close()
+    mesh.close()
+    errors["closed"] = error_of(mesh.admit)
+    return errors
+
+
+def test_misuse_of_admit_is_refused() -> None:
+    by_rank = meshkit.spawn(misuse_admit, 3, timeout=120)
+    assert [errors["same"] for errors in by_rank] == [True, True, False]
+    for errors in by_rank:
+        assert "step is -1" in errors["step"][1]
+        assert "this mesh is a view" in errors["view"][1]
+        assert "the mesh is closed" in errors["closed"][1]
+    assert by_rank[0]["spare"] is None
+    assert "rank 2 is a spare" in by_rank[2]["spare"][1]
+    assert "mesh.recover(), which waits" in by_rank[2]["spare"][1]
+
+
+def ask_often(strike: Strike) -> Any:
+    """After a loss ask for newcomers many times; return what the process holds, and the seconds."""
+    mesh = meshkit.build_mesh(dp=3)
+    try:
+        with mesh.guard(timeout=5):
+            if mesh.rank == 1:
+                strike.kill()
+            dist.barrier(group=mesh.group())
+    except meshkit.CollectiveError:
+        mesh = mesh.recover()
+    counts = []
+    for number in range(20):
+        assert mesh.admit() is mesh
+        if number in (1, 19):
+            time.sleep(1.2)  # the thread that calls the store ends a second after its last call
+            counts.append((descriptors(), threads(), live_groups()))
+    return counts[0] == counts[1]
+
+
+def test_a_look_leaves_nothing_behind() -> None:
+    played = play(ask_often, 3, timeout=120)
+    assert played.fired == 1
+    assert {rank: outcome.text for rank, outcome in played.outcomes.items()} == {
+        0: "True",
+        2: "True",
+    }
+
+
+def test_an_admission_is_equal_after_its_way_through_the_store() -> None:
+    process = Process("b", 311, "boot", "spaces", "8812")
+    sizes = {"pp": 1, "dp": 2}
+    first = (0, 3, 1, 2)
+    sent = Admission(2, first, (process, process), sizes, (1, 0), {"pp": 1, "dp": 4}, None)
+    assert Admission.from_json(json.dumps(asdict(sent))) == sent
+    assert [sent.number_of(rank) for rank in (1, 2)] == [2, 3]
+    assert [*sent.newcomers] == [2, 3]

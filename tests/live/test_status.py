@@ -12,13 +12,13 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.live.guard.barrier import wait
-from meshkit.live.guard.current import tracking
-from meshkit.live.guard.stack import (
+from meshkit.live.status import (
     frames_of_error,
     frames_of_thread,
     is_collective_error,
     rank_status,
+    tracking,
+    wait,
 )
 
 
@@ -28,7 +28,7 @@ def test_the_line_of_user_code() -> None:
     except meshkit.SpecError as error:
         status = rank_status(3, {}, frames_of_error(error), error="SpecError: x")
     assert (status.rank, status.operation, status.error) == (3, "", "SpecError: x")
-    assert status.line.startswith("test_stack.py:")
+    assert status.line.startswith("test_status.py:")
     assert status.line.endswith("(test_the_line_of_user_code)")
     assert str(status) == "left with SpecError: x"
 
@@ -47,7 +47,7 @@ def test_the_line_of_another_thread_and_of_an_ended_one() -> None:
     line = rank_status(0, {}, frames_of_thread(thread.ident)).line
     end.set()
     thread.join()
-    assert line.startswith("test_stack.py:")
+    assert line.startswith("test_status.py:")
     assert line.endswith("(wait_for_end)")
     ended = rank_status(0, {}, frames_of_thread(thread.ident))
     assert str(ended) == "in no collective, no line is known"
@@ -118,3 +118,26 @@ def test_the_operation_and_the_axes() -> None:
             "begun": "wait over dp",
             "none": "",
         }
+
+
+def look_from_another_mesh() -> Any:
+    """Return whether the status in a collective of a view belongs to its mesh, and to the view."""
+    mesh = meshkit.build_mesh(dp=2)
+    view = mesh.view(x=2, timeout=77)
+    seen: list[bool] = []
+
+    def look(*_: Any, **__: Any) -> Any:
+        frames = list(frames_of_thread(threading.get_ident()))
+        for one in (mesh, view):
+            status = rank_status(one.rank, one._groups.groups.by_key, frames)
+            seen.append(status.is_other_mesh)
+        raise ZeroDivisionError
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(ZeroDivisionError):
+        patch.setattr(dist.distributed_c10d, "_rank_not_in_group", look)
+        dist.all_reduce(torch.ones(1), group=view.group("x"))
+    return seen[:2]
+
+
+def test_a_collective_of_another_mesh_is_known() -> None:
+    assert meshkit.spawn(look_from_another_mesh, 2, timeout=60) == [[True, False]] * 2

@@ -1,28 +1,55 @@
-"""mesh.verify checks the members of every group and times it."""
+"""A barrier names the ranks that did not come; mesh.verify checks and times every group."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
 import pytest
 
 import meshkit
-from meshkit.live.guard import verify as verify_module
+from meshkit.live import barrier as barrier_module
+from meshkit.testing.faults import Strike, play
 from tests.live.faults import describe_error
 from tests.live.newer_torch import needs_order
+from tests.promises import BUSY
+
+
+def wait_at_barrier(strike: Strike, in_guard: bool, seconds: float) -> Any:
+    """Let rank 2 come late to a barrier that may wait longer than the group or the guard."""
+    mesh = meshkit.build_mesh(dp=3, timeout=20 if in_guard else 2, arrival_timeout=30)
+    with mesh.guard(timeout=2) if in_guard else contextlib.nullcontext():
+        if mesh.rank == 2:
+            strike.note()
+            time.sleep(seconds)
+        mesh.barrier(timeout=9)
+
+
+@pytest.mark.parametrize("in_guard", [False, True], ids=["group", "guard"])
+def test_the_missing_rank_is_named_though_torch_raises_first(in_guard: bool) -> None:
+    played = play(wait_at_barrier, 3, (in_guard, 6.0), timeout=60)
+    assert played.fired == 2
+    for rank in (0, 1):
+        outcome = played.outcomes[rank]
+        assert outcome.missing_ranks == (2,), outcome
+        assert "dp=2" in outcome.text
+        assert played.seconds(rank) < 2 + 1 + BUSY
+    first = min((played.outcomes[rank] for rank in (0, 1)), key=lambda outcome: outcome.at)
+    assert first.kind == "RankTimeoutError"
+    assert "did not arrive at mesh.barrier(timeout=9) within 2 s." in first.text
 
 
 def verify_mesh(options: dict[str, Any], slow: int | None) -> Any:
     mesh = meshkit.build_mesh(**options)
     if mesh.rank == slow:
-        real = verify_module._time_gather
+        real = barrier_module._time_gather
 
         def late(*args: Any) -> float:
             time.sleep(0.05)
             return real(*args)
 
-        pytest.MonkeyPatch().setattr(verify_module, "_time_gather", late)
+        pytest.MonkeyPatch().setattr(barrier_module, "_time_gather", late)
     try:
         verification = mesh.verify(timeout=20)
     except meshkit.CoordinateError as error:
@@ -65,12 +92,12 @@ def verify_wrong_group() -> Any:
     """Verify while the gather of rank 3 expects its members in reverse."""
     mesh = meshkit.build_mesh(dp=2, sp=2)
     if mesh.rank == 3:
-        real = verify_module._has_members
+        real = barrier_module._has_members
 
         def reversed_members(members: list[int], *more: Any) -> Any:
             return real(members[::-1] if len(members) == 2 else members, *more)
 
-        pytest.MonkeyPatch().setattr(verify_module, "_has_members", reversed_members)
+        pytest.MonkeyPatch().setattr(barrier_module, "_has_members", reversed_members)
     try:
         mesh.verify()
     except meshkit.MeshkitError as error:

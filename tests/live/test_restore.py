@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -18,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import meshkit
 from meshkit.core.errors import SpecError
-from meshkit.live.recovery.state_codec import decode, encode, templates_of
+from meshkit.live.restore import from_local, templates_of, to_local
 from meshkit.testing.faults import Played, Strike, play
 from tests.live.side_by_side import side_by_side
 
@@ -279,11 +280,14 @@ def test_objects_without_a_state_are_refused() -> None:
 @pytest.mark.parametrize("value", [{1.5: 2}, {"a": {1, 2}}, [torch.zeros(2).to_sparse()], object()])
 def test_values_of_other_types_are_named(value: object) -> None:
     with pytest.raises(SpecError, match="state"):
-        encode(value, [])
+        to_local(value)
 
 
-def test_a_state_is_equal_after_its_way_through_json() -> None:
-    state = {"a": [1, 2.5, (None, "x")], 3: {"t": torch.arange(3)}}
-    tensors: list[torch.Tensor] = []
-    tree = encode(state, tensors)
-    assert repr(decode(tree, tensors, templates_of(state))) == repr(state)
+def test_a_state_is_equal_after_its_way_through_bytes() -> None:
+    state = {"a": [1, 2.5, (None, "x")], 3: {"t": torch.arange(9)[2:4]}, "inf": float("inf")}
+    content = io.BytesIO()
+    torch.save(to_local(state), content)
+    assert len(content.getvalue()) < 2000
+    content.seek(0)
+    received = from_local(torch.load(content, weights_only=True), templates_of(state))
+    assert repr(received) == repr(state)
