@@ -21,8 +21,8 @@ from meshkit.core.call import Call
 from meshkit.core.errors import MeshkitError
 from meshkit.launch import process
 from meshkit.launch.job import Job
-from meshkit.live.groups import GroupOptions, GroupTimeouts
 from meshkit.live import hosts
+from meshkit.live.groups import GroupOptions, GroupTimeouts
 from meshkit.live.hosts import check_crossing
 from tests.live.newer_torch import needs_order
 from tests.live.side_by_side import side_by_side
