@@ -5,7 +5,7 @@
     before any process   factor_world  split_world  Layout
                          BatchPlan  BatchSchedule  SequencePlan  stream_seed
                          plan_redistribution
-    hardware             Topology  slurm_topology  crossings  link_bytes  placed
+    hardware             Topology  slurm_topology  crossings  placed
     this process         detect  World  init  shutdown  spawn
     the mesh             build_mesh  Mesh
     errors               MeshkitError and its children, see meshkit.core.errors
@@ -18,10 +18,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without the import of typing
 
 if TYPE_CHECKING:
-    from .core.data.batch import BatchPlan
-    from .core.data.batch_schedule import BatchSchedule
-    from .core.data.random_streams import stream_seed
-    from .core.data.sequence import SequencePlan
+    from .core.batch import BatchPlan
     from .core.errors import (
         BatchError,
         CollectiveError,
@@ -37,8 +34,10 @@ if TYPE_CHECKING:
     from .core.grid.factor import factor_world, split_world
     from .core.grid.layout import Layout
     from .core.redistribute.report import plan_redistribution
-    from .core.topology.crossing import crossings, link_bytes
-    from .core.topology.placement import placed
+    from .core.schedule import BatchSchedule
+    from .core.seeds import stream_seed
+    from .core.sequence import SequencePlan
+    from .core.topology.crossing import crossings, placed
     from .core.topology.topology import Topology
     from .launch.join import init, shutdown
     from .launch.launchers.detect import detect
@@ -73,7 +72,6 @@ __all__ = [
     "detect",
     "factor_world",
     "init",
-    "link_bytes",
     "placed",
     "plan_redistribution",
     "shutdown",
@@ -84,15 +82,14 @@ __all__ = [
 ]
 
 _MODULES = {
-    "core.data.batch": ("BatchPlan",),
-    "core.data.batch_schedule": ("BatchSchedule",),
-    "core.data.random_streams": ("stream_seed",),
-    "core.data.sequence": ("SequencePlan",),
+    "core.batch": ("BatchPlan",),
+    "core.schedule": ("BatchSchedule",),
+    "core.seeds": ("stream_seed",),
+    "core.sequence": ("SequencePlan",),
     "core.grid.factor": ("factor_world", "split_world"),
     "core.grid.layout": ("Layout",),
     "core.redistribute.report": ("plan_redistribution",),
-    "core.topology.crossing": ("crossings", "link_bytes"),
-    "core.topology.placement": ("placed",),
+    "core.topology.crossing": ("crossings", "placed"),
     "core.topology.topology": ("Topology",),
     "launch.join": ("init", "shutdown"),
     "launch.launchers.detect": ("detect",),

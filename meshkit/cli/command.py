@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
+class Draw(Protocol):
+    """A function that returns a text of a width."""
+
+    def __call__(self, *, width: int, ascii: bool) -> str:
+        """Return the text."""
+
+
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a command."""
+    """The outcome of a command, which ``main`` prints as text, or as JSON with ``--json``."""
 
-    text: str  # text for stdout; an empty text is not printed
+    as_dict: Callable[[], Mapping[str, object]] | None = None  # None: nothing is printed
+    draw: Draw | None = None
     ok: bool = True  # whether every check passed; the exit code is 0, or 1 if not
     interrupted: bool = False  # by Ctrl-C; the exit code is then 130
-    axes: tuple[str, ...] = ()  # the axes in the text, which a terminal shows in their colors
 
 
 @dataclass(frozen=True)

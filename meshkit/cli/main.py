@@ -24,16 +24,12 @@ from ..core.errors import (
     UnknownAxisError,
 )
 from ..core.version import VERSION
-from ..launch.output.console import completes_words
 from .command import Command, Result, to_ascii
 from .parser import CommandParser
-from .terminal import get_line_characters, get_width, open_stream, paint, write_stream
+from .terminal import get_line_characters, get_width, paint, write_stream
 
 # One file each. It is imported when its command is typed, and for the list of all commands.
-COMMANDS = (
-    *("plan", "explain", "diff", "search", "move", "check", "bench", "doctor", "hello", "store"),
-    "completion",
-)
+COMMANDS = (*("plan", "explain", "search", "move", "check", "bench", "doctor", "hello", "store"),)
 
 FAILED, INVALID, INTERRUPTED = 1, 2, 130
 INVALID_REQUESTS = SpecError, UnknownAxisError, CoordinateError, BatchError
@@ -57,15 +53,9 @@ def parse_command(name: str, words: Sequence[str]) -> Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command."""
-    is_open = open_stream("stdout")
-    open_stream("stderr")
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if completes_words():
-        from .complete import complete_words
-
-        complete_words(load_command(name) for name in COMMANDS)
     try:
-        result = _run(words, is_open=is_open)
+        text, result = _run(words)
     except (MeshkitError, ImportError) as error:  # ImportError: torch is missing
         known = error if isinstance(error, MeshkitError) else MeshkitError(str(error))
         return _report(known.quote(quote_line(words)), words)
@@ -73,27 +63,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if _is_first_rank():
             write_stream(f"{' '.join(['meshkit', *words[:1]])}: interrupted.\n", "stderr")
         return INTERRUPTED
-    return _print(result, is_open=is_open)
+    return _print(text, result)
 
 
-def _run(words: Sequence[str], *, is_open: bool) -> Result:
-    """Return the result of a command line."""
+def _run(words: Sequence[str]) -> tuple[str, Result]:
+    """Return the text and the result of a command line."""
     name, *rest = words or ["help"]
     if name in VERSIONS:
-        return Result(f"meshkit {VERSION}")
+        return f"meshkit {VERSION}", Result()
     if name in HELP or (name == "help" and not rest):
-        return Result(overview())
+        return overview(), Result()
     if name == "help":
         name, rest = rest[0], ["--help"]
     if name not in COMMANDS:
         raise _unknown_command(name, rest)
     if not {*HELP}.isdisjoint(rest):
-        return Result(CommandParser(load_command(name)).format_help().rstrip())
+        return CommandParser(load_command(name)).format_help().rstrip(), Result()
     args = parse_command(name, rest)
-    if not is_open and vars(args).get("n"):  # nobody would see the result of these ranks
-        return Result("", ok=False)
     result: Result = args.command.run(args)
-    return result
+    return _format(result, as_json=args.json), result
+
+
+def _format(result: Result, *, as_json: bool) -> str:
+    if result.as_dict is None or result.draw is None:
+        return ""
+    if as_json:
+        return json.dumps(result.as_dict())
+    return result.draw(width=get_width(), ascii=not get_line_characters())
 
 
 def overview() -> str:
@@ -139,7 +135,7 @@ def _report(error: MeshkitError, words: Sequence[str]) -> int:
     if "--json" in words:
         write_stream(f"{json.dumps({'ok': False, 'error': error_dict(error)})}\n", "stdout")
     else:
-        write_stream(paint(f"{to_ascii(error.text)}\n", (), "stderr"), "stderr")
+        write_stream(paint(f"{to_ascii(error.text)}\n", "stderr"), "stderr")
     return INVALID if isinstance(error, INVALID_REQUESTS) else FAILED
 
 
@@ -156,12 +152,12 @@ def error_dict(error: MeshkitError) -> dict[str, object]:
     }
 
 
-def _print(result: Result, *, is_open: bool) -> int:
-    """Print a result, and return the exit code."""
-    text = result.text and f"{to_ascii(result.text, get_line_characters())}\n"
-    is_written = write_stream(paint(text, result.axes, "stdout"), "stdout")
-    code = FAILED if not result.ok else INTERRUPTED if result.interrupted else 0
-    return code if is_written and (is_open or not text) else FAILED
+def _print(text: str, result: Result) -> int:
+    """Print the text of a result, and return the exit code."""
+    text = text and f"{to_ascii(text, get_line_characters())}\n"
+    if text and not write_stream(text, "stdout"):
+        return FAILED
+    return FAILED if not result.ok else INTERRUPTED if result.interrupted else 0
 
 
 def _is_first_rank() -> bool:

@@ -1,4 +1,4 @@
-"""The parser of one command: words in any order, sizes as options, errors as all others.
+"""The parser of one command: words in any order, errors as all others.
 
 A misspelt option, a missing word and an invalid value raise a SpecError with a line to type.
 """
@@ -18,7 +18,6 @@ from ..core.grid.axis_names import STANDARD
 from .command import Command
 
 ALIASES = re.compile(r"^argument ([^\s/:]+)[^:]*: ")
-AXIS_FLAGS = tuple(f"--{axis}" for axis in STANDARD)
 
 
 class CommandParser(ArgumentParser):
@@ -46,7 +45,7 @@ class CommandParser(ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> Namespace:
         """Return the options of a command; options and other words may stand in any order."""
-        typed = [*join_axis_options(words)]
+        typed = [*words]
         args, unknown = self.parse_known_intermixed_args(typed)
         if unknown:
             raise self._unknown(unknown[0], typed)
@@ -60,7 +59,10 @@ class CommandParser(ArgumentParser):
             return SpecError(
                 f"{word!r} is no option, and {self.prog} takes no other words.", fix=fix
             )
-        flags = [*self._flags(), *AXIS_FLAGS]
+        if flag[2:] in STANDARD:
+            size = f"{flag[2:]}={value or 'N'}"
+            return SpecError(f"there is no option {flag}.", fix=f"{size}, without hyphens.")
+        flags = [*self._flags()]
         alias = ARGUMENTS.get(flag[2:].replace("-", "_"), "").replace("_", "-")
         known = [f"--{alias}"] if f"--{alias}" in flags else []
         close = known or difflib.get_close_matches(flag, flags, n=1)
@@ -75,20 +77,6 @@ class CommandParser(ArgumentParser):
         for action in self._actions:
             if action.help != SUPPRESS:
                 yield from action.option_strings
-
-
-def join_axis_options(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words with the size of an axis in one word: ``--dp 4`` and ``--dp=4`` as ``dp=4``.
-
-    Example:
-        >>> [*join_axis_options(["--dp", "4", "--tp=2", "--nodes", "2"])]
-        ['dp=4', 'tp=2', '--nodes', '2']
-    """
-    rest = iter(words)
-    for word in rest:
-        flag, equals, size = word.partition("=")
-        is_axis = flag in AXIS_FLAGS
-        yield f"{flag[2:]}={size if equals else next(rest, '')}" if is_axis else word
 
 
 def _join(words: Iterator[str]) -> str:

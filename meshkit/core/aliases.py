@@ -15,6 +15,7 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from .axes import STANDARD, SYNONYMS
 from .errors import BatchError, MeshkitError, SpecError
 
 INIT_OPTIONS = frozenset(
@@ -27,14 +28,6 @@ MESH_OPTIONS = frozenset(
         *("place", "crossing", "within", "across"),
     }
 )
-AXES = {
-    **dict.fromkeys(("data", "dp"), "dp"),
-    **dict.fromkeys(("tensor", "tensor_model", "tp"), "tp"),
-    **dict.fromkeys(("pipe", "pipeline", "pipeline_model", "stage", "stages", "pp"), "pp"),
-    **dict.fromkeys(("context", "cp"), "cp"),
-    **dict.fromkeys(("sequence", "seq", "ulysses", "sp"), "sp"),
-    **dict.fromkeys(("expert", "experts", "expert_model", "ep"), "ep"),
-}
 SUFFIX = r"_(size|degree|dim|ranks|world_size|parallel|parallelism|parallel_size)$"
 ARGUMENTS = {
     **dict.fromkeys(
@@ -76,7 +69,7 @@ def standard_axis(name: str) -> str | None:
     word = name
     while (shorter := re.sub(SUFFIX, "", word)) != word:
         word = shorter
-    return AXES.get(word)
+    return SYNONYMS.get(word)
 
 
 def option_owner(name: object) -> str:
@@ -85,7 +78,7 @@ def option_owner(name: object) -> str:
         return "meshkit.init"
     if name in BATCH_OPTIONS:
         return "mesh.batch"
-    return "build_mesh" if name in MESH_OPTIONS or name in AXES.values() else ""
+    return "build_mesh" if name in MESH_OPTIONS or name in STANDARD else ""
 
 
 def known_name(name: str, names: Collection[str]) -> str | None:
@@ -108,7 +101,8 @@ def misfit_error(
     lines: list[str] = []
     fitting = {option: value for option, value in kwargs.items() if option in parameters}
     if name == "init" and args:
-        fitting["backend"], args = args[0], ()
+        fitting["init_method" if "://" in str(args[0]) else "backend"] = args[0]
+        args = ()
         lines.append("init takes its arguments by name.")
     elsewhere = ""
     for option in kwargs.keys() - fitting:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:  # no import of numpy: launchers are detected without it
-    from .arrays import Ints
+    pass
 
 Value = TypeVar("Value")
 
@@ -47,22 +47,6 @@ def shorten(texts: Sequence[str], most: int, end: str = "") -> list[str]:
     """Return the first texts, and a last one with the number of the others if there are any."""
     left = len(texts) - most
     return [*texts[:most], *([f"and {left} more{end}"] if left > 0 else [])]
-
-
-def summarize_ranks(ranks: Ints, noun: str = "rank") -> str:
-    """Return the number of ranks and their ranges; of more than 6 ranges, the ends.
-
-    Cost: O(ranks).
-    """
-    if not len(ranks):
-        return count_noun(0, noun)
-    ends = (ranks[1:] - ranks[:-1] != 1).nonzero()[0].tolist()
-    starts = [0, *(end + 1 for end in ends)]
-    ends.append(len(ranks) - 1)
-    shown = range(len(starts)) if len(starts) <= MAX_SHOWN else (0, 1, 2, -1)
-    texts = [format_range(int(ranks[starts[i]]), int(ranks[ends[i]])) for i in shown]
-    texts[3:3] = ["..."] * (len(starts) > MAX_SHOWN)
-    return f"{count_noun(len(ranks), noun)}: {', '.join(texts)}"
 
 
 def format_range(first: int, last: int) -> str:

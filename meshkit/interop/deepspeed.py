@@ -14,13 +14,12 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ..core.batch import BatchPlan
 from ..core.call import quotes_call
-from ..core.data.batch import BatchPlan
 from ..core.errors import BatchError, SpecError
 from ..core.grid.axis_names import check_axes_exist, parse_axes
 from ..core.grid.roles import data_axes
 from ..core.text import article
-from ..live.data.rank_batch import RankBatch
 from ..live.mesh import Mesh
 
 NAMES = {  # role of axes to DeepSpeed's names for their group
@@ -49,7 +48,7 @@ Axes = str | Iterable[str]
 
 
 @quotes_call("config", by_name=("plan",))
-def config(plan: BatchPlan | RankBatch) -> dict[str, int]:
+def config(plan: BatchPlan) -> dict[str, int]:
     """Return the fields of DeepSpeed's config that hold the batch of a plan. Pure.
 
     DeepSpeed infers a field that is left out from the others, rounded down, and from the ranks of
@@ -73,7 +72,7 @@ def config(plan: BatchPlan | RankBatch) -> dict[str, int]:
         >>> config(BatchPlan.solve(dp=4, global_batch=64, micro_batch=2))["train_batch_size"]
         64
     """
-    if not isinstance(plan, BatchPlan | RankBatch):
+    if not isinstance(plan, BatchPlan):
         fix = "config(mesh.batch(global_batch=64, micro_batch=2)), with the batch of the job."
         raise SpecError(f"plan is {article(type(plan).__name__)}, not a batch plan.", fix=fix)
     if plan.uneven:
@@ -93,7 +92,7 @@ def config(plan: BatchPlan | RankBatch) -> dict[str, int]:
 
 
 @quotes_call("check_engine", by_name=("engine", "plan"))
-def check_engine(engine: Any, plan: BatchPlan | RankBatch) -> None:  # noqa: ANN401  # untyped
+def check_engine(engine: Any, plan: BatchPlan) -> None:  # noqa: ANN401  # untyped
     """Check that a live engine of DeepSpeed has the batch of a plan. Local.
 
     Args:
@@ -185,16 +184,13 @@ class Mpu:
         sequence: Axes | None = None,
         pipeline: Axes | None = None,
     ) -> None:
-        options = {"data": data, "model": model, "tensor": tensor, "sequence": sequence}
-        options["pipeline"] = pipeline
-        chosen = {role: axes for role, axes in options.items() if axes is not None}
-        roles = _axes_by_role(mesh, chosen)
+        chosen = {"data": data, "model": model, "tensor": tensor, "sequence": sequence}
+        roles = _axes_by_role(mesh, {**chosen, "pipeline": pipeline})
         _check_all_axes_used(mesh, roles)
         self._mesh = mesh
-        self._model = roles["model"] or _axis_of_size_one(mesh, "model")
-        self._sequence = roles.get("sequence", ())
-        for role, axes in roles.items():
-            self._add_methods(role, axes or _axis_of_size_one(mesh, role))
+        self._axes = {role: axes or _axis_of_size_one(mesh, role) for role, axes in roles.items()}
+        for role, axes in self._axes.items():
+            self._add_methods(role, axes)
 
     def get_tensor_model_parallel_src_rank(self) -> int:
         """Return the global rank of the first member of the tensor parallel group. Local."""
@@ -219,8 +215,8 @@ class Mpu:
         frame: Any = inspect.currentframe()
         if frame.f_back.f_globals.get("__name__") == "deepspeed.runtime.zero.stage3":
             sizes = self._mesh.layout.sizes
-            _check_stage(3, math.prod(sizes[axis] for axis in self._sequence))
-        return self._mesh.group(*self._model)
+            _check_stage(3, math.prod(sizes[axis] for axis in self._axes.get("sequence", ())))
+        return self._mesh.group(*self._axes["model"])
 
     def __getattr__(self, name: str) -> Callable[[], Any]:
         # DeepSpeed uses hasattr for optional methods
@@ -231,14 +227,15 @@ class Mpu:
         return f"Mpu({self._mesh!r})"
 
 
-def _axes_by_role(mesh: Mesh, chosen: dict[str, Axes]) -> dict[str, tuple[str, ...]]:
+def _axes_by_role(mesh: Mesh, chosen: dict[str, Axes | None]) -> dict[str, tuple[str, ...]]:
     """Return the axes of each role that DeepSpeed sees; empty if a required role has none."""
     present = mesh.layout.axes
     roles = {role: tuple(a for a in axes if a in present) for role, axes in DEFAULT_AXES.items()}
     roles = {"data": data_axes(mesh.layout.sizes), **roles}
     for role, names in chosen.items():
-        roles[role] = parse_axes(names)
-        check_axes_exist(roles[role], present)
+        if names is not None:
+            roles[role] = parse_axes(names)
+            check_axes_exist(roles[role], present)
     if roles["sequence"]:
         roles["sequence_data"] = (*roles["data"], *roles["sequence"])
     return {role: axes for role, axes in roles.items() if axes or role in REQUIRED}

@@ -24,9 +24,8 @@ from ..core.call import quotes_call
 from ..core.grid.layout import Layout
 from ..core.redistribute.pattern import Side, parse_pattern
 from ..live.mesh import Mesh
-from ..live.move.mesh_moves import MeshMoves
-from ..live.move.redistribution import Redistribution
-from ..live.move.shift import Ring
+from ..live.move.redistribution import MeshMoves, Redistribution
+from ..live.move.ring import Ring
 
 MARKS = {"+": "P", "*": "R", "=": "I", "@": "V"}
 

@@ -16,6 +16,7 @@ alone, forward. Never run: a GPU, pp with tp, and ``context_parallel``, which ha
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,13 +29,13 @@ from ..core.text import article
 from ..launch.job import require_job
 from ..live.mesh import Mesh
 from ..live.proposal import announcing_failure
-from .axis_names import check_data, rename_axes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.distributed import DistributedConfig
 
 AXES = ("pp", "dp_replicate", "fsdp", "tp")
+NAMES_OF_DP = ("fsdp", "dp_replicate")
 
 
 @quotes_call("distribute")
@@ -106,8 +107,10 @@ def _device_mesh_class() -> Any:  # noqa: ANN401  # untyped if Transformers is m
 
 def _sizes(model: object, layout: Layout, data: str, world: int) -> dict[str, int]:
     """Return the sizes of the view, the outermost first."""
-    check_data(data, ("fsdp", "dp_replicate"))
-    sizes = rename_axes(fold_context(layout), "Transformers", AXES, data)
+    if data not in NAMES_OF_DP:
+        fix = f"data={' or data='.join(map(repr, NAMES_OF_DP))}."
+        raise SpecError(f"data is {data!r}.", fix=fix)
+    sizes = rename_axes(fold_context(layout), data)
     if layout.num_ranks != world:
         raise SpecError(
             f"the mesh holds {layout.num_ranks} ranks of {world}.",
@@ -121,6 +124,37 @@ def _sizes(model: object, layout: Layout, data: str, world: int) -> dict[str, in
         fix = "for example AutoModelForCausalLM.from_pretrained(path)."
         raise SpecError(f"the model is {kind}, not one of Transformers.", fix=fix)
     return sizes
+
+
+def rename_axes(layout: Layout, data: str) -> dict[str, int]:
+    """Return the sizes by the names of Transformers, those of 1 first, the others nested as before.
+
+    Raises:
+        SpecError: if Transformers does not know an axis, or two axes would get one name.
+    """
+    long_axes = {axis: size for axis, size in layout.sizes.items() if size > 1}
+    unknown = [axis for axis in long_axes if axis not in (*AXES, "dp")]
+    if unknown:
+        kept: dict[str, int] = {a: layout.size(a) for a in ("pp", "tp") if a in layout.axes}
+        kept["dp"] = layout.num_ranks // math.prod(kept.values())
+        ordered = {axis: kept[axis] for axis in STANDARD if axis in kept}
+        raise SpecError(
+            f"Transformers has no axis {' or '.join(unknown)}.",
+            f"Its axes are {', '.join(AXES)};"
+            f" {', '.join(f'{axis} is {layout.size(axis)}' for axis in unknown)}.",
+            fix=f"{Call('build_mesh', kwargs=ordered)}, or other axes of this library.",
+            sizes=layout.sizes,
+        )
+    if "dp" in long_axes and data in long_axes:
+        other = next(name for name in NAMES_OF_DP if name != data)
+        raise SpecError(
+            f"dp would get the name {data}, which another axis has.",
+            f"dp is {long_axes['dp']}, {data} is {long_axes[data]}.",
+            fix=f"use another name for dp: data={other!r}.",
+            sizes=layout.sizes,
+        )
+    sizes = {data if axis == "dp" else axis: size for axis, size in long_axes.items()}
+    return dict.fromkeys((axis for axis in AXES if axis not in sizes), 1) | sizes
 
 
 def fold_context(layout: Layout) -> Layout:

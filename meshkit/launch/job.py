@@ -24,8 +24,7 @@ from .default_group import (
 )
 from .generation import leases
 from .launchers.world import World
-from .log import Startup
-from .output.error_file import ERROR_FILE, report_uncaught_error
+from .log import ERROR_FILE, Startup, report_uncaught_error
 from .process import check_own_process, sight
 from .round import Round, commit
 from .store import Store

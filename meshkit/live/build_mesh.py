@@ -10,8 +10,8 @@ from ..core.arrays import Ints
 from ..core.call import Call, drop_none, quotes_call
 from ..core.grid.group_plan import GroupPlan, plan_groups
 from ..core.grid.sizes import STANDARD_AXES, read_sizes
+from ..core.topology.crossing import placed
 from ..core.topology.crossing_policy import check_policies
-from ..core.topology.placement import placed
 from ..core.topology.topology import Topology
 from ..launch.device.device import check_backend
 from ..launch.job import current_job
@@ -174,7 +174,7 @@ def _place(proposal: MeshProposal, place: Topology | bool) -> MeshProposal:
         hosts = gather_hosts(job, call, proposal.fields(), CONFLICT, fix)
         topology = Topology.of_hosts(hosts)
     with announcing_failure(job.world, proposal.built_by):
-        layout = placed(plan.layout, topology).layout
+        layout = placed(plan.layout, topology)
         plan = GroupPlan.of(layout, plan.requested)
         check_orders(plan)
     return proposal._replace(plan=plan)

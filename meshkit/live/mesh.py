@@ -18,6 +18,7 @@ from ..core.errors import MeshkitError, SpecError
 from ..core.grid.axis_names import Names
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Coordinate, Layout
+from ..core.redistribute.move import merge_sizes
 from ..core.text import format_sizes
 from ..launch.log import Startup
 from ..launch.times import Time
@@ -35,18 +36,15 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.utils.data import DataLoader, IterableDataset
 
-    from ..core.data.batch import BatchPlan
-    from ..core.data.sequence import Order, SequencePlan
+    from ..core.batch import BatchPlan
     from ..core.grid.position import Position
     from ..core.report.verification import Verification
-    from .data.rank_batch import RankBatch
+    from ..core.sequence import Order, SequencePlan
+    from .data.batch import RankBatch
     from .data.rng import RandomStreams
-    from .data.sampler import MicroBatchSampler
+    from .data.sampler import MicroBatchSampler, MicroBatchStream
     from .data.sequence import SequenceShard
-    from .data.stream import MicroBatchStream
-    from .move.handle import Handle
-    from .move.mesh_moves import MeshMoves
-    from .move.redistribution import Redistribution
+    from .move.redistribution import Handle, MeshMoves, Redistribution
 
 Sample = TypeVar("Sample")
 
@@ -169,7 +167,7 @@ class Mesh:
             >>> mesh.group_rank("dp"), mesh.group_rank("sp", "dp")
             (2, 6)
         """
-        return group_rank(self.layout, self.rank, axes)
+        return group_rank(self.layout, self.rank, axes or self.layout.axes)
 
     @quotes_call("mesh.peers")
     def peers(self, *axes: Names) -> Ints:
@@ -483,7 +481,8 @@ class Mesh:
         op: str = "sum",
         grad_dtype: torch.dtype | None = None,
         to: Mesh | None = None,
-        **sizes: int | SequencePlan,
+        sizes: Mapping[str, int | SequencePlan] | None = None,
+        **dims: int | SequencePlan,
     ) -> torch.Tensor:
         """Return a tensor in another division over the mesh. Differentiable.
 
@@ -508,7 +507,8 @@ class Mesh:
             op: the reduction of ``+``: ``"sum"``, ``"avg"``, ``"max"`` or ``"min"``.
             grad_dtype: the dtype in which gradients are summed, needed below float32.
             to: the view of this mesh whose axes the right side names; None is this mesh.
-            **sizes: global sizes of dims: for a bracket on the left; for parts of different sizes,
+            sizes: the sizes of dims that are called like an argument, as in ``sizes={"op": 8}``.
+            **dims: global sizes of dims: for a bracket on the left; for parts of different sizes,
                 cut as by ``numpy.array_split``; or a :class:`meshkit.SequencePlan` for a sequence
                 that is cut in its order, with zeros as its padding.
 
@@ -536,12 +536,13 @@ class Mesh:
             tensor(3.5000)
         """
         options = pattern, op, grad_dtype, _groups_of(to)
+        given = merge_sizes(sizes, dims)
         if torch.compiler.is_compiling():
-            values = map(make_constant, sizes.values())
-            name = self._prepare_move(*options, *sizes, *values)  # first: it makes the moves
-            traced: Redistribution = getattr(self._moves, name)
+            values = map(make_constant, given.values())
+            name = self._prepare_move(*options, *given, *values)  # first: it makes the moves
+            traced: Redistribution = getattr(self._moves.known, name)
             return traced.run(x)
-        return self._moves.find(*options, tuple(sizes.items())).run(x)
+        return self._moves.find(*options, tuple(given.items())).run(x)
 
     @quotes_call("mesh.redistribution")
     def redistribution(
@@ -552,7 +553,8 @@ class Mesh:
         op: str = "sum",
         grad_dtype: torch.dtype | None = None,
         to: Mesh | None = None,
-        **sizes: int | SequencePlan,
+        sizes: Mapping[str, int | SequencePlan] | None = None,
+        **dims: int | SequencePlan,
     ) -> Redistribution:
         """Return the redistribution of a pattern, a function of a tensor. Local.
 
@@ -561,7 +563,8 @@ class Mesh:
             op: as in :meth:`redistribute`.
             grad_dtype: as in :meth:`redistribute`.
             to: as in :meth:`redistribute`.
-            **sizes: as in :meth:`redistribute`.
+            sizes: as in :meth:`redistribute`.
+            **dims: as in :meth:`redistribute`.
 
         Raises:
             SpecError: if the pattern is invalid; and when called, as :meth:`redistribute`.
@@ -574,8 +577,8 @@ class Mesh:
             >>> gather(torch.ones(1, 8, 2)).shape
             torch.Size([1, 16, 2])
         """
-        key = pattern, op, grad_dtype, _groups_of(to), tuple(sizes.items())
-        return self._moves.find(*key)
+        given = tuple(merge_sizes(sizes, dims).items())
+        return self._moves.find(pattern, op, grad_dtype, _groups_of(to), given)
 
     @quotes_call("mesh.begin", by_name=("x",))
     def begin(
@@ -586,7 +589,8 @@ class Mesh:
         *,
         op: str = "sum",
         to: Mesh | None = None,
-        **sizes: int | SequencePlan,
+        sizes: Mapping[str, int | SequencePlan] | None = None,
+        **dims: int | SequencePlan,
     ) -> Handle:
         """Begin a redistribution, and return a handle whose ``wait`` returns the result.
 
@@ -598,7 +602,8 @@ class Mesh:
             pattern: as in :meth:`redistribute`.
             op: as in :meth:`redistribute`.
             to: as in :meth:`redistribute`.
-            **sizes: as in :meth:`redistribute`.
+            sizes: as in :meth:`redistribute`.
+            **dims: as in :meth:`redistribute`.
 
         Raises:
             SpecError: if the tensor requires a gradient; and as :meth:`redistribute`.
@@ -608,7 +613,8 @@ class Mesh:
             >>> handle.wait().shape  # after other work
             torch.Size([8, 4])
         """
-        return self._moves.begin(x, pattern, op, _groups_of(to), tuple(sizes.items()))
+        given = tuple(merge_sizes(sizes, dims).items())
+        return self._moves.begin(x, pattern, op, _groups_of(to), given)
 
     @quotes_call("mesh.shift", by_name=("x",))
     def shift(self, x: torch.Tensor, axis: str, steps: int = 1) -> torch.Tensor:
@@ -636,7 +642,7 @@ class Mesh:
         """
         if torch.compiler.is_compiling():
             name = self._prepare_ring(axis)
-            return self._moves.shift(getattr(self._moves, name), x, steps)
+            return self._moves.shift(getattr(self._moves.rings, name), x, steps)
         return self._moves.shift(self._moves.ring(axis), x, steps)
 
     @quotes_call("mesh.exchange", by_name=("x",))
@@ -669,7 +675,7 @@ class Mesh:
             >>> received.flatten().tolist(), counts
             ([4, 4, 5, 5], [2, 2])
         """
-        from .move.exchange import exchange_rows
+        from .move.ring import exchange_rows
 
         return exchange_rows(self._groups, x, axis, counts)
 
@@ -712,7 +718,7 @@ class Mesh:
     @cached_property
     def _moves(self) -> MeshMoves:
         """The redistributions of this mesh."""
-        from .move.mesh_moves import MeshMoves
+        from .move.redistribution import MeshMoves
 
         return MeshMoves(self._groups)
 
@@ -726,7 +732,6 @@ class Mesh:
         micro_batch: int | None = None,
         accumulation_steps: int | None = None,
         data: str | tuple[str, ...] | None = None,
-        round: str | None = None,
         uneven: bool = False,
     ) -> RankBatch:
         """Return the batch plan of this mesh: any two of the three sizes give the third. Local.
@@ -739,12 +744,13 @@ class Mesh:
                 all others share them. Empty means that all ranks read the same samples. None means
                 the axes whose names are of data or experts: ``dp``, ``ep``, ``data``, ``fsdp``,
                 ``shard``, ``replicate``, ``dp_shard``, ``dp_replicate``, ``expert`` and others.
-            round: ``"down"`` or ``"up"``, see :meth:`meshkit.BatchPlan.solve`.
-            uneven: let some ranks run one micro batch more than others; see there.
+            uneven: let some ranks run one micro batch more than others if the micro batches do not
+                divide; see :meth:`meshkit.BatchPlan.solve`.
 
         Returns:
             The plan, which knows this rank's share: ``plan.samples(step)``,
-            ``plan.micro_batches(step)`` and ``plan.sync_on_last(model, micro)``.
+            ``plan.micro_batches(step)`` and ``plan.sync_on_last(model, micro)``. Its ``repr`` is
+            equal on all ranks: ``mesh.agree("plan", plan)`` names a rank with other sizes.
 
         Raises:
             BatchError: if they do not divide, with the nearest batches that do.
@@ -758,12 +764,11 @@ class Mesh:
             >>> plan.samples(step=0).tolist()
             [[4, 5], [12, 13], [20, 21], [28, 29]]
         """
-        from .data.data_index import plan_rank_batch
+        from .data.batch import plan_rank_batch
 
         return plan_rank_batch(
             self._groups,
             data,
-            round,
             uneven,
             global_batch=global_batch,
             micro_batch=micro_batch,
@@ -797,7 +802,7 @@ class Mesh:
             >>> mesh.token_weights([10, 30])  # the same counts on all 8 ranks
             tensor([0.2500, 0.7500], dtype=torch.float64)
         """
-        from .data.data_index import weigh_tokens
+        from .data.batch import weigh_tokens
 
         return weigh_tokens(self._groups, counts, axes, self.device)
 
@@ -805,7 +810,7 @@ class Mesh:
     def sampler(  # noqa: D418
         self,
         dataset: IterableDataset[Sample],
-        plan: BatchPlan | RankBatch,
+        plan: BatchPlan,
         *,
         shuffle: bool = False,
         seed: int = 0,
@@ -818,7 +823,7 @@ class Mesh:
     def sampler(  # noqa: D418
         self,
         dataset: Sized | int,
-        plan: BatchPlan | RankBatch,
+        plan: BatchPlan,
         *,
         shuffle: bool = False,
         seed: int = 0,
@@ -831,7 +836,7 @@ class Mesh:
     def sampler(
         self,
         dataset: IterableDataset[Any] | Sized | int,
-        plan: BatchPlan | RankBatch,
+        plan: BatchPlan,
         *,
         shuffle: bool = False,
         seed: int = 0,
@@ -849,7 +854,7 @@ class Mesh:
 
         Args:
             dataset: anything with ``len``, or that number; or an ``IterableDataset``, which gives a
-                :class:`~meshkit.live.data.stream.MicroBatchStream`.
+                :class:`~meshkit.live.data.sampler.MicroBatchStream`.
             plan: the result of :meth:`batch`; or a plain :class:`meshkit.BatchPlan` over the data
                 axes of the mesh.
             shuffle: whether each epoch has its own order, by ``seed`` and the number of the epoch.
@@ -878,8 +883,8 @@ class Mesh:
             >>> list(mesh.sampler(range(16), plan))
             [[4, 5], [12, 13]]
         """
-        from ..core.data.epoch import SampleOrder
-        from .data.data_index import sample
+        from ..core.epoch import SampleOrder
+        from .data.batch import sample
 
         return sample(self._groups, dataset, plan, SampleOrder(shuffle, seed, epoch, tail))
 
@@ -887,7 +892,7 @@ class Mesh:
     def loader(
         self,
         dataset: IterableDataset[Any] | Sized,
-        plan: BatchPlan | RankBatch,
+        plan: BatchPlan,
         *,
         shuffle: bool = False,
         seed: int = 0,
@@ -923,9 +928,9 @@ class Mesh:
             tensor([4, 5])
             tensor([12, 13])
         """
-        from ..core.data.epoch import SampleOrder
-        from .data.data_index import sample
-        from .data.loader import check_options, make_loader
+        from ..core.epoch import SampleOrder
+        from .data.batch import sample
+        from .data.sampler import check_options, make_loader
 
         check_options(options)
         order = SampleOrder(shuffle, seed, epoch, tail)
@@ -938,7 +943,7 @@ class Mesh:
         Collective over the mesh. Pass the batch as it was read, before sp cuts the sequence, and no
         filler. Two data coordinates can hold equal batches by chance if the dataset repeats them.
 
-        Cost: one gather of 41 bytes per rank, and one more if there is a conflict. Tensors are
+        Cost: one gather of 265 bytes per rank, and one more if there is a conflict. Tensors are
         copied to the host and hashed there, a second or two per gigabyte.
 
         Args:
@@ -964,7 +969,7 @@ class Mesh:
                 ...
             meshkit.core.errors.BatchError: ...
         """
-        from .data.data_index import compare_batches
+        from .data.checks import compare_batches
 
         compare_batches(self._groups, batch, data, self.device)
 
@@ -1004,7 +1009,7 @@ class Mesh:
             >>> model = torch.nn.Linear(2, 2)
             >>> mesh.check_parameters(model)
         """
-        from .data.check_parameters import compare_parameters
+        from .data.checks import compare_parameters
 
         compare_parameters(self._groups, model, axes, self.device)
 
@@ -1045,7 +1050,7 @@ class Mesh:
             >>> shard.take(torch.arange(100, 108)[None])
             tensor([[102, 103, 104, 105]])
         """
-        from .data.data_index import shard_sequence
+        from .data.batch import shard_sequence
 
         return shard_sequence(self._groups, length, axes, order, pad, self.device)
 
@@ -1077,7 +1082,7 @@ class Mesh:
             >>> mesh.seed(7, vary=("dp",)) == meshkit.stream_seed(7, dp=2)
             True
         """
-        from ..core.data.random_streams import compute_seed, select_coordinate
+        from ..core.seeds import compute_seed, select_coordinate
         from .data.rng import base_seed
 
         number = base_seed(self._proposal.job.seed) if base is None else base
@@ -1380,7 +1385,7 @@ class Mesh:
         return f"Mesh({format_sizes(self.layout.sizes, ', ')}; rank {self.rank}{position}{closed})"
 
     def __str__(self) -> str:
-        return self.layout.draw(mark=self.rank)
+        return self.layout.draw(mark=self.rank if self.inside else None)
 
     @cached_property
     def _guard_state(self) -> GuardState:

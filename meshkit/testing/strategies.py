@@ -18,7 +18,7 @@ except ImportError as error:
     raise ImportError(text) from error
 
 from ..core.arrays import Ints
-from ..core.data.batch import BatchPlan
+from ..core.batch import BatchPlan
 from ..core.errors import SpecError
 from ..core.grid.axis_names import STANDARD, check_names
 from ..core.grid.layout import Layout

@@ -12,10 +12,6 @@ from meshkit.bench.collectives import COLLECTIVES, checked_call, run_calls, unsu
 from meshkit.bench.results.collectives import OPERATIONS
 
 
-def test_there_is_a_call_for_each_operation() -> None:
-    assert list(COLLECTIVES) == list(OPERATIONS)
-
-
 @pytest.mark.parametrize("members", [[0], [1, 3], [0, 2, 4, 6], [5, 40, 7]])
 def test_expected_results_element_by_element(members: list[int]) -> None:
     ranks, part = len(members), 7
@@ -43,18 +39,6 @@ def test_expected_results_element_by_element(members: list[int]) -> None:
 def test_content_differs_between_ranks_and_positions() -> None:
     held = torch.stack([collectives.input_pattern(rank, 8, 251) for rank in range(31)])
     assert len(held.unique()) == 31 * 251
-
-
-@pytest.mark.parametrize("members", [1, 2156, 2157, 16_384, 17_477, 65_536, 1_048_576])
-def test_sums_over_many_members_are_exact(members: int) -> None:
-    ranks, places = collectives.num_distinct(members)
-    assert members * (ranks * places - 1) < 2**24
-    assert (ranks, places) == (31, 251) or members * (31 * 251 - 1) >= 2**24
-    held = [sum(rank % ranks for rank in range(members)) * places + members * (places - 1)]
-    found = collectives.expected_all_reduce(range(members), 0, 2 * places)[
-        [places - 1, 2 * places - 1]
-    ]
-    assert found.tolist() == held * 2
 
 
 def test_a_sum_of_16384_in_float32_is_what_is_expected() -> None:
@@ -107,8 +91,3 @@ def test_what_a_backend_lacks_is_its_first_line(kind: type[RuntimeError]) -> Non
         unsupported_reason(kind("Backend x does not support this\nmore"))
         == "Backend x does not support this"
     )
-
-
-def test_any_other_error_goes_on() -> None:
-    with pytest.raises(RuntimeError, match=r"^Connection closed by peer$"):
-        unsupported_reason(RuntimeError("Connection closed by peer"))

@@ -50,26 +50,3 @@ def test_a_sample_has_fewer_passes() -> None:
     stream = io.StringIO()
     CaseProgress(Layout(dp=2, sp=64), CASES[:1], 16, 5, Progress("bench", stream))
     assert stream.getvalue().startswith("2 rows in 17 passes, ")
-
-
-class Full(io.StringIO):
-    """A stream that fails at its second line."""
-
-    def write(self, text: str) -> int:
-        if self.getvalue():
-            raise OSError(28, "No space left on device")
-        return super().write(text)
-
-
-def test_a_stream_that_fails_is_written_to_no_more() -> None:
-    stream = Full()
-    progress = CaseProgress(LAYOUT, CASES, 16, 5, Progress("bench", stream, clock(LOG_INTERVAL)))
-    for case in CASES:
-        progress(case)
-    assert stream.getvalue() == START
-
-
-def test_without_a_stderr_nothing_is_written() -> None:
-    progress = CaseProgress(LAYOUT, CASES, 16, 5, Progress("bench", None, clock(LOG_INTERVAL)))
-    progress(CASES[0])
-    progress(CASES[1])

@@ -22,11 +22,6 @@ def test_calls_to_warm_up_do_not_count() -> None:
     assert list(waits) == []
 
 
-def test_no_call_to_warm_up() -> None:
-    made: list[int] = []
-    assert len(time_calls(lambda: made.append(1), 0, 4, CPU)) == len(made) == 4
-
-
 class Device:
     """A stand-in for an accelerator: what happens, in order, at which second of its stream."""
 

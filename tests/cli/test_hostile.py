@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -94,16 +93,6 @@ except meshkit.LaunchError as error:
 def test_a_world_of_a_billion_ranks_is_refused() -> None:
     ran = subprocess.run([sys.executable, "-c", WORLD], capture_output=True, text=True, check=True)
     assert "at most 2097152 ranks." in ran.stdout
-
-
-def test_hosts_with_markup_are_escaped_in_a_picture(tmp_path: Path) -> None:
-    hosts, picture = tmp_path / "hosts", tmp_path / "grid.svg"
-    hosts.write_text(f"{NAME}\n{NAME}\nb\nb\n")
-    ran = run("plan", "dp=2", "tp=2", "--hosts", str(hosts), "--svg", str(picture))
-    assert not ran.returncode, ran.stderr
-    text = picture.read_text()
-    ElementTree.fromstring(text)
-    assert "<script" not in text
 
 
 def test_markup_is_no_name_of_an_axis() -> None:

@@ -17,7 +17,6 @@ from meshkit.core.text import (
     name_ranks,
     plural,
     summarize,
-    summarize_ranks,
 )
 
 
@@ -68,17 +67,3 @@ def test_short_forms() -> None:
     assert summarize(range(6)) == "0, 1, 2, 3, 4, 5"
     assert summarize(range(7)) == "0, 1, 2, ..., 6 (7)"
     assert name_ranks([0, 1, 4, 6]) == "ranks 0-1, 4 and 6"
-
-
-@settings(deadline=None, max_examples=60, database=None)
-@given(st.sets(st.integers(0, 40)))
-def test_summarize_ranks_agrees_with_format_ranks(ranks: set[int]) -> None:
-    ordered = sorted(ranks)
-    text, ranges = summarize_ranks(np.array(ordered, dtype=np.int64)), format_ranks(ordered)
-    if not ranks:
-        assert text == "0 ranks"
-    elif ranges.count(",") < 6:
-        assert text == f"{count_noun(len(ranks), 'rank')}: {ranges}"
-    else:
-        parts = ranges.split(", ")
-        assert text == f"{len(ranks)} ranks: {', '.join([*parts[:3], '...', parts[-1]])}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import os
 import shutil
@@ -19,7 +20,6 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.interop.deepspeed import Mpu, check_engine, config
-from meshkit.live.data.rank_batch import RankBatch
 from tests.interop.run_example import run_example
 
 LIBRARY = ["deepspeed"]
@@ -279,7 +279,7 @@ def test_a_config_has_the_batch_of_its_plan() -> None:
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 8,
     }
-    assert config(plan) == config(RankBatch(plan, ("dp",), 0)) == fields
+    assert config(plan) == config(dataclasses.replace(plan, data_index=0)) == fields
     check_engine(Engine(32, 2, 8), plan)
     assert error_text(lambda: check_engine(Engine(64, 2, 16), plan)) == DIFFERENT
     with pytest.raises(meshkit.SpecError, match="ZeRO stage 3"):
@@ -420,7 +420,7 @@ def test_invalid_roles_are_errors_of_the_constructor() -> None:
         "pipeline.\n"
         "  The mesh is Layout(dp=4, cp=2, tp=1).\n"
         "  Its ranks would train apart, because DeepSpeed reduces no gradient over it.\n"
-        "  Fix: Mpu(mesh, sequence='cp'), or Mpu(mesh, data='dp cp').",
+        "  Fix: sequence='cp', or data='dp cp'.",
         "UnknownAxisError: Mpu(mesh, sequence='sq'): there is no axis 'sq'.\n"
         "  The axes are dp, tp.\n"
         "  Fix: use one of dp, tp.",

@@ -266,6 +266,7 @@ def test_invalid_calls_are_errors_before_a_group_is_created() -> None:
     calls: list[tuple[dict[str, int], dict[str, Any]]] = [
         ({"dp": 1, "sp": 2, "tp": 2}, {}),
         ({"dp": 2, "tp": 2}, {"data": "ddp"}),
+        ({"dp": 2, "fsdp": 2}, {}),
         ({"pp": 2, "dp": 2}, {}),
         ({"dp": 2}, {"ranks": [0, 1]}),
         ({"dp": 4}, {"foreign": True}),
@@ -279,6 +280,10 @@ def test_invalid_calls_are_errors_before_a_group_is_created() -> None:
             "  Fix: build_mesh(dp=2, tp=2), or other axes of this library.",
             "SpecError: distribute(model, mesh, data='ddp'): data is 'ddp'.\n"
             "  Fix: data='fsdp' or data='dp_replicate'.",
+            "SpecError: distribute(model, mesh): dp would get the name fsdp, which another axis"
+            " has.\n"
+            "  dp is 2, fsdp is 2.\n"
+            "  Fix: use another name for dp: data='dp_replicate'.",
             "SpecError: distribute(model, mesh): Transformers rejects the config.\n"
             "  Combining FSDP with pipeline parallelism is not supported yet. Use"
             " DistributedConfig(tp_size=N, fsdp_size=M), or combine TP and PP.\n"

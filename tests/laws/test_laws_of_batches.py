@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit import BatchPlan, Layout
-from meshkit.core.data.data_axes import num_data_coordinates, resolve_data_axes
+from meshkit.core.batch import num_data_coordinates, resolve_data_axes
 from meshkit.core.grid.group_rank import group_rank
 from meshkit.testing import batch_plans
 from tests.laws.derivations import law

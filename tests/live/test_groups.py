@@ -75,7 +75,7 @@ def test_invalid_timeouts_raise() -> None:
     assert str(caught.value) == (
         "build_mesh(dp=2, sp=2, tp=2, timeout={'dp tp': 30}): the mesh has no group over dp tp.\n"
         "  It has groups over (dp), (sp), (tp), (dp sp); a getter never creates one.\n"
-        "  Fix: build_mesh(dp=2, sp=2, tp=2, timeout={'dp tp': 30}, groups=['dp tp'])."
+        "  Fix: build_mesh(..., groups=['dp tp'])."
     )
 
 

@@ -56,7 +56,7 @@ def use_habits() -> dict[str, Any]:
             "errors": {name: error_text(mesh, name) for name in OTHERS},
             "grammar": [
                 mesh.group(axes) is mesh.group("dp", "sp")
-                for axes in ("dp sp", "dp,sp", ("dp", "sp"), "sp-dp", "(dp sp)", ["dp", "sp"])
+                for axes in ("dp sp", "dp,sp", ("dp", "sp"), "(dp sp)", ["dp", "sp"])
             ],
             "absent": dist.get_process_group_ranks(mesh.group("tp")),
             "shared": mesh.group("tp") is mesh.group("pp") is mesh.group("cp tp"),
@@ -76,7 +76,7 @@ def test_names_of_device_mesh_and_absent_axes() -> None:
         assert found["same"] == ((2, 2), 2, ("dp", "sp"), "cpu")
         assert found["calls"] == (rank, rank // 2, "cpu")
         assert found["slice"] == (("dp",), [[0, 1], [2, 3]])
-        assert found["grammar"] == [True] * 6
+        assert found["grammar"] == [True] * 5
         assert found["absent"] == [rank]
         assert found["size"] == (1, 2, 0)
         for name in ("group", "mesh_dim", "shared", "beside", "seed", "unknown", "copied"):

@@ -30,13 +30,6 @@ class Fit:
     ranks: int  # ranks in a group
     alpha: float  # seconds before the first byte
     beta: float  # seconds per byte
-    sizes: tuple[int, ...]  # measured sizes in bytes, ascending
-    residuals: tuple[float, ...]  # (time of the line - measured time) / measured time, by size
-
-    @property
-    def max_residual(self) -> float:
-        """The largest residual, without its sign."""
-        return max(map(abs, self.residuals))
 
 
 def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
@@ -59,14 +52,12 @@ def fit_measurements(measurements: Sequence[Measurement]) -> tuple[Fit, ...]:
     """Return a line for each operation, target and mode with two sizes or more. Pure."""
     series: dict[tuple[str, str, str, int], dict[int, float]] = {}
     for row in measurements:
-        if row.timing is not None and len(row.sizes) == 1:
+        if row.median is not None and len(row.sizes) == 1:
             key = row.case.op, row.case.target.name, row.mode, row.sizes[0]
-            series.setdefault(key, {})[row.case.bytes] = row.timing.median
+            series.setdefault(key, {})[row.case.bytes] = row.median
     return tuple(_fit(key, times) for key, times in series.items() if len(times) > 1)
 
 
 def _fit(key: tuple[str, str, str, int], times: dict[int, float]) -> Fit:
-    sizes = tuple(sorted(times))
-    alpha, beta = fit_line(sizes, [times[size] for size in sizes])
-    residuals = tuple((alpha + beta * size - times[size]) / times[size] for size in sizes)
-    return Fit(*key, alpha, beta, sizes, residuals)
+    sizes = sorted(times)
+    return Fit(*key, *fit_line(sizes, [times[size] for size in sizes]))

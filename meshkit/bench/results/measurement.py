@@ -1,61 +1,22 @@
-"""One measured collective: times over groups and calls, and the slowest group and rank.
+"""One measured collective: times over groups and calls.
 
 ::
 
     seconds       (num_ranks, calls), time of each call on each rank; nan if its group was skipped
     group         the slowest rank of a group, call by call: (num_groups, calls)
-    timing        over all groups and calls
+    median, p99   over all groups and calls
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...core.arrays import Seconds
 from ...core.grid.layout import Layout
-from ...core.text import format_sizes
 from .collectives import busbw_factor, gigabytes_per_second
 from .targets import Target
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The median of several values, and the quartiles below and above it."""
-
-    low: float
-    median: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Return the spread of one or more values; a single value is all three."""
-        return cls(*np.percentile(values, [25, 50, 75]).tolist())
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds per call, over many calls."""
-
-    calls: int
-    least: float  # of the fastest call
-    spread: Spread
-    p99: float  # not exceeded by 99 of 100 calls; the slowest of fewer calls
-    most: float  # of the slowest call
-
-    @property
-    def median(self) -> float:
-        """Seconds of the median call."""
-        return self.spread.median
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> Timing:
-        """Return the timing of one call or more."""
-        ordered, calls = sorted(seconds), len(seconds)
-        p99 = ordered[-(-99 * calls // 100) - 1]
-        return cls(calls, ordered[0], Spread.of(ordered), p99, ordered[-1])
 
 
 @dataclass(frozen=True)
@@ -71,36 +32,16 @@ class Case:
 
 
 @dataclass(frozen=True)
-class GroupTime:
-    """A group and the median of its calls."""
-
-    ranks: tuple[int, ...]
-    where: str  # coordinates that all members share; ``"all"`` for the whole mesh
-    seconds: float  # median of a call on the slowest rank
-
-
-@dataclass(frozen=True)
-class RankTime:
-    """A rank, its coordinate, and the median of its calls."""
-
-    rank: int
-    where: str
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Measurement:
-    """A case measured in one mode."""
+    """A case measured in one mode. Without a time, the backend lacks the operation."""
 
     case: Case
     mode: str  # ``"alone"``, ``"concurrent"`` or ``"overlap"``, see sweep.py
     sizes: tuple[int, ...]  # ranks in a group, or in each of two groups if two axes run at once
     wrong: int = 0  # wrong elements in the results of all ranks
     calls: int = 0  # timed calls of each group; 0 if the operation is unsupported
-    timing: Timing | None = None  # on the slowest rank of each group; None if unsupported
-    slowest: GroupTime | None = None
-    fastest: GroupTime | None = None
-    rank: RankTime | None = None  # slowest rank of all
+    median: float | None = None  # seconds of a call, on the slowest rank of its group
+    p99: float | None = None  # not exceeded by 99 of 100 calls; the slowest of fewer calls
     unsupported: str | None = None  # message of a backend that lacks the operation
     groups: int = 0  # number of measured groups; ``"alone"`` measures a sample of many
     num_groups: int = 0  # of the target
@@ -108,9 +49,9 @@ class Measurement:
     @property
     def algbw(self) -> float | None:
         """Decimal GB/s of the median call; None without a time, and for two axes at once."""
-        if self.timing is None or len(self.sizes) > 1:
+        if self.median is None or len(self.sizes) > 1:
             return None
-        return gigabytes_per_second(self.case.bytes, self.timing.median)
+        return gigabytes_per_second(self.case.bytes, self.median)
 
     @property
     def busbw(self) -> float | None:
@@ -133,39 +74,15 @@ def summarize(
     positions = np.array([[position[int(rank)] for rank in group] for group in groups])
     slowest = seconds[positions].max(axis=1)  # (num_groups, calls)
     was_measured = ~np.isnan(slowest).any(axis=1)
-    measured, times = groups[was_measured], slowest[was_measured]
-    medians = np.median(times, axis=1).tolist()
-    group_times = [
-        _group_time(layout, case.target, group, median)
-        for group, median in zip(measured, medians, strict=True)
-    ]
+    times = np.sort(slowest[was_measured], axis=None)
     return Measurement(
         case,
         mode,
         group_sizes(layout, case.target),
         wrong,
         seconds.shape[1],
-        Timing.of(times.ravel().tolist()),
-        max(group_times, key=lambda group: group.seconds),
-        min(group_times, key=lambda group: group.seconds),
-        _slowest_rank(layout, np.nan_to_num(seconds)),
-        groups=len(measured),
+        float(np.median(times)),
+        float(times[-(-99 * len(times) // 100) - 1]),
+        groups=int(was_measured.sum()),
         num_groups=len(groups),
     )
-
-
-def _group_time(layout: Layout, target: Target, group: Sequence[int], seconds: float) -> GroupTime:
-    """Return the time of a group, with the coordinates that its ranks share."""
-    ranks = tuple(int(rank) for rank in group)
-    if len(ranks) == layout.num_ranks:
-        return GroupTime(ranks, "all", seconds)
-    coordinate = layout.coordinate(ranks[0])
-    shared = {axis: index for axis, index in coordinate.items() if axis not in target.span}
-    return GroupTime(ranks, format_sizes(shared), seconds)
-
-
-def _slowest_rank(layout: Layout, seconds: Seconds) -> RankTime:
-    medians = np.median(seconds, axis=1)
-    index = int(medians.argmax())
-    rank = int(layout.grid.flat[index])
-    return RankTime(rank, format_sizes(layout.coordinate(rank)), float(medians[index]))

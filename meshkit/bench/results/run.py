@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from ...core.grid.layout import Layout
 from .collectives import divisible_size
 from .fit import Fit, fit_measurements
-from .measurement import Case, GroupTime, Measurement, RankTime
+from .measurement import Case, Measurement
 from .targets import ALONE, CONCURRENT, OVERLAP, Target, num_passes
 
 MIN_CALLS = 2  # that are timed in each pass, however slow they are
@@ -101,9 +98,9 @@ def slowdowns(measurements: Sequence[Measurement]) -> list[float | None]:
     take equally long. None if there is nothing to compare with.
     """
     medians = {
-        (row.case.op, row.case.target.groups, row.case.bytes, row.mode): row.timing.median
+        (row.case.op, row.case.target.groups, row.case.bytes, row.mode): row.median
         for row in measurements
-        if row.timing is not None
+        if row.median is not None
     }
     return [_slowdown(row, medians) for row in measurements]
 
@@ -112,7 +109,7 @@ Medians = Mapping[tuple[str, tuple[tuple[str, ...], ...], int, str], float]
 
 
 def _slowdown(row: Measurement, medians: Medians) -> float | None:
-    if row.timing is None or row.mode == ALONE:
+    if row.median is None or row.mode == ALONE:
         return None
     op, size = row.case.op, row.case.bytes
     isolated = CONCURRENT if row.mode == OVERLAP else ALONE
@@ -121,39 +118,4 @@ def _slowdown(row: Measurement, medians: Medians) -> float | None:
         for axes in row.case.target.groups
     ]
     known = [seconds for seconds in base if seconds is not None]
-    return row.timing.median / max(known) if len(known) == len(base) else None
-
-
-@dataclass(frozen=True)
-class Slowest:
-    """The group and the rank that were slowest most often, over the rows of a target and mode."""
-
-    target: str
-    mode: str
-    rows: int
-    group: GroupTime  # slowest in most rows, from the last such row
-    group_rows: int  # number of those rows
-    factor: float  # time of the slowest group over that of the fastest, the median over all rows
-    rank: RankTime  # likewise
-    rank_rows: int
-
-
-def slowest(measurements: Sequence[Measurement]) -> tuple[Slowest, ...]:
-    """Return the slowest group and rank of each target and mode, in measured order. Pure."""
-    series: dict[tuple[str, str], list[tuple[GroupTime, GroupTime, RankTime]]] = {}
-    for row in measurements:
-        if row.slowest is not None and row.fastest is not None and row.rank is not None:
-            times = series.setdefault((row.case.target.name, row.mode), [])
-            times.append((row.slowest, row.fastest, row.rank))
-    return tuple(_slowest(*key, times) for key, times in series.items())
-
-
-def _slowest(
-    target: str, mode: str, times: Sequence[tuple[GroupTime, GroupTime, RankTime]]
-) -> Slowest:
-    (ranks, group_rows), *_ = Counter(slow.ranks for slow, _, _ in times).most_common(1)
-    (rank, rank_rows), *_ = Counter(slow.rank for _, _, slow in times).most_common(1)
-    group = [slow for slow, _, _ in times if slow.ranks == ranks][-1]
-    rank_time = [slow for _, _, slow in times if slow.rank == rank][-1]
-    factor = float(np.median([slow.seconds / fast.seconds for slow, fast, _ in times]))
-    return Slowest(target, mode, len(times), group, group_rows, factor, rank_time, rank_rows)
+    return row.median / max(known) if len(known) == len(base) else None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
@@ -17,12 +15,11 @@ from ...bench.results.json_format import run_to_json
 from ...bench.results.run import BenchmarkRun, num_barriers, plan_cases
 from ...bench.results.table import results_table
 from ...bench.results.targets import DEFAULT_ALONE, Target, default_targets, parse_targets
-from ...core.errors import SpawnError, SpecError, format_error
+from ...core.errors import SpawnError, SpecError
 from ...core.grid.layout import Layout
 from ...core.grid.sizes import infer_sizes, ordered_sizes
 from ...launch.launchers.detect import detect
-from .. import terminal
-from ..command import Command, Result, to_ascii
+from ..command import Command, Result
 from ..local_ranks import (
     ENDING,
     add_mesh,
@@ -42,7 +39,6 @@ from ..options.bench import (
     read_sizes,
 )
 from ..options.grid import read_axis_sizes
-from ..options.memory import check_memory
 from ..options.numbers import read_integer
 
 if TYPE_CHECKING:
@@ -54,26 +50,16 @@ def run(args: Namespace) -> Result:
     sizes = read_axis_sizes(args.words)
     layout = _layout(sizes, args)
     targets = _targets(layout, args.axes)
-    check_memory(args.bytes, args.n or detect().local_world_size or 1, n=args.n, sizes=sizes)
-    if args.plot is not None:
-        from ...bench.plot import check_plot
-
-        check_plot(args.plot)
     request = _request(args, sizes, targets)
     if args.n is None:
         rank, results = _measure_under_launcher(request, layout)
     else:
         rank, results = _measure_locally(args.n, request, layout)
+    ok = not results.wrong
     if rank:
-        return Result("", ok=not results.wrong, interrupted=results.interrupted)
-    is_drawn = _draw(args.plot, results)
-    if args.json:
-        text = json.dumps(run_to_json(results))
-    else:
-        ascii = not terminal.get_line_characters()
-        text = results_table(results, terminal.get_width(), ascii=ascii)
-    ok = is_drawn and not results.wrong
-    return Result(text, ok, results.interrupted, layout.axes)
+        return Result(ok=ok, interrupted=results.interrupted)
+    draw = partial(results_table, results)
+    return Result(partial(run_to_json, results), draw, ok, results.interrupted)
 
 
 def measure_on_shared_device(request: Request, layout: Layout) -> tuple[int, BenchmarkRun] | None:
@@ -151,28 +137,6 @@ def _measure_locally(n: int, request: Request, layout: Layout) -> tuple[int, Ben
     return next(result for result in results if result is not None)
 
 
-def _draw(path: str | None, results: BenchmarkRun) -> bool:
-    """Draw the picture if requested. On failure, write an error and return False."""
-    if path is None:
-        return True
-    from ...bench.plot import plot
-
-    try:
-        plot(results, path)
-    except Exception as error:  # matplotlib raises any type
-        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        summary = f"meshkit bench: --plot {path}: the picture could not be written."
-        text = format_error(summary, str(why), fix="--json, and draw its figures.")
-        print(to_ascii(text), file=sys.stderr)
-        return False
-    return True
-
-
-def _split(text: str) -> tuple[str, ...]:
-    """Return the parts between commas."""
-    return tuple(text.split(","))
-
-
 def _add_options(parser: ArgumentParser) -> None:
     add_mesh(parser)
     help = f"bytes of the total array, LEAST:MOST[:FACTOR] (default {SIZES}; FACTOR {FACTOR})"
@@ -186,7 +150,9 @@ def _add_options(parser: ArgumentParser) -> None:
         "for both at once, world for all (default: each axis, each two, all, and those that "
         "overlap in training)"
     )
-    parser.add_argument("--axes", type=_split, metavar="TARGETS", help=help)
+    parser.add_argument(
+        "--axes", type=lambda text: tuple(text.split(",")), metavar="TARGETS", help=help
+    )
     help = "timed calls for each row, fewer if they are slow (default 20)"
     at_least_2 = partial(read_integer, least=2)  # one call has no spread
     parser.add_argument("--iters", type=at_least_2, default=20, metavar="CALLS", help=help)
@@ -201,8 +167,6 @@ def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--alone", type=check_max_alone, default=default, metavar="GROUPS", help=help
     )
-    help = "also draw bandwidth by size into this PNG; needs matplotlib"
-    parser.add_argument("--plot", metavar="FILE", help=help)
 
 
 BENCH = Command(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
@@ -13,7 +12,6 @@ from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
 from ...core.grid.sizes import infer_sizes, ordered_sizes
 from ...core.report.verification import CheckReport
-from .. import terminal
 from ..command import Command, Result
 from ..local_ranks import (
     ENDING,
@@ -25,7 +23,6 @@ from ..local_ranks import (
     torch_errors,
 )
 from ..options.grid import add_groups, read_axis_sizes
-from ..options.memory import check_ranks
 
 STAGES = 3  # that may take --timeout each: joining, building, one collective
 
@@ -42,13 +39,8 @@ def run(args: Namespace) -> Result:
         GroupPlan.of(
             Layout(ranks=None, **infer_sizes(nested, args.n, f"-n {args.n}")), args.groups or ()
         )
-        check_ranks(args.n, sizes)
         report = _check_locally(args.n, request, args.device, args.timeout)
-    if report.rank:
-        return Result("")
-    if args.json:
-        return Result(json.dumps(report.as_dict()))
-    return Result(report.as_text(terminal.get_width()), axes=(*report.sizes,))
+    return Result(report.as_dict, report.draw) if report.rank == 0 else Result()
 
 
 def check_mesh(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from functools import partial
 
+from ...core.batch import BatchPlan
 from ...core.call import either
-from ...core.data.batch import BatchPlan
-from ...core.data.sequence import SequencePlan, plan_sequence, sequence_axes
 from ...core.errors import CoordinateError, SpecError
 from ...core.grid.layout import Layout
 from ...core.report.job import headline
 from ...core.report.rank import format_rank, format_rank_table, rank_reports
+from ...core.sequence import SequencePlan, plan_sequence, sequence_axes
 from ...core.text import count_noun
-from .. import terminal
 from ..command import Command, Result
 from ..options.batch import add_batch, read_batch, read_data_axes
 from ..options.grid import SIZES_HELP, add_grid, read_layout
@@ -37,18 +35,16 @@ def run(args: Namespace) -> Result:
     if len(ranks) > MAX_ROWS:
         summary = f"{len(ranks)} ranks are too many for a list with one row a rank."
         raise SpecError(summary, fix=f"at most {MAX_ROWS} ranks, or a single rank.")
-    reports = rank_reports(layout, ranks, topology, batch, sequence, args.seed, data=data)
     if args.json:
         _check_numbers(layout, len(ranks), batch)
-        dicts = [report.as_dict() for report in reports]
-        return Result(json.dumps({"ranks": dicts} if rank is None else dicts[0]))
-    width, ascii = terminal.get_width(), not terminal.get_line_characters()
+    reports = rank_reports(layout, ranks, topology, batch, sequence, args.seed, data=data)
     if rank is None:
-        text = format_rank_table(layout, topology, width=width, ascii=ascii)
-        return Result(text, axes=layout.axes)
-    job = headline(layout, topology)
-    text = format_rank(next(reports), layout, job, width=width, ascii=ascii)
-    return Result(text, axes=layout.axes)
+        return Result(
+            lambda: {"ranks": [report.as_dict() for report in reports]},
+            partial(format_rank_table, layout, topology),
+        )
+    report = next(reports)
+    return Result(report.as_dict, partial(format_rank, report, layout, headline(layout, topology)))
 
 
 def _split_rank(args: Namespace) -> tuple[int | None, list[str]]:

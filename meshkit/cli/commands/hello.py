@@ -8,10 +8,10 @@ import socket
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from ...core.draw.table import wrap_lines
 from ...core.text import count_noun, format_ranks
-from .. import terminal
 from ..command import Command, Result
 from ..local_ranks import (
     ENDING,
@@ -21,7 +21,6 @@ from ..local_ranks import (
     spawn_ranks,
     torch_errors,
 )
-from ..options.memory import check_ranks
 
 ROW = 1024  # bytes of one greeting: a host name has 253 at most
 
@@ -44,17 +43,16 @@ class Greeting:
 def run(args: Namespace) -> Result:
     """Greet from ``n`` processes started here, or from this rank of its launcher. Collective."""
     if args.n is not None:
-        check_ranks(args.n, {})
-        return _format(_greet_locally(args), as_json=args.json)
+        return _result(_greet_locally(args))
     from ...launch.join import shutdown
 
     try:
         with rank_0_progress("meshkit hello"):
             greeting = greet(args.device, args.timeout)
-            result = _format(_gather(greeting), as_json=args.json)
+            result = _result(_gather(greeting))
     finally:
         shutdown()
-    return Result(result.text if greeting.rank == 0 else "", result.ok)
+    return result if greeting.rank == 0 else Result(ok=result.ok)
 
 
 def _greet_locally(args: Namespace) -> list[Greeting]:
@@ -120,16 +118,16 @@ def _gather(greeting: Greeting) -> list[Greeting]:
     return [Greeting(**json.loads(bytes(row.tolist()).rstrip(b"\0"))) for row in rows]
 
 
-def _format(greetings: Sequence[Greeting], *, as_json: bool) -> Result:
-    """Return the greetings as text or as one JSON object."""
-    ok = all(greeting.ok for greeting in greetings)
-    if not as_json:
-        return Result(as_text(greetings), ok)
-    ranks = [asdict(greeting) for greeting in greetings]
-    return Result(json.dumps({"ok": ok, "world_size": len(greetings), "ranks": ranks}), ok)
+def _result(greetings: Sequence[Greeting]) -> Result:
+    ok, ranks = all(greeting.ok for greeting in greetings), [asdict(each) for each in greetings]
+    return Result(
+        lambda: {"ok": ok, "world_size": len(greetings), "ranks": ranks},
+        partial(as_text, greetings),
+        ok,
+    )
 
 
-def as_text(greetings: Sequence[Greeting]) -> str:
+def as_text(greetings: Sequence[Greeting], *, width: int, ascii: bool = True) -> str:
     """Return greetings as text, one line each, with the outcome of the all-reduce."""
     lines = [
         f"rank {greeting.rank} of {greeting.world_size} says hello from host {greeting.host}, "
@@ -139,7 +137,6 @@ def as_text(greetings: Sequence[Greeting]) -> str:
     wrong = [greeting.rank for greeting in greetings if not greeting.ok]
     summary = f"the all-reduce over {count_noun(len(greetings), 'rank')} on {greetings[0].backend}"
     last = f"FAILED: {summary} was wrong on {format_ranks(wrong)}." if wrong else f"OK: {summary}."
-    width = terminal.get_width()
     return "\n".join(part for line in [*lines, last] for part in wrap_lines(line, width))
 
 

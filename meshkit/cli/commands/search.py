@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from ...core.cost.machines import MACHINES
@@ -13,9 +13,7 @@ from ...core.cost.search import search
 from ...core.cost.search_report import DISCLAIMER, format_search
 from ...core.cost.step_time import TrainingJob, check_job
 from ...core.cost.transformer import ModelShape
-from ...core.grid.axis_names import STANDARD
 from ...launch.output.progress import Progress, show_progress
-from .. import terminal
 from ..command import Command, Result
 from ..options.grid import add_world_size
 from ..options.machine import DEFAULT_MACHINE, read_machine, read_option_file
@@ -35,13 +33,13 @@ def run(args: Namespace) -> Result:
         progress.state = f"the layouts of {job.world_size} ranks are ranked"
         result = search(model, job, args.top or TOP)
     ok = bool(result.best)
-    if args.json:
-        request = {"model": asdict(model), "parameters": model.parameters, "job": asdict(job)}
-        return Result(json.dumps({"ok": ok, **request, **asdict(result), "note": DISCLAIMER}), ok)
     title = f"{Path(args.model).name}: {model.parameters / 1e9:.2f} billion weights"
-    ascii = not terminal.get_line_characters()
-    text = format_search(result, job, title, terminal.get_width(), assumed, ascii=ascii)
-    return Result(text, ok, axes=STANDARD)
+    request = {"model": asdict(model), "parameters": model.parameters, "job": asdict(job)}
+    return Result(
+        lambda: {"ok": ok, **request, **asdict(result), "note": DISCLAIMER},
+        partial(format_search, result, job, title, unmeasured=assumed),
+        ok,
+    )
 
 
 def _add_options(parser: ArgumentParser) -> None:

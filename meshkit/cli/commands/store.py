@@ -20,7 +20,7 @@ def run(args: Namespace) -> Result:
         print(json.dumps({"address": address}) if args.json else text, flush=True)
 
     serve_store(args.port, announce)
-    return Result("")
+    return Result()
 
 
 def read_port(text: str) -> int:

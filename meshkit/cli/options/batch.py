@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from ...core.call import drop_none, either
-from ...core.data.batch import BatchPlan
-from ...core.data.batch_solver import solve_batch
-from ...core.data.data_axes import (
+from ...core.batch import (
+    BatchPlan,
     data_choices,
     describe_data,
     num_data_coordinates,
     resolve_data_axes,
+    solve_batch,
 )
+from ...core.call import drop_none, either
 from ...core.errors import BatchError, SpecError
 from ...core.grid.axis_names import resolve_axes
 from ...core.grid.group_plan import Axes
@@ -57,7 +57,7 @@ def read_batch(layout: Layout, args: Namespace, data: Axes | None) -> BatchPlan 
     axes = _data_axes(layout, data)
     try:
         dp = num_data_coordinates(layout.sizes, axes)
-        return BatchPlan.of(solve_batch({"dp": dp, **given}))
+        return BatchPlan(**solve_batch({"dp": dp, **given}), uneven=True)
     except BatchError as error:
         error.evidence += describe_data(layout.sizes, axes)
         error.fix = _batch_fix(error, given) or error.fix
@@ -81,4 +81,6 @@ def _batch_fix(error: BatchError, given: dict[str, object]) -> str:
         other = next(name for name in ("micro_batch", "accumulation_steps") if name in given)
         nearest = min(error.micro_batches, key=lambda n: abs(n - int(str(given[other]))))
         ways.append(f"--{other.replace('_', '-')} {nearest}")
+    if len(given) == 1:
+        return "two of --global-batch, --micro-batch and --accumulation-steps."
     return either(*ways) if ways else ""

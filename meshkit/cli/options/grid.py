@@ -13,7 +13,7 @@ from ...core.grid.nested_experts import divide_data_axis, leave_out_experts, use
 from ...core.grid.sizes import check_num_planned, infer_sizes, ordered_sizes
 from .numbers import INTEGER, read_count
 
-SIZES_HELP = 'the size of each axis: dp=4 tp=2, dp=4,tp=2, "dp=4 tp=2" or --dp 4 --tp 2'
+SIZES_HELP = 'the size of each axis: dp=4 tp=2, dp=4,tp=2 or "dp=4 tp=2"'
 
 
 def add_grid(parser: ArgumentParser) -> None:

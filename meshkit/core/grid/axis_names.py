@@ -1,16 +1,7 @@
-"""Names of axes: the standard ones and their order, legal names, and lookup with suggestions.
-
-An axis is a dimension of the mesh; a dim is a dimension of a tensor. The standard axes nest in one
-order, from the outermost to the innermost. Tensor parallelism communicates most, so tp is innermost
-and its ranks are the closest neighbors::
-
-    pp  dp  ep  cp  sp  tp
-    far ................ near
+"""Names of axes: legal names, and lookup with suggestions.
 
 Axes are listed in one grammar everywhere, the outermost first: ``"dp sp"``, ``"dp,sp"``,
-``"(dp sp)"``, ``("dp", "sp")``. ``"sp-dp"`` is Megatron's spelling. It begins with the axis that
-varies fastest, so it is read from its end and means ``"dp sp"``. An absent standard axis has size
-1.
+``"(dp sp)"``, ``("dp", "sp")``. An absent standard axis has size 1.
 """
 
 from __future__ import annotations
@@ -20,17 +11,16 @@ import keyword
 from collections.abc import Collection, Iterable
 
 from ..aliases import BATCH_OPTIONS, INIT_OPTIONS, MESH_OPTIONS, option_owner
+from ..axes import STANDARD as STANDARD
 from ..errors import CALL, SpecError, UnknownAxisError
 from ..text import article
 
 Names = str | Iterable["str | Iterable[str]"]  # axes as a caller lists them
 
-STANDARD = ("pp", "dp", "ep", "cp", "sp", "tp")
 
 RESERVED = INIT_OPTIONS | BATCH_OPTIONS | MESH_OPTIONS  # no axis may have such a name
 MAX_AXES = 32  # the most dimensions that an array of numpy 1 can have
 SEPARATORS = str.maketrans(",()", "   ")
-HYPHENS = "A hyphenated order is Megatron's: all axes in one word, the fastest-varying one first."
 
 
 def parse_axes(names: object) -> tuple[str, ...]:
@@ -41,26 +31,27 @@ def parse_axes(names: object) -> tuple[str, ...]:
     Example:
         >>> parse_axes("dp sp"), parse_axes("(dp, sp)"), parse_axes([("dp", "sp"), "tp"])
         (('dp', 'sp'), ('dp', 'sp'), ('dp', 'sp', 'tp'))
-        >>> parse_axes("tp-dp")  # Megatron's spelling: tp varies fastest
-        ('dp', 'tp')
     """
     if isinstance(names, str):
-        return tuple(name for token in _tokens(names) for name in reversed(token.split("-")))
+        words = names.translate(SEPARATORS).split()
+        if names.count("(") != names.count(")"):
+            raise SpecError(f"{names!r} has an open bracket.", fix=f"{' '.join(words)!r}.")
+        return tuple(words)
     if isinstance(names, Iterable):
         return tuple(name for part in names for name in parse_axes(part))
     return (names,)  # type: ignore[return-value]
 
 
-def _tokens(text: str) -> list[str]:
-    """Return the words between blanks, commas and brackets; with one hyphen all are one word."""
-    words = text.translate(SEPARATORS).split()
-    if text.count("(") != text.count(")"):
-        raise SpecError(f"{text!r} has an open bracket.", fix=f"{' '.join(words)!r}.")
-    if len(words) > 1 and any("-" in word for word in words):
-        line = f"{text!r} mixes hyphens with other separators."
-        names = " ".join(name for word in words for name in reversed(word.split("-")) if name)
-        raise SpecError(line, HYPHENS, fix=f"blanks between all axes, as in {names!r}.")
-    return words
+def parse_order(order: object) -> tuple[str, ...]:
+    """Return the axes of ``order=``; one word with hyphens is Megatron's, the fastest axis first.
+
+    Example:
+        >>> parse_order("pp dp tp"), parse_order("tp-dp-pp")
+        (('pp', 'dp', 'tp'), ('pp', 'dp', 'tp'))
+    """
+    if isinstance(order, str) and "-" in order and len(order.split()) == 1:
+        return tuple(reversed(order.split("-")))
+    return parse_axes(order)
 
 
 def parse_axis(value: object, axes: tuple[str, ...]) -> str:

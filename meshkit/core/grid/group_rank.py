@@ -26,13 +26,13 @@ def group_rank(layout: Layout, rank: int, axes: Iterable[Names]) -> int:
     """Return the rank within its group over the axes, as ``dist.get_group_rank`` does.
 
     It is the row-major index of the coordinate along the axes as listed, the last one fastest.
-    Without axes it is the position in the whole layout.
+    Without axes the group is the rank alone, and the result 0.
 
     Cost: O(axes).
     """
     names = parse_axes(axes)
     check_axes_exist(names, layout.axes)
     index, coordinate, sizes = 0, layout.coordinate(rank), layout.sizes
-    for axis in names or layout.axes:
+    for axis in names:
         index = index * sizes.get(axis, 1) + coordinate.get(axis, 0)
     return index

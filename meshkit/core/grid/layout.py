@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..arrays import Ints
+from ..axes import STANDARD
 from ..call import Call, quotes_call
 from ..validate import (
     check_coordinate_complete,
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 class Coordinate(dict[str, int]):
     """A coordinate, with index 0 along an absent standard axis, whose size is 1.
 
-    Iteration and ``in`` show the axes of the mesh alone.
+    ``at[axis]`` and ``at.get(axis)`` are 0 for such an axis. Iteration and ``in`` show the axes of
+    the mesh alone.
 
     Example:
         >>> at = Coordinate(dp=1, sp=0)
@@ -51,6 +53,10 @@ class Coordinate(dict[str, int]):
         """Return 0 for an absent standard axis. Raises UnknownAxisError for any other name."""
         check_axes_exist([axis], tuple(self))
         return 0
+
+    def get(self, axis: str, default: Any = None) -> Any:  # noqa: ANN401
+        """Return the index along an axis, 0 along an absent standard one, else the default."""
+        return self[axis] if axis in self or axis in STANDARD else default
 
 
 class Layout:
@@ -255,7 +261,7 @@ class Layout:
         positions = self.rank_positions.find_all(array)
         if (outside := positions < 0).any():
             raise unknown_rank_error(int(array[outside].flat[0]), self, self.rank_positions)
-        return indices(positions, self._axis_strides)
+        return indices(positions, self.shape)
 
     @quotes_call("layout.groups")
     def groups(self, *axes: Names) -> Ints:
@@ -443,8 +449,8 @@ class Layout:
         return self.draw()
 
     def _repr_html_(self) -> str:
-        """Return the picture for a notebook, or the text if there are more than 1024 ranks."""
-        from ..draw.svg import MAX_NOTEBOOK_RANKS, notebook_html
+        """Return the table for a notebook, or the text if there are more than 1024 ranks."""
+        from ..draw.page import MAX_NOTEBOOK_RANKS, notebook_html
 
         small = self.num_ranks <= MAX_NOTEBOOK_RANKS
         return notebook_html(self.axes, self.grid) if small else f"<pre>{self}</pre>"
@@ -453,6 +459,9 @@ class Layout:
         """Return the grid as text, with one rank in brackets.
 
         See :mod:`meshkit.core.draw.grid_text`.
+
+        Raises:
+            CoordinateError: if the rank ``mark`` is not in the layout.
 
         Example:
             >>> print(Layout(dp=2, sp=2).draw(mark=2))
@@ -463,7 +472,7 @@ class Layout:
         """
         from ..draw.grid_text import draw_positions
 
-        position = None if mark is None else self.rank_positions.find(mark)
+        position = None if mark is None else self._position(mark)
         return draw_positions(
             self.axes, self.shape, self.rank_positions.at, mark=position, width=width
         )

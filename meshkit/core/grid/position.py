@@ -55,8 +55,7 @@ class Position:
         if unknown_axes(sizes):
             fix = "the data_index of mesh.batch(..., data=...), instead of this one."
             raise unknown_role_error(sizes, fix)
-        axes = data_axes(sizes)
-        return group_rank(self.layout, self.rank, axes) if axes else 0
+        return group_rank(self.layout, self.rank, data_axes(sizes))
 
     @quotes_call("position.size")
     def size(self, *axes: str) -> int:
@@ -75,7 +74,7 @@ class Position:
             UnknownAxisError: if the layout does not have an axis.
             CoordinateError: if the rank is outside the layout.
         """
-        return group_rank(self.layout, self.rank, axes)
+        return group_rank(self.layout, self.rank, axes or self.layout.axes)
 
     @quotes_call("position.peers")
     def peers(self, *axes: str) -> Ints:

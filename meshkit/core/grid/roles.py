@@ -18,39 +18,13 @@ expert axes ranks hold different experts, so gradients of experts are averaged o
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Literal
 
+from ..axes import STANDARD, names_of
+from ..axes import axis_role as axis_role
 from ..errors import SpecError
-from .axis_names import STANDARD
 
-Role = Literal["data", "expert", "model", "unknown"]
-
-DATA = frozenset(
-    {
-        *("dp", "data", "data_parallel", "ddp", "fsdp", "hsdp", "shard", "replicate", "replica"),
-        *("dp_shard", "dp_replicate", "batch"),
-    }
-)
-EXPERT = frozenset({"ep", "expert", "experts", "expert_parallel"})
-CONTEXT = frozenset({"cp", "context", "context_parallel"})
-SEQUENCE = frozenset({"sp", "seq", "sequence", "sequence_parallel", "ulysses"})
-LAYERS = frozenset(  # axes that split the weights; the tokens are equal along them
-    {
-        *("tp", "mp", "model", "model_parallel", "mdl", "tensor", "tensor_parallel", "etp"),
-        *("pp", "pipe", "pipeline", "pipeline_parallel", "stage", "stages"),
-    }
-)
-MODEL = LAYERS | CONTEXT | SEQUENCE
+DATA, EXPERT, CONTEXT, SEQUENCE = (names_of(axis) for axis in ("dp", "ep", "cp", "sp"))
 AVERAGED = DATA | EXPERT | CONTEXT | SEQUENCE  # along these axes tokens differ
-
-
-def axis_role(axis: str) -> Role:
-    """Return the role of an axis by its name."""
-    if axis in DATA:
-        return "data"
-    if axis in EXPERT:
-        return "expert"
-    return "model" if axis in MODEL else "unknown"
 
 
 def data_axes(sizes: Mapping[str, int]) -> tuple[str, ...]:
@@ -72,13 +46,6 @@ def gradient_axes(sizes: Mapping[str, int], *, experts: bool = False) -> tuple[s
     chosen = AVERAGED - EXPERT if experts else AVERAGED
     axes = tuple(filter(chosen.__contains__, sizes))
     return tuple(sorted(axes, key=STANDARD.index)) if {*axes} <= {*STANDARD} else axes
-
-
-# The standard axes over which gradients are averaged: for dense layers, and for experts.
-STANDARD_GRADIENT_AXES = (
-    gradient_axes(dict.fromkeys(STANDARD, 1)),
-    gradient_axes(dict.fromkeys(STANDARD, 1), experts=True),
-)
 
 
 def axes_with_unknown(sizes: Mapping[str, int], known: Collection[str]) -> list[tuple[str, ...]]:

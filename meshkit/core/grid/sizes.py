@@ -14,7 +14,7 @@ from ..call import Call, changes, either
 from ..errors import CALL, SpecError
 from ..text import article, count_noun, format_sizes
 from ..validate import parse_integer
-from .axis_names import STANDARD, check_names, closest_axis, parse_axes
+from .axis_names import STANDARD, check_names, closest_axis, parse_order
 from .foreign_names import check_options, guess_size
 from .nested_experts import (
     dense_mesh_and_view,
@@ -26,7 +26,7 @@ from .roles import axis_role
 
 Order = str | Iterable[str] | None
 
-MAX_RANKS = 2**63 - 1  # the largest int64
+MAX_RANKS = 2**31  # of a layout, so that every number made of ranks fits int64
 MAX_PLANNED_RANKS = 2**21  # what looks at every rank takes more than a few seconds for more
 STANDARD_AXES = frozenset(STANDARD)  # their names need no check
 
@@ -80,7 +80,7 @@ def check_one_inferred(sizes: Mapping[str, int], given: Collection[str] | None =
 
 
 def check_complete(sizes: Mapping[str, int]) -> None:
-    """Check that no size is -1, and that int64 can hold the product."""
+    """Check that no size is -1, and that a layout may have so many ranks."""
     if -1 in sizes.values():
         check_one_inferred(sizes)
         unknown = next(name for name, size in sizes.items() if size == -1)
@@ -92,9 +92,9 @@ def check_complete(sizes: Mapping[str, int]) -> None:
 
 
 def check_num_ranks(num_ranks: int, sizes: Mapping[str, object]) -> None:
-    """Check that int64 can hold the number of ranks."""
+    """Check that a layout may have so many ranks."""
     if num_ranks > MAX_RANKS:
-        line = f"{CALL} has more ranks than int64 can hold."
+        line = f"{CALL} has more than {MAX_RANKS} ranks."
         raise SpecError(line, fix="smaller sizes.", sizes=dict(sizes))
 
 
@@ -202,7 +202,7 @@ def check_standard_order(sizes: Mapping[str, object], *, as_mapping: bool = Fals
 def _parse_order(order: object, sizes: Mapping[str, int]) -> tuple[str, ...]:
     """Return the axes of an order, without absent standard axes, which have size 1."""
     if isinstance(order, Iterable) and not isinstance(order, Set):  # a set has no order
-        names = parse_axes(order)
+        names = parse_order(order)
         absent = STANDARD_AXES - sizes.keys() - {"dp"}
         return tuple(name for name in names if name not in absent) if sizes else names
     fix = "for example order='dp tp'."

@@ -24,8 +24,6 @@ from ..arrays import Ints
 AxisStrides = tuple[tuple[str, int, int], ...]  # axis, size, stride; the outermost first
 Strides = tuple[tuple[int, int], ...]  # size, stride; the outermost first
 
-BLOCK = 8192  # positions: 64 KiB of int64
-
 
 def offsets(steps: Strides) -> Ints:
     """Return the distance of each member of a group from its first one: int64 (group_size,)."""
@@ -40,21 +38,9 @@ def group_start(position: int, steps: Strides) -> int:
     return position - sum(position // stride % size * stride for size, stride in steps)
 
 
-def indices(positions: Ints, axes: AxisStrides) -> Ints:
-    """Return the index along each axis of many positions: int64 (*positions.shape, num_axes).
-
-    It is faster than numpy's ``unravel_index``, because a whole block is divided by one number. The
-    intermediate results of a block fit into the cache.
-    """
-    flat = positions.reshape(-1)
-    result = np.empty((len(flat), len(axes)), dtype=np.int64)
-    for start in range(0, len(flat), BLOCK):
-        remainder, block = flat[start : start + BLOCK], result[start : start + BLOCK]
-        for column, (_, _, stride) in enumerate(axes):
-            index = remainder // stride
-            block[:, column] = index
-            remainder = remainder - index * stride
-    return result.reshape(*positions.shape, len(axes))
+def indices(positions: Ints, shape: Sequence[int]) -> Ints:
+    """Return the index along each axis of many positions: int64 (*positions.shape, num_axes)."""
+    return np.stack(np.unravel_index(positions, tuple(shape)), axis=-1).astype(np.int64, copy=False)
 
 
 def shift_position(position: int, size: int, stride: int, shift: int, *, wrap: bool) -> int | None:

@@ -1,8 +1,7 @@
 """How does a tensor move from one division over the axes of a mesh to another?
 
 :func:`parse_pattern` (pattern.py) reads ``"b s/sp h d -> b s h/sp d"``. :class:`Move` (move.py)
-adds the sizes. :func:`plan_move` (plan.py) returns the steps with their cost.
+adds the sizes. :func:`plan_move` (plan.py) returns the steps (steps.py) with their cost, on the
+common factors of axes and dims (digits.py) where there are some.
 :func:`plan_redistribution` (report.py) reports all of it.
-``deal``, ``join`` and ``run_plan`` (interpret.py) do the same with numpy, for all ranks in one
-process.
 """

@@ -1,5 +1,11 @@
 """Move: the sizes of axes and dims, and the division of each dim before and after.
 
+A dim of size n over an axis of size p is cut by the rule of ``numpy.array_split``: the first n % p
+parts have one element more. A second axis cuts each part again, by the same rule::
+
+    10 over dp=2 sp=2       dp 0: 0-4    sp 0: 0-2  sp 1: 3-4
+                            dp 1: 5-9    sp 0: 5-7  sp 1: 8-9
+
 A move has no names of dims. Axes of size 1 are dropped. Two patterns that differ in the names of
 dims or in the order of marks give equal moves, and so one plan.
 """
@@ -10,17 +16,115 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..data.sequence import SequencePlan
 from ..errors import CoordinateError, SpecError
 from ..grid.axis_names import check_axes_exist
-from ..text import count_noun
-from .cut import AxisLists, Cut
-from .pattern import UNMARKED, AxisType, Pattern, Side
+from ..sequence import SequencePlan
+from ..text import count_noun, format_sizes
+from ..validate import parse_integer
+from .pattern import DOTS, UNMARKED, AxisType, Dim, Pattern, Side, expand_dots
 
 Sizes = Mapping[str, int]
+GivenSizes = Mapping[str, "int | SequencePlan"]
+Coordinate = Mapping[str, Any]  # axis to index: an int, or an array of the indices of many ranks
+AxisLists = tuple[tuple[str, ...], ...]  # the axes that cut each dim, the outer axis first
 Entries = tuple[tuple[int, ...], ...]  # the dims of the global tensor in each local dim
+
+
+class Interval(NamedTuple):
+    """Consecutive indices of a dim: ints, or arrays with those of many ranks."""
+
+    start: Any
+    size: Any
+
+
+Region = tuple[Interval, ...]  # one interval a dim
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The division of a global tensor over axes."""
+
+    sizes: tuple[int, ...]  # the global size of each dim
+    lists: AxisLists  # the axes that cut each dim, the outer axis first
+    # the sizes of the axes of the mesh, by name; the outermost axis first
+    axes: tuple[tuple[str, int], ...]
+
+    def region(self, coordinate: Coordinate) -> Region:
+        """Return the region that the rank at a coordinate holds."""
+        counts = dict(self.axes)
+        region = []
+        for size, axes in zip(self.sizes, self.lists, strict=True):
+            interval = Interval(0, size)
+            for axis in axes:
+                part = split(interval.size, counts[axis], coordinate[axis])
+                interval = Interval(interval.start + part.start, part.size)
+            region.append(interval)
+        return tuple(region)
+
+    def shape(self, coordinate: Coordinate) -> tuple[int, ...]:
+        """Return the shape of that region."""
+        return tuple(interval.size for interval in self.region(coordinate))
+
+    def append_axes(self, axes: Collection[str], goal: AxisLists) -> Cut:
+        """Return the division with axes added at the end of the dims that they cut in a goal."""
+        lists = (
+            (*own, *(axis for axis in other if axis in axes and axis not in own))
+            for own, other in zip(self.lists, goal, strict=True)
+        )
+        return Cut(self.sizes, tuple(lists), self.axes)
+
+    def count(self, dim: int) -> int:
+        """Return the number of parts of a dim."""
+        counts = dict(self.axes)
+        return math.prod(counts[axis] for axis in self.lists[dim])
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all parts of each dim have the same size."""
+        return all(size % self.count(dim) == 0 for dim, size in enumerate(self.sizes))
+
+
+def split(size: Any, parts: int, index: Any) -> Interval:  # noqa: ANN401  # ints or arrays of them
+    """Return a part of a dim, by the rule of ``numpy.array_split``.
+
+    Example:
+        >>> [tuple(split(10, 4, index)) for index in range(4)]
+        [(0, 3), (3, 3), (6, 2), (8, 2)]
+    """
+    least, longer = size // parts, size % parts
+    return Interval(index * least - _larger(-index, -longer), least + (index < longer))
+
+
+def num_elements(region: Region) -> Any:  # noqa: ANN401
+    """Return the number of elements of a region."""
+    return math.prod(interval.size for interval in region)
+
+
+def overlap(first: Region, second: Region) -> Region:
+    """Return the region that two regions share; an empty one has an interval of size 0."""
+    shared = []
+    for (start, size), (other, length) in zip(first, second, strict=True):
+        begin, end = _larger(start, other), -_larger(-start - size, -other - length)
+        shared.append(Interval(begin, _larger(end - begin, 0)))
+    return tuple(shared)
+
+
+def _larger(first: Any, second: Any) -> Any:  # noqa: ANN401
+    """Return the larger of two numbers, as ints for ints and as an array for arrays."""
+    return first + (second > first) * (second - first)
+
+
+def slices_within(part: Region, whole: Region) -> tuple[slice, ...]:
+    """Return the index of a region in an array that holds another region around it."""
+    starts = (inner.start - outer.start for inner, outer in zip(part, whole, strict=True))
+    return tuple(slice(s, s + inner.size) for s, inner in zip(starts, part, strict=True))
+
+
+def local_shape(entries: Entries, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of the local tensor, whose dims join some dims of the global one."""
+    return tuple(math.prod(shape[dim] for dim in entry) for entry in entries)
 
 
 class Reordering(NamedTuple):
@@ -85,6 +189,10 @@ class Move:
             if before.symbol in left and after.symbol in right
         )
 
+    def count_ranks(self, axes: Collection[str]) -> int:
+        """Return the number of ranks of a group over some axes."""
+        return math.prod(size for axis, size in self.axes if axis in axes)
+
 
 def make_move(
     pattern: Pattern, axes: Sizes, sizes: Mapping[str, int], plans: Mapping[str, SequencePlan] = {}
@@ -93,21 +201,22 @@ def make_move(
     sizes = {**sizes, **{name: plan.padded for name, plan in plans.items()}}
     named = [axis for axis in axes if axis in pattern.types and axes[axis] > 1]
     index = {dim.name: number for number, dim in enumerate(pattern.left.dims)}
+
+    def axis_lists(side: Side) -> AxisLists:
+        lists = {dim.name: tuple(axis for axis in dim.axes if axis in named) for dim in side.dims}
+        return tuple(lists[name] for name in index)
+
+    def entries(side: Side) -> Entries:
+        return tuple(tuple(index[dim.name] for dim in entry) for entry in side.entries)
+
+    left, right = pattern.left, pattern.right
     return Move(
         tuple((axis, axes[axis]) for axis in named),
         tuple(pattern.types[axis] for axis in named),
         tuple(sizes[name] for name in index),
-        _axis_lists(pattern.left, named, index),
-        _axis_lists(pattern.right, named, index),
-        tuple(tuple(index[dim.name] for dim in entry) for entry in pattern.left.entries),
-        tuple(tuple(index[dim.name] for dim in entry) for entry in pattern.right.entries),
+        *(axis_lists(left), axis_lists(right), entries(left), entries(right)),
         tuple(_reorderings(pattern, axes, plans, index)),
     )
-
-
-def _axis_lists(side: Side, named: Collection[str], index: Mapping[str, int]) -> AxisLists:
-    lists = {dim.name: tuple(axis for axis in dim.axes if axis in named) for dim in side.dims}
-    return tuple(lists[name] for name in index)
 
 
 def _reorderings(
@@ -115,12 +224,8 @@ def _reorderings(
 ) -> list[Reordering]:
     reorderings = []
     for name, plan in plans.items():
-        counts = [
-            math.prod(axes[axis] for axis in dim.axes)
-            for side in (pattern.left, pattern.right)
-            for dim in side.dims
-            if dim.name == name
-        ]
+        dims = [dim for side in (pattern.left, pattern.right) for dim in side.dims]
+        counts = [_num_parts(dim, axes) for dim in dims if dim.name == name]
         if max(counts) != plan.parts or plan.parts % min(counts):
             *others, most = sorted({*counts})
             parts = " and ".join([*map(str, others), count_noun(most, "part")])
@@ -134,6 +239,13 @@ def _reorderings(
         if changes and min(counts) == 1 < max(counts):
             reorderings.append(Reordering(index[name], plan, counts[0] == 1))
     return reorderings
+
+
+def _num_parts(dim: Dim, axes: Sizes) -> int:
+    return math.prod(axes[axis] for axis in dim.axes)
+
+
+# ------------------------------------------------------------------ checks
 
 
 def check_axes(pattern: Pattern, axes: Sizes) -> None:
@@ -194,6 +306,123 @@ def check_gradient(pattern: Pattern, unmarked: Sequence[tuple[int, str]]) -> Non
     )
 
 
-def local_shape(entries: Entries, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of the local tensor, whose dims join some dims of the global one."""
-    return tuple(math.prod(shape[dim] for dim in entry) for entry in entries)
+# ------------------------------------------------------------------ sizes of dims
+
+
+def merge_sizes(sizes: GivenSizes | None, dims: GivenSizes) -> GivenSizes:
+    """Return the sizes of a mapping and those given by keyword."""
+    if not sizes:
+        return dims
+    if not isinstance(sizes, Mapping):
+        raise SpecError(
+            f"sizes is {sizes!r}, not a mapping.", fix='sizes={"to": 4096}, for example.'
+        )
+    for name in sizes:
+        if name in dims:
+            fix = "one of the two sizes."
+            raise SpecError(f"the size of {name} is in sizes= and given by keyword.", fix=fix)
+    return {**sizes, **dims}
+
+
+def split_sizes(
+    pattern: Pattern, sizes: Mapping[str, object]
+) -> tuple[dict[str, int], dict[str, SequencePlan]]:
+    """Return the sizes given by keyword as ints, and the sequence plans among them."""
+    names = [dim.name for dim in pattern.left.dims]
+    plans, numbers = {}, {}
+    for name, size in sizes.items():
+        if name not in names:
+            known = ", ".join(n for n in names if n != DOTS)
+            summary = f"the pattern has no dim {name}."
+            fix = f"sizes of {known}." if known else f"leave out {name}."
+            raise SpecError(summary, fix=fix)
+        if isinstance(size, SequencePlan):
+            plans[name] = size
+        number = size.length if isinstance(size, SequencePlan) else parse_integer(size)
+        if number is None or number < 0:
+            raise SpecError(f"the size of {name} is {size!r}.", fix=f"{name}=4096, for example.")
+        numbers[name] = number
+    return numbers, plans
+
+
+def sizes_on_left(
+    pattern: Pattern, axes: Sizes, sizes: Sizes, plans: Mapping[str, SequencePlan]
+) -> dict[str, int]:
+    """Return the given sizes, with the padding of plans whose dims the left side cuts."""
+    cut = {dim.name for dim in pattern.left.dims if _num_parts(dim, axes) > 1}
+    return {**sizes, **{name: plans[name].padded for name in plans.keys() & cut}}
+
+
+def infer_sizes(
+    pattern: Pattern, axes: Sizes, coordinate: Coordinate, shape: Sequence[int], given: Sizes
+) -> tuple[Pattern, dict[str, int]]:
+    """Return the pattern without ellipsis and the global sizes, from a local shape."""
+    pattern = expand_to(pattern, len(shape), f"The shape is {tuple(shape)}.")
+    sizes: dict[str, int] = {}
+    for entry, local in zip(pattern.left.entries, shape, strict=True):
+        unknown = [dim for dim in entry if dim.name not in given]
+        known = 1
+        for dim in entry:
+            if dim.name in given:
+                sizes[dim.name] = given[dim.name]
+                cut = Cut((given[dim.name],), (dim.axes,), tuple(axes.items()))
+                known *= cut.shape(coordinate)[0]
+        if len(unknown) > 1:
+            names = [dim.name for dim in unknown]
+            raise SpecError(
+                f"the sizes of {' and '.join(names)} are unknown.",
+                f"Together they have {local} elements on this rank.",
+                fix="global sizes of all but one of them: "
+                f"{', '.join(f'{name}=64' for name in names[1:])}.",
+            )
+        if local != known if not unknown else (local % known if known else local):
+            raise _local_size_error(entry, local, known, sizes, coordinate)
+        for dim in unknown:
+            sizes[dim.name] = _num_parts(dim, axes) * (local // known if known else 0)
+    _check_divides(pattern, axes, sizes, given)
+    return pattern, sizes
+
+
+def expand_to(pattern: Pattern, num_dims: int, *evidence: str) -> Pattern:
+    """Return the pattern with as many dims as a local tensor has."""
+    dots = [dim.name for dim in pattern.left.dims].count(DOTS)
+    missing = num_dims - len(pattern.left.entries)
+    if dots and missing >= -1:
+        return expand_dots(pattern, missing + 1)
+    if missing:
+        wanted = len(pattern.left.entries)
+        raise SpecError(
+            f"the tensor has {count_noun(num_dims, 'dim')}, and the left side {wanted - dots}"
+            f"{' or more' * bool(dots)}.",
+            *evidence,
+            fix="one name for each dim of the tensor on the left side, or ... for several.",
+        )
+    return pattern
+
+
+def _local_size_error(
+    entry: Sequence[Dim], local: int, known: int, sizes: Sizes, coordinate: Coordinate
+) -> SpecError:
+    if not entry:
+        return SpecError(f"the dim 1 has {local} elements on this rank.", fix="a name for the dim.")
+    text = " ".join(map(str, entry))
+    return SpecError(
+        f"{text} has {local} elements on this rank, and {format_sizes(sizes)} gives {known}.",
+        f"This rank is at {format_sizes(coordinate)}. Sizes by keyword are global.",
+        fix="the global size of the dim, or no size if it divides.",
+    )
+
+
+def _check_divides(pattern: Pattern, axes: Sizes, sizes: Sizes, given: Collection[str]) -> None:
+    """Check that the cuts of the right side divide the dims whose size was not given."""
+    for dim in pattern.right.dims:
+        size, parts = sizes[dim.name], _num_parts(dim, axes)
+        if dim.name in given or size % parts == 0:
+            continue
+        product = " x ".join(f"{axis} {axes[axis]}" for axis in dim.axes)
+        equals = f" = {parts}" if len(dim.axes) > 1 else ""
+        above = -(-size // parts) * parts
+        nearest = " or ".join(str(n) for n in (above - parts, above) if n)
+        uneven = f"{dim.name}={size} by keyword, which allows parts of different sizes"
+        summary = f"{dim.name} is {size}, which is not a multiple of {product}{equals}."
+        raise SpecError(summary, fix=f"{dim.name} of {nearest}, or {uneven}.")

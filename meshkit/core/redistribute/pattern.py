@@ -13,8 +13,8 @@ all ranks do the same work. ``@a:k`` is on the rank with coordinate k only.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -96,16 +96,25 @@ class Side:
 
     @cached_property
     def marks(self) -> tuple[Mark, ...]:
-        """The marks."""
+        """The marks, in the order written."""
         return tuple(item for item in self.items if isinstance(item, Mark))
 
-    def axes(self) -> Iterator[str]:
-        """Yield the axes in the order written, also those that occur twice."""
+    @property
+    def axes(self) -> list[str]:
+        """The axes, dims before marks, also those that occur twice."""
+        cuts = (axis for dim in self.dims for axis in dim.axes)
+        return [*cuts, *(mark.axis for mark in self.marks)]
+
+    def rewrite(self, change: Callable[[Dim | Mark], Iterable[Dim | Mark]]) -> Side:
+        """Return the side with each dim and mark replaced by those that a function returns."""
+        items: list[Dim | Joined | Mark] = []
         for item in self.items:
-            if isinstance(item, Mark):
-                yield item.axis
-            for dim in item.dims if isinstance(item, Joined) else [item]:
-                yield from () if isinstance(dim, Mark) else dim.axes
+            if isinstance(item, Joined):
+                dims = (changed for dim in item.dims for changed in change(dim))
+                items.append(Joined(tuple(dim for dim in dims if isinstance(dim, Dim))))
+            else:
+                items += change(item)
+        return Side(tuple(items))
 
     def __str__(self) -> str:
         return " ".join(map(str, self.items))
@@ -130,7 +139,7 @@ class Pattern:
     def types(self) -> dict[str, tuple[AxisType, AxisType]]:
         """The types of each axis on the left and on the right, in the order written."""
         left, right = self.left.types, self.right.types
-        axes = dict.fromkeys([*self.left.axes(), *self.right.axes()])
+        axes = dict.fromkeys([*self.left.axes, *self.right.axes])
         return {axis: (left.get(axis, UNMARKED), right.get(axis, UNMARKED)) for axis in axes}
 
     @cached_property
@@ -143,12 +152,13 @@ class Pattern:
 
 
 def _mirror_side(side: Side) -> Side:
-    return Side(tuple(_mirror_mark(i) if isinstance(i, Mark) else i for i in side.items))
+    def mirror(item: Dim | Mark) -> list[Dim | Mark]:
+        if isinstance(item, Dim):
+            return [item]
+        symbol = MIRROR.get(item.type.symbol, item.type.symbol)
+        return [Mark(item.type._replace(symbol=symbol), item.axis)]
 
-
-def _mirror_mark(mark: Mark) -> Mark:
-    symbol = mark.type.symbol
-    return mark._replace(type=mark.type._replace(symbol=MIRROR.get(symbol, symbol)))
+    return side.rewrite(mirror)
 
 
 def parse_pattern(text: str) -> Pattern:
@@ -167,7 +177,7 @@ def parse_text(text: str) -> Pattern:
     pattern = Pattern(left, right)
     for side in left, right:
         _check_unique([dim.name for dim in side.dims], "dim", side)
-        _check_unique([*side.axes()], "axis", side)
+        _check_unique(side.axes, "axis", side)
     _check_same_dims(pattern)
     return pattern
 
@@ -264,23 +274,13 @@ def drop_axes(pattern: Pattern, axes: Collection[str]) -> Pattern:
     """
     if pattern.types.keys() <= {*axes}:
         return pattern
-    return Pattern(_drop_axes(pattern.left, axes), _drop_axes(pattern.right, axes))
 
+    def drop(item: Dim | Mark) -> list[Dim | Mark]:
+        if isinstance(item, Dim):
+            return [Dim(item.name, tuple(axis for axis in item.axes if axis in axes))]
+        return [item] if item.axis in axes else []
 
-def _drop_axes(side: Side, axes: Collection[str]) -> Side:
-    def drop(item: Dim | Joined | Mark) -> Dim | Joined | Mark:
-        if isinstance(item, Mark):
-            return item
-        if isinstance(item, Joined):
-            return Joined(tuple(_keep_axes(dim, axes) for dim in item.dims))
-        return _keep_axes(item, axes)
-
-    kept = (i for i in side.items if not isinstance(i, Mark) or i.axis in axes)
-    return Side(tuple(map(drop, kept)))
-
-
-def _keep_axes(dim: Dim, axes: Collection[str]) -> Dim:
-    return Dim(dim.name, tuple(axis for axis in dim.axes if axis in axes))
+    return Pattern(pattern.left.rewrite(drop), pattern.right.rewrite(drop))
 
 
 def expand_dots(pattern: Pattern, count: int) -> Pattern:
@@ -290,11 +290,9 @@ def expand_dots(pattern: Pattern, count: int) -> Pattern:
         >>> print(expand_dots(parse_pattern("... d =tp -> ... d *tp"), 2))
         _0 _1 d =tp -> _0 _1 d *tp
     """
-    names = tuple(Dim(f"_{index}") for index in range(count))
-    dots = Dim(DOTS)
+    names = [Dim(f"_{index}") for index in range(count)]
 
-    def expand(side: Side) -> Side:
-        pairs = (names if item == dots else (item,) for item in side.items)
-        return replace(side, items=tuple(item for pair in pairs for item in pair))
+    def expand(item: Dim | Mark) -> Iterable[Dim | Mark]:
+        return names if item == Dim(DOTS) else [item]
 
-    return Pattern(expand(pattern.left), expand(pattern.right))
+    return Pattern(pattern.left.rewrite(expand), pattern.right.rewrite(expand))

@@ -8,19 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..call import quotes_call
-from ..data.sequence import SequencePlan
 from ..draw.table import format_items, format_table
 from ..errors import SpecError
 from ..grid.group_plan import GroupPlan
 from ..grid.layout import Layout
 from ..grid.sizes import check_num_planned
+from ..sequence import SequencePlan
 from ..text import format_sizes
-from .cost import most_needed, most_received
-from .dim_sizes import split_sizes
-from .move import check_axes, local_shape, make_move, unmarked_axes
+from .digits import find_common_axes
+from .move import check_axes, local_shape, make_move, merge_sizes, split_sizes, unmarked_axes
 from .pattern import DOTS, Pattern, drop_axes, parse_pattern
-from .plan import Plan, communicates, plan_move
-from .views import find_common_axes
+from .plan import Plan, most_needed, most_received, plan_move
+from .steps import GroupStep, Step
 
 BYTES = 4  # of a float32
 SIZE = re.compile(r"0*[1-9][0-9]{0,17}", re.ASCII)
@@ -118,23 +117,22 @@ class RedistributionPlan:
 
 def _plan_dict(plan: Plan) -> dict[str, object]:
     steps = [
-        {
-            "step": step.name,
-            "axes": list(step.axes),
-            "bytes": BYTES * most_received(Plan(plan.move, (step,))),
-        }
-        for step in plan.named_steps
+        {"step": step.name, "axes": list(step.axes), "bytes": BYTES * received}
+        for step, received in _received_by_step(plan)
     ]
     received, bound = most_received(plan), most_needed(plan.move)
     return {"steps": steps, "bytes": BYTES * received, "bound": BYTES * bound}
 
 
+def _received_by_step(plan: Plan) -> list[tuple[Step, int]]:
+    return [(step, most_received(Plan(plan.move, (step,)))) for step in plan.named_steps]
+
+
 def _rows(name: str, plan: Plan) -> list[list[str]]:
     """Return a row for each step, and one for all of them."""
     rows = []
-    for step in plan.named_steps:
-        alone = Plan(plan.move, (step,))
-        kib = _kib(most_received(alone)) if communicates(step) else "-"
+    for step, received in _received_by_step(plan):
+        kib = _kib(received) if isinstance(step, GroupStep) else "-"
         rows.append([name, step.name, " ".join(step.axes), kib, "-"])
         name = ""
     total = [name, "in all" if rows else "no step", "", _kib(most_received(plan))]
@@ -152,7 +150,8 @@ def plan_redistribution(
     /,
     *,
     to: str | Mapping[str, int] | Layout | None = None,
-    **sizes: int | SequencePlan,
+    sizes: Mapping[str, int | SequencePlan] | None = None,
+    **dims: int | SequencePlan,
 ) -> RedistributionPlan:
     """Plan the movement of a tensor over the axes of a mesh. Pure: no torch, no processes.
 
@@ -161,7 +160,8 @@ def plan_redistribution(
             axis first.
         pattern: the division before and after, as for ``mesh.redistribute``.
         to: the view of the mesh that the right side names; None is the same mesh.
-        **sizes: the global size of each dim, or a :class:`SequencePlan` for a sequence that is cut
+        sizes: the sizes of dims that are called like an argument, as in ``sizes={"to": 8}``.
+        **dims: the global size of each dim, or a :class:`SequencePlan` for a sequence that is cut
             in its order.
 
     Returns:
@@ -182,7 +182,7 @@ def plan_redistribution(
     """
     layout = _read_layout(axes)
     parsed = parse_pattern(pattern)
-    numbers, plans = split_sizes(parsed, sizes)
+    numbers, plans = split_sizes(parsed, merge_sizes(sizes, dims))
     _check_all_sizes(parsed, numbers)
     if to is None:
         check_axes(parsed, layout.sizes)
@@ -228,8 +228,10 @@ def _check_all_sizes(pattern: Pattern, sizes: Mapping[str, int]) -> None:
         raise SpecError("the dims of an ellipsis are unknown.", fix="a name for each of them.")
     missing = [name for name in names if name not in sizes]
     if missing:
-        example = ", ".join(f"{name}=4096" for name in missing)
-        noun = "size" if len(missing) == 1 else "sizes"
-        verb = "is" if len(missing) == 1 else "are"
+        taken = [name for name in missing if name in ("to", "sizes")]
+        words = [f"{name}=4096" for name in missing if name not in taken]
+        if taken:
+            words.insert(0, f"sizes={dict.fromkeys(taken, 4096)}")
+        noun, verb = ("size", "is") if len(missing) == 1 else ("sizes", "are")
         summary = f"the {noun} of {', '.join(missing)} {verb} missing."
-        raise SpecError(summary, fix=f"global {noun}, for example {example}.")
+        raise SpecError(summary, fix=f"global {noun}, for example {', '.join(words)}.")

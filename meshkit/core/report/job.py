@@ -4,33 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..arrays import Ints
-from ..data.batch import BatchPlan
-from ..data.data_axes import Axes, describe_data, resolve_data_axes
+from ..batch import Axes, BatchPlan, describe_data, resolve_data_axes
 from ..draw.node_boxes import draw_node_boxes
 from ..draw.table import format_items, format_table
-from ..errors import SpecError, format_error
+from ..errors import format_error
 from ..grid.group_plan import GroupPlan
 from ..grid.layout import Layout
 from ..text import count_noun, summarize
 from ..topology.crossing import Crossing, crossings
 from ..topology.crossing_policy import suggest_fix
-from ..topology.placement import Placement
 from ..topology.topology import Topology
 
-
-@dataclass(frozen=True)
-class AxisRow:
-    """One axis of a layout."""
-
-    axis: str
-    size: int
-    stride: int  # positions between two neighboring indices
-    groups: int
-    first_group: tuple[int, ...]
-    crossing: int | None  # groups on several nodes; None if the topology is unknown
-    spans: int | None  # nodes of one group at most; None likewise
+HEADER = ("axis", "size", "stride", "groups", "first group")
 
 
 @dataclass(frozen=True)
@@ -39,12 +27,12 @@ class JobReport:
 
     layout: Layout
     topology: Topology | None
-    axes: tuple[AxisRow, ...]
+    axes: tuple[dict[str, Any], ...]  # a row for each axis
     groups_per_rank: int  # process groups of one rank, the default group included
     groups: int  # process groups in all, the default group included
     batch: BatchPlan | None
-    warnings: tuple[SpecError, ...]  # causes of slow communication; each quotes ``build_mesh``
-    placement: Placement | None = None
+    warnings: tuple[str, ...]  # causes of slow communication
+    placement: str = ""  # the axes that cross nodes, now and before the ranks were placed
     data: tuple[str, ...] = ()  # the axes that divide the samples, unless that is dp alone
 
     @classmethod
@@ -55,11 +43,12 @@ class JobReport:
         batch: BatchPlan | None = None,
         *,
         data: Axes | None = None,
-        placement: Placement | None = None,
+        before: Layout | None = None,
     ) -> JobReport:
         """Return the report of a plan. Cost: O(axes x num_ranks) with a topology, else O(axes).
 
         The data axes of the batch are ``data``; if it is None, the roles of the axes give them.
+        ``before`` is the layout before its ranks were placed.
         """
         layout = plan.layout
         crossing = {} if topology is None else crossings(layout, topology)
@@ -70,6 +59,9 @@ class JobReport:
         warnings = () if topology is None else tuple(_warnings(layout, topology, crossing))
         axes = () if batch is None else resolve_data_axes(data, layout.sizes)
         divided = describe_data(layout.sizes, axes)
+        placement = ""
+        if before is not None and topology is not None:
+            placement = describe_placement(before, layout, topology)
         return cls(layout, topology, rows, len(keys), groups, batch, warnings, placement, divided)
 
     @property
@@ -80,25 +72,62 @@ class JobReport:
 
     def as_dict(self) -> dict[str, object]:
         """Return the report in JSON types. Cost: O(axes x size + nodes)."""
-        axes = [vars(row) | {"first_group": list(row.first_group)} for row in self.axes]
+        layout = self.layout
         return {
-            "world_size": self.layout.num_ranks,
-            "sizes": self.layout.sizes,
+            "world_size": layout.num_ranks,
+            "sizes": layout.sizes,
             "node_sizes": [] if self.topology is None else self.topology.sizes.tolist(),
-            "axes": axes,
+            "axes": [*self.axes],
             "groups_per_rank": self.groups_per_rank,
             "groups": self.groups,
             "batch": self.batch and batch_dict(self.batch),
-            "warnings": [*map(format_warning, self.warnings)],
-            "placement": self.placement and placement_dict(self.placement),
+            "warnings": [*self.warnings],
+            "placement": {"reason": self.placement, "ranks": [int(rank) for rank in layout.ranks]}
+            if self.placement
+            else None,
         }
 
+    def draw(self, *, width: int = 80, ascii: bool = False) -> str:
+        """Return the report as text."""
+        layout, nodes = self.layout, self.nodes
+        header = [*HEADER, *["crosses nodes"] * (nodes is not None)]
+        rows = [
+            [
+                *(str(row[name]) for name in HEADER[:4]),
+                summarize(row["first_group"]),
+                *(["yes" if row["crossing"] else "no"] if nodes is not None else []),
+            ]
+            for row in self.axes
+        ]
+        table = format_table(header, rows, width=width, ascii=ascii)
+        if nodes is None:
+            grid = layout.draw(width=width).partition("\n")[2]  # the sizes stand above
+        else:
+            grid = draw_node_boxes(layout.axes, layout.grid, nodes, width=width, ascii=ascii)
+        facts = [
+            (
+                "groups",
+                f"{self.groups_per_rank} on each rank, the default group included; "
+                f"{self.groups} in all",
+            ),
+            *([("batch", str(self.batch))] if self.batch else []),
+            *(("", line.removesuffix(".")) for line in self.data),
+            *([("placed", self.placement)] if self.placement else []),
+            *(("warning", warning) for warning in self.warnings),
+        ]
+        title = headline(layout, self.topology)
+        return "\n\n".join([title, table, grid, format_items(facts, width=width)])
 
-def placement_dict(placement: Placement) -> dict[str, object]:
-    """Return a placement in JSON types. Cost: O(num_ranks)."""
-    texts = {name: getattr(placement, name) for name in ("reason", "runner_up")}
-    costs = {"cost": dict(placement.cost), "before": dict(placement.before)}
-    return {**texts, **costs, "ranks": [int(rank) for rank in placement.layout.ranks]}
+
+def describe_placement(before: Layout, layout: Layout, topology: Topology) -> str:
+    """Return which axes cross nodes after the placement, and which did before."""
+    now, then = crossings(layout, topology), crossings(before, topology)
+    lines = [
+        f"{now[axis]}" + (f"; before, {then[axis]}" if str(now[axis]) != str(then[axis]) else "")
+        for axis in layout.axes
+        if layout.sizes[axis] > 1
+    ]
+    return "\n".join(lines or ["one rank"])
 
 
 def batch_dict(batch: BatchPlan) -> dict[str, object]:
@@ -107,74 +136,34 @@ def batch_dict(batch: BatchPlan) -> dict[str, object]:
     return {name: getattr(batch, name) for name in names}
 
 
-def _axis_rows(layout: Layout, crossing: Mapping[str, Crossing]) -> Iterator[AxisRow]:
-    stride = layout.num_ranks
-    first = int(layout.ranks[0])
+def _axis_rows(layout: Layout, crossing: Mapping[str, Crossing]) -> Iterator[dict[str, Any]]:
+    """Yield size, stride (positions between two indices), groups and crossings of each axis."""
+    stride, first = layout.num_ranks, int(layout.ranks[0])
     for axis, size in layout.sizes.items():
         stride //= size
         on_nodes = crossing.get(axis)
-        yield AxisRow(
-            axis,
-            size,
-            stride,
-            layout.num_ranks // size,
-            tuple(layout.peers(first, axis).tolist()),
-            None if on_nodes is None else on_nodes.crossing_groups,
-            None if on_nodes is None else on_nodes.most,
-        )
+        yield {
+            "axis": axis,
+            "size": size,
+            "stride": stride,
+            "groups": layout.num_ranks // size,
+            "first_group": layout.peers(first, axis).tolist(),
+            "crossing": on_nodes and on_nodes.crossing_groups,
+            "spans": on_nodes and on_nodes.most,
+        }
 
 
 def _warnings(
     layout: Layout, topology: Topology, crossing: Mapping[str, Crossing]
-) -> Iterator[SpecError]:
+) -> Iterator[str]:
     """Yield a warning with a fix if tp crosses nodes, as it communicates in every layer."""
     if "tp" in crossing and crossing["tp"].crosses:
         reason = "tp communicates in every layer, so it needs the fastest links."
         fix = suggest_fix(layout, topology, "tp")
-        yield SpecError(f"{crossing['tp']}.", reason, fix=fix)
-
-
-def format_warning(warning: SpecError) -> str:
-    """Return the text of a warning, whose fix quotes the call but whose first line does not."""
-    return format_error(warning.summary, *warning.evidence, fix=warning.fix_text)
-
-
-HEADER = ("axis", "size", "stride", "groups", "first group")
-
-
-def format_job(report: JobReport, *, width: int = 80, ascii: bool = False) -> str:
-    """Return the report of a job as text."""
-    has_nodes = report.topology is not None
-    header = [*HEADER, *["crosses nodes"] * has_nodes]
-    axes = format_table(header, [_axis_cells(row) for row in report.axes], width=width, ascii=ascii)
-    parts = [headline(report.layout, report.topology), axes, _draw_grid(report, width, ascii)]
-    return "\n\n".join([*parts, format_items(_facts(report), width=width)])
+        yield format_error(f"{crossing['tp']}.", reason, fix=f"{fix}.")
 
 
 def headline(layout: Layout, topology: Topology | None = None) -> str:
     """Return one line with the sizes, the number of ranks and, if known, the nodes."""
     ranks = count_noun(layout.num_ranks, "rank") if topology is None else topology
     return f"{layout.sizes_text}: {ranks}"
-
-
-def _axis_cells(row: AxisRow) -> list[str]:
-    numbers = [str(row.size), str(row.stride), str(row.groups)]
-    crosses = [] if row.crossing is None else ["yes" if row.crossing else "no"]
-    return [row.axis, *numbers, summarize(row.first_group), *crosses]
-
-
-def _draw_grid(report: JobReport, width: int, ascii: bool) -> str:
-    layout, nodes = report.layout, report.nodes
-    if nodes is None:
-        return layout.draw(width=width).partition("\n")[2]  # the sizes stand above
-    return draw_node_boxes(layout.axes, layout.grid, nodes, width=width, ascii=ascii)
-
-
-def _facts(report: JobReport) -> list[tuple[str, str]]:
-    """Return groups, batch and warnings, with their names."""
-    per_rank = f"{report.groups_per_rank} on each rank, the default group included"
-    facts = [("groups", f"{per_rank}; {report.groups} in all")]
-    facts += [("batch", str(report.batch))] if report.batch else []
-    facts += [("", line.removesuffix(".")) for line in report.data]
-    facts += [("placed", str(report.placement))] if report.placement else []
-    return facts + [("warning", format_warning(warning)) for warning in report.warnings]

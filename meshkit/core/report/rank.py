@@ -4,31 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..arrays import Ints
-from ..data.batch import BatchPlan
-from ..data.data_axes import Axes, resolve_data_axes
-from ..data.random_streams import stream_seed
-from ..data.sequence import SequencePlan, sequence_axes
+from ..batch import Axes, BatchPlan, resolve_data_axes
 from ..draw.table import format_items, format_table
 from ..grid.group_rank import group_rank
 from ..grid.layout import Layout
+from ..seeds import stream_seed
+from ..sequence import SequencePlan, sequence_axes
 from ..text import format_range, format_sizes, summarize
 from ..topology.topology import Topology
-
-
-@dataclass(frozen=True)
-class AxisReport:
-    """One axis as a rank sees it."""
-
-    axis: str
-    index: int
-    peers: tuple[int, ...]  # of its group in order, the rank included
-    before: int | None  # neighbor one index lower, with wrap-around; None if the size is 1
-    after: int | None  # neighbor one index higher, with wrap-around; None if the size is 1
-    seed: int | None  # of a stream that varies along this axis only
 
 
 @dataclass(frozen=True)
@@ -39,7 +27,7 @@ class RankReport:
     coordinate: Mapping[str, int]
     node: int | None
     slot: int | None  # index among the ranks of its node
-    axes: tuple[AxisReport, ...]
+    axes: tuple[dict[str, Any], ...]  # a row for each axis
     samples: range | None  # index of the first sample of each micro batch in step 0
     micro_batch: int | None  # samples
     tokens: tuple[range, ...] | None  # sequence positions
@@ -50,11 +38,10 @@ class RankReport:
 
         A micro batch is the list of its samples, a token range its first and last token.
         """
-        axes = [{**vars(axis), "peers": list(axis.peers)} for axis in self.axes]
         size = self.micro_batch or 0
         samples = self.samples and [[*range(first, first + size)] for first in self.samples]
         tokens = self.tokens and [[part[0], part[-1]] for part in self.tokens]
-        lists = {"axes": axes, "samples": samples, "tokens": tokens}
+        lists = {"axes": [*self.axes], "samples": samples, "tokens": tokens}
         report = {**vars(self), "coordinate": dict(self.coordinate), **lists}
         del report["micro_batch"]
         return report
@@ -80,14 +67,14 @@ def rank_reports(
     axes = () if batch is None else resolve_data_axes(data, layout.sizes)
     for rank in ranks:
         coordinate = layout.coordinate(rank)
-        data_index = group_rank(layout, rank, axes) if axes else 0
+        data_index = group_rank(layout, rank, axes)
         node, slot = (None, None) if topology is None else _node_and_slot(topology, rank)
         yield RankReport(
             rank,
             coordinate,
             node,
             slot,
-            tuple(_axis_report(layout, rank, axis, coordinate[axis], seed) for axis in layout.axes),
+            tuple(_axis_row(layout, rank, axis, coordinate[axis], seed) for axis in layout.axes),
             None if batch is None else _first_samples(batch, data_index),
             None if batch is None else batch.micro_batch,
             None if sequence is None else sequence.ranges(sequence_part(layout, rank)),
@@ -97,8 +84,7 @@ def rank_reports(
 
 def sequence_part(layout: Layout, rank: int) -> int:
     """Return the part of a sequence that a rank holds, as :meth:`meshkit.Mesh.sequence` cuts it."""
-    axes = sequence_axes(layout)
-    return group_rank(layout, rank, axes) if axes else 0
+    return group_rank(layout, rank, sequence_axes(layout))
 
 
 def format_rank_table(
@@ -131,7 +117,7 @@ def format_rank(
     """Return the report of one rank as text."""
     has_seed = report.seed is not None
     header = ["axis", "index", "before", "after", "group", *["seed"] * has_seed]
-    rows = [_axis_cells(axis, layout.sizes[axis.axis]) for axis in report.axes]
+    rows = [_axis_cells(row, layout.sizes[row["axis"]]) for row in report.axes]
     drawn = format_table(header, rows, width=width, ascii=ascii)
     facts = format_items(list(_facts(report, layout)), width=width)
     return "\n\n".join([f"rank {report.rank} of {job}", facts, drawn])
@@ -149,22 +135,23 @@ def _first_samples(batch: BatchPlan, data_index: int) -> range:
     return range(data_index * size, batch.global_batch, batch.dp * size)
 
 
-def _axis_report(layout: Layout, rank: int, axis: str, index: int, seed: int | None) -> AxisReport:
+def _axis_row(layout: Layout, rank: int, axis: str, index: int, seed: int | None) -> dict[str, Any]:
+    """Return index, group, neighbors and seed along an axis; None if there are none."""
     is_alone = layout.sizes[axis] == 1
-    return AxisReport(
-        axis,
-        index,
-        tuple(layout.peers(rank, axis).tolist()),
-        None if is_alone else layout.neighbor(rank, axis, -1),
-        None if is_alone else layout.neighbor(rank, axis, 1),
-        None if seed is None else stream_seed(seed, **{axis: index}),
-    )
+    return {
+        "axis": axis,
+        "index": index,
+        "peers": layout.peers(rank, axis).tolist(),
+        "before": None if is_alone else layout.neighbor(rank, axis, -1),
+        "after": None if is_alone else layout.neighbor(rank, axis, 1),
+        "seed": None if seed is None else stream_seed(seed, **{axis: index}),
+    }
 
 
-def _axis_cells(axis: AxisReport, size: int) -> list[str]:
-    neighbors = ["-" if rank is None else str(rank) for rank in (axis.before, axis.after)]
-    seed = [] if axis.seed is None else [str(axis.seed)]
-    return [axis.axis, f"{axis.index} of {size}", *neighbors, summarize(axis.peers), *seed]
+def _axis_cells(row: dict[str, Any], size: int) -> list[str]:
+    neighbors = ["-" if rank is None else str(rank) for rank in (row["before"], row["after"])]
+    seed = [] if row["seed"] is None else [str(row["seed"])]
+    return [row["axis"], f"{row['index']} of {size}", *neighbors, summarize(row["peers"]), *seed]
 
 
 def _facts(report: RankReport, layout: Layout) -> Iterator[tuple[str, str]]:

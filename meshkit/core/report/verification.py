@@ -114,7 +114,7 @@ class CheckReport:
     built: float  # seconds to join the job and build the mesh
     checked: float  # seconds of all checks
 
-    def as_text(self, width: int = 80) -> str:
+    def draw(self, *, width: int = 80, ascii: bool = True) -> str:
         """Return the report as text: a line for each set of groups, then the total."""
         verification, total = self.verification, math.prod(self.sizes.values())
         head = (

@@ -4,7 +4,6 @@ Public names, by file::
 
     topology.py         Topology
     hostfile.py         parse_hostfile
-    crossing.py         crossings, link_bytes
+    crossing.py         crossings, placed
     crossing_policy.py  check_crossings
-    placement.py        placed, Placement
 """

@@ -1,4 +1,4 @@
-"""Which axes cross nodes, and how many bytes they send between nodes.
+"""Which axes cross nodes, and the placement of ranks by node.
 
 Each member of a group sends to the next one along the ring of its axis, the last to the first::
 
@@ -10,22 +10,16 @@ Each member of a group sends to the next one along the ring of its axis, the las
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays import Floats, Ints
+from ..arrays import Ints
 from ..call import quotes_call
-from ..errors import SpecError
-from ..grid.axis_names import check_axes_exist
 from ..grid.layout import Layout
+from ..grid.rank_positions import RankPositions
 from ..text import plural
-from ..validate import is_number
 from .topology import NODE, Topology
-
-DEFAULT_RATIO = 64  # traffic of an axis relative to that of the next outer one, unless given
 
 
 @dataclass(frozen=True)
@@ -117,73 +111,40 @@ def _crossing(axis: str, level: str, domains: Ints, dim: int) -> Crossing:
     )
 
 
-@quotes_call("link_bytes")
-def link_bytes(
-    layout: Layout,
-    topology: Topology,
-    traffic: Mapping[str, float] | None = None,
-    *,
-    level: str = NODE,
-) -> Floats:
-    """Return the bytes that leave each node in a step.
+@quotes_call("placed")
+def placed(layout: Layout, topology: Topology) -> Layout:
+    """Return the layout with its ranks sorted by rack, node and rank, so that inner axes stay near.
 
-    Each rank sends ``traffic[axis]`` bytes to the next rank along the ring of each axis. They
-    leave the node if that rank is on another node::
-
-        out[node] = sum over axes: traffic[axis] * (ranks on node whose next is on another)
-
-    As many bytes come in, because a ring that leaves a node returns to it. If all links are equal,
-    the largest value is the load of the slowest link. In a ring all-reduce of b bytes over n ranks
-    each rank sends 2 * b * (n - 1) / n to the next. In an all-gather or reduce-scatter it sends
-    half of that (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009).
+    Domains that hold whole groups of the innermost axis come first, so that fewer of its groups
+    are split. The layout is unchanged unless fewer pairs of neighbors cross nodes, compared from
+    the innermost axis outward. Equal arguments give equal layouts, so all ranks choose the same.
 
     Args:
-        layout: the grid.
-        topology: the node of each rank.
-        traffic: bytes by axis; missing axes send none. With None each axis sends 64 times what the
-            next outer axis sends, in units of the outermost axis.
-        level: the level of the topology whose domains are compared.
-
-    Returns:
-        float64 (number of domains,), exact for whole numbers of bytes up to 2**53.
+        layout: the axes, and the ranks to place, in any order.
+        topology: the node of each rank; it may hold more ranks.
 
     Raises:
-        SpecError: if ``traffic`` is negative or not a number, or the level is unknown.
-        UnknownAxisError: if ``traffic`` names an axis that the layout does not have.
         CoordinateError: if a rank of the layout is not in the topology.
 
-    Cost: O(axes * ranks).
+    Cost: O(ranks log ranks).
 
     Example:
         >>> from meshkit import Layout
-        >>> link_bytes(Layout(dp=2, tp=4), Topology.even(8, nodes=2), {"dp": 10, "tp": 1000})
-        array([40., 40.])
+        >>> placed(Layout(dp=2, tp=4), Topology.of_hosts(["a", "b"] * 4)).groups("tp").tolist()
+        [[0, 2, 4, 6], [1, 3, 5, 7]]
     """
-    sent = traffic_per_axis(layout, traffic)
-    domains = topology.domain_of(level, layout.grid)
-    return count_leaving(domains, len(topology.domain_names(level))) @ sent
+    ranks = np.sort(layout.grid, axis=None)
+    inner = next((size for size in reversed(layout.shape) if size > 1), 1)
+    keys = []
+    for level in topology.levels:
+        domain = topology.domain_of(level, ranks)
+        keys += [np.bincount(domain)[domain] % inner != 0, domain]
+    positions = RankPositions.of(ranks[np.lexsort(keys[::-1])], None)
+    new = Layout.of(layout.sizes, positions)
+    return new if _cost(new, topology) < _cost(layout, topology) else layout
 
 
-def count_leaving(domains: Ints, num_domains: int) -> Ints:
-    """Return how many ranks of each domain have their next rank in another, by axis.
-
-    ``domains`` has the shape of the grid, the result is int64 (num_domains, num_axes).
-    """
-    leaving = np.empty((num_domains, domains.ndim), dtype=np.int64)
-    for dim in range(domains.ndim):
-        differ = domains != np.roll(domains, -1, axis=dim)
-        leaving[:, dim] = np.bincount(domains[differ], minlength=num_domains)
-    return leaving
-
-
-def traffic_per_axis(layout: Layout, traffic: Mapping[str, float] | None) -> Floats:
-    """Return the traffic of a rank along each axis of a layout: float64 (num_axes,)."""
-    if traffic is None:
-        return np.array([float(DEFAULT_RATIO) ** index for index in range(len(layout.axes))])
-    check_axes_exist(traffic, layout.axes)
-    for axis, amount in traffic.items():
-        if not is_number(amount) or not math.isfinite(amount) or amount < 0:
-            line = f"the traffic of {axis} is {amount!r}."
-            fix = "the bytes that a rank sends along it in a step, 0 or more."
-            raise SpecError(line, fix=fix)
-    return np.array([float(traffic.get(axis, 0)) for axis in layout.axes])
+def _cost(layout: Layout, topology: Topology) -> list[int]:
+    """Return the pairs that cross, axis by axis from the innermost, the outermost level first."""
+    by_level = [crossings(layout, topology, level=level) for level in topology.levels]
+    return [level[axis].crossing_pairs for axis in reversed(layout.axes) for level in by_level]

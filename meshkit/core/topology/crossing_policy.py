@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays import Ints
-from ..call import changes, either
 from ..errors import SpecError
 from ..grid.axis_names import check_axes_exist
 from ..grid.layout import Layout
-from ..text import article, count_noun, format_ranks
-from .crossing import Crossing, crossings
-from .topology import NODE, Topology
+from ..text import article, format_ranks
+from .crossing import Crossing, crossings, placed
+from .topology import Topology
 
 POLICIES = ("error", "warn", "allow")
 DEFAULT_POLICIES = {"tp": "warn"}  # tensor parallel ranks wait for each other in every layer
-BLOCKS = "start the ranks in blocks, node by node (srun --distribution=block)"
-
-Changes = dict[str, object]  # arguments of a call and their new values
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,7 @@ def check_policies(
         check_axes_exist(policies, layout.axes)
     for axis, policy in policies.items():
         if policy not in POLICIES:
-            fix = f"'error', 'warn' or 'allow' for {axis}."
+            fix = f"crossing={ ({**policies, axis: 'error'})!r}, or 'warn', or 'allow'."
             raise SpecError(f"crossing of {axis} is {policy!r}.", fix=fix)
     policy_of = {**DEFAULT_POLICIES, **dict.fromkeys(within, "warn"), **policies}
     chosen = [(axis, str(policy_of.get(axis, "allow"))) for axis in layout.axes]
@@ -71,11 +66,13 @@ def _message(layout: Layout, topology: Topology, crossing: list[Crossing]) -> Sp
         return None
     axes = [item.axis for item in crossing]
     evidence = [f"{item}; {_first_group(layout, topology, item.axis)}." for item in crossing]
+    ways = [suggest_fix(layout, topology, axis) for axis in axes]
+    allow = f"crossing={dict.fromkeys(axes, 'allow')!r}, if crossing is intended."
     return SpecError(
         f"{', '.join(axes)} {'crosses' if len(axes) == 1 else 'cross'} nodes.",
         *evidence,
         f"There are {topology}.",
-        fix=_fix(layout, topology, axes),
+        fix=f"{'; '.join(dict.fromkeys(ways))}; or {allow}",
         sizes=layout.sizes,
     )
 
@@ -90,81 +87,19 @@ def _first_group(layout: Layout, topology: Topology, axis: str) -> str:
     return f"ranks {format_ranks(groups[first].tolist())} are on {shown}"
 
 
-def _fix(layout: Layout, topology: Topology, axes: list[str]) -> str:
-    """Return the changes that keep axes inside nodes, and the policy that allows crossing."""
-    names = [f"{axis}: " if len(axes) > 1 else "" for axis in axes]
-    fixes = (suggest_fix(layout, topology, axis) for axis in axes)
-    parts = [name + fix for name, fix in zip(names, fixes, strict=True)]
-    allow = changes(crossing=dict.fromkeys(axes, "allow"))
-    return f"{' '.join(parts)} Or {allow}, if crossing is meant."
-
-
-def suggest_fix(layout: Layout, topology: Topology, axis: str, *, level: str = NODE) -> str:
-    """Return changes that keep an axis inside its nodes; each was tried and works."""
-    check_axes_exist((axis,), layout.axes)
-    if not _crosses(layout, topology, axis, level):
-        return ""
-    counts = np.bincount(topology.domain_of(level, layout.grid).ravel())
+def suggest_fix(layout: Layout, topology: Topology, axis: str) -> str:
+    """Return a change that keeps an axis inside nodes, after a try; without a period."""
+    names = [*(name for name in layout.axes if name != axis), axis]
+    inner = Layout(ranks=layout.ranks, **{name: layout.sizes[name] for name in names})
+    place, order = "place the ranks by node (place)", f'order the axes "{" ".join(names)}" (order)'
+    ways = {
+        place: placed(layout, topology),
+        order: inner,
+        f"{order} and {place}": placed(inner, topology),
+    }
+    for way, new in ways.items():
+        if not crossings(new, topology)[axis].crosses:
+            return way
+    counts = np.bincount(topology.node_of(layout.grid).ravel())
     fits = math.gcd(layout.sizes[axis], *counts.tolist())
-    if fits == layout.sizes[axis] or layout.sizes[axis] <= counts.max():
-        ways = [changes(**c) for c in _reorderings(layout, topology, axis, level)]
-        if _fits_in_blocks(layout, topology, axis, level):
-            ways.insert(0, BLOCKS)
-        if ways:
-            return either(*ways)
-    smaller, change = _shrink(layout, axis, fits)
-    change |= next(_reorderings(smaller, topology, axis, level), {})
-    if set(counts[counts > 0].tolist()) == {fits}:
-        return f"{changes(**change)}, as a {level} holds {count_noun(fits, 'rank')}."
-    return f"{changes(**change)}, as {fits} divides the ranks of every {level}."
-
-
-def _reorderings(layout: Layout, topology: Topology, axis: str, level: str) -> Iterator[Changes]:
-    """Yield changes of order or placement, or both, that keep an axis inside at equal sizes."""
-    if not _crosses(layout, topology, axis, level):
-        return
-    inner = _innermost(layout, axis)
-    order: Changes = {"order": " ".join(inner.axes)}
-    place: Changes = {"place": True}
-    from .placement import placed
-
-    tried = ((order, inner), (place, placed(layout, topology).layout))
-    working = [changes for changes, new in tried if not _crosses(new, topology, axis, level)]
-    yield from working
-    if not working and not _crosses(placed(inner, topology).layout, topology, axis, level):
-        yield order | place
-
-
-def _fits_in_blocks(layout: Layout, topology: Topology, axis: str, level: str) -> bool:
-    """Return whether the axis stays inside if ascending ranks start on the nodes in blocks."""
-    ranks = layout.grid.ravel()
-    blocks = Layout(ranks=_in_blocks(ranks, topology), **layout.sizes)
-    return bool((np.diff(ranks) > 0).all()) and not _crosses(blocks, topology, axis, level)
-
-
-def _shrink(layout: Layout, axis: str, size: int) -> tuple[Layout, Changes]:
-    """Return a layout of as many ranks with less of an axis and more of dp (or another axis)."""
-    other = next(name for name in ("dp", *layout.axes, "pp") if name != axis)
-    names = layout.axes if other in layout.axes else (other, *layout.axes)
-    grown = layout.sizes.get(other, 1) * (layout.sizes[axis] // size)
-    sizes = {**layout.sizes, other: grown, axis: size}
-    changes: Changes = {name: sizes[name] for name in names if name in (other, axis)}
-    if other not in layout.axes:
-        changes["order"] = " ".join(names)
-    return Layout(ranks=layout.ranks, **{name: sizes[name] for name in names}), changes
-
-
-def _innermost(layout: Layout, axis: str) -> Layout:
-    """Return a layout of equal sizes with one axis innermost."""
-    order = [*(name for name in layout.axes if name != axis), axis]
-    return Layout(ranks=layout.ranks, **{name: layout.sizes[name] for name in order})
-
-
-def _crosses(layout: Layout, topology: Topology, axis: str, level: str) -> bool:
-    return crossings(layout, topology, level=level)[axis].crosses
-
-
-def _in_blocks(ranks: Ints, topology: Topology) -> Ints:
-    """Return the ranks sorted by domain; the sort is stable."""
-    keys = [topology.domain_of(level, ranks) for level in reversed(topology.levels)]
-    return ranks[np.lexsort(keys)]
+    return f"{axis}={fits}, which divides the ranks of every node"

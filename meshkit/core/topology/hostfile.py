@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
 
 from ..errors import SpecError
 from ..text import count_noun
@@ -17,58 +17,34 @@ from .topology import Topology
 
 LEVELS = ("host", "rack", "row", "hall")  # the columns
 
-Row = tuple[int, list[str]]  # the number of a line, from 1, and its words
-
 
 def parse_hostfile(text: str) -> Topology:
-    """Return the topology of a text that has a line for each rank, in the order of ranks."""
-    rows = [*_rows(text)]
+    """Return the topology of a text that has a line for each rank, in the order of ranks.
+
+    Racks of equal names in two rows are different racks.
+    """
+    lines = enumerate(text.splitlines(), 1)
+    rows = [(number, words) for number, line in lines if (words := line.partition("#")[0].split())]
     if not rows:
         fix = "a line for each rank: its host, and its rack if it is known."
         raise SpecError("the file names no host.", fix=fix)
-    _check_columns(rows)
+    paths: dict[str, tuple[str, ...]] = {}  # host to its rack, row and hall
+    for number, (host, *outer) in rows:
+        line = f"line {number}, {' '.join([host, *outer])!r},"
+        if any("=" in word for word in (host, *outer)):
+            why = "An MPI hostfile has a line for each host; this file needs one for each rank."
+            fix = f"for each rank on {host}, a line with the name {host}."
+            raise SpecError(f"{line} has a word that is no host and no rack.", why, fix=fix)
+        if len(outer) >= len(LEVELS) or len(outer) != len(rows[0][1]) - 1:
+            fix = f"a host in each line, then as many of {', '.join(LEVELS[1:])} as in the others."
+            raise SpecError(f"{line} has {count_noun(len(outer) + 1, 'word')}.", fix=fix)
+        if paths.setdefault(host, tuple(outer)) != tuple(outer):
+            other = " ".join(paths[host])
+            raise SpecError(f"{line} puts {host} elsewhere than {other!r}.", fix="one of both.")
     topology = Topology.of_hosts(words[0] for _, words in rows)
-    for column in range(1, len(rows[0][1])):
-        parents = _parents(rows, column)
-        host_domains = {words[0]: parents[words[column - 1]] for _, words in rows}
-        domains = [host_domains[str(name)] for name in topology.names]
-        topology = topology.with_level(LEVELS[column], domains)
+    for column in range(len(rows[0][1]) - 1):
+        tails = [paths[str(host)][column:] for host in topology.names]
+        uses = Counter(tail[0] for tail in {*tails})
+        domains = [tail[0] if uses[tail[0]] == 1 else ".".join(tail[::-1]) for tail in tails]
+        topology = topology.with_level(LEVELS[column + 1], domains)
     return topology
-
-
-def _rows(text: str) -> Iterator[Row]:
-    """Yield the words of each line that has any."""
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].split()
-        for word in words:
-            if "=" in word:
-                summary = f"line {number} has {word!r}, which is no host and no rack."
-                why = "An MPI hostfile has a line for each host; this file needs one for each rank."
-                fix = f"for each rank on {words[0]}, a line with the name {words[0]}."
-                raise SpecError(summary, why, fix=fix)
-        if words:
-            yield number, words
-
-
-def _check_columns(rows: Sequence[Row]) -> None:
-    """Check that all lines have equally many words, four at most."""
-    (first, first_words), most = rows[0], len(LEVELS)
-    for number, words in rows:
-        line = f"line {number} has {count_noun(len(words), 'word')}"
-        if len(words) > most:
-            raise SpecError(f"{line}.", fix=f"at most {most} words: {', '.join(LEVELS)}.")
-        if len(words) != len(first_words):
-            fix = "a host in each line, then its rack, row and hall."
-            raise SpecError(f"{line}, line {first} has {len(first_words)}.", fix=fix)
-
-
-def _parents(rows: Sequence[Row], column: int) -> dict[str, str]:
-    """Return the domain in a column for each domain in the column before."""
-    parents: dict[str, tuple[int, str]] = {}
-    for number, words in rows:
-        inner, parent = words[column - 1], words[column]
-        first, other = parents.setdefault(inner, (number, parent))
-        if other != parent:
-            line = f"{inner} is in {other} in line {first}, in {parent} in line {number}."
-            raise SpecError(line, fix=f"one {LEVELS[column]} for {inner}.")
-    return {inner: parent for inner, (_, parent) in parents.items()}

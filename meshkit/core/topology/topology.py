@@ -63,9 +63,11 @@ class Topology:
     _by_rank: Ints | None = None  # None: consecutive ranks on each node
 
     def __post_init__(self) -> None:
-        for array in (self.sizes, self._by_rank, *(level.of_node for level in self.outer)):
+        sizes, by_rank = self.sizes.copy(), self._by_rank
+        for array in (sizes, by_rank, *(level.of_node for level in self.outer)):
             if array is not None:
                 array.flags.writeable = False
+        object.__setattr__(self, "sizes", sizes)  # the caller's array stays writable
 
     @classmethod
     @quotes_call("Topology.even")

@@ -2,13 +2,9 @@
 
 Public names, by file::
 
-    data_index.py         the number that ranks with equal samples share
-    rank_batch.py         RankBatch, the micro batches of one rank
-    sampler.py            MicroBatchSampler, of a dataset with a length
-    stream.py             MicroBatchStream, of an iterable dataset
-    loader.py             make_loader, a DataLoader with either
-    sequence.py           SequenceShard, the tokens of one rank
-    rng.py                RandomStreams, torch's generators by coordinate
-    check_batch.py        check_batches, over all ranks
-    check_parameters.py   compare_parameters, over all ranks
+    batch.py       RankBatch, the batch plan of one rank
+    sampler.py     MicroBatchSampler of a dataset with a length, MicroBatchStream of an iterable one
+    sequence.py    SequenceShard, the tokens of one rank
+    rng.py         RandomStreams, torch's generators by coordinate
+    checks.py      compare_batches and compare_parameters, over all ranks
 """

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ...core.call import quotes_call
-from ...core.data.random_streams import compute_seed, select_coordinate
 from ...core.errors import MeshkitError, SpecError
 from ...core.grid.layout import Layout
+from ...core.seeds import compute_seed, select_coordinate
 from ...core.text import article, format_sizes
 from ...launch.job import current_job
 

@@ -1,21 +1,48 @@
-"""Yield the dataset indices of a rank, one micro batch at a time, for torch's DataLoader."""
+"""Read a dataset as the micro batches of one rank, alone or in torch's DataLoader."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+import inspect
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import replace
+from itertools import count, islice
+from typing import Any, TypeVar
 
-from torch.utils.data import Sampler
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    Sampler,
+    default_collate,
+    get_worker_info,
+)
 
+from ...core.batch import BatchPlan, MicroBatch
 from ...core.call import quotes_call
-from ...core.data.batch import BatchPlan
-from ...core.data.epoch import Epoch, SampleOrder, validate_epoch
-from ...core.data.micro_batch import MicroBatch
-from ...core.data.sampler_state import State, epoch_state, parse_count, resume_epoch
+from ...core.epoch import (
+    VERSION,
+    Epoch,
+    SampleOrder,
+    State,
+    parse_count,
+    read_position,
+    read_state,
+)
 from ...core.errors import BatchError
 from ...core.text import article
 from ...core.validate import parse_integer
-from .double_batching import check_not_batched_again
+from ...launch.torch_internals import iterate_unsplit
+
+Sample = TypeVar("Sample")
+
+DEPTH = 4  # frames from the check to the DataLoader's code; torchdata has one more than torch
+DECIDED = {  # options of DataLoader that the plan or mesh.loader decides, and their counterpart
+    "batch_size": "mesh.batch(micro_batch=...)",
+    "sampler": "mesh.loader(dataset, plan, shuffle=True)",
+    "batch_sampler": "DataLoader(dataset, batch_sampler=...)",
+    "drop_last": 'mesh.loader(dataset, plan, tail="drop")',
+}
 
 
 class MicroBatchSampler(Sampler[list[int]]):
@@ -144,8 +171,8 @@ class MicroBatchSampler(Sampler[list[int]]):
             CoordinateError: if the pass has fewer steps.
         """
         if steps is None:
-            return epoch_state(self._pass, self._num_done)
-        return epoch_state(self._pass, parse_count("steps", steps, self.steps))
+            return self._pass.state(self._num_done)
+        return self._pass.state(parse_count("steps", steps, self.steps))
 
     @quotes_call("sampler.load_state_dict", by_name=("state",))
     def load_state_dict(self, state: State) -> None:
@@ -162,38 +189,218 @@ class MicroBatchSampler(Sampler[list[int]]):
             BatchError: if the state is invalid, or has another order of samples: another length,
                 another ``shuffle``, or another seed of a shuffled order. The sampler is unchanged.
         """
-        self._begin(resume_epoch(self._pass, state))
+        self._begin(self._pass.resume(state))
 
     def _begin(self, epoch: Epoch) -> None:
         self._pass, self._num_done = epoch, 0
         self._has_begun, self._has_ended = False, False
 
 
-def make_sampler(
-    dataset: Sized | int, plan: BatchPlan, data_index: int, order: SampleOrder
-) -> MicroBatchSampler:
-    """Return the sampler of one data coordinate. See ``mesh.sampler``."""
-    epoch = Epoch(
-        _num_samples(dataset),
-        plan,
-        data_index,
-        order.shuffle,
-        order.seed,
-        "keep" if order.tail is None else order.tail,
-        order.epoch,
-    )
-    return MicroBatchSampler(validate_epoch(epoch))
+class MicroBatchStream(IterableDataset[list[Sample]]):
+    """A common stream of samples of which each rank keeps its own. Created by ``mesh.sampler``.
+
+    Each item is the list of samples of one micro batch, in the order of an unshuffled sampler::
+
+        loader = DataLoader(stream, batch_size=None, collate_fn=default_collate, num_workers=2)
+
+    Every rank and every worker reads the whole stream and drops the samples of others. The dataset
+    must therefore yield the same samples in the same order everywhere, and must not split itself by
+    rank. A dataset that splits itself by ``get_worker_info`` finds one worker, so it yields all its
+    samples. Worker ``w`` of ``W`` yields the micro batches ``w, w + W, ...``, and the
+    DataLoader restores the exact order. Samples at the end that do not fill a global batch are
+    dropped. A rank holds its share of one step at most. Local.
+
+    Each pass starts from the last loaded state until ``set_epoch`` is called. The caller must pass
+    the epoch to a dataset that shuffles itself.
+
+    Args:
+        dataset: the common stream.
+        plan: the batch plan of this rank.
+        epoch: the number of the first pass.
+    """
+
+    def __init__(self, dataset: IterableDataset[Sample], plan: BatchPlan, epoch: int = 0) -> None:
+        self._dataset = dataset
+        self._plan = plan
+        # The epoch, and the samples of the stream to skip. Workers that live on read them too.
+        self._position = torch.tensor([epoch, 0]).share_memory_()  # type: ignore[no-untyped-call]
+
+    @property
+    def epoch(self) -> int:
+        """The number of the current epoch."""
+        return int(self._position[0])
+
+    @quotes_call("stream.micro_batches")
+    def micro_batches(self, step: int) -> list[MicroBatch]:
+        """Return the micro batches of a step, with positions in the stream as ``samples``.
+
+        Args:
+            step: from 0; after ``load_state_dict`` counted from the loaded state.
+
+        Raises:
+            CoordinateError: if it is not an int of 0 or more.
+        """
+        return self._micro_batches(self._consumed(parse_count("step", step)))
+
+    def _micro_batches(self, first: int) -> list[MicroBatch]:
+        return [*self._plan.cut_step(self._plan.global_batch, first)]
+
+    def __iter__(self) -> Iterator[list[Sample]]:
+        """Read the stream from its beginning; yield the micro batches of this rank and worker.
+
+        Raises:
+            BatchError: if ``DataLoader(stream)`` has a batch size, and would batch them again.
+        """
+        check_not_batched_again(self)
+        info = get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        begin = self._consumed(0)
+        stream = islice(iterate_unsplit(self._dataset), begin, None)
+        yielded = 0  # micro batches of this rank, over all workers
+        for first in count(begin, self._plan.global_batch):
+            of_rank = self._micro_batches(first)
+            of_worker = [m for m in of_rank if (yielded + m.index) % workers == worker]
+            yielded += len(of_rank)
+            positions = {int(position) for m in of_worker for position in m.samples}
+            samples = self._read_step(first, stream, positions)
+            if samples is None:
+                return
+            yield from ([samples[int(position)] for position in m.samples] for m in of_worker)
+
+    def _read_step(
+        self, first: int, stream: Iterator[Sample], positions: set[int]
+    ) -> dict[int, Sample] | None:
+        """Return the samples of a step at some positions; None if the stream ends before."""
+        samples, position = {}, -1
+        for position, sample in enumerate(islice(stream, self._plan.global_batch), first):
+            if position in positions:
+                samples[position] = sample
+        return samples if position == first + self._plan.global_batch - 1 else None
+
+    @quotes_call("stream.set_epoch")
+    def set_epoch(self, epoch: int) -> None:
+        """Begin another epoch at its start. An epoch that was loaded from a state is unchanged.
+
+        Args:
+            epoch: from 0.
+
+        Raises:
+            CoordinateError: if it is not an int of 0 or more.
+        """
+        number = parse_count("epoch", epoch)
+        if number != self.epoch:
+            self._position[:] = torch.tensor([number, 0])
+
+    @quotes_call("stream.state_dict")
+    def state_dict(self, *, steps: int) -> State:
+        """Return the position after some steps for a checkpoint; equal on every rank.
+
+        Args:
+            steps: completed steps of this pass. The stream cannot count them, as workers read
+                copies of it ahead of the trainer.
+
+        Raises:
+            CoordinateError: if it is not an int of 0 or more.
+        """
+        done = parse_count("steps", steps)
+        return {"version": VERSION, "epoch": self.epoch, "consumed": self._consumed(done)}
+
+    @quotes_call("stream.load_state_dict", by_name=("state",))
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state of any mesh and plan. Consumed samples are skipped.
+
+        Cost: one read of each skipped sample.
+
+        Args:
+            state: the result of ``state_dict``.
+
+        Raises:
+            BatchError: if the state is invalid.
+        """
+        fields = read_state(state, ("version", "epoch", "consumed"))
+        self._position[:] = torch.tensor(read_position(fields))
+
+    def _consumed(self, steps: int) -> int:
+        return int(self._position[1]) + steps * self._plan.global_batch
 
 
-def _num_samples(dataset: object) -> int:
-    """Return the ``len`` of a dataset, or the number itself."""
-    if isinstance(dataset, Sized):  # before the int, since a tensor of one element is both
-        return len(dataset)
-    number = parse_integer(dataset)
-    if number is None:
+def make_sampler(dataset: Sized | int, plan: BatchPlan, order: SampleOrder) -> MicroBatchSampler:
+    """Return the sampler of a rank's plan. See ``mesh.sampler``."""
+    # Sized before the int, since a tensor of one element is both
+    length = len(dataset) if isinstance(dataset, Sized) else parse_integer(dataset)
+    if length is None:
         raise BatchError(
             f"{article(type(dataset).__name__)} has no len().",
             "A dataset that is read by index must have a length.",
             fix="the number of samples, or a torch.utils.data.IterableDataset.",
         )
-    return number
+    return MicroBatchSampler(Epoch.of(length, plan, order))
+
+
+def make_stream(
+    dataset: IterableDataset[Sample], plan: BatchPlan, order: SampleOrder
+) -> MicroBatchStream[Sample]:
+    """Return the stream of a rank's plan. See ``mesh.sampler``."""
+    if order.shuffle or order.seed != 0:
+        fix = "leave out shuffle and seed, and shuffle in the dataset."
+        raise BatchError("a stream is read in its own order.", fix=fix)
+    if order.tail not in (None, "drop"):
+        rule = "The end of a stream is not known before, so only whole steps are read."
+        raise BatchError(f"tail is {order.tail!r}.", rule, fix="tail='drop'.")
+    return MicroBatchStream(dataset, plan, parse_count("epoch", order.epoch))
+
+
+def make_loader(
+    dataset: object,
+    source: MicroBatchSampler | MicroBatchStream[Any],
+    options: Mapping[str, Any],
+) -> DataLoader[Any]:
+    """Return a DataLoader that yields one micro batch at a time. See ``mesh.loader``."""
+    if isinstance(source, MicroBatchStream):
+        return DataLoader(source, batch_size=None, **{"collate_fn": default_collate, **options})
+    if not hasattr(dataset, "__getitem__"):
+        line = f"the dataset is {article(type(dataset).__name__)}, which has no samples."
+        raise BatchError(line, fix="a dataset; mesh.sampler(...) accepts a number of samples.")
+    return DataLoader(dataset, batch_sampler=source, **options)  # type: ignore[arg-type]
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise if an option would change which samples a batch holds."""
+    for name, value in options.items():
+        if name in DECIDED:
+            line = f"{name} is {value!r}, and the plan decides which samples a batch holds."
+            raise BatchError(line, fix=f"leave out {name}, or {DECIDED[name]}.")
+
+
+def check_not_batched_again(source: object) -> None:
+    """Raise if the code that begins a pass takes each micro batch for one sample.
+
+    ``DataLoader(sampler=...)`` and ``DataLoader(stream)`` give no sign before the pass begins, so
+    look for the object of torch that reads: a BatchSampler, or a fetcher with ``auto_collation``.
+    The frames are those of torch 2.11 to 2.15, and of torchdata 0.11.
+    """
+    frame = inspect.currentframe()
+    for _ in range(DEPTH):
+        frame = frame.f_back if frame else None
+        reader = frame.f_locals.get("self") if frame else None
+        if isinstance(reader, BatchSampler) and getattr(reader, "sampler", None) is source:
+            raise _nested_sampler_error(reader.batch_size)
+        if getattr(reader, "auto_collation", False) and getattr(reader, "dataset", None) is source:
+            raise _nested_stream_error()
+
+
+def _nested_sampler_error(batch_size: int) -> BatchError:
+    return BatchError(
+        f"DataLoader(sampler=..., batch_size={batch_size}) would make batches of whole batches.",
+        "Each item of this sampler is a whole micro batch, not the index of one sample.",
+        fix="DataLoader(dataset, batch_sampler=sampler), or mesh.loader(dataset, plan).",
+    )
+
+
+def _nested_stream_error() -> BatchError:
+    return BatchError(
+        "DataLoader(stream) without batch_size=None would make batches of whole batches.",
+        "Each item of this stream is a micro batch.",
+        fix="DataLoader(stream, batch_size=None, collate_fn=default_collate), "
+        "or mesh.loader(dataset, plan).",
+    )

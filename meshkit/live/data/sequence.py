@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...core.call import quotes_call
-from ...core.data.sequence import SequencePlan
 from ...core.errors import MeshkitError, SpecError
+from ...core.sequence import SequencePlan
 from ...core.text import count_noun
 from ...core.validate import parse_integer
 from ..groups import all_gather

@@ -8,32 +8,33 @@ that did the same work, and would count once for each of them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ...core.errors import SpecError
 from ...core.redistribute.pattern import Pattern, Side
 from ...core.text import format_sizes
 from ..groups import all_gather
-from .place import Place
 
 
 @dataclass(frozen=True, eq=False)
 class Check:
     """The checks of one pattern."""
 
-    place: Place  # this rank on the mesh
     pattern: Pattern  # the pattern as written, for reports
+    named: Pattern  # the pattern over the axes of the groups
+    groups: Mapping[str, dist.ProcessGroup]  # the group of each axis longer than 1 that has one
     sizes: Mapping[str, int]  # the global sizes of the dims, as this rank knows them
 
     def check_values(self, x: Tensor) -> None:
         """Raise if ranks differ in sizes, or copies in values. Collective over the axes."""
-        named = self.place.rewrite(self.pattern)
+        named = self.named
         facts = f"{format_sizes(self.sizes)}, {x.dtype}, requires_grad={x.requires_grad}"
-        for axis in self._with_group(named.types):
+        for axis in self.groups:
             digests = self._gather(hashlib.sha256(facts.encode()).digest(), x.device, axis)
             if len({*digests}) > 1:
                 raise SpecError(
@@ -57,7 +58,7 @@ class Check:
 
     def check_gradients(self, grad: Tensor) -> None:
         """Raise if gradients differ at ``=``, or are equal at ``*``. Collective over the axes."""
-        named = self.place.rewrite(self.pattern)
+        named = self.named
         for axis in self._axes(named.right, "=*"):
             digests = self._gather(_digest(grad), grad.device, axis)
             is_equal = len({*digests}) == 1
@@ -79,17 +80,12 @@ class Check:
 
     def _axes(self, side: Side, symbols: str) -> list[str]:
         types = side.types
-        return self._with_group(axis for axis in types if types[axis].symbol in symbols)
-
-    def _with_group(self, axes: Iterable[str]) -> list[str]:
-        """Return the axes longer than 1. A factor of an axis of a view may have no group."""
-        sizes, has_group = self.place.sizes, self.place.has_group
-        return [axis for axis in axes if sizes[axis] > 1 and has_group((axis,))]
+        return [a for a in types if types[a].symbol in symbols and a in self.groups]
 
     def _gather(self, digest: bytes, device: torch.device, axis: str) -> list[bytes]:
         """Return the digest of each rank along an axis."""
         own = torch.tensor([*digest], dtype=torch.uint8, device=device)
-        parts = all_gather(own, self.place.group_of((axis,)))
+        parts = all_gather(own, self.groups[axis])
         return [bytes(part.tolist()) for part in parts]
 
 

@@ -1,10 +1,10 @@
-"""The operations of a plan in torch, each a call on a tensor."""
+"""The steps of a plan on tensors: what one rank runs for a move in one direction."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -14,8 +14,24 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ...core.errors import SpecError
-from ...core.redistribute.steps import ops
+from ...core.redistribute.plan import Plan
+from ...core.redistribute.steps import (
+    AllToAll,
+    Arrange,
+    CollectiveStep,
+    Fill,
+    GroupStep,
+    Index,
+    Keep,
+    Regions,
+    Reorder,
+    Route,
+    Shape,
+    Step,
+    Take,
+)
 from ...core.text import article
+from ..status import in_collective, is_tracked
 
 # torch 2.13 names the first two, and warns at every call of the older ones
 ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -34,6 +50,26 @@ COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "max": torch.maximum,
     "min": torch.minimum,
 }
+Axes = tuple[str, ...]
+GroupOf = Callable[[Axes], dist.ProcessGroup]
+
+
+def check_tensor(x: object) -> None:
+    """Check that an argument is a tensor."""
+    if not isinstance(x, Tensor):
+        fix = "torch.as_tensor(x), or another tensor."
+        raise SpecError(f"x is {article(type(x).__name__)}, not a tensor.", fix=fix)
+    if torch.compiler.is_compiling() and has_dual_level(x):
+        line = "compiled code drops tangents, and a dual level of torch is active."
+        raise SpecError(line, fix="call it without torch.compile, or take a gradient instead.")
+
+
+def has_dual_level(x: Tensor) -> bool:
+    """Return whether tensors may have tangents; if not, torch returns the tensor itself."""
+    return forward_ad.unpack_dual(x).primal is not x  # type: ignore[no-untyped-call]
+
+
+# ------------------------------------------------------------------ sizes under torch.compile
 
 
 @dataclass(frozen=True)
@@ -44,15 +80,12 @@ class SymbolicSize:
     divisor: int
     names: tuple[str, ...]
 
-
-def check_tensor(x: object) -> None:
-    """Check that an argument is a tensor."""
-    if not isinstance(x, Tensor):
-        fix = "torch.as_tensor(x), or another tensor."
-        raise SpecError(f"x is {article(type(x).__name__)}, not a tensor.", fix=fix)
-    if torch.compiler.is_compiling() and forward_ad.unpack_dual(x).primal is not x:  # type: ignore[no-untyped-call]
-        line = "compiled code drops tangents, and a dual level of torch is active."
-        raise SpecError(line, fix="call it without torch.compile, or take a gradient instead.")
+    def evaluate(self, sizes: Mapping[str, Any]) -> Any:  # noqa: ANN401  # int, or torch.SymInt
+        """Return the size for given global sizes."""
+        value = self.factor
+        for name in self.names:
+            value = value * sizes[name]
+        return value // self.divisor
 
 
 Size = int | SymbolicSize
@@ -63,208 +96,112 @@ def evaluate(shape: Sequence[Size], sizes: Sizes) -> Any:  # noqa: ANN401  # int
     """Return a shape with its global sizes filled in."""
     if sizes is None:
         return shape
-    return [size if isinstance(size, int) else _evaluate_size(size, sizes) for size in shape]
-
-
-def _evaluate_size(size: SymbolicSize, sizes: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    value = size.factor
-    for name in size.names:
-        value = value * sizes[name]
-    return value // size.divisor
+    return [size if isinstance(size, int) else size.evaluate(sizes) for size in shape]
 
 
 @dataclass(frozen=True)
-class Arrange:
-    """Reshape, then permute."""
+class Unknowns:
+    """Dims of unknown size, each with the size ``scale`` times a prime of its own in the plan."""
 
-    shape: tuple[Size, ...] | None
-    order: tuple[int, ...] | None
+    primes: Mapping[int, str] = field(default_factory=dict)  # prime to the name of its dim
+    scale: int = 1  # the other factor of these sizes
 
-    @cached_property
-    def strided(self) -> tuple[list[int], list[int]]:
-        """The shape and the strides of the view of a contiguous tensor."""
-        shape: Any = self.shape
-        strides = [prod(shape[dim + 1 :]) for dim in range(len(shape))]
-        order = self.order or range(len(shape))
-        return [shape[dim] for dim in order], [strides[dim] for dim in order]
+    def replace_shape(self, step: Step) -> Step:
+        """Return a bound step with its shape in terms of the sizes of these dims."""
+        shape: Shape | None = getattr(step, "shape", None)
+        if not self.primes or shape is None:
+            return step
+        return replace(step, shape=tuple(map(self._size, shape)))  # type: ignore[type-var]
 
-    def __call__(self, x: Tensor, sizes: Sizes) -> Tensor:
-        """Return the arranged tensor: a view where torch can give one."""
-        if self.shape is not None:
-            if sizes is None and x.is_contiguous():
-                return x.as_strided(*self.strided)  # one view, in a third of the time of two
-            x = x.reshape(evaluate(self.shape, sizes))
-        return x if self.order is None else x.permute(self.order)
-
-
-@dataclass(frozen=True)
-class Take:
-    """Take a part."""
-
-    index: ops.Index
-
-    def __call__(self, x: Tensor, sizes: Sizes) -> Tensor:
-        """Return the part, a view."""
-        return x[self.index]
+    def _size(self, size: int) -> Size:
+        names, divisor = [], 1
+        for prime, name in self.primes.items():
+            if size % prime == 0:
+                size //= prime
+                names.append(name)
+                divisor *= self.scale
+        common = math.gcd(size, divisor)
+        return SymbolicSize(size // common, divisor // common, tuple(names)) if names else size
 
 
-@dataclass(frozen=True)
-class Fill:
-    """Put the tensor into zeros."""
-
-    shape: tuple[Size, ...]
-    index: ops.Index
-
-    def __call__(self, x: Tensor, sizes: Sizes) -> Tensor:
-        """Return the zeros with the tensor in them."""
-        filled = x.new_zeros(evaluate(self.shape, sizes))
-        filled[self.index] = x
-        return filled
+# ------------------------------------------------------------------ local steps
 
 
-@dataclass(frozen=True)
-class Keep:
-    """Keep the tensor, or replace it by zeros."""
+def run_local(step: Step, x: Tensor, sizes: Sizes) -> Tensor:
+    """Return the tensor after a step without communication: a view where torch can give one."""
+    match step:
+        case Arrange(shape=shape, order=order):
+            if shape is not None:
+                if sizes is None and x.is_contiguous():
+                    return x.as_strided(*step.strided)  # one view, in a third of the time of two
+                x = x.reshape(evaluate(shape, sizes))
+            return x if order is None else x.permute(order)
+        case Take(index=index):
+            return x[index]
+        case Fill(shape=shape, index=index):
+            filled = x.new_zeros(evaluate(shape, sizes))
+            filled[index] = x
+            return filled
+        case Keep(is_kept=is_kept):
+            return x if is_kept else torch.zeros_like(x)
+        case Reorder():
+            return _reorder(step, x)
+    raise TypeError(f"{step} is no local step")
 
-    is_kept: bool
 
-    def __call__(self, x: Tensor, sizes: Sizes) -> Tensor:
-        """Return the tensor or zeros."""
-        return x if self.is_kept else torch.zeros_like(x)
+def _reorder(step: Reorder, x: Tensor) -> Tensor:
+    """Return whole sequences in the order of a plan, with its padding, or back."""
+    dim, plan = step.dim, step.plan
+    padding = plan.padded - plan.length
+    if padding and not step.back:
+        shape = (*x.shape[:dim], padding, *x.shape[dim + 1 :])
+        x = torch.cat([x, x.new_zeros(shape)], dim)
+    if plan.order == "zigzag" and plan.parts > 1:
+        x = _reorder_chunks(x, dim, plan.parts, back=step.back)
+    return x.narrow(dim, 0, plan.length) if padding and step.back else x
 
 
-@dataclass(frozen=True)
-class Reorder:
-    """Put whole sequences into the order of a plan, with zeros as padding, or back."""
-
-    dim: int
-    parts: int  # the parts of a zigzag plan; 1 for a contiguous one, whose tokens stay in order
-    length: int  # the tokens without padding
-    padding: int  # the tokens of padding
-    back: bool  # whether the result has the own order of the tokens
-
-    def __call__(self, x: Tensor, sizes: Sizes) -> Tensor:
-        """Return the reordered copy."""
-        if self.padding and not self.back:
-            shape = (*x.shape[: self.dim], self.padding, *x.shape[self.dim + 1 :])
-            x = torch.cat([x, x.new_zeros(shape)], self.dim)
-        if self.parts > 1:
-            x = self._reorder_chunks(x)
-        return x.narrow(self.dim, 0, self.length) if self.padding and self.back else x
-
-    def _reorder_chunks(self, x: Tensor) -> Tensor:
-        """Return the tokens in zigzag order, or back: half of the chunks in reverse."""
-        first, second = (self.parts, 2) if self.back else (2, self.parts)
-        shape = (*x.shape[: self.dim], first, second, -1, *x.shape[self.dim + 1 :])
-        chunks = x.reshape(shape)
-        early, late = chunks.unbind(self.dim + 1 if self.back else self.dim)
-        halves = [early, late.flip(self.dim)]
-        stacked = torch.stack(halves, self.dim if self.back else self.dim + 1)
-        return stacked.flatten(self.dim, self.dim + 2)
+def _reorder_chunks(x: Tensor, dim: int, parts: int, *, back: bool) -> Tensor:
+    """Return the tokens in zigzag order, or back: half of the chunks in reverse."""
+    first, second = (parts, 2) if back else (2, parts)
+    chunks = x.reshape((*x.shape[:dim], first, second, -1, *x.shape[dim + 1 :]))
+    early, late = chunks.unbind(dim + 1 if back else dim)
+    stacked = torch.stack([early, late.flip(dim)], dim if back else dim + 1)
+    return stacked.flatten(dim, dim + 2)
 
 
 # ------------------------------------------------------------------ communication
 
 
-class Communication:
-    """An operation with other ranks: its ``start`` returns its work and what will be the result."""
-
-    axes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class InPlaceCollective(Communication):
-    """A collective that changes a copy of the tensor: all_reduce, broadcast or reduce."""
-
-    kind: ops.Kind
-    axes: tuple[str, ...]
-    root: int
-    op: str
-
-    def start(self, x: Tensor, sizes: Sizes, group: Any, is_async: bool) -> tuple[Any, Tensor]:  # noqa: ANN401
-        """Start the collective."""
-        if torch.compiler.is_compiling() and self.kind != "all_reduce":
-            return None, self._run_traced(x, group)
-        copy = x.clone(memory_format=torch.contiguous_format)
-        if self.kind == "all_reduce":
-            return dist.all_reduce(copy, REDUCE_OPS[self.op], group, is_async), copy
-        options = {"group": group, "async_op": is_async}
-        if self.kind == "broadcast":
-            return dist.broadcast(copy, group_src=self.root, **options), copy
-        op = REDUCE_OPS[self.op]
-        return dist.reduce(copy, op=op, group_dst=self.root, **options), copy
-
-    def _run_traced(self, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        """Return the result by collectives that torch.compile can trace.
-
-        A reduction gives all ranks the result: the plan keeps it on one of them.
-        """
-        copy, size, ranks = x.clone(memory_format=torch.contiguous_format), x.numel(), group.size()
-        if self.kind == "reduce":
-            dist.all_reduce(copy, REDUCE_OPS[self.op], group)
-            return copy
-        sent = [size * (group.rank() == self.root)] * ranks
-        received = [size * (rank == self.root) for rank in range(ranks)]
-        source = copy.view(-1).repeat(ranks) if group.rank() == self.root else x.new_empty(0)
-        dist.all_to_all_single(copy.view(-1), source, received, sent, group)
-        return copy
-
-
-@dataclass(frozen=True)
-class FlatCollective(Communication):
-    """A collective of blocks that lie one after the other in memory. Its result has one dim."""
-
-    axes: tuple[str, ...]  # the axes of the group
-    shape: tuple[Size, ...]  # the shape of the result, before it was flattened
-
-    def empty(self, x: Tensor, sizes: Sizes) -> Tensor:
-        """Return memory for the result."""
-        return x.new_empty(self.elements if sizes is None else prod(evaluate(self.shape, sizes)))
-
-    @cached_property
-    def elements(self) -> int:
-        """The elements of the result."""
-        return prod(evaluate(self.shape, None))
-
-
-@dataclass(frozen=True)
-class AllGather(FlatCollective):
-    """One all_gather."""
-
-    def start(self, x: Tensor, sizes: Sizes, group: Any, is_async: bool) -> tuple[Any, Tensor]:  # noqa: ANN401
-        """Start the collective."""
-        result = self.empty(x, sizes)
-        return ALL_GATHER(result, x.contiguous().view(-1), group, is_async), result
-
-
-@dataclass(frozen=True)
-class ReduceScatter(FlatCollective):
-    """One reduce_scatter."""
-
-    op: str
-
-    def start(self, x: Tensor, sizes: Sizes, group: Any, is_async: bool) -> tuple[Any, Tensor]:  # noqa: ANN401
-        """Start the collective."""
-        result, op = self.empty(x, sizes), REDUCE_OPS[self.op]
-        return REDUCE_SCATTER(result, x.contiguous().view(-1), op, group, is_async), result
-
-
-@dataclass(frozen=True)
-class AllToAll(FlatCollective):
-    """One all_to_all."""
-
-    sends: ops.Shape | None
-    receives: ops.Shape | None
-
-    def start(self, x: Tensor, sizes: Sizes, group: Any, is_async: bool) -> tuple[Any, Tensor]:  # noqa: ANN401
-        """Start the exchange."""
-        result = self.empty(x, sizes)
-        counts = _counts(self.receives, result), _counts(self.sends, result)
-        source = x.contiguous().view(-1)
+def start(
+    step: Any,  # noqa: ANN401  # a GroupStep
+    x: Tensor,
+    op: str,
+    sizes: Sizes,
+    group: Any,  # noqa: ANN401
+    is_async: bool = False,
+) -> tuple[Any, Tensor]:
+    """Start a step with other ranks. Return its work, and the tensor that it will fill."""
+    if isinstance(step, Route):
+        return _start_route(step, x, group, is_async)
+    if not step.is_flat:
+        return _start_in_place(step, x, op, group, is_async)
+    source = x.contiguous().view(-1)
+    result = x.new_empty(prod(evaluate(step.shape, sizes)))
+    if isinstance(step, AllToAll):
+        counts = _counts(step.receives, result), _counts(step.sends, result)
         return dist.all_to_all_single(result, source, *counts, group, is_async), result
+    if step.kind == "all_gather":
+        return ALL_GATHER(result, source, group, is_async), result
+    return REDUCE_SCATTER(result, source, REDUCE_OPS[op], group, is_async), result
 
 
-def _counts(shares: ops.Shape | None, result: Tensor) -> list[int] | None:
+def finish(step: GroupStep, x: Tensor, op: str) -> Tensor:
+    """Return the result of a step whose work is done."""
+    return _unpack(step, x, op) if isinstance(step, Route) else x
+
+
+def _counts(shares: Shape | None, result: Tensor) -> list[int] | None:
     """Return the elements for each rank; a block is all elements over the number of blocks."""
     if shares is None:
         return None
@@ -272,48 +209,143 @@ def _counts(shares: ops.Shape | None, result: Tensor) -> list[int] | None:
     return [share * block for share in shares]
 
 
-@dataclass(frozen=True)
-class Route(Communication):
-    """One all_to_all of regions."""
-
-    axes: tuple[str, ...]
-    sends: tuple[ops.Index | None, ...]
-    receives: tuple[ops.Index | None, ...]
-
-    def start(self, x: Tensor, sizes: Sizes, group: Any, is_async: bool) -> tuple[Any, Tensor]:  # noqa: ANN401
-        """Start the exchange; its result has the regions one after the other."""
-        packed = [x[index].reshape(-1) for index in self.sends if index is not None]
-        source = torch.cat(packed) if packed else x.new_empty(0)
-        sent, received = map(_region_sizes, (self.sends, self.receives))
-        result = x.new_empty(sum(received))
-        return dist.all_to_all_single(result, source, received, sent, group, is_async), result
-
-
-@dataclass(frozen=True)
-class Unpack:
-    """Put the regions of a route into a tensor, summed where several ranks sent one."""
-
-    receives: tuple[ops.Index | None, ...]
-    shape: ops.Shape
-    op: str
-
-    def __call__(self, x: Tensor, sizes: Sizes) -> Tensor:
-        """Return the tensor, with zeros outside the regions."""
-        result = x.new_zeros(self.shape)
-        covered: list[ops.Index] = []
-        parts = torch.split(x, _region_sizes(self.receives))
-        for index, part in zip(self.receives, parts, strict=True):
-            if index is None:
-                continue
-            region = result[index]
-            part = part.view(region.shape)
-            region.copy_(COMBINE[self.op](region, part) if index in covered else part)
-            covered.append(index)
-        return result
+def _start_in_place(
+    step: Any,  # noqa: ANN401
+    x: Tensor,
+    op: str,
+    group: Any,  # noqa: ANN401
+    is_async: bool,
+) -> tuple[Any, Tensor]:
+    """Start a collective that changes a copy of the tensor: all_reduce, broadcast or reduce."""
+    if torch.compiler.is_compiling() and step.kind != "all_reduce":
+        return None, _run_traced(step, x, op, group)
+    copy = x.clone(memory_format=torch.contiguous_format)
+    if step.kind == "all_reduce":
+        return dist.all_reduce(copy, REDUCE_OPS[op], group, is_async), copy
+    options = {"group": group, "async_op": is_async}
+    if step.kind == "broadcast":
+        return dist.broadcast(copy, group_src=step.root_rank, **options), copy
+    return dist.reduce(copy, op=REDUCE_OPS[op], group_dst=step.root_rank, **options), copy
 
 
-def _region_sizes(regions: Sequence[ops.Index | None]) -> list[int]:
+def _run_traced(step: CollectiveStep, x: Tensor, op: str, group: dist.ProcessGroup) -> Tensor:
+    """Return a broadcast or a reduction by collectives that torch.compile can trace.
+
+    A reduction gives all ranks the result: the plan keeps it on one of them.
+    """
+    copy, size, ranks = x.clone(memory_format=torch.contiguous_format), x.numel(), group.size()
+    if step.kind == "reduce":
+        dist.all_reduce(copy, REDUCE_OPS[op], group)
+        return copy
+    root = step.root_rank
+    sent = [size * (group.rank() == root)] * ranks
+    received = [size * (rank == root) for rank in range(ranks)]
+    source = copy.view(-1).repeat(ranks) if group.rank() == root else x.new_empty(0)
+    dist.all_to_all_single(copy.view(-1), source, received, sent, group)
+    return copy
+
+
+def _start_route(step: Route, x: Tensor, group: Any, is_async: bool) -> tuple[Any, Tensor]:  # noqa: ANN401
+    """Start an all_to_all of regions; its result has the regions one after the other."""
+    packed = [x[index].reshape(-1) for index in step.sends if index is not None]
+    source = torch.cat(packed) if packed else x.new_empty(0)
+    sent, received = _region_sizes(step.sends), _region_sizes(step.receives)
+    result = x.new_empty(sum(received))
+    return dist.all_to_all_single(result, source, received, sent, group, is_async), result
+
+
+def _unpack(step: Route, x: Tensor, op: str) -> Tensor:
+    """Return the tensor with the regions that arrived, summed where several ranks sent one."""
+    result = x.new_zeros(step.shape)
+    covered: list[Index] = []
+    parts = torch.split(x, _region_sizes(step.receives))
+    for index, part in zip(step.receives, parts, strict=True):
+        if index is None:
+            continue
+        region = result[index]
+        part = part.view(region.shape)
+        region.copy_(COMBINE[op](region, part) if index in covered else part)
+        covered.append(index)
+    return result
+
+
+def _region_sizes(regions: Regions) -> list[int]:
     return [
         0 if index is None else prod([s.stop - s.start for s in index if isinstance(s, slice)])
         for index in regions
     ]
+
+
+# ------------------------------------------------------------------ all steps
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """The bound steps of one plan."""
+
+    name: str  # the call with its pattern, for reports of hangs
+    steps: tuple[Step, ...]
+    group_of: GroupOf  # returns the group over some axes
+    op: str  # the reduction: sum, avg, max or min
+    divisor: int = 1  # the number by which the result is divided, for an average
+    # the groups by their axes, for torch.compile, which cannot trace ``group_of``
+    groups: Mapping[Axes, dist.ProcessGroup] = field(default_factory=dict)
+
+    def with_groups(self) -> Program:
+        """Return the program with its groups looked up. Local."""
+        steps = (step for step in self.steps if isinstance(step, GroupStep))
+        return replace(self, groups={step.axes: self.group_of(step.axes) for step in steps})
+
+    def run(self, x: Tensor, sizes: Sizes = None) -> Tensor:
+        """Return the result. Collective over the groups of the plan."""
+        for step in self.steps:
+            if isinstance(step, GroupStep):
+                x = self._communicate(step, x, sizes)
+            else:
+                x = run_local(step, x, sizes)
+        return x if self.divisor == 1 else x / self.divisor
+
+    def _communicate(self, step: GroupStep, x: Tensor, sizes: Sizes) -> Tensor:
+        """Run one step with other ranks, and announce it to a guard."""
+        if torch.compiler.is_compiling():
+            result = start(step, x, self.op, sizes, self.groups[step.axes])[1]
+        else:
+            group = self.group_of(step.axes)
+            if is_tracked():
+                with in_collective(self.name, group):
+                    result = start(step, x, self.op, sizes, group)[1]
+            else:
+                result = start(step, x, self.op, sizes, group)[1]
+        return finish(step, result, self.op)
+
+    def begin(self, x: Tensor) -> Callable[[], Tensor]:
+        """Start the program, and return what waits for its last communication and ends it."""
+        numbers = [i for i, step in enumerate(self.steps) if isinstance(step, GroupStep)]
+        if not numbers:
+            return lambda: self.run(x)
+        last: Any = self.steps[numbers[-1]]
+        head = replace(self, steps=self.steps[: numbers[-1]], divisor=1)
+        tail = replace(self, steps=self.steps[numbers[-1] + 1 :])
+        group = self.group_of(last.axes)
+        work, result = start(last, head.run(x), self.op, None, group, True)
+
+        def wait() -> Tensor:
+            with in_collective(self.name, group):
+                work.wait()
+            return tail.run(finish(last, result, self.op))
+
+        return wait
+
+
+def make_program(
+    plan: Plan,
+    coordinate: Mapping[str, int],
+    group_of: GroupOf,
+    op: str,
+    name: str,
+    unknowns: Unknowns,
+) -> Program:
+    """Return the program of the rank at a coordinate. Local; O(group) for regions."""
+    steps = (unknowns.replace_shape(step.bind(coordinate)) for step in plan.steps)
+    divisor = plan.move.count_ranks(plan.move.axes_of("+", "/*=?@")) if op == "avg" else 1
+    return Program(name, tuple(steps), group_of, op, divisor)

@@ -2,55 +2,356 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from ...core.call import quotes_call
-from ...core.data.sequence import SequencePlan
 from ...core.errors import SpecError
-from ...core.redistribute.dim_sizes import expand_to, infer_sizes, sizes_on_left
-from ...core.redistribute.move import check_gradient, make_move
-from ...core.redistribute.pattern import Pattern
-from ...core.redistribute.plan import Plan, plan_move, reduces, uses_regions
+from ...core.grid.group_plan import missing_group_error
+from ...core.grid.layout import Layout
+from ...core.redistribute.digits import CommonAxes, find_common_axes
+from ...core.redistribute.move import (
+    Move,
+    check_axes,
+    check_gradient,
+    check_op,
+    expand_to,
+    infer_sizes,
+    make_move,
+    sizes_on_left,
+    split_sizes,
+    unmarked_axes,
+)
+from ...core.redistribute.pattern import Pattern, drop_axes, parse_pattern
+from ...core.redistribute.plan import Plan, plan_move
+from ...core.redistribute.steps import Arrange
+from ...core.sequence import SequencePlan
+from ...core.text import format_sizes
 from ...launch.torch_internals import make_constant, mark_constant
-from .autograd import ProgramPair, apply_pair
+from ..group_registry import MeshGroups
 from .checked import Check
-from .handle import Handle
-from .operations import Sizes, check_tensor
-from .place import Place
-from .program import Program, Unknowns, make_program
+from .operations import (
+    Axes,
+    Program,
+    Sizes,
+    Unknowns,
+    check_tensor,
+    has_dual_level,
+    make_program,
+)
+from .ring import Ring, make_ring, shift_tensor
 
-MAX_SHAPES = 1024  # of one pattern, so that lengths that vary do not fill the memory
+MAX_KEPT = 1000  # redistributions of a mesh, and shapes of a redistribution
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 FIRST_PRIMES = (1_000_003, 1_000_033, 1_000_037, 1_000_039, 1_000_081, 1_000_099, 1_000_117)
+Given = tuple[tuple[str, int | SequencePlan], ...]
+Value = TypeVar("Value")
 
 
-@dataclass(frozen=True)
-class Options:
-    """The choices of a caller beside the pattern."""
+# ------------------------------------------------------------------ caches
 
-    op: str  # the reduction: sum, avg, max or min
-    grad_dtype: torch.dtype | None  # the dtype in which gradients are summed; None is their own
-    sizes: dict[str, int]  # the global sizes given by name
-    plans: dict[str, SequencePlan]  # the sequence plans among them
+
+class Cache(Generic[Value]):
+    """At most ``MAX_KEPT`` values by key; the least recently used one is dropped first.
+
+    Torch reads a dict only once in a trace, and would miss what is added to it later. So traced
+    code reads a value as an attribute of the cache, whose name :meth:`publish` returns.
+    """
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[Hashable, Value] = OrderedDict()
+        self._names: dict[Hashable, str] = {}
+        self._numbers = itertools.count()
+
+    def get(self, key: Hashable) -> Value | None:
+        """Return the value of a key, or None."""
+        value = self._values.get(key)
+        if value is not None:
+            self._values.move_to_end(key)
+        return value
+
+    def add(self, key: Hashable, value: Value) -> Value:
+        """Keep a value, and return it."""
+        if len(self._values) >= MAX_KEPT:
+            oldest, _ = self._values.popitem(last=False)
+            if oldest in self._names:
+                delattr(self, self._names.pop(oldest))
+        self._values[key] = value
+        return value
+
+    def publish(self, key: Hashable) -> str:
+        """Return the name of the attribute that holds the value of a key."""
+        if key not in self._names:
+            self._names[key] = f"traced_{next(self._numbers)}"
+            setattr(self, self._names[key], self._values[key])
+        return self._names[key]
+
+
+# ------------------------------------------------------------------ this rank on the mesh
+
+
+@dataclass
+class MoveState:
+    """Whether ``mesh.checked()`` is active."""
+
+    is_checked: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class SymbolicPair:
-    """Programs for any sizes that divide, for torch.compile."""
+class Place:
+    """This rank on a mesh, and on a view of it that the right side of a pattern names."""
 
-    pair: ProgramPair
-    # name, local dim, known part of the local size, and number of parts of each dim
-    dims: tuple[tuple[str, int, int, int], ...]
+    mesh: MeshGroups  # the groups of the mesh
+    state: MoveState = field(default_factory=MoveState)  # the state of ``mesh.checked()``
+    # the groups of the view; None if both sides name axes of the mesh
+    view: MeshGroups | None = None
+
+    @cached_property
+    def common(self) -> CommonAxes | None:
+        """The common factors of the axes of the mesh and the view; None without a view."""
+        if self.view is None:
+            return None
+        before, after = self.mesh.plan.layout, self.view.plan.layout
+        if before.rank_positions != after.rank_positions:
+            line = "the other mesh has other ranks, or another order of them."
+            raise SpecError(line, fix="to=mesh.view(...), which keeps the ranks and their order.")
+        return find_common_axes(before.sizes, after.sizes)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the axes by name, the outermost first."""
+        return self.mesh.plan.layout.sizes if self.common is None else self.common.sizes
+
+    @cached_property
+    def coordinate(self) -> dict[str, int]:
+        """The coordinate of this rank along these axes."""
+        coordinate = self.mesh.plan.layout.coordinate(self.mesh.rank)
+        return coordinate if self.common is None else self.common.coordinate(coordinate)
+
+    def check_pattern(self, pattern: Pattern) -> None:
+        """Check that the mesh is open, and that the axes of both sides exist."""
+        self.mesh.check_usable()
+        if self.view is None:
+            check_axes(pattern, self.sizes)
+            return
+        self.view.check_usable()
+        check_axes(Pattern(pattern.left, pattern.left), self.mesh.plan.layout.sizes)
+        check_axes(Pattern(pattern.right, pattern.right), self.view.plan.layout.sizes)
+
+    def rewrite(self, pattern: Pattern) -> Pattern:
+        """Return the pattern over the axes of ``sizes``."""
+        if self.common is None:
+            return drop_axes(pattern, self.sizes)
+        return self.common.rewrite(pattern)
+
+    def unmarked_axes(self, pattern: Pattern) -> list[tuple[int, str]]:
+        """Return the axes without a mark on one side, each after that side."""
+        return unmarked_axes(pattern) if self.common is None else self.common.unmarked_axes(pattern)
+
+    def check_even(self, move: Move) -> None:
+        """Check that all parts are equal, if the axes of the view have several factors."""
+        if self.common is not None:
+            self.common.check_even(move)
+
+    def group_of(self, axes: Axes) -> dist.ProcessGroup:
+        """Return the group over some axes longer than 1, in the order of the mesh. Local."""
+        self.mesh.check_open()
+        group = self.mesh.groups.by_key.get(axes)
+        if group is not None and self.common is None:
+            return group
+        return self._find_group(axes)
+
+    def has_group(self, axes: Axes) -> bool:
+        """Return whether the group over some axes longer than 1 was built. Local."""
+        return axes in self.mesh.groups.by_key or self._shared_group(axes) is not None
+
+    def _shared_group(self, axes: Axes) -> dist.ProcessGroup | None:
+        """Return the group of the mesh or the view with the members that common axes give."""
+        if self.common is None or self.view is None:
+            return None
+        wanted = Layout.of(self.common.sizes).strides(*axes)
+        for groups in (self.mesh, self.view):
+            layout = groups.plan.layout
+            for key, group in groups.groups.by_key.items():
+                if layout.strides(*key) == wanted:
+                    return group
+        return None
+
+    def _find_group(self, axes: Axes) -> dist.ProcessGroup:
+        """Return the group of the mesh or the view, or raise."""
+        if self.view is not None:
+            self.view.check_open()
+        group = self._shared_group(axes)
+        if group is not None:
+            return group
+        if self.common is None or self.view is None:
+            raise missing_group_error(self.mesh.plan, axes, self.mesh.extended_by)
+        for groups, factors in (self.mesh, self.common.left), (self.view, self.common.right):
+            names = tuple(a for a, parts in factors.items() if parts and {*parts} <= {*axes})
+            if {part for name in names for part in factors[name]} == {*axes}:
+                raise missing_group_error(groups.plan, names, groups.extended_by)
+        sizes = {axis.replace(".", "_"): size for axis, size in self.common.sizes.items()}
+        group_name = " ".join(axes).replace(".", "_")
+        raise SpecError(
+            f"neither the mesh nor its view has the group over {' '.join(axes)}.",
+            f"The common axes are {format_sizes(self.common.sizes)}.",
+            fix=f"to=mesh.view({sizes}, groups=[{group_name!r}]), and a right side in its axes.",
+        )
+
+
+# ------------------------------------------------------------------ forward and backward
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramPair:
+    """A forward and its backward."""
+
+    forward: Program  # the program of the forward
+    backward: Program | None  # the program of the gradient; None if a side has no mark for an axis
+    grad_dtype: torch.dtype | None  # the dtype in which gradients are summed; None is their own
+    backward_reduces: bool  # whether the backward sums gradients of several ranks
+    is_linear: bool = True  # whether the forward is no maximum and no minimum
+    # the check of values and gradients; None outside ``mesh.checked()``.
+    check: Check | None = None
+    # whether result and gradient are unchanged for its shape, as over axes of size 1
+    is_identity: bool = False
+    # for torch.compile: name, local dim, known part of the local size, and number of parts of each
+    # dim whose size a tensor gives; the shapes of the programs then depend on these sizes
+    dims: tuple[tuple[str, int, int, int], ...] = ()
+    checked_dtypes: set[torch.dtype] = field(default_factory=set)  # that have a gradient
+
+    def keeps(self, shape: tuple[int, ...]) -> bool:
+        """Return whether neither program changes a tensor of that shape."""
+        same = Arrange(shape)
+        return self.backward is not None and all(
+            program.divisor == 1 and all(step == same for step in program.steps)
+            for program in (self.forward, self.backward)
+        )
 
     def sizes(self, x: Tensor) -> Sizes:
-        """Return the global sizes of a local tensor."""
+        """Return the global sizes of a local tensor, of the dims whose size it gives."""
         return {name: x.size(dim) // known * parts for name, dim, known, parts in self.dims}
+
+    def run_forward(self, x: Tensor, sizes: Sizes) -> Tensor:
+        """Run the forward program. Collective."""
+        if self.check is not None:
+            self.check.check_values(x)
+        return self.forward.run(x, sizes)
+
+    def begin_forward(self, x: Tensor) -> Callable[[], Tensor]:
+        """Begin the forward program, see :meth:`Program.begin`. Collective."""
+        if self.check is not None:
+            self.check.check_values(x)
+        return self.forward.begin(x)
+
+    def run_backward(self, grad: Tensor, sizes: Sizes) -> Tensor:
+        """Run the backward program, in the dtype of the caller's choice. Collective."""
+        if self.check is not None:
+            self.check.check_gradients(grad)
+        program: Any = self.backward
+        y = grad.to(self.grad_dtype or grad.dtype)
+        is_plain = _function_of(y) is None  # the usual case needs no second pair
+        y = program.run(y, sizes) if is_plain else apply_pair(y, self.reverse(), sizes)
+        return y.to(grad.dtype)
+
+    def with_groups(self) -> ProgramPair:
+        """Return the pair with the groups looked up, for torch.compile. Local."""
+        backward = self.backward and self.backward.with_groups()
+        return replace(self, forward=self.forward.with_groups(), backward=backward)
+
+    def reverse(self) -> ProgramPair:
+        """Return the pair for the gradient of the gradient."""
+        program: Any = self.backward
+        return replace(self, forward=program, backward=self.forward, check=None)
+
+
+class Redistribute(torch.autograd.Function):
+    """A program with the program of its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:  # noqa: ANN401
+        """Run the forward; a result that is the input itself becomes a view of it."""
+        ctx.pair, ctx.sizes = pair, sizes
+        y = pair.run_forward(x, sizes)
+        return y.view_as(y) if y is x else y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
+        """Run the backward, itself with a gradient and a tangent."""
+        return ctx.pair.run_backward(grad, ctx.sizes), None, None
+
+
+class RedistributeWithTangent(torch.autograd.Function):
+    """The same in forward mode, which costs more; torch.compile cannot trace a ``jvp``."""
+
+    @staticmethod
+    def forward(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
+        """Run the forward."""
+        y = pair.run_forward(x, sizes)
+        return y.view_as(y) if y is x else y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+        """Keep the programs, which alone determine gradient and tangent."""
+        _, ctx.pair, ctx.sizes = inputs
+
+    backward = Redistribute.backward
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:  # noqa: ANN401
+        """Move the tangent as the tensor: all but a maximum and a minimum are linear."""
+        if not ctx.pair.is_linear:
+            raise SpecError("a maximum or minimum has no tangent.", fix="x.detach().")
+        return apply_pair(tangent, replace(ctx.pair, check=None), ctx.sizes)
+
+
+def apply_pair(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
+    """Run the forward of a pair, with its gradient and its tangent. Collective."""
+    function = _function_of(x)
+    if function is None:
+        return pair.run_forward(x, sizes)
+    y: Tensor = function.apply(x, pair, sizes)
+    return y
+
+
+def _function_of(x: Tensor) -> Any:  # noqa: ANN401
+    """Return the autograd function that a tensor needs, or None."""
+    if not torch.compiler.is_compiling() and has_dual_level(x):
+        return RedistributeWithTangent
+    return Redistribute if x.requires_grad and torch.is_grad_enabled() else None
+
+
+# ------------------------------------------------------------------ a pattern on a mesh
+
+
+class Handle:
+    """A redistribution in progress. Created by ``mesh.begin``.
+
+    Example:
+        ``handle = mesh.begin(kv, "two b s/cp d -> two b s d *cp"); ...; kv = handle.wait()``
+    """
+
+    def __init__(self, finish: Callable[[], Tensor]) -> None:
+        self._finish = finish
+        self._result: Tensor | None = None
+
+    @quotes_call("handle.wait")
+    def wait(self) -> Tensor:
+        """Wait for the communication and return the result; later calls return it again."""
+        if self._result is None:
+            self._result = self._finish()
+        return self._result
 
 
 class Redistribution:
@@ -61,12 +362,23 @@ class Redistribution:
         place: this rank on the mesh, and on the view that the right side names.
     """
 
-    def __init__(self, pattern: Pattern, place: Place, options: Options) -> None:
+    def __init__(
+        self,
+        pattern: Pattern,
+        place: Place,
+        op: str,
+        grad_dtype: torch.dtype | None,
+        sizes: dict[str, int],
+        plans: dict[str, SequencePlan],
+    ) -> None:
         self.pattern = pattern
         self.place = place
-        self._options = options
-        self._pairs: dict[torch.Size, ProgramPair] = {}
-        self._differentiable: set[tuple[ProgramPair, torch.dtype]] = set()
+        self._op = op  # the reduction: sum, avg, max or min
+        self._grad_dtype = grad_dtype  # the dtype in which gradients are summed; None is their own
+        self._sizes = sizes  # the global sizes given by name
+        self._plans = plans  # the sequence plans among them
+        self._pairs: Cache[ProgramPair] = Cache()  # by shape
+        self._traced: Cache[ProgramPair] = Cache()  # by shape, or by number of dims
 
     def __repr__(self) -> str:
         return f"Redistribution({str(self.pattern)!r})"
@@ -84,11 +396,13 @@ class Redistribution:
         check_tensor(x)
         sizes = None
         if torch.compiler.is_compiling():
-            pair, sizes = self._traced_pair(x)
+            name = self._publish(x.dim()) or self._publish_shape(*map(make_constant, x.shape))
+            pair: ProgramPair = getattr(self._traced, name)
+            sizes = pair.sizes(x)
         else:
             pair = self._find_pair(x)
         if (x.requires_grad and torch.is_grad_enabled()) and (
-            torch.compiler.is_compiling() or (pair, x.dtype) not in self._differentiable
+            torch.compiler.is_compiling() or x.dtype not in pair.checked_dtypes
         ):
             self._check_differentiable(pair, x.dtype)
         return x.view_as(x) if pair.is_identity else apply_pair(x, pair, sizes)
@@ -105,35 +419,41 @@ class Redistribution:
 
     def _find_pair(self, x: Tensor) -> ProgramPair:
         """Return the programs for a tensor of this shape. Local."""
-        if self._options.op == "avg" and not (x.is_floating_point() or x.is_complex()):
+        if self._op == "avg" and not (x.is_floating_point() or x.is_complex()):
             fix = f'op="sum", or x.float(), since an average of {x.dtype} is no integer.'
             raise SpecError(f"op='avg' of a tensor of {x.dtype}.", fix=fix)
         pair = self._pairs.get(x.shape)
         if pair is None:
             pair = self._bind(tuple(x.shape))
         if self.place.state.is_checked:
-            sizes = self._infer(tuple(x.shape))[1]
-            return replace(pair, check=Check(self.place, self.pattern, sizes), is_identity=False)
+            return replace(pair, check=self._make_check(tuple(x.shape)), is_identity=False)
         return pair
+
+    def _make_check(self, shape: tuple[int, ...]) -> Check:
+        """Return the check of the marks. A factor of an axis of a view may have no group."""
+        place, named = self.place, self.place.rewrite(self.pattern)
+        axes = [axis for axis in named.types if place.sizes[axis] > 1 and place.has_group((axis,))]
+        groups = {axis: place.group_of((axis,)) for axis in axes}
+        return Check(self.pattern, named, groups, self._infer(shape)[1])
 
     def _check_differentiable(self, pair: ProgramPair, dtype: torch.dtype) -> None:
         """Raise if the gradient of the pattern is not determined."""
         self._check_gradient(pair.backward is not None, pair.backward_reduces, dtype)
         if pair.backward is not None and not torch.compiler.is_compiling():
             pair.backward.with_groups()  # a missing group raises here, not in the backward
-            self._differentiable.add((pair, dtype))
+            pair.checked_dtypes.add(dtype)
 
     @mark_constant
     def _check_gradient(self, has_backward: bool, sums: bool, dtype: torch.dtype) -> None:
         """Raise if there is no gradient, or if it needs another dtype."""
         if not has_backward:
             check_gradient(self.pattern, self.place.unmarked_axes(self.pattern))
-        if self._options.op in ("max", "min"):
+        if self._op in ("max", "min"):
             raise SpecError(
-                f"op={self._options.op!r} has no gradient, and the tensor requires one.",
+                f"op={self._op!r} has no gradient, and the tensor requires one.",
                 fix="x.detach(), for example of the maximum that makes a softmax stable.",
             )
-        if sums and dtype in HALF_DTYPES and self._options.grad_dtype is None:
+        if sums and dtype in HALF_DTYPES and self._grad_dtype is None:
             raise SpecError(
                 f"the backward sums gradients of several ranks in {dtype}.",
                 fix=f"grad_dtype=torch.float32, or grad_dtype={dtype}, which loses bits.",
@@ -143,13 +463,9 @@ class Redistribution:
         """Make the programs for a shape."""
         self.place.mesh.check_usable()
         named, sizes = self._infer(shape)
-        pair = self._make_pair(self._plans(named, sizes), Unknowns())
+        pair = self._make_pair(self._make_plans(named, sizes), Unknowns())
         pair = replace(pair, is_identity=pair.keeps(shape))
-        if len(self._pairs) >= MAX_SHAPES:
-            self._pairs.clear()
-            self._differentiable.clear()
-        self._pairs[torch.Size(shape)] = pair
-        return pair
+        return self._pairs.add(torch.Size(shape), pair)
 
     def _infer(self, shape: tuple[int, ...]) -> tuple[Pattern, dict[str, int]]:
         """Return the pattern over common axes without ellipsis, and the global sizes."""
@@ -159,11 +475,11 @@ class Redistribution:
 
     def _given(self, named: Pattern) -> dict[str, int]:
         """Return the global sizes that the caller gave, as the left side has them."""
-        return sizes_on_left(named, self.place.sizes, self._options.sizes, self._options.plans)
+        return sizes_on_left(named, self.place.sizes, self._sizes, self._plans)
 
-    def _plans(self, named: Pattern, sizes: dict[str, int]) -> tuple[Plan, Plan | None]:
+    def _make_plans(self, named: Pattern, sizes: dict[str, int]) -> tuple[Plan, Plan | None]:
         """Return the plans of the forward and, if all axes have marks, of the backward."""
-        place, plans = self.place, self._options.plans
+        place, plans = self.place, self._plans
         forward = make_move(named, place.sizes, sizes, plans)
         place.check_even(forward)
         if place.unmarked_axes(self.pattern):
@@ -172,15 +488,13 @@ class Redistribution:
 
     def _make_pair(self, plans: tuple[Plan, Plan | None], unknowns: Unknowns) -> ProgramPair:
         """Return the programs of two plans."""
-        forward = self._program(plans[0], self._options.op, unknowns)
-        is_linear = self._options.op not in ("max", "min")
+        forward = self._program(plans[0], self._op, unknowns)
+        is_linear = self._op not in ("max", "min")
         if plans[1] is None:
             return ProgramPair(forward, None, None, False, is_linear)
         backward = self._program(plans[1], "sum", unknowns)
         backward = replace(backward, divisor=forward.divisor)  # a share of an average
-        return ProgramPair(
-            forward, backward, self._options.grad_dtype, reduces(plans[1]), is_linear
-        )
+        return ProgramPair(forward, backward, self._grad_dtype, plans[1].reduces, is_linear)
 
     def _program(self, plan: Plan, op: str, unknowns: Unknowns) -> Program:
         place, name = self.place, f'redistribute("{self.pattern}")'
@@ -188,26 +502,22 @@ class Redistribution:
 
     # -------------------------------------------------------------- torch.compile
 
-    def _traced_pair(self, x: Tensor) -> tuple[ProgramPair, Sizes]:
-        """Return the programs of a call that torch traces, and the sizes of its shapes."""
-        name = self._publish(x.dim()) or self._publish_shape(*map(make_constant, x.shape))
-        known: SymbolicPair = getattr(self, name)
-        return known.pair, known.sizes(x)
-
     @mark_constant
     def _publish_shape(self, *shape: int) -> str:
-        """Return the name of an attribute that holds the programs for one shape."""
-        name = f"_traced_{'_'.join(map(str, shape))}_exactly"
-        setattr(self, name, SymbolicPair(self._bind(shape).with_groups(), ()))
-        return name
+        """Return the attribute of ``_traced`` with the programs for one shape."""
+        if self._traced.get(shape) is None:
+            self._traced.add(shape, self._bind(shape).with_groups())
+        return self._traced.publish(shape)
 
     @mark_constant
     def _publish(self, num_dims: int) -> str:
-        """Return the name of an attribute that holds the programs for any sizes that divide.
+        """Return the attribute of ``_traced`` with the programs for any sizes that divide.
 
         The name is empty if a plan exchanges regions, which depend on the sizes.
         """
-        place, name = self.place, f"_traced_{num_dims}"
+        if self._traced.get(num_dims) is not None:
+            return self._traced.publish(num_dims)
+        place = self.place
         named = expand_to(place.rewrite(self.pattern), num_dims)
         given = self._given(named)
         scale = math.prod(place.sizes[axis] for axis in named.types)
@@ -216,18 +526,105 @@ class Redistribution:
         sizes = {**given, **{name: scale * prime for prime, name in primes.items()}}
         if len(sizes) < len(named.left.dims):
             return ""
-        plans = self._plans(named, sizes)
-        if any(plan is not None and uses_regions(plan) for plan in plans):
+        plans = self._make_plans(named, sizes)
+        if any(plan is not None and plan.uses_regions for plan in plans):
             return ""
         pair = self._make_pair(plans, Unknowns(primes, scale)).with_groups()
-        setattr(self, name, SymbolicPair(pair, tuple(self._unknown_dims(named))))
-        return name
+        self._traced.add(num_dims, replace(pair, dims=tuple(self._unknown_dims(named))))
+        return self._traced.publish(num_dims)
 
     def _unknown_dims(self, named: Pattern) -> Iterator[tuple[str, int, int, int]]:
-        """Yield the dims whose size a tensor gives, as :class:`SymbolicPair` holds them."""
+        """Yield the dims whose size a tensor gives, as in :attr:`ProgramPair.dims`."""
         given = self._given(named)
         for number, entry in enumerate(named.left.entries):
             parts = {d.name: math.prod(self.place.sizes[axis] for axis in d.axes) for d in entry}
             known = math.prod(given[name] // parts[name] for name in parts if name in given)
             for name in parts.keys() - given.keys():
                 yield name, number, known, parts[name]
+
+
+class MeshMoves:
+    """The redistributions of one mesh.
+
+    Attributes:
+        groups: the groups of the mesh.
+        state: the state of ``mesh.checked()``.
+    """
+
+    def __init__(self, groups: MeshGroups) -> None:
+        self.groups = groups
+        self.state = MoveState()
+        self.known: Cache[Redistribution] = Cache()
+        self.rings: Cache[Ring] = Cache()
+
+    def find(
+        self,
+        pattern: str,
+        op: str,
+        grad_dtype: torch.dtype | None,
+        view: MeshGroups | None,
+        sizes: Given,
+    ) -> Redistribution:
+        """Return the redistribution of a pattern, made once. Local."""
+        key = pattern, op, grad_dtype, view, sizes
+        try:
+            known = self.known.get(key)
+        except TypeError:  # a list, for example, has no hash
+            split_sizes(parse_pattern(pattern), dict(sizes))
+            raise
+        return self._make(key) if known is None else known
+
+    def publish(self, *key: Any) -> str:  # noqa: ANN401
+        """Return the attribute of ``known`` with a redistribution, for torch.compile."""
+        self.find(*key)
+        return self.known.publish(key)
+
+    def ring(self, axis: str) -> Ring:
+        """Return the ring of this rank along an axis. Local."""
+        return make_ring(self.groups, axis)
+
+    def publish_ring(self, axis: str) -> str:
+        """Return the attribute of ``rings`` with a ring, for torch.compile."""
+        if self.rings.get(axis) is None:
+            self.rings.add(axis, self.ring(axis))
+        return self.rings.publish(axis)
+
+    def shift(self, ring: Ring, x: torch.Tensor, steps: int) -> torch.Tensor:
+        """Pass a tensor along an axis. Collective. See :meth:`meshkit.Mesh.shift`."""
+        return shift_tensor(ring, x, steps)
+
+    def _make(self, key: Any) -> Redistribution:  # noqa: ANN401
+        text, op, grad_dtype, view, given = key
+        pattern = parse_pattern(text)
+        place = Place(self.groups, self.state, view)
+        place.check_pattern(pattern)
+        check_op(pattern, op)
+        _check_dtype(grad_dtype)
+        sizes, plans = split_sizes(pattern, dict(given))
+        return self.known.add(key, Redistribution(pattern, place, op, grad_dtype, sizes, plans))
+
+    def begin(
+        self, x: torch.Tensor, pattern: str, op: str, view: MeshGroups | None, sizes: Given
+    ) -> Handle:
+        """Begin a redistribution. Collective. See :meth:`meshkit.Mesh.begin`."""
+        return self.find(pattern, op, None, view, sizes).begin(x)
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Check the marks of all redistributions inside."""
+        before, self.state.is_checked = self.state.is_checked, True
+        try:
+            yield
+        finally:
+            self.state.is_checked = before
+
+
+def _check_dtype(grad_dtype: object) -> None:
+    """Check that sums of gradients in this dtype keep fractions."""
+    if grad_dtype is None:
+        return
+    if not isinstance(grad_dtype, torch.dtype) or not (
+        grad_dtype.is_floating_point or grad_dtype.is_complex
+    ):
+        fix = "grad_dtype=torch.float32, or leave it out."
+        raise SpecError(f"grad_dtype is {grad_dtype!r}, no dtype of gradients.", fix=fix)

@@ -13,7 +13,6 @@ from meshkit.bench.results.collectives import (
     OPERATIONS,
     busbw_factor,
     divisible_size,
-    gigabytes_per_second,
     sweep_sizes,
 )
 
@@ -103,11 +102,6 @@ def test_a_fitted_size_is_the_nearest_below_that_all_ranks_can_share(size: int, 
     assert divisible_size(size, ranks) == fits[-1]
 
 
-def test_bandwidth_is_decimal() -> None:
-    assert gigabytes_per_second(10**9, 1.0) == 1.0
-    assert gigabytes_per_second(2**30, 1.0) == 1.073741824
-
-
 @quick
 @given(st.integers(1, 10**6), st.integers(1, 10**9), st.integers(2, 64))
 def test_sizes_are_a_geometric_series_that_cannot_go_on(least: int, more: int, factor: int) -> None:
@@ -140,14 +134,3 @@ def test_24_items_on_3_ranks(op: str, passes: int, source: int, output: int, cou
     assert known.ring_passes == passes
     assert (known.source_items(24, 3), known.output_items(24, 3)) == (source, output)
     assert known.count(24, 3) == counted
-
-
-def test_what_is_read_in_place_has_a_source_as_large_as_its_output() -> None:
-    assert [op for op, known in OPERATIONS.items() if known.in_place] == ["all_reduce", "broadcast"]
-    assert [op for op, known in OPERATIONS.items() if known.reduces] == [
-        "all_reduce",
-        "reduce_scatter",
-    ]
-    assert [op for op, known in OPERATIONS.items() if known.rooted] == ["broadcast"]
-    for known in OPERATIONS.values():
-        assert not known.in_place or known.source_items(12, 3) == known.output_items(12, 3)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout, factor_world
-from meshkit.bench.results.link_speed import ACROSS, INSIDE, RING, Locality, link_speeds, locality
-from meshkit.bench.results.measurement import Case, Measurement, Timing
+from meshkit.bench.results.link_speed import INSIDE, RING, link_speeds, locality
+from meshkit.bench.results.measurement import Case, Measurement
 from meshkit.bench.results.run import BenchmarkRun
 from meshkit.bench.results.targets import ALONE, CONCURRENT, parse_targets
 from meshkit.core.cost.machines import MACHINES, Machine
@@ -44,8 +44,10 @@ def modelled(
                     )
                 )
                 for mode, factor in ((ALONE, slow), (CONCURRENT, 1.0)):
-                    timing = Timing.of([took * factor])
-                    rows.append(Measurement(Case(op, target, size), mode, (ranks,), timing=timing))
+                    seconds_of_call = took * factor
+                    rows.append(
+                        Measurement(Case(op, target, size), mode, (ranks,), median=seconds_of_call)
+                    )
     hosts = {rank: f"n{rank // node}" for rank in range(dp * tp)}
     return replace(REPORT, sizes=layout.sizes, hosts=hosts, measurements=tuple(rows))
 
@@ -107,7 +109,7 @@ def test_what_a_line_does_not_tell_is_left_out() -> None:
     def run(*took: float) -> dict[str, object]:
         (tp,) = parse_targets(Layout(dp=2, sp=2), ["sp"])
         rows = [
-            Measurement(Case("all_gather", tp, size), ALONE, (2,), timing=Timing.of([t]))
+            Measurement(Case("all_gather", tp, size), ALONE, (2,), median=t)
             for size, t in zip(SIZES, took, strict=True)
         ]
         return dict(link_speeds(replace(REPORT, measurements=tuple(rows))))
@@ -125,36 +127,6 @@ def test_other_operations_and_runs_without_lines_tell_nothing() -> None:
     others = [replace(row, case=replace(row.case, op="broadcast")) for row in REPORT.measurements]
     assert link_speeds(replace(REPORT, measurements=tuple(others))) == {}
     assert set(RING) == set(PASSES)
-
-
-@pytest.mark.parametrize(
-    ("axes", "level", "close"),
-    [
-        (("tp",), INSIDE, 2),
-        (("sp",), INSIDE, 2),
-        (("dp",), ACROSS, 1),
-        (("dp", "tp"), ACROSS, 2),
-        (("dp", "sp", "tp"), ACROSS, 4),
-    ],
-)
-def test_eight_ranks_on_two_nodes(axes: tuple[str, ...], level: str, close: float) -> None:
-    hosts = {rank: "ab"[rank // 4] for rank in range(8)}
-    assert locality(Layout(dp=2, sp=2, tp=2), hosts, *axes) == Locality(level, close)
-
-
-def test_the_group_that_leaves_its_nodes_most_often_counts() -> None:
-    # ring 0-1-2-3 stays, ring 4-5-6-7 leaves its node at every message
-    hosts = dict(enumerate("aaaaabab"))
-    assert locality(Layout(dp=2, tp=4), hosts, "tp") == Locality(ACROSS, 1)
-
-
-def test_hosts_are_looked_up_by_rank() -> None:
-    hosts = {3: "a", 1: "b", 2: "a", 0: "b"}
-    layout = Layout(dp=2, sp=2, ranks=[3, 1, 2, 0])  # dp: ranks 3 2, and 1 0
-    assert (locality(layout, hosts, "dp").level, locality(layout, hosts, "sp").level) == (
-        INSIDE,
-        ACROSS,
-    )
 
 
 @quick

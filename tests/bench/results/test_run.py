@@ -1,4 +1,4 @@
-"""A whole run: what is planned, what company costs, who is slow."""
+"""A whole run: what is planned, what company costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from meshkit.bench.results.run import (
     num_barriers,
     plan_cases,
     slowdowns,
-    slowest,
     total_passes,
 )
 from meshkit.bench.results.targets import default_targets, parse_targets
@@ -64,29 +63,6 @@ def test_company_is_compared_with_what_there_is() -> None:
     alone = [FOUND[0], FOUND[4], overlap]  # an axis of one group has no other way
     assert slowdowns(alone)[2] == pytest.approx(5 / 1.5)
     assert slowdowns([FOUND[1]]) == [None]
-
-
-def test_who_is_slow() -> None:
-    dp_alone, dp, *_ = found = slowest(FOUND)
-    assert [(row.target, row.mode, row.rows) for row in found] == [
-        ("dp", "alone", 2),
-        ("dp", "concurrent", 2),
-        ("sp", "alone", 1),
-        ("sp", "concurrent", 1),
-        ("dp+sp", "overlap", 1),
-    ]
-    assert (dp_alone.group.ranks, dp_alone.group_rows) == ((1, 3), 1)
-    assert dp_alone.factor == pytest.approx(1.5)  # the middle of 2 and 1
-    assert dp.factor == pytest.approx((3 / 2 + 8 / 6) / 2)
-    assert (dp.rank.rank, dp.rank_rows) == (1, 1)
-    assert slowest(FOUND[7:]) == ()
-
-
-def test_the_most_frequent_is_named() -> None:
-    rows = [FOUND[3], FOUND[1], FOUND[1]]
-    (row,) = slowest(rows)
-    assert (row.group.where, row.group_rows, row.rows) == ("sp=1", 2, 3)
-    assert (row.rank.rank, row.rank_rows) == (1, 2)
 
 
 def test_a_wrong_element_counts_once_however_often_its_case_is_measured() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,22 +71,11 @@ def test_what_names_no_groups(name: str) -> None:
         parse_targets(Layout(dp=2, sp=2, tp=2), [name])
 
 
-@pytest.mark.parametrize("name", ["dp dp", "dp+dp"])
-def test_an_axis_stands_once(name: str) -> None:
-    with pytest.raises(SpecError, match="names the axis dp twice"):
-        parse_targets(Layout(dp=2), [name])
-
-
 def test_an_axis_that_does_not_exist_or_has_one_rank() -> None:
     with pytest.raises(UnknownAxisError, match=r"^there is no axis 'dq'"):
         parse_targets(Layout(dp=2), ["dq"])
     with pytest.raises(SpecError, match="a group over dp tp has 1 rank"):
         parse_targets(Layout(dp=1, tp=1), ["dp tp"])
-
-
-def test_of_two_at_once_each_must_have_ranks() -> None:
-    with pytest.raises(SpecError, match="a group over tp has 1 rank"):
-        parse_targets(Layout(dp=2, tp=1), ["dp+tp"])
 
 
 def test_the_world_is_all_axes_unless_an_axis_is_called_that() -> None:
@@ -130,38 +118,8 @@ def test_no_node_has_two_turns_while_another_has_none(alone: int, each: int) -> 
     assert len(set(nodes)) == alone
 
 
-def test_nodes_that_come_in_turn_are_all_among_it() -> None:
-    # sixteen groups of two ranks, dealt to four nodes in turn: every fourth is on the same node
-    rows = np.arange(32).reshape(16, 2)
-    cyclic = {int(rank): f"h{group % 4}" for group, row in enumerate(rows) for rank in row}
-    found = sample_groups(rows, cyclic, 4)
-    assert {cyclic[int(rows[group][0])] for group in found} == {"h0", "h1", "h2", "h3"}
-    assert (found[0], found[-1]) == (0, 15)
-
-
-def test_groups_over_nodes_differ_if_any_node_differs() -> None:
-    # all begin on the same node; the second rank tells them apart
-    rows = np.array([[0, 4], [1, 5], [2, 6], [3, 7]])
-    hosts = {0: "a", 1: "a", 2: "a", 3: "a", 4: "b", 5: "c", 6: "b", 7: "d"}
-    assert sample_groups(rows, hosts, 3) == [0, 2, 3]  # in the order of nodes: 0 2 1 3
-    assert sample_groups(rows, {**hosts, 5: "b", 6: "c"}, 3) == [0, 1, 3]
-    assert sample_groups(rows, hosts, 1) == [0]
-
-
-def test_the_first_group_leads_whatever_its_nodes() -> None:
-    rows = np.array([[0, 4], [1, 5], [2, 6]])
-    hosts = {0: "a", 4: "b", 1: "a", 5: "a", 2: "b", 6: "b"}
-    assert sample_groups(rows, hosts, 2) == [0, 2]
-
-
 def test_only_alone_takes_turns() -> None:
     layout = Layout(dp=100, tp=2)
     (tp,) = parse_targets(layout, ["tp"])
     assert [num_passes(layout, tp, mode, 16) for mode in (ALONE, CONCURRENT, OVERLAP)] == [16, 1, 1]
     assert num_passes(layout, tp, ALONE, 200) == num_passes(layout, tp, ALONE, None) == 100
-
-
-def test_the_node_of_the_first_rank_comes_first_in_the_order() -> None:
-    rows = np.array([[0, 4], [1, 5], [2, 6], [3, 7]])
-    hosts = {0: "a", 4: "b", 1: "b", 5: "a", 2: "a", 6: "c", 3: "d", 7: "d"}
-    assert sample_groups(rows, hosts, 3) == [0, 2, 3]  # a b, a c, b a, d d

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit import SpecError
 from meshkit.core.cost.transformer import ModelShape
 
 law = settings(deadline=None, max_examples=60, database=None)
@@ -200,39 +199,3 @@ def test_defaults_of_missing_sizes() -> None:
     )
     assert (shape.kv_heads, shape.head_dim, shape.tied, shape.plain) == (4, 16, False, False)
     assert (shape.routed, shape.sparse, shape.width) == (0, 0, 96)
-
-
-def test_sizes_of_numpy_and_of_an_n_inner() -> None:
-    config = {**CONFIGS["GPT-2"][0], "n_inner": 100}
-    assert ModelShape.of(config).ffn == 100
-    assert ModelShape.of(CONFIGS["GPT-2"][0]).ffn == 3072
-
-
-@pytest.mark.parametrize(
-    ("changes", "lines"),
-    [
-        (
-            {"num_experts_per_tok": 0},
-            "top_k is not from 1 to experts.\n  top_k is 0, experts is 8.",
-        ),
-        (
-            {"num_experts_per_tok": 9},
-            "top_k is not from 1 to experts.\n  top_k is 9, experts is 8.",
-        ),
-        (
-            {"first_k_dense_replace": 33},
-            "dense_layers is more than layers.\n  dense_layers is 33, layers is 32.",
-        ),
-    ],
-)
-def test_experts_that_do_not_fit(changes: dict[str, int], lines: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        ModelShape.of({**CONFIGS["Mixtral 8x7B"][0], **changes})
-    assert str(caught.value).startswith(f"ModelShape.of(config): {lines}\n  Fix: ")
-
-
-@pytest.mark.parametrize("value", [0, -1, 2.5, "64", True, 10**9])
-def test_an_invalid_size(value: object) -> None:
-    config = {**CONFIGS["Llama 3 8B"][0], "hidden_size": value}
-    with pytest.raises(SpecError, match=r"^ModelShape.of\(config\): hidden is "):
-        ModelShape.of(config)

@@ -28,38 +28,9 @@ def test_the_picture_in_the_docstring() -> None:
     )
 
 
-def test_three_axes() -> None:
-    assert show(Layout(pp=2, dp=1, sp=2, tp=2)) == text(
-        "pp=2 dp=1 sp=2 tp=2",
-        "           tp=0  tp=1",
-        "pp=0 sp=0     0     1",
-        "pp=0 sp=1     2     3",
-        "pp=1 sp=0     4     5",
-        "pp=1 sp=1     6     7",
-    )
-
-
 def test_one_rank() -> None:
     assert show(Layout(dp=1, tp=1)) == "dp=1 tp=1\n  0"
     assert show(Layout(dp=1, ranks=[7]), mark=7) == "dp=1\n  [7]"
-
-
-def test_one_axis() -> None:
-    assert show(Layout(dp=4), mark=0) == text(
-        "dp=4",
-        "  dp=0  dp=1  dp=2  dp=3",
-        "   [0]     1     2     3",
-    )
-
-
-def test_one_axis_that_does_not_fit_is_wrapped_without_a_header() -> None:
-    assert show(Layout(dp=20), mark=13, width=40) == text(
-        "dp=20",
-        "     0     1     2     3     4     5",
-        "     6     7     8     9    10    11",
-        "    12  [13]    14    15    16    17",
-        "    18    19",
-    )
 
 
 def test_rows_that_do_not_fit_are_wrapped_under_their_label() -> None:
@@ -93,24 +64,6 @@ def test_a_large_grid_is_drawn_by_its_edges() -> None:
     )
 
 
-def test_the_mark_is_shown_in_a_large_grid() -> None:
-    assert show(Layout(dp=2000, tp=3), mark=3001) == text(
-        "dp=2000 tp=3",
-        "           tp=0    tp=1    tp=2",
-        "dp=0          0       1       2",
-        "dp=1          3       4       5",
-        "dp=2          6       7       8",
-        "dp=3          9      10      11",
-        "...         ...     ...     ...",
-        "dp=1000    3000  [3001]    3002",
-        "...         ...     ...     ...",
-        "dp=1996    5988    5989    5990",
-        "dp=1997    5991    5992    5993",
-        "dp=1998    5994    5995    5996",
-        "dp=1999    5997    5998    5999",
-    )
-
-
 def test_a_mark_in_the_first_column_too() -> None:
     """argwhere finds a place by both its coordinates."""
     assert "[2997]" in show(Layout(dp=2000, tp=3), mark=2997)
@@ -121,51 +74,10 @@ def test_a_mark_in_the_first_column_too() -> None:
     )
 
 
-def test_a_mark_beside_the_edge_leaves_no_gap() -> None:
-    assert show(Layout(dp=5000), mark=4, width=200).splitlines()[1].split() == [
-        *("dp=0", "dp=1", "dp=2", "dp=3", "dp=4", "..."),
-        *("dp=4996", "dp=4997", "dp=4998", "dp=4999"),
-    ]
-
-
-def test_ranks_of_a_sub_world() -> None:
-    assert show(Layout(dp=2, tp=2, ranks=[7, 0, 3, 5]), mark=3) == text(
-        "dp=2 tp=2",
-        "      tp=0  tp=1",
-        "dp=0     7     0",
-        "dp=1   [3]     5",
-    )
-
-
-def test_a_mark_that_is_not_there_marks_nothing() -> None:
-    assert show(Layout(dp=2), mark=9) == show(Layout(dp=2))
-
-
 def test_a_narrow_width_is_taken_as_40() -> None:
     layout = Layout(dp=4, tp=8)
     assert show(layout, width=1) == show(layout, width=40)
     assert show(layout, width=40) != show(layout, width=80)
-
-
-@pytest.mark.parametrize("layout", [Layout(dp=4096), Layout(dp=64, tp=64)])
-def test_4096_ranks_are_drawn_in_full(layout: Layout) -> None:
-    assert "..." not in show(layout)
-    assert "..." in show(Layout(dp=4097))
-
-
-def test_a_long_label_keeps_its_end() -> None:
-    names = {f"a_rather_long_name{i}": 2 for i in range(3)}
-    picture = show(Layout(**names), width=40)
-    rows = [line for line in picture.splitlines() if line.startswith("~")]
-    assert len(rows) == 4
-    assert [row.split("=")[-1].split()[0] for row in rows] == ["0", "1", "0", "1"]
-    assert max(map(len, picture.splitlines())) <= 40
-
-
-def test_the_grid_is_not_touched() -> None:
-    grid = np.arange(4).reshape(2, 2)
-    draw_grid(("dp", "tp"), grid, mark=1)
-    assert grid.tolist() == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize("length", range(10, 50))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit.core.draw.table import format_items, format_table
-from meshkit.core.text import summarize, summarize_ranks
+from meshkit.core.text import summarize
 
 HEADER = ["axis", "size", "first group", "crosses"]
 ROWS = [["dp", "4", "0, 2, 4, 6", "yes"], ["sequence", "-", "0, 1", "no"]]
@@ -93,16 +92,6 @@ def test_items_go_on_below_themselves() -> None:
 )
 def test_a_list_is_shortened(number: int, said: str) -> None:
     assert summarize(range(number)) == said
-
-
-def test_runs_are_shortened() -> None:
-    assert summarize_ranks(np.arange(0, 12, 2)) == "6 ranks: 0, 2, 4, 6, 8, 10"
-    assert summarize_ranks(np.arange(0, 14, 2)) == "7 ranks: 0, 2, 4, ..., 12"
-    assert summarize_ranks(np.array([0, 1, 4, 7, 8, 9, 12, 14, 16, 18, 19])) == (
-        "11 ranks: 0-1, 4, 7-9, ..., 18-19"
-    )
-    assert summarize_ranks(np.array([3])) == "1 rank: 3"
-    assert summarize_ranks(np.arange(0), "sample") == "0 samples"
 
 
 def test_a_table_that_is_a_few_columns_too_wide_is_reduced() -> None:

@@ -145,14 +145,3 @@ def test_sizes_within_and_across(layout: Layout, expected: Layout) -> None:
 def test_invalid_sizes_raise_an_error(sizes: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error, match="factor_world"):
         factor_world(8, **sizes)  # type: ignore[arg-type]
-
-
-def test_the_error_of_another_world_size_shows_the_parts() -> None:
-    with pytest.raises(SpecError) as caught:
-        factor_world(10, within={"tp": 4, "dp": 1}, across={"dp": -1})
-    assert str(caught.value).splitlines() == [
-        "factor_world(10, within={'tp': 4, 'dp': 1}, across={'dp': -1}) needs a multiple of 4"
-        " ranks, the world has 10.",
-        "  within dp 1 x within tp 4 = 4; world_size = 10.",
-        "  Fix: start 8 or 12 ranks.",
-    ]

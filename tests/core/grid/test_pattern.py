@@ -6,7 +6,7 @@ import einops
 import numpy as np
 import pytest
 
-from meshkit import Layout, SpecError, UnknownAxisError
+from meshkit import Layout, SpecError
 from meshkit.core.grid.pattern import parse_axis_pattern
 
 AXES = ("dp", "sp", "tp")
@@ -38,13 +38,6 @@ def test_an_invalid_pattern_raises_an_error(pattern: object) -> None:
         parse_axis_pattern(pattern, AXES)  # type: ignore[arg-type]
 
 
-def test_unknown_and_repeated_axes_raise_an_error() -> None:
-    with pytest.raises(UnknownAxisError):
-        parse_axis_pattern("(dp xp) tp", AXES)
-    with pytest.raises(SpecError, match="twice"):
-        parse_axis_pattern("(dp sp) dp", AXES)
-
-
 @pytest.mark.parametrize(
     ("pattern", "sizes"),
     [
@@ -60,11 +53,6 @@ def test_unknown_and_repeated_axes_raise_an_error() -> None:
 def test_rearrange_returns_the_result_of_einops(pattern: str, sizes: dict[str, int]) -> None:
     expected = einops.rearrange(np.arange(12).reshape(2, 3, 2), pattern, **sizes)
     np.testing.assert_array_equal(LAYOUT.rearrange(pattern, **sizes), expected)
-
-
-def test_rearrange_the_ranks_of_a_sub_world() -> None:
-    layout = Layout(dp=2, tp=2, ranks=[7, 3, 5, 1])
-    assert layout.rearrange("dp tp -> tp dp").tolist() == [[7, 5], [3, 1]]
 
 
 @pytest.mark.parametrize(
@@ -109,9 +97,3 @@ def test_an_axis_in_its_own_position_after_an_ellipsis(pattern: str) -> None:
 def test_an_invalid_rearrangement_raises_an_error(pattern: object, sizes: dict[str, int]) -> None:
     with pytest.raises(SpecError):
         LAYOUT.rearrange(pattern, **sizes)  # type: ignore[arg-type]
-
-
-def test_the_error_of_einops_is_the_cause() -> None:
-    with pytest.raises(SpecError) as caught:
-        LAYOUT.rearrange("dp sp tp -> dp sp")
-    assert isinstance(caught.value.__cause__, einops.EinopsError)

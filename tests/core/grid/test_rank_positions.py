@@ -121,29 +121,3 @@ def test_equal_orders_are_equal_for_every_way_to_write_them() -> None:
 def test_invalid_ranks_raise_an_error(ranks: object) -> None:
     with pytest.raises(SpecError):
         positions_of(ranks)
-
-
-@pytest.mark.parametrize("ranks", [[], range(0)])
-def test_no_ranks_raise_an_error(ranks: object) -> None:
-    with pytest.raises(SpecError, match="ranks is empty"):
-        RankPositions.of(ranks, None)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("ranks", [[0], [0, 1, 2], range(3)])
-def test_each_position_needs_one_rank(ranks: object) -> None:
-    with pytest.raises(SpecError, match=f"has 2 positions and {len(ranks)} rank"):  # type: ignore[arg-type]
-        RankPositions.of(ranks, 2)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("ranks", [5, None])
-def test_ranks_that_are_no_sequence_raise_an_error(ranks: object) -> None:
-    with pytest.raises(SpecError):
-        RankPositions.of(ranks, 2)  # type: ignore[arg-type]
-
-
-def test_a_range_takes_no_memory() -> None:
-    many = RankPositions.of(range(0, 2**60, 2), 2**59)
-    assert many.find(2**59) == 2**58
-    assert many.find(2**59 + 1) is None
-    assert many.at(2**59 - 1) == 2**60 - 2
-    assert many == RankPositions.of(range(0, 2**60 - 1, 2), 2**59)

@@ -6,16 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshkit.core.grid.axis_names import STANDARD
-from meshkit.core.grid.roles import (
-    DATA,
-    EXPERT,
-    MODEL,
-    axis_role,
-    data_axes,
-    gradient_axes,
-    unknown_axes,
-)
+from meshkit.core.axes import AXES, STANDARD, STANDARD_OF
+from meshkit.core.grid.roles import axis_role, data_axes, gradient_axes, unknown_axes
 
 # the names of each role, as users of other libraries write them
 NAMES = {
@@ -40,9 +32,9 @@ def test_a_name_gives_the_role(name: str, role: str) -> None:
     assert axis_role(name) == role
 
 
-def test_every_standard_axis_has_a_role_and_no_name_has_two() -> None:
-    assert "unknown" not in {axis_role(axis) for axis in STANDARD}
-    assert not (DATA & EXPERT | DATA & MODEL | EXPERT & MODEL)
+def test_the_standard_order_and_no_name_means_two_axes() -> None:
+    assert STANDARD == ("pp", "dp", "ep", "cp", "sp", "tp")
+    assert len(STANDARD_OF) == sum(1 + len(row.synonyms + row.relatives) for row in AXES.values())
 
 
 @given(mixed_sizes)

@@ -13,20 +13,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from meshkit import SequencePlan, plan_redistribution
-from meshkit.core.redistribute.cost import least_received
-from meshkit.core.redistribute.interpret import (
+from meshkit.core.redistribute.digits import CommonAxes, find_common_axes
+from meshkit.core.redistribute.move import Move, make_move
+from meshkit.core.redistribute.pattern import parse_pattern
+from meshkit.core.redistribute.plan import least_received, plan_move
+from meshkit.core.redistribute.steps import AllToAll, GroupStep, Route, Step
+from tests.core.redistribute.interpreter import (
     Array,
     Parts,
+    block_sizes,
     coordinates,
     deal,
     join,
     run_plan,
 )
-from meshkit.core.redistribute.move import Move, make_move
-from meshkit.core.redistribute.pattern import parse_pattern
-from meshkit.core.redistribute.plan import plan_move
-from meshkit.core.redistribute.steps import ops
-from meshkit.core.redistribute.views import CommonAxes, find_common_axes
 from tests.core.redistribute.moves import Case, axis_sizes, cases, side_texts, sides
 
 law = settings(deadline=None, max_examples=60, database=None)
@@ -186,9 +186,9 @@ def counted(move: Move) -> list[int]:
     for coordinate in coordinates(move):
         total = 0
         for step in plan.steps:
-            op = step.op(coordinate)
-            if isinstance(op, ops.Collective | ops.AllToAll | ops.Route):
-                total += _received(op, _group_index(op.axes, coordinate, move), step, coordinate)
+            if isinstance(step, GroupStep):
+                index = _group_index(step.axes, coordinate, move)
+                total += _received(step.bind(coordinate), index, coordinate, move)
         totals.append(total)
     return totals
 
@@ -200,15 +200,12 @@ def _group_index(axes: tuple[str, ...], coordinate: dict[str, int], move: Move) 
     return index
 
 
-def _received(op: ops.Op, own: int, step: Any, coordinate: dict[str, int]) -> int:
-    if isinstance(op, ops.AllToAll):
-        count = math.prod(op.shape)
-        if op.receives is not None:
-            return count - op.receives[own]
-        size = math.prod(dict(step.source.axes)[axis] for axis in op.axes)
-        return count - count // size
-    if isinstance(op, ops.Route):
-        regions = [r for i, r in enumerate(op.receives) if i != own and r is not None]
+def _received(step: Step, own: int, coordinate: dict[str, int], move: Move) -> int:
+    if isinstance(step, AllToAll):
+        count = math.prod(step.shape)
+        return count - block_sizes(step.receives, count, move.count_ranks(step.axes))[own]
+    if isinstance(step, Route):
+        regions = [r for i, r in enumerate(step.receives) if i != own and r is not None]
         return sum(math.prod(s.stop - s.start for s in region) for region in regions)
     return int(step.received(coordinate))
 
@@ -314,7 +311,7 @@ def test_no_step_holds_more_than_the_source_or_the_result(case: Case) -> None:
     for place, before, after in zip(coordinates(move), parts, results, strict=True):
         limit = max(before.size, after.size)
         for step in plan.steps:
-            shape = getattr(step.op(place), "shape", None)
+            shape = getattr(step.bind(place), "shape", None)
             assert math.prod(shape or ()) <= max(limit, 1), step
 
 
@@ -324,28 +321,31 @@ def test_all_ranks_run_equal_steps_and_agree_on_each_block(case: Case) -> None:
     move = case.move
     ranks = [*coordinates(move)]
     for step in plan_move(move).steps:
-        operations: list[Any] = [step.op(coordinate) for coordinate in ranks]
-        assert len({type(op) for op in operations}) == 1
-        if isinstance(operations[0], ops.AllToAll | ops.Route):
+        bound = [step.bind(coordinate) for coordinate in ranks]
+        assert len({type(own) for own in bound}) == 1
+        if isinstance(step, AllToAll | Route):
             for pair in itertools.product(range(len(ranks)), repeat=2):
-                _check_agreement(operations, ranks, pair, move)
+                _check_agreement(bound, ranks, pair, move)
 
 
 def _check_agreement(
-    operations: list[Any], ranks: list[dict[str, int]], pair: tuple[int, int], move: Move
+    steps: list[Any], ranks: list[dict[str, int]], pair: tuple[int, int], move: Move
 ) -> None:
     """Check that one rank expects as much as another one sends to it."""
-    sender, receiver = (operations[number] for number in pair)
-    axes = sender.axes
+    sender, receiver = (steps[number] for number in pair)
+    axes, size = sender.axes, move.count_ranks(sender.axes)
     places = [{a: i for a, i in ranks[number].items() if a not in axes} for number in pair]
-    if places[0] != places[1] or getattr(sender, "sends", None) is None:
+    if places[0] != places[1]:
         return
     own = [_group_index(axes, ranks[number], move) for number in pair]
-    sent, received = sender.sends[own[1]], receiver.receives[own[0]]
-    if isinstance(sender, ops.Route):
-        sent, received = (
-            region and tuple(s.stop - s.start for s in region) for region in (sent, received)
-        )
+    if isinstance(sender, Route):
+        regions = sender.sends[own[1]], receiver.receives[own[0]]
+        sent, received = (r and tuple(s.stop - s.start for s in r) for r in regions)
+    else:
+        # an exchange moves all elements of the tensor, which are as many before and after
+        count = math.prod(sender.shape)
+        sent = block_sizes(sender.sends, count, size)[own[1]]
+        received = block_sizes(receiver.receives, count, size)[own[0]]
     assert sent == received
 
 

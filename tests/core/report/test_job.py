@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit import BatchPlan, Layout
 from meshkit.core.grid.group_plan import GroupPlan
-from meshkit.core.report.job import JobReport, format_job, format_warning, headline
-from meshkit.core.topology.placement import placed
+from meshkit.core.report.job import JobReport, headline
+from meshkit.core.topology.crossing import placed
 from meshkit.core.topology.topology import Topology
 from meshkit.testing import layouts
 
@@ -24,13 +22,13 @@ def test_rows_equal_groups_created_one_by_one(layout: Layout, data: st.DataObjec
     hosts = data.draw(node_lists)
     report = JobReport.of(GroupPlan.of(layout), Topology.of_hosts(hosts))
     for row in report.axes:
-        groups = layout.groups(row.axis).tolist()
+        groups = layout.groups(row["axis"]).tolist()
         spans = [len({hosts[rank] for rank in group}) for group in groups]
-        assert (row.size, row.groups) == (len(groups[0]), len(groups))
-        assert row.first_group == tuple(groups[0])
-        assert (row.crossing, row.spans) == (sum(n > 1 for n in spans), max(spans))
-        if row.size > 1:
-            assert row.stride == groups[0][1] - groups[0][0]
+        assert (row["size"], row["groups"]) == (len(groups[0]), len(groups))
+        assert row["first_group"] == groups[0]
+        assert (row["crossing"], row["spans"]) == (sum(n > 1 for n in spans), max(spans))
+        if row["size"] > 1:
+            assert row["stride"] == groups[0][1] - groups[0][0]
 
 
 @given(layouts(max_ranks=48), st.booleans())
@@ -40,106 +38,40 @@ def test_groups_are_as_many_as_the_plan_makes(layout: Layout, more: bool) -> Non
     assert report.groups == sum(len(step.members) for step in plan.steps)
     assert report.groups_per_rank == len(plan.steps)
     assert report.topology is None
-    assert {(row.crossing, row.spans) for row in report.axes} == {(None, None)}
+    assert {(row["crossing"], row["spans"]) for row in report.axes} == {(None, None)}
 
 
-def warnings_of(layout: Layout, topology: Topology) -> list[str]:
-    return [*map(format_warning, JobReport.of(GroupPlan.of(layout), topology).warnings)]
+def warnings_of(layout: Layout, topology: Topology) -> tuple[str, ...]:
+    return JobReport.of(GroupPlan.of(layout), topology).warnings
 
 
 def even(layout: Layout, nodes: int) -> Topology:
     return Topology.even(layout.num_ranks, nodes=nodes)
 
 
-REASON = "\n  tp communicates in every layer, so it needs the fastest links.\n  Fix: "
-
-
-def test_tp_within_a_node_is_no_warning() -> None:
+def test_tp_across_nodes_is_a_warning() -> None:
     layout = Layout(dp=2, tp=4)
-    assert warnings_of(layout, even(layout, 2)) == []
-    assert warnings_of(layout, even(layout, 1)) == []
-    assert warnings_of(Layout(dp=8), Topology.even(8, nodes=8)) == []
-
-
-@pytest.mark.parametrize(
-    ("layout", "nodes", "text", "fix"),
-    [
-        (
-            Layout(tp=4, dp=2),
-            2,
-            "tp crosses nodes: 2 of 2 groups span 2 nodes.",
-            "build_mesh(tp=4, dp=2, order='dp tp').",
-        ),
-        (
-            Layout(dp=2, tp=8),
-            4,
-            "tp crosses nodes: 2 of 2 groups span 2 nodes.",
-            "build_mesh(dp=4, tp=4), as a node holds 4 ranks.",
-        ),
-        (
-            Layout(dp=2, tp=8),
-            8,
-            "tp crosses nodes: 2 of 2 groups span 4 nodes.",
-            "build_mesh(dp=8, tp=2), as a node holds 2 ranks.",
-        ),
-        (
-            Layout(tp=8, dp=2),
-            4,
-            "tp crosses nodes: 2 of 2 groups span 4 nodes.",
-            "build_mesh(tp=4, dp=4, order='dp tp'), as a node holds 4 ranks.",
-        ),
-        (
-            Layout(tp=4, sp=2),
-            2,
-            "tp crosses nodes: 2 of 2 groups span 2 nodes.",
-            "build_mesh(tp=4, sp=2, order='sp tp').",
-        ),
-        (
-            Layout(tp=2),
-            2,
-            "tp crosses nodes: 1 of 1 groups span 2 nodes.",
-            "build_mesh(tp=1, dp=2, order='dp tp'), as a node holds 1 rank.",
-        ),
-        (
-            Layout(dp=2, tp=3),
-            3,
-            "tp crosses nodes: 2 of 2 groups span 2 nodes.",
-            "build_mesh(dp=6, tp=1), as 1 divides the ranks of every node.",
-        ),
-    ],
-)
-def test_tp_across_nodes_is_a_warning(layout: Layout, nodes: int, text: str, fix: str) -> None:
-    assert warnings_of(layout, even(layout, nodes)) == [text + REASON + fix]
-
-
-def test_some_groups_of_tp_across_nodes() -> None:
-    (text,) = warnings_of(Layout(dp=4, tp=2), Topology.of_sizes([3, 5]))
-    assert text.startswith("tp crosses nodes: 1 of 4 groups span 2 nodes.\n")
-
-
-def test_the_fix_for_alternating_ranks_starts_them_in_blocks() -> None:
-    (text,) = warnings_of(Layout(dp=2, tp=4), Topology.of_hosts("abababab"[i] for i in range(8)))
-    assert text.endswith(
-        "  Fix: start the ranks in blocks, node by node (srun --distribution=block), "
-        "or build_mesh(dp=2, tp=4, place=True)."
+    assert warnings_of(layout, even(layout, 2)) == warnings_of(layout, even(layout, 1)) == ()
+    assert warnings_of(Layout(dp=8), Topology.even(8, nodes=8)) == ()
+    assert warnings_of(Layout(tp=4, dp=2), Topology.even(8, nodes=2)) == (
+        "tp crosses nodes: 2 of 2 groups span 2 nodes.\n"
+        "  tp communicates in every layer, so it needs the fastest links.\n"
+        '  Fix: order the axes "dp tp" (order).',
     )
 
 
-@given(layouts(max_ranks=24), st.sampled_from([2, 3, 4]))
-def test_the_fix_of_a_warning_works_and_keeps_the_number_of_ranks(
-    layout: Layout, nodes: int
-) -> None:
-    sizes = [len(part) for part in np.array_split(np.arange(layout.num_ranks), nodes) if len(part)]
-    topology = Topology.of_sizes(sizes)
-    for text in warnings_of(layout, topology):
-        fix = text.rpartition("Fix: ")[2].removesuffix(".")
-        for call in re.findall(r"build_mesh\(.*?\)", fix):
-            sizes = eval(call, {"build_mesh": dict})
-            place = sizes.pop("place", False)
-            order = sizes.pop("order", " ".join(sizes)).split()
-            fixed = Layout(**{axis: sizes[axis] for axis in order})
-            assert fixed.num_ranks == layout.num_ranks
-            assert warnings_of(placed(fixed, topology).layout if place else fixed, topology) == []
+def test_a_placement_says_which_axes_crossed_before() -> None:
+    topology, layout = Topology.of_hosts(["a", "b"] * 4), Layout(dp=2, sp=1, tp=4)
+    new = placed(layout, topology)
+    report = JobReport.of(GroupPlan.of(new), topology, before=layout)
+    assert report.placement.splitlines() == [
+        "dp crosses nodes: 4 of 4 groups span 2 nodes; before, dp stays inside nodes",
+        "tp stays inside nodes; before, tp crosses nodes: 2 of 2 groups span 2 nodes",
+    ]
+    assert report.as_dict()["placement"] == {
+        "reason": report.placement,
+        "ranks": [0, 2, 4, 6, 1, 3, 5, 7],
+    }
 
 
 def test_the_dict_is_what_json_can_hold() -> None:
@@ -158,7 +90,7 @@ def test_a_narrow_text_in_unicode_and_ascii() -> None:
     layout = Layout(dp=2, sp=2, tp=2)
     batch = BatchPlan.solve(dp=2, global_batch=1024, micro_batch=4)
     report = JobReport.of(GroupPlan.of(layout), Topology.of_sizes([3, 5]), batch)
-    text = format_job(report, width=50)
+    text = report.draw(width=50)
     assert text == (
         "dp=2 sp=2 tp=2: 8 ranks on 2 nodes of 3 and 5\n"
         "\n"
@@ -189,12 +121,12 @@ def test_a_narrow_text_in_unicode_and_ascii() -> None:
         "           nodes.\n"
         "           tp communicates in every layer, so it\n"
         "             needs the fastest links.\n"
-        "           Fix: build_mesh(dp=4, sp=2, tp=1), as 1\n"
-        "             divides the ranks of every node."
+        "           Fix: tp=1, which divides the ranks of\n"
+        "             every node."
     )
     in_ascii = text.translate(str.maketrans("┌─┐│└┘", "+-+|++"))
     table, _, rest = in_ascii.partition("\n\n+")
-    assert format_job(report, width=50, ascii=True) == f"{table}\n\n+{rest}"
+    assert report.draw(width=50, ascii=True) == f"{table}\n\n+{rest}"
 
 
 @pytest.mark.parametrize("width", [1, 40, 61, 80])
@@ -202,7 +134,7 @@ def test_a_narrow_text_in_unicode_and_ascii() -> None:
 def test_the_text_fits_into_the_width(width: int, ascii: bool) -> None:
     layout = Layout(pp=16, dp=128, tp=8)
     report = JobReport.of(GroupPlan.of(layout), Topology.even(16384, nodes=2048))
-    text = format_job(report, width=width, ascii=ascii)
+    text = report.draw(width=width, ascii=ascii)
     assert text.isascii() is ascii
     # five columns of numbers are 55 wide, and no number is cut
     assert max(map(len, text.splitlines())) <= max(width, 55)

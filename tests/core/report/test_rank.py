@@ -65,7 +65,7 @@ def test_the_dict() -> None:
     assert told["samples"] == BATCH.samples(0, 2).tolist()
     assert told["tokens"] == [[4096, 8191]]
     assert (told["node"], told["slot"], told["seed"]) == (1, 1, stream_seed(7))
-    assert [axis.seed for axis in about.axes] == [
+    assert [axis["seed"] for axis in about.axes] == [
         stream_seed(7, dp=2),
         stream_seed(7, sp=1),
         stream_seed(7, tp=0),
@@ -86,13 +86,13 @@ def test_each_rank_is_told_what_the_layout_tells(layout: Layout, data: st.DataOb
         assert mates[about.slot or 0] == about.rank
         slots.add((about.node, about.slot))
         for axis in about.axes:
-            assert list(axis.peers) == layout.peers(about.rank, axis.axis).tolist()
-            assert axis.peers[axis.index] == about.rank
-            if len(axis.peers) > 1:
-                assert axis.before == axis.peers[axis.index - 1]
-                assert axis.after == axis.peers[(axis.index + 1) % len(axis.peers)]
+            assert list(axis["peers"]) == layout.peers(about.rank, axis["axis"]).tolist()
+            assert axis["peers"][axis["index"]] == about.rank
+            if len(axis["peers"]) > 1:
+                assert axis["before"] == axis["peers"][axis["index"] - 1]
+                assert axis["after"] == axis["peers"][(axis["index"] + 1) % len(axis["peers"])]
             else:
-                assert (axis.before, axis.after) == (None, None)
+                assert (axis["before"], axis["after"]) == (None, None)
     assert len(slots) == layout.num_ranks
 
 

@@ -63,7 +63,7 @@ def test_a_mesh_of_one_rank() -> None:
 
 
 def test_the_text_of_a_check() -> None:
-    assert REPORT.as_text(120) == (
+    assert REPORT.draw(width=120) == (
         "dp=2 sp=2 tp=1: 4 ranks, launcher slurm, device cuda, backend nccl; "
         "joined and built in 1.25 s\n"
         "OK  dp     2 groups of 2  4 members took 1.000 ms, at most 2.000 ms on ranks 1, 3\n"

@@ -1,17 +1,16 @@
-"""Which axes cross nodes and what they send: counted one by one, and by numpy."""
+"""Which axes cross nodes, counted one by one and by numpy; and ranks placed by node."""
 
 from __future__ import annotations
 
-import time
-from collections import Counter
+import itertools
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit import CoordinateError, Layout, SpecError, Topology, UnknownAxisError
-from meshkit.core.topology.crossing import Crossing, count_leaving, crossings, link_bytes
+from meshkit import CoordinateError, Layout, SpecError, Topology
+from meshkit.core.topology.crossing import Crossing, crossings, placed
 from meshkit.testing import layouts
 
 law = settings(deadline=None, max_examples=60, database=None)
@@ -68,56 +67,6 @@ def test_groups_and_pairs_counted_one_by_one(ground: tuple[Layout, Topology]) ->
             assert crossing.crosses == (max(spans) > 1) == bool(apart)
 
 
-@law
-@given(grounds(), st.data())
-def test_bytes_out_added_up_one_by_one_and_as_many_come_in(
-    ground: tuple[Layout, Topology], data: st.DataObject
-) -> None:
-    layout, topology = ground
-    amounts = st.integers(0, 10**9)
-    traffic = {axis: data.draw(amounts) for axis in layout.axes if data.draw(st.booleans())}
-    for level in topology.levels:
-        out: Counter[int] = Counter()
-        into: Counter[int] = Counter()
-        for axis, amount in traffic.items():
-            for rank in layout.grid.flat:
-                following = layout.neighbor(int(rank), axis)
-                here, there = (int(topology.domain_of(level, r)) for r in (rank, following))
-                out[here] += amount * (here != there)
-                into[there] += amount * (here != there)
-        found = link_bytes(layout, topology, traffic, level=level)
-        assert found.tolist() == [out[node] for node in range(len(found))]
-        assert found.tolist() == [into[node] for node in range(len(found))]
-        assert len(found) == len(topology.domain_names(level))
-
-
-@law
-@given(grounds())
-def test_an_axis_that_does_not_cross_sends_nothing(ground: tuple[Layout, Topology]) -> None:
-    layout, topology = ground
-    for axis, crossing in crossings(layout, topology).items():
-        assert link_bytes(layout, topology, {axis: 1}).any() == crossing.crosses
-
-
-def test_what_nobody_says_is_that_each_axis_sends_64_times_what_the_one_outside_does() -> None:
-    layout, topology = Layout(pp=2, dp=2, tp=4), Topology.even(16, nodes=8)
-    said = {"pp": 1, "dp": 64, "tp": 4096}
-    assert link_bytes(layout, topology).tolist() == link_bytes(layout, topology, said).tolist()
-
-
-def test_the_formula_on_a_grid_by_hand() -> None:
-    # a node holds tp=4: each of its ranks sends to the other node along dp, none along tp
-    layout = Layout(dp=2, tp=4)
-    assert link_bytes(layout, Topology.even(8, nodes=2), {"dp": 10, "tp": 7}).tolist() == [40, 40]
-    # dealt in turn, each sends along tp, none along dp
-    dealt = Topology.of_hosts(["a", "b"] * 4)
-    assert link_bytes(layout, dealt, {"dp": 10, "tp": 7}).tolist() == [28, 28]
-    # 3 and 5: the ring of dp=0 is cut once each way, rank 3 is alone of its ring
-    uneven = Topology.of_sizes([3, 5])
-    assert link_bytes(layout, uneven, {"tp": 7}).tolist() == [7, 7]
-    assert count_leaving(np.array([[0, 0, 1]]), 3).tolist() == [[0, 1], [0, 1], [0, 0]]
-
-
 @pytest.mark.parametrize(
     ("sizes", "hosts", "axis", "text"),
     [
@@ -150,42 +99,78 @@ def test_racks_are_racks_in_words() -> None:
     assert str(found["tp"]) == "tp stays inside racks"
 
 
-def test_switches_are_not_switchs() -> None:
-    topology = Topology.even(8, nodes=4).with_level("switch", [0, 0, 1, 1])
-    found = crossings(Layout(dp=2, tp=4), topology, level="switch")
-    assert str(found["dp"]) == "dp crosses switches: 4 of 4 groups span 2 switches"
-    assert str(found["tp"]) == "tp stays inside switches"
-
-
 def test_part_of_a_topology_is_enough_and_none_of_it_is_missing() -> None:
     topology = Topology.even(16, nodes=4)
     assert not crossings(Layout(tp=4, ranks=range(4, 8)), topology)["tp"].crosses
-    assert link_bytes(Layout(tp=4, ranks=range(2, 6)), topology, {"tp": 1}).tolist() == [1, 1, 0, 0]
     with pytest.raises(CoordinateError, match="rank 16 is not in the topology"):
         crossings(Layout(tp=4, ranks=range(14, 18)), topology)
     with pytest.raises(SpecError, match="no level 'rack'"):
         crossings(Layout(tp=16), topology, level="rack")
 
 
-@pytest.mark.parametrize("amount", [-1, True, "1", None, float("nan"), float("inf")])
-def test_traffic_that_cannot_be(amount: object) -> None:
-    with pytest.raises(SpecError, match="the traffic of tp is"):
-        link_bytes(Layout(tp=2), Topology.even(2, nodes=1), {"tp": amount})  # type: ignore[dict-item]
+def test_placed_by_hand_and_unchanged_if_nothing_gets_better() -> None:
+    dealt = Topology.of_hosts(["a", "b"] * 4)
+    layout = Layout(dp=2, tp=4)
+    assert placed(layout, dealt).groups("tp").tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    backwards = Layout(dp=2, tp=4, ranks=[7, 6, 5, 4, 3, 2, 1, 0])
+    assert placed(backwards, Topology.even(8, nodes=2)) is backwards
+    uneven = Topology.of_sizes([5, 4, 3])  # the node of 4 comes first: its group is not split
+    assert crossings(placed(Layout(dp=3, tp=4), uneven), uneven)["tp"].crossing_groups == 1
 
 
-def test_traffic_along_no_axis() -> None:
-    with pytest.raises(UnknownAxisError):
-        link_bytes(Layout(tp=2), Topology.even(2, nodes=1), {"sq": 1})
-    numbers = {"tp": np.int64(3)}
-    assert link_bytes(Layout(tp=2), Topology.even(2, nodes=2), numbers).tolist() == [3, 3]
+@law
+@given(grounds())
+def test_a_placement_keeps_the_ranks_and_the_innermost_axis_inside_if_an_order_by_nodes_does(
+    ground: tuple[Layout, Topology],
+) -> None:
+    layout, topology = ground
+    new = placed(layout, topology)
+    assert new.sizes == layout.sizes
+    assert sorted(new.ranks) == sorted(layout.ranks)
+    assert new == placed(layout, topology)
+    long_axes = [axis for axis, size in layout.sizes.items() if size > 1]
+    if not long_axes:
+        return
+    inner = long_axes[-1]
+    ranks = np.sort(layout.grid, axis=None)
+    nodes = topology.node_of(ranks)
+    before = crossings(layout, topology)[inner].crossing_pairs
+    assert crossings(new, topology)[inner].crossing_pairs <= before or topology.outer
+    if len(topology.levels) > 1 or len({*nodes.tolist()}) > 5:
+        return
+    by_node = [ranks[nodes == node] for node in {*nodes.tolist()}]
+    for order in itertools.permutations(by_node):
+        other = Layout(ranks=np.concatenate(order), **layout.sizes)
+        if not crossings(other, topology)[inner].crosses:
+            assert not crossings(new, topology)[inner].crosses
 
 
-def test_a_hundred_thousand_ranks_take_a_moment() -> None:
+@law
+@given(
+    layouts(max_ranks=24, max_axes=3),
+    st.integers(0, 2**16),
+    st.sampled_from([1, 2, 3, 4, 6]),
+)
+def test_on_equal_nodes_no_more_pairs_cross_than_in_the_order_by_nodes(
+    layout: Layout, seed: int, size: int
+) -> None:
+    hosts = np.random.default_rng(seed).permutation(np.arange(layout.num_ranks) // size)
+    topology = Topology.of_hosts(hosts.tolist())
+    if len({*topology.sizes.tolist()}) > 1:
+        return
+    by_node = Layout(
+        ranks=np.argsort(topology.node_of(layout.ranks), kind="stable"), **layout.sizes
+    )
+    new = placed(layout, topology)
+    counts = [
+        [crossings(each, topology)[axis].crossing_pairs for axis in reversed(layout.axes)]
+        for each in (new, by_node)
+    ]
+    assert counts[0] <= counts[1]
+
+
+def test_a_hundred_thousand_ranks() -> None:
     layout = Layout(pp=16, dp=125, sp=5, tp=10)
     topology = Topology.of_hosts(np.arange(100_000) % 12_500)
-    begun = time.process_time()
-    found = crossings(layout, topology)
-    sent = link_bytes(layout, topology)
-    assert time.process_time() - begun < 1
-    assert found["tp"].crossing_pairs == found["tp"].pairs == 100_000
-    assert len(sent) == 12_500
+    by_axis = crossings(layout, topology)
+    assert by_axis["tp"].crossing_pairs == by_axis["tp"].pairs == 100_000

@@ -33,3 +33,10 @@ def test_every_level_is_read(nodes: list[int], levels: int) -> None:
 def test_comments_and_empty_lines_are_passed_over() -> None:
     text = "# rank by rank\n\n a  r1 # the first\nb r1\n"
     assert parse_hostfile(text) == parse_hostfile("a r1\nb r1")
+
+
+def test_racks_of_equal_names_in_two_rows_are_different_racks() -> None:
+    topology = parse_hostfile("a r1 x\nb r2 x\nc r1 y\n")
+    assert topology.domain_of("rack", [0, 1, 2]).tolist() == [0, 1, 2]
+    assert topology.domain_names("rack") == ("x.r1", "r2", "y.r1")
+    assert topology.domain_of("row", [0, 1, 2]).tolist() == [0, 0, 1]

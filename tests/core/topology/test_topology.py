@@ -5,15 +5,12 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
-import time
-from collections.abc import Hashable
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import meshkit
 from meshkit import CoordinateError, SpecError, Topology
 from meshkit.core.topology.topology import Level, check_nested, name_domains, number_labels
 
@@ -27,10 +24,6 @@ def nodes(topology: Topology) -> list[int]:
     return [int(node) for node in topology.node_of(range(topology.world_size))]
 
 
-def test_it_is_at_the_door() -> None:
-    assert meshkit.Topology is Topology
-
-
 @law
 @given(SIZES)
 def test_sizes_are_consecutive_ranks(sizes: list[int]) -> None:
@@ -41,14 +34,6 @@ def test_sizes_are_consecutive_ranks(sizes: list[int]) -> None:
     assert topology.sizes.tolist() == sizes
     assert (topology.num_nodes, topology.world_size) == (len(sizes), sum(sizes))
     assert topology.names == tuple(f"node {node}" for node in range(len(sizes)))
-
-
-@law
-@given(st.integers(1, 9), st.integers(1, 9))
-def test_even_nodes_are_sizes_that_are_equal(num_nodes: int, each: int) -> None:
-    topology = Topology.even(num_nodes * each, nodes=num_nodes)
-    assert topology == Topology.of_sizes([each] * num_nodes)
-    assert nodes(topology) == [rank // each for rank in range(num_nodes * each)]
 
 
 @law
@@ -169,38 +154,6 @@ def test_nothing_can_be_changed() -> None:
         topology.names = ()  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Topology.even(8, nodes=0),
-        lambda: Topology.even(0, nodes=1),
-        lambda: Topology.even(True, nodes=1),
-        lambda: Topology.even(8, nodes=2.0),  # type: ignore[arg-type]
-        lambda: Topology.even(8, nodes=3),
-        lambda: Topology.even(8, nodes=16),
-        lambda: Topology.even(8, nodes=4, racks=3),
-        lambda: Topology.even(8, nodes=4, racks=0),
-        lambda: Topology.even(2**63, nodes=1),
-        lambda: Topology.of_sizes([]),
-        lambda: Topology.of_sizes("78"),  # type: ignore[arg-type]
-        lambda: Topology.of_sizes([8, 0]),
-        lambda: Topology.of_sizes([2**62, 2**62]),
-        lambda: Topology.of_hosts([]),
-        lambda: Topology.of_hosts("aabb"),
-        lambda: Topology.even(8, nodes=4).with_level("rack", [0, 1]),
-        lambda: Topology.even(8, nodes=4).with_level("node", [0, 0, 1, 1]),
-        lambda: Topology.even(8, nodes=4).with_level("device", [0, 0, 1, 1]),
-        lambda: Topology.even(8, nodes=4, racks=2).with_level("rack", [0, 0, 1, 1]),
-        lambda: Topology.even(8, nodes=4, racks=2).with_level("hall", [0, 1, 1, 1]),
-        lambda: Topology.even(8, nodes=4).domain_of("rack", [0]),
-        lambda: Topology.even(8, nodes=4).domain_names("rack"),
-    ],
-)
-def test_what_cannot_be_is_refused(make: object) -> None:
-    with pytest.raises(SpecError):
-        make()  # type: ignore[operator]
-
-
 @pytest.mark.parametrize("ranks", [[8], [-1], [0.5], [[0], [9]], ["0"]])
 def test_ranks_that_are_not_there(ranks: object) -> None:
     for topology in (Topology.even(8, nodes=2), Topology.of_hosts(["a", "b"] * 4)):
@@ -212,21 +165,6 @@ def test_ranks_that_are_not_there(ranks: object) -> None:
 def test_nodes_that_are_not_there(node: object) -> None:
     with pytest.raises(CoordinateError):
         Topology.even(8, nodes=2).ranks_of(node)  # type: ignore[arg-type]
-
-
-def test_a_call_that_a_refusal_proposes_works() -> None:
-    with pytest.raises(SpecError) as caught:
-        Topology.even(15, nodes=2)
-    proposed = str(caught.value).rpartition("Fix: ")[2].removesuffix(".").split(", or ")
-    assert [eval(call).num_nodes for call in proposed] == [1, 3]
-
-
-def test_a_hundred_thousand_ranks_take_a_moment() -> None:
-    begun = time.process_time()
-    topology = Topology.even(100_000, nodes=12_500, racks=125)
-    found = topology.domain_of("rack", np.arange(100_000))
-    assert time.process_time() - begun < 1
-    assert np.bincount(found).tolist() == [800] * 125
 
 
 def level(name: str, of_node: list[int]) -> Level:
@@ -241,22 +179,6 @@ def test_labels_are_numbered_as_they_come(labels: list[int]) -> None:
     assert [order[number] for number in numbers] == labels
     assert numbers.dtype == np.int64
     assert names == tuple(f"rack {label}" for label in order)
-
-
-@pytest.mark.parametrize(
-    ("labels", "names"),
-    [
-        (["b", "a", "b"], ("b", "a")),
-        ([np.int64(3)], ("rack 3",)),
-        (["0", "1"], ("0", "1")),
-        ([("pod", 1), 2], ("('pod', 1)", "2")),
-        ([], ()),
-    ],
-)
-def test_numbers_are_named_by_their_level_and_names_are_kept(
-    labels: list[Hashable], names: tuple[str, ...]
-) -> None:
-    assert number_labels("rack", labels)[1] == names
 
 
 @law

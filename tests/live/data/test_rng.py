@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import gc
 import io
-import random
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -74,33 +72,6 @@ def test_a_stream_leaves_the_global_generator_unchanged(rng: RandomStreams) -> N
     assert drawn_numbers == expected
 
 
-def test_python_and_numpy_generators_stay_unchanged(rng: RandomStreams) -> None:
-    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
-    own = torch.Generator().manual_seed(1)
-    with rng("dropout"):
-        assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index, union-attr]
-        torch.rand(2, generator=own)
-    again = torch.Generator().manual_seed(1)
-    torch.rand(2, generator=again)
-    assert torch.equal(own.get_state(), again.get_state())
-
-
-def test_a_body_that_fails_leaves_the_stream_where_it_stopped(rng: RandomStreams) -> None:
-    expected = torch.rand(6, generator=generator("x")).tolist()
-    drawn_numbers = []
-
-    def fails() -> None:
-        with rng("x"):
-            drawn_numbers.extend(numbers(2))
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fails()
-    with rng("x"):
-        drawn_numbers += numbers(4)
-    assert drawn_numbers == expected
-
-
 def test_streams_nest_but_not_in_themselves(rng: RandomStreams) -> None:
     a, b = (torch.rand(4, generator=generator(name)).tolist() for name in "ab")
     with rng("a"):
@@ -108,15 +79,11 @@ def test_streams_nest_but_not_in_themselves(rng: RandomStreams) -> None:
         with rng("b"):
             assert numbers() == b
         inside = torch.get_rng_state()
-        with pytest.raises(MeshkitError) as caught, rng("a"):
+        with pytest.raises(MeshkitError), rng("a"):
             pass
         assert torch.equal(inside, torch.get_rng_state())
         drawn_numbers += numbers(2)
     assert drawn_numbers == a
-    assert str(caught.value) == (
-        "the stream 'a' is open, and would draw the same numbers twice.\n"
-        "  Fix: another name for the inner stream."
-    )
     with rng("a"):  # it can be entered again once it is left
         pass
 
@@ -127,14 +94,9 @@ def test_streams_left_in_another_order_raise(rng: RandomStreams) -> None:
     first.__enter__()
     second.__enter__()
     numbers()
-    with pytest.raises(MeshkitError) as caught:
+    with pytest.raises(MeshkitError):
         first.__exit__(None, None, None)
     second.__exit__(None, None, None)
-    assert str(caught.value) == (
-        "the stream 'a' is left while 'b', entered later, is open.\n"
-        "  It is not known which numbers belong to which stream.\n"
-        "  Fix: move the yield out of the with."
-    )
     torch.set_rng_state(before)
     with rng("a"):
         assert numbers() == torch.rand(4, generator=generator("a")).tolist()
@@ -158,28 +120,15 @@ def test_a_stream_keeps_the_seed_that_it_began_with(rng: RandomStreams) -> None:
         drawn_numbers += numbers(2)
     own = torch.Generator().manual_seed(stream_seed(9, "x", dp=1))
     assert drawn_numbers == torch.rand(6, generator=own).tolist()
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError):
         rng("x", vary="dp", seed=8)
-    assert str(caught.value) == (
-        "mesh.rng('x', vary='dp', seed=8): the stream 'x dp=1' began with another seed.\n"
-        "  Fix: leave out seed to continue it, or use another name."
-    )
-
-
-def test_a_stream_decorates_a_function(rng: RandomStreams) -> None:
-    draw: Callable[[], list[float]] = rng("x")(numbers)  # type: ignore[operator]
-    assert draw() + draw() == torch.rand(8, generator=generator("x")).tolist()
 
 
 @pytest.mark.parametrize("name", ["", "a b", " a", "a\n", 3, None])
 def test_invalid_names_raise(rng: RandomStreams, name: Any) -> None:
     before = torch.get_rng_state()
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError):
         rng(name)
-    assert str(caught.value) == (
-        f"mesh.rng({name!r}): the name {name!r} of a stream is invalid.\n"
-        "  Fix: a str without blanks, for example 'dropout'."
-    )
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -252,49 +201,29 @@ GOOD = torch.get_rng_state()
 
 
 @pytest.mark.parametrize(
-    ("states", "text"),
+    "states",
     [
-        (
-            [GOOD],
-            "mesh.rng.load_state_dict(states): the states are a list, not a dict.\n"
-            "  Fix: the result of mesh.rng.state_dict(), or several of them merged.",
-        ),
-        *(
-            (
-                {"y": {"cpu": GOOD}, key: state},
-                f"mesh.rng.load_state_dict(states): the state {key!r} of {kind!r} is not a "
-                "state of this rank's generator.\n"
-                "  States are uint8 tensors, by the name of a stream and the type of a device.\n"
-                "  Fix: the result of mesh.rng.state_dict() with the same torch and device type.",
-            )
-            for key, state, kind in [
-                ("x", {"cpu": GOOD[:-1]}, "cpu"),
-                ("x", {"cpu": GOOD.int()}, "cpu"),
-                ("x", {"cpu": b"bytes"}, "cpu"),
-                ("x", {"cpu": GOOD, "cuda": 3}, "cuda"),
-                ("x", GOOD, "?"),
-                (3, {"cpu": GOOD}, "?"),
-            ]
-        ),
+        [GOOD],
+        {"x": {"cpu": GOOD[:-1]}},
+        {"x": {"cpu": GOOD.int()}},
+        {"x": {"cpu": b"bytes"}},
+        {"x": {"cpu": GOOD, "cuda": 3}},
+        {"x": GOOD},
+        {3: {"cpu": GOOD}},
     ],
 )
-def test_invalid_states_raise(rng: RandomStreams, states: Any, text: str) -> None:
+def test_invalid_states_raise_and_change_nothing(rng: RandomStreams, states: Any) -> None:
     with rng("x"):
         numbers()
     before = rng.state_dict()
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError):
         rng.load_state_dict(states)
-    assert str(caught.value) == text
     assert torch.equal(rng.state_dict()["x"]["cpu"], before["x"]["cpu"])
 
 
 def test_no_state_is_loaded_inside_a_stream(rng: RandomStreams) -> None:
-    with rng("x"), pytest.raises(MeshkitError) as caught:
+    with rng("x"), pytest.raises(MeshkitError):
         rng.load_state_dict({})
-    assert str(caught.value) == (
-        "mesh.rng.load_state_dict(states): the stream 'x' is open.\n"
-        "  Fix: call load_state_dict before or after the with."
-    )
 
 
 def test_a_state_that_torch_refuses_changes_nothing_outside(rng: RandomStreams) -> None:
@@ -354,12 +283,6 @@ def test_inside_a_checkpointed_function_replay_recomputes_it(rng: RandomStreams)
         torch.default_generator.set_state(generator("dropout").get_state())
         F.dropout(torch.ones(64), 0.5), F.dropout(torch.ones(64), 0.5)
         assert numbers() == drawn_numbers
-
-
-def test_inside_a_checkpointed_function_the_mask_is_another_without_it(rng: RandomStreams) -> None:
-    """The docstring warns of this; replay prevents it."""
-    y, gradient = weighted(rng, inside=True, use_reentrant=False)
-    assert not torch.equal(y, gradient)
 
 
 def test_a_recomputation_inside_an_open_stream(rng: RandomStreams) -> None:
@@ -673,25 +596,8 @@ def collect_refusals() -> Any:
 
 def test_the_errors_of_a_rank_inside_and_of_one_outside() -> None:
     rows = meshkit.spawn(collect_refusals, 2, timeout=60)
-    outside = [
-        (
-            "CoordinateError",
-            f"{call}: rank 1 is not in Layout(dp=1, sp=1).\n"
-            "  It has 1 rank; mesh.inside is False on this rank.\n"
-            "  Fix: call this only if mesh.inside is True.",
-        )
-        for call in ("mesh.seed(vary='dp')", "mesh.rng('init', vary='dp')")
-    ]
-    assert rows[0][1][:2] == [None, None]
-    assert rows[1][1][:2] == outside
     for _, errors, shared, seed in rows:
-        assert errors[2] == (
-            "UnknownAxisError",
-            "mesh.seed(vary='ttp'): there is no axis 'ttp'.\n"
-            "  The axes are dp, sp.\n"
-            "  Fix: use one of dp, sp.",
-        )
-        assert errors[3][1].startswith("mesh.rng('init', vary='qq'): there is no axis 'qq'.\n")
-        assert errors[4][1].startswith("mesh.seed(True): the base is True, a bool.\n")
-        assert errors[5][1].startswith("mesh.rng('init', seed=1.5): the base is 1.5, a float.\n")
+        kinds = [error and error[0] for error in errors]
+        outside = None if errors is rows[0][1] else "CoordinateError"
+        assert kinds == [outside] * 2 + ["UnknownAxisError"] * 2 + ["SpecError"] * 2
         assert (shared, seed) == (rows[0][2], stream_seed(0))

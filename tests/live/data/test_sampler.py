@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     Dataset,
     IterableDataset,
@@ -20,15 +21,15 @@ from torch.utils.data import (
 
 import meshkit
 from meshkit import BatchError, BatchPlan, CoordinateError
-from meshkit.core.data.epoch import Epoch
-from meshkit.live.data.sampler import MicroBatchSampler
-from meshkit.live.data.stream import MicroBatchStream
+from meshkit.core.epoch import Epoch
+from meshkit.live.data.sampler import MicroBatchSampler, MicroBatchStream
+from tests.live.faults import error_of
 
 
 def sampler(length: int = 10, tail: str = "keep", **sizes: int) -> MicroBatchSampler:
-    """Return the sampler of data coordinate 1 of 2, with a global batch of 4 by default."""
+    """Return the sampler of data coordinate 0 of 2, with a global batch of 4 by default."""
     plan = BatchPlan.solve(dp=2, **{"global_batch": 4, "micro_batch": 1, **sizes}, uneven=True)
-    return MicroBatchSampler(Epoch(length, plan, 0, True, 1, tail))
+    return MicroBatchSampler(Epoch(length, replace(plan, data_index=0), True, 1, tail))
 
 
 class Counting(IterableDataset[int]):
@@ -52,7 +53,7 @@ class SplitByWorker(Counting):
 
 def stream(length: int, data_index: int = 0) -> MicroBatchStream[int]:
     plan = BatchPlan.solve(dp=2, global_batch=6, micro_batch=2, uneven=True)
-    return MicroBatchStream(Counting(length), plan, data_index, 0)
+    return MicroBatchStream(Counting(length), replace(plan, data_index=data_index))
 
 
 def order_of(own_sampler: MicroBatchSampler, epoch: int) -> list[list[int]]:
@@ -65,10 +66,11 @@ def test_a_stream_that_splits_itself_by_worker_loses_no_sample(num_workers: int)
     plan = BatchPlan.solve(dp=2, global_batch=6, micro_batch=3)
     read = []
     for data_index in range(2):
-        own = MicroBatchStream(SplitByWorker(24), plan, data_index, 0)
+        plan = replace(plan, data_index=data_index)
+        own = MicroBatchStream(SplitByWorker(24), plan)
         loader = DataLoader(own, batch_size=None, collate_fn=list, num_workers=num_workers)
         batches = [*loader]
-        assert batches == [*MicroBatchStream(Counting(24), plan, data_index, 0)]
+        assert batches == [*MicroBatchStream(Counting(24), plan)]
         read += [sample for batch in batches for sample in batch]
     assert sorted(read) == [*range(24)]
 
@@ -138,12 +140,11 @@ def test_an_abandoned_pass_changes_nothing() -> None:
 
 
 def test_resumed_at_every_step_by_other_plans() -> None:
-    alone = BatchPlan.solve(dp=1, global_batch=1, micro_batch=1)
-    order = [s for batch in MicroBatchSampler(Epoch(10, alone, 0, True, 1, "keep")) for s in batch]
+    alone = BatchPlan(1, 1, 1, 1, data_index=0)
+    order = [s for batch in MicroBatchSampler(Epoch(10, alone, True, 1)) for s in batch]
     for steps in range(4):
         saved = sampler().state_dict(steps=steps)
-        plan = BatchPlan.solve(dp=1, global_batch=3, micro_batch=3)
-        resumed = MicroBatchSampler(Epoch(10, plan, 0, True, 1, "keep"))
+        resumed = MicroBatchSampler(Epoch(10, BatchPlan(1, 3, 3, 1, data_index=0), True, 1))
         resumed.load_state_dict(saved)
         assert [s for batch in resumed for s in batch] == order[4 * steps :]
         assert resumed.epoch == 0
@@ -211,18 +212,6 @@ def collect_steps(sampler: Any, loader: DataLoader[Any], steps: int | None = Non
             row.append((micro.samples.tolist(), micro.weight, micro.is_filler, same))
         batches_read.append(row)
     return batches_read
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_that_reads_ahead(workers: int) -> None:
-    """Two workers prefetch four micro batches, so they reach the end one step early."""
-    data, own_sampler = Squares(10), sampler()
-    loader: Any = DataLoader(data, batch_sampler=own_sampler, num_workers=workers)
-    for epoch in range(2):
-        rows = collect_steps(own_sampler, loader)
-        assert own_sampler.epoch == epoch
-        assert [len(row) for row in rows] == [2, 2, 1]
-        assert all(same for row in rows for *_, same in row)
 
 
 def test_a_stream_by_hand() -> None:
@@ -360,8 +349,7 @@ def check_epochs(length: int, by_rank: list[Any]) -> None:
     for batches_read in (first, second, third):
         assert sorted(batches_read) == list(range(length))
     assert first != second != third
-    plan = BatchPlan.solve(dp=1, global_batch=20, micro_batch=20)
-    alone = MicroBatchSampler(Epoch(length, plan, 0, True, 5, "keep"))
+    alone = MicroBatchSampler(Epoch(length, BatchPlan(1, 20, 20, 1, data_index=0), True, 5))
     assert [first, second, third] == [batch for _ in range(3) for batch in alone]
     assert {str(report[4]) for report in by_rank} == {"(2, [2, 20])"}
 
@@ -403,12 +391,11 @@ def collect_refusals() -> Any:
             try:
                 ask()
             except meshkit.MeshkitError as error:
-                errors.append(str(error))
+                errors.append(type(error).__name__)
         plain = meshkit.BatchPlan.solve(dp=2, global_batch=4, micro_batch=1)
         errors.append(str([*mesh.sampler(range(4), plain)]))
-        own_sampler = mesh.sampler(
-            torch.tensor([1000]), plain
-        )  # a dataset of one sample, not a number
+        # a dataset of one sample, not a number
+        own_sampler = mesh.sampler(torch.tensor([1000]), plain)
         assert len(own_sampler) == own_sampler.steps == 1
         shared = mesh.batch(global_batch=4, micro_batch=1, data=())  # all ranks read the same
         errors.append(str([*mesh.sampler(range(4), shared)]))
@@ -418,33 +405,171 @@ def collect_refusals() -> Any:
 def test_the_errors_of_mesh_sampler() -> None:
     zero, own_sampler = meshkit.spawn(collect_refusals, 2, timeout=60)
     assert zero[:-2] == own_sampler[:-2]
-    assert zero[:-2] == [
-        "mesh.sampler(8, plan): there is no axis 'shard'.\n"
-        "  The axes are dp.\n"
-        "  Fix: use one of dp.",
-        "mesh.sampler(8, plan): the plan is of another mesh.\n"
-        "  It divides the samples by 2; this mesh has dp=2.\n"
-        "  Fix: mesh.batch(...).",
-        "mesh.sampler(dataset, plan, seed=1): a stream is read in its own order.\n"
-        "  Fix: mesh.sampler(dataset, plan), and shuffle in the dataset.",
-        "mesh.sampler(dataset, plan): a list_iterator has no len().\n"
-        "  A dataset that is read by index must have a length.\n"
-        "  Fix: the number of samples, or a torch.utils.data.IterableDataset.",
-        "mesh.sampler([1, 2, 3], plan, tail='drop'): 3 samples do not fill one step of 4.\n"
-        "  Fix: mesh.sampler([1, 2, 3], plan, tail='keep'), or a global batch of at most 3.",
-        "mesh.sampler(8, plan, shuffle=True): the plan is of another mesh.\n"
-        "  It divides the samples by 4; this mesh has dp=2.\n"
-        "  Fix: mesh.batch(...).",
-        "mesh.sampler(8, plan): the plan is an int.\n"
-        "  Fix: mesh.batch(...), or schedule.at(consumed).",
-        "mesh.sampler(dataset, plan, shuffle=True): a stream is read in its own order.\n"
-        "  Fix: mesh.sampler(dataset, plan), and shuffle in the dataset.",
-        "mesh.sampler(dataset, plan, tail='keep'): tail is 'keep'.\n"
-        "  The end of a stream is not known before, so only whole steps are read.\n"
-        "  Fix: mesh.sampler(dataset, plan, tail='drop').",
-        "stream.state_dict(steps=-1): steps is -1.\n  Fix: steps as an int, 0 or more.",
-    ]
+    assert zero[:-2] == ["UnknownAxisError", *["BatchError"] * 8, "CoordinateError"]
     assert (zero[-2:], own_sampler[-2:]) == (
         ["[[0], [2]]", "[[0], [1], [2], [3]]"],
         ["[[1], [3]]", "[[0], [1], [2], [3]]"],
     )
+
+
+# ---------------------------------------------------------------- loaders
+
+SAMPLES = torch.arange(16)
+PLAN = BatchPlan(2, 8, 2, 2, data_index=0)
+
+
+class Blocks(Dataset[torch.Tensor]):
+    """A dataset that accepts a list of indices, as datasets for ``batch_size=None`` do."""
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        return SAMPLES[index]
+
+    def __len__(self) -> int:
+        return len(SAMPLES)
+
+
+def blocks_sampler() -> MicroBatchSampler:
+    return MicroBatchSampler(Epoch(16, PLAN))
+
+
+def blocks_stream() -> MicroBatchStream[int]:
+    return MicroBatchStream(Counting(16), PLAN)
+
+
+WORKERS: list[dict[str, Any]] = [{}, {"num_workers": 2, "persistent_workers": True}]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_batch_sampler_used_as_a_sampler_is_refused(drop_last: bool) -> None:
+    loader = DataLoader(Blocks(), sampler=blocks_sampler(), batch_size=2, drop_last=drop_last)
+    for _ in range(2):
+        with pytest.raises(BatchError, match="batch_size=2"):
+            next(iter(loader))
+
+
+class SamplerOfTorchdata(BatchSampler):
+    """A BatchSampler whose iterator is an object, as that of torchdata's StatefulDataLoader."""
+
+    def __iter__(self) -> Any:
+        return iter(IteratorOfTorchdata(self.sampler))
+
+
+class IteratorOfTorchdata:
+    def __init__(self, source: Any) -> None:
+        self.items = iter(source)
+
+    def __iter__(self) -> Any:
+        return self.items
+
+
+class ShardOfAccelerate(BatchSampler):
+    """A BatchSampler that reads another one as such, as that of accelerate does."""
+
+    def __init__(self, batch_sampler: Any) -> None:
+        self.batch_sampler, self.drop_last, self.batch_size = batch_sampler, False, None
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler)
+
+    def __iter__(self) -> Any:
+        yield from self.batch_sampler
+
+
+def test_batch_samplers_of_other_libraries() -> None:
+    with pytest.raises(BatchError):
+        iter(SamplerOfTorchdata(blocks_sampler(), 2, False))
+    assert [*ShardOfAccelerate(blocks_sampler())] == [[0, 1], [4, 5], [8, 9], [12, 13]]
+
+
+@pytest.mark.parametrize("options", WORKERS)
+def test_the_right_loaders_read_as_before(options: dict[str, Any]) -> None:
+    own = SAMPLES.view(-1, 2)[::2].tolist()
+    loaders: list[DataLoader[Any]] = [
+        DataLoader(Blocks(), batch_sampler=blocks_sampler(), **options),
+        DataLoader(Blocks(), sampler=blocks_sampler(), batch_size=None, **options),
+        DataLoader(blocks_stream(), batch_size=None, collate_fn=default_collate, **options),
+    ]
+    for loader in loaders:
+        for _ in range(2):
+            assert [batch.tolist() for batch in loader] == own
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_a_stream_with_a_batch_size_is_refused(workers: int, batch_size: int) -> None:
+    with pytest.raises(BatchError, match="batch_size=None would make batches of whole batches"):
+        next(iter(DataLoader(blocks_stream(), batch_size=batch_size, num_workers=workers)))
+
+
+def read(mesh: meshkit.Mesh, dataset: Any, **options: Any) -> tuple[list[Any], Any]:
+    """Return the batches of two passes, and the position after the first step of the second."""
+    plan = mesh.batch(global_batch=8, micro_batch=2)
+    loader = mesh.loader(dataset, plan, **options)
+    batches = [batch.tolist() for batch in loader] + [batch.tolist() for batch in loader]
+    source: Any = loader.dataset if loader.batch_sampler is None else loader.batch_sampler
+    state = source.state_dict(steps=1)
+    rest = mesh.loader(dataset, plan, **options)
+    resumed: Any = rest.dataset if rest.batch_sampler is None else rest.batch_sampler
+    resumed.load_state_dict(state)
+    return batches, [batch.tolist() for batch in rest]
+
+
+def nested_in_workers() -> Any:
+    """Return the error of a loader with workers, whose queues complain to stderr at its end."""
+    loader = DataLoader(SAMPLES, sampler=blocks_sampler(), batch_size=2, **WORKERS[1])
+    return (error_of(lambda: next(iter(loader))) or ("",))[0]
+
+
+def load_on_ranks() -> dict[str, Any]:
+    with meshkit.build_mesh(dp=2, sp=2) as mesh:
+        plan = mesh.batch(global_batch=8, micro_batch=2)
+        by_hand = DataLoader(SAMPLES, batch_sampler=mesh.sampler(SAMPLES, plan, shuffle=True))
+        return {
+            "nested": nested_in_workers() if mesh.rank == 0 else None,
+            "workers": mesh.loader(SAMPLES, plan, **WORKERS[1]).num_workers,
+            "plain": read(mesh, SAMPLES),
+            "stream": read(mesh, Counting(16)),
+            "shuffled": read(mesh, SAMPLES, shuffle=True)[0][:4],
+            "by hand": [batch.tolist() for batch in by_hand],
+            "summed": read(mesh, SAMPLES, collate_fn=lambda batch: sum(batch) + 0)[0][:4],
+            "errors": [
+                error_of(lambda: mesh.loader(SAMPLES, plan, batch_size=2)),
+                error_of(lambda: mesh.loader(SAMPLES, plan, drop_last=True)),
+                error_of(lambda: mesh.loader(16, plan)),
+            ],
+        }
+
+
+def test_the_loader_reads_the_micro_batches_of_each_data_coordinate() -> None:
+    by_rank = meshkit.spawn(load_on_ranks, 4, timeout=120)
+    for rank, report in enumerate(by_rank):
+        data_index = rank // 2  # ranks along sp share samples
+        own = SAMPLES.view(-1, 2)[data_index::2].tolist()
+        assert report["plain"] == ([*own, *own], own[2:])
+        assert report["stream"] == ([*own, *own], own[2:])
+        assert report["shuffled"] == report["by hand"]
+        assert report["summed"] == [sum(pair) for pair in own]
+    read_by_all = by_rank[0]["shuffled"] + by_rank[2]["shuffled"]
+    assert sorted(sample for batch in read_by_all for sample in batch) == [*range(16)]
+    assert by_rank[0].pop("nested") == "BatchError"
+    assert by_rank[0]["workers"] == 2
+    assert [error[0] for error in by_rank[0]["errors"]] == ["BatchError"] * 3
+
+
+@pytest.mark.parametrize("options", WORKERS)
+def test_a_stream_reads_what_its_state_says_in_every_pass(options: dict[str, Any]) -> None:
+    """Workers that live on from pass to pass hold copies of the stream."""
+    source = blocks_stream()
+    loader = DataLoader(source, batch_size=None, **options)
+
+    def read_all() -> list[int]:
+        return [int(sample) for batch in loader for sample in batch]
+
+    whole = [0, 1, 4, 5, 8, 9, 12, 13]
+    state = source.state_dict(steps=1)
+    source.load_state_dict(state)
+    assert read_all() == whole[4:]
+    source.set_epoch(1)
+    assert read_all() == whole
+    source.load_state_dict(state)
+    assert read_all() == whole[4:]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import meshkit
 from meshkit import MeshkitError, SequencePlan, SpecError
-from meshkit.core.data.sequence import ORDERS
+from meshkit.core.sequence import ORDERS
 from meshkit.live.data.sequence import SequenceShard
 from tests.live.faults import error_of
 from tests.live.newer_torch import needs_order
@@ -176,69 +176,16 @@ def use_group_not_built() -> list[Any]:
 
 
 def test_the_errors_of_mesh_sequence() -> None:
-    built = "build_mesh(dp=1, cp=2, sp=2"
     results = meshkit.spawn(use_group_not_built, 4, timeout=60)
     for rank, (own, missing_group, refused, closed) in enumerate(results):
         part = rank % 2 * 2 + rank // 2  # cp the fastest
         assert own == [2 * part, 2 * part + 1]
         assert missing_group[0] == "SpecError"
         assert "groups=['sp cp']" in missing_group[1]
-        assert refused == [
-            (
-                "SpecError",
-                "mesh.sequence(10, axes=('cp', 'sp'), order='zigzag'): "
-                "10 is not a multiple of 2 x cp 2 x sp 2 = 8.\n"
-                "  Zigzag cuts the sequence into two chunks a part.\n"
-                "  Nearest lengths: 8 and 16.\n"
-                "  Fix: length 8 or 16, or mesh.sequence(10, axes=('cp', 'sp'), order='zigzag', "
-                "pad=True), which pads to 16.",
-            ),
-            (
-                "SpecError",
-                "mesh.sequence(9): 9 is not a multiple of cp 2 x sp 2 = 4.\n"
-                "  Nearest lengths: 8 and 12.\n"
-                "  Fix: length 8 or 12, or mesh.sequence(9, pad=True), which pads to 12.",
-            ),
-            (
-                "SpecError",
-                "mesh.sequence(9, axes='sp'): 9 is not a multiple of sp 2.\n"
-                "  Nearest lengths: 8 and 10.\n"
-                "  Fix: length 8 or 10, or mesh.sequence(9, axes='sp', pad=True), which pads to "
-                "10.",
-            ),
-            (
-                "UnknownAxisError",
-                "mesh.sequence(8, axes='tq'): there is no axis 'tq'.\n"
-                "  The axes are dp, cp, sp.\n"
-                "  Fix: use one of dp, cp, sp.",
-            ),
-            (
-                "SpecError",
-                "mesh.sequence(8, axes='sp sp') names the axis sp twice.\n  Fix: name sp once.",
-            ),
-            (
-                "SpecError",
-                "mesh.sequence(8, axes=3): axes is 3.\n"
-                "  Fix: axes=('dp',), or other axes of dp cp sp.",
-            ),
-            (
-                "SpecError",
-                "mesh.sequence(0, pad=True): length is 0.\n"
-                "  Lengths and parts are whole numbers of 1 or more.\n"
-                "  Fix: length=4, for example.",
-            ),
-            (
-                "SpecError",
-                "mesh.sequence(8, order='striped'): order is 'striped'.\n"
-                "  The orders of tokens are contiguous and zigzag.\n"
-                "  Fix: order='contiguous', or order='zigzag'.",
-            ),
-        ]
-        assert closed[0] == (
-            "MeshkitError",
-            f"mesh.sequence(8): the mesh is closed.\n  Fix: {built}) again.",
-        )
-        assert closed[1][0] == "MeshkitError"
+        kinds = [error[0] for error in refused]
+        assert kinds == [*["SpecError"] * 3, "UnknownAxisError", *["SpecError"] * 4]
+        assert "10 is not a multiple of 2 x cp 2 x sp 2 = 8." in refused[0][1]
+        assert [error[0] for error in closed] == ["MeshkitError"] * 2
 
 
 def ask_outside() -> Any:
@@ -327,68 +274,24 @@ def test_the_causal_mask_between_two_shards() -> None:
 TENSOR = torch.zeros(3, 5, 16)
 
 
-REFUSED = [
-    (
-        lambda shard: shard.take(TENSOR),
-        """shard.take(tensor): dim 1 of a tensor of shape (3, 5, 16) has 5 tokens.
-  The sequence has 16.
-  Fix: dim=2.""",
-    ),
-    (
-        lambda shard: shard.take(TENSOR[..., :9], -1),
-        """shard.take(tensor, -1): dim -1 of a tensor of shape (3, 5, 9) has 9 tokens.
-  The sequence has 16.
-  Fix: a tensor of whole sequences, or mesh.sequence with their length.""",
-    ),
-    (
-        lambda shard: shard.take(torch.zeros(16)),
-        """shard.take(tensor): a tensor of shape (16,) has no dim 1.
-  The sequence has 16.
-  Fix: dim=0.""",
-    ),
-    (
-        lambda shard: shard.take(torch.zeros(16, 16, 2), "1"),
-        """shard.take(tensor, '1'): a tensor of shape (16, 16, 2) has no dim '1'.
-  The sequence has 16.
-  Fix: dim=0, or dim=1.""",
-    ),
-    (
-        lambda shard: shard.gather(TENSOR, 2),
-        """shard.gather(tensor, 2): dim 2 of a tensor of shape (3, 5, 16) has 16 tokens.
-  Each part has 4.
-  Fix: the result of shard.take(tensor).""",
-    ),
-    (
-        lambda shard: shard.gather(TENSOR, -4),
-        """shard.gather(tensor, -4): a tensor of shape (3, 5, 16) has no dim -4.
-  Each part has 4.
-  Fix: the result of shard.take(tensor).""",
-    ),
-    (
-        lambda shard: shard.restore(TENSOR, 1),
-        """shard.restore(parts, 1): dim 1 of a tensor of shape (3, 5, 16) has 5 tokens.
-  All parts together have 16.
-  Fix: dim=2.""",
-    ),
-    (
-        lambda shard: shard.restore([TENSOR[..., :4]] * 3, 2),
-        """shard.restore(parts, 2): 3 slices for 4 parts.
-  Fix: the slices of all parts, in their order; shard.gather(tensor) collects them.""",
-    ),
-    (
-        lambda shard: shard.restore([TENSOR[..., :4]] * 3 + [TENSOR], 2),
-        """shard.restore(parts, 2): dim 2 of a tensor of shape (3, 5, 16) has 16 tokens.
-  Each part has 4.
-  Fix: the slices of all parts, in their order; shard.gather(tensor) collects them.""",
-    ),
-]
-
-
-@pytest.mark.parametrize(("do", "text"), REFUSED)
-def test_the_errors_of_a_shard(do: Any, text: str) -> None:
+@pytest.mark.parametrize(
+    ("do", "fix"),
+    [
+        (lambda shard: shard.take(TENSOR), "dim=2."),
+        (lambda shard: shard.take(TENSOR[..., :9], -1), "a tensor of whole sequences"),
+        (lambda shard: shard.take(torch.zeros(16)), "dim=0."),
+        (lambda shard: shard.take(torch.zeros(16, 16, 2), "1"), "dim=0, or dim=1."),
+        (lambda shard: shard.gather(TENSOR, 2), "the result of shard.take(tensor)."),
+        (lambda shard: shard.gather(TENSOR, -4), "the result of shard.take(tensor)."),
+        (lambda shard: shard.restore(TENSOR, 1), "dim=2."),
+        (lambda shard: shard.restore([TENSOR[..., :4]] * 3, 2), "the slices of all parts"),
+        (lambda shard: shard.restore([TENSOR[..., :4]] * 3 + [TENSOR], 2), "the slices of all"),
+    ],
+)
+def test_the_errors_of_a_shard(do: Any, fix: str) -> None:
     with pytest.raises(SpecError) as caught:
         do(shards(16, 4, "zigzag")[0])
-    assert str(caught.value) == text
+    assert caught.value.fix_text.startswith(fix)
 
 
 def test_a_pickled_shard_works_without_its_group() -> None:
@@ -396,10 +299,5 @@ def test_a_pickled_shard_works_without_its_group() -> None:
     for shard in shards(8, 2, "zigzag", False):
         copy = pickle.loads(pickle.dumps(shard))
         assert torch.equal(copy.take(torch.arange(8), dim=0), shard.positions)
-        with pytest.raises(MeshkitError) as caught:
+        with pytest.raises(MeshkitError):
             copy.gather(shard.positions, dim=0)
-        assert str(caught.value) == (
-            "shard.gather(tensor, dim=0): this shard is a copy from another process, "
-            "without its group.\n"
-            "  Fix: mesh.sequence(...) in this process."
-        )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,11 +22,12 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import meshkit
-from meshkit.core.redistribute.interpret import Array, coordinates, deal, join, run_plan
 from meshkit.core.redistribute.move import Move
 from meshkit.core.redistribute.pattern import parse_pattern
 from meshkit.core.redistribute.plan import plan_move
+from tests.core.redistribute.interpreter import Array, coordinates, deal, join, run_plan
 from tests.core.redistribute.moves import Case, cases
+from tests.pool import Pool, start_pool
 
 WORLDS = [{"tp": 2}, {"dp": 2, "tp": 2}, {"dp": 2, "sp": 2, "tp": 2}]
 SPECIAL = [  # several steps in one plan, which random cases seldom have
@@ -47,6 +49,12 @@ SPECIAL += [
         ("s h/tp", "s h *tp", "s h =tp", "s h +tp", "s h @tp:0"),
     )
 ]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with start_pool(4) as ranks:
+        yield ranks
 
 
 def collect(strategy: st.SearchStrategy[Case], count: int) -> list[Case]:
@@ -100,10 +108,11 @@ def all_groups(axes: Mapping[str, int]) -> list[str]:
 
 def run_cases(axes: dict[str, int], requests: list[Case]) -> list[Any]:
     """Return the result and the gradient of this rank for each case."""
-    torch.set_num_threads(1)
     results: list[Any] = []
-    with meshkit.build_mesh(axes, order=" ".join(axes), groups=all_groups(axes)) as mesh:
-        for case in requests:
+    ranks = range(math.prod(axes.values()))
+    order, groups = " ".join(axes), all_groups(axes)
+    with meshkit.build_mesh(axes, order=order, groups=groups, ranks=ranks) as mesh:
+        for case in requests if mesh.inside else []:
             move = case.move
             number = [*coordinates(move)].index({a: mesh.coordinate[a] for a, _ in move.axes})
             local = deal(move, whole_tensor(move))[number]
@@ -118,12 +127,14 @@ def run_cases(axes: dict[str, int], requests: list[Case]) -> list[Any]:
 
 @pytest.mark.parametrize("axes", WORLDS, ids=str)
 def test_ranks_give_what_the_interpreter_gives_and_the_gradient_of_one_process(
-    axes: dict[str, int],
+    axes: dict[str, int], pool: Pool
 ) -> None:
     requests = list_cases(axes)
-    world = int(np.prod([*axes.values()]))
-    by_rank = meshkit.spawn(run_cases, world, (axes, requests), timeout=300)
     layout = meshkit.Layout(**axes)
+    if layout.num_ranks > 4:
+        by_rank = meshkit.spawn(run_cases, layout.num_ranks, (axes, requests), timeout=300)
+    else:
+        by_rank = pool.run(run_cases, axes, requests, timeout=100)[: layout.num_ranks]
     for number, case in enumerate(requests):
         move = case.move
         expected = run_plan(plan_move(move), deal(move, whole_tensor(move)))
@@ -207,7 +218,7 @@ def check_bits(mesh: meshkit.Mesh) -> None:
     assert all(torch.equal(copy, y) for copy in copies)
 
 
-def check_begin_shift_exchange(mesh: meshkit.Mesh) -> None:
+def check_ring(mesh: meshkit.Mesh) -> None:
     tp, rank = mesh.coordinate["tp"], mesh.rank
     handle = mesh.begin(torch.full((1, 2), float(tp)), "s/tp d -> d s")
     assert handle.wait().tolist() == [[0, 1], [0, 1]]
@@ -319,24 +330,41 @@ def check_dtensor(mesh: meshkit.Mesh) -> None:
             torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12, msg=str(sides))
 
 
-def check_all() -> str:
-    torch.set_num_threads(1)
+def check_sizes_by_mapping(mesh: meshkit.Mesh) -> None:
+    """Give the sizes of dims that are called like options of the call."""
+    x, sizes = torch.arange(6.0), {"op": 3, "to": 2}
+    y = mesh.redistribute(x, "(op to) =tp -> op/tp to", sizes=sizes)
+    assert torch.equal(mesh.redistribution("op/tp to -> (op to) =tp", sizes=sizes)(y), x)
+    assert torch.equal(mesh.begin(y, "op/tp to -> (op to) =tp", op="sum", sizes=sizes).wait(), x)
+
+
+def check_caches(mesh: meshkit.Mesh) -> None:
+    """Keep at most 1,000 shapes of a redistribution, and 1,000 redistributions of a mesh."""
+    gather = mesh.redistribution("s -> s/tp", s=6)
+    for length in range(7, 1010):
+        mesh.redistribute(torch.zeros(length), "s -> s/tp", s=length)
+        mesh.redistribute(torch.zeros(2, length), "s h -> s/tp h")
+    assert mesh.redistribution("s -> s/tp", s=6) is not gather  # the least recently used one
+    assert mesh.redistribution("s -> s/tp", s=600) is mesh.redistribution("s -> s/tp", s=600)
+    assert len(mesh._moves.known._values) == 1000
+    assert len(mesh.redistribution("s h -> s/tp h")._pairs._values) == 1000
+
+
+def on_mesh(check: Callable[[meshkit.Mesh], None]) -> None:
     with meshkit.build_mesh(dp=2, tp=2) as mesh:
-        check_dtypes(mesh)
-        check_reductions(mesh)
-        check_grad_dtype(mesh)
-        check_bits(mesh)
-        check_begin_shift_exchange(mesh)
-        check_view(mesh)
-        check_zigzag(mesh)
-        check_absent_axes(mesh)
-        check_gradient_of_gradient(mesh)
-        check_dtensor(mesh)
-    return "checked"
+        check(mesh)
 
 
-def test_dtypes_reductions_views_rings_and_dtensor() -> None:
-    assert meshkit.spawn(check_all, 4, timeout=200) == ["checked"] * 4
+CHECKS = [
+    *(check_dtypes, check_reductions, check_grad_dtype, check_bits, check_ring),
+    *(check_view, check_zigzag, check_absent_axes, check_gradient_of_gradient, check_dtensor),
+    *(check_sizes_by_mapping, check_caches),
+]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_four_ranks(check: Callable[[meshkit.Mesh], None], pool: Pool) -> None:
+    pool.run(on_mesh, check)
 
 
 # ------------------------------------------------------------------ tangents and second gradients
@@ -358,9 +386,9 @@ def move_tangents() -> list[str]:
     The tangent of a linear movement is the movement of the tangent.
     """
     wrong = []
-    with meshkit.build_mesh(dp=1, tp=2) as mesh:
-        x = torch.arange(4.0) + mesh.rank
-        tangent = torch.ones(4) * (mesh.rank + 1)
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
+        x = torch.arange(4.0) + mesh.coordinate["tp"]
+        tangent = torch.ones(4) * (mesh.coordinate["tp"] + 1)
         moves: dict[str, Any] = {
             f"{pattern} {op}": lambda x, p=pattern, op=op: mesh.redistribute(x, p, op=op)
             for pattern, op in LINEAR
@@ -392,21 +420,22 @@ def with_jvp(move: Any, x: Tensor, tangent: Tensor) -> Any:
     return torch.func.jvp(move, (x,), (tangent,))[1]
 
 
-def test_a_tangent_moves_as_its_tensor_does_or_is_refused() -> None:
-    assert meshkit.spawn(move_tangents, 2, timeout=60) == [[], []]
+def test_a_tangent_moves_as_its_tensor_does_or_is_refused(pool: Pool) -> None:
+    assert pool.run(move_tangents) == [[]] * 4
 
 
 def second_gradients() -> list[str]:
     """Return the movements whose second derivative is wrong, in three modes of torch."""
     wrong = []
-    with meshkit.build_mesh(tp=2) as mesh:
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
         x = torch.arange(4.0) + 1
-        v = torch.arange(4.0) - 2 + mesh.rank
+        v = torch.arange(4.0) - 2 + mesh.coordinate["tp"]
+        counts = [1, 3] if mesh.coordinate["tp"] else [2, 2]
         moves: dict[str, Any] = {
             "gather": lambda x: mesh.redistribute(x, "s/tp -> s *tp"),
             "sum": lambda x: mesh.redistribute(x, "s +tp -> s *tp"),
             "shift": lambda x: mesh.shift(x, "tp", 1),
-            "exchange": lambda x: mesh.exchange(x, "tp", [1, 3] if mesh.rank else [2, 2])[0],
+            "exchange": lambda x: mesh.exchange(x, "tp", counts)[0],
         }
         for name, move in moves.items():
             # the sum over the ranks of move(x) ** 3: its Hessian is the transpose of the movement
@@ -428,8 +457,8 @@ def second_gradients() -> list[str]:
     return wrong
 
 
-def test_second_gradients_are_those_of_the_whole_movement() -> None:
-    assert meshkit.spawn(second_gradients, 2, timeout=60) == [[], []]
+def test_second_gradients_are_those_of_the_whole_movement(pool: Pool) -> None:
+    assert pool.run(second_gradients) == [[]] * 4
 
 
 # ------------------------------------------------------------------ a block of a model
@@ -477,13 +506,13 @@ def train_block() -> tuple[float, dict[str, Any]]:
         return loss.item(), {n: w.grad.numpy() for n, w in weights.items()}  # type: ignore[union-attr]
 
 
-def test_a_block_has_the_loss_and_the_gradients_of_one_process() -> None:
+def test_a_block_has_the_loss_and_the_gradients_of_one_process(pool: Pool) -> None:
     parameters = {name: value.requires_grad_() for name, value in make_parameters().items()}
     generator = torch.Generator().manual_seed(2)
     batch = torch.randn(2, 8, 8, dtype=torch.float64, generator=generator)
     expected = one_process(parameters, batch)
     expected.backward()
-    for loss, gradients in meshkit.spawn(train_block, 4, timeout=100):
+    for loss, gradients in pool.run(train_block):
         assert loss == pytest.approx(expected.item(), rel=1e-12)
         for name, gradient in gradients.items():
             wanted = parameters[name].grad
@@ -535,7 +564,6 @@ def test_torch_compile_traces_forward_and_backward_in_one_graph_for_two_lengths(
 
 def compare_compiled() -> list[str]:
     """Return the patterns whose compiled results or gradients differ, for two lengths each."""
-    torch.set_num_threads(1)
     wrong = []
     with meshkit.build_mesh(dp=1, tp=2) as mesh, mesh.view(x=2) as flat:
         plan = meshkit.SequencePlan(8, 2, "zigzag")
@@ -569,8 +597,8 @@ def test_compiled_moves_equal_plain_ones_on_real_ranks() -> None:
 
 def without_communication() -> list[str]:
     """Return the nodes of the gradient over an axis of size 1, and of 2; check both gradients."""
-    with meshkit.build_mesh(dp=2, tp=1) as mesh:
-        x = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    with meshkit.build_mesh(dp=4, tp=1) as mesh:
+        x = torch.randn(8, 6, dtype=torch.float64, requires_grad=True)
         alone = mesh.redistribute(x, "... =tp -> ... *tp")
         moved = mesh.redistribute(x, "... =dp -> ... *dp")
         with mesh.checked():
@@ -578,10 +606,10 @@ def without_communication() -> list[str]:
         (3 * alone + moved).sum().backward()
         assert torch.equal(alone, x)
         assert alone is not x
-        assert torch.equal(x.grad, torch.full_like(x, 3 + 2))
+        assert torch.equal(x.grad, torch.full_like(x, 3 + 4))
         return [type(y.grad_fn).__name__ for y in (alone, moved, looked_at)]
 
 
-def test_a_movement_over_an_axis_of_size_1_costs_a_view() -> None:
-    for nodes in meshkit.spawn(without_communication, 2, timeout=60):
+def test_a_movement_over_an_axis_of_size_1_costs_a_view(pool: Pool) -> None:
+    for nodes in pool.run(without_communication):
         assert nodes == ["ViewBackward0", "RedistributeBackward", "RedistributeBackward"]

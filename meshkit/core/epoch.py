@@ -1,0 +1,277 @@
+"""Epoch: the samples that a rank reads in each step of one pass, in an order equal on every mesh.
+
+The order of an epoch is cut into steps of a global batch, and each step into micro batches. If the
+samples left do not fill the last step, ``tail`` makes the step smaller, drops it, or fills it up
+with the first samples::
+
+    10 samples, global_batch 4      step 0     step 1     step 2
+    tail="keep"                    0 1 2 3    4 5 6 7    8 9
+    tail="drop"                    0 1 2 3    4 5 6 7
+    tail="pad"                     0 1 2 3    4 5 6 7    8 9 0 1
+
+A shuffled order is computed for any of its positions without an array, equally on every machine. A
+Feistel network permutes positions. It cuts the bits of a position in two halves, and changes each
+half in turn by a hash of the other. Each round is invertible, so no two positions collide. A result
+beyond the last sample goes through the network again until it is a sample (cycle walking)::
+
+    high  --xor-------------- ... --  high
+             |       |                        then again, if that is no sample
+           hash    hash
+             |       |
+    low   ---------xor------- ... --  low
+
+Unequal halves and one hash a round follow Mitchell, Stokes, Frank and Holmes, "Bandwidth-Optimal
+Random Shuffling for GPUs" (arXiv:2106.06161). Cycle walking is from Black and Rogaway, "Ciphers
+with Arbitrary Finite Domains" (CT-RSA 2002). The hash is the finalizer of SplitMix64 (Steele, Lea
+and Flood, OOPSLA 2014). For training, not for secrets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .arrays import Ints
+from .batch import BatchPlan, MicroBatch
+from .call import changes
+from .errors import BatchError, CoordinateError
+from .text import article, count_noun
+from .validate import parse_integer
+
+State = dict[str, int | bool | str]
+Words = NDArray[np.uint64]
+
+TAILS = ("keep", "drop", "pad")
+VERSION = 1  # of the fields of a state
+MAX_LENGTH = 2**62  # samples, so that the last step ends within int64
+MIN_BITS = 6  # with halves of fewer than three bits the orders are not uniform
+SHIFTS = np.array([30, 27, 31], dtype=np.uint64)
+FACTORS = np.array([0xBF58476D1CE4E5B9, 0x94D049BB133111EB], dtype=np.uint64)
+
+
+@dataclass(frozen=True)
+class SampleOrder:
+    """The order in which samples are read, as given to ``mesh.sampler``; not validated."""
+
+    shuffle: bool = False  # whether each epoch has an order of its own
+    seed: int = 0
+    epoch: int = 0  # the first epoch, from 0
+    # the treatment of samples that do not fill a step; None is the default of the dataset
+    tail: str | None = None
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One pass over the data, or the rest of one, for the data index of a plan."""
+
+    length: int  # samples in the data
+    plan: BatchPlan
+    shuffle: bool = False  # whether the order is shuffled, by ``seed`` and ``number``
+    seed: int = 0
+    tail: str = "keep"  # the treatment of samples that do not fill a step, one of TAILS
+    number: int = 0  # the number of the epoch, from 0
+    # samples of the epoch's order that earlier passes read; step 0 begins after them
+    begin: int = 0
+
+    @classmethod
+    def of(cls, length: object, plan: BatchPlan, order: SampleOrder) -> Epoch:
+        """Return the first epoch of an order, after a check of all values."""
+        num, seed, number = (parse_integer(n) for n in (length, order.seed, order.epoch))
+        tail = "keep" if order.tail is None else order.tail
+        if num is None or not 1 <= num <= MAX_LENGTH:
+            line = f"the number of samples is {length!r}."
+            raise BatchError(line, fix=f"1 sample or more, {MAX_LENGTH} at most.")
+        if tail not in TAILS:
+            known = '"keep" shortens the last step, "drop" omits it, "pad" fills it up.'
+            raise BatchError(f"tail is {tail!r}.", known, fix="tail='keep'.")
+        if seed is None or number is None or number < 0 or not isinstance(order.shuffle, bool):
+            values = f"shuffle={order.shuffle!r}, seed={order.seed!r}, epoch={order.epoch!r}"
+            valid: dict[str, object] = {} if isinstance(order.shuffle, bool) else {"shuffle": True}
+            valid |= {"seed": 0} if seed is None else {}
+            valid |= {"epoch": 0} if number is None or number < 0 else {}
+            raise BatchError(
+                f"the order of samples is invalid: {values}.",
+                "shuffle is a bool, seed is an int, and epoch is an int of 0 or more.",
+                fix=f"{changes(**valid)}.",
+            )
+        if tail == "drop" and num < plan.global_batch:
+            raise BatchError(
+                f"{count_noun(num, 'sample')} do not fill one step of {plan.global_batch}.",
+                fix=f"tail='keep', or a global batch of at most {num}.",
+                global_batch=plan.global_batch,
+                below=num,
+            )
+        return cls(num, plan, order.shuffle, seed, tail, number)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps from ``begin`` to the end."""
+        whole, leftover = divmod(self.length - self.begin, self.plan.global_batch)
+        return whole + (leftover > 0 and self.tail != "drop")
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro batches of a rank from ``begin`` to the end; equal on every rank. O(1)."""
+        if not self.steps:
+            return 0
+        last = -(-self.total(self.steps - 1) // self.plan.micro_batch // self.plan.dp)
+        return (self.steps - 1) * self.plan.accumulation_steps + last
+
+    def total(self, step: int) -> int:
+        """Return the number of samples in a step, over all ranks."""
+        left = self.length - self.begin - step * self.plan.global_batch
+        return min(self.plan.global_batch, left) if self.tail == "keep" else self.plan.global_batch
+
+    def micro_batches(self, step: int) -> list[MicroBatch]:
+        """Return the micro batches of this rank in a step, with dataset indices as samples.
+
+        Cost: O(samples of this rank in the step).
+        """
+        index = parse_integer(step)
+        if index is None or not 0 <= index < self.steps:
+            raise self._missing_step_error(step)
+        first = self.begin + index * self.plan.global_batch
+        batches = [*self.plan.cut_step(self.total(index), first)]
+        indices = np.concatenate([micro.samples for micro in batches]) % self.length
+        if self.shuffle:
+            indices = shuffle_indices(indices, self.length, self.seed, self.number)
+        ends = np.cumsum([len(micro.samples) for micro in batches])
+        parts = np.split(indices, ends[:-1])
+        return [replace(micro, samples=part) for micro, part in zip(batches, parts, strict=True)]
+
+    def state(self, steps: int) -> State:
+        """Return the position after some steps of this pass, as plain values.
+
+        ``consumed`` counts samples of the one global order, so it is valid on every mesh.
+        """
+        return {
+            "version": VERSION,
+            "length": self.length,
+            "shuffle": self.shuffle,
+            "seed": self.seed,
+            "epoch": self.number,
+            "consumed": min(self.begin + steps * self.plan.global_batch, self.length),
+        }
+
+    def resume(self, state: object) -> Epoch:
+        """Return the rest of the epoch of a state, with the data and the plan of this one."""
+        expected = self.state(0)
+        fields = read_state(state, (*expected,))
+        number, consumed = read_position(fields)
+        fixed = ("length", "shuffle", *(["seed"] if self.shuffle else []))
+        if differing := [name for name in fixed if fields[name] != expected[name]]:
+            lines = (
+                f"{name} is {fields[name]!r} in the state, {expected[name]!r} in this sampler."
+                for name in differing
+            )
+            settings = [f"{name}={fields[name]!r}" for name in differing if name != "length"]
+            ways = [f"the dataset of {fields['length']} samples"] * ("length" in differing)
+            ways += [f"mesh.sampler(dataset, plan, {', '.join(settings)})"] * bool(settings)
+            summary = "the state is of another order of samples."
+            raise BatchError(summary, *lines, fix=f"{', with '.join(ways)}.")
+        if consumed > self.length:
+            raise _invalid_state(f"consumed is {consumed}, of {count_noun(self.length, 'sample')}")
+        return replace(self, number=number, begin=consumed)
+
+    def _missing_step_error(self, step: object) -> CoordinateError:
+        steps = f"Epoch {self.number} has {count_noun(self.steps, 'step')}"
+        after = f" after the first {count_noun(self.begin, 'sample')}" if self.begin else ""
+        known = f", 0 to {self.steps - 1}" if self.steps else ""
+        return CoordinateError(
+            f"the pass has no step {step!r}.",
+            f"{steps}{after}{known}.",
+            fix="for step in range(sampler.steps).",
+            index=step,
+            size=self.steps,
+        )
+
+
+def read_state(state: object, names: tuple[str, ...]) -> Mapping[str, object]:
+    """Return the state, which has the named fields and the current version."""
+    if not isinstance(state, Mapping):
+        raise _invalid_state(f"It is {article(type(state).__name__)}, not a dict")
+    missing = [name for name in names if name not in state]
+    if missing:
+        raise _invalid_state(f"It has no {', '.join(missing)}")
+    if state["version"] != VERSION:
+        raise _invalid_state(f"Its version is {state['version']!r}, not {VERSION}")
+    return state
+
+
+def read_position(state: Mapping[str, object]) -> tuple[int, int]:
+    """Return the epoch of a state and the samples consumed in it."""
+    number, consumed = parse_integer(state["epoch"]), parse_integer(state["consumed"])
+    if number is None or number < 0 or consumed is None or consumed < 0:
+        fault = f"epoch is {state['epoch']!r}, consumed is {state['consumed']!r}"
+        raise _invalid_state(fault)
+    return number, consumed
+
+
+def parse_count(name: str, value: object, most: int | None = None) -> int:
+    """Return the number of a step or an epoch, or a number of steps, as a plain int."""
+    number = parse_integer(value)
+    if number is None or number < 0 or (most is not None and number > most):
+        known = "0 or more" if most is None else f"from 0 to {most}"
+        raise CoordinateError(
+            f"{name} is {value!r}.", fix=f"{name} as an int, {known}.", index=value
+        )
+    return number
+
+
+def _invalid_state(fault: str) -> BatchError:
+    return BatchError("the state is invalid.", f"{fault}.", fix="the result of state_dict().")
+
+
+def shuffle_indices(indices: Ints, length: int, seed: int, epoch: int) -> Ints:
+    """Return the samples at some positions of the shuffled order of ``length`` samples.
+
+    Over all positions it is a permutation. It depends on these four arguments only, not on the
+    version of numpy or torch.
+
+    Cost: O(positions), about 0.1 microseconds each for many positions.
+    """
+    positions = np.asarray(indices, dtype=np.int64)
+    _check_positions(positions, length)
+    keys = np.frombuffer(hashlib.blake2b(f"{seed} {epoch} {length}".encode()).digest(), "<u8")
+    samples = _permute(positions.ravel().astype(np.uint64), length, keys)
+    while len(outside := np.flatnonzero(samples >= length)):
+        samples[outside] = _permute(samples[outside], length, keys)
+    return samples.astype(np.int64).reshape(positions.shape)
+
+
+def _permute(words: Words, length: int, keys: Words) -> Words:
+    """Apply the network once: a bijection of the smallest power of two that holds all samples."""
+    bits = max((length - 1).bit_length(), MIN_BITS)
+    width = np.uint64(bits // 2)  # of the low half; the high half has as many bits or one more
+    masks = [np.uint64((1 << (bits - bits // 2)) - 1), np.uint64((1 << bits // 2) - 1)]
+    halves = [words >> width, words & masks[1]]
+    for number, key in enumerate(keys):
+        half = number % 2
+        halves[half] ^= _hash(halves[1 - half] + key) & masks[half]
+    mixed: Words = halves[0] << width | halves[1]
+    return mixed
+
+
+def _hash(words: Words) -> Words:
+    """Apply the finalizer of SplitMix64 in place, so that each bit depends on all bits."""
+    for shift, factor in zip(SHIFTS, FACTORS, strict=False):
+        words ^= words >> shift
+        words *= factor
+    words ^= words >> SHIFTS[-1]
+    return words
+
+
+def _check_positions(positions: Ints, length: int) -> None:
+    outside = positions[(positions < 0) | (positions >= length)]
+    if len(outside):
+        raise CoordinateError(
+            f"the order has no position {outside[0]}.",
+            f"Positions run from 0 to {length - 1}.",
+            fix="positions inside the order.",
+            index=int(outside[0]),
+            size=length,
+        )

@@ -1,0 +1,159 @@
+"""Moves along one axis without a pattern: a ring shift, and an exchange of rows; with gradients.
+
+A shift passes tensors of one shape some steps along the axis. An exchange sends rows of any number
+to each rank of the axis, as a mixture of experts does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ...core.errors import SpecError
+from ...core.grid.axis_names import parse_axis
+from ...core.text import count_noun
+from ...core.validate import check_integer, parse_integer
+from ..group_registry import MeshGroups
+from ..status import in_collective
+from .operations import check_tensor
+
+Counts = list[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Ring:
+    """The ranks along one axis, as seen by this rank."""
+
+    group: dist.ProcessGroup
+    index: int  # the coordinate of this rank
+    size: int
+    name: str  # the call, for reports of hangs
+
+    def pass_on(self, x: Tensor, steps: int) -> Tensor:
+        """Send a tensor some steps along the axis; return the one that arrives. Collective."""
+        if steps % self.size == 0:
+            return x
+        target, origin = (self.index + steps) % self.size, (self.index - steps) % self.size
+        source = x.contiguous()
+        result = torch.empty_like(source)
+        if torch.compiler.is_compiling():
+            return self._pass_all_to_all(source, target, origin)
+        with in_collective(self.name, self.group):
+            works = dist.batch_isend_irecv(
+                [
+                    dist.P2POp(dist.isend, source, group=self.group, group_peer=target),
+                    dist.P2POp(dist.irecv, result, group=self.group, group_peer=origin),
+                ]
+            )
+            for work in works:
+                work.wait()
+        return result
+
+    def _pass_all_to_all(self, source: Tensor, target: int, origin: int) -> Tensor:
+        """Return the tensor that arrives, by the collective that torch.compile can trace."""
+        result, ranks = torch.empty_like(source).view(-1), range(self.size)
+        received = [source.numel() * (rank == origin) for rank in ranks]
+        sent = [source.numel() * (rank == target) for rank in ranks]
+        dist.all_to_all_single(result, source.view(-1), received, sent, group=self.group)
+        return result.view(source.shape)
+
+
+class Shift(torch.autograd.Function):
+    """A shift, whose gradient goes the other way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ring: Ring, steps: int) -> Tensor:  # noqa: ANN401
+        """Pass the tensor on."""
+        ctx.ring, ctx.steps = ring, steps
+        y = ring.pass_on(x, steps)
+        return y.view_as(y) if y is x else y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
+        """Pass the gradient back."""
+        return apply_shift(grad, ctx.ring, -ctx.steps), None, None
+
+
+apply_shift: Callable[..., Tensor] = Shift.apply
+
+
+def make_ring(mesh: MeshGroups, axis: str) -> Ring:
+    """Return the ring of this rank along an axis. Local."""
+    layout = mesh.plan.layout
+    name = parse_axis(axis, layout.axes)
+    index = layout.coordinate(mesh.rank).get(name, 0)  # an absent axis has size 1
+    return Ring(mesh.get((name,)), index, layout.size(name), f"shift over {name}")
+
+
+def shift_tensor(ring: Ring, x: Tensor, steps: int) -> Tensor:
+    """Pass a tensor along an axis. See :meth:`meshkit.Mesh.shift`."""
+    check_tensor(x)
+    return apply_shift(x, ring, check_integer("steps", steps))
+
+
+# ------------------------------------------------------------------ rows
+
+
+class ExchangeRows(torch.autograd.Function):
+    """An exchange of rows, whose gradient sends each row back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        x: Tensor,
+        group: dist.ProcessGroup,
+        sent: Counts,
+        received: Counts,
+    ) -> Tensor:
+        """Send blocks of rows, and return the rows received."""
+        ctx.group, ctx.sent, ctx.received = group, sent, received
+        result = x.new_empty((sum(received), *x.shape[1:]))
+        dist.all_to_all_single(result, x.contiguous(), received, sent, group=group)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ANN401
+        """Send the gradient of each row back."""
+        return apply_exchange(grad, ctx.group, ctx.received, ctx.sent), None, None, None
+
+
+apply_exchange: Callable[..., Tensor] = ExchangeRows.apply
+
+
+def exchange_rows(
+    mesh: MeshGroups, x: Tensor, axis: str, counts: Sequence[int] | Tensor
+) -> tuple[Tensor, Counts]:
+    """Exchange rows over an axis. See :meth:`meshkit.Mesh.exchange`."""
+    check_tensor(x)
+    group = mesh.get((axis,))
+    values = counts.tolist() if isinstance(counts, Tensor) else counts
+    sent = _check_counts(values, x, axis, mesh.plan.layout.size(axis))
+    with in_collective(f"exchange over {axis}", group):
+        numbers = torch.tensor(sent, device=x.device)
+        arriving = torch.empty_like(numbers)
+        dist.all_to_all_single(arriving, numbers, group=group)
+        received = arriving.tolist()
+        return apply_exchange(x, group, sent, received), received
+
+
+def _check_counts(counts: object, x: Tensor, axis: str, size: int) -> Counts:
+    """Return the counts as ints: one for each rank of the axis, and all rows together."""
+    if not x.dim():
+        raise SpecError("the tensor has no dim of rows.", fix="x[None], which has one row.")
+    values = [*counts] if isinstance(counts, Iterable) else []
+    numbers = [parse_integer(value) for value in values]
+    sent = [number for number in numbers if number is not None and number >= 0]
+    rows = x.shape[0]
+    if len(sent) == len(values) == size and sum(sent) == rows:
+        return sent
+    raise SpecError(
+        f"counts is {values if values else repr(counts)}, and the tensor has "
+        f"{count_noun(rows, 'row')}.",
+        f"{axis} has {count_noun(size, 'rank')}. Each gets a number of rows, in their order.",
+        fix=f"{count_noun(size, 'number')} of 0 or more, with the sum {rows}.",
+    )

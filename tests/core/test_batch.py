@@ -1,0 +1,298 @@
+"""BatchPlan: sizes that divide and sizes that do not, owned samples, micro batches, data axes."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from meshkit import BatchError, BatchPlan, CoordinateError, MeshkitError, SpecError
+from meshkit.core.batch import (
+    BATCH_FIELDS,
+    MicroBatch,
+    data_choices,
+    describe_data,
+    num_data_coordinates,
+    resolve_data_axes,
+)
+from meshkit.testing import batch_plans
+
+quick = settings(deadline=None, max_examples=60, database=None)
+EVEN = BatchPlan.solve(dp=2, global_batch=4, micro_batch=2)
+
+
+# ---------------------------------------------------------------- sizes
+
+
+@quick
+@given(batch_plans(), st.sampled_from(BATCH_FIELDS))
+def test_three_sizes_determine_the_fourth(plan: BatchPlan, unknown: str) -> None:
+    known: Any = {name: getattr(plan, name) for name in BATCH_FIELDS if name != unknown}
+    assert BatchPlan.solve(**known) == plan
+
+
+@pytest.mark.parametrize(
+    ("given", "below", "above", "micro"),
+    [
+        # OpenRLHF's formula gives 4 and 0 accumulation steps here, and trains on 96 and on none
+        ({"dp": 8, "global_batch": 100, "micro_batch": 3}, 96, 120, ()),
+        ({"dp": 8, "global_batch": 4, "micro_batch": 2}, None, 16, ()),
+        ({"dp": 4, "global_batch": 100, "accumulation_steps": 3}, 96, 108, (1, 5, 25)),
+        ({"dp": 2, "global_batch": 12, "micro_batch": 2, "accumulation_steps": 2}, 8, None, None),
+        ({"dp": 2, "global_batch": 4, "micro_batch": 2, "accumulation_steps": 2}, None, 8, None),
+    ],
+)
+def test_a_batch_that_does_not_divide_raises(
+    given: dict[str, int], below: int | None, above: int | None, micro: tuple[int, ...] | None
+) -> None:
+    with pytest.raises(BatchError) as caught:
+        BatchPlan.solve(**given)
+    error = caught.value
+    assert (error.global_batch, error.below, error.above) == (given["global_batch"], below, above)
+    assert micro is None or error.micro_batches == micro
+
+
+@quick
+@given(st.integers(1, 9), st.integers(1, 200), st.integers(1, 9))
+def test_the_nearest_batches_divide_and_none_is_nearer(dp: int, total: int, micro: int) -> None:
+    valid = [n for n in range(1, 400) if n % (dp * micro) == 0]
+    assume(total not in valid)
+    with pytest.raises(BatchError) as caught:
+        BatchPlan.solve(dp=dp, global_batch=total, micro_batch=micro)
+    error = caught.value
+    assert error.below == max((n for n in valid if n < total), default=None)
+    assert error.above == min(n for n in valid if n > total)
+    assert [*error.micro_batches] == [m for m in range(1, total + 1) if total % (m * dp) == 0]
+    # the fix that keeps the training comes first
+    assert error.fix_text.startswith("uneven=True, or ") == (total % micro == 0)
+
+
+@pytest.mark.parametrize("name", ["dp", "global_batch", "micro_batch"])
+@pytest.mark.parametrize("value", [0, -4, True, 4.5, "4"])
+def test_an_invalid_size_raises(name: str, value: object) -> None:
+    given: dict[str, Any] = {"dp": 1, "global_batch": 4, "micro_batch": 4, name: value}
+    with pytest.raises(BatchError, match=f"{name} is {value!r}"):
+        BatchPlan.solve(**given)
+
+
+@pytest.mark.parametrize("fields", [(2, 8, 2, 3), (2, 0, 2, 0), (2, 8, 4.5, 1), (-2, 8, -4, 1)])
+def test_the_constructor_validates(fields: tuple[int, ...]) -> None:
+    with pytest.raises(BatchError):
+        BatchPlan(*fields)
+
+
+def test_numpy_integers_become_plain_ints() -> None:
+    solved = BatchPlan.solve(dp=np.int64(4), global_batch=np.int32(16), micro_batch=np.uint8(2))
+    assert solved == BatchPlan(np.int64(4), np.int32(16), np.uint8(2), np.int8(2))
+    assert [type(value) for value in dataclasses.astuple(solved)[:4]] == [int] * 4
+
+
+@quick
+@given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 4))
+def test_uneven_plans_assign_round_robin(dp: int, cuts: int, micro: int) -> None:
+    plan = BatchPlan.solve(dp=dp, global_batch=cuts * micro, micro_batch=micro, uneven=True)
+    counts = [0] * dp
+    for number in range(cuts):
+        counts[number % dp] += 1
+    assert [plan.num_micro_batches(d) for d in range(dp)] == counts
+    assert plan.accumulation_steps == max(counts)
+    assert plan.uneven == (min(counts) != max(counts))
+    assert BatchPlan(dp, cuts * micro, micro, max(counts), True) == plan
+
+
+@quick
+@given(batch_plans(), st.integers(1, 12))
+def test_resize_keeps_the_global_batch_and_is_invertible(plan: BatchPlan, dp: int) -> None:
+    other = plan.resize(dp)
+    sizes = (other.dp, other.global_batch, other.micro_batch)
+    assert sizes == (dp, plan.global_batch, plan.micro_batch)
+    owned = sum(other.num_micro_batches(d) for d in range(dp)) * other.micro_batch
+    assert owned == plan.global_batch
+    assert other.resize(plan.dp) == plan
+    assert not other.resize(plan.dp).uneven
+
+
+@pytest.mark.parametrize("dp", [0, 2.5, True, None])
+def test_an_invalid_dp_of_resize_raises(dp: int) -> None:
+    with pytest.raises(BatchError):
+        EVEN.resize(dp)
+
+
+def test_the_text_of_a_plan() -> None:
+    plan = BatchPlan.solve(dp=4, global_batch=1024, micro_batch=4)
+    assert str(plan) == "global_batch 1024 = micro_batch 4 x accumulation_steps 64 x dp 4"
+    uneven = BatchPlan.solve(dp=7, global_batch=32, micro_batch=1, uneven=True)
+    assert str(uneven) == "global_batch 32 = micro_batch 1 x 32, of which dp 7 run 5 or 4 each"
+
+
+@quick
+@given(batch_plans(uneven=True))
+def test_equal_frozen_hashable_and_picklable(plan: BatchPlan) -> None:
+    copied = pickle.loads(pickle.dumps(plan))
+    assert copied == plan == copy.deepcopy(plan) == eval(repr(plan), {"BatchPlan": BatchPlan})
+    assert hash(copied) == hash(plan)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.dp = 3  # type: ignore[misc]
+
+
+# ---------------------------------------------------------------- samples and micro batches
+
+
+def test_samples_by_hand() -> None:
+    plan = BatchPlan.solve(dp=2, global_batch=12, micro_batch=2)
+    assert plan.samples(0, 0).tolist() == [[0, 1], [4, 5], [8, 9]]
+    assert plan.samples(1, 1).tolist() == [[14, 15], [18, 19], [22, 23]]
+    assert plan.samples(np.int64(1), np.int32(1)).tolist() == plan.samples(1, 1).tolist()
+    assert EVEN.samples(10**12, 1).tolist() == [[4 * 10**12 + 2, 4 * 10**12 + 3]]
+
+
+def test_a_plan_of_a_rank_has_its_index_by_default_and_equals_that_of_another_rank() -> None:
+    plans = [dataclasses.replace(EVEN, data_index=d) for d in range(2)]
+    assert [plan.samples(0).tolist() for plan in plans] == [[[0, 1]], [[2, 3]]]
+    assert plans[0].samples(0, 1).tolist() == [[2, 3]]
+    assert [next(plan.micro_batches(0)).samples[0] for plan in plans] == [0, 2]
+    assert plans[0] == plans[1] == EVEN
+    assert {repr(plan) for plan in (*plans, EVEN)} == {repr(EVEN)}
+    grown = plans[1].with_global_batch(6, uneven=True)  # three micro batches over two ranks
+    assert (grown.data_index, grown.num_micro_batches(), grown.uneven) == (1, 1, True)
+    with pytest.raises(BatchError):
+        plans[1].with_global_batch(6)
+    assert plans[1].resize(3).data_index is None
+
+
+@pytest.mark.parametrize("index", [-1, 2, True, 0.0, "0", None])
+def test_a_data_index_outside_dp_raises(index: int) -> None:
+    for method in (EVEN.samples, EVEN.micro_batches):
+        with pytest.raises(CoordinateError):  # at the call
+            method(0, index)
+
+
+@pytest.mark.parametrize("number", [-1, True, 1.0, "0", None, 2**62])
+def test_an_invalid_step_or_first_sample_raises(number: int) -> None:
+    for method in (EVEN.samples, EVEN.micro_batches):
+        with pytest.raises(CoordinateError):
+            method(number, 0)
+        with pytest.raises(CoordinateError):
+            method(0, 0, first=2 * number if number == 2**62 else number)
+
+
+def test_the_cost_of_samples_does_not_depend_on_the_global_batch() -> None:
+    plan = BatchPlan.solve(dp=2**40, micro_batch=2, accumulation_steps=2)
+    assert plan.samples(0, 3).tolist() == [[6, 7], [2**41 + 6, 2**41 + 7]]
+    late = BatchPlan.solve(dp=2, micro_batch=1, accumulation_steps=2**40)
+    assert next(late.micro_batches(0, 1)).samples.tolist() == [1]
+
+
+steps = st.tuples(st.integers(1, 40), st.integers(1, 5), st.integers(1, 6), st.integers(0, 100))
+
+
+def ranks(total: int, micro: int, dp: int, first: int) -> list[list[MicroBatch]]:
+    plan = BatchPlan.solve(dp=dp, micro_batch=micro, accumulation_steps=1)
+    return [[*plan.cut_step(total, first, d)] for d in range(dp)]
+
+
+@quick
+@given(steps)
+def test_a_step_is_cut_into_the_lists_of_its_samples(case: tuple[int, int, int, int]) -> None:
+    total, micro, _, first = case
+    rows = ranks(*case)
+    assert len({len(row) for row in rows}) == 1
+    in_order = [row[a] for a in range(len(rows[0])) for row in rows]
+    real = [batch.samples.tolist() for batch in in_order if not batch.is_filler]
+    samples = [*range(first, first + total)]
+    assert real == [samples[i : i + micro] for i in range(0, total, micro)]
+    assert all(not batch.is_filler for batch in in_order[: len(real)])  # fillers come last
+    for row in rows:
+        assert [batch.is_last for batch in row] == [False] * (len(row) - 1) + [True]
+        assert [batch.index for batch in row] == [*range(len(row))]
+        assert all(len(batch.samples) > 0 and batch.samples.dtype == np.int64 for batch in row)
+
+
+@quick
+@given(steps)
+def test_the_average_over_dp_is_the_mean_over_the_step(case: tuple[int, int, int, int]) -> None:
+    total, _, dp, first = case
+    values = np.random.default_rng(0).standard_normal(first + total)
+    sums = []
+    for row in ranks(*case):
+        for batch in row:
+            exact = Fraction(0) if batch.is_filler else Fraction(dp * len(batch.samples), total)
+            assert batch.weight == float(exact)
+        sums.append(sum(batch.weight * values[batch.samples].mean() for batch in row))
+    assert sum(sums) / dp == pytest.approx(values[first : first + total].mean(), abs=1e-12)
+
+
+def test_more_ranks_than_micro_batches() -> None:
+    rows = [[(b.samples.tolist(), b.weight) for b in row] for row in ranks(3, 2, 4, 10)]
+    assert rows == [[([10, 11], 8 / 3)], [([12], 4 / 3)], [([10, 11], 0)], [([12], 0)]]
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_the_micro_batches_of_a_plan_are_its_samples(uneven: bool) -> None:
+    plan = BatchPlan.solve(dp=2, global_batch=12 - 2 * uneven, micro_batch=2, uneven=uneven)
+    for d in range(2):
+        batches = [*plan.micro_batches(3, d, first=5)]
+        own = [batch.samples.tolist() for batch in batches if not batch.is_filler]
+        assert own == plan.samples(3, d, first=5).tolist()
+        assert len(batches) == plan.accumulation_steps == 3
+
+
+# ---------------------------------------------------------------- data axes
+
+NAMES = ["dp", "ep", "cp", "sp", "tp", "pp", "fsdp", "model", "x", "rows"]
+DATA, UNKNOWN = {"dp", "ep", "fsdp"}, {"x", "rows"}
+mesh_sizes = st.dictionaries(st.sampled_from(NAMES), st.integers(1, 4), min_size=1, max_size=5)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "axes"),
+    [
+        ({"data": 4, "model": 2}, ("data",)),
+        ({"dp_replicate": 2, "dp_shard": 4}, ("dp_replicate", "dp_shard")),
+        ({"ep": 4, "dp": 2, "sp": 2}, ("ep", "dp")),
+        ({"tp": 8}, ()),
+        ({"dp": 2, "x": 1}, ("dp",)),
+    ],
+)
+def test_the_roles_of_axes_say_which_divide_the_samples(
+    sizes: dict[str, int], axes: tuple[str, ...]
+) -> None:
+    assert resolve_data_axes(None, sizes) == axes
+
+
+@quick
+@given(mesh_sizes, st.integers(1, 16))
+def test_an_axis_of_unknown_role_is_refused_with_options_that_work(
+    sizes: dict[str, int], dp: int
+) -> None:
+    assume(any(axis in UNKNOWN and sizes[axis] > 1 for axis in sizes))
+    with pytest.raises(SpecError) as caught:
+        resolve_data_axes(None, sizes)
+    for axes in data_choices(sizes):
+        assert f"data={' '.join(axes)!r}" in caught.value.fix_text
+        assert resolve_data_axes(" ".join(axes), sizes) == axes
+        assert DATA & sizes.keys() <= {*axes} <= (DATA | UNKNOWN) & sizes.keys()
+    products = {num_data_coordinates(sizes, axes) for axes in data_choices(sizes, dp)}
+    assert products == {dp} or dp not in products
+
+
+def test_named_axes_override_the_roles() -> None:
+    assert resolve_data_axes("sp dp", {"dp": 2, "ep": 2, "sp": 2}) == ("sp", "dp")
+    assert resolve_data_axes((), {"dp": 2, "x": 2}) == ()
+    for data in ("dq", 3):
+        with pytest.raises(MeshkitError):
+            resolve_data_axes(data, {"dp": 2})
+
+
+def test_the_line_about_the_data_axes() -> None:
+    assert describe_data({"dp": 4, "ep": 1}, ("dp", "ep")) == ()
+    assert describe_data({"tp": 4}, ()) == ()
+    product = "dp 2 x ep 4 = 8 divides the samples."
+    assert describe_data({"dp": 2, "ep": 4, "tp": 2}, ("dp", "ep")) == (product,)

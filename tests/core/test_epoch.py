@@ -1,0 +1,350 @@
+"""The samples of each step of an epoch, its shuffled order, and its state."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshkit import BatchError, BatchPlan, CoordinateError
+from meshkit.core.batch import MicroBatch
+from meshkit.core.epoch import Epoch, SampleOrder, parse_count, shuffle_indices
+
+quick = settings(deadline=None, max_examples=80, database=None)
+SEEDS = st.integers(-(2**70), 2**70)
+
+
+def plan_of(dp: int, global_batch: int, micro_batch: int, data_index: int = 0) -> BatchPlan:
+    plan = BatchPlan.solve(dp=dp, global_batch=global_batch, micro_batch=micro_batch, uneven=True)
+    return replace(plan, data_index=data_index)
+
+
+@st.composite
+def epochs(draw: st.DrawFn, tails: tuple[str, ...] = ("keep", "drop", "pad")) -> Epoch:
+    """Draw an epoch of data coordinate 0, with uneven plans and all tails."""
+    dp, micro, cuts = (draw(st.integers(1, 5)) for _ in range(3))
+    tail = draw(st.sampled_from(tails))
+    least = micro * cuts if tail == "drop" else 1
+    numbers = draw(st.booleans()), draw(st.integers(-9, 9)), tail, draw(st.integers(0, 3))
+    return Epoch(draw(st.integers(least, 90)), plan_of(dp, micro * cuts, micro), *numbers)
+
+
+def shuffled(length: int, seed: int = 0, epoch: int = 0) -> list[int]:
+    return shuffle_indices(np.arange(length), length, seed, epoch).tolist()
+
+
+def order(epoch: Epoch) -> list[int]:
+    """Return the whole order of an epoch."""
+    if not epoch.shuffle:
+        return [*range(epoch.length)]
+    return shuffled(epoch.length, epoch.seed, epoch.number)
+
+
+def with_index(epoch: Epoch, data_index: int) -> Epoch:
+    return replace(epoch, plan=replace(epoch.plan, data_index=data_index))
+
+
+def all_micro_batches(epoch: Epoch, step: int) -> list[list[MicroBatch]]:
+    """Return the micro batches of each data coordinate in a step."""
+    return [with_index(epoch, d).micro_batches(step) for d in range(epoch.plan.dp)]
+
+
+def read_samples(epoch: Epoch) -> list[int]:
+    """Return the samples of all ranks by micro step and data coordinate, without fillers."""
+    return [
+        int(sample)
+        for step in range(epoch.steps)
+        for column in zip(*all_micro_batches(epoch, step), strict=True)
+        for micro in column
+        if not micro.is_filler
+        for sample in micro.samples
+    ]
+
+
+def expected_samples(epoch: Epoch) -> list[int]:
+    """Return the samples of all ranks by list arithmetic."""
+    remaining, size = order(epoch)[epoch.begin :], epoch.plan.global_batch
+    if epoch.tail == "drop":
+        return remaining[: len(remaining) // size * size]
+    if epoch.tail == "pad":
+        more = -len(remaining) % size
+        return remaining + (order(epoch) * (more // epoch.length + 1))[:more]
+    return remaining
+
+
+# ---------------------------------------------------------------- steps
+
+
+@quick
+@given(epochs(), st.integers(0, 90), st.integers(1, 5))
+def test_each_tail_from_any_position_on_any_mesh(epoch: Epoch, begin: int, dp: int) -> None:
+    remaining = replace(epoch, begin=min(begin, epoch.length))
+    expected = expected_samples(remaining)
+    assert read_samples(remaining) == expected
+    assert remaining.steps == math.ceil(len(expected) / epoch.plan.global_batch)
+    assert read_samples(replace(remaining, plan=epoch.plan.resize(dp))) == expected
+    if begin == 0 and epoch.tail == "keep":  # every sample once
+        assert sorted(expected) == [*range(epoch.length)]
+
+
+@quick
+@given(epochs(tails=("keep", "pad")), epochs(), st.data())
+def test_an_epoch_resumed_on_another_mesh_equals_an_uninterrupted_one(
+    epoch: Epoch, other: Epoch, data: st.DataObject
+) -> None:
+    done = data.draw(st.integers(0, epoch.steps))
+    state = json.loads(json.dumps(epoch.state(done)))
+    assert state["consumed"] == min(done * epoch.plan.global_batch, epoch.length)
+    remaining = replace(epoch, plan=other.plan, tail="keep", number=0).resume(state)
+    assert order(epoch)[: state["consumed"]] + read_samples(remaining) == order(epoch)
+
+
+@quick
+@given(epochs(), st.integers(0, 60))
+def test_weights_and_numbers_of_micro_batches(epoch: Epoch, begin: int) -> None:
+    """The weights of a step add up to one, and each sample has the same."""
+    epoch = replace(epoch, begin=min(begin, epoch.length))
+    lengths = [0] * epoch.plan.dp
+    for step in range(epoch.steps):
+        shares = all_micro_batches(epoch, step)
+        lengths = [sum(pair) for pair in zip(lengths, map(len, shares), strict=True)]
+        assert math.isclose(sum(m.weight / epoch.plan.dp for share in shares for m in share), 1)
+        each = [m.weight / len(m.samples) for share in shares for m in share if not m.is_filler]
+        assert max(each) - min(each) < 1e-12
+        assert [m.is_last for m in shares[0]] == [False] * (len(shares[0]) - 1) + [True]
+    assert lengths == [epoch.num_micro_batches] * epoch.plan.dp
+
+
+def test_short_epochs() -> None:
+    epoch = Epoch(10, plan_of(2, 4, 1, 1))
+    rows = [[m.samples.tolist() for m in epoch.micro_batches(step)] for step in range(3)]
+    assert rows == [[[1], [3]], [[5], [7]], [[9]]]
+    short = Epoch(5, plan_of(2, 4, 2, 1)).micro_batches(1)
+    assert [(m.samples.tolist(), m.weight, m.is_filler) for m in short] == [([4], 0.0, True)]
+    padded = Epoch(3, plan_of(2, 8, 2, 1), tail="pad").micro_batches(0)
+    assert [m.samples.tolist() for m in padded] == [[2, 0], [0, 1]]
+    for tail in ("keep", "drop", "pad"):
+        end = Epoch(8, plan_of(1, 4, 2), tail=tail, begin=8)
+        assert (end.steps, end.num_micro_batches) == (0, 0)
+
+
+def test_an_order_becomes_an_epoch_of_plain_ints() -> None:
+    given: Any = SampleOrder(True, np.int8(3), np.uint8(2), "drop")
+    epoch = Epoch.of(np.int64(4), plan_of(1, 4, 2), given)  # exactly one step
+    assert (epoch.length, epoch.seed, epoch.number, epoch.tail, epoch.steps) == (4, 3, 2, "drop", 1)
+    assert {type(n) for n in (epoch.length, epoch.seed, epoch.number)} == {int}
+    assert Epoch.of(4, plan_of(1, 4, 2), SampleOrder()).tail == "keep"
+
+
+@pytest.mark.parametrize("length", [0, -4, True, 2**62 + 1])
+def test_an_invalid_length_raises(length: int) -> None:
+    with pytest.raises(BatchError):
+        Epoch.of(length, plan_of(1, 4, 2), SampleOrder())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"tail": "wrap"}, {"seed": 1.0}, {"epoch": -1}, {"epoch": None}, {"shuffle": 1}],
+)
+def test_an_invalid_order_raises(change: dict[str, Any]) -> None:
+    with pytest.raises(BatchError):
+        Epoch.of(8, plan_of(1, 4, 2), SampleOrder(**change))
+
+
+def test_data_shorter_than_a_step_cannot_be_dropped() -> None:
+    with pytest.raises(BatchError):
+        Epoch.of(3, plan_of(1, 4, 2), SampleOrder(tail="drop"))
+
+
+@pytest.mark.parametrize("step", [-1, 2, True, 0.0, None])
+def test_an_invalid_step_raises(step: Any) -> None:
+    with pytest.raises(CoordinateError) as caught:
+        Epoch(8, plan_of(1, 4, 2)).micro_batches(step)
+    assert (caught.value.index, caught.value.size) == (step, 2)
+
+
+def test_the_cost_of_a_step_does_not_depend_on_the_length() -> None:
+    plan = BatchPlan.solve(dp=2**40, micro_batch=2, accumulation_steps=2)
+    far = Epoch(2**60, replace(plan, data_index=3), True).micro_batches(10**4)
+    assert len({int(sample) for micro in far for sample in micro.samples}) == 4
+
+
+# ---------------------------------------------------------------- states
+
+EPOCH = Epoch(10, plan_of(2, 4, 1), True, 7, "keep", number=3)
+
+
+def test_the_fields_of_a_state() -> None:
+    fields = {"version": 1, "length": 10, "shuffle": True, "seed": 7, "epoch": 3, "consumed": 8}
+    assert EPOCH.state(2) == fields
+    rest = replace(EPOCH, begin=5)
+    assert [rest.state(steps)["consumed"] for steps in range(3)] == [5, 9, 10]
+
+
+def test_options_that_keep_the_order_may_differ() -> None:
+    plain = replace(EPOCH, shuffle=False)
+    assert replace(plain, seed=8).resume(plain.state(1)).begin == 4
+    assert replace(EPOCH, tail="drop").resume(EPOCH.state(1)).tail == "drop"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"length": 11}, {"seed": 8}, {"shuffle": False}, {"version": 2}, {"epoch": -1}),
+        *({"epoch": 1.0}, {"consumed": -1}, {"consumed": 11}, {"consumed": True}),
+    ],
+)
+def test_a_state_of_other_data_or_of_invalid_fields_raises(change: dict[str, Any]) -> None:
+    with pytest.raises(BatchError):
+        EPOCH.resume({**EPOCH.state(1), **change})
+
+
+def test_an_invalid_state_raises() -> None:
+    for state in (None, [], {}, {name: 1 for name in EPOCH.state(0) if name != "seed"}):
+        with pytest.raises(BatchError):
+            EPOCH.resume(state)
+
+
+def test_parse_count() -> None:
+    assert parse_count("steps", 3, 3) == 3
+    for value, most in ((4, 3), (-1, None), (True, None), (1.0, 3), (None, 3)):
+        with pytest.raises(CoordinateError):
+            parse_count("steps", value, most)
+
+
+# ---------------------------------------------------------------- the shuffled order
+
+
+@quick
+@given(st.integers(1, 3000), SEEDS, st.integers(0, 2**40))
+def test_every_length_seed_and_epoch_gives_a_permutation(
+    length: int, seed: int, epoch: int
+) -> None:
+    assert sorted(shuffled(length, seed, epoch)) == list(range(length))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [2**k + d for k in range(1, 13) for d in (-1, 0, 1)])
+def test_lengths_around_powers_of_two_give_permutations(length: int) -> None:
+    assert sorted(shuffled(length)) == list(range(length))
+
+
+def shuffle_one(position: int, length: int, seed: int, epoch: int) -> int:
+    """Apply the network with plain ints to one position."""
+    digest = hashlib.blake2b(f"{seed} {epoch} {length}".encode()).digest()
+    keys = [int.from_bytes(digest[i : i + 8], "little") for i in range(0, 64, 8)]
+    bits = max((length - 1).bit_length(), 6)
+    low = bits // 2
+    while True:
+        high, low_half = position >> low, position % 2**low
+        for number, key in enumerate(keys):
+            word = ((low_half if number % 2 == 0 else high) + key) % 2**64
+            word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+            word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
+            word ^= word >> 31
+            if number % 2 == 0:
+                high ^= word % 2 ** (bits - low)
+            else:
+                low_half ^= word % 2**low
+        position = high * 2**low + low_half
+        if position < length:
+            return position
+
+
+@quick
+@given(st.integers(1, 2**62), SEEDS, st.integers(0, 9), st.data())
+def test_samples_equal_those_of_plain_ints(
+    length: int, seed: int, epoch: int, data: st.DataObject
+) -> None:
+    positions = data.draw(st.lists(st.integers(0, length - 1), max_size=5))
+    samples = shuffle_indices(np.array(positions, dtype=np.int64), length, seed, epoch)
+    assert samples.tolist() == [shuffle_one(place, length, seed, epoch) for place in positions]
+
+
+def test_recorded_orders_never_change() -> None:
+    assert shuffled(12, seed=1, epoch=2) == [7, 4, 10, 0, 3, 2, 11, 1, 9, 6, 5, 8]
+    late = shuffle_indices(np.array([0, 10**12 - 1]), 10**12, 7, 3)
+    assert late.tolist() == [461592631910, 28507241282]
+
+
+def test_orders_differ_by_seed_epoch_and_length() -> None:
+    orders = [shuffled(200, *numbers) for numbers in ((0, 0), (1, 0), (0, 1), (1, 1), (-1, 0))]
+    orders.append([position for position in shuffled(201) if position < 200])
+    for i, permutation in enumerate(orders):
+        for other in orders[:i]:
+            equal = sum(a == b for a, b in zip(permutation, other, strict=True))
+            assert equal < 10  # 1 is expected
+
+
+def test_positions_of_any_shape() -> None:
+    whole = np.array(shuffled(100, 5))
+    selected = np.array([[3, 4], [99, 3]])
+    assert shuffle_indices(selected, 100, 5, 0).tolist() == whole[selected].tolist()
+    assert selected.tolist() == [[3, 4], [99, 3]]  # left as it was
+    assert shuffle_indices(np.array(7), 100, 5, 0).shape == ()
+    assert shuffle_indices(np.zeros(0, np.int64), 100, 5, 0).dtype == np.int64
+
+
+@pytest.mark.parametrize("position", [-1, 8, 2**62])
+def test_a_position_outside_the_order_raises(position: int) -> None:
+    with pytest.raises(CoordinateError) as caught:
+        shuffle_indices(np.array([0, position]), 8, 0, 0)
+    assert (caught.value.index, caught.value.size) == (position, 8)
+
+
+def excess(counts: np.ndarray, free: int) -> float:
+    """Return the distance of chi-square from its mean, in standard deviations."""
+    expected = counts.sum() / counts.size
+    return float((((counts - expected) ** 2 / expected).sum() - free) / math.sqrt(2 * free))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("length", "bound"), [(2, 15.1), (3, 25.7)])
+def test_all_permutations_are_equally_likely(length: int, bound: float) -> None:
+    """Chi-square over the permutations exceeds the bound with probability 1 in 10,000."""
+    cases = math.factorial(length)
+    counts = Counter(tuple(shuffled(length, seed)) for seed in range(100 * cases))
+    cells = np.array([counts[permutation] for permutation in permutations(range(length))])
+    assert ((cells - 100) ** 2 / 100).sum() < bound
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [13, 16, 50])
+def test_orders_are_uniform_over_positions_and_neighboring_pairs(length: int) -> None:
+    rows = np.array([shuffled(length, seed) for seed in range(400)])
+    where = np.array([np.bincount(column, minlength=length) for column in rows.T])
+    assert abs(excess(where, (length - 1) ** 2)) < 4
+    pairs = np.bincount((rows[:, :-1] * length + rows[:, 1:]).ravel(), minlength=length**2)
+    apart = ~np.eye(length, dtype=bool).ravel()
+    assert not pairs[~apart].any()
+    assert abs(excess(pairs[apart], length * (length - 1) - 1)) < 4
+
+
+@pytest.mark.slow
+def test_samples_two_positions_apart_are_independent() -> None:
+    """Check 8 samples, which fail with halves of one and two bits."""
+    rows = np.array([shuffled(8, seed) for seed in range(500)])
+    apart = ~np.eye(8, dtype=bool).ravel()
+    starts = [rows[:, first] * 8 + rows[:, first + 2] for first in (0, 1, 4, 5)]
+    cells = np.array([np.bincount(pairs, minlength=64)[apart] for pairs in starts])
+    assert abs(excess(cells, 4 * 55)) < 4
+
+
+@pytest.mark.slow
+def test_one_long_order_is_uniform() -> None:
+    length = 200_000
+    samples = np.array(shuffled(length, seed=3))
+    steps = np.diff(samples) % length  # between neighbours
+    assert abs(excess(np.bincount(steps * 100 // length), 99)) < 4
+    # of a hundred parts of the order, how many samples each takes from a hundred parts of the data
+    cells = np.bincount(np.arange(length) * 100 // length * 100 + samples * 100 // length)
+    assert abs(excess(cells, 99 * 99)) < 4

@@ -1,0 +1,227 @@
+"""Sequence plans: laws, a second derivation by chunks, balance, padding and errors."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from einops import rearrange
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import meshkit
+from meshkit import CoordinateError, SequencePlan, SpecError
+from meshkit.core.sequence import ORDERS
+
+quick = settings(deadline=None, max_examples=60, database=None)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> SequencePlan:
+    """Draw plans of all lengths, also shorter than the number of parts."""
+    parts, order = draw(st.integers(1, 9)), draw(st.sampled_from(ORDERS))
+    return SequencePlan(draw(st.integers(1, 80)), parts, order, pad=True)
+
+
+def by_chunks(plan: SequencePlan) -> list[list[int]]:
+    """Return the positions of each part, derived from lists of chunks."""
+    all_positions, rows = list(range(plan.padded)), []
+    if plan.order == "contiguous":
+        size = plan.padded // plan.parts
+        return [all_positions[part * size : (part + 1) * size] for part in range(plan.parts)]
+    if plan.parts == 1:
+        return [all_positions]
+    size = plan.padded // (2 * plan.parts)
+    chunks = [all_positions[first : first + size] for first in range(0, plan.padded, size)]
+    while chunks:
+        rows.append(chunks.pop(0) + chunks.pop())
+    return rows
+
+
+def pairs(plan: SequencePlan, part: int) -> int:
+    """Count the pairs of a query of the part and a key that is not later."""
+    return sum(key <= query for query in plan.positions(part) for key in range(plan.padded))
+
+
+# ---------------------------------------------------------------- laws
+
+
+@quick
+@given(plans())
+def test_parts_hold_every_position_once_and_equally_many(plan: SequencePlan) -> None:
+    positions = [plan.positions(part) for part in range(plan.parts)]
+    assert {len(row) for row in positions} == {plan.tokens}
+    assert {row.dtype for row in positions} == {np.dtype(np.int64)}
+    assert sorted(np.concatenate(positions).tolist()) == list(range(plan.padded))
+    assert all((np.diff(row) > 0).all() for row in positions)
+
+
+@quick
+@given(plans())
+def test_positions_equal_those_from_chunks_and_from_einops(plan: SequencePlan) -> None:
+    positions = [plan.positions(part).tolist() for part in range(plan.parts)]
+    assert positions == by_chunks(plan)
+    if plan.order == "zigzag" and plan.parts > 1:
+        chunks = rearrange(np.arange(plan.padded), "(half p c) -> half p c", half=2, p=plan.parts)
+        assert positions == np.concatenate([chunks[0], chunks[1, ::-1]], axis=-1).tolist()
+    else:
+        assert positions == rearrange(np.arange(plan.padded), "(p c) -> p c", p=plan.parts).tolist()
+
+
+@quick
+@given(plans())
+def test_inverse_is_the_inverse_permutation(plan: SequencePlan) -> None:
+    joined = np.concatenate([plan.positions(part) for part in range(plan.parts)])
+    inverse = plan.inverse()
+    assert inverse.dtype == np.int64
+    assert joined[inverse].tolist() == list(range(plan.padded))
+    assert inverse[joined].tolist() == list(range(plan.padded))
+    assert inverse.tolist() == np.argsort(joined).tolist()
+
+
+@quick
+@given(plans())
+def test_every_token_is_owned_once_and_padding_comes_last(plan: SequencePlan) -> None:
+    owned: list[int] = []
+    for part in range(plan.parts):
+        is_token = plan.is_token(part)
+        count = plan.num_tokens(part)
+        assert is_token.dtype == np.bool_
+        assert is_token.tolist() == [True] * count + [False] * (plan.tokens - count)
+        owned += plan.positions(part)[is_token].tolist()
+    assert sorted(owned) == list(range(plan.length))
+    unit = plan.parts * (2 if plan.order == "zigzag" and plan.parts > 1 else 1)
+    assert plan.length <= plan.padded < plan.length + unit
+    assert plan.padded % unit == 0
+
+
+@quick
+@given(plans())
+def test_ranges_are_the_runs_of_the_positions(plan: SequencePlan) -> None:
+    for part in range(plan.parts):
+        ranges = plan.ranges(part)
+        assert [place for run in ranges for place in run] == plan.positions(part).tolist()
+        runs = 1 + int((np.diff(plan.positions(part)) > 1).sum())
+        assert len(ranges) == runs
+
+
+@quick
+@given(st.integers(1, 6), st.integers(1, 4))
+def test_zigzag_parts_have_equal_numbers_of_pairs(parts: int, chunk: int) -> None:
+    length = 2 * parts * chunk
+    plan = SequencePlan(length, parts, "zigzag")
+    counted = {pairs(plan, part) for part in range(parts)}
+    assert counted == {length * (length + 1) // 2 // parts}
+    runs = SequencePlan(length, parts)
+    uneven = [pairs(runs, part) for part in range(parts)]
+    assert uneven == sorted(set(uneven))  # each part more than the one before
+    assert sum(uneven) == length * (length + 1) // 2
+
+
+@quick
+@given(st.integers(1, 99), st.sampled_from(ORDERS), st.booleans())
+def test_one_part_is_the_identity(length: int, order: Any, pad: bool) -> None:
+    plan = SequencePlan(length, 1, order, pad)
+    assert (plan.padded, plan.tokens, plan.ranges(0)) == (length, length, (range(length),))
+    assert plan.positions(0).tolist() == plan.inverse().tolist() == list(range(length))
+
+
+@quick
+@given(st.integers(1, 80), st.integers(1, 9), st.sampled_from(ORDERS))
+def test_the_nearest_lengths_divide_and_none_is_nearer(length: int, parts: int, order: Any) -> None:
+    def is_valid(candidate: int) -> bool:
+        plan = SequencePlan(candidate, parts, order, pad=True)
+        return plan.padded == candidate
+
+    if is_valid(length):
+        assert SequencePlan(length, parts, order).padded == length
+        return
+    with pytest.raises(SpecError) as caught:
+        SequencePlan(length, parts, order)
+    shorter = [n for n in range(1, length) if is_valid(n)]
+    assert caught.value.below == max(shorter, default=None)
+    assert caught.value.above == min(n for n in range(length, 200) if is_valid(n))
+
+
+# ---------------------------------------------------------------- examples
+
+
+def test_the_diagram_of_the_module() -> None:
+    doc = meshkit.core.sequence.__doc__  # type: ignore[attr-defined]
+    rows = [line.split() for line in doc.splitlines() if line.strip().startswith("part ")]
+    assert len(rows) == 4
+    for part, row in enumerate(rows):
+        numbers = [int(word) for word in row[1:]]
+        runs, zigzag = SequencePlan(16, 4), SequencePlan(16, 4, "zigzag")
+        drawn = [part, *runs.positions(part), pairs(runs, part)]
+        assert numbers == [*drawn, *zigzag.positions(part), pairs(zigzag, part)]
+
+
+def test_a_loss_weighted_by_tokens_is_the_mean() -> None:
+    plan, losses = SequencePlan(13, 4, "zigzag", pad=True), np.random.default_rng(0).random(16)
+    each = [
+        losses[plan.positions(part)][plan.is_token(part)].sum() * plan.parts / plan.length
+        for part in range(4)
+    ]
+    assert np.mean(each) == pytest.approx(losses[:13].mean(), rel=1e-12)
+
+
+def test_str() -> None:
+    assert str(SequencePlan(16, 4)) == "length 16 = tokens 4 x parts 4, contiguous"
+    plan = SequencePlan(10, 4, "zigzag", pad=True)
+    assert str(plan) == "length 10 + padding 6 = tokens 4 x parts 4, zigzag"
+
+
+def test_the_cost_of_positions_does_not_depend_on_the_length() -> None:
+    plan = SequencePlan(2**60, 2**59, "zigzag", pad=True)
+    assert plan.positions(3).tolist() == [3, 2**60 - 4]
+    assert plan.num_tokens(3) == 2
+
+
+# ---------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize("value", [0, -4, True, 4.0, "4", None])
+@pytest.mark.parametrize("name", ["length", "parts"])
+def test_an_invalid_number_raises(name: str, value: object) -> None:
+    options: dict[str, Any] = {"length": 4, "parts": 2, name: value}
+    with pytest.raises(SpecError, match=f"{name} is {value!r}"):
+        SequencePlan(**options)
+
+
+@pytest.mark.parametrize("options", [{"order": "zig-zag"}, {"order": None}, {"pad": 1}])
+def test_an_invalid_option_raises(options: Any) -> None:
+    with pytest.raises(SpecError):
+        SequencePlan(4, 2, **options)
+
+
+@pytest.mark.parametrize("method", ["positions", "is_token", "num_tokens", "ranges"])
+@pytest.mark.parametrize("part", [-1, 4, True, None])
+def test_an_invalid_part_raises(method: str, part: object) -> None:
+    with pytest.raises(CoordinateError) as caught:
+        getattr(SequencePlan(16, 4, "zigzag"), method)(part)
+    assert (caught.value.index, caught.value.size) == (part, 4)
+
+
+# ---------------------------------------------------------------- a plain value
+
+
+@quick
+@given(plans())
+def test_equal_frozen_hashable_and_picklable(plan: SequencePlan) -> None:
+    again = pickle.loads(pickle.dumps(plan))
+    assert again == plan == copy.deepcopy(plan)
+    assert hash(again) == hash(plan)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.parts = 3  # type: ignore[misc]
+
+
+def test_numpy_values_become_plain_values() -> None:
+    plan = SequencePlan(np.int64(16), np.uint8(4), "zigzag", np.bool_(True))  # type: ignore[arg-type]
+    assert plan == SequencePlan(16, 4, "zigzag", pad=True)
+    assert [type(value) for value in dataclasses.astuple(plan)] == [int, int, str, bool]
+    assert plan.positions(np.int32(1)).tolist() == [2, 3, 12, 13]  # type: ignore[arg-type]
