@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .core.sequence import SequencePlan
     from .core.topology import Topology, crossings, placed
     from .launch.detect import detect, slurm_topology
-    from .launch.job import init, shutdown
+    from .launch.join import init, shutdown
     from .launch.spawn import spawn
     from .launch.world import World
     from .live.build_mesh import build_mesh
@@ -95,7 +95,7 @@ _MODULES = {
         "crossings",
         "placed",
     ),
-    "launch.job": (
+    "launch.join": (
         "init",
         "shutdown",
     ),

@@ -55,16 +55,15 @@ from ..core.errors import CollectiveError, MeshkitError
 from ..core.group_plan import Axes
 from ..core.layout import Layout
 from ..core.text import Seconds, count_noun
-from ..launch.agreement.proposal import Proposal
-from ..launch.current_job import require_job
-from ..launch.job import init
+from ..launch.job import require_job
+from ..launch.join import init
 from ..launch.progress import Progress, show_progress
 from ..live.build_mesh import build_mesh
-from ..live.groups.all_gather import all_gather
-from ..live.guard.barrier import wait
+from ..live.groups import all_gather
+from ..live.hosts import gather_hosts
 from ..live.mesh import Mesh
 from ..live.move.operations import ALL_GATHER, REDUCE_SCATTER
-from ..live.setup.hosts import gather_hosts
+from ..live.status import wait
 from .results import (
     ALONE,
     ITEM_BYTES,
@@ -538,10 +537,8 @@ def run_benchmark(request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
 
 def agree_on_hosts(request: Request) -> list[str]:
     """Return the host of each rank, after all ranks have made the same request. Collective."""
-    proposal = Proposal("meshkit bench", request.fields, DISAGREEMENT)
-    return gather_hosts(
-        proposal, require_job(), "for example meshkit bench dp=2 -n 2, which starts ranks."
-    )
+    fix = "for example meshkit bench dp=2 -n 2, which starts ranks."
+    return gather_hosts(require_job(), "meshkit bench", request.fields, DISAGREEMENT, fix)
 
 
 class CaseProgress:

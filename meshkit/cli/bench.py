@@ -158,7 +158,7 @@ def _request(args: Namespace, sizes: Mapping[str, int], targets: tuple[Target, .
 def _measure_under_launcher(request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
     """Measure as one rank of a launcher, then shut the job down."""
     from ..bench.measure import run_benchmark
-    from ..launch.job import shutdown
+    from ..launch.join import shutdown
 
     try:
         with torch_errors(f"the measurement on rank {detect().rank}"):

@@ -200,7 +200,7 @@ def run(args: Namespace) -> Result_:
 
 def check_mesh(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:
     """Join the job, build the mesh, check its groups, and close it. Collective."""
-    from ..launch.job import init
+    from ..launch.join import init
     from ..live.build_mesh import build_mesh
 
     began = time.monotonic()
@@ -228,7 +228,7 @@ def _check_under_launcher(
     request: Mapping[str, Any], device: str | None, timeout: float
 ) -> CheckReport:
     """Check as one rank of a launcher, then shut the job down."""
-    from ..launch.job import shutdown
+    from ..launch.join import shutdown
 
     try:
         with rank_0_progress("meshkit check"):
@@ -284,7 +284,7 @@ def run_hello(args: Namespace) -> Result_:
     """Greet from ``n`` processes started here, or from this rank of its launcher. Collective."""
     if args.n is not None:
         return _result(_greet_locally(args))
-    from ..launch.job import shutdown
+    from ..launch.join import shutdown
 
     try:
         with rank_0_progress("meshkit hello"):
@@ -309,7 +309,7 @@ def _greet_locally(args: Namespace) -> list[Greeting]:
 
 def greet(device: str | None, timeout: float) -> Greeting:
     """Join the job, check one all-reduce, and return the report of this rank. Collective."""
-    from ..launch.job import init
+    from ..launch.join import init
 
     with torch_errors("joining the job"):
         world = init(device=device, timeout=timeout)
@@ -348,7 +348,7 @@ def _gather(greeting: Greeting) -> list[Greeting]:
     """Return the greetings of all ranks as JSON: no data of a peer is unpickled. Collective."""
     import torch
 
-    from ..live.groups.all_gather import all_gather
+    from ..live.groups import all_gather
 
     text = json.dumps(asdict(greeting)).encode()
     row = torch.zeros(ROW, dtype=torch.uint8)
@@ -394,7 +394,7 @@ MAX_PORT = 65535
 
 def run_store(args: Namespace) -> Result_:
     """Host a store until a signal ends the process."""
-    from ..launch.rendezvous.serve_store import serve_store
+    from ..launch.open_store import serve_store
 
     def announce(address: str) -> None:
         text = f'The store is at {address}, for init(init_method="{address}/<name of the job>").'

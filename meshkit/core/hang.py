@@ -1,6 +1,4 @@
-"""The state of a rank that does not answer: how certain it is that the rank is the reason.
-
-The error of a collective that failed or hangs, from the status of each rank.
+"""Decide why a collective failed or hangs, from the status of each rank.
 
 Ranks of one group begin the same collectives in the same order. A rank that has begun fewer than
 its peers is behind, and they wait for it. The rank behind may wait in another group. The first
@@ -9,42 +7,25 @@ suspect is behind and in no collective, or does not answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from .errors import CollectiveError
+from .judges import Arrivals, Decision, Judge, Life, Sighting, most_certain
 from .layout import Layout
-from .text import format_ranks, plural, shorten
-
-
-class Life(IntEnum):
-    """The state of a rank that does not answer, from the most certain cause of a hang on."""
-
-    ENDED = 0
-    STOPPED = 1
-    UNKNOWN = 2  # it gives no sign of life here
-    BUSY = 3  # its process runs
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether such a rank cannot answer."""
-        return self <= Life.STOPPED
-
-
-def most_certain(lives: Mapping[int, Life]) -> tuple[int, ...]:
-    """Return the ranks that have ended or are stopped; else those without a sign of life, or all.
-
-    A rank whose process runs may only be slow, so it never stands beside one that cannot answer.
-    """
-    certain = [rank for rank, life in lives.items() if life.is_certain]
-    unknown = [rank for rank, life in lives.items() if life is Life.UNKNOWN]
-    return tuple(certain or unknown or lives)
-
+from .text import format_ranks, format_sizes, plural, shorten
 
 # An axis may use the default group, so it is created again too.
 REBUILD_ADVICE = "mesh.close(), meshkit.shutdown(), and build again on all ranks"
 MAX_LINES = 8  # lines about single ranks, or about ranks with equal status
+STATES = {
+    Life.ENDED: "it has ended",
+    Life.STOPPED: "it is stopped",
+    Life.UNKNOWN: "not known here whether it runs",
+    Life.BUSY: "it runs, outside a guard with a timeout or too busy to answer",
+}
+NO_ANSWER = Sighting(Life.UNKNOWN, "no answer")
 
 
 @dataclass(frozen=True)
@@ -53,10 +34,34 @@ class RankStatus:
 
     rank: int
     begun: Mapping[str, int] = field(default_factory=dict)  # axes ("dp sp") to collectives
-    operation: str = ""  # current collective, ``"all_reduce over dp"``; empty outside
+    function: str = ""  # the current collective, ``"all_reduce"``; empty outside
+    group: str = ""  # its axes, or torch's description of a group of the user; may be unknown
     line: str = ""  # of user code, ``"train.py:88 (step)"``
     error: str = ""  # error with which it left the guard, other than a collective's; else empty
     ended_by: str = ""  # call by which it stopped using the mesh, ``"mesh.close()"``; else empty
+    is_other_mesh: bool = False  # whether another mesh created the group of the collective
+
+    @classmethod
+    def from_facts(cls, rank: int, facts: Mapping[str, Any]) -> RankStatus:
+        """Return the status that a rank has posted."""
+        begun = {str(axes): int(count) for axes, count in facts.get("begun", {}).items()}
+        names = ("function", "group", "line", "error", "ended_by")
+        function, group, line, error, ended_by = (str(facts.get(name, "")) for name in names)
+        return cls(rank, begun, function, group, line, error, ended_by)
+
+    def to_facts(self) -> dict[str, Any]:
+        """Return the status as a rank posts it."""
+        return asdict(self)
+
+    @property
+    def operation(self) -> str:
+        """The current collective with its group, ``"all_reduce over dp"``; empty outside."""
+        return f"{self.function} over {self.group}" if self.group else self.function
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it takes part in no more collectives."""
+        return bool(self.error or self.ended_by)
 
     def __str__(self) -> str:
         if self.error:
@@ -64,19 +69,6 @@ class RankStatus:
         if self.ended_by:
             return f"has called {self.ended_by}"
         return f"in {self.operation or 'no collective'}, {self.line or 'no line is known'}"
-
-    @property
-    def has_left(self) -> bool:
-        """Whether it takes part in no more collectives."""
-        return bool(self.error or self.ended_by)
-
-
-@dataclass(frozen=True)
-class Silence:
-    """A rank that does not answer: the state of its process, and the known facts as text."""
-
-    life: Life
-    facts: str
 
 
 @dataclass(frozen=True)
@@ -88,12 +80,18 @@ class Lag:
     most: int
 
 
+def describe_coordinate(layout: Layout, rank: int) -> str:
+    """Return the coordinate of a rank as text; ``outside`` for a rank outside the layout."""
+    return format_sizes(layout.coordinate(rank)) if rank in layout else "outside"
+
+
 def lagging_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> dict[int, Lag]:
     """Return the ranks that have begun fewer collectives than a peer, with their largest lag."""
     lags: dict[int, Lag] = {}
     for axes in dict.fromkeys(name for status in statuses.values() for name in status.begun):
         for row in layout.groups(*axes.split()).tolist():
-            begun = {r: statuses[r].begun[axes] for r in row if axes in _begun(statuses, r)}
+            answered = [rank for rank in row if rank in statuses and axes in statuses[rank].begun]
+            begun = {rank: statuses[rank].begun[axes] for rank in answered}
             most = max(begun.values(), default=0)
             for rank, count in begun.items():
                 before = lags.get(rank, Lag(axes, 0, 0))
@@ -102,23 +100,53 @@ def lagging_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> dict[in
     return dict(sorted(lags.items()))
 
 
+def who_is_behind(
+    layout: Layout,
+    summary: str,
+    left: Callable[[Sequence[int]], Mapping[int, RankStatus]],
+    *,
+    known: float,
+) -> Judge:
+    """Return the judge of a roll call, whose decision is the report of all ranks.
+
+    The facts of each arrival are those of its :class:`RankStatus`. Without a summary a rank only
+    suspects a hang: if no rank is behind or silent, there is nothing to report.
+
+    Args:
+        layout: the ranks of the mesh.
+        summary: the first line of the report.
+        left: returns the status of each of some ranks that left the guard before.
+        known: seconds for the answers if a rank has left, since the reason is known then.
+    """
+
+    def judge(seen: Arrivals) -> Decision | None:
+        answers = {r: RankStatus.from_facts(r, a.facts) for r, a in seen.arrived.items()}
+        gone = left(seen.missing)
+        silent = {r: seen.seen.get(r, NO_ANSWER) for r in seen.missing if r not in gone}
+        can_answer = [s for s in silent.values() if s.life is not Life.ENDED]
+        if can_answer and not seen.expired and not (gone and seen.waited >= known):
+            return None
+        report = hang_error(summary, layout, {**gone, **answers}, silent)
+        is_report = summary or report.behind or report.missing_ranks
+        return Decision(report if is_report else None)
+
+    return judge
+
+
 def hang_error(
     summary: str,
     layout: Layout,
     statuses: Mapping[int, RankStatus],
-    silent: Mapping[int, Silence],
-    format_coordinate: Callable[[int], str],
+    silent: Mapping[int, Sighting],
 ) -> CollectiveError:
     """Return the error that all ranks raise."""
     late = lagging_ranks(layout, statuses)
     first = _first_suspects(layout, statuses, late, silent)
     left = [rank for rank in sorted(statuses) if statuses[rank].has_left and rank not in late]
-    lives = {rank: silence.life for rank, silence in silent.items()}
-    order = sorted([*late, *left, *silent], key=lambda r: (r not in first, lives.get(r, -1), r))
+    states = {rank: silence.life for rank, silence in silent.items()}
+    order = sorted([*late, *left, *silent], key=lambda r: (r not in first, states.get(r, -1), r))
     lines = [
-        _format_silence(rank, silent[rank], format_coordinate)
-        if rank in silent
-        else _format_status(rank, late.get(rank), statuses[rank], format_coordinate)
+        _format_rank(layout, rank, statuses.get(rank), silent.get(rank), late.get(rank))
         for rank in order
     ]
     lines += _format_others(statuses, {*late, *left})
@@ -134,39 +162,39 @@ def hang_error(
 
 
 def _missing(
-    statuses: Mapping[int, RankStatus], late: Iterable[int], silent: Mapping[int, Silence]
+    statuses: Mapping[int, RankStatus], late: Iterable[int], silent: Mapping[int, Sighting]
 ) -> tuple[int, ...]:
     """Return the silent ranks that are the reason, as far as known."""
-    lives = {rank: silence.life for rank, silence in silent.items()}
+    states = {rank: silence.life for rank, silence in silent.items()}
     is_explained = any(status.has_left for status in statuses.values())
-    is_explained |= any(not statuses[rank].operation for rank in late)
+    is_explained |= any(not statuses[rank].function for rank in late)
     if is_explained:  # by a rank that has answered: a rank whose process runs is only busy
-        lives = {rank: life for rank, life in lives.items() if life is not Life.BUSY}
-    return tuple(sorted(most_certain(lives)))
+        states = {rank: state for rank, state in states.items() if state is not Life.BUSY}
+    return tuple(sorted(most_certain(states)))
 
 
-def _begun(statuses: Mapping[int, RankStatus], rank: int) -> Mapping[str, int]:
-    return statuses[rank].begun if rank in statuses else {}
-
-
-def _format_silence(rank: int, silence: Silence, format_coordinate: Callable[[int], str]) -> str:
-    kind = "Busy" if silence.life is Life.BUSY else "Silent"
-    return f"{kind}: rank {rank} ({format_coordinate(rank)}): {silence.facts}."
-
-
-def _format_status(
-    rank: int, late: Lag | None, status: RankStatus, format_coordinate: Callable[[int], str]
+def _format_rank(
+    layout: Layout,
+    rank: int,
+    status: RankStatus | None,
+    silence: Sighting | None,
+    late: Lag | None,
 ) -> str:
+    """Return the line about a rank that is silent, has left, or is behind."""
+    name = f"rank {rank} ({describe_coordinate(layout, rank)})"
+    if silence is not None:
+        kind = "Busy" if silence.life is Life.BUSY else "Silent"
+        return f"{kind}: {name}: {silence.text}; {STATES[silence.life]}."
     if late is None:
-        return f"Left: rank {rank} ({format_coordinate(rank)}) {status}."
+        return f"Left: {name} {status}."
     count = f"has begun {late.begun} of {late.most} collectives over {late.axes}"
-    return f"Behind: rank {rank} ({format_coordinate(rank)}) {count}; {status}."
+    return f"Behind: {name} {count}; {status}."
 
 
-def _format_others(statuses: Mapping[int, RankStatus], late: Iterable[int]) -> list[str]:
-    """Return a line for each status that ranks have which are not behind."""
+def _format_others(statuses: Mapping[int, RankStatus], named: Iterable[int]) -> list[str]:
+    """Return a line for each status that the other ranks have."""
     alike: dict[str, list[int]] = {}
-    for rank in sorted(statuses.keys() - set(late)):
+    for rank in sorted(statuses.keys() - {*named}):
         alike.setdefault(str(statuses[rank]), []).append(rank)
     return [
         f"{plural('Rank', len(ranks))} {format_ranks(ranks)}: {status}."
@@ -178,21 +206,19 @@ def _first_suspects(
     layout: Layout,
     statuses: Mapping[int, RankStatus],
     late: Iterable[int],
-    silent: Mapping[int, Silence],
+    silent: Mapping[int, Sighting],
 ) -> list[int]:
     """Return the ranks that left, or have ended, or else that wait for none, or are silent."""
     left = [rank for rank in sorted(statuses) if statuses[rank].has_left]
     certain = [rank for rank in sorted(silent) if silent[rank].life.is_certain]
-    idle = [rank for rank in late if not statuses[rank].operation and not statuses[rank].has_left]
+    idle = [rank for rank in late if not statuses[rank].function and not statuses[rank].has_left]
     unknown = [rank for rank in silent if silent[rank].life is Life.UNKNOWN]
-    awaited = _awaited_ranks(layout, statuses)
+    awaited = {
+        int(peer)
+        for rank, status in statuses.items()
+        if status.group in status.begun  # else a group of the user
+        for peer in layout.peers(rank, *status.group.split())
+    }
     kinds = [certain, sorted([*idle, *unknown]), sorted(silent)]
     waits_for = [[rank for rank in ranks if rank in awaited] for ranks in kinds]
     return next((ranks for ranks in [left, *waits_for, *kinds] if ranks), list(late))
-
-
-def _awaited_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> set[int]:
-    """Return the ranks of all groups in which a rank is in a collective."""
-    names = {rank: status.operation.partition(" over ")[2] for rank, status in statuses.items()}
-    known = {rank: axes for rank, axes in names.items() if axes in statuses[rank].begun}
-    return {int(p) for rank, axes in known.items() for p in layout.peers(rank, *axes.split())}

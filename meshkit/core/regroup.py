@@ -1,7 +1,9 @@
-"""Regroup the ranks that live into as many whole replicas as they can form.
+"""Decide who lives after a loss, which mesh they form, and who sends the state to whom.
 
-Data axes shrink, the outermost first, and all other axes stay whole. A rank keeps its coordinate if
-the new grid has it. The others fill the holes that lost ranks leave, and the rest are spares::
+:func:`who_lives` decides one round of a recovery. :func:`regroup` forms as many whole replicas as
+the ranks that live can fill. Data axes shrink, the outermost first, and all other axes stay whole.
+A rank keeps its coordinate if the new grid has it. The others fill the holes that lost ranks leave,
+and the rest are spares::
 
     dp=4 tp=2, ranks 1 and 4 are lost       dp=3 tp=2
 
@@ -14,11 +16,10 @@ The new ranks are numbered by position, and spares come last. Rank 0 keeps its n
 lives, since it may host the store. Newcomers count as spares, numbered after all other ranks: with
 them data axes grow again, and no rank of the mesh moves.
 
-Find the step from which all ranks go on, and the rank that sends its state to each rank.
-
-Ranks may be one step apart, since a collective may have come through on some of them. A rank holds
-the state of its old coordinate along the axes that stay whole, after the steps that it has
-completed. The most advanced step wins for which some rank holds each part::
+:func:`find_sources` finds the step from which all ranks go on. Ranks may be one step apart, since a
+collective may have come through on some of them. A rank holds the state of its old coordinate along
+the axes that stay whole, after the steps that it has completed. The most advanced step wins for
+which some rank holds each part::
 
     dp=3 tp=2      steps of tp=0: 5 5 4      steps of tp=1: x 4 4      all go on from step 4
 """
@@ -26,21 +27,139 @@ completed. The most advanced step wins for which some rank holds each part::
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import cycle
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from .axes import axis_role
-from .errors import SpecError
+from .errors import DisagreementError, MeshkitError, RankTimeoutError, SpecError
+from .judges import Arrivals, Decision, Judge, Life
 from .layout import Layout
 from .ranks import RankPositions
-from .text import Ints, format_ranks, format_sizes, plural
+from .text import Ints, count_noun, format_ranks, format_sizes, plural
 
 Coordinate = dict[str, int]
+Unit = tuple[int, ...]  # indices of a rank along the axes that stay whole
+MAX_LINES = 8  # ranks that an error names one by one
+
+
+@dataclass(frozen=True)
+class Request:
+    """The facts with which a rank takes part in a round of a recovery.
+
+    Attributes:
+        mesh: the mesh that it recovers, as text; None for a newcomer.
+        min_ranks: the least number of ranks with which to go on, as text; None if it passes none.
+        failed: whether it knows of a failure.
+        holds_state: whether it holds the state of its coordinate.
+        step: the steps that this state has completed; None if the rank gives none.
+    """
+
+    mesh: str | None = None
+    min_ranks: str | None = None
+    failed: bool = False
+    holds_state: bool = False
+    step: int | None = None
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Request:
+        """Return the request that a rank has posted."""
+        texts = (facts.get("mesh"), facts.get("min_ranks"))
+        mesh, min_ranks = (None if text is None else str(text) for text in texts)
+        step = None if facts.get("step") is None else int(facts["step"])
+        return cls(mesh, min_ranks, bool(facts["failed"]), bool(facts["holds_state"]), step)
+
+    def to_facts(self) -> dict[str, Any]:
+        """Return the request as a rank posts it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """The seconds for which a round that decides who lives waits for some ranks.
+
+    Attributes:
+        whole: the seconds of the whole wait, which errors show.
+        silent: the seconds for ranks that were silent in the report of the failure.
+        newcomers: the seconds for newcomers, which wait at the store already.
+    """
+
+    whole: float
+    silent: float
+    newcomers: float
+
+
+def who_lives(
+    patience: Patience, silent: Collection[int] = (), newcomers: Collection[int] = ()
+) -> Judge:
+    """Return the judge that decides who lives: the ranks that have arrived, with their facts.
+
+    The facts of each arrival are those of its :class:`Request`. A missing rank is waited for until
+    the deadline, unless its process has ended. If no rank knows of a failure, and there are no
+    newcomers, nothing is decided: the round is an error on all ranks.
+
+    Args:
+        patience: how long some ranks are waited for.
+        silent: the ranks that did not answer when the failure was reported.
+        newcomers: the ranks that this round admits.
+    """
+
+    def judge(seen: Arrivals) -> Decision | None:
+        requests = {rank: Request.from_facts(a.facts) for rank, a in sorted(seen.arrived.items())}
+        ended = {rank for rank in seen.missing if seen.lives.get(rank) is Life.ENDED}
+        awaited = {*seen.missing} - ended
+        awaited -= {*silent} if seen.waited >= patience.silent else set()
+        awaited -= {*newcomers} if seen.waited >= patience.newcomers else set()
+        if awaited and not seen.expired:
+            return None
+        error = _disagreement(requests)
+        if error is None and not (ended or newcomers or any(r.failed for r in requests.values())):
+            error = _no_failure_error(len(requests), seen.missing, patience.whole)
+        if error is not None:
+            return Decision(error)
+        return Decision(members={rank: request.to_facts() for rank, request in requests.items()})
+
+    return judge
+
+
+def _disagreement(requests: Mapping[int, Request]) -> MeshkitError | None:
+    """Return the error of ranks that recover different meshes, if they do."""
+    for name in ("mesh", "min_ranks"):
+        texts = {rank: getattr(request, name) for rank, request in sorted(requests.items())}
+        given = {rank: text for rank, text in texts.items() if text is not None}
+        if len({*given.values()}) > 1:
+            lines = [f"Rank {rank}: {name} {text}." for rank, text in given.items()]
+            return DisagreementError(
+                "ranks recover different meshes.",
+                *lines[:MAX_LINES],
+                fix="call recover on the same mesh, with the same min_ranks, on all ranks.",
+                requests=given,
+            )
+    return None
+
+
+def _no_failure_error(arrived: int, missing: Sequence[int], timeout: float) -> MeshkitError:
+    """Return the error of a round that has nothing to recover from."""
+    fix = "call it after a CollectiveError, for example of mesh.guard(timeout=60)."
+    if not missing:
+        summary = f"the mesh is healthy: all {count_noun(arrived, 'rank')} are here."
+        return MeshkitError(summary, "No rank has seen a collective fail.", fix=fix)
+    return RankTimeoutError(
+        f"{plural('rank', len(missing))} {format_ranks(missing)} did not call it within "
+        f"{timeout:g} s.",
+        "No rank has seen a collective fail, so the mesh is unchanged.",
+        fix=fix,
+        missing_ranks=tuple(missing),
+    )
+
+
+def held_steps(requests: Mapping[int, Request]) -> dict[int, int | None]:
+    """Return the completed steps of each rank that holds a state; None if it gives no step."""
+    return {rank: request.step for rank, request in requests.items() if request.holds_state}
 
 
 @dataclass(frozen=True)
@@ -219,9 +338,6 @@ def _compact(ranks: Ints) -> range | Ints:
     first = int(ranks[0])
     whole = range(first, first + len(ranks))
     return whole if np.array_equal(ranks, np.arange(whole.start, whole.stop)) else ranks
-
-
-Unit = tuple[int, ...]
 
 
 @dataclass(frozen=True)

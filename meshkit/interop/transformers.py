@@ -25,9 +25,9 @@ from ..core.call import Call, quotes_call
 from ..core.errors import SpecError
 from ..core.layout import Layout
 from ..core.text import article
-from ..launch.current_job import require_job
+from ..launch.job import require_job
 from ..live.mesh import Mesh
-from ..live.setup.proposal import announcing_failure
+from ..live.proposal import announcing_failure
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

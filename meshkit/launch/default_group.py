@@ -20,6 +20,7 @@ import torch.distributed as dist
 from ..core.errors import LaunchError
 from .detect import detect
 from .device import accelerator
+from .store import Store
 from .torch_internals import (
     CONNECT_ATTEMPTS,
     bound_device,
@@ -64,18 +65,27 @@ def default_group() -> dist.ProcessGroup:
 
 def create_default_group(
     world: World,
-    store: dist.Store,
+    store: Store,
     timeout: timedelta | None,
     connect_timeout: timedelta,
 ) -> Connections:
-    """Create torch's default group. Collective. nccl is bound to the device, to split groups."""
+    """Create torch's default group. Collective. nccl is bound to the device, to split groups.
+
+    nccl reads the ids of later connections under the timeout of the store, so that becomes the
+    timeout of collectives. meshkit's own operations have deadlines of their own.
+    """
+    store.root.set_timeout(timeout or default_timeout(str(world.backend)))
     connects_first = connects_at_creation(str(world.backend))
     is_large = world.backend == "gloo" and world.world_size > EAGER_RANKS
     is_lazy = is_large and connects_first and LAZY not in os.environ
     if is_lazy:  # the first use of a pair may take as long as any other collective
         first_use = (timeout or default_timeout("gloo")) / CONNECT_ATTEMPTS
         connect_timeout = max(connect_timeout, first_use)
-    options: dict[str, Any] = {"store": store, "rank": world.rank, "world_size": world.world_size}
+    options: dict[str, Any] = {
+        "store": store.part("default_group").raw,
+        "rank": world.rank,
+        "world_size": world.world_size,
+    }
     if world.backend == "mpi":  # MPI knows rank and size
         options = {}
     if world.backend == "nccl":  # a group of several backends cannot always be split
@@ -149,8 +159,7 @@ def store_from_group(group: dist.ProcessGroup) -> dist.Store | None:
 
     torch's fake backend plays one rank of any world, without other ranks and without a store.
     """
-    store = None if dist.get_backend(group) == "fake" else store_of(group)
-    return None if store is None else dist.PrefixStore("meshkit", store)
+    return None if dist.get_backend(group) == "fake" else store_of(group)
 
 
 def _launcher_world() -> World | None:

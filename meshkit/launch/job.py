@@ -1,356 +1,340 @@
-"""Join the job and leave it: ``init`` and ``shutdown``."""
+"""The current job: the ranks of the default process group, their store and their timeouts."""
 
 from __future__ import annotations
 
 import os
-import time
-import warnings
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
-import torch
 import torch.distributed as dist
-from torch.utils.data import get_worker_info
 
-from ..core.call import caller_level, drop_none, quotes_call
-from ..core.errors import LaunchError, RankTimeoutError, format_error
-from ..core.version import VERSION
-from .agreement.consensus import commit
-from .agreement.proposal import Proposal
-from .current_job import Job, current_job, set_current_job
-from .default_group import create_default_group
-from .detect import allocation_without_srun, check_arguments, detect_world, use_master_variables
-from .device import backend_for, can_share_device, device_uuid, select_backend, select_device
-from .launchers import BY_MPI, job_hosts, job_name
-from .log import Startup, log_job, report_uncaught_error, show_log
-from .own_process import check_own_process
-from .rendezvous.rendezvous import AdmittedError, announce_init_failure, rendezvous, with_address
-from .seeds import Seed, compare_seed, draw_seed, parse_seed, seed_all
-from .store.client import address
-from .store.deadline import (
-    ARRIVAL,
-    Deadline,
-    DeadlineExceededError,
-    Time,
-    format_timeout,
-    parse_timeout,
-    run_with_deadline,
-    wait_for_abandoned,
+from ..core.errors import RankTimeoutError
+from ..core.judges import Decision, Describe, Json, Life, Process, Sighting, all_same
+from .default_group import (
+    Connections,
+    create_default_group,
+    default_group,
+    store_from_group,
+    world_from_group,
 )
-from .store.file_store import check_file
-from .store.keys import LEFT
-from .torch_internals import clear_dtensor_cache, connects_at_creation, forget_groups
-from .world import EXPORTED, MAX_WORLD_SIZE, World, complete_environment, restore_environment
+from .generation import leases
+from .log import ERROR_FILE, Startup, report_uncaught_error
+from .process import check_own_process, sight
+from .round import Round, commit
+from .store import Store
+from .times import ARRIVAL, TIMES, Deadline
+from .torch_internals import clear_dtensor_cache, connects_at_creation, timeout_of
+from .world import World
 
-if TYPE_CHECKING:
-    from .agreement.claims import Claim, Claimant
-
-DISAGREEMENT = "ranks disagree about init(); no process group was created."
-# The world of the thread that joins, one thread at a time. dict.setdefault is atomic.
-JOINING: dict[str, World] = {}
-REPORT_TIME = 5.0  # seconds to reach the store with a report for the other ranks
-FAILURE = "a rank could not create the default process group; no rank has one."
+LEFT = "left/{}"  # rank, in the store of a job: it has called shutdown()
+RECOVERY = "recovery/{}"  # number, in the store of a generation: ranks that live find each other
+EPOCH = "epoch/{}"  # number, in the store of a generation: the part of the ranks that live since
+REJOIN = "rejoin"  # the round of an epoch in which its ranks create their default group
+SOURCE = "mesh.recover()"
+FAILURE = "a rank could not create the default process group of the ranks that live."
 
 
-@quotes_call("init")
-def init(
-    *,
-    backend: str | None = None,
-    device: str | torch.device | None = None,
-    timeout: Time | None = None,
-    arrival_timeout: Time | None = None,
-    seed: int | str | None = None,
-    init_method: str | None = None,
-    rank: int | None = None,
-    world_size: int | None = None,
-    local_rank: int | None = None,
-    verbose: bool = False,
-) -> World:
-    """Join the job: set up the default process group, the device and, on request, the seeds.
+class Epoch(NamedTuple):
+    """The ranks of a job since its last recovery, or since its start.
 
-    Collective: every rank calls it once. A second call returns the same :class:`World`. A default
-    group that someone else created is used as it is. Arguments override the launcher. With nccl the
-    group is bound to its device at once, so that other groups are split from it. On failure no
-    group is left behind.
-
-    RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set in the
-    environment if they are missing and known, since other libraries read them. The bridge of an
-    accelerator is imported afterwards. No variable is overwritten, and ``shutdown`` removes those
-    that were set.
-
-    A process started anew with the number of a rank that a running job has lost waits here, for
-    ``arrival_timeout``, until :meth:`meshkit.Mesh.admit` of that job admits it. Its rank is then
-    another one. Build the mesh at once, since the other ranks wait for it.
-
-    Args:
-        backend: the backend of collectives; None is torch's default for the device. Each kind of
-            device may have its own: ``"cpu:gloo,cuda:nccl"``.
-        device: the device of this process; None is its accelerator, or else the cpu.
-        timeout: how long a collective may take, in seconds or as a timedelta; None is the
-            backend's default (gloo 30 min, nccl 10 min). It also sets ``arrival_timeout``.
-        arrival_timeout: how long ranks wait for each other here and in ``build_mesh``; None is
-            ``timeout`` if that is given, else 300 s.
-        seed: the seed of python, numpy and torch on all ranks, accelerators included. For
-            ``"shared"`` rank 0 draws a number. None seeds nothing.
-        init_method: the store: ``"tcp://host:port"``, ``"file:///shared/path"`` or ``"env://"``;
-            None takes the launcher's. Ignored if the group exists already.
-        rank: the rank of this process; None takes the launcher's.
-        world_size: the number of ranks of the job; None takes the launcher's.
-        local_rank: the index of this process on its node; None takes the launcher's.
-        verbose: show the lines that rank 0 logs to ``logging.getLogger("meshkit")`` when it joins
-            a job and when it builds a mesh; MESHKIT_LOG=info shows them too.
-
-    Returns:
-        The world of this process.
-
-    Raises:
-        LaunchError: if the rank, the store or the device of this process is unclear, or if two
-            ranks use one device and the backend does not allow it. Also if an earlier ``init`` had
-            other arguments, in a worker of a DataLoader, and while another thread joins.
-        DisagreementError: if ranks have different seeds, world sizes, backends, timeouts, or
-            versions of meshkit or torch.
-        RankTimeoutError: if ranks did not arrive in time, with their numbers.
-        SpecError: if a timeout or the seed is invalid, or if ``init`` does not have an option.
-
-    Warns:
-        RuntimeWarning: if this is one process in an allocation of several tasks, and no srun has
-            started it.
-
-    Example:
-        ``device = meshkit.init(seed=0, timeout=600).device``
+    Attributes:
+        number: the number of the recovery round that decided who lives; 0 at the start.
+        ranks_before: the rank at the start of the job of each rank, in order.
+        size_before: the number of ranks at the start.
     """
-    parsed_seed = parse_seed(seed)
-    limit = parse_timeout("timeout", timeout)
-    wait = parse_timeout("arrival_timeout", arrival_timeout)
-    ranks = check_arguments(drop_none(rank=rank, world_size=world_size, local_rank=local_rank))
-    if verbose:
-        show_log()
-    job = current_job()
-    if job is None:
-        world = identify(ranks, init_method)
-        return join(world, backend, device, limit, wait, parsed_seed).world
-    from .repeated_init import check_same_job
 
-    arguments = drop_none(**ranks, backend=backend, device=device)
-    job = check_same_job(job, arguments, limit, wait)
-    set_current_job(job)
-    if parsed_seed is not None:
-        _reseed(job, parsed_seed)
-    return job.world
+    number: int
+    ranks_before: Sequence[int]
+    size_before: int
+
+    @property
+    def lost(self) -> list[int]:
+        """The ranks of the start that the job has lost, ascending."""
+        return sorted({*range(self.size_before)} - {*self.ranks_before})
 
 
-def shutdown() -> None:
-    """Leave the job: destroy the default group and every group made on it.
+@dataclass(eq=False, repr=False)
+class Counts:
+    """How many rounds this rank has entered: of all ranks, of a part of them, and of recoveries."""
 
-    Local, and harmless to repeat. A default group that someone else created is left alone. The
-    variables that :func:`init` added to the environment are removed. In a forked process it does
-    nothing.
+    rounds: Counter[str] = field(default_factory=Counter)
+    recoveries: int = 0
 
-    Example:
-        ``mesh.close(); meshkit.shutdown()``
-    """
-    job = current_job()
-    if job is not None and job.generation and job.pid == os.getpid():
-        _post_end(job)
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Job:
+    """The ranks of a default process group, their store and their timeouts."""
+
+    world: World  # this process among the ranks
+    # the store of these ranks since the last recovery; None if someone else created the group and
+    # torch exposes no store of it
+    store: Store | None
+    timeout: timedelta | None  # how long a collective may take; None is the backend's default
+    arrival_timeout: timedelta  # how long ranks wait for each other
+    epoch: Epoch
+    # how often this rank has joined at this store, from 1; 0 if someone else created the group
+    generation: int = 0
+    # the part of the store that belongs to the generation; in the first epoch the store itself
+    base: Store | None = None
+    # the store of all generations; None if someone else created the group
+    attempt: Store | None = None
+    # the round in which the ranks stated their processes; None before the first one
+    joined: Round | None = None
+    # how long a collective of the default group may take, outside any guard
+    default_timeout: timedelta | None = None
+    seed: int | None = None  # the last seed of ``init``, as a number; None if it was given none
+    # leaves the job at the end of a spawned rank; None if someone else created the group
+    leave: Callable[[], None] | None = None
+    # the variables that ``init`` added to the environment
+    completed: Mapping[str, str] = field(default_factory=dict)
+    pid: int = field(default_factory=os.getpid)  # the process of this rank
+    # the pairs of ranks that the default group has connected
+    connections: Connections = field(default_factory=Connections)
+    # the seconds of this rank in ``init``; empty if someone else created the group
+    startup: Startup = field(default_factory=Startup)
+    counts: Counts = field(default_factory=Counts)
+    known: dict[int, Process] = field(default_factory=dict)  # the processes, once they were read
+    # the mesh that this process joins, if a running job has admitted it
+    arrival: Any = None
+
+    def round(
+        self,
+        call: str,
+        *,
+        summary: str = "",
+        ranks: Sequence[int] | None = None,
+        part: str = "",
+    ) -> Round | None:
+        """Return the next round of all ranks, or of those of a part; None if there is no store.
+
+        Every rank counts its rounds, whatever they are about. Ranks that make different calls enter
+        the same round therefore, and see the difference. In the store of a default group that
+        someone else created the count is in the store, which may have served an earlier group.
+
+        Cost: none, or one store operation.
+        """
+        if self.pid != os.getpid():
+            check_own_process(self.world.rank, self.pid)
+        store, rank = self.store, self.world.rank
+        if store is None:
+            return None
+        store = store.part(part) if part else store
+        if self.generation:
+            self.counts.rounds[part] += 1
+            number = self.counts.rounds[part]
+        else:
+            counted = store
+            number = store.within(TIMES.store, lambda: counted.add(f"rounds/{rank}", 1))
+        expected = range(self.world.world_size) if ranks is None else ranks
+        name, summary = f"round/{number}", summary or f"ranks disagree about {call}()."
+        return Round(store, name, rank, expected, summary=summary, look=self.look, number=number)
+
+    def agree(
+        self,
+        call: str,
+        facts: Mapping[str, Json],
+        summary: str,
+        *,
+        describe: Describe | None = None,
+        ranks: Sequence[int] | None = None,
+        part: str = "",
+    ) -> int:
+        """Return the number of the round in which all ranks stated equal facts. Collective.
+
+        Returns 0 at once if there is no store.
+
+        Cost: 4 store operations per rank.
+        """
+        round = self.round(call, summary=summary, ranks=ranks, part=part)
+        if round is None:
+            return 0
+        with round:
+            return self.compare(round, call, facts, describe)
+
+    def compare(
+        self, round: Round, call: str, facts: Mapping[str, Json], describe: Describe | None = None
+    ) -> int:
+        """Return the number of a round once all ranks have stated equal facts there. Collective."""
+        deadline = Deadline.after(self.arrival_timeout)
+        round.arrive({"call": call, **facts}, same=True)
+        seconds = self.arrival_timeout.total_seconds()
+        judge = all_same(round.summary, seconds=seconds, describe=describe)
+        round.decide(judge, deadline).check(self.world.rank)
+        return round.number
+
+    def broadcast(self, name: str, value: Json, *, what: str, fix: str) -> Json:
+        """Return the value of rank 0 on every rank. Collective.
+
+        Cost: one store operation on rank 0, two on the others.
+        """
+        store = cast(Store, self.store)
+        deadline = Deadline.after(self.arrival_timeout)
+        return broadcast(store, name, value, deadline, what=what, fix=fix)
+
+    def processes(self) -> dict[int, Process]:
+        """Return the process of each rank, as far as known. Local.
+
+        Cost: one or two store operations, once.
+        """
+        if self.known or self.store is None:
+            return self.known
+        ranks = range(self.world.world_size)
+        # someone else created the default group: its first round knows
+        first = self.joined or Round(self.store, "round/1", self.world.rank, ranks)
+        arrived = first.arrivals().arrived
+        processes = {rank: arrival.process for rank, arrival in arrived.items()}
+        if len(processes) == len(ranks):
+            self.known.update(processes)
+        return processes
+
+    def look(self, ranks: Sequence[int]) -> dict[int, Sighting]:
+        """Return the last processes of these ranks, as far as known. Call it inside a deadline.
+
+        A process counts as ended if another one has taken its rank since.
+
+        Cost: one or two store operations for each rank of another machine.
+        """
+        known = self.processes()
+        seen = {rank: sight(known[rank]) for rank in ranks if rank in known}
+        if self.attempt is not None:
+            first = self.epoch.ranks_before
+            unknown = {first[rank]: rank for rank in seen if seen[rank].life is Life.UNKNOWN}
+            for rank, lease in leases(self.attempt, [*unknown]).items():
+                if lease.process != known[unknown[rank]]:
+                    seen[unknown[rank]] = seen[unknown[rank]]._replace(life=Life.ENDED)
+        return seen
+
+    def next_recovery(self) -> int:
+        """Return the number of this rank's next recovery round. Local."""
+        self.counts.recoveries = max(self.counts.recoveries, self.epoch.number) + 1
+        return self.counts.recoveries
+
+    def recovery_round(
+        self, number: int, expected: Sequence[int], *, summary: str = "", rank: int | None = None
+    ) -> Round:
+        """Return a round in which ranks that live find each other. Local."""
+        own = self.world.rank if rank is None else rank
+        store = cast(Store, self.base)
+        return Round(store, RECOVERY.format(number), own, expected, summary=summary, look=self.look)
+
+    def rejoin(self, number: int, old_ranks: Sequence[int], limit: timedelta) -> Job:
+        """Create the default group of the ranks that live, and make it the current job. Collective.
+
+        The ranks are numbered anew, from 0, as torch requires. They use a new part of the store, so
+        that no key of the broken groups disturbs them. On failure no default group is left.
+
+        Args:
+            number: the number of this recovery, the same on all ranks.
+            old_ranks: the rank in this job of each new rank.
+            limit: how long the ranks may take to create the group.
+        """
+        base = cast(Store, self.base)
+        world = _renumber(self.world, old_ranks)
+        store = Store(base.root, world, base.path).part(EPOCH.format(number))
+        ranks = range(world.world_size)
+        round = Round(store, REJOIN, world.rank, ranks, summary=FAILURE)
+        connections = commit(
+            round,
+            "mesh.recover",
+            limit,
+            lambda connect: create_default_group(world, store, self.default_timeout, connect),
+            lambda _: leave_default_group(),
+            connects=connects_at_creation(str(world.backend)),
+        )
+        before = tuple(int(self.epoch.ranks_before[rank]) for rank in old_ranks)
+        job = replace(
+            self,
+            world=world,
+            store=store,
+            epoch=Epoch(number, before, self.epoch.size_before),
+            joined=round,
+            connections=connections,
+            startup=Startup(),
+            counts=Counts(),
+            known={},
+        )
+        set_current_job(job)
+        return job
+
+
+def broadcast(
+    store: Store, name: str, value: Json, deadline: Deadline, *, what: str, fix: str
+) -> Json:
+    """Return the value of rank 0 on every rank of a store. Collective."""
+    rank = store.world.rank
+    round = Round(store, name, rank, ())
+    if rank == 0:
+        return round.say(Decision(value=value)).value
+    decision = round.follow(deadline)
+    if decision is not None:
+        return decision.check(rank).value
+    raise RankTimeoutError(
+        f"rank {rank} did not receive {what}.",
+        f"Rank 0 did not send it within {deadline}.",
+        fix=fix,
+        missing_ranks=(0,),
+    )
+
+
+def leave_default_group() -> None:
+    """Destroy the default group and all groups made on it, if it exists. Local."""
+    if dist.is_initialized():
         dist.destroy_process_group()
-        restore_environment(job.completed, os.environ)
         clear_dtensor_cache()
 
 
-def _post_end(job: Job) -> None:
-    """Post that this rank leaves the job, for ranks that wait for it in a guard.
-
-    Cost: one store operation, which does not wait for an answer.
-    """
-    store, rank = job.store, job.world.rank
-    if store is not None and job.world.world_size > 1:
-        with suppress(RuntimeError, RankTimeoutError, DeadlineExceededError):  # the store is gone
-            check_file(store)
-            run_with_deadline(1, lambda: store.set(LEFT.format(rank), ""))
-
-
-def identify(
-    arguments: Mapping[str, int] | None = None, init_method: object | None = None
-) -> World:
-    """Return the world of this process before it joins the job. Local."""
-    report_uncaught_error()
-    world = detect_world(os.environ, arguments or {})
-    if world.world_size > MAX_WORLD_SIZE:
-        raise LaunchError(
-            f"WORLD_SIZE is {world.world_size}, from {world.sources['world_size']} "
-            f"({world.launcher}).",
-            fix=f"at most {MAX_WORLD_SIZE} ranks.",
-        )
-    if get_worker_info() is not None:
-        check_own_process(world.rank)
-    if world.world_size == 1 and (variable := allocation_without_srun(world)):
-        text = format_error(
-            f"this is a single process in an allocation of several tasks: {variable}.",
-            "No srun has started it: SLURM_STEP_ID of a step is missing.",
-            fix="srun python ..., or init(rank=0, world_size=1) to run one process.",
-        )
-        warnings.warn(text, RuntimeWarning, stacklevel=caller_level())
-    if init_method is None:
-        return world
-    if not isinstance(init_method, str):
-        fix = 'init_method="tcp://host:29500", or another URL.'
-        raise LaunchError(f"init_method is {init_method!r}.", fix=fix)
-    sources = {**world.sources, "init_method": "argument"}
-    world = replace(world, init_method=init_method, sources=sources)
-    return use_master_variables(world, os.environ) if init_method == "env://" else world
-
-
-def join(
-    world: World,
-    backend: str | None = None,
-    device: str | torch.device | None = None,
-    timeout: timedelta | None = None,
-    arrival_timeout: timedelta | None = None,
-    seed: Seed = None,
-) -> Job:
-    """Join the other ranks at the store, and create the default group with them. Collective."""
-    wait = arrival_timeout or timeout or ARRIVAL
-    began, deadline = time.monotonic(), Deadline.after(wait)
-    completed: dict[str, str] = {}
-    _holder = None  # of the port of the store, until this rank has opened it
-    if (other := JOINING.setdefault("world", world)) is not world:
-        raise _second_thread_error(world, other)
-    try:
-        wait_for_abandoned(deadline)
-        if dist.get_pg_count():  # an error ended torch while it created or destroyed a group
-            forget_groups()
-        if world.launcher in BY_MPI:
-            world, _holder = with_address(world, deadline)
-        if not {*EXPORTED.values()} <= os.environ.keys():
-            completed = complete_environment(world, *address(world), os.environ)
-        world = _select_device(world, backend, device)  # its bridge may read these variables
-        job = replace(_create_job(world, timeout, wait, seed, deadline), completed=completed)
-        set_current_job(job)
-    except BaseException:
-        if dist.is_initialized():  # an error came just after this rank had joined
-            dist.destroy_process_group()
-        restore_environment(completed, os.environ)
-        raise
-    finally:
-        JOINING.clear()
-    if world.rank == 0:
-        log_job(job.world, time.monotonic() - began)
-    return job
-
-
-def _second_thread_error(world: World, other: World) -> LaunchError:
-    """Return the error of a thread that may not join, and report it to the other ranks."""
-    from .joining import second_thread_error
-
-    error = second_thread_error(world, other)
-    if other.rank != world.rank:  # the other thread waits for this rank
-        proposal = Proposal("init", {}, DISAGREEMENT)
-        announce_init_failure(proposal, world, Deadline.after(REPORT_TIME), error)
-    return error
-
-
-def _create_job(
-    world: World, timeout: timedelta | None, wait: timedelta, seed: Seed, deadline: Deadline
-) -> Job:
-    """Create the default group with the other ranks. Collective."""
-    proposal = _init_proposal(world, timeout, wait, seed)
-    phases: dict[str, float] = {}
-    try:
-        participants, generation = rendezvous(proposal, world, deadline, phases)
-    except AdmittedError as admitted:
-        from .recovery.newcomer import join_running_job
-
-        return replace(join_running_job(admitted, world, timeout, wait), leave=shutdown)
-    world, store = participants.world, participants.store
-    number = None if seed is None else draw_seed(participants, seed, 0, Deadline.after(wait))
-    group_store = dist.PrefixStore("default_group", store)
-    began = time.monotonic()
-    connections = commit(
-        Proposal("init", {}, FAILURE, stage="the end of "),
-        participants,
-        wait,
-        lambda connect: create_default_group(world, group_store, timeout, connect),
-        lambda _: dist.destroy_process_group(),
-        connects=connects_at_creation(str(world.backend)),
-    )
-    phases["default group"] = time.monotonic() - began
-    job = Job(
+def _renumber(world: World, old_ranks: Sequence[int]) -> World:
+    """Return the world of the ranks that live, without facts about nodes that may be wrong now."""
+    return replace(
         world,
-        store,
-        timeout,
-        wait,
-        generation,
-        timeout,
-        number,
-        shutdown,
-        participants.counter,
-        connections=connections,
-        startup=Startup(phases),
+        rank=list(old_ranks).index(world.rank),
+        world_size=len(old_ranks),
+        local_world_size=None,
+        node_rank=None,
+        num_nodes=None,
+        sources={**world.sources, "rank": SOURCE, "world_size": SOURCE},
     )
-    if number is not None:
-        seed_all(number)
-    return job
 
 
-def _init_proposal(
-    world: World, timeout: timedelta | None, wait: timedelta, seed: Seed
-) -> Proposal:
-    """Return everything that must be equal on all ranks when they join."""
-    fields = {
-        "job": job_name(os.environ, world.launcher) or "unknown",
-        "world_size": str(world.world_size),
-        "backend": str(world.backend),
-        "timeout": format_timeout(timeout),
-        "arrival_timeout": format_timeout(wait),
-        "seed": repr(seed),
-        "meshkit": VERSION,
-        "torch": torch.__version__,
-    }
-    hosts = partial(job_hosts, os.environ, world.launcher)
-    return Proposal("init", fields, DISAGREEMENT, device_claim(world), expected_hosts=hosts)
+# The only module state of meshkit. A job lives as long as its default group.
+_JOBS: WeakKeyDictionary[dist.ProcessGroup, Job] = WeakKeyDictionary()
 
 
-def device_claim(world: World) -> tuple[Claim, ...]:
-    """Return the claim on this rank's device, or none if the backend lets ranks share it."""
-    device = world.device or torch.device("cpu")
-    kind = backend_for(str(world.backend), device.type)
-    uuid = device_uuid(device) if device.type != "cpu" else None
-    if uuid is None or can_share_device(device.type, kind):
-        return ()
-    from .agreement.claims import Claim
-
-    def conflict(first: Claimant, second: Claimant) -> LaunchError:
-        return LaunchError(
-            f"ranks {first.rank} and {second.rank} use one device, and {kind} needs one "
-            "device per rank.",
-            f"Both compute on {device.type} {uuid}: {first}, {second}.",
-            fix="start one rank per device, or give each its own: device='cuda:<local rank>', or "
-            "CUDA_VISIBLE_DEVICES; or init(backend='gloo').",
-        )
-
-    return (Claim(f"device/{uuid}", str(world.rank), conflict),)
+def current_job() -> Job | None:
+    """Return the job of the default group; None if there is no default group. Local."""
+    group = dist.group.WORLD
+    if group is None:
+        return None
+    if group not in _JOBS:
+        if ERROR_FILE in os.environ:
+            report_uncaught_error()
+        time = timeout_of(group)  # read once: a guard lowers it for a while
+        world, root = world_from_group(group), store_from_group(group)
+        store = None if root is None else Store(root, world, "meshkit")
+        epoch = Epoch(0, range(world.world_size), world.world_size)
+        _JOBS[group] = Job(world, store, time, ARRIVAL, epoch, base=store, default_timeout=time)
+    return _JOBS[group]
 
 
-def _reseed(job: Job, seed: int | str) -> None:
-    """Seed all generators of a rank that has joined already. ``"shared"`` waits for rank 0."""
-    participants = job.participants()
-    call_id = compare_seed(participants, seed)
-    number = draw_seed(participants, seed, call_id, Deadline.after(job.arrival_timeout))
-    set_current_job(replace(job, seed=number))
-    seed_all(number)
+def known_job() -> Job | None:
+    """Return the job of the default group if it is known already. Local; safe in a forked child."""
+    group = dist.group.WORLD
+    return None if group is None else _JOBS.get(group)
 
 
-def _select_device(world: World, backend: str | None, device: str | torch.device | None) -> World:
-    """Return the world with device and backend."""
-    selected = select_device(device, world.local_rank)
-    sources = {
-        **world.sources,
-        "device": "torch's default" if device is None else "argument",
-        "backend": "torch's default" if backend is None else "argument",
-    }
-    name = select_backend(backend, selected)
-    return replace(world, device=selected, backend=name, sources=sources)
+def require_job() -> Job:
+    """Return the job of the default group. Local."""
+    default_group()
+    return cast(Job, current_job())
+
+
+def set_current_job(job: Job) -> None:
+    """Keep the job of the default group."""
+    group = default_group()
+    if group not in _JOBS:
+        _JOBS.clear()  # Ctrl-C in the callback of a weak reference leaves the entry of a dead group
+    _JOBS[group] = job

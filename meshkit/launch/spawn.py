@@ -48,7 +48,7 @@ from .endpoint import COMPLETED, LOOPBACK
 from .launchers import LAUNCHERS, SPAWN
 from .log import report_uncaught_error
 from .progress import Progress, show_progress
-from .store.deadline import Time, parse_timeout
+from .times import Time, parse_timeout
 from .world import LOOPBACK_HOST, World, free_port
 
 Context = ForkContext | ForkServerContext
@@ -254,7 +254,7 @@ def _wait_for_parent(pipe: Connection) -> None:
 
 def _leave_job() -> None:
     """Shut down the job that this rank has joined, if any."""
-    from .current_job import current_job
+    from .job import current_job
 
     record = current_job()
     if record is not None and record.leave is not None:

@@ -8,10 +8,10 @@ for:
 feature                           since  test
 ================================  =====  ====================================================
 ``new_group(sort_ranks=)``        2.12   tests/live/test_mesh.py, with and without it
-``_mesh_layout._FlatLayout``      2.13   tests/live/groups/test_device_mesh.py
+``_mesh_layout._FlatLayout``      2.13   tests/live/test_device_mesh.py
 ``dist.*_single`` collectives     2.13   tests/live/move, tests/bench/test_collectives.py
-count of groups of one rank       2.15   tests/live/groups/test_create.py
-private counter of groups         none   tests/live/groups/test_create.py
+count of groups of one rank       2.15   tests/live/test_groups.py
+private counter of groups         none   tests/live/test_groups.py
 ================================  =====  ====================================================
 """
 
@@ -169,10 +169,31 @@ def can_split(backend: str | None) -> bool:
     return takes_part_in_split(backend) and dist.get_backend(dist.group.WORLD) == "nccl"
 
 
-def existing_groups() -> list[dist.ProcessGroup]:
-    """Return all process groups of this process, the default group first. Local."""
-    state = getattr(dist.distributed_c10d, "_world", None)
-    return [*getattr(state, "pg_map", {})]
+def abort_all_groups() -> None:
+    """Abort the collectives of all groups, so that every waiting thread gets an error. Local.
+
+    NCCL deadlocks if groups are aborted one after another (pytorch#119797). All aborts therefore
+    stand in one NCCL call, as in torch's ``_abort_process_group``. That function also forgets the
+    groups. Here they stay until they are destroyed. On gloo nothing happens.
+    """
+    names = getattr(getattr(dist.distributed_c10d, "_world", None), "pg_names", {})
+    nccl = next((backend for group in names if (backend := _nccl_backend(group))), None)
+    if nccl is not None:
+        nccl._group_start()
+    for group in sorted(names, key=names.__getitem__, reverse=True):
+        with suppress(RuntimeError):
+            group.abort()
+    if nccl is not None:
+        nccl._group_end()
+
+
+def _nccl_backend(group: dist.ProcessGroup) -> Any:  # noqa: ANN401
+    """Return the NCCL backend of a group, if it has one that can group calls."""
+    try:
+        backend = group._get_backend(torch.device("cuda"))
+    except RuntimeError:
+        return None
+    return backend if hasattr(backend, "_group_start") else None
 
 
 def advance_group_counter(groups: int) -> bool:

@@ -1,28 +1,27 @@
-"""Factor the ranks of a job into named axes, and create the process groups of the axes."""
+"""Build a mesh: factor the ranks of a job into named axes, and create the groups of the axes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..core.axes import device_mesh_error
 from ..core.call import Call, drop_none, quotes_call
 from ..core.group_plan import GroupPlan, plan_groups
 from ..core.sizes import STANDARD_AXES, read_sizes
 from ..core.text import Ints
-from ..launch.current_job import current_job
+from ..core.topology import Topology, check_policies, placed
 from ..launch.device import check_backend
-from ..launch.job import identify, join
-from ..launch.store.deadline import Time, parse_timeout
+from ..launch.job import current_job
+from ..launch.join import identify, join
+from ..launch.times import Time, parse_timeout
 from ..launch.torch_internals import KEEPS_ORDER
-from .groups.create import GroupOptions, GroupTimeouts, check_orders
-from .groups.mesh_groups import GroupRegistry
+from .admission import open_mesh_of_job
+from .group_registry import GroupRegistry
+from .groups import GroupOptions, GroupTimeouts, check_orders
+from .hosts import check_place, gather_hosts
 from .mesh import Mesh
-from .setup.proposal import MeshProposal, announcing_failure, open_groups
-
-if TYPE_CHECKING:
-    from ..core.topology import Topology
+from .proposal import CONFLICT, MeshProposal, announcing_failure, open_groups
 
 
 @quotes_call("build_mesh")
@@ -122,7 +121,7 @@ def build_mesh(
             raise error
     call = Call("build_mesh", () if sizes is None else (sizes,), {**axes, **options}, ("sizes",))
     job = current_job()
-    world = identify() if job is None else job.world_at_start
+    world = identify() if job is None else job.world if job.arrival is None else job.arrival.world
     with announcing_failure(world, call):
         merged, nesting = read_sizes(sizes, axes, order)
         plan = plan_groups(
@@ -145,39 +144,35 @@ def build_mesh(
         on_one_node = [axis for axis in within or () if axis not in (across or ())]
         policies: dict[str, str] = {}
         if crossing is not None or on_one_node or plan.keys.get(("tp",)):  # the axes that may warn
-            from ..core.topology import check_policies
-
             policies = check_policies(plan.layout, crossing, within=on_one_node)
-        if place is not False:
-            from .setup.hosts import check_place
-
-            check_place(place, world)
+        check_place(place, world)
     job = job or join(world, backend, None, timeouts.default, wait)
     timeouts = timeouts._replace(default=timeouts.default or job.timeout)
     group_options = GroupOptions(backend, timeouts, job.default_timeout, policies, place)
     job = replace(job, arrival_timeout=wait or job.arrival_timeout)
     proposal = MeshProposal(plan, job, group_options, GroupRegistry(call), call)
     if job.arrival is not None:
-        from .recovery.arrive import open_mesh_of_job
-
         return Mesh(*open_mesh_of_job(proposal, job.arrival))
     if place is not False:
-        proposal = _place(proposal)
+        proposal = _place(proposal, place)
     return Mesh(proposal, open_groups(proposal))
 
 
-def _place(proposal: MeshProposal) -> MeshProposal:
+def _place(proposal: MeshProposal, place: Topology | bool) -> MeshProposal:
     """Return the proposal with its ranks on the nearest links.
 
     Collective over the world if the nodes must be found.
     """
-    from ..core.topology import placed
-    from .setup.hosts import find_topology
-
-    place, job = proposal.options.place, proposal.job
-    topology = find_topology(place, proposal.before_creation(), job)
+    job, plan = proposal.job, proposal.plan
+    if isinstance(place, Topology):
+        topology = place
+    else:
+        fix = "place=meshkit.Topology.of_hosts([...]), with a host for each rank."
+        call = proposal.built_by.name
+        hosts = gather_hosts(job, call, proposal.fields(), CONFLICT, fix)
+        topology = Topology.of_hosts(hosts)
     with announcing_failure(job.world, proposal.built_by):
-        layout = placed(proposal.plan.layout, topology)
-        plan = GroupPlan.of(layout, proposal.plan.requested)
+        layout = placed(plan.layout, topology)
+        plan = GroupPlan.of(layout, plan.requested)
         check_orders(plan)
     return proposal._replace(plan=plan)

@@ -13,7 +13,7 @@ from ..core.call import Call
 from ..core.errors import SpecError
 
 if TYPE_CHECKING:
-    from .groups.mesh_groups import MeshGroups
+    from .group_registry import MeshGroups
 
 SAME: dict[str, Callable[[Any], object]] = {  # DeviceMesh's names, as functions of a mesh
     "shape": lambda mesh: mesh.layout.shape,

@@ -19,12 +19,17 @@ from ..core.layout import Coordinate, Layout, group_rank
 from ..core.redistribute.move import merge_sizes
 from ..core.text import Ints, format_sizes
 from ..launch.log import Startup
-from ..launch.store.deadline import Time
+from ..launch.times import Time
 from ..launch.torch_internals import make_constant, mark_constant
-from .groups.mesh_groups import MeshGroups
-from .setup.proposal import MeshProposal, open_groups
+from .admission import admit_newcomers
+from .barrier import verify_mesh, wait_at_barrier
+from .device_mesh import device_mesh
+from .group_registry import GroupsReport, MeshGroups, report_groups
+from .guard import GuardState, guard_mesh, post_end
+from .proposal import MeshProposal, agree_on_value, close_mesh, open_groups, propose_view
+from .recovery import Recovery, RecoveryRequest, Rounds, recover_mesh
 
-# Methods import the functions that they call, so that build_mesh loads no samplers and no guards.
+# Methods import the functions that they call, so that build_mesh loads no samplers.
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.utils.data import DataLoader, IterableDataset
@@ -37,10 +42,7 @@ if TYPE_CHECKING:
     from .data.rng import RandomStreams
     from .data.sampler import MicroBatchSampler, MicroBatchStream
     from .data.sequence import SequenceShard
-    from .groups.report import GroupsReport
-    from .guard.roll_call import GuardState
     from .move.redistribution import Handle, MeshMoves, Redistribution
-    from .recovery.recovery import Recovery
 
 Sample = TypeVar("Sample")
 
@@ -303,8 +305,6 @@ class Mesh:
             >>> mesh.device_mesh("sp").mesh
             tensor([4, 5], dtype=torch.int32)
         """
-        from .groups.device_mesh import device_mesh
-
         pattern = " ".join([str(pattern), *more]) if more else pattern
         return device_mesh(self._groups, self.group, self.device.type, pattern)
 
@@ -313,8 +313,7 @@ class Mesh:
         """The seconds of this rank until the mesh was there, by phase. Local. ``print`` shows them.
 
         ``init`` has the phases store, arrival and default group, the mesh has agreement, groups and
-        end. With ``MESHKIT_LOG=debug`` in the environment rank 0 prints the slowest rank of each
-        phase when a mesh is built.
+        end.
 
         Example:
             >>> print(mesh.startup)
@@ -363,8 +362,6 @@ class Mesh:
             >>> mesh.groups_report().communicators
             3
         """
-        from .groups.report import report_groups
-
         return report_groups(self._groups)
 
     @classmethod
@@ -397,7 +394,7 @@ class Mesh:
             ...     other.group("sp") is mesh.group("sp")
             True
         """
-        from .setup.external import propose_from_groups
+        from .external import propose_from_groups
 
         proposal = propose_from_groups(layout, groups)
         return cls(proposal, open_groups(proposal))
@@ -421,7 +418,7 @@ class Mesh:
             ...     other.coordinate
             {'replicate': 1, 'shard': 1}
         """
-        from .setup.external import propose_from_device_mesh
+        from .external import propose_from_device_mesh
 
         proposal = propose_from_device_mesh(device_mesh)
         return cls(proposal, open_groups(proposal))
@@ -465,8 +462,6 @@ class Mesh:
             ...     hsdp.coordinate, hsdp.peers("shard")
             ({'replicate': 1, 'shard': 1}, array([4, 5, 6, 7]))
         """
-        from .setup.view import propose_view
-
         request = sizes, axes, order, groups, timeout, arrival_timeout
         job, options = self._proposal.job, self._proposal.options
         proposal = propose_view(self._groups, job, options, *request)
@@ -1129,8 +1124,6 @@ class Mesh:
         Example:
             >>> mesh.barrier("dp", timeout=30)
         """
-        from .guard.mesh_guard import wait_at_barrier
-
         wait_at_barrier(self._groups, self._proposal.job, axes, timeout)
 
     @quotes_call("mesh.guard")
@@ -1157,8 +1150,6 @@ class Mesh:
             >>> with mesh.guard(timeout=60):
             ...     dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
         """
-        from .guard.mesh_guard import guard_mesh
-
         return guard_mesh(self._groups, self._proposal.job, self._guard_state, timeout)
 
     @quotes_call("mesh.verify")
@@ -1186,8 +1177,6 @@ class Mesh:
             >>> len(mesh.verify().groups)  # over dp and sp, over dp, over sp
             3
         """
-        from .guard.mesh_guard import verify_mesh
-
         return verify_mesh(
             self._groups, self._proposal.job, self._guard_state, timeout, self.device
         )
@@ -1244,9 +1233,6 @@ class Mesh:
         Example:
             ``except meshkit.CollectiveError: mesh = mesh.recover(step=done)``
         """
-        from .recovery.recover import Rounds, recover_mesh
-        from .recovery.request import RecoveryRequest
-
         request = RecoveryRequest.of(step, arrival_timeout, min_ranks)
         rounds = Rounds(self._groups, self._proposal, self.recovery, request)
         recovered = recover_mesh(rounds, self._guard_state)
@@ -1294,10 +1280,6 @@ class Mesh:
             >>> mesh.admit(step=100) is mesh  # nobody waits
             True
         """
-        from .recovery.admit import admit_newcomers
-        from .recovery.recover import Rounds
-        from .recovery.request import RecoveryRequest
-
         request = RecoveryRequest.of_admission(step)
         rounds = Rounds(self._groups, self._proposal, self.recovery, request)
         grown = admit_newcomers(rounds, self._guard_state)
@@ -1314,8 +1296,6 @@ class Mesh:
             False
         """
         if self._recovery is None:
-            from .recovery.recovery import Recovery
-
             self._recovery = Recovery(self._groups, self.layout.sizes)
         return self._recovery
 
@@ -1339,8 +1319,6 @@ class Mesh:
         Example:
             >>> mesh.agree("learning rate", 3e-4)
         """
-        from .setup.agree_on_value import agree_on_value
-
         agree_on_value(self._groups, self._proposal.job, what, value)
 
     @quotes_call("mesh.close")
@@ -1379,12 +1357,9 @@ class Mesh:
         self._close(failed=error is not None)
 
     def _close(self, *, failed: bool) -> None:
-        from .setup.close import close_mesh, post_end
-
-        state: GuardState | None = self.__dict__.get("_guard_state")
-        if state is None or not state.has_left:  # else its error stands at the store
-            post_end(self._groups, self._proposal.job, "mesh.close()")
-        close_mesh(self._groups, self._proposal.job, failed=failed)
+        job = self._proposal.job
+        post_end(self._groups, job, self.__dict__.get("_guard_state"), "mesh.close()")
+        close_mesh(self._groups, job, failed=failed)
         self.__dict__.pop("_moves", None)  # programs that torch compiled hold groups
 
     def __copy__(self) -> Mesh:
@@ -1413,8 +1388,6 @@ class Mesh:
     @cached_property
     def _guard_state(self) -> GuardState:
         """The state of the roll calls of this mesh."""
-        from .guard.roll_call import GuardState
-
         return GuardState()
 
 

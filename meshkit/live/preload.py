@@ -10,10 +10,8 @@ def preload_mesh() -> None:
     modules = (
         "build_mesh",
         "data.data_index",
-        "guard.mesh_guard",
-        "move.redistribution",
-        "setup.external",
-        "setup.hosts",
-        "setup.view",
+        "move.mesh_moves",
+        "external",
+        "hosts",
     )
     preload(*[f"{__package__}.{module}" for module in modules], "meshkit.core.topology")

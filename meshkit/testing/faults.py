@@ -34,8 +34,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from ..core.call import quotes_call
+from ..launch.process import process_stat
 from ..launch.spawn import child_environment, context_for, set_up_worker, start_process
-from ..launch.store.rank_lease import process_stat
 from ..launch.world import free_port
 from ..live.preload import preload_mesh
 

@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch import default_group
-from meshkit.launch.agreement.consensus import MIN_TIMEOUT
-from meshkit.launch.current_job import require_job
+from meshkit.launch.job import require_job
+from meshkit.launch.times import TIMES
 from meshkit.testing.faults import Strike, play
 from tests.live.resources import descriptors
 from tests.promises import BUSY
@@ -114,7 +114,7 @@ def test_a_rank_lost_while_pairs_connect_is_named_in_time(how: str) -> None:
     assert sorted(played.outcomes) == [rank for rank in range(RANKS) if rank != 3]
     for rank, outcome in played.outcomes.items():
         assert "Missing: 3" in outcome.text
-        assert played.seconds(rank) <= MIN_TIMEOUT.total_seconds() + 4 + BUSY
+        assert played.seconds(rank) <= TIMES.create + 4 + BUSY
 
 
 def wait_for_late_rank() -> float:

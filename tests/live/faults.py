@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 import meshkit
-from meshkit.live.groups import create
+from meshkit.live import groups as create
 
 
 def error_of(call: Callable[[], Any]) -> tuple[str, str] | None:

@@ -64,4 +64,4 @@ def test_nothing_is_computed_twice() -> None:
         times[name] += count
     assert times["current_job"] == 1  # who this process is
     assert times["strides"] == times["groups"] == 4  # once for each set of groups
-    assert times["infer_sizes"] == times["plan_groups"] == times["_list_requests"] == 1
+    assert times["infer_sizes"] == times["plan_groups"] == times["list_requests"] == 1

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch.torch_internals import timeout_of
-from meshkit.live.groups import create
+from meshkit.live import groups as create
 from tests.live.faults import create_every_group, fail_new_group
 from tests.live.membership import all_reduce_members, gather_members
 from tests.live.resources import descriptors, live_groups, threads
@@ -392,7 +392,7 @@ def test_groups_have_the_names_that_torch_gives_if_it_creates_each() -> None:
 
 def build_on_older_torch(request: Request) -> str:
     """Build a mesh as on a torch below 2.12, which sorts the ranks of a group."""
-    for module in ("live.groups.create", "live.build_mesh"):
+    for module in ("live.groups", "live.build_mesh"):
         pytest.MonkeyPatch().setattr(sys.modules[f"meshkit.{module}"], "KEEPS_ORDER", False)
     try:
         meshkit.build_mesh(**request)

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from meshkit.core.draw.svg import draw_svg
+from meshkit.core.recovery.held_state import find_sources
+from meshkit.core.recovery.regroup import Regrouping, regroup
 
 import meshkit
 from meshkit import (
@@ -45,7 +47,6 @@ from meshkit.core.group_plan import GroupPlan
 from meshkit.core.layout import Position, parse_axis_pattern
 from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
-from meshkit.core.regroup import Regrouping, find_sources, regroup
 from meshkit.core.seeds import select_coordinate
 from meshkit.core.sequence import plan_sequence
 from meshkit.core.sizes import merge_sizes, view_sizes

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from meshkit.core.call import quotes_call
 from meshkit.core.errors import SpecError
 from meshkit.launch.detect import detect
-from meshkit.launch.job import init, shutdown
+from meshkit.launch.join import init, shutdown
 from meshkit.launch.world import free_port
 from meshkit.live.build_mesh import build_mesh
 from meshkit.testing.faults import Played, Strike, play

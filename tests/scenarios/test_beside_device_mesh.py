@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import meshkit
 from meshkit.launch.torch_internals import timeout_of
-from meshkit.live.groups import create
+from meshkit.live import groups as create
 from tests.live.resources import descriptors, live_groups
 
 pytestmark = pytest.mark.skipif(not create.KEEPS_ORDER, reason="the table speaks of torch 2.13")

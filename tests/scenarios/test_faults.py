@@ -1,7 +1,7 @@
-"""A rank dies or stops at each point of a job: the other ranks raise in time and name it.
+"""A rank dies, stops, fails or leaves at each point of a job: the others raise in time and name it.
 
-Every test asserts that its fault fired. The jobs mostly wait, so six of them run at the same time:
-``JOBS`` holds the job of each test by the name of the test.
+One table has all cases, and one job runs them. Every test asserts that its fault fired. The jobs
+mostly wait, so six of them run at the same time: ``JOBS`` holds the job of each test by its name.
 """
 
 from __future__ import annotations
@@ -22,28 +22,30 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch import job
-from meshkit.launch.agreement.consensus import MIN_TIMEOUT, REPORT_GRACE, commit
-from meshkit.launch.store.deadline import STORE_GRACE
-from meshkit.live.groups import create
-from meshkit.live.guard import guard, roll_call
-from meshkit.live.setup import proposal
+from meshkit.launch import join
+from meshkit.launch.round import commit
+from meshkit.launch.times import TIMES
+from meshkit.live import groups, guard, proposal
 from meshkit.testing.faults import Played, Strike, play
 from tests.promises import BUSY
 
 LIMIT = 4.0  # arrival_timeout of build_mesh
 START = 8.0  # arrival_timeout of init, if the fault is injected there
-
-
-POINTS = ("before init", "init, agreed", "before build", "agreed", "creating", "made", "collective")
-
-
 GUARD = 3.0  # seconds of a collective inside the guard
+ANSWERS = 4.0  # seconds until the guard reports
+LIVES_ON = 6.0  # seconds for which a rank that fails or leaves goes on
+POINTS = ("before init", "init, agreed", "before build", "agreed", "creating", "made", "collective")
+LEAVES = {  # how a rank leaves a guard by itself -> what the report says of it
+    "raise": "left with ZeroDivisionError: ",
+    "exit": "left with SystemExit: 3",
+    "close": "has called mesh.close()",
+    "shutdown": "has called meshkit.shutdown()",
+}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A fault of one rank: killed or stopped, at one point of a job."""
+    """A fault of one rank at one point of a job: kill, stop, or a key of ``LEAVES``."""
 
     ranks: int
     point: str
@@ -59,20 +61,37 @@ class Case:
         return self.store == "tcp" and self.odd == 0
 
     @property
-    def promised(self) -> float:
-        """The most seconds from the fault to the last error; see meshkit/live/README.md."""
-        shortest = max(self.limit, MIN_TIMEOUT.total_seconds())
-        creation = shortest + REPORT_GRACE.total_seconds() + STORE_GRACE
-        if self.point == "collective":
-            return 1.0 + (GUARD + 4.0 if self.how == "stop" else 0.0)
-        waits = self.point in ("before init", "before build")
-        return self.limit + STORE_GRACE if waits else creation
-
-    @property
     def limit(self) -> float:
         """The arrival_timeout of the call with the fault; 64 ranks need longer to start."""
         limit = START if "init" in self.point else LIMIT
         return 3 * limit if self.ranks == 64 else limit
+
+    @property
+    def promised(self) -> float:
+        """The most seconds from the fault to the last error; see meshkit/live/README.md."""
+        if self.point == "collective":
+            return GUARD + (1.0 if self.how in LEAVES else ANSWERS)
+        if self.point in ("before init", "before build"):
+            return self.limit + TIMES.store
+        return max(self.limit, TIMES.create) + TIMES.create_report + TIMES.store
+
+    @property
+    def kind(self) -> str:
+        return "CollectiveError" if self.point == "collective" else "RankTimeoutError"
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        return () if self.how in LEAVES else (self.odd,)
+
+    @property
+    def evidence(self) -> str:
+        """What all errors say of the odd rank."""
+        if self.how in LEAVES:
+            return LEAVES[self.how]
+        if self.point == "collective":
+            return f"Silent: rank {self.odd} ("
+        on_host = f"{self.odd} on host {socket.gethostname()}, pid "
+        return "" if self.point == "before init" else on_host
 
 
 def cases() -> Iterator[Case]:
@@ -87,11 +106,11 @@ def cases() -> Iterator[Case]:
     yield Case(8, "creating", "kill", 0, "file")
     yield Case(16, "before build", "kill", 9, "file")
     yield Case(16, "collective", "kill", 15, "file")
+    for how, store in zip(LEAVES, ("file", "tcp", "file", "tcp"), strict=True):
+        yield Case(4, "collective", how, 1, store)
 
 
 CASES = list(cases())
-
-
 LARGE = [
     Case(64, "init, agreed", "stop", 40, "file"),
     Case(64, "creating", "kill", 40, "file"),
@@ -102,12 +121,13 @@ REMAINING = [
     *(Case(4, point, "stop", 2, "file") for point in POINTS),
     *(Case(4, point, "kill", 0, "tcp") for point in POINTS),
 ]
-
-
 BARRIERS = [("kill", "file"), ("stop", "tcp"), ("kill", "tcp")]
-
-
 READERS = {"watched": 2.0, "not watched": None}
+
+
+def init(store: str, address: str, limit: float) -> None:
+    """Join the job at a store of its own, or at the file of ``play``."""
+    meshkit.init(arrival_timeout=limit, **({"init_method": address} if store == "tcp" else {}))
 
 
 def free_address() -> str:
@@ -124,20 +144,18 @@ def strike_before(fault: Callable[[], None], call: Callable[..., Any]) -> Callab
     return changed
 
 
-def strike_after(fault: Callable[[], None], call: Callable[..., Any]) -> Callable[..., Any]:
-    def changed(*args: Any, **options: Any) -> Any:
-        made = call(*args, **options)
-        fault()
-        return made
-
-    return changed
-
-
 def strike_after_creation(fault: Callable[[], None]) -> Callable[..., Any]:
     """Return a commit that strikes as soon as this rank has created its groups."""
 
-    def changed(round: Any, ranks: Any, wait: Any, make: Any, undo: Any, *, connects: bool) -> Any:
-        return commit(round, ranks, wait, strike_after(fault, make), undo, connects=connects)
+    def changed(
+        round: Any, call: Any, wait: Any, make: Callable[[Any], Any], *a: Any, **o: Any
+    ) -> Any:
+        def make_and_strike(limit: Any) -> Any:
+            made = make(limit)
+            fault()
+            return made
+
+        return commit(round, call, wait, make_and_strike, *a, **o)
 
     return changed
 
@@ -154,114 +172,123 @@ def strike_in_new_group(strike: Strike, fault: Callable[[], None], odd: int, cou
             strike.later(0.4, fault)
         return real(*args, **options)
 
-    pytest.MonkeyPatch().setattr(create.dist, "new_group", changed)
+    pytest.MonkeyPatch().setattr(groups.dist, "new_group", changed)
 
 
-def run_and_strike(
-    strike: Strike, point: str, how: str, odd: int, limit: float, method: str | None
-) -> Any:
+def leave(strike: Strike, how: str, mesh: meshkit.Mesh) -> None:
+    """Leave the guard by an error, or the mesh or the job by a call, without ending the process."""
+    strike.note()
+    if how == "raise":
+        print(1 // 0)
+    elif how == "exit":
+        raise SystemExit(3)
+    {"close": mesh.close, "shutdown": meshkit.shutdown}[how]()
+
+
+def run_and_strike(strike: Strike, case: Case, address: str) -> Any:
     """Run a job from init to a collective, and strike one rank at a point of it."""
-    world = meshkit.detect()
-    hit: Callable[[], None] = {"kill": strike.kill, "stop": strike.stop}[how]
-    is_odd, patch = world.rank == odd, pytest.MonkeyPatch()
-    if is_odd and point == "before init":
+    world, patch = meshkit.detect(), pytest.MonkeyPatch()
+    is_odd, hit = world.rank == case.odd, getattr(strike, case.how, strike.note)
+    if is_odd and case.point == "before init":
         hit()
-    if is_odd and point == "init, agreed":
-        patch.setattr(job, "commit", strike_before(hit, job.commit))  # type: ignore[attr-defined]
-    wait = limit if point in ("before init", "init, agreed") else 60
-    meshkit.init(arrival_timeout=wait, **({"init_method": method} if method else {}))
-    if is_odd and point == "before build":
+    if is_odd and case.point == "init, agreed":
+        patch.setattr(join, "commit", strike_before(hit, commit))
+    init(case.store, address, case.limit if "init" in case.point else 60)
+    if is_odd and case.point == "before build":
         time.sleep(1)  # the others have left init
         hit()
-    if is_odd and point == "agreed":
+    if is_odd and case.point == "agreed":
         patch.setattr(proposal, "commit", strike_before(hit, commit))
-    if is_odd and point == "made":
+    if is_odd and case.point == "made":
         patch.setattr(proposal, "commit", strike_after_creation(hit))
-    if point == "creating":
-        strike_in_new_group(strike, hit, odd, world.world_size)
+    if case.point == "creating":
+        strike_in_new_group(strike, hit, case.odd, world.world_size)
     # with another timeout than the default group, so that two groups are created
-    mesh = meshkit.build_mesh(dp=-1, sp=2, timeout=600, arrival_timeout=limit)
-    with mesh, mesh.guard(timeout=GUARD):
-        for step in range(3):
-            if is_odd and step == 2:
-                hit()
-            dist.all_reduce(torch.ones(1), group=mesh.group())
+    mesh = meshkit.build_mesh(dp=-1, sp=2, timeout=600, arrival_timeout=case.limit)
+    closing = contextlib.nullcontext() if is_odd and case.how in LEAVES else mesh
+    try:
+        with closing, mesh.guard(timeout=GUARD):
+            for step in range(3):
+                if is_odd and step == 2 and case.how in LEAVES:
+                    return leave(strike, case.how, mesh)
+                if is_odd and step == 2:
+                    hit()
+                dist.all_reduce(torch.ones(1), group=mesh.group())
+    finally:
+        time.sleep(LIVES_ON if is_odd else 0)
     return "through"
 
 
 def run(case: Case) -> Played:
-    method = free_address() if case.store == "tcp" else None
-    args = case.point, case.how, case.odd, case.limit, method
-    return play(run_and_strike, case.ranks, args, timeout=120)
+    return play(run_and_strike, case.ranks, (case, free_address()), timeout=120)
 
 
-def strike_before_barrier(strike: Strike, how: str, limit: float, method: str | None) -> Any:
+def strike_before_barrier(strike: Strike, how: str, store: str, address: str) -> Any:
     """Strike rank 0 before a barrier; it hosts the store if this is a TCPStore."""
-    meshkit.init(arrival_timeout=30, **({"init_method": method} if method else {}))
+    init(store, address, 30)
     mesh = meshkit.build_mesh(dp=-1)
     mesh.barrier()
     if mesh.rank == 0:
-        {"kill": strike.kill, "stop": strike.stop}[how]()
+        getattr(strike, how)()
     time.sleep(0.5)
-    mesh.barrier("dp", timeout=limit)
+    mesh.barrier("dp", timeout=2.0)
 
 
-def barriers(how: str, store: str) -> Played:
-    method = free_address() if store == "tcp" else None
-    return play(strike_before_barrier, 3, (how, 2.0, method), timeout=120)
-
-
-def wait_until_store_is_gone(context: roll_call.GuardContext) -> None:
-    """Wait until the host of the store has ended."""
-    with contextlib.suppress(RuntimeError):
-        while True:
-            roll_call.num_calls(context.keys)
-            time.sleep(0.05)
-
-
-def read_report_late(strike: Strike, method: str, limit: float | None) -> Any:
+def read_report_late(strike: Strike, limit: float | None, address: str) -> Any:
     """Kill rank 2, and let rank 1 raise its error late.
 
     With a limit, the guard of rank 1 reports only when rank 0, which hosts the store, has ended.
     Without one, rank 1 reads the report a second after rank 0.
     """
-    meshkit.init(init_method=method, arrival_timeout=60)
+    init("tcp", address, 60)
     mesh = meshkit.build_mesh(dp=3, timeout=60 if limit else 1)
-    patch = pytest.MonkeyPatch()
+    patch, report = pytest.MonkeyPatch(), guard.report_failure
 
-    def report_late(context: roll_call.GuardContext, *more: Any) -> Any:
-        wait_until_store_is_gone(context)
-        return roll_call.report_failure(context, *more)
+    def report_late(site: guard.Guard, store: Any, *more: Any) -> Any:
+        with contextlib.suppress(RuntimeError):
+            while True:
+                store.add(guard.CALLS, 0)
+                time.sleep(0.05)
+        return report(site, store, *more)
 
     if mesh.rank == 1 and limit:
         patch.setattr(guard, "report_failure", report_late)
     elif mesh.rank == 1:
-        patch.setattr(
-            roll_call, "_read_report", strike_before(lambda: time.sleep(1), roll_call._read_report)
-        )
+        keep = strike_before(partial(time.sleep, 1), guard.Guard.keep)
+        patch.setattr(guard.Guard, "keep", keep)
     with mesh, mesh.guard(timeout=limit):
         if mesh.rank == 2:
             strike.kill()
         dist.all_reduce(torch.ones(1), group=mesh.group())
 
 
-def read_late(limit: float | None) -> Played:
-    return play(read_report_late, 3, (free_address(), limit), timeout=120)
+def answer_late(strike: Strike, address: str) -> Any:
+    """Leave the guard with an error on rank 2; rank 1 answers late, and rank 0 hosts the store."""
+    init("tcp", address, 60)
+    mesh, patch = meshkit.build_mesh(dp=3), pytest.MonkeyPatch()
+    for name in ("respond", "report_failure"):  # the watching thread, and the main thread
+        if mesh.rank == 1:
+            late = strike_before(partial(time.sleep, 2), getattr(guard, name))
+            patch.setattr(guard, name, late, raising=True)
+    with mesh.guard(timeout=60):
+        if mesh.rank == 2:
+            strike.note()
+            raise SystemExit(3)
+        dist.recv(torch.ones(1), src=2, group=mesh.group("dp"))
 
 
-def kill_the_collector(strike: Strike) -> Any:
-    """Kill the first rank that collects the answers, before it writes the report; rank 0 sleeps."""
+def kill_the_judge(strike: Strike) -> Any:
+    """Kill the first rank that judges, before it writes the report; rank 0 sleeps."""
     mesh = meshkit.build_mesh(dp=-1)
-    gather = roll_call._gather_report
+    judge = guard._judge
 
-    def kill_the_first(context: roll_call.GuardContext, keys: Any, *more: Any) -> Any:
-        own = str(context.rank)
-        if keys.compare_set("first", "", own) == own.encode():
+    def kill_the_first(site: guard.Guard, store: Any, summary: str) -> Any:
+        if store.claim("first", str(site.rank)) == str(site.rank).encode():
             strike.kill()
-        return gather(context, keys, *more)
+        return judge(site, store, summary)
 
     if mesh.rank:
-        pytest.MonkeyPatch().setattr(roll_call, "_gather_report", kill_the_first)
+        pytest.MonkeyPatch().setattr(guard, "_judge", kill_the_first)
     with mesh.guard(timeout=2):
         if mesh.rank == 0:
             time.sleep(12)
@@ -285,25 +312,39 @@ def stop_in_own_group(strike: Strike) -> Any:
     return printed
 
 
+def job(
+    fn: Callable[..., Any], ranks: int, *args: Any, address: bool = False
+) -> Callable[[], Played]:
+    """Return a job of a table: its function, its ranks, its arguments, and a free address."""
+
+    def play_job() -> Played:
+        return play(fn, ranks, (*args, *[free_address()] * address), timeout=120)
+
+    return play_job
+
+
 AT_ONCE = 6
 # The job of each test by the name of the test; the longest jobs start first.
 JOBS: dict[str, Callable[[], Played]] = {
-    "test_the_rank_that_collects_the_answers_dies": lambda: play(
-        kill_the_collector, 4, timeout=120
+    "test_the_rank_that_judges_dies": job(kill_the_judge, 4),
+    "test_a_stopped_rank_in_a_group_of_the_user": job(stop_in_own_group, 2),
+    "test_the_host_of_the_store_stays_for_a_rank_that_answers_late": job(
+        answer_late, 3, address=True
     ),
-    "test_a_stopped_rank_in_a_group_of_the_user": lambda: play(stop_in_own_group, 2, timeout=120),
     **{
         f"test_the_other_ranks_raise_in_time_and_name_it[{case}]": partial(run, case)
         for case in CASES
     },
     **{f"test_the_remaining_cases[{case}]": partial(run, case) for case in REMAINING},
     **{
-        f"test_a_barrier_whose_rank_0_is_gone[{how}-{store}]": partial(barriers, how, store)
+        f"test_a_barrier_whose_rank_0_is_gone[{how}-{store}]": job(
+            strike_before_barrier, 3, how, store, address=True
+        )
         for how, store in BARRIERS
     },
     **{
-        f"test_the_host_of_the_store_leaves_after_all_ranks_have_read[{name}]": partial(
-            read_late, limit
+        f"test_the_host_of_the_store_leaves_after_all_ranks_have_read[{name}]": job(
+            read_report_late, 3, limit, address=True
         )
         for name, limit in READERS.items()
     },
@@ -312,21 +353,18 @@ JOBS: dict[str, Callable[[], Played]] = {
 
 def check(case: Case, played: Played) -> None:
     assert played.fired == case.odd
-    assert played.ends[case.odd] == {"kill": "SIGKILL", "stop": "stopped"}[case.how]
+    if case.how not in LEAVES:
+        assert played.ends[case.odd] == {"kill": "SIGKILL", "stop": "stopped"}[case.how]
     survivors = [rank for rank in range(case.ranks) if rank != case.odd]
-    assert sorted(played.outcomes) == survivors
-    kind = "CollectiveError" if case.point == "collective" else "RankTimeoutError"
+    assert {*survivors} <= {*played.outcomes}
     for rank in survivors:
         outcome = played.outcomes[rank]
-        assert (outcome.kind, outcome.missing_ranks) == (kind, (case.odd,)), outcome
+        assert (outcome.kind, outcome.missing_ranks) == (case.kind, case.missing), outcome
         busy = BUSY * (3 if case.ranks == 64 else 1)  # 64 processes on a few cores
         assert played.seconds(rank) < case.promised + busy, (rank, outcome)
     if not case.store_goes_too:
         assert len({played.outcomes[rank].text for rank in survivors}) == 1
-        evidence = f"{case.odd} on host {socket.gethostname()}, pid "
-        if case.point == "collective":
-            evidence = f"Silent: rank {case.odd} ("
-        assert case.point == "before init" or evidence in played.outcomes[survivors[0]].text
+        assert case.evidence in played.outcomes[survivors[0]].text
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -341,15 +379,14 @@ def test_a_barrier_whose_rank_0_is_gone(how: str, store: str, played: Played) ->
     for rank, outcome in played.outcomes.items():
         assert outcome.kind in ("CollectiveError", "RankTimeoutError"), outcome
         assert store == "tcp" or outcome.missing_ranks == (0,), outcome
-        assert played.seconds(rank) < 0.5 + 2 + STORE_GRACE + BUSY
+        assert played.seconds(rank) < 0.5 + 2 + TIMES.store + BUSY
 
 
-def test_the_rank_that_collects_the_answers_dies(played: Played) -> None:
-    """Another rank collects: torch's error after 2 s, 5 s for the report, 4 s for the answers."""
+def test_the_rank_that_judges_dies(played: Played) -> None:
+    """Another rank judges: torch's error after 2 s, and then 4 s for the answers."""
     assert played.fired in (1, 2, 3)
     assert played.ends[played.fired] == "SIGKILL"
-    survivors = {1, 2, 3} - {played.fired}
-    for rank in survivors:
+    for rank in {1, 2, 3} - {played.fired}:
         outcome = played.outcomes[rank]
         assert outcome.kind == "CollectiveError", outcome
         assert "Behind: rank 0 (dp=0) has begun" in outcome.text
@@ -366,6 +403,16 @@ def test_the_host_of_the_store_leaves_after_all_ranks_have_read(
     assert len({outcome.text for outcome in played.outcomes.values()}) == 1
     assert played.seconds(0) < (limit or 1) + 4 + 4 + BUSY
     assert limit is None or played.outcomes[0].at < played.outcomes[1].at
+
+
+def test_the_host_of_the_store_stays_for_a_rank_that_answers_late(played: Played) -> None:
+    assert played.fired == 2
+    for rank in (0, 1):
+        outcome = played.outcomes[rank]
+        assert (outcome.kind, outcome.missing_ranks) == ("CollectiveError", ()), outcome
+        assert "left with SystemExit: 3" in outcome.text, outcome
+    assert played.outcomes[0].text == played.outcomes[1].text
+    assert played.seconds(0) < ANSWERS + BUSY
 
 
 def test_a_stopped_rank_in_a_group_of_the_user(played: Played) -> None:

@@ -1,8 +1,10 @@
-"""Ranks are lost in the middle of a job: the others go on, with the sums of a job without a loss.
+"""Ranks are lost in the middle of a job, and come back: the sums are those of a job without a loss.
 
 The small job adds the samples of each step to one weight per tp coordinate, so that its result is
-known without a second run. The trainer of examples/survive.py is compared with a run on one rank.
-``python -m tests.scenarios.test_recovery 50`` plays 50 random losses of it on 8 ranks.
+known without a second run. Before it admits, its first rank waits until as many newcomers wait as
+the case wants: no result depends on the time that a process takes to start. The trainer of
+examples/survive.py is compared with a run on one rank. ``python -m tests.scenarios.test_recovery
+50`` plays 50 random losses of it on 8 ranks.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,29 +31,39 @@ import torch.distributed as dist
 
 import meshkit
 from examples import survive
-from meshkit.live.recovery import recover
+from meshkit.launch.job import Job, require_job
+from meshkit.launch.newcomer import find_newcomers
+from meshkit.live import admission, recovery
 from meshkit.testing.faults import Played, Strike, play
 from tests.promises import BUSY
 
 STEPS, GLOBAL_BATCH = 8, 8
 GUARD = 3.0  # seconds of a collective inside the guard
 ROLL_CALL = 4.0  # seconds until the guard reports, see meshkit/live/README.md
+WAIT = 60.0  # seconds for a process to start on a busy machine
 
 Fault = tuple[int, int, str]  # rank, step, and kill, stop or cut
 
 
 @dataclass(frozen=True)
 class Case:
-    """A job and its losses.
+    """A job, its losses, and what its newcomers do.
 
     Attributes:
         sizes: those of the mesh; dp takes the rest.
         ranks: the number of processes.
         faults: the faults, each at the begin of a step.
         store: ``"file"`` or ``"tcp"``, which rank 0 hosts.
-        point: a point of the recovery at which rank ``at_point`` is killed; empty for none.
+        point: a point of the recovery at which rank ``at_point`` is killed: ``"decide"``,
+            ``"create"``, ``"restore"`` or ``"admit"``; empty for none.
         at_point: the rank that is killed there.
         mesh_ranks: the ranks of the first mesh; None means all.
+        waits: for each admission the numbers of newcomers for which the first rank waits in turn;
+            -1 is one that has raised. Killed ranks are started anew if there is one.
+        admitted: the numbers of ranks that each new mesh has admitted.
+        newcomer: how a newcomer fails: it dies ``"waiting"``, ``"admitted"`` or ``"joined"``, or
+            calls ``"init"`` or ``"build_mesh"`` with other arguments; empty if it joins.
+        absent: the killed ranks that do not come back.
     """
 
     sizes: Mapping[str, int]
@@ -59,28 +73,73 @@ class Case:
     point: str = ""
     at_point: int = -1
     mesh_ranks: int | None = None
+    waits: tuple[tuple[int, ...], ...] = ()
+    admitted: tuple[int, ...] = ()
+    newcomer: str = ""
+    absent: tuple[int, ...] = ()
+
+    @property
+    def wait(self) -> float:
+        """How long ranks wait for each other: also how long groups may take to connect."""
+        return 10.0 if self.point == "create" or self.newcomer in ("admitted", "joined") else WAIT
 
     @property
     def lost(self) -> set[int]:
         """The ranks that are lost in the course of the job."""
         return {rank for rank, _, _ in self.faults} | {self.at_point} - {-1}
 
+    @property
+    def gone(self) -> set[int]:
+        """The ranks that are lost at the end."""
+        return self.lost if self.newcomer or not self.waits else {*self.absent}
 
-CASES = {
-    "one": Case({"tp": 2}, 4, ((3, 3, "kill"),)),
-    "rank 0": Case({"tp": 2}, 4, ((0, 3, "kill"),)),
-    "stopped": Case({"tp": 2}, 4, ((1, 2, "stop"),)),
-    "cut off": Case({"tp": 2}, 4, ((2, 5, "cut"),), "tcp"),
-    "two at once": Case({"tp": 2}, 6, ((1, 3, "kill"), (2, 3, "kill"))),
-    "a whole replica": Case({"tp": 2}, 6, ((2, 3, "kill"), (3, 3, "kill"))),
-    "one after the other": Case({}, 4, ((1, 2, "kill"), (2, 4, "kill"))),
-    "all but one": Case({}, 4, ((0, 3, "kill"), (1, 3, "kill"), (3, 3, "kill"))),
-    "while ranks check in": Case({}, 4, ((1, 2, "kill"),), point="decide", at_point=3),
-    "while groups are created": Case({}, 4, ((1, 2, "kill"),), point="create", at_point=2),
-    "while the state is sent": Case({"tp": 2}, 6, ((0, 2, "kill"),), point="restore", at_point=4),
-    "a spare in place": Case({"tp": 2}, 5, ((1, 3, "kill"),), mesh_ranks=4),
-    "a spare dies first": Case({"tp": 2}, 6, ((5, 0, "kill"), (1, 3, "kill")), mesh_ranks=4),
+
+def kill(step: int, *ranks: int) -> tuple[Fault, ...]:
+    """Return faults that kill ranks at the begin of a step."""
+    return tuple((rank, step, "kill") for rank in ranks)
+
+
+TP = {"tp": 2}
+LOSSES = {
+    "one": Case(TP, 4, kill(3, 3)),
+    "rank 0": Case(TP, 4, kill(3, 0)),
+    "stopped": Case(TP, 4, ((1, 2, "stop"),)),
+    "cut off": Case(TP, 4, ((2, 5, "cut"),), "tcp"),
+    "two at once": Case(TP, 6, kill(3, 1, 2)),
+    "a whole replica": Case(TP, 6, kill(3, 2, 3)),
+    "one after the other": Case({}, 4, kill(2, 1) + kill(4, 2)),
+    "all but one": Case({}, 4, kill(3, 0, 1, 3)),
+    "while ranks arrive": Case({}, 4, kill(2, 1), point="decide", at_point=3),
+    "while groups are created": Case({}, 4, kill(2, 1), point="create", at_point=2),
+    "while the state is sent": Case(TP, 6, kill(2, 0), point="restore", at_point=4),
+    "a spare in place": Case(TP, 5, kill(3, 1), mesh_ranks=4),
+    "a spare dies first": Case(TP, 6, kill(0, 5) + kill(3, 1), mesh_ranks=4),
 }
+LOST_1 = kill(2, 1)
+RETURNS = {
+    "with a spare": Case(TP, 6, kill(3, 1), waits=((1,),), admitted=(1,)),
+    "rank 0": Case({}, 2, kill(2, 0), waits=((1,),), admitted=(1,)),
+    "two at once": Case(TP, 6, kill(3, 1, 4), waits=((2,),), admitted=(2,)),
+    "one after the other": Case(
+        {}, 3, kill(2, 0) + kill(4, 1), waits=((1,), (1,)), admitted=(1, 1)
+    ),
+    "as a spare": Case(
+        TP, 6, kill(2, 2, 3) + kill(4, 1), waits=((1,),), admitted=(1,), absent=(1, 3)
+    ),
+    "another is lost meanwhile": Case(
+        {}, 4, LOST_1, "file", "admit", 2, waits=((1,),), admitted=(1,), absent=(2,)
+    ),
+    "dies while it waits": Case({}, 3, LOST_1, waits=((1, 0),), newcomer="waiting"),
+    "dies while it is admitted": Case(
+        {}, 3, LOST_1, waits=((1,),), admitted=(0,), newcomer="admitted"
+    ),
+    "dies before it builds the mesh": Case(
+        {}, 3, LOST_1, waits=((1,),), admitted=(0,), newcomer="joined"
+    ),
+    "calls init otherwise": Case({}, 3, LOST_1, waits=((-1,),), newcomer="init"),
+    "builds another mesh": Case({}, 3, LOST_1, waits=((1,),), admitted=(0,), newcomer="build_mesh"),
+}
+QUICK = ("with a spare", "dies while it waits")
 
 
 def free_address() -> str:
@@ -94,20 +153,21 @@ def expected_weight(tp: int) -> float:
     return float(sum(range(STEPS * GLOBAL_BATCH)) * (tp + 1))
 
 
-def kill_at(point: str, strike: Strike, patch: pytest.MonkeyPatch) -> None:
+def kill_at(point: str, strike: Strike) -> None:
     """Kill this rank at a point of its recovery."""
+    patch = pytest.MonkeyPatch()
 
     def struck(*args: Any, **options: Any) -> Any:
         strike.kill()
 
     if point == "decide":
-        patch.setattr(recover.MembershipRound, "decide", struck, raising=True)
+        patch.setattr(recovery, "Request", struck, raising=True)
     elif point == "create":
-        patch.setattr(recover, "rejoin", struck, raising=True)
+        patch.setattr(Job, "rejoin", struck, raising=True)
     elif point == "restore":
-        from meshkit.live.recovery import recovery
-
         patch.setattr(recovery, "restore_state", struck, raising=True)
+    elif point == "admit":
+        patch.setattr(admission, "Failure", struck, raising=True)
 
 
 def add_samples(mesh: meshkit.Mesh, state: dict[str, Any]) -> None:
@@ -122,18 +182,69 @@ def add_samples(mesh: meshkit.Mesh, state: dict[str, Any]) -> None:
     state["steps"] += 1
 
 
-def run_job(strike: Strike, case: Case, method: str | None) -> Any:
-    """Run the small job on one rank; return what it has seen."""
-    wait = 10 if case.point == "create" else 60  # also how long groups may take to connect
-    meshkit.init(arrival_timeout=wait, **({"init_method": method} if method else {}))
+def wait_for_newcomers(folder: str, counts: Sequence[int]) -> None:
+    """Wait on the first rank until so many newcomers wait, for each number in turn."""
+    deadline = time.monotonic() + WAIT
+    for count in counts:
+        while True:
+            waiting = len(find_newcomers(require_job())[1])
+            if Path(folder, "raised").exists() if count < 0 else waiting == count:
+                break
+            assert time.monotonic() < deadline, (waiting, counts)
+            time.sleep(0.05)
+        Path(folder, "seen").touch()
+
+
+def start_anew(strike: Strike, case: Case) -> meshkit.Mesh:
+    """Join the job as a newcomer, as far as the case lets it come."""
+    if case.newcomer == "waiting":
+        threading.Thread(target=kill_when_seen, args=[strike], daemon=True).start()
+    if case.newcomer == "admitted":
+        kill_at("create", strike)
+    try:
+        meshkit.init(arrival_timeout=case.wait, timeout=7 if case.newcomer == "init" else None)
+        if case.newcomer == "joined":
+            strike.kill()
+        return meshkit.build_mesh(dp=-1, tp=3 if case.newcomer == "build_mesh" else 1)
+    except meshkit.MeshkitError:
+        Path(strike.folder, "raised").touch()
+        raise
+
+
+def kill_when_seen(strike: Strike) -> None:
+    while not Path(strike.folder, "seen").exists():
+        time.sleep(0.05)
+    strike.kill()
+
+
+def admit(
+    mesh: meshkit.Mesh, step: int, strike: Strike, waits: list[tuple[int, ...]]
+) -> meshkit.Mesh:
+    """Admit newcomers, once the first rank has seen those for which it waits."""
+    if not mesh.group_rank() and waits and require_job().epoch.lost:
+        wait_for_newcomers(strike.folder, waits.pop(0))
+    return mesh.admit(step=step)
+
+
+def build(case: Case, address: str) -> meshkit.Mesh:
+    method = {"init_method": address} if case.store == "tcp" else {}
+    meshkit.init(arrival_timeout=case.wait, **method)
     ranks = None if case.mesh_ranks is None else range(case.mesh_ranks)
-    mesh, patch = meshkit.build_mesh(dp=-1, **case.sizes, ranks=ranks), pytest.MonkeyPatch()
-    first = mesh.rank
-    faults = {step: how for rank, step, how in case.faults if rank == first}
+    return meshkit.build_mesh(dp=-1, **case.sizes, ranks=ranks)
+
+
+def run_job(strike: Strike, case: Case, address: str) -> Any:
+    """Run the small job on one rank; return what it has seen."""
+    if strike.start and strike.rank in case.absent:
+        return None
+    is_new = bool(strike.start and case.newcomer)
+    mesh = start_anew(strike, case) if is_new else build(case, address)
+    if strike.rank == case.at_point and not strike.start:
+        kill_at(case.point, strike)
+    faults = {step: how for rank, step, how in case.faults if rank == strike.rank}
+    faults = {} if strike.start else faults
     state: dict[str, Any] = {"weight": torch.zeros(1, dtype=torch.float64), "steps": 0}
-    restored, lost, seconds = mesh, [], []
-    if first == case.at_point:
-        kill_at(case.point, strike, patch)
+    restored, seconds, waits, admitted = None, [], [*case.waits], []
     while state["steps"] < STEPS and not mesh.recovery.is_over:
         try:
             if not mesh.inside:
@@ -150,20 +261,22 @@ def run_job(strike: Strike, case: Case, method: str | None) -> Any:
                     getattr(strike, faults.pop(state["steps"]))()
                 add_samples(mesh, state)
                 time.sleep(0.05)
+            if case.waits and state["steps"] < STEPS:
+                mesh = admit(mesh, state["steps"], strike, waits)
+                admitted += [] if mesh is restored else [len(mesh.recovery.new_ranks)]
         except meshkit.CollectiveError:
             began = time.monotonic()
             mesh = mesh.recover(step=state["steps"])
             seconds.append(time.monotonic() - began)
-            lost.append([*mesh.recovery.lost_ranks])
-    inside = mesh.inside
     result = {
         "rank": mesh.rank,
-        "inside": inside,
-        "tp": mesh.coordinate.get("tp", 0) if inside else None,
+        "inside": mesh.inside,
+        "tp": mesh.coordinate.get("tp", 0) if mesh.inside else None,
         "weight": float(state["weight"]),
         "sizes": mesh.layout.sizes,
-        "lost": lost,
         "seconds": seconds,
+        "admitted": admitted,
+        "start": strike.start,
     }
     mesh.close()
     meshkit.shutdown()
@@ -171,8 +284,54 @@ def run_job(strike: Strike, case: Case, method: str | None) -> Any:
 
 
 def run(case: Case) -> Played:
-    method = free_address() if case.store == "tcp" else None
-    return play(run_job, case.ranks, (case, method), timeout=120)
+    restarts = 1 if case.waits else 0
+    return play(run_job, case.ranks, (case, free_address()), timeout=150, restarts=restarts)
+
+
+def claim_ranks(strike: Strike) -> Any:
+    """After a loss, start processes with the rank of one that lives, and of one that is lost."""
+    meshkit.init(arrival_timeout=WAIT)
+    mesh = meshkit.build_mesh(dp=-1)
+    try:
+        with mesh.guard(timeout=GUARD):
+            if mesh.rank == 1:
+                strike.kill()
+            dist.all_reduce(torch.ones(1), group=mesh.group())
+    except meshkit.CollectiveError:
+        mesh = mesh.recover()
+    errors = [run_as(rank) for rank in (0, 1)] if mesh.rank == 0 else []
+    total = torch.ones(1)
+    with mesh.guard(timeout=2 * WAIT):
+        dist.all_reduce(total, group=mesh.group())
+    return float(total), errors
+
+
+def run_as(rank: int) -> str:
+    """Start a process that joins the job as a rank; return what it writes to stderr."""
+    environ = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    command = [sys.executable, "-c", "import meshkit; meshkit.init(arrival_timeout=2)"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=WAIT)
+    return done.stderr
+
+
+def return_to_training(strike: Strike) -> Any:
+    """Run the tutorial's trainer on one rank, kill rank 3, and let it come back."""
+    args = survive.parse([*SMALL, "--dp=2", "--tp=2", "--timeout=60"])
+    meshkit.init(seed=0, arrival_timeout=WAIT)
+    mesh = meshkit.build_mesh(dp=args.dp, sp=args.sp, tp=args.tp)
+    waits = [1]
+
+    def begin_step(done: int) -> None:
+        if done == 2 and strike.rank == 3 and not strike.start:
+            strike.kill()
+        if done == 4 and not dist.get_rank() and waits and require_job().epoch.lost:
+            wait_for_newcomers(strike.folder, [waits.pop()])
+
+    mesh, losses = survive.train_on(mesh, args, begin_step)
+    sizes = mesh.layout.sizes
+    mesh.close()
+    meshkit.shutdown()
+    return sizes, losses
 
 
 def wake_late(strike: Strike) -> Any:
@@ -270,7 +429,8 @@ def run_seed(seed: Seed) -> Played:
 AT_ONCE = 2
 # The job of each test by the name of the test.
 JOBS: dict[str, Callable[[], Played]] = {
-    **{f"test_the_others_go_on[{name}]": partial(run, case) for name, case in CASES.items()},
+    **{f"test_the_others_go_on[{name}]": partial(run, case) for name, case in LOSSES.items()},
+    **{f"test_ranks_come_back[{name}]": partial(run, case) for name, case in RETURNS.items()},
     **{
         f"test_the_losses_are_those_of_a_run_without_a_loss[{seed.number}]": partial(run_seed, seed)
         for seed in SEEDS
@@ -279,32 +439,69 @@ JOBS: dict[str, Callable[[], Played]] = {
     "test_without_the_store_all_raise": lambda: play(
         lose_the_store, 3, (free_address(),), timeout=120
     ),
+    "test_a_rank_that_lives_is_not_replaced": lambda: play(claim_ranks, 3, timeout=150),
+    "test_a_rank_that_returns_trains_on": lambda: play(
+        return_to_training, 4, timeout=150, restarts=1
+    ),
 }
 
 
-def results_of(played: Played, lost: Sequence[int]) -> dict[int, Any]:
+def results_of(played: Played, gone: Sequence[int] | set[int]) -> dict[int, Any]:
     """Return what each rank that lives has returned, once it is clear that none else did."""
-    returned = {rank for rank, outcome in played.outcomes.items() if outcome.kind == "returned"}
-    assert returned == {*played.ends} - {*lost}, (played.ends, played.outcomes)
-    return {rank: ast.literal_eval(played.outcomes[rank].text) for rank in sorted(returned)}
+    texts = {
+        rank: outcome.text
+        for rank, outcome in played.outcomes.items()
+        if (outcome.kind, outcome.text) != ("returned", "None") and outcome.kind == "returned"
+    }
+    assert {*texts} == {*played.ends} - {*gone}, (played.ends, played.outcomes)
+    return {rank: ast.literal_eval(texts[rank]) for rank in sorted(texts)}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_others_go_on(name: str, played: Played) -> None:
-    case = CASES[name]
+def check(case: Case, played: Played) -> dict[int, Any]:
+    """Check what holds in every case: who goes on, in which mesh, with which sum."""
     assert played.fired in case.lost
-    results = results_of(played, sorted(case.lost))
+    results = results_of(played, case.gone)
     model = case.sizes.get("tp", 1)
     replicas = min(len(results) // model, (case.mesh_ranks or case.ranks) // model)
-    inside = {rank: r for rank, r in results.items() if r["inside"]}
+    inside = {rank: result for rank, result in results.items() if result["inside"]}
     assert len(inside) == replicas * model
-    assert sorted(r["rank"] for r in results.values()) == [*range(len(results))]
+    assert sorted(result["rank"] for result in results.values()) == [*range(len(results))]
     for result in inside.values():
         assert result["sizes"]["dp"] == replicas
         assert result["weight"] == expected_weight(result["tp"])
+    return results
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_others_go_on(name: str, played: Played) -> None:
+    case = LOSSES[name]
+    results = check(case, played)
     if not case.point and case.mesh_ranks is None:
         for result in results.values():
             assert all(seconds < GUARD + 1 + BUSY for seconds in result["seconds"])
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK), id=n) for n in RETURNS]
+)
+def test_ranks_come_back(name: str, played: Played) -> None:
+    case = RETURNS[name]
+    results = check(case, played)
+    back = case.lost - case.gone
+    assert {rank for rank, result in results.items() if result["start"]} == back
+    assert max(tuple(result["admitted"]) for result in results.values()) == case.admitted
+    newcomer = played.outcomes.get(1)
+    if case.newcomer == "init":
+        assert newcomer is not None
+        assert newcomer.kind == "DisagreementError", newcomer
+        assert "disagrees with the job that runs" in newcomer.text
+        assert "timeout" in newcomer.text
+    elif case.newcomer == "build_mesh":
+        assert newcomer is not None
+        assert newcomer.kind == "SpecError", newcomer
+        assert "the job that runs began with another mesh: dp=3" in newcomer.text
+    elif case.newcomer:
+        assert (played.ends[1], newcomer) == ("SIGKILL", None)
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=[str(seed.number) for seed in SEEDS])
@@ -352,6 +549,27 @@ def test_without_the_store_all_raise(played: Played) -> None:
         assert "Rank 0 hosted the store" in outcome.text
         assert 'init_method="file:///shared/store"' in outcome.text
         assert played.seconds(rank) < ROLL_CALL + 5 + BUSY
+
+
+@pytest.mark.slow
+def test_a_rank_that_lives_is_not_replaced(played: Played) -> None:
+    assert played.fired == 1
+    results = results_of(played, [1])
+    assert [results[rank][0] for rank in (0, 2)] == [2, 2]
+    of_living, of_lost = results[0][1]
+    assert "two processes claim rank 0" in of_living
+    assert "has joined already, and runs" in of_living
+    assert "RankTimeoutError" in of_lost
+    assert "It admits a new process by mesh.admit()." in of_lost
+
+
+@pytest.mark.slow
+def test_a_rank_that_returns_trains_on(played: Played, alone: list[float]) -> None:
+    assert played.fired == 3
+    results = results_of(played, ())
+    for sizes, losses in results.values():
+        assert sizes == {"dp": 2, "sp": 1, "tp": 2}
+        assert losses == pytest.approx(alone, rel=0, abs=1e-9)
 
 
 def main(count: int, first: int = 0) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.live.groups import create
+from meshkit.live import groups as create
 
 
 class Splitting:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from meshkit.live.setup import close
 
 import meshkit
 from meshkit import Layout
 from meshkit.launch.torch_internals import timeout_of
-from meshkit.live.groups import create
-from meshkit.live.setup import close
+from meshkit.live import groups as create
 from tests.live.faults import create_every_group, error_of, fail_new_group
 from tests.live.membership import all_reduce_members, collect_members, gather_members
 from tests.live.resources import descriptors, live_groups, threads

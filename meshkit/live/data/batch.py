@@ -35,7 +35,7 @@ from ...core.errors import BatchError, SpecError
 from ...core.layout import group_rank
 from ...core.sequence import Order, plan_sequence, sequence_axes
 from ...core.text import article, count_noun, format_sizes
-from ..groups.mesh_groups import MeshGroups
+from ..group_registry import MeshGroups
 from .sampler import MicroBatchSampler, MicroBatchStream, make_sampler, make_stream
 from .sequence import SequenceShard
 

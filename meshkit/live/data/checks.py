@@ -22,8 +22,8 @@ from ...core.compare import (
 )
 from ...core.layout import Layout
 from ...core.text import article, format_sizes
-from ..groups.all_gather import gather_bytes
-from ..groups.mesh_groups import MeshGroups
+from ..group_registry import MeshGroups
+from ..groups import gather_bytes
 
 PLAIN = int | float | str | bytes | bool | None
 FSDP1 = "FullyShardedDataParallel"

@@ -20,7 +20,7 @@ from ...core.errors import MeshkitError, SpecError
 from ...core.layout import Layout
 from ...core.seeds import compute_seed, select_coordinate
 from ...core.text import article, format_sizes
-from ...launch.current_job import current_job
+from ...launch.job import current_job
 
 State = dict[str, Tensor]  # device type to the state of its generator, uint8 (bytes,) on the cpu
 

@@ -15,7 +15,7 @@ from ...core.call import parse_integer, quotes_call
 from ...core.errors import MeshkitError, SpecError
 from ...core.sequence import SequencePlan
 from ...core.text import count_noun
-from ..groups.all_gather import all_gather
+from ..groups import all_gather
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...core.errors import SpecError
 from ...core.redistribute.pattern import Pattern, Side
 from ...core.text import format_sizes
-from ..groups.all_gather import all_gather
+from ..groups import all_gather
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ from ...core.redistribute.steps import (
     Take,
 )
 from ...core.text import article
-from ..guard.current import in_collective, is_tracked
+from ..status import in_collective, is_tracked
 
 # torch 2.13 names the first two, and warns at every call of the older ones
 ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)

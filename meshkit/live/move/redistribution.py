@@ -39,7 +39,7 @@ from ...core.redistribute.steps import Arrange
 from ...core.sequence import SequencePlan
 from ...core.text import format_sizes
 from ...launch.torch_internals import make_constant, mark_constant
-from ..groups.mesh_groups import MeshGroups
+from ..group_registry import MeshGroups
 from .checked import Check
 from .operations import Axes, Program, Sizes, Unknowns, check_tensor, has_dual_level, make_program
 from .ring import Ring, make_ring, shift_tensor

@@ -18,8 +18,8 @@ from ...core.axes import parse_axis
 from ...core.call import check_integer, parse_integer
 from ...core.errors import SpecError
 from ...core.text import count_noun
-from ..groups.mesh_groups import MeshGroups
-from ..guard.current import in_collective
+from ..group_registry import MeshGroups
+from ..status import in_collective
 from .operations import check_tensor
 
 Counts = list[int]

@@ -25,7 +25,7 @@ from meshkit.cli.ranks import check_mesh
 from meshkit.core.report import CheckReport
 from meshkit.launch.detect import detect
 from meshkit.launch.launchers import LAUNCHERS
-from meshkit.live.guard import verify as verify_module
+from meshkit.live import barrier as verify_module
 from tests.cli.processes import ended
 from tests.core.report.example_reports import REPORT
 from tests.live.side_by_side import side_by_side

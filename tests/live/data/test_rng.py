@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import meshkit
 from meshkit import Layout, MeshkitError, SpecError, stream_seed
-from meshkit.launch.current_job import require_job
+from meshkit.launch.job import require_job
 from meshkit.live.data import rng as rng_module
 from meshkit.live.data.rng import RandomStreams
 from tests.live.faults import error_of

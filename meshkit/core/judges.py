@@ -1,0 +1,307 @@
+"""The state of a rank that does not answer: how certain it is that the rank is the reason.
+
+Judge a round of ranks: what they have left at the store becomes one decision, for all of them.
+
+A judge is a pure function of what has arrived. :class:`meshkit.launch.round.Round` reads the store,
+calls the judge and writes the decision; the first decision counts, and every rank follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from .compare import describe_disagreement, group_equal_requests
+from .errors import CALL, DisagreementError, MeshkitError, RankTimeoutError
+from .text import format_ranks, format_sizes, plural
+
+
+class Life(IntEnum):
+    """The state of a rank that does not answer, from the most certain cause of a hang on."""
+
+    ENDED = 0
+    STOPPED = 1
+    UNKNOWN = 2  # it gives no sign of life here
+    BUSY = 3  # its process runs
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether such a rank cannot answer."""
+        return self <= Life.STOPPED
+
+
+def most_certain(lives: Mapping[int, Life]) -> tuple[int, ...]:
+    """Return the ranks that have ended or are stopped; else those without a sign of life, or all.
+
+    A rank whose process runs may only be slow, so it never stands beside one that cannot answer.
+    """
+    certain = [rank for rank, life in lives.items() if life.is_certain]
+    unknown = [rank for rank, life in lives.items() if life is Life.UNKNOWN]
+    return tuple(certain or unknown or lives)
+
+
+Json = Any  # a value of JSON: a number, a text, a list or a mapping
+
+MAX_NAMES = 8  # ranks or hosts that an error names one by one
+MAX_RANKS = 100_000  # missing ranks that an error lists as an attribute
+MAX_RANGES = 100  # ranges of ranks in a text
+STATES = {Life.ENDED: "has ended", Life.STOPPED: "is stopped"}
+
+
+class Process(NamedTuple):
+    """A process, so that a rank of the same machine can tell whether it still runs.
+
+    Attributes:
+        host: the name of its host, for texts.
+        pid: its process id.
+        machine: the id of the boot of its machine; the name of the host if that is unknown.
+        space: the namespaces in which its pid and its start count; empty if they are unknown.
+        start: the start of the process in ticks of the kernel; empty if it is unknown.
+    """
+
+    host: str
+    pid: int
+    machine: str = ""
+    space: str = ""
+    start: str = ""
+
+    def __str__(self) -> str:
+        return f"host {self.host}, pid {self.pid}"
+
+
+class Arrival(NamedTuple):
+    """What a rank leaves at a round: its process, and the facts that it states."""
+
+    process: Process
+    facts: Mapping[str, Json]
+
+
+class Sighting(NamedTuple):
+    """The last process of a rank that is missing: its state, and a text on it."""
+
+    life: Life
+    text: str
+
+
+class Arrivals(NamedTuple):
+    """What a judge sees of a round.
+
+    Attributes:
+        expected: the ranks that take part.
+        arrived: what each rank has left that has arrived. Ranks that requested something else are
+            among them as soon as a rank has noticed, also if they are not expected.
+        objections: the errors that ranks have posted.
+        seen: the last process of the missing ranks, as far as it is known.
+        late: the ranks that came after the deadline, while the others judged.
+        waited: the seconds that the judge has waited.
+        expired: whether the deadline has passed.
+    """
+
+    expected: Sequence[int]
+    arrived: Mapping[int, Arrival]
+    objections: Sequence[MeshkitError] = ()
+    seen: Mapping[int, Sighting] = {}
+    late: Sequence[int] = ()
+    waited: float = 0.0
+    expired: bool = False
+
+    @property
+    def missing(self) -> list[int]:
+        """The expected ranks that have not arrived, in their order."""
+        return [rank for rank in self.expected if rank not in self.arrived]
+
+    @property
+    def lives(self) -> dict[int, Life]:
+        """The state of the missing ranks, as far as this machine knows."""
+        return {rank: seen.life for rank, seen in self.seen.items()}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The outcome of a round; without any field all ranks agree.
+
+    Attributes:
+        error: the error that every rank raises.
+        by: the rank whose own failure the error reports; None if ranks differ or are missing.
+        members: the facts of each rank that goes on, in a round that decides who lives.
+        value: what one rank says to all others.
+        over: whether another round has replaced this one, so that nothing is decided.
+    """
+
+    error: MeshkitError | None = None
+    by: int | None = None
+    members: Mapping[int, Mapping[str, Json]] = field(default_factory=dict)
+    value: Json = None
+    over: bool = False
+
+    def check(self, rank: int) -> Decision:
+        """Return the decision, or raise its error, with a note for a rank that came too late."""
+        error = self.error
+        if error is None:
+            return self
+        if isinstance(error, RankTimeoutError) and rank in error.missing_ranks:
+            error.evidence += (f"Rank {rank} came after that.",)
+        raise error
+
+
+Judge = Callable[[Arrivals], "Decision | None"]  # None: keep waiting
+Describe = Callable[[int], str]  # the coordinate of a rank as text
+
+
+def all_same(
+    summary: str,
+    *,
+    stage: str = "",
+    seconds: float = 0.0,
+    describe: Describe | None = None,
+    hosts: Callable[[], Sequence[str]] = tuple,
+) -> Judge:
+    """Return the judge of ranks that must all arrive with equal facts.
+
+    Args:
+        summary: the first line of the error if they differ.
+        stage: the words before the call if ranks are missing: ``"the end of "``.
+        seconds: how long the ranks wait for each other.
+        describe: returns the coordinate of a rank as text.
+        hosts: returns the hosts of the job, as far as the launcher lists them.
+    """
+
+    def judge(seen: Arrivals) -> Decision | None:
+        error = disagreement(summary, seen) or first(seen.objections)
+        if error is not None:
+            return Decision(error) if seen.expired or not seen.missing else None
+        if seen.missing and not seen.expired:
+            return None
+        return Decision(
+            missing_error(seen, seconds, stage=stage, describe=describe, hosts=hosts())
+            if seen.missing
+            else None
+        )
+
+    return judge
+
+
+def all_done(
+    summary: str, *, stage: str = "the end of ", seconds: float, describe: Describe | None = None
+) -> Judge:
+    """Return the judge of ranks that must all have done something, after they have agreed on it.
+
+    A rank that is missing may be the reason why others failed, so it is named first.
+    """
+
+    def judge(seen: Arrivals) -> Decision | None:
+        if seen.missing and not seen.expired:
+            return None
+        error = disagreement(summary, seen)
+        if error is None and seen.missing:
+            error = missing_error(seen, seconds, stage=stage, describe=describe)
+        return Decision(error or first(seen.objections))
+
+    return judge
+
+
+def first(objections: Sequence[MeshkitError]) -> MeshkitError | None:
+    """Return the first objection; None if there is none."""
+    return objections[0] if objections else None
+
+
+def disagreement(summary: str, seen: Arrivals) -> MeshkitError | None:
+    """Return the error of ranks whose facts differ; None if they are equal."""
+    requests = {rank: _request(arrival) for rank, arrival in seen.arrived.items()}
+    grouped = group_equal_requests(requests)
+    if len(grouped) < 2:
+        return None
+    processes = {rank: str(arrival.process) for rank, arrival in seen.arrived.items()}
+    evidence, fix = describe_disagreement(requests, processes, seen.missing)
+    by_rank = {rank: format_sizes(request) for request, ranks in grouped for rank in ranks}
+    return DisagreementError(summary, *evidence, fix=fix, requests=by_rank)
+
+
+def _request(arrival: Arrival) -> dict[str, str]:
+    return {str(name): str(value) for name, value in arrival.facts.items()}
+
+
+def failure_error(summary: str, rank: int, process: Process, error: BaseException) -> MeshkitError:
+    """Return the error that the other ranks raise when a rank's own call failed."""
+    if isinstance(error, MeshkitError):
+        # the call of the failed rank, not of the rank that raises the report
+        call = "this call" if error.call is None else str(error.call)
+        reason, fix = error.headline, error.fix_text
+        evidence = [line.replace(CALL, call) for line in error.evidence]
+    else:
+        reason, *rest = str(error).splitlines() or [""]
+        evidence, fix = [line.strip() for line in rest], ""
+    reason = f"{type(error).__name__}: {reason}"
+    return DisagreementError(
+        summary,
+        f"rank {rank} ({process}) gave up: {reason}",
+        *evidence,
+        fix=fix or f"look at the log of rank {rank} first.",
+        requests={rank: reason},
+    )
+
+
+def missing_error(
+    seen: Arrivals,
+    seconds: float,
+    *,
+    stage: str = "",
+    describe: Describe | None = None,
+    hosts: Sequence[str] = (),
+) -> RankTimeoutError:
+    """Return the error that names the ranks that did not arrive.
+
+    Ranks that have ended or are stopped come first. The other ranks are then only late.
+    """
+    missing = seen.missing
+    certain = {rank: life for rank, life in seen.lives.items() if life.is_certain}
+    reasons = [*certain] or missing
+    states = {rank: f" {STATES[life]}" for rank, life in certain.items()}
+    named = reasons[:MAX_NAMES]
+    where = {rank: f" ({describe(rank)})" if describe else "" for rank in named}
+    names = [f"{rank}{where[rank]}{states.get(rank, '')}" for rank in named]
+    names += [f"and {len(reasons) - len(names)} more"] * (len(reasons) > len(names))
+    arrived_hosts = sorted({arrival.process.host for arrival in seen.arrived.values()})
+    listed = ", ".join(first_few(arrived_hosts))
+    on_hosts = f" on {plural('host', len(arrived_hosts))} {listed}" * bool(listed)
+    late = [rank for rank in missing if rank not in certain] if certain else []
+    others = f"{plural('Rank', len(late))} {shorten_ranks(late)}: late, and not known to have ended"
+    last = [f"{rank} on {sight.text}" for rank, sight in seen.seen.items() if sight.text]
+    came = f"{plural('Rank', len(seen.late))} {format_ranks(seen.late)} came late"
+    return RankTimeoutError(
+        f"{len(missing)} of {len(seen.expected)} ranks did not arrive at {stage}{CALL} within "
+        f"{seconds:g} s.",
+        f"Missing: {', '.join(names)}. Arrived: {shorten_ranks(sorted(seen.arrived))}{on_hosts}.",
+        *[f"{others}."] * bool(late),
+        *[f"Last seen: {'; '.join(last[:MAX_NAMES])}."] * bool(last),
+        *[f"{came}, after {seconds:g} s."] * bool(seen.late),
+        *_absent_hosts(hosts, arrived_hosts),
+        fix=f"look at the logs of {plural('rank', len(reasons))} {shorten_ranks(reasons)} first.",
+        missing_ranks=tuple(reasons[:MAX_RANKS]),
+    )
+
+
+def shorten_ranks(ranks: Sequence[int]) -> str:
+    """Return ranks as text, the ranges after the first hundred as a number of ranks."""
+    ranges = format_ranks(ranks).split(", ")
+    if len(ranges) <= MAX_RANGES:
+        return ", ".join(ranges)
+    return f"{', '.join(ranges[:MAX_RANGES])}, and more, {len(ranks)} in all"
+
+
+def first_few(names: list[str]) -> list[str]:
+    """Return the first few names, and how many more there are."""
+    more = len(names) - MAX_NAMES
+    return [*names[:MAX_NAMES], f"and {more} more"] if more > 0 else names
+
+
+def _absent_hosts(expected: Sequence[str], arrived: Sequence[str]) -> list[str]:
+    """Return a line on the hosts without arrivals, if the launcher and the hosts use one name."""
+    names = {host.partition(".")[0] for host in arrived}
+    absent = [host for host in expected if host.partition(".")[0] not in names]
+    known = absent and len(absent) < len(expected)
+    return [
+        f"No rank came from {plural('host', len(absent))} {', '.join(first_few(absent))}."
+    ] * bool(known)

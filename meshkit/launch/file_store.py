@@ -1,0 +1,217 @@
+"""The file of a FileStore: is there room for it, does its last user remove it, and is it whole?
+
+torch writes a key in several parts. If the disk is full after the first part, the file ends in the
+middle of a key, and every rank that reads it reads for ever, with Python's lock held. The
+destructor reads too. Room is therefore reserved before the first use, and the file is looked at
+before each round and while ranks wait.
+
+torch counts the users in the file. The last one sets the count to 0 and then removes the file. A
+rank that opens the file between these two would wait in a file that no other rank finds::
+
+    last user    count 0 .............. remove
+    this rank            open, count 1          waits alone
+
+The order of the counts in the file shows that. This rank then opens the next file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from ..core.errors import LaunchError, RankTimeoutError
+from .times import Deadline
+
+KEEP_SIZE = 1  # of fallocate in Linux: reserve blocks behind the end of the file
+BASE_BYTES, BYTES_PER_RANK = 2**18, 2**14  # of the keys of a start and of some meshes
+MOST_BYTES = 2**26
+LEAST_BYTES = 2**14  # free bytes below which no rank writes any more
+REMOVAL_TIME = 1.0  # seconds in which the last user removes the file, on a busy machine
+LOOK = 0.01  # seconds between two looks at the file
+# Seconds without a new key after which a file that ends inside a key counts as truncated. A write
+# of torch takes microseconds, but a busy machine may stop a writer for half a second.
+STILL = 3.0
+# torch writes a key and a value each as its length in four bytes, and then its bytes.
+CLOSED = struct.pack("=I", 8) + b"cleanup/"  # the key of the number of users that have left
+USERS = struct.pack("=I", 9) + b"refcount/"  # the key of the number of users
+NO_USER = USERS + struct.pack("=I", 1) + b"0"
+
+_sizes: dict[str, int] = {}  # path to the largest size that this process has seen
+
+
+def reserve_room(path: str, world_size: int) -> None:
+    """Reserve the bytes that a job needs in the file of its store; the size stays. Local.
+
+    On a file system that reserves nothing, the free bytes are checked.
+    """
+    size = min(MOST_BYTES, BASE_BYTES + BYTES_PER_RANK * world_size)
+    _sizes.pop(path, None)
+    with suppress(PermissionError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            number = _fallocate(descriptor, size)
+        finally:
+            os.close(descriptor)
+        if number == errno.ENOSPC or (number and _free_bytes(path) < size):
+            raise no_room_error(path)
+
+
+def open_file(path: str, users: int, world_size: int, seconds: float) -> dist.FileStore:
+    """Return a FileStore in a file that no other process is removing. Local.
+
+    Args:
+        path: the path of the file; it may be new.
+        users: after how many users torch removes the file; -1 for never.
+        world_size: after how many users the processes of an earlier start remove it.
+        seconds: for how long to try.
+
+    Cost: four system calls beside torch's, and one read of the file.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        with open(path, "a+b") as file:  # while it is open, no new file has its inode
+            store = dist.FileStore(path, users)
+            status = os.fstat(file.fileno())
+            content = os.pread(file.fileno(), status.st_size, 0)
+            if status.st_nlink and NO_USER not in content:
+                return store
+            before, _, after = content.rpartition(NO_USER)
+            if USERS not in after:  # the file was gone before torch opened it, and made a new one
+                return store
+            if not _is_removed(file.fileno(), before, world_size) or time.monotonic() > end:
+                return store
+        _never_destroy(store)  # its destructor would count down in the next file
+
+
+def _is_removed(descriptor: int, before: bytes, world_size: int) -> bool:
+    """Return whether the file is gone. If its last user removes it, wait for that.
+
+    Args:
+        descriptor: the open file.
+        before: its content up to the end of its last user.
+        world_size: after how many users the last one removes the file.
+    """
+    closed, begin = 0, before.rfind(CLOSED) + len(CLOSED)
+    if CLOSED in before:
+        length = int(struct.unpack_from("=I", before, begin)[0])
+        closed = int(before[begin + 4 : begin + 4 + length])
+    end = time.monotonic() + (REMOVAL_TIME if closed >= world_size else 0)
+    while (exists := os.fstat(descriptor).st_nlink > 0) and time.monotonic() < end:
+        time.sleep(LOOK)
+    return not exists
+
+
+def is_store(path: Path) -> bool:
+    """Return whether torch can open a file as a store. An empty or a missing file is a store.
+
+    Local. A file that seems truncated is read again from there on, as another process may be in the
+    middle of a write: of many ranks one always is. torch's lock is not taken, because of Python's
+    collector: a store that it destroys would wait for that lock, and hold Python's.
+
+    Cost: one pass over the lengths in the file.
+    """
+    with suppress(OSError):
+        end, has_more = _skip_records(path, 0)
+        limit = Deadline.after(STILL)
+        while has_more:
+            if not limit.sleep(LOOK):
+                return False
+            last, (end, has_more) = end, _skip_records(path, end)
+            limit = Deadline.after(STILL) if end > last else limit
+    return True
+
+
+def _skip_records(path: Path, begin: int) -> tuple[int, bool]:
+    """Return the end of the last whole key and value, and whether more bytes follow it.
+
+    Only the lengths are read, as a file that is no store may be large.
+    """
+    with path.open("rb") as file:
+        size, parts = os.fstat(file.fileno()).st_size, 0
+        last = end = begin
+        while end + 4 <= size:
+            file.seek(end)
+            head = file.read(4)
+            end += 4 + int(struct.unpack("=I", head)[0]) if len(head) == 4 else size
+            parts += 1
+            if end <= size and parts % 2 == 0:
+                last = end
+    return last, last < size
+
+
+def _fallocate(descriptor: int, size: int) -> int:
+    """Return 0, or the number of the error."""
+    try:
+        function = ctypes.CDLL(None, use_errno=True).fallocate
+    except (OSError, AttributeError):
+        return errno.EOPNOTSUPP
+    offset = ctypes.c_int64
+    failed = function(descriptor, KEEP_SIZE, offset(0), offset(size))
+    return ctypes.get_errno() if failed else 0
+
+
+def check_file(store: dist.Store) -> None:
+    """Raise if the file of a FileStore was deleted or truncated, or has no room left. Local.
+
+    Cost: two system calls in a FileStore.
+    """
+    base: Any = store
+    while hasattr(base, "underlying_store"):
+        base = base.underlying_store
+    path = getattr(base, "path", None)
+    if isinstance(path, str):
+        error = file_error(path)
+        if error is not None:
+            _never_destroy(store)  # its destructor would read for ever
+            raise error
+
+
+def _never_destroy(store: dist.Store) -> None:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(store))
+
+
+def file_error(path: str) -> RankTimeoutError | LaunchError | None:
+    """Return the error of a file that no rank can use any more; None if all is well."""
+    known = _sizes.get(path, 0)  # read first: the file may grow, and another thread may see it
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return _lost_error(path, "was deleted") if path in _sizes else None
+    except OSError:
+        return None
+    size, reserved = status.st_size, 512 * status.st_blocks
+    if size < known:
+        return _lost_error(path, f"was truncated from {known} to {size} bytes")
+    _sizes[path] = size
+    is_full = reserved < size + LEAST_BYTES and _free_bytes(path) < LEAST_BYTES
+    return no_room_error(path) if is_full else None
+
+
+def no_room_error(path: str) -> LaunchError:
+    """Return the error of a full disk under a store."""
+    return LaunchError(
+        f"no space left in {os.path.dirname(path)}, where the store of the job is.",
+        f"It is the file {path}; {_free_bytes(path)} bytes are free.",
+        fix='free some space there, or init_method="file:///shared/new-file" on another disk.',
+    )
+
+
+def _lost_error(path: str, reason: str) -> RankTimeoutError:
+    return RankTimeoutError(
+        f"the file of the job's store {reason}: {path}.",
+        fix="find out who changes that file; then start the job again, with a new file.",
+    )
+
+
+def _free_bytes(path: str) -> int:
+    """Return the bytes that this user can still write on the device of a file."""
+    room = os.statvfs(os.path.dirname(path))
+    return room.f_bavail * room.f_frsize

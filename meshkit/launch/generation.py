@@ -1,0 +1,341 @@
+"""The start of a job: its attempt, its generation, and the process that holds each rank.
+
+A store may serve many starts of a job, one after the other. Each uses keys of its own: those of
+its *attempt*, if torchrun restarts workers, and of its *generation*, since a process may join,
+leave and join again. All ranks that join together find the same generation by themselves:
+a rank that never joined begins with the first, the newest one stands in the store, and a rank whose
+last start is decided goes on to the next.
+
+A *lease* says which process holds a rank, and in which generation it took it. Another process may
+replace one that has exited; it then ends the start in which that one waits. If the first holder
+waits for the other ranks, or is still alive, the second process is rejected as a duplicate.
+
+torchrun's agent counts only the restarts that failures of its own workers caused, so the counts of
+two agents differ within one attempt, and the store numbers the attempts::
+
+    agent a    attempt 0, count 0    its worker dies    attempt 1, count 1
+    agent b    attempt 0, count 0    restarts with a    attempt 1, count 0
+    agent c                          joins              attempt 1, count 0
+
+An attempt ends when an agent comes back with a higher count. Ranks that wait in it then retry.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import PurePath
+from typing import NamedTuple
+from uuid import uuid4
+
+import torch.distributed as dist
+
+from ..core.errors import LaunchError
+from ..core.judges import Decision, Life, Process, Sighting
+from .open_store import open_store
+from .process import current_process, life_of, sight
+from .round import DECISION, Round, decision_from_json, decision_to_json, process_from_json
+from .store import ATTEMPT, Store, lost_error, read_number, read_value
+from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
+from .world import World
+
+COUNT = "TORCHELASTIC_RESTART_COUNT"
+ATTEMPT_PART = "attempt/{}"  # number of an attempt
+AGENT = "agent/{}"  # in an attempt without world size: the first worker of an agent, with its count
+ENDED, PAST = "ended", "past"  # in an attempt: a counter of those who end it, and a mark
+LEASE = "meshkit/lease/{}"  # rank, in an attempt
+NEWEST = "meshkit/newest"  # the number of the newest generation, in an attempt
+GENERATION = "meshkit/{}"  # number, in an attempt
+OVER, FAILED = "over", "failed"  # in a generation: it is over; a call failed before its rank joined
+INIT, END = "init", "init/end"  # the rounds of a start: requests, and the default group
+
+DISAGREEMENT = "ranks disagree about init(); no process group was created."
+PAUSE = 0.2  # seconds between two attempts to join
+MAX_SEEN = 8  # missing ranks whose last process an error names
+
+
+class Lease(NamedTuple):
+    """The process that holds a rank; each claim has an id, and the generation that it joins."""
+
+    process: Process
+    claim: str
+    generation: int
+
+
+class RankTakenError(Exception):
+    """Another process holds the rank, and waits for the other ranks, or runs."""
+
+    def __init__(self, holder: Lease, waits: bool) -> None:
+        super().__init__(holder, waits)
+        self.holder, self.waits = holder, waits
+
+
+def enter(world: World, deadline: Deadline, *, fails: bool = False) -> tuple[Store, Lease]:
+    """Take this rank; return the store of the attempt, and the lease. Local.
+
+    Args:
+        world: this process.
+        deadline: the end of the wait for the store.
+        fails: whether this rank only announces a failure, so that the file of a store stays.
+    """
+
+    def take() -> tuple[Store, Lease]:
+        while True:
+            base = attempt_part(Store(open_store(world, deadline, keep_file=fails), world))
+            try:
+                lease = take_rank(base, fails=fails)
+            except RankTakenError as taken:
+                raise duplicate_error(base, taken) from None
+            # else the next attempt has begun meanwhile, and has not seen this rank
+            if COUNT not in os.environ or not base.has(PAST):
+                return base, lease
+
+    try:
+        return run_with_deadline(deadline.left + TIMES.store, take)
+    except DeadlineExceededError:
+        raise lost_error(world, silent=True) from None
+
+
+def generation_part(base: Store, generation: int) -> Store:
+    """Return the part of a store that belongs to one generation."""
+    return base.part(GENERATION.format(generation))
+
+
+def init_round(
+    base: Store,
+    generation: int,
+    ranks: Sequence[int],
+    name: str = INIT,
+    *,
+    summary: str = DISAGREEMENT,
+) -> Round:
+    """Return a round of the start of a job."""
+
+    def look(missing: Sequence[int]) -> dict[int, Sighting]:
+        return last_seen(base, missing, generation)
+
+    store, rank = generation_part(base, generation), base.world.rank
+    return Round(store, name, rank, ranks, summary=summary, look=look)
+
+
+def take_rank(base: Store, *, fails: bool = False) -> Lease:
+    """Take this rank, and return the lease. Local; call it inside a deadline.
+
+    Cost: 3 or 4 store operations; some more for a process that joins again, or if an exited process
+    is in the way.
+    """
+    key, process, claim = LEASE.format(base.world.rank), current_process(), uuid4().hex
+    own = Lease(process, claim, _next_generation(base, 0))
+    known = base.claim(key, json.dumps(own))
+    while known != json.dumps(own).encode():
+        holder = read_value(key, known, _parse_lease)
+        again = holder.process == process
+        if not again:
+            _end_exited(base, holder)
+        elif _is_unfinished(
+            base, holder.generation
+        ):  # an error ended the last call of this process
+            end_generation(base, holder.generation)
+        own = Lease(process, claim, _next_generation(base, holder.generation, again=again))
+        known = base.claim(key, json.dumps(own), known.decode())
+    if fails:
+        generation_part(base, own.generation).set(FAILED, "")
+    else:
+        _end_abandoned(base, own.generation)
+    return own
+
+
+def _next_generation(base: Store, last: int, *, again: bool = False) -> int:
+    """Return the generation in which a rank joins that has last joined in another, 0 for none.
+
+    The n-th call of a process that joins again meets the n-th call of the others if that has failed
+    before they joined, however far they are ahead: else a failure that all have caught would meet a
+    later, valid call.
+
+    Cost: one store operation, more for a rank that joins again.
+    """
+    text = base.claim(NEWEST, "1")
+    if text == b"1" and not last:
+        return 1
+    newest = read_number(NEWEST, text)
+    if not last:  # it came late to the first start, unless that was given up
+        return newest if generation_part(base, 1).has(OVER) else 1
+    for number in range(last + 1, newest + 1) if again else ():
+        part = generation_part(base, number)
+        if part.has(FAILED) and not part.has(OVER):
+            return number
+    if newest > last and _decision(base, newest, INIT) is None:
+        return newest
+    generation = max(newest, last) + 1
+    while newest < generation:
+        newest = read_number(NEWEST, base.claim(NEWEST, str(generation), str(newest)))
+    return generation
+
+
+def _decision(base: Store, generation: int, name: str) -> Decision | None:
+    """Return the decision of a round of the start of a job, if there is one."""
+    return generation_part(base, generation).part(name).read(DECISION, decision_from_json)
+
+
+def _is_unfinished(base: Store, generation: int) -> bool:
+    """Return whether ranks may still wait in the start of a generation."""
+    first = _decision(base, generation, INIT)
+    has_agreed = first is not None and first.error is None and not first.over
+    return first is None or (has_agreed and _decision(base, generation, END) is None)
+
+
+def _end_exited(base: Store, holder: Lease) -> None:
+    """End the generation of a process that has exited."""
+    waits = _decision(base, holder.generation, INIT) is None
+    life = life_of(holder.process)
+    if life in (Life.BUSY, Life.STOPPED) or (waits and life is Life.UNKNOWN):
+        raise RankTakenError(holder, waits)
+    end_generation(base, holder.generation)
+
+
+def end_generation(base: Store, generation: int) -> None:
+    """Report to all ranks that wait in a start of the job that it is over. Call it in a deadline.
+
+    Cost: 3 store operations.
+    """
+    part = generation_part(base, generation)
+    part.set(OVER, "")
+    for name in (INIT, END):
+        part.part(name).claim(DECISION, decision_to_json(Decision(over=True)))
+
+
+def _end_abandoned(base: Store, generation: int) -> None:
+    """End a start of the job if the process that began it has exited before a decision.
+
+    Its arrival would count for this start's. Cost: one store operation, 2 if it has begun.
+    """
+    first = init_round(base, generation, ()).first()
+    has_ended = first is not None and life_of(first.process) is Life.ENDED
+    if has_ended and _decision(base, generation, INIT) is None:
+        end_generation(base, generation)
+
+
+def is_over(base: Store, generation: int) -> bool:
+    """Return whether another start of the job has replaced this one; False if unknown. Local."""
+    part = generation_part(base, generation)
+    return bool(part.try_within(1.0, lambda: part.has(OVER)))
+
+
+def leases(base: Store, ranks: Sequence[int]) -> dict[int, Lease]:
+    """Return who holds these ranks now, as far as known. Call it in a deadline.
+
+    Cost: one or two store operations per rank.
+    """
+    found = {rank: base.read(LEASE.format(rank), _parse_lease) for rank in ranks}
+    return {rank: lease for rank, lease in found.items() if lease is not None}
+
+
+def last_seen(base: Store, ranks: Sequence[int], generation: int) -> dict[int, Sighting]:
+    """Return the last processes of missing ranks. Ranks that were never seen are left out."""
+    sightings: dict[int, Sighting] = {}
+    for rank, lease in leases(base, ranks).items():
+        note = ""
+        if lease.generation != generation:
+            other, own = _ordinal(lease.generation), _ordinal(generation)
+            note = f" (in its {other} init, this rank is in its {own})"
+        shown = len(sightings) < MAX_SEEN
+        seen = sight(lease.process, note)
+        sightings[rank] = seen if shown else seen._replace(text="")
+    return sightings
+
+
+def attempt_part(store: Store) -> Store:
+    """Return the part of the store that belongs to this attempt of the job. Call it in a deadline.
+
+    Under torchrun each world size has its own keys.
+
+    Cost: 2 store operations under torchrun; else one on rank 0, for a second rank 0 to see.
+    """
+    world = store.world
+    if world.world_size == 1 and isinstance(store.root, dist.HashStore):
+        return store
+    if COUNT not in os.environ:
+        if world.rank == 0:
+            store.claim(ATTEMPT, "0")
+        return store.part(ATTEMPT_PART.format(0))
+    text = os.environ[COUNT]
+    count = int(text) if text.isdecimal() else 0
+    own = f"{count} rank {world.rank} on {current_process()}"
+    number = read_number(ATTEMPT, store.claim(ATTEMPT, "0"))
+    while True:
+        part = store.part(ATTEMPT_PART.format(number))
+        base = part.part(str(world.world_size))
+        key = AGENT.format(_agent())
+        first, _, process = read_value(key, part.claim(key, own), str).partition(" ")
+        newest = read_number(key, first)
+        if newest == count:
+            return base
+        if newest > count:
+            raise _past_attempt_error(world, count, f"Attempt {newest} has begun, with {process}")
+        number = read_number(ATTEMPT, store.claim(ATTEMPT, str(number + 1), str(number)))
+        if part.add(ENDED, 1) == 1:
+            _end_attempt(base, world.world_size)
+
+
+def _end_attempt(base: Store, world_size: int) -> None:
+    """Report to all ranks that wait in an attempt that it is over.
+
+    A process that takes a rank after that sees the mark. Cost: 1 or 2 store operations per rank.
+    """
+    base.set(PAST, "")
+    for generation in {lease.generation for lease in leases(base, range(world_size)).values()}:
+        end_generation(base, generation)
+
+
+def _agent() -> str:
+    """Return the name of this process' agent: its host, and its folder for worker errors."""
+    error = PurePath(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))  # agent/attempt/rank/error.json
+    folders = [folder.name for folder in error.parents]
+    return "/".join([current_process().host, *folders[2:3]])
+
+
+def _past_attempt_error(world: World, count: int, evidence: str) -> LaunchError:
+    process = current_process()
+    return LaunchError(
+        f"rank {world.rank} is of attempt {count} of the job, which is over.",
+        f"{evidence}; this is pid {process.pid}.",
+        fix=f"end this process (kill {process.pid} on host {process.host}).",
+        variables={COUNT: str(count)},
+    )
+
+
+def duplicate_error(base: Store, taken: RankTakenError) -> LaunchError:
+    """Return the error of a rank that another process holds, and post it if its job waits.
+
+    It becomes the decision once the other ranks have arrived, or after 2 s. A job that runs already
+    is left alone.
+    """
+    world, holder = base.world, taken.holder
+    source = world.sources.get("rank", "rank")
+    state = "waits for the others" if taken.waits else "has joined already, and runs"
+    place = f"{world.master_addr}:{world.master_port}"
+    if world.init_method not in (None, "env://"):
+        place = str(world.init_method)
+    error = LaunchError(
+        f"two processes claim rank {world.rank} at {place}.",
+        f"{holder.process} came first and {state}; {current_process()} came after it.",
+        f"The second has rank {world.rank} from {source} ({world.launcher}).",
+        fix="give every process its own rank, and every job its own MASTER_PORT (or init_method); "
+        "end the processes of an earlier job.",
+        variables={source: str(world.rank)},
+    )
+    if taken.waits:
+        with suppress(RuntimeError):  # the store ends with the first rank of its job that raises
+            init_round(base, holder.generation, ()).object(error, Deadline.after(2.0))
+    return error
+
+
+def _ordinal(number: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
+
+
+def _parse_lease(text: str) -> Lease:
+    process, claim, generation = json.loads(text)
+    return Lease(process_from_json(process), str(claim), int(generation))

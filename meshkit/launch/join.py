@@ -1,0 +1,486 @@
+"""Join the job and leave it: ``init`` and ``shutdown``."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.utils.data import get_worker_info
+
+from ..core.call import caller_level, drop_none, parse_integer, quotes_call
+from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, SpecError, format_error
+from ..core.judges import Arrivals, all_same
+from ..core.version import VERSION
+from .default_group import create_default_group
+from .detect import allocation_without_srun, check_arguments, detect_world, use_master_variables
+from .device import (
+    backend_for,
+    can_share_device,
+    device_uuid,
+    parse_device,
+    select_backend,
+    select_device,
+)
+from .generation import DISAGREEMENT, END, PAUSE, Lease, enter, generation_part, init_round, is_over
+from .job import LEFT, Epoch, Job, broadcast, current_job, set_current_job
+from .launchers import BY_MPI, job_hosts, job_name
+from .log import ERROR_FILE, Startup, log_job, report_uncaught_error, show_log
+from .mpi import store_of_one_node, with_address
+from .newcomer import join_running_job, read_invitation, running_job_evidence
+from .process import check_own_process
+from .round import Claimant, Clash, Round, commit
+from .store import Store, address, lost_error
+from .times import ARRIVAL, Deadline, Time, format_timeout, parse_timeout, wait_for_abandoned
+from .torch_internals import clear_dtensor_cache, connects_at_creation, forget_groups
+from .world import EXPORTED, MAX_WORLD_SIZE, World, complete_environment, restore_environment
+
+Seed = int | str | None
+
+FAILURE = "a rank could not create the default process group; no rank has one."
+SEEDS_DIFFER = "ranks disagree about the seed; the ranks now have different seeds."
+SHARED = "shared"
+REPORT_TIME = 5.0  # seconds to reach the store with a report for the other ranks
+
+# "world": that of the thread that joins, one at a time; dict.setdefault is atomic. "store": that of
+# a failed call until this process joins, as rank 0 may host it, and other ranks may be behind.
+_JOINING: dict[str, Any] = {}
+
+
+@quotes_call("init")
+def init(
+    *,
+    backend: str | None = None,
+    device: str | torch.device | None = None,
+    timeout: Time | None = None,
+    arrival_timeout: Time | None = None,
+    seed: int | str | None = None,
+    init_method: str | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    local_rank: int | None = None,
+    verbose: bool = False,
+) -> World:
+    """Join the job: set up the default process group, the device and, on request, the seeds.
+
+    Collective: every rank calls it once. A second call returns the same :class:`World`. A default
+    group that someone else created is used as it is. Arguments override the launcher. With nccl the
+    group is bound to its device at once, so that other groups are split from it. On failure no
+    group is left behind.
+
+    RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set in the
+    environment if they are missing and known, since other libraries read them. The bridge of an
+    accelerator is imported afterwards. No variable is overwritten, and ``shutdown`` removes those
+    that were set.
+
+    A process started anew with the number of a rank that a running job has lost waits here, for
+    ``arrival_timeout``, until :meth:`meshkit.Mesh.admit` of that job admits it. Its rank is then
+    another one. Build the mesh at once, since the other ranks wait for it.
+
+    Args:
+        backend: the backend of collectives; None is torch's default for the device. Each kind of
+            device may have its own: ``"cpu:gloo,cuda:nccl"``.
+        device: the device of this process; None is its accelerator, or else the cpu.
+        timeout: how long a collective may take, in seconds or as a timedelta; None is the
+            backend's default (gloo 30 min, nccl 10 min). It also sets ``arrival_timeout``.
+        arrival_timeout: how long ranks wait for each other here and in ``build_mesh``; None is
+            ``timeout`` if that is given, else 300 s.
+        seed: the seed of python, numpy and torch on all ranks, accelerators included. For
+            ``"shared"`` rank 0 draws a number. None seeds nothing.
+        init_method: the store: ``"tcp://host:port"``, ``"file:///shared/path"`` or ``"env://"``;
+            None takes the launcher's. Ignored if the group exists already.
+        rank: the rank of this process; None takes the launcher's.
+        world_size: the number of ranks of the job; None takes the launcher's.
+        local_rank: the index of this process on its node; None takes the launcher's.
+        verbose: show the lines that rank 0 logs to ``logging.getLogger("meshkit")`` when it joins
+            a job and when it builds a mesh; MESHKIT_LOG=info shows them too.
+
+    Returns:
+        The world of this process.
+
+    Raises:
+        LaunchError: if the rank, the store or the device of this process is unclear, or if two
+            ranks use one device and the backend does not allow it. Also if an earlier ``init`` had
+            other arguments, in a worker of a DataLoader, and while another thread joins.
+        DisagreementError: if ranks have different seeds, world sizes, backends, timeouts, or
+            versions of meshkit or torch.
+        RankTimeoutError: if ranks did not arrive in time, with their numbers.
+        SpecError: if a timeout or the seed is invalid, or if ``init`` does not have an option.
+
+    Warns:
+        RuntimeWarning: if this is one process in an allocation of several tasks, and no srun has
+            started it.
+
+    Example:
+        ``device = meshkit.init(seed=0, timeout=600).device``
+    """
+    parsed_seed = parse_seed(seed)
+    limit = parse_timeout("timeout", timeout)
+    wait = parse_timeout("arrival_timeout", arrival_timeout)
+    ranks = check_arguments(drop_none(rank=rank, world_size=world_size, local_rank=local_rank))
+    if verbose:
+        show_log()
+    job = current_job()
+    if job is None:
+        world = identify(ranks, init_method)
+        return join(world, backend, device, limit, wait, parsed_seed).world
+    arguments = drop_none(**ranks, backend=backend, device=device)
+    job = _check_same_job(job, arguments, limit, wait)
+    set_current_job(job)
+    if parsed_seed is not None:
+        _reseed(job, parsed_seed)
+    return job.world
+
+
+def shutdown() -> None:
+    """Leave the job: destroy the default group and every group made on it.
+
+    Local, and harmless to repeat. A default group that someone else created is left alone. The
+    variables that :func:`init` added to the environment are removed. In a forked process it does
+    nothing.
+
+    Example:
+        ``mesh.close(); meshkit.shutdown()``
+    """
+    job = current_job()
+    if job is not None and job.generation and job.pid == os.getpid():
+        _post_end(job)
+        dist.destroy_process_group()
+        restore_environment(job.completed, os.environ)
+        clear_dtensor_cache()
+
+
+def _post_end(job: Job) -> None:
+    """Post that this rank leaves the job, for ranks that wait for it in a guard.
+
+    Cost: one store operation, which does not wait for an answer.
+    """
+    store = job.store
+    if store is not None and job.world.world_size > 1:
+        own = store
+        own.try_within(1.0, lambda: own.set(LEFT.format(job.world.rank), ""))
+
+
+def identify(
+    arguments: Mapping[str, int] | None = None, init_method: object | None = None
+) -> World:
+    """Return the world of this process before it joins the job. Local."""
+    if ERROR_FILE in os.environ:
+        report_uncaught_error()
+    world = detect_world(os.environ, arguments or {})
+    if world.world_size > MAX_WORLD_SIZE:
+        raise LaunchError(
+            f"WORLD_SIZE is {world.world_size}, from {world.sources['world_size']} "
+            f"({world.launcher}).",
+            fix=f"at most {MAX_WORLD_SIZE} ranks.",
+        )
+    if get_worker_info() is not None:
+        check_own_process(world.rank)
+    if world.world_size == 1 and (variable := allocation_without_srun(world)):
+        text = format_error(
+            f"this is a single process in an allocation of several tasks: {variable}.",
+            "No srun has started it: SLURM_STEP_ID of a step is missing.",
+            fix="srun python ..., or init(rank=0, world_size=1) to run one process.",
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=caller_level())
+    if init_method is None:
+        return world
+    if not isinstance(init_method, str):
+        fix = 'init_method="tcp://host:29500", or another URL.'
+        raise LaunchError(f"init_method is {init_method!r}.", fix=fix)
+    sources = {**world.sources, "init_method": "argument"}
+    world = replace(world, init_method=init_method, sources=sources)
+    return use_master_variables(world, os.environ) if init_method == "env://" else world
+
+
+def join(
+    world: World,
+    backend: str | None = None,
+    device: str | torch.device | None = None,
+    timeout: timedelta | None = None,
+    arrival_timeout: timedelta | None = None,
+    seed: Seed = None,
+) -> Job:
+    """Join the other ranks at the store, and create the default group with them. Collective."""
+    wait = arrival_timeout or timeout or ARRIVAL
+    began, deadline = time.monotonic(), Deadline.after(wait)
+    completed: dict[str, str] = {}
+    _holder = None  # of the port of the store, until this rank has opened it
+    if (other := _JOINING.setdefault("world", world)) is not world:
+        raise _second_thread_error(world, other)
+    try:
+        wait_for_abandoned(deadline)
+        if dist.get_pg_count():  # an error ended torch while it created or destroyed a group
+            forget_groups()
+        if world.launcher in BY_MPI:
+            world, _holder = with_address(world, deadline)
+        if not {*EXPORTED.values()} <= os.environ.keys():
+            completed = complete_environment(world, *address(world), os.environ)
+        world = _select_device(world, backend, device)  # its bridge may read these variables
+        job = _create_job(world, timeout, wait, seed, deadline)
+        job = replace(job, completed=completed, leave=shutdown)
+        set_current_job(job)
+        _JOINING.pop("store", None)
+    except BaseException:
+        if dist.is_initialized():  # an error came just after this rank had joined
+            dist.destroy_process_group()
+        restore_environment(completed, os.environ)
+        raise
+    finally:
+        _JOINING.pop("world", None)
+    if world.rank == 0:
+        log_job(job.world, time.monotonic() - began)
+    return job
+
+
+def _second_thread_error(world: World, other: World) -> LaunchError:
+    """Return the error of a thread that may not join, and report it to the other ranks."""
+    error = LaunchError(
+        f"another thread of this process is joining as rank {other.rank} of {other.world_size}; "
+        f"this one asks for rank {world.rank}.",
+        "A process is one rank: torch has one default process group in each process.",
+        fix=f"start a process for each rank: meshkit.spawn(fn, {world.world_size}), or torchrun "
+        f"--nproc-per-node {world.world_size}; in one rank, call init once.",
+    )
+    if other.rank != world.rank:  # the other thread waits for this rank
+        announce_init_failure(world, error, DISAGREEMENT)
+    return error
+
+
+def announce_init_failure(world: World, error: BaseException, summary: str) -> None:
+    """Report to ranks that wait in ``init`` that this rank's own call failed.
+
+    Local. Nothing is reported if the store cannot be reached within 5 s. The other ranks have a few
+    seconds more to read the report.
+    """
+    if world.launcher in BY_MPI:
+        world = store_of_one_node(world) or world
+    if world.world_size == 1 or (world.init_method is None and None in address(world)):
+        return
+    try:
+        base, lease = enter(world, Deadline.after(REPORT_TIME), fails=True)
+    except (MeshkitError, RuntimeError):  # the caller raises ``error`` itself
+        return
+    _JOINING["store"] = base
+    init_round(base, lease.generation, range(world.world_size), summary=summary).fail(error)
+
+
+def _create_job(
+    world: World, timeout: timedelta | None, wait: timedelta, seed: Seed, deadline: Deadline
+) -> Job:
+    """Create the default group with the other ranks. Collective."""
+    request = {
+        "call": "init",
+        "job": job_name(os.environ, world.launcher) or "unknown",
+        "world_size": str(world.world_size),
+        "backend": str(world.backend),
+        "timeout": format_timeout(timeout),
+        "arrival_timeout": format_timeout(wait),
+        "seed": repr(seed),
+        "meshkit": VERSION,
+        "torch": torch.__version__,
+    }
+    phases: dict[str, float] = {}
+    base, lease, round = _rendezvous(world, deadline, request, phases)
+    store, ranks = generation_part(base, lease.generation), range(world.world_size)
+    if round is None:
+        invitation = read_invitation(base, lease.generation)
+        job = join_running_job(base, cast("tuple[int, int]", invitation), timeout, wait)
+        if job.seed is not None:
+            seed_all(job.seed)
+        return job
+    number = None if seed is None else _draw_seed(store, seed, 0, Deadline.after(wait))
+    began = time.monotonic()
+    connections = commit(
+        init_round(base, lease.generation, ranks, END, summary=FAILURE),
+        "init",
+        wait,
+        lambda connect: create_default_group(world, store, timeout, connect),
+        lambda _: dist.destroy_process_group(),
+        connects=connects_at_creation(str(world.backend)),
+    )
+    phases["default group"] = time.monotonic() - began
+    job = Job(
+        world,
+        store,
+        timeout,
+        wait,
+        Epoch(0, ranks, world.world_size),
+        lease.generation,
+        base=store,
+        attempt=base,
+        joined=round,
+        default_timeout=timeout,
+        seed=number,
+        connections=connections,
+        startup=Startup(phases),
+    )
+    if number is not None:
+        seed_all(number)
+    return job
+
+
+def _rendezvous(
+    world: World, deadline: Deadline, request: Mapping[str, str], phases: dict[str, float]
+) -> tuple[Store, Lease, Round | None]:
+    """Bring all ranks to one store, and return when their requests are equal. Collective.
+
+    A rank retries if it has reached the store of an earlier group, or of a start of the job that
+    was given up. The round is None if a running job that has lost this rank admits it.
+    """
+    seconds, ranks = deadline.timeout.total_seconds(), range(world.world_size)
+    judge = all_same(
+        DISAGREEMENT,
+        seconds=seconds,
+        hosts=partial(job_hosts, os.environ, world.launcher),
+    )
+    while True:
+        began = time.monotonic()
+        try:
+            base, lease = enter(world, deadline)
+        except dist.DistNetworkError as error:
+            if not deadline.sleep(PAUSE):
+                raise lost_error(world) from error
+            continue
+        entered = time.monotonic()
+        over, is_gone = False, False
+        try:
+            with init_round(base, lease.generation, ranks) as round:
+                round.arrive(request, same=True, unique=device_claim(world))
+                over = round.decide(judge, deadline).check(world.rank).over
+            if not over:
+                phases.update(store=entered - began, arrival=time.monotonic() - entered)
+                return base, lease, round
+            failure = RankTimeoutError("this start of the job is over; another one has begun.")
+        except RankTimeoutError as error:
+            failure, is_gone = error, isinstance(error.__cause__, dist.DistNetworkError)
+        over = over or (not is_gone and is_over(base, lease.generation))
+        if over and read_invitation(base, lease.generation):
+            return base, lease, None
+        if not (is_gone or over) or not deadline.sleep(PAUSE):
+            failure.evidence += running_job_evidence(base, lease.generation)
+            raise failure
+
+
+def device_claim(world: World) -> dict[str, Clash]:
+    """Return the claim on this rank's device; none if the backend lets ranks share it."""
+    device = world.device or torch.device("cpu")
+    kind = backend_for(str(world.backend), device.type)
+    uuid = device_uuid(device) if device.type != "cpu" else None
+    if uuid is None or can_share_device(device.type, kind):
+        return {}
+
+    def clash(first: Claimant, second: Claimant) -> LaunchError:
+        return LaunchError(
+            f"ranks {first.rank} and {second.rank} use one device, and {kind} needs one "
+            "device per rank.",
+            f"Both compute on {device.type} {uuid}: {first}, {second}.",
+            fix="start one rank per device, or give each its own: device='cuda:<local rank>', or "
+            "CUDA_VISIBLE_DEVICES; or init(backend='gloo').",
+        )
+
+    return {f"device/{uuid}": clash}
+
+
+def _select_device(world: World, backend: str | None, device: str | torch.device | None) -> World:
+    """Return the world with device and backend."""
+    selected = select_device(device, world.local_rank)
+    sources = {
+        **world.sources,
+        "device": "torch's default" if device is None else "argument",
+        "backend": "torch's default" if backend is None else "argument",
+    }
+    name = select_backend(backend, selected)
+    return replace(world, device=selected, backend=name, sources=sources)
+
+
+def _check_same_job(
+    job: Job,
+    arguments: Mapping[str, object],
+    timeout: timedelta | None,
+    arrival_timeout: timedelta | None,
+) -> Job:
+    """Return the job, with the timeouts of this call if someone else created the group."""
+    current = {name: getattr(job.world, name) for name in arguments}
+    if job.generation:  # else no mesh of meshkit has used its timeouts yet
+        times = {"timeout": timeout, "arrival_timeout": arrival_timeout}
+        arguments = {**arguments, **drop_none(**times)}
+        current |= {"timeout": job.timeout, "arrival_timeout": job.arrival_timeout}
+    differing = [n for n, value in arguments.items() if not _is_same(current[n], value)]
+    if differing:
+        text = ", ".join(f"{name}={current[name]}" for name in differing)
+        raise LaunchError(
+            f"the default process group already exists, with {text}.",
+            fix="the first init() of the program decides; or meshkit.shutdown() before this one.",
+        )
+    wait = arrival_timeout or timeout or job.arrival_timeout
+    return replace(job, timeout=timeout or job.timeout, arrival_timeout=wait)
+
+
+def _is_same(current: object, argument: object) -> bool:
+    """Return whether an argument agrees with a value: ``"cuda"`` agrees with ``cuda:3``."""
+    if isinstance(current, torch.device):
+        device = parse_device(cast(str | torch.device, argument))
+        return device.type == current.type and device.index in (None, current.index)
+    return str(current).lower() == str(argument).lower()
+
+
+def parse_seed(seed: object) -> Seed:
+    """Return the seed as a plain int or ``"shared"``; None stays None."""
+    if seed is None or (isinstance(seed, str) and seed == SHARED):
+        return seed
+    number = parse_integer(seed)
+    if number is None or not 0 <= number < 2**32:
+        raise SpecError(
+            f"seed is {seed!r}.",
+            "Python, numpy and torch all accept ints from 0 to 4294967295.",
+            fix="seed=0, or seed='shared', which rank 0 draws for all.",
+        )
+    return number
+
+
+def _reseed(job: Job, seed: int | str) -> None:
+    """Seed all generators of a rank that has joined already. ``"shared"`` waits for rank 0.
+
+    The seed is compared with that of the first rank that made this call; no rank waits for that.
+
+    Cost: 3 store operations.
+    """
+    round = job.round("init", summary=SEEDS_DIFFER, part="seeds")
+    if round is None:
+        number = random.SystemRandom().randrange(2**32) if isinstance(seed, str) else seed
+    else:
+        round.arrive({"seed": repr(seed)}, same=True)
+        decision = all_same(SEEDS_DIFFER)(Arrivals((), round.dissent))
+        if decision is not None:
+            decision.check(job.world.rank)
+        deadline = Deadline.after(job.arrival_timeout)
+        number = _draw_seed(cast(Store, job.store), seed, round.number, deadline)
+    set_current_job(replace(job, seed=number))
+    seed_all(number)
+
+
+def _draw_seed(store: Store, seed: int | str, call: int, deadline: Deadline) -> int:
+    """Return the seed as a number; rank 0 draws ``"shared"``, and the other ranks wait for it."""
+    if isinstance(seed, int):
+        return seed
+    drawn = random.SystemRandom().randrange(2**32)
+    what = "the seed that rank 0 draws"
+    fix = "call init(seed='shared') on every rank, rank 0 included; see rank 0's log."
+    return int(broadcast(store, f"seeds/drawn/{call}", drawn, deadline, what=what, fix=fix))
+
+
+def seed_all(seed: int) -> None:
+    """Seed the global generators of python, numpy and torch, accelerators included."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)

@@ -1,0 +1,249 @@
+"""Newcomers: processes started anew with the numbers of ranks that a running job has lost.
+
+A newcomer waits at the store like any rank that joins a job, in the newest generation, which it has
+begun. The ranks that run write an admission for their next recovery round, and end the start in
+which the newcomer waits::
+
+    rank 3 (new)   init: waits ................ reads: round 2 admits it ... arrives there
+    rank 0         trains ... mesh.admit(): looks, writes the admission .... arrives there
+    rank 1         trains ... mesh.admit(): reads the answer of rank 0 ..... arrives there
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import Any, cast
+
+from ..core.errors import RankTimeoutError
+from ..core.judges import Arrival, Arrivals, Decision, Life, Process, disagreement
+from ..core.layout import Layout
+from ..core.ranks import RankPositions
+from ..core.regroup import Regrouping, Request, Sources, find_sources, held_steps, regroup
+from .generation import end_generation, generation_part, init_round, leases
+from .job import RECOVERY, Epoch, Job
+from .process import life_of
+from .round import Round, process_from_json
+from .store import Store, read_number
+from .times import TIMES, Deadline
+from .world import World
+
+NEWEST = "meshkit/newest"
+INVITED = "admitted"  # in a generation: which job admits the ranks that wait there
+ADMISSION = "admission"  # in the store of a recovery round
+CONFLICT = "a new process disagrees with the job that runs, which goes on without it."
+
+
+@dataclass(frozen=True)
+class Admission:
+    """The newcomers of a recovery round, and what they must know of the job.
+
+    Attributes:
+        num_ranks: the ranks of the job. The newcomers are numbered from there.
+        ranks_before: the rank at the start of the job of each rank, newcomers included.
+        processes: the process of each newcomer.
+        sizes: the sizes of the mesh, the outermost axis first.
+        ranks: the rank at each position of the mesh.
+        full_sizes: the sizes of the mesh before its first loss.
+        seed: the seed of the job as a number; None if it has none.
+    """
+
+    num_ranks: int
+    ranks_before: tuple[int, ...]
+    processes: tuple[Process, ...]
+    sizes: Mapping[str, int]
+    ranks: tuple[int, ...]
+    full_sizes: Mapping[str, int]
+    seed: int | None
+
+    @property
+    def newcomers(self) -> range:
+        """The numbers of the newcomers."""
+        return range(self.num_ranks, len(self.ranks_before))
+
+    def number_of(self, rank_before: int) -> int:
+        """Return the number of the newcomer that was started with a rank."""
+        return self.ranks_before.index(rank_before, self.num_ranks)
+
+    @classmethod
+    def from_json(cls, text: str) -> Admission:
+        """Return the admission that a rank wrote."""
+        record: dict[str, Any] = json.loads(text)
+        sizes, full = (
+            {str(axis): int(size) for axis, size in record[name].items()}
+            for name in ("sizes", "full_sizes")
+        )
+        before, ranks = (tuple(map(int, record[name])) for name in ("ranks_before", "ranks"))
+        processes = tuple(map(process_from_json, record["processes"]))
+        seed = None if record["seed"] is None else int(record["seed"])
+        return cls(int(record["num_ranks"]), before, processes, sizes, ranks, full, seed)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The mesh that a newcomer joins by ``build_mesh``.
+
+    Attributes:
+        world: the newcomer as it was started, in a world of the first size.
+        admission: the admission that it has read.
+        regrouped: the ranks of the job, newcomers included.
+        sources: the step, and who sends the state to each rank that lacks it.
+    """
+
+    world: World
+    admission: Admission
+    regrouped: Regrouping
+    sources: Sources
+
+
+def read_admission(round: Round) -> Admission | None:
+    """Return the admission of a recovery round, if there is one. Local.
+
+    Cost: 1 or 2 store operations.
+    """
+    store = round.store
+    return store.within(TIMES.store, lambda: store.read(ADMISSION, Admission.from_json))
+
+
+def read_invitation(base: Store, generation: int) -> tuple[int, int] | None:
+    """Return the generation and the recovery round of the job that admits this rank, if any.
+
+    Local. Cost: 1 or 2 store operations.
+    """
+    part = generation_part(base, generation)
+    invited = part.within(TIMES.store, lambda: part.read(INVITED, _parse_invitation))
+    if invited is None or base.world.rank not in invited[2]:
+        return None
+    return invited[:2]
+
+
+def _parse_invitation(text: str) -> tuple[int, int, list[int]]:
+    generation, number, ranks = json.loads(text)
+    return int(generation), int(number), [int(rank) for rank in ranks]
+
+
+def running_job_evidence(base: Store, generation: int) -> tuple[str, ...]:
+    """Return a line on a job of an earlier generation that goes on after a loss, if there is one.
+
+    Cost: one store operation per generation.
+    """
+    earlier = [generation_part(base, number) for number in range(1, generation)]
+    first = f"{RECOVERY.format(1)}/count"
+    runs = base.try_within(1.0, lambda: any(part.has(first) for part in earlier))
+    line = "A job at this store goes on after a loss. It admits a new process by mesh.admit()."
+    return (line,) * bool(runs)
+
+
+def find_newcomers(job: Job) -> tuple[int, dict[int, Process]]:
+    """Return the generation in which newcomers wait, and the process of each by its number.
+
+    Local. Newcomers whose process has ended are left out. If a newcomer called ``init`` with other
+    arguments than this job, all that wait with it raise, and none is returned.
+
+    Cost: one store operation if no process has come since the last look, else about 6.
+    """
+    base = cast(Store, job.attempt)
+    newest = base.within(TIMES.store, lambda: read_number(NEWEST, base.get(NEWEST)))
+    waiting = init_round(base, newest, job.epoch.lost)
+    if newest == job.generation or waiting.decided() is not None:
+        return newest, {}
+    arrived = {r: a for r, a in waiting.arrivals().arrived.items() if r in {*job.epoch.lost}}
+    if not arrived or not _agree(job, base, waiting, arrived):
+        return newest, {}
+    held = base.within(TIMES.store, lambda: leases(base, [*arrived]))
+    return newest, {
+        rank: lease.process
+        for rank, lease in held.items()
+        if lease.generation == newest and life_of(lease.process) is not Life.ENDED
+    }
+
+
+def _agree(job: Job, base: Store, waiting: Round, arrived: Mapping[int, Arrival]) -> bool:
+    """Return whether newcomers have called ``init`` as this job did; else refuse them."""
+    own = init_round(base, job.generation, ()).first()
+    if own is None:
+        return False
+    compared = {job.epoch.ranks_before[job.world.rank]: own, **arrived}
+    # a new process lacks the name of the launcher's job
+    alike = {r: a._replace(facts={**a.facts, "job": ""}) for r, a in compared.items()}
+    error = disagreement(CONFLICT, Arrivals((), alike))
+    if error is not None:
+        waiting.say(Decision(error))
+    return error is None
+
+
+def invite(job: Job, waiting_in: int, number: int, admission: Admission) -> None:
+    """Admit newcomers in a recovery round: write it for all ranks, and then for the newcomers.
+
+    Local. Cost: 5 store operations.
+    """
+    base, recovery = cast(Store, job.attempt), job.recovery_round(number, ())
+    record = [job.generation, number, admission.ranks_before[admission.num_ranks :]]
+
+    def post() -> None:
+        recovery.store.set(ADMISSION, json.dumps(asdict(admission)))
+        generation_part(base, waiting_in).set(INVITED, json.dumps(record))
+        end_generation(base, waiting_in)
+
+    base.within(TIMES.store, post)
+
+
+def join_running_job(
+    base: Store,
+    invitation: tuple[int, int],
+    timeout: timedelta | None,
+    wait: timedelta,
+) -> Job:
+    """Create the default group with the ranks of the job that admits this process. Collective.
+
+    The job knows the mesh that the process joins by ``build_mesh``.
+
+    Args:
+        base: the store of the attempt.
+        invitation: the generation of the job, and the recovery round.
+        timeout: as in ``init``.
+        wait: how long ranks wait for each other.
+    """
+    world, (generation, number) = base.world, invitation
+    store = generation_part(base, generation)
+    unknown = Round(store, RECOVERY.format(number), world.rank, ())
+    admission = cast(Admission, read_admission(unknown))
+    own = replace(world, rank=admission.number_of(world.rank))
+    expected = range(len(admission.ranks_before))
+    round = Round(store, RECOVERY.format(number), own.rank, expected)
+    round.arrive(Request().to_facts())
+    decision = round.follow(Deadline.after(wait))
+    if decision is None:
+        raise RankTimeoutError(
+            f"the ranks of the job did not decide within {wait.total_seconds():g} s.",
+            fix="look at the logs of the ranks that run.",
+        )
+    members = decision.check(own.rank).members
+    requests = {rank: Request.from_facts(facts) for rank, facts in members.items()}
+    layout = Layout.of(admission.sizes, RankPositions.of(admission.ranks, None))
+    regrouped = regroup(layout, [*requests], admission.full_sizes)
+    if regrouped is None or own.rank not in requests:
+        raise RankTimeoutError(
+            "the ranks that live cannot form one replica."
+            if regrouped is None
+            else f"rank {world.rank} was left out: it did not come in time.",
+            fix="start the job again, from a checkpoint.",
+        )
+    joined = Joined(world, admission, regrouped, find_sources(regrouped, held_steps(requests)))
+    job = Job(
+        own,
+        store,
+        timeout,
+        wait,
+        Epoch(number, admission.ranks_before, world.world_size),
+        generation,
+        base=store,
+        attempt=base,
+        default_timeout=timeout,
+        seed=admission.seed,
+        arrival=joined,
+    )
+    limit = min(wait, timedelta(seconds=TIMES.newcomer))
+    return job.rejoin(number, regrouped.old_ranks, limit)

@@ -1,0 +1,96 @@
+"""The process of a rank: its identity, its state, and whether it may communicate."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from torch.utils.data import get_worker_info
+
+from ..core.errors import LaunchError
+from ..core.judges import Life, Process, Sighting
+
+FIX = (
+    "communicate in the process of the rank; here, use mesh.coordinate, mesh.size, mesh.peers or "
+    "mesh.sampler."
+)
+STATES = {
+    Life.ENDED: "it has ended",
+    Life.STOPPED: "it is stopped",
+    Life.UNKNOWN: "not known here whether it runs",
+    Life.BUSY: "it runs",
+}
+
+
+def current_process() -> Process:
+    """Return the identity of this process."""
+    host, pid = socket.gethostname(), os.getpid()
+    return Process(host, pid, machine_id() or host, pid_namespaces(), _start(pid))
+
+
+def machine_id() -> str:
+    """Return the id of the boot of this machine, which its containers share; empty if unknown."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def pid_namespaces() -> str:
+    """Return the namespaces in which process ids and starts count; empty if they are unknown.
+
+    Linux counts the start of a process from the boot, which the time namespace shifts.
+    """
+    spaces = []
+    with suppress(OSError):  # before Linux 5.6 there is no time namespace
+        spaces += [os.readlink("/proc/self/ns/pid"), os.readlink("/proc/self/ns/time")]
+    return " ".join(spaces)
+
+
+def process_stat(pid: int) -> list[str]:
+    """Return what Linux reports about a process, from its state on; empty if unknown."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _start(pid: int) -> str:
+    state, *fields = process_stat(pid) or ["X"]
+    return "" if state in "ZX" else fields[18]  # a zombie has ended
+
+
+def life_of(process: Process) -> Life:
+    """Return the state of a process, as far as this machine can know it. Local."""
+    here = (machine_id(), pid_namespaces())
+    if not all(here) or (process.machine, process.space) != here:
+        return Life.UNKNOWN
+    if not process.start or _start(process.pid) != process.start:
+        return Life.ENDED
+    return Life.STOPPED if process_stat(process.pid)[:1] == ["T"] else Life.BUSY
+
+
+def sight(process: Process, note: str = "") -> Sighting:
+    """Return the state of the last process of a rank, and a text on it."""
+    return Sighting(life_of(process), f"{process}{note}")
+
+
+def check_own_process(rank: int, pid: int | None = None) -> None:
+    """Check that this process is a rank: no worker of a DataLoader, and the one with the pid.
+
+    A forked process inherits the groups without the threads and the connections behind them.
+    """
+    worker = get_worker_info()
+    if worker is not None:
+        raise LaunchError(
+            f"this process is a worker of a DataLoader of rank {rank}, and no rank itself.",
+            f"It is worker {worker.id} of {worker.num_workers}, pid {os.getpid()}.",
+            fix=FIX,
+        )
+    if pid not in (None, os.getpid()):
+        raise LaunchError(
+            f"this process is a fork of rank {rank}, and no rank itself.",
+            f"It is pid {os.getpid()}; the rank is pid {pid}.",
+            fix=FIX,
+        )

@@ -1,0 +1,489 @@
+"""A round: ranks leave a record each, one of them decides, and all follow the first decision.
+
+::
+
+    rank 0   arrive ............................ wait ... reads "ok"
+    rank 1   arrive .... wait .................. wait ... reads "ok"
+    rank 2   arrive, the last of three: writes "ok"
+
+A round is open until its decision is written. The rank that arrives last decides, or the first
+whose deadline has passed, or a few that poll. A rank whose own call failed writes that at once. A
+rank that comes later reads the decision. What is decided, a judge says: see
+:mod:`meshkit.core.judges`.
+
+::
+
+    with job.round("build_mesh", summary) as round:  # an error that leaves the block is announced
+        plan = plan_groups(...)
+        round.arrive(fields, same=True)
+        round.decide(all_same(summary), deadline).check(rank)
+
+A conflict is posted before the rank counts as arrived, so the last rank sees every conflict. If
+there is none, it decides without reading what the others have left.
+
+Cost: 4 store operations per rank, one more for each ``unique`` key, and one more for the last rank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+from ..core.errors import MeshkitError
+from ..core.judges import (
+    Arrival,
+    Arrivals,
+    Decision,
+    Describe,
+    Json,
+    Judge,
+    Process,
+    Sighting,
+    all_done,
+    failure_error,
+)
+from .process import current_process
+from .store import Store, error_from_json, error_to_json, read_value
+from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
+from .torch_internals import CONNECT_ATTEMPTS
+
+Result = TypeVar("Result")
+
+JUDGES = 4  # ranks that judge in a polled round; the others follow
+MAX_LOOKED = 64  # missing ranks whose last process is looked at
+
+FIRST = "first"  # the digest of the first request, and the arrival of its rank
+CONFLICT = "conflict"  # the first conflict: an error, or two ranks that differ
+UNIQUE = "unique/{}"  # the first rank that has a value which only one rank may have
+ARRIVED = "arrived"  # a line for each arrival; in a file a key for each: arrived/<rank>
+COUNT = "count"  # how many ranks have arrived
+JUDGING = "judging"  # how many ranks judge in a polled round, or would
+DECIDERS = "deciders"  # how many ranks have seen their deadline pass
+DECISION = "decision"
+READ = "read"  # how many ranks have read a decision that is an error
+
+
+class Claimant(NamedTuple):
+    """A rank that has a value which only one rank may have, and its process."""
+
+    rank: int
+    process: Process
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({self.process})"
+
+
+Clash = Callable[[Claimant, Claimant], MeshkitError]  # the error of two ranks with one value
+Look = Callable[[Sequence[int]], Mapping[int, Sighting]]  # the last processes of missing ranks
+
+
+class Round:
+    """One question that ranks answer together at a store. The first decision written counts.
+
+    Collective over the expected ranks. As a context manager it announces an error that leaves the
+    block before this rank has read a decision, so that no rank waits for one that has failed.
+
+    Args:
+        store: the part of the store in which the rounds of these ranks are.
+        name: the name of the round there.
+        rank: this rank.
+        expected: the ranks that take part.
+        summary: the first line of the error that the others raise if this rank's call fails.
+        look: returns the last process of missing ranks, as far as it is known. It may use the
+            store, and is called inside its deadline.
+        number: its number among the rounds of these ranks.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        rank: int,
+        expected: Sequence[int],
+        *,
+        summary: str = "",
+        look: Look | None = None,
+        number: int = 0,
+    ) -> None:
+        self.number = number
+        self.name, self.rank, self.expected = name, rank, expected
+        self.store = store.part(name)
+        self.summary, self.look = summary, look
+        self.turn = 0  # its place in the order of arrivals, from 1; 0 before this rank has arrived
+        self.is_over = False  # whether this rank has read a decision, announced a failure, or lost
+        self._began = time.monotonic()
+        self.dissent: dict[int, Arrival] = {}  # two ranks that differ, this one among them
+
+    def __enter__(self) -> Round:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.fail(error)
+
+    def arrive(
+        self,
+        facts: Mapping[str, Json],
+        *,
+        same: bool = False,
+        unique: Mapping[str, Clash] | None = None,
+        objection: MeshkitError | None = None,
+    ) -> None:
+        """Leave a record: the process of this rank, and its facts. Local.
+
+        Args:
+            facts: what this rank states, as JSON.
+            same: whether all ranks must state equal facts. A rank that differs from the first posts
+                a conflict.
+            unique: values that only one rank may have, as keys, with functions that return the
+                error of two ranks that have one.
+            objection: an error of this rank, which the judge weighs.
+
+        Cost: 3 store operations, or 2 if facts need not be the same; one for each unique key.
+        """
+        own = Arrival(current_process(), facts)
+
+        def post() -> None:
+            conflict = {"error": error_to_json(objection)} if objection is not None else {}
+            conflict = (self._compare(own) if same else {}) or conflict
+            for key, clash in (unique or {}).items():
+                conflict = self._claim(key, own.process, clash) or conflict
+            if conflict:
+                self.store.claim(CONFLICT, json.dumps(conflict))
+            line = json.dumps([self.rank, *own])
+            if self.store.is_file:
+                self.store.set(f"{ARRIVED}/{self.rank}", line)
+            else:
+                self.store.append(ARRIVED, f"{line}\n")
+            self.turn = self.store.add(COUNT, 1)
+
+        self._within(TIMES.store, post)
+
+    def fail(self, error: BaseException) -> int | None:
+        """Announce to the ranks that wait in this round that this rank's own call failed. Local.
+
+        Return the rank whose failure they raise, or None. Nothing happens if the round is over for
+        this rank, or the store is lost. Rank 0, which may host the store, stays up to 5 s.
+
+        Cost: 3 store operations.
+        """
+        if self.is_over:
+            return None
+        self.is_over = True
+        report = failure_error(self.summary, self.rank, current_process(), error)
+
+        def post() -> int | None:
+            decision = self._say(Decision(report, by=self.rank))
+            if not self.turn:
+                self.store.add(COUNT, 1)
+            self._leave_last(len(self.expected), TIMES.failure_stays)
+            return decision.by
+
+        return self.store.try_within(TIMES.failure_stays + TIMES.store, post)
+
+    def decide(self, judge: Judge, deadline: Deadline, *, poll: float | None = None) -> Decision:
+        """Wait for the decision, and judge if it is this rank's turn. Collective.
+
+        Args:
+            judge: returns the decision of what has arrived. All ranks pass an equal one.
+            deadline: after it the judge must decide.
+            poll: seconds between two looks of the judge, for a round that may end before all ranks
+                have arrived. The first four ranks judge then, and the others follow. Without it
+                the judge is called if there is a conflict, or at the deadline.
+
+        Cost: one store operation; 2 for the rank that arrives last.
+        """
+
+        def wait() -> Decision:
+            decision = self._decision() if self.dissent else None
+            if decision is not None and decision.error is None and not decision.over:
+                return judge(Arrivals((), self.dissent)) or decision  # all others have agreed
+            if poll is None and self.turn >= len(self.expected):
+                seen = self._see(self._began) if self.store.has(CONFLICT) else None
+                return self._say((seen and judge(seen)) or Decision())
+            if poll is not None and self.store.add(JUDGING, 1) <= JUDGES:
+                self._judge_until(judge, deadline, poll)
+            return self._hear(deadline) or self._judge_at_deadline(judge)
+
+        decision = self._within(deadline.left + TIMES.store, lambda: self._end(wait()))
+        self.is_over = True
+        return decision
+
+    def follow(self, deadline: Deadline) -> Decision | None:
+        """Wait for the decision without judging; return None if there is none in time. Local.
+
+        Cost: one store operation.
+        """
+        return self._within(deadline.left + TIMES.store, lambda: self._hear(deadline))
+
+    def object(self, error: MeshkitError, deadline: Deadline) -> None:
+        """Post a conflict in a round of other ranks; at the deadline it is the decision. Local."""
+
+        def post() -> None:
+            self.store.claim(CONFLICT, json.dumps({"error": error_to_json(error)}))
+            if self._hear(deadline) is None:
+                self._say(Decision(error))
+
+        self._within(deadline.left + TIMES.store, post)
+
+    def say(self, decision: Decision) -> Decision:
+        """Write a decision, and return the one that counts. Local. Cost: one store operation."""
+        return self._within(TIMES.store, lambda: self._say(decision))
+
+    def decided(self) -> Decision | None:
+        """Return the decision, if there is one. Local. Cost: 1 or 2 store operations."""
+        return self._within(TIMES.store, self._decision)
+
+    def arrivals(self) -> Arrivals:
+        """Return what a judge sees now. Local.
+
+        Cost: 2 or 3 store operations; in a file some 20 for each missing rank.
+        """
+        return self._within(TIMES.store, lambda: self._see(self._began))
+
+    def first(self) -> Arrival | None:
+        """Return what the first rank left that compared its facts. Local.
+
+        Cost: 1 or 2 store operations.
+        """
+        known = self._within(TIMES.store, lambda: self.store.read(FIRST, _parse_first))
+        return None if known is None else known[2]
+
+    def _within(self, seconds: float, work: Callable[[], Result]) -> Result:
+        """Return the result of work at the store; if it is lost, there is nobody to announce to."""
+        try:
+            return self.store.within(seconds, work)
+        except MeshkitError:
+            self.is_over = True
+            raise
+
+    def _see(self, began: float, *, expired: bool = False) -> Arrivals:
+        """Return what a judge sees now.
+
+        Ranks that come while the missing ones are looked at are late, if the deadline has passed.
+        """
+        conflict = self.store.read(CONFLICT, _parse_conflict) or ([], {})
+        arrived, waited = {**conflict[1], **self._arrived()}, time.monotonic() - began
+        seen = Arrivals(self.expected, arrived, conflict[0], waited=waited, expired=expired)
+        missing = seen.missing
+        if not missing or self.look is None:
+            return seen
+        sightings = self.look(missing[:MAX_LOOKED])
+        if not expired:
+            return seen._replace(seen=sightings)
+        now = self._arrived()  # a busy machine takes time for the look at all ranks
+        late = tuple(rank for rank in missing if rank in now)
+        left = {rank: sight for rank, sight in sightings.items() if rank not in now}
+        return seen._replace(arrived={**arrived, **now}, seen=left, late=late)
+
+    def _compare(self, own: Arrival) -> dict[str, Any]:
+        """Return the conflict of this rank with the first one, if they differ."""
+        text = json.dumps(own.facts, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        record = [digest, self.rank, own]
+        known = read_value(FIRST, self.store.claim(FIRST, json.dumps(record)), _parse_first)
+        if known[0] == digest:
+            return {}
+        self.dissent = {known[1]: known[2], self.rank: own}
+        return {"dissent": [[rank, *arrival] for rank, arrival in self.dissent.items()]}
+
+    def _claim(self, key: str, process: Process, clash: Clash) -> dict[str, Any]:
+        """Return the conflict of this rank with another one that has the same value, if any."""
+        key, own = UNIQUE.format(key), Claimant(self.rank, process)
+        first = read_value(key, self.store.claim(key, json.dumps(own)), _parse_claimant)
+        if first == own:
+            return {}
+        return {"error": error_to_json(clash(*sorted((own, first))))}
+
+    def _judge_until(self, judge: Judge, deadline: Deadline, poll: float) -> None:
+        """Judge again and again, until there is a decision or the deadline has passed."""
+        began = time.monotonic()
+        while not self.store.has(DECISION):
+            expired = deadline.expired
+            decision = judge(self._see(began, expired=expired))
+            if decision is not None:
+                self._say(decision)
+            elif expired:
+                return
+            else:
+                time.sleep(min(poll, deadline.left))
+
+    def _judge_at_deadline(self, judge: Judge) -> Decision:
+        """Judge, as the first rank whose deadline has passed; the others wait for it."""
+        is_first = self.store.add(DECIDERS, 1) == 1
+        decision = None if is_first else self._hear(Deadline.after(TIMES.host_stays))
+        return decision or self._say(judge(self._see(self._began, expired=True)) or Decision())
+
+    def _end(self, decision: Decision) -> Decision:
+        """Return the decision; rank 0, which may host the store, leaves last if it is an error."""
+        if decision.error is not None:
+            self._leave_last(self.store.add(COUNT, 0), TIMES.host_stays)
+        return decision
+
+    def _leave_last(self, readers: int, seconds: float) -> None:
+        """Count this rank as a reader; rank 0, which may host the store, waits for the others."""
+        self.store.add(READ, 1)
+        self.store.stay(seconds, lambda: self.store.add(READ, 0) >= readers)
+
+    def _hear(self, deadline: Deadline) -> Decision | None:
+        text = self.store.wait(DECISION, deadline, len(self.expected))
+        return None if text is None else self._parse(text)
+
+    def _say(self, decision: Decision) -> Decision:
+        return self._parse(self.store.claim(DECISION, decision_to_json(decision)))
+
+    def _decision(self) -> Decision | None:
+        return self.store.read(DECISION, decision_from_json)
+
+    def _parse(self, text: bytes) -> Decision:
+        return read_value(DECISION, text, decision_from_json)
+
+    def _arrived(self) -> dict[int, Arrival]:
+        """Return what each rank has left."""
+        if self.store.is_file:
+            keys = [f"{ARRIVED}/{rank}" for rank in self._bisect([*self.expected])]
+            return dict(read_value(key, self.store.get(key), _parse_arrival) for key in keys)
+        lines = self.store.read(ARRIVED, lambda text: [*map(_parse_arrival, text.splitlines())])
+        return dict(sorted(dict(lines or []).items(), key=lambda item: item[0]))
+
+    def _bisect(self, ranks: list[int]) -> list[int]:
+        """Return the ranks that have arrived in a file: one check covers many keys."""
+        if not ranks or self.store.has(*(f"{ARRIVED}/{rank}" for rank in ranks)):
+            return ranks
+        if len(ranks) == 1:
+            return []
+        middle = len(ranks) // 2
+        return self._bisect(ranks[:middle]) + self._bisect(ranks[middle:])
+
+
+def commit(
+    round: Round | None,
+    call: str,
+    timeout: timedelta,
+    create: Callable[[timedelta], Result],
+    undo: Callable[[Result], None],
+    *,
+    connects: bool,
+    describe: Describe | None = None,
+) -> Result:
+    """Return the result of ``create``, once every rank has created it; else undo it. Collective.
+
+    torch waits for peers while it creates groups, with timeouts of its own: a rank that dies at
+    that moment would block the others for half an hour. Creation is therefore limited to the time
+    that ranks wait for each other, and this round confirms it.
+
+    Args:
+        round: the round; None if nothing can fail on one rank only.
+        call: the public function.
+        timeout: how long ranks wait for each other; they have 10 s at least.
+        create: called with the timeout of one attempt to connect.
+        undo: destroys what was created.
+        connects: whether creation waits for other ranks.
+        describe: returns the coordinate of a rank as text.
+
+    Cost: 4 store operations per rank.
+    """
+    limit = max(timeout, timedelta(seconds=TIMES.create))
+    whole = limit + timedelta(seconds=TIMES.create_report)
+    work = partial(create, limit / CONNECT_ATTEMPTS)
+    if round is None:
+        return work()
+    deadline, facts = Deadline.after(whole), {"call": f"the end of {call}"}
+    judge = all_done(round.summary, seconds=whole.total_seconds(), describe=describe)
+    with round:
+        try:
+            created = _create_bounded(limit, work, undo) if connects else work()
+        except RuntimeError as error:  # torch's own: a peer may be the reason
+            objection = failure_error(round.summary, round.rank, current_process(), error)
+            round.arrive(facts, same=True, objection=objection)
+            reason = round.decide(judge, deadline).error
+            if reason is None or round.rank in getattr(reason, "requests", ()):
+                raise
+            raise reason from error
+        try:
+            round.arrive(facts, same=True)
+            # If a rank closed its groups while another still connects, that one would hang.
+            limited = deadline if connects else Deadline.after(whole)
+            round.decide(judge, limited).check(round.rank)
+        except BaseException:
+            undo(created)
+            raise
+    return created
+
+
+def _create_bounded(
+    limit: timedelta, work: Callable[[], Result], undo: Callable[[Result], None]
+) -> Result:
+    """Return the result of the work, or undo it if it comes too late."""
+    seconds = limit.total_seconds()
+    try:
+        return run_with_deadline(seconds + TIMES.create_report / 2, work, late=undo)
+    except DeadlineExceededError:
+        raise RuntimeError(f"it did not finish within {seconds:g} s") from None
+
+
+def decision_to_json(decision: Decision) -> str:
+    """Return a decision as it stands in the store."""
+    record: dict[str, Any] = {}
+    if decision.error is not None:
+        record = {"error": error_to_json(decision.error), "by": decision.by}
+    if decision.members:
+        record["members"] = {str(rank): dict(facts) for rank, facts in decision.members.items()}
+    return json.dumps({**record, "value": decision.value, "over": decision.over})
+
+
+def decision_from_json(text: str) -> Decision:
+    """Return the decision that a rank wrote."""
+    record = dict(json.loads(text))
+    error = record.get("error")
+    by = record.get("by")
+    return Decision(
+        None if error is None else error_from_json(error),
+        None if by is None else int(by),
+        {int(rank): dict(facts) for rank, facts in dict(record.get("members", {})).items()},
+        record["value"],
+        bool(record["over"]),
+    )
+
+
+def process_from_json(record: Sequence[Any]) -> Process:
+    """Return the process that a rank wrote."""
+    host, pid, machine, space, start = record
+    return Process(str(host), int(pid), str(machine), str(space), str(start))
+
+
+def _read_arrival(record: Sequence[Any]) -> tuple[int, Arrival]:
+    rank, process, facts = record
+    return int(rank), Arrival(process_from_json(process), dict(facts.items()))
+
+
+def _parse_arrival(text: str) -> tuple[int, Arrival]:
+    return _read_arrival(json.loads(text))
+
+
+def _parse_first(text: str) -> tuple[str, int, Arrival]:
+    digest, rank, arrival = json.loads(text)
+    return (str(digest), *_read_arrival([rank, *arrival]))
+
+
+def _parse_claimant(text: str) -> Claimant:
+    rank, process = json.loads(text)
+    return Claimant(int(rank), process_from_json(process))
+
+
+def _parse_conflict(text: str) -> tuple[list[MeshkitError], dict[int, Arrival]]:
+    record = dict(json.loads(text))
+    if "dissent" in record:
+        return [], dict(map(_read_arrival, record["dissent"]))
+    return [error_from_json(record["error"])], {}

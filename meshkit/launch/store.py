@@ -1,0 +1,315 @@
+"""The store of a job: one class with prefixes, deadlines, loss, and values that no rank wrote.
+
+A store whose host is stopped, or whose network is cut, does not answer. A torch client then waits
+for ever, whatever its timeout. Operations on a :class:`Store` are therefore called inside
+:meth:`Store.within`, which ends in time and raises :class:`RankTimeoutError` if the store is lost.
+
+The keys of a job, as paths::
+
+    attempt                       the number of the torchrun attempt
+    attempt/<n>/[<world size>/]   one attempt; without torchrun only attempt/0/
+        agent/<name> ended past   its agents, whether it is over
+        meshkit/newest            the number of the newest generation
+        meshkit/lease/<rank>      the process that has taken a rank, and its generation
+        meshkit/<generation>/     one start of the job
+            init/ init/end/       the rounds of init
+            round/<number>/       the rounds of all ranks, in the order of their calls
+            mesh/<number>/        the rounds of a part of the ranks, and what a mesh posts
+            recovery/<number>/    a round in which ranks that live find each other
+            epoch/<number>/       the same keys again, for the ranks that live since
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, TypeVar
+from urllib.parse import urlparse
+
+import torch.distributed as dist
+
+from ..core.errors import (
+    CollectiveError,
+    DisagreementError,
+    LaunchError,
+    MeshkitError,
+    RankTimeoutError,
+    SpecError,
+)
+from .file_store import check_file, file_error
+from .launchers import BY_TORCHRUN
+from .times import Deadline, DeadlineExceededError, run_with_deadline
+from .world import World
+
+Value = TypeVar("Value")
+Result = TypeVar("Result")
+
+ATTEMPT = "attempt"  # the number of the newest torchrun attempt
+SERVED = "store"  # the scheme of a store of its own: python -m meshkit store
+FAULTS = AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError
+MAX_DIGITS = 15  # of a number that ranks count
+MAX_SHOWN = 60  # characters of a value that the error shows
+MIN_WAIT = 0.001  # seconds; torch takes a timeout of 0 for its default
+MIN_LOOK, LOOK_PER_RANK = 0.002, 0.0003  # seconds between two looks at a file, least and per rank
+ERRORS: dict[str, type[MeshkitError]] = {
+    error.__name__: error
+    for error in (
+        CollectiveError,
+        DisagreementError,
+        LaunchError,
+        MeshkitError,
+        RankTimeoutError,
+        SpecError,
+    )
+}
+RANK_ATTRIBUTES = ("missing_ranks", "behind")  # attributes of errors that hold ranks
+
+
+class Store:
+    """A part of the store of a job, as one rank sees it.
+
+    Args:
+        root: torch's store.
+        world: this process among the ranks.
+        path: the prefix of all keys.
+    """
+
+    def __init__(self, root: dist.Store, world: World, path: str = "") -> None:
+        self.root, self.world, self.path = root, world, path
+        self.raw: dist.Store = dist.PrefixStore(path, root) if path else root
+
+    def part(self, name: str) -> Store:
+        """Return the part of the store below a name."""
+        return Store(self.root, self.world, f"{self.path}/{name}" if self.path else name)
+
+    def watcher(self) -> Store:
+        """Return the same part through a client of its own, for another thread.
+
+        A blocking ``get`` of one client delays every other call of it. Cost: one connection.
+        """
+        root: Any = self.root
+        return Store(root if self.is_file else root.clone(), self.world, self.path)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether this is a FileStore, of which every operation reads what others appended."""
+        root: Any = self.root
+        return not root.has_extended_api()
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this process may host the store, so that it leaves last."""
+        return self.world.rank == 0 and hosted_by_rank_0(self.world)
+
+    def within(self, seconds: float, work: Callable[[], Result]) -> Result:
+        """Return the result of ``work``, which uses the store, or raise that the store is lost.
+
+        Local. ``RankTimeoutError`` names rank 0 if it hosts the store. The work runs in a thread.
+
+        Cost: 0.1 ms beside the work itself.
+        """
+        try:
+            check_file(self.root)
+            return run_with_deadline(seconds, work)
+        except MeshkitError:
+            raise
+        except RuntimeError as error:  # of any store; DistStoreError for an unreadable file
+            raise lost_error(self.world) from error
+        except DeadlineExceededError:
+            raise lost_error(self.world, silent=True) from None
+
+    def try_within(self, seconds: float, work: Callable[[], Result]) -> Result | None:
+        """Return the result of ``work``; None if the store is lost. Local."""
+        try:
+            check_file(self.root)
+            return run_with_deadline(seconds, work)
+        except (RuntimeError, RankTimeoutError, DeadlineExceededError):
+            return None
+
+    # Each of these is one operation, without a deadline of its own: call it inside ``within``.
+
+    def set(self, key: str, value: str) -> None:
+        """Write a value."""
+        self.raw.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        """Return the value of a key that exists."""
+        return bytes(self.raw.get(key))
+
+    def add(self, key: str, number: int) -> int:
+        """Add to a counter, and return it."""
+        return int(self.raw.add(key, number))
+
+    def has(self, *keys: str) -> bool:
+        """Return whether all keys exist."""
+        return bool(self.raw.check([*keys]))
+
+    def claim(self, key: str, value: str, expected: str = "") -> bytes:
+        """Write a value if the key has the expected one, by default none; return its value."""
+        return bytes(self.raw.compare_set(key, expected, value))
+
+    def append(self, key: str, value: str) -> None:
+        """Append to a value. A FileStore cannot."""
+        raw: Any = self.raw
+        raw.append(key, value)
+
+    def read(self, key: str, parse: Callable[[str], Value]) -> Value | None:
+        """Return a value, parsed; None if there is none. Cost: one operation more, to look."""
+        return read_value(key, self.get(key), parse) if self.has(key) else None
+
+    def wait(self, key: str, deadline: Deadline, ranks: int = 1) -> bytes | None:
+        """Wait for a key with other ranks; return its value, or None if there is none in time.
+
+        A FileStore's own ``get`` would read its file a hundred times a second on every rank, so
+        this looks less often the more ranks wait.
+        """
+        raw: Any = self.raw
+        if self.is_file:
+            while not raw.check([key]):
+                check_file(self.root)
+                if deadline.expired:
+                    return None
+                time.sleep(min(max(MIN_LOOK, LOOK_PER_RANK * ranks), deadline.left))
+            return bytes(raw.get(key))
+        before: timedelta = raw.timeout
+        try:
+            while True:
+                raw.set_timeout(timedelta(seconds=max(deadline.left, MIN_WAIT)))
+                try:
+                    return bytes(raw.get(key))
+                except dist.DistNetworkError:
+                    raise
+                except (dist.DistStoreError, RuntimeError):
+                    if deadline.expired:  # else another thread has set a timeout of its own
+                        return None
+        finally:
+            raw.set_timeout(before)
+
+    def stay(self, seconds: float, is_done: Callable[[], bool]) -> None:
+        """On rank 0, which may host the store, wait until others are done, or some seconds."""
+        deadline = Deadline.after(seconds if self.is_host else 0)
+        while self.is_host and not is_done() and deadline.sleep(0.01):
+            pass
+
+
+def read_value(key: str, value: str | bytes, parse: Callable[[str], Value]) -> Value:
+    """Return the value of a key, parsed, or raise an error that names the key."""
+    try:
+        return parse(value if isinstance(value, str) else value.decode())
+    except FAULTS as error:
+        raise foreign_value_error(key, value) from error
+
+
+def read_number(key: str, value: str | bytes) -> int:
+    """Return the value of a key as a number, 0 or more."""
+    if not value.isdigit() or len(value) > MAX_DIGITS:
+        raise foreign_value_error(key, value)
+    return int(value)
+
+
+def foreign_value_error(key: str, value: str | bytes) -> LaunchError:
+    """Return the error of a value that no rank of the job wrote."""
+    shown = repr(value[:MAX_SHOWN]) + "..." * (len(value) > MAX_SHOWN)
+    return LaunchError(
+        f"the key {key!r} of the job's store has a value that no rank wrote.",
+        f"It is {len(value)} bytes: {shown}.",
+        "Something else writes to this store.",
+        fix="give the job a port or a file of its own: export MASTER_PORT=<a free port> on all "
+        "ranks, or init_method=.",
+    )
+
+
+def error_to_json(error: MeshkitError) -> dict[str, Any]:
+    """Return an error as JSON, without the call that it quotes.
+
+    Nothing that is read from a store is unpickled: it can only become an error of meshkit.
+    """
+    return {
+        "error": type(error).__name__,
+        "summary": error.summary,
+        "evidence": list(error.evidence),
+        "fix": error.fix_text,
+        "requests": {str(rank): text for rank, text in getattr(error, "requests", {}).items()},
+        **{name: list(getattr(error, name, ())) for name in RANK_ATTRIBUTES},
+    }
+
+
+def error_from_json(record: Mapping[str, Any]) -> MeshkitError:
+    """Return the error that a rank wrote; a MeshkitError if its class is unknown."""
+    kind = ERRORS.get(str(record["error"]), MeshkitError)
+    requests = {int(rank): str(text) for rank, text in dict(record.get("requests", {})).items()}
+    facts: dict[str, object] = {"requests": requests} if requests else {}
+    for name in RANK_ATTRIBUTES:
+        if record.get(name):
+            facts[name] = tuple(int(rank) for rank in record[name])
+    evidence = [str(line) for line in record.get("evidence", ())]
+    return kind(str(record["summary"]), *evidence, fix=str(record.get("fix", "")), **facts)
+
+
+def address(world: World) -> tuple[str | None, int | None]:
+    """Return host and port of the TCP store; None for the unknown."""
+    if world.init_method in (None, "env://"):
+        return world.master_addr, world.master_port
+    try:
+        url = urlparse(str(world.init_method))
+        return (url.hostname, url.port) if url.scheme in ("tcp", SERVED) else (None, None)
+    except ValueError:  # an invalid port, half an IPv6 address
+        return None, None
+
+
+def hosted_by_rank_0(world: World) -> bool:
+    """Return whether the store ends with rank 0; also True if that is unknown."""
+    is_file = str(world.init_method).startswith("file://")
+    return not is_file and not is_served(world) and not hosted_by_agent(world)
+
+
+def is_served(world: World) -> bool:
+    """Return whether a process of its own hosts the store: ``python -m meshkit store``."""
+    return str(world.init_method).startswith(f"{SERVED}://")
+
+
+def hosted_by_agent(world: World) -> bool:
+    """Return whether the torchrun agent hosts the store: the user did not ask for another one."""
+    has_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return has_agent and world.launcher in BY_TORCHRUN and world.init_method in (None, "env://")
+
+
+def unknown_address_error(world: World, *evidence: str) -> LaunchError:
+    """Return the error of a job whose ranks know no store."""
+    variables = {"MASTER_ADDR": world.master_addr, "MASTER_PORT": world.master_port}
+    return LaunchError(
+        f"rank {world.rank} of {world.world_size} has no address of the job's store.",
+        f"init_method={world.init_method!r}, MASTER_ADDR={world.master_addr}, "
+        f"MASTER_PORT={world.master_port} ({world.launcher}).",
+        *evidence,
+        fix="one of these, the same on all ranks:\n"
+        "    export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500   "
+        '(init_method="env://" reads them)\n'
+        '    init(init_method="tcp://<host of rank 0>:29500")\n'
+        '    init(init_method="file:///shared/new-file")\n'
+        "    pip install mpi4py   (under mpirun and mpiexec)",
+        variables={k: v and str(v) for k, v in variables.items()},
+    )
+
+
+def lost_error(world: World, *, silent: bool = False) -> RankTimeoutError:
+    """Return the error of a store that is gone, or that does not answer."""
+    url = str(world.init_method)
+    if url.startswith("file://"):
+        if error := file_error(url.removeprefix("file://")):
+            return RankTimeoutError(error.summary, *error.evidence, fix=error.fix_text)
+        evidence, fix = f"It is {url}, which does not answer.", "look at that file system first."
+    else:
+        has_url = url.startswith("tcp://") or is_served(world)
+        place = url if has_url else f"{world.master_addr}:{world.master_port}"
+        reason = "is stopped, or the network to it is cut" if silent else "has ended"
+        evidence = f"It was at {place}; the process that hosts it {reason}."
+        fix = "look at the log of rank 0 first, or of the torchrun agent."
+        if is_served(world):
+            fix = "look at the output of `python -m meshkit store` there."
+    missing = (0,) if hosted_by_rank_0(world) and world.rank else ()
+    return RankTimeoutError(
+        f"rank {world.rank} lost the store of the job.", evidence, fix=fix, missing_ranks=missing
+    )

@@ -1,0 +1,452 @@
+"""Report a collective that fails or hangs, with the coordinates of the ranks that cause it.
+
+::
+
+    with mesh.guard(timeout=60):        rank 0 waits in all_reduce ... after 60 s torch raises
+        step()                          rank 2 sleeps in load_batch
+                                        its watching thread answers the roll call of rank 0
+    CollectiveError, on rank 0:         Behind: rank 2 (dp=1 sp=0) has begun 7 of 8 collectives ...
+
+A roll call is a round in which every rank leaves its status. The first rank that fails opens it, a
+few ranks that fail judge, and all raise the report. The watching thread of a guard answers for a
+rank that hangs. A mesh has one report: later failures are consequences and raise it too. If a
+watching thread only suspected a hang and no rank is behind, the roll call ends without a report.
+
+On gloo the waiting thread gets torch's error, at the group's timeout or as soon as a peer dies.
+Other backends return from a call before its work is done, so no thread would get an error. There
+the watching thread opens the roll call itself, once this rank has begun nothing new for the
+timeout. If a rank is behind or silent, it prints the report and aborts all groups of the job. On
+gloo it does so for collectives on a foreign group, which keeps its own timeout.
+
+The process that hosts the store leaves last: rank 0 stays until all ranks have read the report.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, cast
+
+import torch.distributed as dist
+
+from ..core.call import Call, Verbatim, drop_none
+from ..core.errors import CollectiveError, MeshkitError
+from ..core.group_plan import Axes
+from ..core.hang import RankStatus, hang_error, who_is_behind
+from ..core.judges import Arrivals, Decision, Judge, Life, Sighting
+from ..core.layout import Layout
+from ..launch.job import LEFT, Job
+from ..launch.log import log_line
+from ..launch.round import Round
+from ..launch.store import Store, error_from_json, error_to_json, read_value
+from ..launch.times import TIMES, Deadline, Time, parse_timeout
+from ..launch.torch_internals import abort_all_groups, set_timeout, timeout_of
+from .group_registry import MeshGroups
+from .status import (
+    CollectiveTracker,
+    frames_of_error,
+    frames_of_thread,
+    is_collective_error,
+    rank_status,
+    tracking,
+)
+
+CALLS = "calls"  # the number of roll calls of a mesh
+OPENER = "opener/{}"  # the rank that opened a roll call
+STATUS = "left/{}"  # the status with which a rank left the guard, or stopped using the mesh
+READ = "read/{}"  # in a roll call: a rank has read the report
+POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 operations/s
+LOST = Sighting(Life.UNKNOWN, "it hosted the store, which does not answer")
+
+
+@dataclass
+class GuardState:
+    """The roll calls of one mesh, as this rank knows them. The mesh owns it."""
+
+    # whether this rank left a guard with an error of its own, and entered none since
+    has_left: bool = False
+    # roll call to the time at which this rank answered
+    answered: dict[int, float] = field(default_factory=dict)
+    # roll call to the report that this rank has read as JSON, kept since the store may end
+    reports: dict[int, dict[str, Any] | None] = field(default_factory=dict)
+    watcher: Store | None = None  # the client of the watching threads, once one has begun
+
+
+@dataclass(frozen=True)
+class Guard:
+    """The parts of a mesh that a guard uses."""
+
+    layout: Layout
+    job: Job  # the current job
+    # axes to this rank's group; the axes are keys of the group plan
+    groups: Mapping[Axes, dist.ProcessGroup]
+    round_id: int  # id of the agreement round in which the mesh was built
+    state: GuardState
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process."""
+        return self.job.world.rank
+
+    @property
+    def store(self) -> Store | None:
+        """The part of the store for the guards of this mesh; None if torch exposes no store."""
+        return guard_store(self.job, self.round_id)
+
+    @property
+    def watch_store(self) -> Store | None:
+        """The same for a watching thread, which has a client of its own."""
+        if self.state.watcher is None and (store := self.store) is not None:
+            self.state.watcher = store.within(TIMES.store, store.watcher)
+        return self.state.watcher
+
+    @property
+    def poll_interval(self) -> float:
+        """Seconds between two polls of a watching thread."""
+        return max(TIMES.watch, self.layout.num_ranks / POLLS_PER_SECOND)
+
+    @property
+    def answer_time(self) -> float:
+        """Seconds in which all ranks can answer."""
+        return TIMES.answer + 2 * self.poll_interval
+
+    def roll_call(self, store: Store, number: int) -> Round:
+        """Return a roll call of this mesh."""
+        ranks = sorted(int(rank) for rank in self.layout.grid.flat)
+        return Round(store, f"call/{number}", self.rank, ranks, look=self.job.look)
+
+    def answer(self, call: Round, number: int, status: RankStatus) -> None:
+        """Leave the status of this rank in a roll call, unless another thread has done so."""
+        now = time.monotonic()
+        if self.state.answered.setdefault(number, now) is now:
+            call.arrive(status.to_facts())
+
+    def keep(self, call: Round, number: int, decision: Decision) -> None:
+        """Keep a report, and post that this rank has read it."""
+        self.state.reports[number] = decision.value
+        call.store.within(TIMES.store, lambda: call.store.set(READ.format(self.rank), ""))
+
+    def post(self, status: RankStatus) -> None:
+        """Post the status with which this rank leaves, if a rank could read it. Local."""
+        if (store := self.store) is not None:
+            text = json.dumps(status.to_facts())
+            store.try_within(TIMES.host_stays, lambda: store.set(STATUS.format(self.rank), text))
+
+    def left(self, store: Store, ranks: Sequence[int]) -> dict[int, RankStatus]:
+        """Return the status of those ranks that left the guard, closed the mesh, or left the job.
+
+        Cost: one or two store operations per rank.
+        """
+        statuses = {}
+        for rank in ranks:
+            if facts := store.read(STATUS.format(rank), _parse_facts):
+                statuses[rank] = RankStatus.from_facts(rank, facts)
+            elif cast(Store, self.job.store).has(LEFT.format(rank)):
+                statuses[rank] = RankStatus(rank, ended_by="meshkit.shutdown()")
+        return statuses
+
+
+def guard_store(job: Job, round_id: int) -> Store | None:
+    """Return the part of a job's store for the guards of one mesh; None without a store."""
+    return None if job.store is None else job.store.part(f"mesh/{round_id}/guard")
+
+
+def guard_mesh(
+    mesh: MeshGroups, job: Job, state: GuardState, timeout: Time | None
+) -> AbstractContextManager[None]:
+    """Return a guard of the mesh's collectives. See :meth:`meshkit.Mesh.guard`."""
+    mesh.check_can_communicate()
+    limit = parse_timeout("timeout", timeout)
+    return _guard(Guard(mesh.plan.layout, job, mesh.groups.by_key, mesh.round_id, state), limit)
+
+
+def post_end(mesh: MeshGroups, job: Job, state: GuardState | None, call: str) -> None:
+    """Post the call by which this rank stops using a mesh. Local. Cost: one store operation.
+
+    A rank that left a guard with an error of its own has posted that.
+    """
+    state = state or GuardState()
+    state.watcher = None  # its connection ends with the last reference
+    if not (mesh.is_closed or mesh.plan.layout.num_ranks == 1 or state.has_left):
+        guard = Guard(mesh.plan.layout, job, {}, mesh.round_id, state)
+        guard.post(RankStatus(mesh.rank, ended_by=call))
+
+
+@contextmanager
+def _guard(guard: Guard, limit: timedelta | None) -> Iterator[None]:
+    """Translate the errors of collectives inside; with a limit, also turn a hang into an error."""
+    state, store = guard.state, guard.store
+    if state.has_left and store is not None:
+        store.within(TIMES.store, lambda: store.set(STATUS.format(guard.rank), ""))
+        state.has_left = False
+    raises = _raises_in_caller(guard)
+    with (
+        tracking() as tracker,
+        _with_timeout(guard, limit if raises else None),
+        nullcontext() if limit is None else _watching(guard, tracker, limit, raises),
+    ):
+        try:
+            yield
+        except BaseException as error:
+            translated = _translate(guard, tracker, error)
+            if translated is None:
+                raise
+            raise _quote(translated, limit) from error
+
+
+def _quote(error: MeshkitError, limit: timedelta | None) -> MeshkitError:
+    """Return the error with the call of the guard, whose block or watching thread reports it."""
+    timeout = None if limit is None else f"{limit.total_seconds():g}"
+    return error.quote(Call("mesh.guard", kwargs=drop_none(timeout=timeout and Verbatim(timeout))))
+
+
+def _translate(
+    guard: Guard, tracker: CollectiveTracker, error: BaseException
+) -> MeshkitError | None:
+    """Return the report on a failed collective; for any other error, post it and return None."""
+    line = ": ".join(filter(None, (type(error).__name__, str(error).partition("\n")[0])))
+    arguments = guard.rank, guard.groups, frames_of_error(error), tracker.of_error(error)
+    if is_collective_error(error):
+        status = rank_status(*arguments)
+        if status.is_other_mesh:
+            return None  # the guard of that mesh reports it, if there is one
+        summary = f"{status.operation or 'a collective'} failed on rank {guard.rank}: {line}."
+        report = report_failure(guard, guard.store, summary, status)
+        leave_last(guard, guard.store)
+        return report
+    if not isinstance(error, CollectiveError):
+        guard.post(rank_status(*arguments, line))
+        guard.state.has_left = True
+    return None
+
+
+@contextmanager
+def _with_timeout(guard: Guard, limit: timedelta | None) -> Iterator[None]:
+    """Set the timeout of the mesh's groups inside the block, and restore it afterwards."""
+    groups = () if limit is None else guard.groups.values()
+    before = {group: timeout_of(group) for group in groups}
+    for group in before:
+        set_timeout(group, limit)
+    try:
+        yield
+    finally:
+        for group, timeout in before.items():
+            set_timeout(group, timeout)
+
+
+def _raises_in_caller(guard: Guard) -> bool:
+    """Return whether a collective raises in the thread that waits for it, at a settable timeout.
+
+    A group of several backends may have one that does not.
+    """
+    backends = [str(dist.get_backend(group)) for group in guard.groups.values()]
+    return all("gloo" in backend and "ccl" not in backend for backend in backends)
+
+
+@contextmanager
+def _watching(
+    guard: Guard, tracker: CollectiveTracker, limit: timedelta, raises: bool
+) -> Iterator[None]:
+    """Run a thread beside this one that answers roll calls for it."""
+    if guard.store is None:
+        yield
+        return
+    over = threading.Event()
+    arguments = guard, tracker, limit, raises, threading.get_ident(), over
+    watcher = threading.Thread(target=_watch, args=arguments, name="meshkit-guard", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join(TIMES.host_stays)  # a store that does not answer would block it
+
+
+def _watch(
+    guard: Guard,
+    tracker: CollectiveTracker,
+    limit: timedelta,
+    raises: bool,
+    thread: int,
+    over: threading.Event,
+) -> None:
+    """Answer roll calls; open one if the thread begins no collective for too long."""
+    # a collective on a foreign group has its own timeout, and raises nothing at this one
+    patience = limit.total_seconds() + (guard.answer_time if raises else 0)
+    since, begun, is_logged = time.monotonic(), None, False
+    while not over.wait(guard.poll_interval):
+        try:
+            status = _status_of_thread(guard, tracker, thread)
+            if status.begun != begun or (raises and not status.function):
+                since, begun = time.monotonic(), status.begun
+            if time.monotonic() - since > patience:
+                since = time.monotonic()
+                if _report_hang(guard, status, limit, raises):
+                    return
+            respond(guard, guard.watch_store, status)
+        except Exception as error:  # the store may answer again: the thread goes on
+            guard.state.watcher = None
+            if not is_logged:
+                log_line("the guard of rank %d goes on after an error: %s", guard.rank, error)
+            is_logged = True
+
+
+def _status_of_thread(guard: Guard, tracker: CollectiveTracker, thread: int) -> RankStatus:
+    """Return the status of another thread, without its line if its stack cannot be described.
+
+    The thread runs on while its frames are read, so any error is possible.
+    """
+    try:
+        frames = frames_of_thread(thread)
+        return rank_status(guard.rank, guard.groups, frames, tracker.current)
+    except Exception:
+        return rank_status(guard.rank, guard.groups, (), tracker.current)
+
+
+def _report_hang(guard: Guard, status: RankStatus, limit: timedelta, raises: bool) -> bool:
+    """Report a hang of this rank, and abort all groups; return whether there was a report."""
+    summary = f"rank {guard.rank} waits in {status.operation}." if raises else ""
+    report = report_failure(guard, guard.watch_store, summary, status)
+    leave_last(guard, guard.watch_store)
+    if report is not None:
+        print(_quote(report, limit), file=sys.stderr, flush=True)
+        abort_all_groups()
+    return report is not None
+
+
+def respond(guard: Guard, store: Store | None, status: RankStatus) -> None:
+    """Answer an open roll call for another thread, and read the report.
+
+    Cost: one store operation when no roll call is open, else up to 5.
+    """
+    if store is None:
+        return
+    number = store.within(TIMES.store, lambda: store.add(CALLS, 0))
+    if not number or number in guard.state.reports:
+        return
+    call = guard.roll_call(store, number)
+    guard.answer(call, number, status)
+    if decision := call.decided():
+        guard.keep(call, number, decision)
+
+
+def report_failure(
+    guard: Guard, store: Store | None, summary: str, status: RankStatus
+) -> MeshkitError | None:
+    """Open a roll call, or answer the open one; return the error that all ranks raise.
+
+    Collective over the ranks that are alive. This rank waits ``answer_time`` seconds for the
+    others. If the store is gone, the result is the last report that this rank has read, or a report
+    of its own status. Call :func:`leave_last` after it.
+    """
+    if store is None:
+        return hang_error(summary, guard.layout, {status.rank: status}, {})
+    try:
+        record = _run_roll_call(guard, store, summary, status)
+    except MeshkitError as lost:
+        reports = guard.state.reports
+        record = reports.get(max(reports, default=0))
+        if record is None:
+            silent = dict.fromkeys(getattr(lost, "missing_ranks", ()), LOST)
+            return hang_error(summary, guard.layout, {status.rank: status}, silent)
+    return None if record is None else read_value("report", json.dumps(record), _parse_report)
+
+
+def _run_roll_call(
+    guard: Guard, store: Store, summary: str, status: RankStatus
+) -> dict[str, Any] | None:
+    """Return the report of the open roll call as JSON; None if there is nothing to report."""
+    number = store.within(TIMES.answer, lambda: _open_call(store, guard.rank))
+    call = guard.roll_call(store, number)
+    guard.answer(call, number, status)
+    # at 2,000 ranks a judge looks at all of them once a second
+    poll = min(max(TIMES.poll, guard.layout.num_ranks / 2000), TIMES.answer)
+    deadline = Deadline.after(guard.answer_time)
+    decision = call.decide(_judge(guard, store, summary), deadline, poll=poll)
+    guard.keep(call, number, decision)
+    return guard.state.reports[number]
+
+
+def _judge(guard: Guard, store: Store, summary: str) -> Judge:
+    """Return the judge of a roll call, whose decision has the report as its value.
+
+    A decision with an error would make rank 0 wait for ranks that answered by a watching thread.
+    """
+    judge = who_is_behind(
+        guard.layout,
+        summary,
+        lambda ranks: guard.left(store, ranks),
+        known=TIMES.known,
+    )
+
+    def with_value(seen: Arrivals) -> Decision | None:
+        decision = judge(seen)
+        if decision is None or decision.error is None:
+            return decision
+        decision.error.summary = summary or f"rank {guard.rank} begins no collective."
+        return Decision(value=error_to_json(decision.error))
+
+    return with_value
+
+
+def _open_call(store: Store, rank: int) -> int:
+    """Return the number of the open roll call, or of a new one.
+
+    A roll call that ended without a report is over, so the next one gets a new number.
+    """
+    number = store.add(CALLS, 0)
+    decision = store.part(f"call/{number}").read("decision", json.loads) if number else None
+    if number and (decision is None or decision["value"] is not None):
+        return number
+    if store.claim(OPENER.format(number + 1), str(rank)) == str(rank).encode():
+        store.add(CALLS, 1)
+    return number + 1
+
+
+def leave_last(guard: Guard, store: Store | None) -> None:
+    """Wait on rank 0, if it hosts the store, until each rank that answered has read the report.
+
+    Local. It takes ``answer_time`` seconds at most. A rank that has not answered yet has as long,
+    counted from the answer of rank 0, or a second if that is over.
+    """
+    reports = guard.state.reports
+    if store is None or not store.is_host or not any(reports.values()):
+        return
+    number = max(reports)
+    began, call = time.monotonic(), guard.roll_call(store, number)
+    answered = guard.state.answered.get(number, began)
+    late = max(began + TIMES.silent, answered + guard.answer_time)
+
+    def is_done() -> bool:
+        ranks = [rank for rank in call.expected if not call.store.has(READ.format(rank))]
+        return not ranks or not _may_read(guard, call, ranks, is_early=time.monotonic() < late)
+
+    store.try_within(guard.answer_time, lambda: store.stay(guard.answer_time, is_done))
+
+
+def _may_read(guard: Guard, call: Round, ranks: Sequence[int], *, is_early: bool) -> bool:
+    """Return whether one of some ranks may still read the report.
+
+    It may if it has answered this roll call; early on also if it has posted nothing, has not left
+    the job, and its process is not known to have ended.
+    """
+    seen = call.arrivals()
+    if any(rank in seen.arrived for rank in ranks):
+        return True
+    running = [rank for rank in ranks if rank in seen.lives and not seen.lives[rank].is_certain]
+    return is_early and len(guard.left(call.store, running)) < len(running)
+
+
+def _parse_facts(text: str) -> dict[str, Any]:
+    """Return what a rank has posted; empty if it has withdrawn that."""
+    return dict(json.loads(text or "{}").items())
+
+
+def _parse_report(text: str) -> MeshkitError:
+    return error_from_json(json.loads(text))

@@ -1,0 +1,299 @@
+"""Give each rank the state of its coordinate after a recovery.
+
+Ranks that hold their state keep it. A rank that is behind, or new in its place, gets the state of a
+rank that holds it, over the default group: its length, and then the bytes that ``torch.save`` makes
+of its tensors on this rank. ``torch.load`` reads them with ``weights_only``, so nothing else is
+unpickled. A tensor that is sharded over the ranks of a data axis that may shrink has no second
+holder, so the recovery names the checkpoint that is needed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.serialization import default_restore_location
+
+from ..core.errors import MeshkitError, SpecError
+from ..core.layout import Layout
+from ..core.regroup import Regrouping, Sources
+from ..core.text import article, count_noun, format_ranks, format_sizes
+from ..launch.job import require_job
+from ..launch.torch_internals import default_timeout, timeout_of
+from .group_registry import MeshGroups
+
+MAX_PARTS = 4  # parts of the state that an error names
+CHUNK = 1 << 28  # bytes of one message
+DTENSOR = "meshkit.dtensor"  # marks the dict that stands for a DTensor
+
+Templates = Mapping[tuple[str, ...], Any]  # dims and placements to a DTensor of this rank
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """The facts by which a rank restores its state.
+
+    Attributes:
+        mesh: the groups of this rank in the new mesh.
+        regrouped: the ranks that live and their coordinates.
+        sources: the step, and the source of each rank that lacks its state.
+        lost_ranks: the ranks that were lost, by their numbers before.
+        lacks_state: whether this rank lacks its state.
+    """
+
+    mesh: MeshGroups
+    regrouped: Regrouping
+    sources: Sources
+    lost_ranks: Sequence[int]
+    lacks_state: bool
+
+
+def restore_state(
+    recovery: Restoration, objects: Sequence[object], held: Sequence[object] | None
+) -> None:
+    """Bring the objects of every rank to the state of the step. Collective.
+
+    See :meth:`meshkit.live.recovery.Recovery.restore`.
+    """
+    _check_arguments(objects, held)
+    check_not_lost(recovery, [*objects, *(held or ())])
+    rank, sources = recovery.mesh.rank, recovery.sources.by_rank
+    targets = [target for target, source in sources.items() if source == rank]
+    source = sources.get(rank) if recovery.lacks_state else None
+    keeps_own = held is not None and source is None and rank in recovery.mesh.plan.layout
+    local = None
+    if targets or keeps_own:
+        local = to_local([_state_of(thing) for thing in held or objects])
+    received = _exchange(local, targets, source, _time_of(recovery.mesh))
+    if source is not None or keeps_own:
+        templates = templates_of([_state_of(thing) for thing in objects])
+        states = from_local(local if source is None else received, templates)
+        for thing, state in zip(objects, states, strict=True):
+            _load(thing, state)
+
+
+def _exchange(
+    local: object, targets: Sequence[int], source: int | None, limit: timedelta
+) -> object:
+    """Send a state to its targets, and return that of the source, if there is one."""
+    job = require_job()
+    device = job.world.device or torch.device("cpu")
+    via = torch.device("cpu") if "gloo" in str(dist.get_backend()) else device
+    data = _to_bytes(local) if targets else torch.empty(0, dtype=torch.uint8)
+    length = torch.zeros(1, dtype=torch.int64, device=via)
+    size = torch.tensor([len(data)], device=via)
+    _communicate([(size, target) for target in targets], [(length, source)], limit)
+    incoming = torch.empty(int(length), dtype=torch.uint8, device=via)
+    chunks, parts = torch.split(data.to(via), CHUNK), torch.split(incoming, CHUNK)
+    sends = [(chunk, target) for target in targets for chunk in chunks]
+    _communicate(sends, [(part, source) for part in parts], limit)
+    if source is None:
+        return None
+
+    def place(storage: Any, location: str) -> Any:  # noqa: ANN401  # torch has no public type
+        return storage if location == "cpu" else default_restore_location(storage, str(device))  # type: ignore[no-untyped-call]
+
+    content = io.BytesIO(incoming.cpu().numpy().tobytes())
+    return torch.load(content, map_location=place, weights_only=True)
+
+
+def _communicate(
+    sends: Sequence[tuple[Tensor, int]],
+    receives: Sequence[tuple[Tensor, int | None]],
+    limit: timedelta,
+) -> None:
+    """Send and receive in one batch, since NCCL runs the messages of a pair in their order.
+
+    gloo takes the time in which a group may connect for the time of a message, unless ``wait`` gets
+    one.
+    """
+    messages = [dist.P2POp(dist.isend, tensor, peer) for tensor, peer in sends]
+    messages += [
+        dist.P2POp(dist.irecv, tensor, peer) for tensor, peer in receives if peer is not None
+    ]
+    for work in dist.batch_isend_irecv(messages) if messages else ():
+        work.wait(limit)
+
+
+def _to_bytes(local: object) -> Tensor:
+    """Return the bytes of a state."""
+    buffer = io.BytesIO()
+    torch.save(local, buffer)
+    return torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
+
+
+def _time_of(mesh: MeshGroups) -> timedelta:
+    """Return how long a message may take: the least timeout of the mesh, also inside a guard."""
+    limits = [limit for group in mesh.groups.by_key.values() if (limit := timeout_of(group))]
+    job = require_job()
+    return min(limits, default=job.default_timeout or default_timeout(str(job.world.backend)))
+
+
+def to_local(value: object, path: str = "state") -> Any:  # noqa: ANN401
+    """Return a state without DTensors: a dict with the shard of this rank stands for each.
+
+    Raises:
+        SpecError: for a value of another type than tensors, numbers, texts, None, lists, tuples and
+            dicts, with its path.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping) and all(isinstance(key, int | str) for key in value):
+        return {key: to_local(part, f"{path}[{key!r}]") for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        parts = [to_local(part, f"{path}[{index}]") for index, part in enumerate(value)]
+        return tuple(parts) if isinstance(value, tuple) else parts
+    if isinstance(value, Tensor) and value.layout == torch.strided:
+        if not is_dtensor(value):
+            return _without_rest(value)
+        shard: Any = value
+        facts = {"shape": [*value.shape], "stride": [*value.stride()]}
+        return {DTENSOR: _key(shard), "shard": _without_rest(shard.to_local()), **facts}
+    kind = "a dict whose keys are no numbers and texts" if isinstance(value, Mapping) else None
+    raise SpecError(
+        f"{path} is {kind or article(type(value).__name__)}.",
+        "A state has dense tensors, numbers, texts, None, lists, tuples and dicts.",
+        fix="restore a state_dict() of these types.",
+    )
+
+
+def _without_rest(tensor: Tensor) -> Tensor:
+    """Return a tensor without the rest of its storage, which ``torch.save`` would write too."""
+    tensor = tensor.detach()
+    is_whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return tensor if is_whole else tensor.clone()
+
+
+def from_local(value: Any, templates: Templates) -> Any:  # noqa: ANN401
+    """Return the state that :func:`to_local` has prepared, with DTensors of this rank.
+
+    Raises:
+        SpecError: if no DTensor of this rank has the dims and placements of one in the state.
+    """
+    if isinstance(value, list | tuple):
+        return type(value)(from_local(part, templates) for part in value)
+    if not isinstance(value, dict):
+        return value
+    if DTENSOR not in value:
+        return {key: from_local(part, templates) for key, part in value.items()}
+    template = templates.get(tuple(value[DTENSOR]))
+    if template is None:
+        dims, *placements = value[DTENSOR]
+        raise SpecError(
+            f"no DTensor here has the dims {dims!r} with {', '.join(placements)}.",
+            fix="build the model on the new mesh as on the old one, and restore it with its "
+            "optimizer: mesh.recovery.restore(model, optimizer).",
+        )
+    return type(template).from_local(
+        value["shard"],
+        template.device_mesh,
+        template.placements,
+        run_check=False,
+        shape=torch.Size(value["shape"]),
+        stride=tuple(value["stride"]),
+    )
+
+
+def dtensors_in(value: object) -> Iterator[Any]:
+    """Yield the DTensors in a state dict."""
+    if is_dtensor(value):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from dtensors_in(part)
+
+
+def templates_of(states: object) -> dict[tuple[str, ...], Any]:
+    """Return a DTensor of this rank for each DeviceMesh and its placements."""
+    return {tuple(_key(tensor)): tensor for tensor in dtensors_in(states)}
+
+
+def is_dtensor(value: object) -> bool:
+    """Return whether a value is a DTensor; false without importing torch's package of it."""
+    return isinstance(value, Tensor) and hasattr(value, "placements")
+
+
+def _key(tensor: Any) -> list[str]:  # noqa: ANN401  # a DTensor, not imported
+    names = tensor.device_mesh.mesh_dim_names or ()
+    return [" ".join(names), *map(str, tensor.placements)]
+
+
+def check_not_lost(recovery: Restoration, objects: Sequence[object]) -> None:
+    """Raise if no rank holds a part of the state, with the checkpoint that is needed. Local."""
+    regrouped, step = recovery.regrouped, recovery.sources.step or 0
+    fix = f"load a checkpoint of step {step} or before on all ranks, and go on from its step."
+    if recovery.sources.lost:
+        parts = "; ".join(format_sizes(part) for part in recovery.sources.lost[:MAX_PARTS])
+        raise MeshkitError(f"no rank that lives holds the state of {parts}.", fix=fix)
+    if not recovery.lost_ranks and not recovery.sources.by_rank:
+        return
+    old_ranks = regrouped.old_ranks
+    lost = recovery.lost_ranks or [old_ranks[rank] for rank in recovery.sources.by_rank]
+    for tensor in dtensors_in([_state_of(thing) for thing in objects]):
+        for layout in (regrouped.before, regrouped.after):
+            axis = _sharded_axis(tensor, layout, regrouped.replica_axes)
+            if axis is not None:
+                line = f"a tensor of shape {tuple(tensor.shape)} is sharded over {axis}."
+                evidence = f"No other rank holds the shards of rank {format_ranks([*lost])}."
+                raise MeshkitError(line, evidence, fix=fix)
+
+
+def _sharded_axis(tensor: Any, layout: Layout, axes: Sequence[str]) -> str | None:  # noqa: ANN401
+    """Return the first of the axes over which a DTensor is cut on a layout; None if none is."""
+    ranks, place = tensor.device_mesh.mesh, tensor.device_mesh.get_coordinate()
+    for dim, placement in enumerate(tensor.placements):
+        if place is None or placement.is_replicate():
+            continue
+        index = tuple(slice(None) if d == dim else i for d, i in enumerate(place))
+        row = [int(rank) for rank in ranks[index].flatten() if int(rank) in layout]
+        for axis in axes:
+            if len({layout.coordinate(rank)[axis] for rank in row}) > 1:
+                return axis
+    return None
+
+
+def _check_arguments(objects: Sequence[object], held: Sequence[object] | None) -> None:
+    """Raise if an object has no state, or ``held`` has another number of objects."""
+    for thing in (*objects, *(held or ())):
+        is_stateful = hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+        if not is_stateful and not isinstance(thing, dict):
+            raise SpecError(
+                f"{article(type(thing).__name__)} has no state_dict.",
+                fix="pass modules, optimizers, or dicts of tensors and numbers.",
+            )
+    if held is not None and len(held) != len(objects):
+        line = f"held has {count_noun(len(held), 'object')}, not {len(objects)}."
+        raise SpecError(line, fix="one object in held for each, in the same order.")
+
+
+def _state_of(thing: Any) -> Any:  # noqa: ANN401  # anything with a state
+    return thing if isinstance(thing, dict) else thing.state_dict()
+
+
+def _load(thing: Any, state: Any) -> None:  # noqa: ANN401
+    """Load a state into a module, an optimizer or a dict."""
+    if isinstance(thing, dict):
+        _update(thing, state)
+    else:
+        thing.load_state_dict(state)
+
+
+@torch.no_grad()
+def _update(target: dict[Any, Any], state: Mapping[Any, Any]) -> None:
+    """Copy tensors into those of a dict, and replace all other values."""
+    for key in target.keys() - state.keys():
+        del target[key]
+    for key, value in state.items():
+        old = target.get(key)
+        if isinstance(old, dict) and isinstance(value, Mapping):
+            _update(old, value)
+        elif isinstance(old, Tensor) and isinstance(value, Tensor) and old.shape == value.shape:
+            old.copy_(value)
+        else:
+            target[key] = value

@@ -1,0 +1,171 @@
+"""Read the status of a rank: its collective counts, its collective, its line of user code.
+
+The status is read from the frames of a thread, by the thread itself or by a guard's watching
+thread. A context variable is visible to its own thread only. It therefore holds an object that the
+guard creates and shares with its watching thread, and that ``barrier`` and ``wait`` fill in::
+
+    mesh.guard()          tracker = CollectiveTracker()     the watcher reads tracker.current
+    mesh.barrier("dp")    tracker.current = barrier, group  "barrier over dp"
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+
+from ..core.group_plan import Axes
+from ..core.hang import RankStatus
+from ..launch.torch_internals import collective_count
+from .groups import DESCRIPTION
+
+Frames = Iterable[tuple[FrameType, int | None]]  # outermost first, each with its line number
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+_TORCH, _STDLIB = os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"]
+_LOADER = os.path.join(_TORCH, "utils", "data") + os.sep  # waiting for data is no collective
+_COLLECTIVES = dist.distributed_c10d.__name__  # torch's public functions, with a group argument
+# gloo's messages begin with its path, or with the operation that failed on a pair of ranks.
+_BACKEND_ERROR = re.compile(
+    r"gloo|nccl|communicator|pair closure|wait timeout|collective op", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class CurrentCollective:
+    """A function of ours that waits for other ranks."""
+
+    name: str  # the name of the function, for example ``"barrier"``
+    group: dist.ProcessGroup  # the process group that it runs on
+
+
+@dataclass
+class CollectiveTracker:
+    """The collective of one guarded thread."""
+
+    current: CurrentCollective | None = None  # the collective that the thread is in; None outside
+    # the last one that an error left, with the id of that error
+    failed: tuple[int, CurrentCollective] | None = None
+
+    def of_error(self, error: BaseException) -> CurrentCollective | None:
+        """Return the collective that an error came out of, or None."""
+        return self.failed[1] if self.failed is not None and self.failed[0] == id(error) else None
+
+
+_TRACKER: ContextVar[CollectiveTracker | None] = ContextVar("meshkit_tracker", default=None)
+
+
+@contextmanager
+def tracking() -> Iterator[CollectiveTracker]:
+    """Track the collectives of this thread. Nested guards share one tracker. Local."""
+    outer = _TRACKER.get()
+    if outer is not None:
+        yield outer
+        return
+    tracker = CollectiveTracker()
+    token = _TRACKER.set(tracker)
+    try:
+        yield tracker
+    finally:
+        _TRACKER.reset(token)
+
+
+def is_tracked() -> bool:
+    """Return whether a guard is around this thread. Local."""
+    return _TRACKER.get() is not None
+
+
+@contextmanager
+def in_collective(name: str, group: dist.ProcessGroup) -> Iterator[None]:
+    """Announce a collective to the guards around it. Local."""
+    tracker = _TRACKER.get()
+    if tracker is None:
+        yield
+        return
+    outer = tracker.current
+    tracker.current = entered = outer or CurrentCollective(name, group)
+    try:
+        yield
+    except BaseException as error:
+        tracker.failed = id(error), entered  # an id: the error itself would keep its frames alive
+        raise
+    finally:
+        tracker.current = outer
+
+
+def wait(work: dist.Work | None, group: dist.ProcessGroup) -> None:
+    """Wait for a collective that was started earlier. A guard reports it as ``"wait over dp"``."""
+    if work is not None:
+        with in_collective("wait", group):
+            work.wait()
+
+
+def frames_of_error(error: BaseException) -> Frames:
+    """Return the frames that an error came through, outermost first."""
+    outer = list(traceback.walk_stack(sys._getframe(1)))[::-1]
+    return [*outer, *traceback.walk_tb(error.__traceback__)]
+
+
+def frames_of_thread(ident: int) -> Frames:
+    """Return the current frames of a thread; empty if the thread has ended."""
+    frame = sys._current_frames().get(ident)
+    return list(traceback.walk_stack(frame))[::-1] if frame is not None else []
+
+
+def is_collective_error(error: BaseException) -> bool:
+    """Return whether an error is torch's own, about a collective that failed or timed out."""
+    if isinstance(error, dist.DistError):
+        return True
+    return type(error) is RuntimeError and bool(_BACKEND_ERROR.search(str(error)))
+
+
+def rank_status(
+    rank: int,
+    groups: Mapping[Axes, dist.ProcessGroup],
+    frames: Frames,
+    current: CurrentCollective | None = None,
+    error: str = "",
+) -> RankStatus:
+    """Return the status of this rank. Local."""
+    all_counts = {" ".join(key): collective_count(group) for key, group in groups.items() if key}
+    counts = {axes: count for axes, count in all_counts.items() if count is not None}
+    function, line = "" if current is None else current.name, ""
+    over: object = None if current is None else current.group
+    for frame, number in frames:
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if not _is_library(file):
+            line = f"{os.path.basename(file)}{f':{number}' if number else ''} ({name})"
+            if over is None:
+                function = "wait" if ".wait(" in linecache.getline(file, number or 0) else ""
+        elif over is not None:
+            continue
+        elif frame.f_globals.get("__name__") == _COLLECTIVES:
+            function, over = name, frame.f_locals.get("group") or dist.group.WORLD
+        elif file.startswith(_TORCH + os.sep) and not function and not file.startswith(_LOADER):
+            function = f"torch's {name}"
+    axes = [" ".join(key) for key, group in groups.items() if group is over]
+    description = str(getattr(over, "group_desc", "") or "a group of its own")
+    group = "" if over is None else axes[0] if axes else description
+    is_other_mesh = not axes and description.startswith(f"{DESCRIPTION} ")
+    return RankStatus(rank, counts, function, group, line, error, is_other_mesh=is_other_mesh)
+
+
+def _is_library(file: str) -> bool:
+    """Return whether a file belongs to torch, meshkit or Python itself.
+
+    Files in site-packages, for example those of torchtitan, count as user code.
+    """
+    of_python = file.startswith(_STDLIB + os.sep) and "site-packages" not in file
+    return of_python or file.startswith((_TORCH + os.sep, _PACKAGE + os.sep))

@@ -1,0 +1,134 @@
+"""The judges of a round: what ranks have left becomes one decision, without processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+import meshkit
+from meshkit.core.judges import (
+    Arrival,
+    Arrivals,
+    Decision,
+    Life,
+    Process,
+    Sighting,
+    all_done,
+    all_same,
+    failure_error,
+    missing_error,
+)
+
+ERROR = meshkit.LaunchError("two ranks use one device.")
+ENDED = Sighting(Life.ENDED, "host b, pid 7")
+STOPPED = ENDED._replace(life=Life.STOPPED)
+BUSY = ENDED._replace(life=Life.BUSY)
+
+
+def seen(facts: Sequence[Mapping[str, Any] | None], **options: Any) -> Arrivals:
+    """Return the arrivals of ranks, None for one that is missing."""
+    arrived = {
+        rank: Arrival(Process(f"h{rank % 2}", rank), fact)
+        for rank, fact in enumerate(facts)
+        if fact is not None
+    }
+    return Arrivals(range(len(facts)), arrived, **options)
+
+
+def outcome(decision: Decision | None) -> Any:
+    """Return what a decision says: ok, wait, or the class of the error with its ranks."""
+    if decision is None:
+        return "wait"
+    error = decision.error
+    if error is None:
+        return "ok"
+    ranks = getattr(error, "missing_ranks", None) or tuple(getattr(error, "requests", ()))
+    return (type(error).__name__, *ranks)
+
+
+A, B = {"call": "build_mesh", "sizes": "dp=4"}, {"call": "build_mesh", "sizes": "dp=2 tp=2"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "same", "done"),
+    [
+        ([A, A], {}, "ok", "ok"),
+        ([A, None], {}, "wait", "wait"),
+        ([A, B], {}, ("DisagreementError", 0, 1), ("DisagreementError", 0, 1)),
+        ([A, B, None], {}, "wait", "wait"),
+        (
+            [A, B, None],
+            {"expired": True},
+            ("DisagreementError", 0, 1),
+            ("DisagreementError", 0, 1),
+        ),
+        ([A, None], {"expired": True}, ("RankTimeoutError", 1), ("RankTimeoutError", 1)),
+        ([A, A], {"objections": [ERROR]}, ("LaunchError",), ("LaunchError",)),
+        (  # a claim of two ranks counts at once; after creation the missing rank is the reason
+            [A, None],
+            {"objections": [ERROR], "expired": True},
+            ("LaunchError",),
+            ("RankTimeoutError", 1),
+        ),
+        (
+            [A, None, None],
+            {"expired": True, "seen": {1: ENDED, 2: BUSY}},
+            ("RankTimeoutError", 1),
+            ("RankTimeoutError", 1),
+        ),
+        (
+            [A, None, None],
+            {"expired": True, "seen": {2: STOPPED}},
+            ("RankTimeoutError", 2),
+            ("RankTimeoutError", 2),
+        ),
+        ([A, A], {"expired": True, "late": (1,)}, "ok", "ok"),
+    ],
+)
+def test_all_same_and_all_done(
+    facts: list[Any], options: dict[str, Any], same: object, done: object
+) -> None:
+    arrivals = seen(facts, **options)
+    assert outcome(all_same("ranks disagree.", seconds=5)(arrivals)) == same
+    assert outcome(all_done("ranks failed.", seconds=5)(arrivals)) == done
+
+
+def test_the_error_of_missing_ranks_names_what_is_known() -> None:
+    arrivals = seen([A, None, None, A], expired=True, seen={1: ENDED, 2: BUSY}, late=(3,))
+    error = missing_error(arrivals, 5, describe=lambda rank: f"dp={rank}", hosts=("h0", "h1", "h2"))
+    assert str(error).splitlines() == [
+        "2 of 4 ranks did not arrive at this call within 5 s.",
+        "  Missing: 1 (dp=1) has ended. Arrived: 0, 3 on hosts h0, h1.",
+        "  Rank 2: late, and not known to have ended.",
+        "  Last seen: 1 on host b, pid 7; 2 on host b, pid 7.",
+        "  Rank 3 came late, after 5 s.",
+        "  No rank came from host h2.",
+        "  Fix: look at the logs of rank 1 first.",
+    ]
+
+
+def test_the_error_of_two_million_missing_ranks_is_short() -> None:
+    arrivals = Arrivals(range(2_000_000), {0: Arrival(Process("a", 1), {})}, expired=True)
+    error = missing_error(arrivals, 5)
+    assert len(error.missing_ranks) == 100_000
+    assert len(str(error)) < 1000
+    odd = Arrivals(range(1000), {r: Arrival(Process("a", 1), {}) for r in range(0, 1000, 2)})
+    assert len(str(missing_error(odd, 5))) < 2000
+
+
+def test_a_failure_is_quoted_with_the_call_of_its_rank() -> None:
+    error = meshkit.SpecError("needs 8 ranks.", "{call} is too large.", fix="start 8 ranks.")
+    report = failure_error("ranks disagree.", 1, Process("a", 3), error)
+    assert report.requests == {1: "SpecError: needs 8 ranks."}  # type: ignore[attr-defined]
+    assert report.evidence[1:] == ("this call is too large.",)
+    other = failure_error("ranks disagree.", 1, Process("a", 3), ValueError("bad\nline"))
+    assert other.evidence == ("rank 1 (host a, pid 3) gave up: ValueError: bad", "line")
+    assert other.fix_text == "look at the log of rank 1 first."
+
+
+def test_a_rank_that_comes_after_the_decision_says_so() -> None:
+    decision = Decision(missing_error(seen([A, None], expired=True), 5))
+    with pytest.raises(meshkit.RankTimeoutError, match="Rank 1 came after that"):
+        decision.check(1)

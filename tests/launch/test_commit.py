@@ -1,0 +1,115 @@
+"""Creation on all ranks or on none, with threads as ranks and without groups."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+import meshkit
+from meshkit.launch import round as rounds
+from meshkit.launch.round import Round, commit
+from meshkit.launch.store import Store
+from meshkit.launch.times import TIMES
+from meshkit.launch.world import World
+
+SUMMARY = "a rank could not create it."
+Create = Callable[[timedelta], Any]
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "TIMES", replace(TIMES, create=1.0, create_report=0.5))
+
+
+def run_ranks(creates: list[Create | None], wait: float = 1.0) -> tuple[list[Any], list[int]]:
+    """Return the outcome of each rank, and the results undone; a rank with None never arrives."""
+    root, undone = dist.HashStore(), []
+    outcomes: list[Any] = [None] * len(creates)
+
+    def start(rank: int, create: Create) -> None:
+        world = World(rank, 3, rank, None, None, None, "a", 1, "test", init_method="store://a:1")
+        round = Round(Store(root, world), "init/end", rank, range(3), summary=SUMMARY)
+        times = timedelta(seconds=wait)
+        try:
+            outcomes[rank] = commit(round, "init", times, create, undone.append, connects=True)
+        except BaseException as error:
+            outcomes[rank] = error
+
+    threads = [threading.Thread(target=start, args=pair) for pair in enumerate(creates) if pair[1]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return outcomes, sorted(undone)
+
+
+def fails(error: BaseException) -> Create:
+    def create(connect: timedelta) -> Any:
+        raise error
+
+    return create
+
+
+def creates(number: int) -> Create:
+    return lambda connect: number
+
+
+TORCH_ERROR = RuntimeError("Gloo connectFullMesh failed")
+
+
+def test_creation_gets_a_fifth_of_the_timeout_to_connect() -> None:
+    times: list[timedelta] = []
+    outcomes, undone = run_ranks([lambda t: times.append(t) or "created"] * 3, wait=5)
+    assert (outcomes, undone) == (["created"] * 3, [])
+    assert times == [timedelta(seconds=1)] * 3
+
+
+def test_a_missing_rank_is_named_and_the_failure_is_the_cause() -> None:
+    began = time.monotonic()
+    outcomes, undone = run_ranks([creates(10), fails(TORCH_ERROR), None])
+    assert 1.5 <= time.monotonic() - began < 1.5 + 3
+    assert len({str(error) for error in outcomes[:2]}) == 1
+    assert all(error.missing_ranks == (2,) for error in outcomes[:2])
+    assert outcomes[1].__cause__ is TORCH_ERROR
+    assert undone == [10]
+
+
+def test_if_all_ranks_arrive_the_failure_is_reported() -> None:
+    began = time.monotonic()
+    outcomes, undone = run_ranks([creates(10), fails(TORCH_ERROR), creates(12)], wait=20)
+    assert time.monotonic() - began < 5  # no rank waits for the deadline
+    assert outcomes[1] is TORCH_ERROR
+    assert undone == [10, 12]
+    for error in (outcomes[0], outcomes[2]):
+        assert isinstance(error, meshkit.DisagreementError)
+        assert error.requests == {1: f"RuntimeError: {TORCH_ERROR}"}
+
+
+def test_a_rank_announces_its_own_failure_at_once() -> None:
+    outcomes, undone = run_ranks([creates(10), fails(OSError("no descriptor")), None], wait=20)
+    assert isinstance(outcomes[1], OSError)
+    assert outcomes[0].requests == {1: "OSError: no descriptor"}
+    assert undone == [10]
+
+
+def test_creation_that_never_ends_is_abandoned() -> None:
+    """A backend may wait for a dead peer for ever."""
+    end, began = threading.Event(), time.monotonic()
+    outcomes, undone = run_ranks([lambda connect: end.wait(30), creates(11), None])
+    assert 1.5 <= time.monotonic() - began < 4
+    assert all(error.missing_ranks == (2,) for error in outcomes[:2])
+    assert str(outcomes[0].__cause__) == "it did not finish within 1 s"
+    assert undone == [11]
+    end.set()
+
+
+def test_without_a_store_no_rank_waits() -> None:
+    result = commit(None, "init", timedelta(seconds=9), lambda t: t, print, connects=True)
+    assert result == timedelta(seconds=1.8)

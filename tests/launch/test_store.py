@@ -1,0 +1,141 @@
+"""The store of a job: its address, its loss, and values that no rank wrote."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+import torch.distributed as dist
+
+import meshkit
+from meshkit.core.judges import all_same
+from meshkit.launch.generation import LEASE, NEWEST, take_rank
+from meshkit.launch.round import ARRIVED, CONFLICT, DECISION, FIRST, Round
+from meshkit.launch.store import Store, address, error_from_json, error_to_json, lost_error
+from meshkit.launch.times import TIMES, Deadline
+from meshkit.launch.world import World
+
+WORLD = World(1, 2, 1, None, None, None, None, None, "hand-written")
+
+
+@pytest.mark.parametrize(
+    ("init_method", "expected"),
+    [
+        ("tcp://h:5", ("h", 5)),
+        ("tcp://h", ("h", None)),
+        ("tcp://h:x", (None, None)),
+        ("tcp://h:70000", (None, None)),
+        ("carrier://h:5", (None, None)),
+        ("env://", ("a", 7)),
+        (None, ("a", 7)),
+    ],
+)
+def test_the_address_comes_from_init_method_or_the_launcher(
+    init_method: str | None, expected: tuple[str | None, int | None]
+) -> None:
+    assert (
+        address(replace(WORLD, master_addr="a", master_port=7, init_method=init_method)) == expected
+    )
+
+
+def test_a_wait_ends_with_the_key_or_at_the_deadline() -> None:
+    store = Store(dist.HashStore(), WORLD, "part")
+    assert store.wait("a", Deadline.after(0.05)) is None
+    store.set("a", "b")
+    assert store.wait("a", Deadline.after(0)) == b"b"
+    assert store.root.check(["part/a"])
+
+
+def test_a_watcher_does_not_wait_for_a_blocking_call() -> None:
+    root = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = Store(root, WORLD, "part")
+    watcher = store.watcher()
+    waiting = threading.Thread(target=store.wait, args=("a", Deadline.after(20)))
+    waiting.start()
+    time.sleep(0.2)
+    began = time.monotonic()
+    watcher.set("a", "b")
+    waiting.join(10)
+    assert time.monotonic() - began < 5
+
+
+def test_a_lost_store_is_an_error_with_its_address() -> None:
+    def lose() -> None:
+        raise dist.DistNetworkError("Connection reset by peer")
+
+    world = replace(WORLD, master_addr="a", master_port=7)
+    store = Store(dist.HashStore(), world)
+    with pytest.raises(meshkit.RankTimeoutError) as caught:
+        store.within(1, lose)
+    assert isinstance(caught.value.__cause__, dist.DistNetworkError)
+    assert caught.value.missing_ranks == (0,)
+    assert caught.value.evidence == ("It was at a:7; the process that hosts it has ended.",)
+    assert store.try_within(1, lose) is None
+    with pytest.raises(meshkit.RankTimeoutError, match="is stopped, or the network"):
+        store.within(0.1, lambda: time.sleep(1))
+    error = lost_error(replace(WORLD, init_method="file:///f"), silent=True)
+    assert error.evidence == ("It is file:///f, which does not answer.",)
+    assert error.missing_ranks == ()
+
+
+def test_an_error_as_json_keeps_its_class_and_its_data() -> None:
+    error = meshkit.CollectiveError("x.", "y", fix="z.", missing_ranks=(3,), behind=(1, 2))
+    again = error_from_json(json.loads(json.dumps(error_to_json(error))))
+    assert type(again) is meshkit.CollectiveError
+    assert (str(again), again.missing_ranks, again.behind) == (str(error), (3,), (1, 2))
+
+
+GARBAGE = [
+    b"\xff\xfe\x00garbage",
+    b"[]",
+    b"null",
+    b'{"process": 5, "request": [], "seconds": 3}',
+    b'["x", "y", "z", 5, 6]',
+    b'[[5, "x", 1, 2, 3], {"start": 1}, "NaN"]',
+    b"[" * 100_000,
+    b"9" * 10_000,
+]
+
+
+def named(error: BaseException, key: str) -> bool:
+    return f"the key {key!r} of the job's store" in str(error) and "no rank wrote" in str(error)
+
+
+@pytest.mark.parametrize("value", GARBAGE, ids=range(len(GARBAGE)))
+@pytest.mark.parametrize("key", [LEASE.format(0), NEWEST])
+def test_a_rank_that_joins_names_the_key(key: str, value: bytes) -> None:
+    base = Store(dist.HashStore(), replace(WORLD, rank=0))
+    base.root.set(key, value)  # type: ignore[arg-type]
+    with pytest.raises(meshkit.LaunchError) as caught:
+        take_rank(base)
+    assert named(caught.value, key), caught.value
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("value", GARBAGE, ids=range(len(GARBAGE)))
+@pytest.mark.parametrize("key", [FIRST, CONFLICT, DECISION, ARRIVED])
+def test_a_rank_in_a_round_names_the_key(key: str, value: bytes) -> None:
+    root = dist.HashStore()
+    root.set(f"r/{key}", value)  # type: ignore[arg-type]
+    round, began = Round(Store(root, replace(WORLD, rank=0)), "r", 0, range(2)), time.monotonic()
+
+    def take_part() -> None:
+        round.arrive({"a": "b"}, same=True)
+        round.decide(all_same("ranks disagree."), Deadline.after(0.1))
+
+    with pytest.raises(meshkit.LaunchError) as caught:
+        take_part()
+    assert time.monotonic() - began < 0.3 + TIMES.store
+    assert named(caught.value, key), caught.value
+
+
+def test_a_forged_decision_becomes_an_error_of_ours_and_nothing_else() -> None:
+    forged = {"error": "__import__('os').system('x')", "summary": {"a": 1}, "evidence": [1, [2]]}
+    root = dist.HashStore()
+    root.set(f"r/{DECISION}", json.dumps({"error": forged, "value": None, "over": False}))
+    decision = Round(Store(root, WORLD), "r", 0, range(2)).follow(Deadline.after(1))
+    assert decision is not None
+    assert type(decision.error) is meshkit.MeshkitError

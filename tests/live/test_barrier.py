@@ -1,0 +1,136 @@
+"""A barrier names the ranks that did not come; mesh.verify checks and times every group."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import pytest
+
+import meshkit
+from meshkit.live import barrier as barrier_module
+from meshkit.testing.faults import Strike, play
+from tests.live.faults import describe_error
+from tests.live.newer_torch import needs_order
+from tests.promises import BUSY
+
+
+def wait_at_barrier(strike: Strike, in_guard: bool, seconds: float) -> Any:
+    """Let rank 2 come late to a barrier that may wait longer than the group or the guard."""
+    mesh = meshkit.build_mesh(dp=3, timeout=20 if in_guard else 2, arrival_timeout=30)
+    with mesh.guard(timeout=2) if in_guard else contextlib.nullcontext():
+        if mesh.rank == 2:
+            strike.note()
+            time.sleep(seconds)
+        mesh.barrier(timeout=9)
+
+
+@pytest.mark.parametrize("in_guard", [False, True], ids=["group", "guard"])
+def test_the_missing_rank_is_named_though_torch_raises_first(in_guard: bool) -> None:
+    played = play(wait_at_barrier, 3, (in_guard, 6.0), timeout=60)
+    assert played.fired == 2
+    for rank in (0, 1):
+        outcome = played.outcomes[rank]
+        assert outcome.missing_ranks == (2,), outcome
+        assert "dp=2" in outcome.text
+        assert played.seconds(rank) < 2 + 1 + BUSY
+    first = min((played.outcomes[rank] for rank in (0, 1)), key=lambda outcome: outcome.at)
+    assert first.kind == "RankTimeoutError"
+    assert "did not arrive at mesh.barrier(timeout=9) within 2 s." in first.text
+
+
+def verify_mesh(options: dict[str, Any], slow: int | None) -> Any:
+    mesh = meshkit.build_mesh(**options)
+    if mesh.rank == slow:
+        real = barrier_module._time_gather
+
+        def late(*args: Any) -> float:
+            time.sleep(0.05)
+            return real(*args)
+
+        pytest.MonkeyPatch().setattr(barrier_module, "_time_gather", late)
+    try:
+        verification = mesh.verify(timeout=20)
+    except meshkit.CoordinateError as error:
+        return type(error).__name__
+    groups = [(group.axes, group.num_groups, group.group_size) for group in verification.groups]
+    rows = [(group.seconds, group.slowest_seconds, group.slowest) for group in verification.groups]
+    return groups, rows, verification.slowest_rank, verification.waited, str(verification)
+
+
+def test_every_group_is_verified_and_the_slow_rank_is_named() -> None:
+    by_rank = meshkit.spawn(verify_mesh, 8, ({"dp": 2, "sp": 2, "tp": 2}, 5), timeout=120)
+    assert len({str(result) for result in by_rank}) == 1  # all ranks return the same
+    groups, rows, slowest, waited, text = by_rank[0]
+    assert sorted(groups) == [
+        (("dp",), 4, 2),
+        (("dp", "sp"), 2, 4),
+        (("dp", "sp", "tp"), 1, 8),
+        (("sp",), 4, 2),
+        (("tp",), 4, 2),
+    ]
+    assert slowest == 5
+    assert 0.03 < waited < 1
+    for seconds, most, members in rows:
+        assert 0 < seconds <= most < 1
+        assert 5 in members  # its peers wait for it in every group
+    assert f"slowest rank: 5 (dp=1 sp=0 tp=1), its peers wait {waited * 1e3:.3f} ms for it" in text
+
+
+@needs_order
+def test_a_part_of_the_world_and_a_mesh_of_one() -> None:
+    part = {"dp": 2, "ranks": [2, 0]}
+    zero, one, two = meshkit.spawn(verify_mesh, 3, (part, None), timeout=60)
+    assert one == "CoordinateError"
+    assert zero[0] == two[0] == [(("dp",), 1, 2)]
+    ((groups, rows, slowest, waited, _),) = meshkit.spawn(verify_mesh, 1, ({"dp": 1}, None))
+    assert (groups, rows, slowest, waited) == ([], [], None, 0.0)
+
+
+def verify_wrong_group() -> Any:
+    """Verify while the gather of rank 3 expects its members in reverse."""
+    mesh = meshkit.build_mesh(dp=2, sp=2)
+    if mesh.rank == 3:
+        real = barrier_module._has_members
+
+        def reversed_members(members: list[int], *more: Any) -> Any:
+            return real(members[::-1] if len(members) == 2 else members, *more)
+
+        pytest.MonkeyPatch().setattr(barrier_module, "_has_members", reversed_members)
+    try:
+        mesh.verify()
+    except meshkit.MeshkitError as error:
+        return type(error).__name__, str(error)
+    return "verified"
+
+
+def test_a_group_of_other_ranks_raises_on_every_rank() -> None:
+    by_rank = meshkit.spawn(verify_wrong_group, 4, timeout=60)
+    assert {kind for kind, _ in by_rank} == {"MeshkitError"}
+    assert {text for _, text in by_rank} == {
+        "mesh.verify(): the group over dp does not hold the ranks of the layout.\n"
+        "  A gather over it returned other ranks, or another order, on ranks 3.\n"
+        "  Fix: close the mesh and build it again; report this with the version of torch."
+    }
+
+
+def miss_verify() -> Any:
+    """Call verify on rank 0 alone."""
+    mesh = meshkit.build_mesh(dp=2)
+    if mesh.rank == 1:
+        time.sleep(9)
+        return None
+    try:
+        mesh.verify(timeout=1)
+    except meshkit.CollectiveError as error:
+        return describe_error(error)
+    return "verified"
+
+
+@pytest.mark.slow
+def test_a_rank_missing_at_verify_is_reported() -> None:
+    report, _ = meshkit.spawn(miss_verify, 2, timeout=60)
+    assert report["kind"] == "CollectiveError"
+    assert report["missing"] == [1]
+    assert "Busy: rank 1 (dp=1)" in report["text"]  # it runs, and answers no question

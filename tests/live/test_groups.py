@@ -1,0 +1,150 @@
+"""Timeouts by axis."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+import meshkit
+from meshkit.core.call import Call
+from meshkit.core.group_plan import GroupPlan
+from meshkit.launch.torch_internals import timeout_of
+from meshkit.live.groups import GroupOptions, GroupTimeouts, list_requests
+from tests.live.faults import fail_new_group
+from tests.live.membership import all_reduce_members
+
+LAYOUT = meshkit.Layout(dp=2, sp=2, tp=2)
+
+
+JOB = timedelta(seconds=900)
+
+
+def limits(timeout: Any, layout: meshkit.Layout = LAYOUT) -> GroupTimeouts:
+    call = Call("build_mesh", kwargs={**layout.sizes, "timeout": timeout})
+    try:
+        return GroupTimeouts.of(GroupPlan.of(layout), timeout, JOB)
+    except meshkit.MeshkitError as error:
+        raise error.quote(call) from None
+
+
+def seconds(found: GroupTimeouts, *axes: str) -> float:
+    limit = found.by_key.get(axes, found.default)
+    assert limit is not None
+    return limit.total_seconds()
+
+
+def test_one_timeout_for_all_groups() -> None:
+    assert seconds(limits(30), "dp") == seconds(limits(30), "dp", "sp") == 30
+    assert seconds(limits(None), "tp") == 900
+    assert (str(limits(30)), str(limits(None)), str(GroupTimeouts(None))) == (
+        "30 s",
+        "900 s",
+        "default",
+    )
+
+
+def test_a_timeout_by_axis_leaves_the_others_at_that_of_the_job() -> None:
+    found = limits({"tp": 30, "dp sp": timedelta(minutes=10), ("sp",): None})
+    assert [seconds(found, *axes) for axes in (("tp",), ("dp", "sp"), ("dp",), ("sp",))] == [
+        30,
+        600,
+        900,
+        900,
+    ]
+    assert str(found) == "900 s, dp sp 600 s, tp 30 s"
+
+
+def test_an_equal_group_takes_the_longest_timeout() -> None:
+    flat = meshkit.Layout(dp=4, sp=1)
+    for times in ({"dp": 30, "dp sp": 600}, {"dp sp": 600, "dp": 30}):
+        assert seconds(limits(times, flat), "dp") == 600
+
+
+def test_invalid_timeouts_raise() -> None:
+    with pytest.raises(meshkit.UnknownAxisError):
+        limits({"tq": 30})
+    with pytest.raises(meshkit.UnknownAxisError):
+        limits({3: 30})
+    with pytest.raises(meshkit.SpecError, match="timeout is 0"):
+        limits({"tp": 0})
+    with pytest.raises(meshkit.SpecError) as caught:
+        limits({"dp tp": 30})
+    assert str(caught.value) == (
+        "build_mesh(dp=2, sp=2, tp=2, timeout={'dp tp': 30}): the mesh has no group over dp tp.\n"
+        "  It has groups over (dp), (sp), (tp), (dp sp); a getter never creates one.\n"
+        "  Fix: build_mesh(..., groups=['dp tp'])."
+    )
+
+
+def build_with_timeouts(timeout: Any) -> Any:
+    """Return the timeout that torch keeps for each group; the group dp sp equals dp here."""
+    meshkit.init(arrival_timeout=60)
+
+    def seconds(mesh: meshkit.Mesh, axes: str) -> float:
+        limit = timeout_of(mesh.group(*axes.split()))
+        assert limit is not None
+        return limit.total_seconds()
+
+    with meshkit.build_mesh(dp=2, sp=1, tp=2, timeout={"tp": timeout["tp"]}) as mesh:
+        times = {axes: seconds(mesh, axes) for axes in ("dp", "tp", "dp sp", "")}
+        is_world = mesh.group() is dist.group.WORLD
+    with meshkit.build_mesh(dp=4, timeout={"dp": 33}) as mesh:
+        own = {axes: seconds(mesh, axes) for axes in ("dp", "")}
+        shared = mesh.group() is dist.group.WORLD
+    return times, own, shared, is_world
+
+
+def test_the_groups_of_a_live_mesh() -> None:
+    """A mesh of the whole world with its own timeout does not use the default group."""
+    by_axis = {"tp": 30, "dp sp": 600}
+    for times, own, shared, is_world in meshkit.spawn(
+        build_with_timeouts, 4, (by_axis,), timeout=60
+    ):
+        assert times == {"dp": 1800, "tp": 30, "dp sp": 1800, "": 1800}
+        assert own == {"dp": 33, "": 33}
+        assert (shared, is_world) == (False, True)
+
+
+def fail_on_one_rank_at_the_group_of_one() -> Any:
+    """Fail on rank 1 when all other groups exist; return torch's count, and use a new mesh."""
+    rank = meshkit.init(arrival_timeout=30).rank
+    with pytest.MonkeyPatch.context() as patch:
+        number = 3 if rank == 1 else 0  # after those of dp and of sp
+        calls = fail_new_group(patch, number, RuntimeError("planted"), together=False)
+        try:
+            meshkit.build_mesh(dp=2, sp=2)
+        except (RuntimeError, meshkit.MeshkitError) as error:
+            outcome = str(error)
+    count = dist.get_pg_count()
+    with meshkit.build_mesh(dp=2, sp=2) as mesh:
+        return outcome, len(calls), calls[-1], count, all_reduce_members(mesh, "dp")
+
+
+def test_torch_counts_equally_many_groups_after_one_rank_failed_at_the_last() -> None:
+    """The rank that failed counts as many groups of one rank as the others do."""
+    results = meshkit.spawn(fail_on_one_rank_at_the_group_of_one, 4, timeout=90)
+    for rank, (outcome, calls, last, count, members) in enumerate(results):
+        assert "planted" in outcome
+        assert (calls, last) == (3, ([rank],))
+        assert count == results[0][3]
+        assert len(members) == 2
+
+
+@pytest.mark.parametrize(
+    ("layout", "needed"),
+    [
+        (meshkit.Layout(dp=4, sp=2), True),
+        (meshkit.Layout(dp=4, sp=2, tp=1), False),  # the group of tp is one rank
+        (meshkit.Layout(dp=1), False),  # that of the whole mesh is
+        (meshkit.Layout(pp=2, dp=2, ep=2, cp=2, sp=2, tp=2), False),  # no axis is absent
+    ],
+)
+def test_absent_standard_axes_need_a_group_of_one_rank_unless_there_is_one(
+    layout: meshkit.Layout, needed: bool
+) -> None:
+    options = GroupOptions(None, GroupTimeouts(None))
+    requests = list_requests(GroupPlan.of(layout), options, "gloo")
+    assert ("meshkit rank" in [request.description for request in requests]) == needed

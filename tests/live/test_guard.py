@@ -1,0 +1,336 @@
+"""mesh.guard reports collectives that fail or hang, with ranks and coordinates."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import meshkit
+from meshkit.launch.torch_internals import timeout_of
+from meshkit.live import guard as guard_module
+from meshkit.live import proposal
+from tests.live.faults import describe_error
+from tests.live.resources import threads
+from tests.live.side_by_side import side_by_side
+from tests.promises import BUSY
+
+Results = dict[str, Future[list[Any]]]
+
+
+@pytest.fixture(scope="module")
+def results() -> Iterator[Results]:
+    """Start the jobs of this file, three at a time since they mostly wait; yield their results."""
+    spawn = partial(meshkit.spawn, timeout=120)
+    jobs = {
+        "hang with a timeout": partial(spawn, sleep_on_one_rank, 4, (6.0, 2.0, None)),
+        "hang without a timeout": partial(spawn, sleep_on_one_rank, 4, (10.0, None, 2.0)),
+        "error on one rank": partial(spawn, raise_on_one_rank, 4),
+        "handled error": partial(spawn, hang_after_handled_error, 4),
+        "group of the user": partial(spawn, hang_in_own_group, 2),
+        "false alarm": partial(spawn, hang_after_false_alarm, 2),
+        "no fault": partial(spawn, run_without_fault, 2),
+        "other errors": partial(spawn, raise_other_errors, 2),
+        "hang without error": partial(spawn, hang_without_error, 2, (9.0,)),
+        "all close": partial(spawn, close_together, 2, (False,)),
+        "one rank does not close": partial(spawn, close_together, 2, (True,)),
+    }
+    with side_by_side(jobs, at_once=3) as futures:
+        yield futures
+
+
+def load_batch(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def sleep_on_one_rank(seconds: float, timeout: float | None, each: float | None) -> Any:
+    """Sleep on rank 2 before its second collective over dp, which one over sp follows."""
+    limits = None if each is None else {"dp": each, "sp": each}
+    mesh = meshkit.build_mesh(dp=2, sp=2, timeout=limits)
+    before = threads()
+    began = time.monotonic()
+    try:
+        with mesh.guard(timeout=timeout):
+            for step in range(3):
+                if mesh.rank == 2 and step == 1:
+                    load_batch(seconds)
+                dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+                dist.all_reduce(torch.ones(1), group=mesh.group("sp"))
+    except meshkit.CollectiveError as error:
+        return describe_error(error), time.monotonic() - began, threads() - before
+    return "through"
+
+
+def test_a_rank_that_hangs_is_behind_and_its_line_is_reported(results: Results) -> None:
+    by_rank = results["hang with a timeout"].result()
+    texts = {outcome["text"] for outcome, _, _ in by_rank}
+    assert len(texts) == 1
+    (text,) = texts
+    lines = text.splitlines()
+    assert re.match(
+        r"mesh.guard\(timeout=2\): all_reduce over (dp|sp) failed on rank [013]: RuntimeError: ",
+        lines[0],
+    )
+    assert "  Behind: rank 0 (dp=0 sp=0) has begun 1 of 2 collectives over sp; " in text
+    behind = "  Behind: rank 2 (dp=1 sp=0) has begun 1 of 2 collectives over dp; "
+    sleeping = r"in no collective, test_guard.py:\d+ \(load_batch\)\."
+    assert re.search(re.escape(behind) + sleeping, text), text
+    assert re.search(
+        r"  Ranks 1, 3: in all_reduce over sp, test_guard.py:\d+ \(sleep_on_one_rank\)\.", text
+    )
+    again = "mesh.close(), meshkit.shutdown(), and build again on all ranks."
+    assert lines[-1] == f"  Fix: look at rank 2 first; then {again}"
+    for rank, (outcome, seconds, left) in enumerate(by_rank):
+        assert outcome["kind"] == "CollectiveError"
+        assert (outcome["missing"], outcome["behind"]) == ([], [0, 2])
+        assert outcome["cause"] == "RuntimeError"
+        assert rank == 2 or 2 <= seconds < 2 + 4 + 3 + BUSY
+        assert left == 0
+
+
+def test_without_a_timeout_that_of_the_group_applies_and_a_rank_that_hangs_is_silent(
+    results: Results,
+) -> None:
+    by_rank = results["hang without a timeout"].result()
+    outcome, seconds, _ = by_rank[0]
+    host = socket.gethostname()
+    silent = rf"  Busy: rank 2 \(dp=1 sp=0\): host {host}, pid \d+; it runs, outside a guard "
+    assert re.search(silent, outcome["text"]), outcome["text"]
+    assert outcome["missing"] == [2]
+    assert 2 <= seconds < 2 + 4 + BUSY  # before it wakes
+
+
+def raise_on_one_rank() -> Any:
+    """Raise an error of the user on rank 1 inside the guard; then build again."""
+    mesh = meshkit.build_mesh(dp=2, sp=2)
+    found: Any = "through"
+    try:
+        with mesh, mesh.guard(timeout=2):
+            if mesh.rank == 1:
+                raise ValueError("bad sample 17")
+            dist.all_reduce(torch.ones(1), group=mesh.group("sp"))
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+    except (ValueError, meshkit.CollectiveError) as error:
+        found = describe_error(error)
+    meshkit.shutdown()  # as the Fix says: the default group may be broken too
+    with meshkit.build_mesh(dp=2, sp=2) as again, again.guard():
+        total = torch.ones(1)
+        dist.all_reduce(total, group=again.group())
+    return found, int(total)
+
+
+def test_the_error_of_one_rank_is_quoted_and_all_build_again(
+    results: Results,
+) -> None:
+    by_rank = results["error on one rank"].result()
+    assert [total for _, total in by_rank] == [4] * 4
+    assert (by_rank[1][0]["kind"], by_rank[1][0]["text"]) == ("ValueError", "bad sample 17")
+    for rank in (0, 2, 3):
+        outcome = by_rank[rank][0]
+        assert outcome["kind"] == "CollectiveError"
+        assert "rank 1 (dp=0 sp=1)" in outcome["text"]
+        assert "left with ValueError: bad sample 17." in outcome["text"]
+        assert "  Fix: look at rank 1 first; " in outcome["text"]
+
+
+def hang_after_handled_error() -> Any:
+    """Leave a guard with an error that the user handles; later hang on rank 2."""
+    mesh = meshkit.build_mesh(dp=2, sp=2)
+    with contextlib.suppress(StopIteration), mesh.guard():
+        raise StopIteration
+    try:
+        with mesh.guard(timeout=2):
+            if mesh.rank == 2:
+                load_batch(5)
+            dist.all_reduce(torch.ones(1), group=mesh.group())
+    except meshkit.CollectiveError as error:
+        return describe_error(error)
+    return "through"
+
+
+def test_a_handled_error_is_not_reported_later(results: Results) -> None:
+    by_rank = results["handled error"].result()
+    for outcome in by_rank:
+        assert outcome["behind"] == [2]
+        assert "StopIteration" not in outcome["text"]
+        assert "(load_batch)" in outcome["text"]
+
+
+def hang_in_own_group() -> Any:
+    """Hang in a collective of a group of the user, for which torch would wait long."""
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50})
+    own = dist.new_group([0, 1], group_desc="a group of the user")
+    seen: list[str] = []
+    pytest.MonkeyPatch().setattr(builtins, "print", lambda text, **_: seen.append(str(text)))
+    with mesh.guard(timeout=1):
+        if mesh.rank == 1:
+            load_batch(8)
+        dist.all_reduce(torch.ones(1), group=own)
+    return seen
+
+
+def test_a_hang_in_a_group_of_the_user_is_reported(results: Results) -> None:
+    by_rank = results["group of the user"].result()
+    seen, _ = by_rank
+    assert len(seen) == 1
+    line = "mesh.guard(timeout=1): rank 0 waits in all_reduce over a group of the user."
+    assert seen[0].splitlines()[0] == line
+    assert "Rank 0: in all_reduce over a group of the user, " in seen[0]
+    assert "Rank 1: in no collective, test_guard.py:" in seen[0]
+
+
+def hang_after_false_alarm() -> Any:
+    """Wait on all ranks, as for a long compilation; then hang on rank 1. No collective raises."""
+    pytest.MonkeyPatch().setattr(guard_module, "_raises_in_caller", lambda site: False)
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 6})
+    with mesh.guard(timeout=1):
+        time.sleep(3)
+    try:
+        with mesh.guard(timeout=3):  # so that a busy machine gets as far as load_batch
+            if mesh.rank == 1:
+                load_batch(9)
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+    except meshkit.CollectiveError as error:
+        return describe_error(error)
+    return "through"
+
+
+@pytest.mark.slow
+def test_a_false_alarm_does_not_switch_the_guard_off(results: Results) -> None:
+    by_rank = results["false alarm"].result()
+    outcome, _ = by_rank
+    assert outcome["behind"] == [1]
+    assert "(load_batch)" in outcome["text"]
+
+
+def run_without_fault() -> Any:
+    """Return the timeouts inside and outside guards without a fault, and their threads."""
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50})
+    before = threads()
+    group = mesh.group("dp")
+    times = [timeout_of(group)]
+    with mesh.guard(timeout=7):
+        times.append(timeout_of(group))
+        with mesh.guard(timeout=3):
+            times.append(timeout_of(group))
+        times.append(timeout_of(group))
+        inside = threads() - before
+    times.append(timeout_of(group))
+    with mesh.guard():
+        times.append(timeout_of(group))
+        dist.all_reduce(torch.ones(1), group=group)
+    return [int(one.total_seconds()) for one in times if one], inside, threads() - before
+
+
+def test_without_a_fault_timeouts_are_restored_and_no_thread_is_left(results: Results) -> None:
+    by_rank = results["no fault"].result()
+    for times, inside, left in by_rank:
+        assert times == [50, 7, 3, 7, 50, 50]
+        assert (inside, left) == (1, 0)
+
+
+def raise_other_errors() -> Any:
+    """Raise errors inside a guard that no collective raised."""
+    found = []
+    mesh = meshkit.build_mesh(dp=2)
+    for error in (RuntimeError("shape mismatch"), KeyError("x"), SystemExit(3)):
+        try:
+            with mesh.guard():
+                raise error
+        except BaseException as caught:
+            found.append(caught is error)
+    try:
+        mesh.guard(timeout=0)
+    except meshkit.SpecError as refused:
+        found.append(str(refused))
+    return found
+
+
+def test_other_errors_pass_unchanged(results: Results) -> None:
+    by_rank = results["other errors"].result()
+    for found in by_rank:
+        assert found[:3] == [True] * 3
+        assert found[3].startswith("mesh.guard(timeout=0): timeout is 0.")
+
+
+def hang_without_error(seconds: float) -> Any:
+    """Hang on rank 1 while no collective raises, so that the watching thread must see it."""
+    pytest.MonkeyPatch().setattr(guard_module, "_raises_in_caller", lambda site: False)
+    aborted: list[str] = []
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 6})
+    group = mesh.group("dp")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist.ProcessGroup, "abort", lambda self: aborted.append(self.group_name))
+        try:
+            with mesh.guard(timeout=1):
+                if mesh.rank == 1:
+                    load_batch(seconds)
+                dist.all_reduce(torch.ones(1), group=group)
+        except meshkit.CollectiveError as error:
+            return describe_error(error), group.group_name in aborted
+    return "through", group.group_name in aborted
+
+
+def test_the_watching_thread_notices_a_hang_that_raises_nothing(results: Results) -> None:
+    """As on NCCL, the guard reports and aborts the groups before a collective raises."""
+    by_rank = results["hang without error"].result()
+    outcome, aborted = by_rank[0]
+    assert aborted
+    line = r"mesh.guard\(timeout=1\): rank [01] begins no collective\."
+    assert re.match(line, outcome["text"]), outcome["text"]
+    assert outcome["behind"] == [1]
+    assert "(load_batch)" in outcome["text"]
+
+
+def close_together(stays_away: bool) -> Any:
+    """Close a mesh as on NCCL, whose groups end on all ranks together."""
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50}, arrival_timeout=2)
+    pytest.MonkeyPatch().setattr(proposal, "is_destroyed_collectively", lambda groups: True)
+    if mesh.rank == 1:
+        time.sleep(4 if stays_away else 1)
+    began = time.monotonic()
+    try:
+        mesh.close()
+    except meshkit.RankTimeoutError as error:
+        return str(error).splitlines()[0], time.monotonic() - began, repr(mesh)
+    return "closed", time.monotonic() - began, repr(mesh)
+
+
+def test_closing_together_waits_for_all(results: Results) -> None:
+    by_rank = results["all close"].result()
+    for what, _, shown in by_rank:
+        assert (what, shown[-7:]) == ("closed", "closed)")
+
+
+def test_closing_together_names_the_missing_rank(results: Results) -> None:
+    by_rank = results["one rank does not close"].result()
+    assert by_rank[0][0] == "1 of 2 ranks did not arrive at mesh.close() within 2 s."
+    assert by_rank[0][1] < 2 + BUSY
+    assert by_rank[0][2].endswith("closed)")
+
+
+def fail_to_describe_the_stack() -> bool:
+    mesh = meshkit.build_mesh(dp=1)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(
+        guard_module, "frames_of_thread", mock.Mock(side_effect=TypeError("x")), raising=True
+    )
+    with mesh.guard(timeout=30):
+        time.sleep(1.5)
+        return any(t.name == "meshkit-guard" for t in threading.enumerate())
+
+
+def test_the_watching_thread_outlives_an_error_of_its_own() -> None:
+    assert meshkit.spawn(fail_to_describe_the_stack, 1, timeout=60) == [True]

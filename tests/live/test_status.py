@@ -1,0 +1,143 @@
+"""The line and the operation of a rank, read from the frames of its thread."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import meshkit
+from meshkit.live.status import (
+    frames_of_error,
+    frames_of_thread,
+    is_collective_error,
+    rank_status,
+    tracking,
+    wait,
+)
+
+
+def test_the_line_of_user_code() -> None:
+    try:
+        meshkit.Layout(dp=0)
+    except meshkit.SpecError as error:
+        status = rank_status(3, {}, frames_of_error(error), error="SpecError: x")
+    assert (status.rank, status.operation, status.error) == (3, "", "SpecError: x")
+    assert status.line.startswith("test_status.py:")
+    assert status.line.endswith("(test_the_line_of_user_code)")
+    assert str(status) == "left with SpecError: x"
+
+
+def test_the_line_of_another_thread_and_of_an_ended_one() -> None:
+    started, end = threading.Event(), threading.Event()
+
+    def wait_for_end() -> None:
+        started.set()
+        end.wait(30)  # in the standard library, which is not user code
+
+    thread = threading.Thread(target=wait_for_end)
+    thread.start()
+    started.wait(30)
+    assert thread.ident is not None
+    line = rank_status(0, {}, frames_of_thread(thread.ident)).line
+    end.set()
+    thread.join()
+    assert line.startswith("test_status.py:")
+    assert line.endswith("(wait_for_end)")
+    ended = rank_status(0, {}, frames_of_thread(thread.ident))
+    assert str(ended) == "in no collective, no line is known"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (dist.DistNetworkError("x"), True),
+        (dist.DistBackendError("NCCL error in: a.cpp"), True),
+        (RuntimeError("[a/gloo/transport/tcp/pair.cc:547] Connection closed by peer"), True),
+        (RuntimeError("Wait timeout"), True),
+        (RuntimeError("NCCL communicator was aborted on rank 0."), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"), False),
+        (RuntimeError("CUDA out of memory"), False),
+        (RuntimeError("DataLoader timed out after 5 seconds"), False),
+        (RuntimeError("Application timeout caused pair closure"), True),
+        (ValueError("gloo"), False),
+        (meshkit.LaunchError("gloo timed out"), False),
+        (KeyboardInterrupt(), False),
+    ],
+)
+def test_errors_of_a_collective_and_others(error: BaseException, expected: bool) -> None:
+    assert is_collective_error(error) is expected
+
+
+def find_operations() -> Any:
+    """Return the operation that rank_status reads from the frames inside each collective."""
+    mesh = meshkit.build_mesh(dp=2)
+    own = dist.new_group([0, 1], group_desc="a group of the user")
+    seen: list[str] = []
+
+    def look(*_: Any, **__: Any) -> Any:
+        frames, current = frames_of_thread(threading.get_ident()), tracker.current
+        seen.append(rank_status(mesh.rank, mesh._groups.groups.by_key, frames, current).operation)
+        raise ZeroDivisionError
+
+    calls = {
+        "dp": lambda: dist.all_reduce(torch.ones(1), group=mesh.group("dp")),
+        "world": lambda: dist.broadcast(torch.ones(1), 0),
+        "foreign": lambda: dist.all_gather([torch.ones(1)] * 2, torch.ones(1), group=own),
+        "barrier": lambda: mesh.barrier("dp"),
+        "begun": lambda: wait(SimpleNamespace(wait=look), mesh.group("dp")),  # type: ignore[arg-type]
+        "none": look,
+    }
+    c10d = dist.distributed_c10d
+    operations = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(c10d, "_rank_not_in_group", look)
+        patch.setattr(dist, "barrier", look)
+        for name, call in calls.items():
+            seen.clear()
+            with contextlib.suppress(ZeroDivisionError), tracking() as tracker:
+                call()
+            operations[name] = seen[0]  # torch calls it again when it logs the error
+    return operations
+
+
+def test_the_operation_and_the_axes() -> None:
+    """For collectives and barriers over an axis, the world, and a group of the user."""
+    by_rank: list[Any] = meshkit.spawn(find_operations, 2, timeout=60)
+    for operations in by_rank:
+        assert operations == {
+            "dp": "all_reduce over dp",
+            "world": "broadcast over dp",
+            "foreign": "all_gather over a group of the user",
+            "barrier": "barrier over dp",
+            "begun": "wait over dp",
+            "none": "",
+        }
+
+
+def look_from_another_mesh() -> Any:
+    """Return whether the status in a collective of a view belongs to its mesh, and to the view."""
+    mesh = meshkit.build_mesh(dp=2)
+    view = mesh.view(x=2, timeout=77)
+    seen: list[bool] = []
+
+    def look(*_: Any, **__: Any) -> Any:
+        frames = list(frames_of_thread(threading.get_ident()))
+        for one in (mesh, view):
+            status = rank_status(one.rank, one._groups.groups.by_key, frames)
+            seen.append(status.is_other_mesh)
+        raise ZeroDivisionError
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(ZeroDivisionError):
+        patch.setattr(dist.distributed_c10d, "_rank_not_in_group", look)
+        dist.all_reduce(torch.ones(1), group=view.group("x"))
+    return seen[:2]
+
+
+def test_a_collective_of_another_mesh_is_known() -> None:
+    assert meshkit.spawn(look_from_another_mesh, 2, timeout=60) == [[True, False]] * 2
