@@ -408,9 +408,12 @@ def commit(
             objection = failure_error(round.summary, round.rank, current_process(), error)
             round.arrive(facts, same=True, objection=objection)
             reason = round.decide(judge, deadline).error
-            if reason is None or round.rank in getattr(reason, "requests", ()):
-                raise
-            raise reason from error
+            try:
+                if reason is None or round.rank in getattr(reason, "requests", ()):
+                    raise
+                raise reason from error
+            finally:
+                del reason, objection  # their frames hold this one, and with it the groups
         try:
             round.arrive(facts, same=True)
             # If a rank closed its groups while another still connects, that one would hang.
