@@ -13,7 +13,6 @@ constant, 1 is proportional to the ranks.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,11 +26,11 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.grid.group_plan import GroupPlan
-from meshkit.launch.agreement.consensus import agree
-from meshkit.launch.agreement.proposal import Participants, Proposal
-from meshkit.launch.store import deadline as stores
-from meshkit.launch.store.deadline import Deadline, run_with_deadline
-from meshkit.launch.store.keys import ALL, DECISION, GENERATION
+from meshkit.core.judges import Decision, all_same
+from meshkit.launch import store as stores
+from meshkit.launch.round import Round, decision_to_json
+from meshkit.launch.store import Store
+from meshkit.launch.times import Deadline, run_with_deadline
 
 from .agreement import count_store_calls
 from .harness import Goal, Row, single
@@ -52,13 +51,13 @@ class CheckIns(NamedTuple):
         seconds: the time of all check-ins, one after the other.
         store_seconds: the processor time of the store.
         operations: how many operations the store has served.
-        numbers: the numbers of the agreements: all 1.
+        agreed: whether all ranks have read that they agree.
     """
 
     seconds: float
     store_seconds: float
     operations: int
-    numbers: set[int]
+    agreed: bool
 
 
 def run(quick: bool) -> list[Row]:
@@ -110,21 +109,18 @@ def check_in(ranks: int) -> CheckIns:
     threads = {*THREADS.iterdir()} - others
     world = replace(meshkit.detect({}), world_size=ranks, init_method=None)
     sizes = plan_of(ranks).layout.sizes
-    generation = dist.PrefixStore(GENERATION.format(1), store)
-    request = {"sizes": str(sizes), "ranks": f"0-{ranks}", "backend": "gloo"}
-    proposal = Proposal("build_mesh", request, "ranks disagree.")
-    began = time.monotonic()
+    request = {"call": "build_mesh", "sizes": str(sizes), "ranks": f"0-{ranks}", "backend": "gloo"}
+    judge, expected = all_same("ranks disagree."), range(ranks)
+    began, decisions = time.monotonic(), []
     with count_store_calls() as counts, no_waiting():
-        numbers = {
-            agree(
-                proposal,
-                Participants.of(generation, replace(world, rank=rank), Counter()),
-                Deadline.after(WAIT),
-            )
-            for rank in range(ranks)
-        }
+        for rank in expected:
+            part = Store(store, replace(world, rank=rank), "meshkit/1")
+            round = Round(part, "round/1", rank, expected)
+            round.arrive(request, same=True)
+            decisions.append(round.decide(judge, Deadline.after(WAIT)))
+    agreed = all(decision == Decision() for decision in decisions)
     seconds = time.monotonic() - began
-    return CheckIns(seconds, processor_seconds(threads), sum(counts.values()), numbers)
+    return CheckIns(seconds, processor_seconds(threads), sum(counts.values()), agreed)
 
 
 def processor_seconds(threads: Iterable[Path]) -> float:
@@ -135,21 +131,15 @@ def processor_seconds(threads: Iterable[Path]) -> float:
 @contextmanager
 def no_waiting() -> Iterator[None]:
     """Let a rank that would wait for the decision ask once instead, in the thread it is in."""
-    check, get = dist.PrefixStore.check, dist.PrefixStore.get
+    check = dist.PrefixStore.check
 
-    def check_once(store: dist.Store, keys: list[str], *_: object) -> None:
-        check(store, keys)
-
-    def decided(store: dist.Store, key: str) -> bytes:
-        if key != DECISION:
-            return bytes(get(store, key))
-        check(store, [key])
-        return ALL.encode()
+    def decided(store: Store, key: str, *_: object) -> bytes:
+        check(store.raw, [key])
+        return decision_to_json(Decision()).encode()
 
     def run_here(seconds: float, work: Callable[[], object]) -> object:
         return work()
 
-    store = dist.PrefixStore
     same_thread = patch.object(stores, run_with_deadline.__name__, run_here)
-    with patch.object(store, "wait", check_once), patch.object(store, "get", decided), same_thread:
+    with patch.object(Store, "wait", decided), same_thread:
         yield

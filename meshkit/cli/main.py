@@ -139,7 +139,7 @@ def _report(error: MeshkitError, words: Sequence[str]) -> int:
     if "--json" in words:
         write_stream(f"{json.dumps({'ok': False, 'error': error_dict(error)})}\n", "stdout")
     else:
-        write_stream(paint(f"{to_ascii(error.printed_text)}\n", (), "stderr"), "stderr")
+        write_stream(paint(f"{to_ascii(error.text)}\n", (), "stderr"), "stderr")
     return INVALID if isinstance(error, INVALID_REQUESTS) else FAILED
 
 

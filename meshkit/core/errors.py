@@ -44,8 +44,6 @@ class MeshkitError(Exception):
 
     Attributes:
         call: the text of the public call that raised the error; None until it is quoted.
-        printed_by: the rank that prints the whole text of the same error. This rank then prints a
-            line if the error ends it. None prints the whole text here.
 
     Example:
         >>> print(MeshkitError("dp is 0.", "Sizes start at 1.", fix="dp=1."))
@@ -54,7 +52,6 @@ class MeshkitError(Exception):
           Fix: dp=1.
     """
 
-    printed_by: int | None = None
     begins_with_call = True  # whether the text begins with the call, if it is quoted
 
     def __init__(self, summary: str = "", *evidence: str, fix: str = "", **facts: object) -> None:
@@ -89,13 +86,6 @@ class MeshkitError(Exception):
     def text(self) -> str:
         """The whole text: the call, the evidence and the fix."""
         return format_error(self.headline, *map(self._fill, self.evidence), fix=self.fix_text)
-
-    @property
-    def printed_text(self) -> str:
-        """The text that this rank prints if the error ends it, once among the ranks."""
-        if self.printed_by is None:
-            return self.text
-        return f"{self.headline} Rank {self.printed_by} prints the fix."
 
     def __str__(self) -> str:
         return self.text

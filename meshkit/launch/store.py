@@ -173,13 +173,19 @@ class Store:
                     return None
                 time.sleep(min(max(MIN_LOOK, LOOK_PER_RANK * ranks), deadline.left))
             return bytes(raw.get(key))
+        before: timedelta = raw.timeout
         try:
-            raw.wait([key], timedelta(seconds=max(deadline.left, MIN_WAIT)))
-        except dist.DistNetworkError:
-            raise
-        except (dist.DistStoreError, RuntimeError):  # timed out
-            return None
-        return bytes(raw.get(key))
+            while True:
+                raw.set_timeout(timedelta(seconds=max(deadline.left, MIN_WAIT)))
+                try:
+                    return bytes(raw.get(key))
+                except dist.DistNetworkError:
+                    raise
+                except (dist.DistStoreError, RuntimeError):
+                    if deadline.expired:  # else another thread has set a timeout of its own
+                        return None
+        finally:
+            raw.set_timeout(before)
 
     def stay(self, seconds: float, is_done: Callable[[], bool]) -> None:
         """On rank 0, which may host the store, wait until others are done, or some seconds."""

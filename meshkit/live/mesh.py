@@ -317,8 +317,7 @@ class Mesh:
         """The seconds of this rank until the mesh was there, by phase. Local. ``print`` shows them.
 
         ``init`` has the phases store, arrival and default group, the mesh has agreement, groups and
-        end. With ``MESHKIT_LOG=debug`` in the environment rank 0 prints the slowest rank of each
-        phase when a mesh is built.
+        end.
 
         Example:
             >>> print(mesh.startup)

@@ -127,15 +127,6 @@ def test_an_error_renders_with_and_without_its_call() -> None:
     assert str(SpecError("python is missing.", fix="install python.")).endswith("install python.")
 
 
-def test_an_error_that_another_rank_prints_has_its_whole_text_where_it_is_caught() -> None:
-    error = unquoted()
-    whole = str(error)
-    assert error.printed_text == whole
-    error.printed_by = 3
-    assert error.printed_text == "this call needs 8 ranks. Rank 3 prints the fix."
-    assert str(error) == whole
-
-
 def test_a_quoted_error_keeps_its_text_through_pickle() -> None:
     error = unquoted().quote(Call("f", kwargs={"dp": 4, "sp": object()}))
     restored = pickle.loads(pickle.dumps(error))

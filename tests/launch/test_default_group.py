@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from meshkit.launch.times import TIMES
-from meshkit.launch.job import require_job
 
 import meshkit
 from meshkit.launch import default_group
+from meshkit.launch.job import require_job
+from meshkit.launch.times import TIMES
 from meshkit.testing.faults import Strike, play
 from tests.live.resources import descriptors
 from tests.promises import BUSY

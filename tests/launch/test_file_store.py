@@ -46,7 +46,7 @@ def test_every_rank_names_the_device_of_a_full_disk(small_disk: Path) -> None:
     for rank in range(3):
         outcome = played.outcomes[rank]
         assert outcome.kind == "LaunchError", outcome
-        assert f"no space left in {" in outcome.text
+        assert f"no space left in {small_disk}" in outcome.text
         assert played.seconds(rank) < LIMIT + 5 + BUSY
 
 

@@ -12,10 +12,10 @@ import pytest
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
-from meshkit.launch import file_store
-from meshkit.launch.file_store import is_store
 
 import meshkit
+from meshkit.launch import file_store
+from meshkit.launch.file_store import is_store
 
 TEXTS = st.text(st.characters(codec="ascii"), max_size=20)
 

@@ -10,9 +10,9 @@ from unittest import mock
 
 import pytest
 import torch.distributed as dist
-from meshkit.launch.file_store import open_file
 
 from meshkit.launch import file_store
+from meshkit.launch.file_store import open_file
 
 
 def leave(path: Path, users: int) -> None:

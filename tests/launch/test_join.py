@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from meshkit.launch.job import current_job
 
 import meshkit
-from meshkit.launch import job as current_job_module
 from meshkit.launch import default_group
+from meshkit.launch import job as current_job_module
+from meshkit.launch.job import current_job
 from meshkit.launch.store import Store
 
 
@@ -367,7 +367,9 @@ def test_an_mpi_that_counts_other_ranks_raises(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(default_group, "dist", fake)
     world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend="mpi")
     with pytest.raises(meshkit.LaunchError) as caught:
-        default_group.create_default_group(world, Store(dist.HashStore(), world), None, timedelta(seconds=2))
+        default_group.create_default_group(
+            world, Store(dist.HashStore(), world), None, timedelta(seconds=2)
+        )
     assert str(caught.value) == (
         "the launcher counts rank 1 of 2, the backend mpi counts 0 of 1.\n"
         "  Fix: start with the mpirun of the MPI that torch was built with."

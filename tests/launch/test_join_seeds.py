@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from meshkit.launch.join import parse_seed
 
 import meshkit
+from meshkit.launch.join import parse_seed
 
 HOST = socket.gethostname()
 

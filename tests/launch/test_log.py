@@ -10,9 +10,9 @@ import re
 from typing import Any
 
 import pytest
-from meshkit.launch.log import log_line
 
 import meshkit
+from meshkit.launch.log import log_line
 
 
 class Lines(logging.Handler):

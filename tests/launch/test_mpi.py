@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from meshkit.launch.mpi import store_of_one_node
 
 import meshkit
+from meshkit.launch.mpi import store_of_one_node
 from tests.launch.launchers.recorded import OPEN_MPI_4, OPEN_MPI_5
 from tests.launchers.checks import clean_environ
 

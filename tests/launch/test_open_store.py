@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 import time
@@ -13,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from meshkit.launch.open_store import open_store
-from meshkit.launch.times import Deadline
 
 import meshkit
 from meshkit.launch.launchers.world import World
+from meshkit.launch.open_store import open_store
+from meshkit.launch.times import Deadline
 
 WORLD = World(1, 2, 1, None, None, None, None, None, "hand-written")
 

@@ -122,7 +122,6 @@ def test_a_rank_in_a_round_names_the_key(key: str, value: bytes) -> None:
     root.set(f"r/{key}", value)  # type: ignore[arg-type]
     round, began = Round(Store(root, replace(WORLD, rank=0)), "r", 0, range(2)), time.monotonic()
 
-
     def take_part() -> None:
         round.arrive({"a": "b"}, same=True)
         round.decide(all_same("ranks disagree."), Deadline.after(0.1))

@@ -17,9 +17,9 @@ from meshkit.core.call import Call
 from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.launch.job import require_job
 from meshkit.launch.round import Round
-from meshkit.live.groups import GroupOptions, GroupTimeouts
-from meshkit.live.group_registry import NO_GROUPS, GroupRegistry
 from meshkit.live import proposal
+from meshkit.live.group_registry import NO_GROUPS, GroupRegistry
+from meshkit.live.groups import GroupOptions, GroupTimeouts
 from meshkit.live.proposal import MeshProposal
 from tests.live.faults import fail_new_group
 from tests.live.newer_torch import needs_order

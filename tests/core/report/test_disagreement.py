@@ -71,7 +71,9 @@ def test_very_many_requests_are_cut_short() -> None:
 def test_the_fix_is_that_of_the_first_field_that_has_one() -> None:
     odd = {"call": "mesh.agree", "torch": "2.6.0", "history": "7 groups"}
     assert lines_of({0: odd})[-1] == f"  Fix: {FIXES['call']}"
-    assert lines_of({0: {"history": "7 groups", "timeout": "1 s"}})[-1] == f"  Fix: {FIXES['history']}"
+    assert (
+        lines_of({0: {"history": "7 groups", "timeout": "1 s"}})[-1] == f"  Fix: {FIXES['history']}"
+    )
     assert lines_of({0: {"timeout": "1 s", "sizes": "dp=8"}})[-1] == (
         "  Fix: pass equal sizes and timeout on every rank."
     )
