@@ -26,8 +26,7 @@ from ..core.errors import CollectiveError, MeshkitError, RankTimeoutError, SpecE
 from ..core.grid.group_plan import GroupPlan
 from ..core.grid.layout import Layout
 from ..core.grid.sizes import STANDARD_AXES
-from ..core.judges import Sighting
-from ..core.life import Life
+from ..core.judges import RankState, Sighting
 from ..core.regroup import (
     Move,
     Patience,
@@ -493,7 +492,7 @@ def wait_for_loss(mesh: MeshGroups, job: Job, store: Store) -> bool:
             return True
         if part.has(*closed.values()):
             return False
-        ended = [rank for rank, seen in job.look(ranks).items() if seen.life is Life.ENDED]
+        ended = [rank for rank, seen in job.look(ranks).items() if seen.state is RankState.ENDED]
         return True if any(not part.has(closed[rank]) for rank in ended) else None
 
     part.within(TIMES.store, lambda: part.add(WAITING, 1))
