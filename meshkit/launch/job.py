@@ -23,8 +23,7 @@ from .default_group import (
 )
 from .generation import leases
 from .launchers.world import World
-from .log import Startup
-from .output.error_file import ERROR_FILE, report_uncaught_error
+from .log import ERROR_FILE, Startup, report_uncaught_error
 from .process import check_own_process, sight
 from .round import Round, commit
 from .store import Store
@@ -319,12 +318,6 @@ def current_job() -> Job | None:
         epoch = Epoch(0, range(world.world_size), world.world_size)
         _JOBS[group] = Job(world, store, time, ARRIVAL, epoch, base=store, default_timeout=time)
     return _JOBS[group]
-
-
-def known_job() -> Job | None:
-    """Return the job of the default group if it is known already. Local; safe in a forked child."""
-    group = dist.group.WORLD
-    return None if group is None else _JOBS.get(group)
 
 
 def require_job() -> Job:

@@ -28,12 +28,11 @@ from ..core.errors import (
 from ..core.judges import Arrivals, all_same
 from ..core.validate import parse_integer
 from ..core.version import VERSION
-from .connections import drop_connections
 from .default_group import create_default_group
 from .device.accelerators import can_share_device
 from .device.device import backend_for, device_uuid, parse_device, select_backend, select_device
 from .generation import DISAGREEMENT, END, PAUSE, Lease, enter, generation_part, init_round, is_over
-from .job import LEFT, Epoch, Job, broadcast, current_job, known_job, set_current_job
+from .job import LEFT, Epoch, Job, broadcast, current_job, set_current_job
 from .launchers.completed import complete_environment, restore_environment
 from .launchers.detect import (
     allocation_without_srun,
@@ -43,10 +42,9 @@ from .launchers.detect import (
 )
 from .launchers.table import BY_MPI, job_hosts, job_name
 from .launchers.world import EXPORTED, MAX_WORLD_SIZE, World
-from .log import Startup, log_job, show_log
+from .log import ERROR_FILE, Startup, log_job, report_uncaught_error, show_log
 from .mpi import store_of_one_node, with_address
 from .newcomer import join_running_job, read_invitation, running_job_evidence
-from .output.error_file import ERROR_FILE, report_uncaught_error
 from .process import check_own_process
 from .round import Claimant, Clash, Round, commit
 from .store import Store, address, lost_error
@@ -63,15 +61,6 @@ REPORT_TIME = 5.0  # seconds to reach the store with a report for the other rank
 # "world": that of the thread that joins, one at a time; dict.setdefault is atomic. "store": that of
 # a failed call until this process joins, as rank 0 may host it, and other ranks may be behind.
 _JOINING: dict[str, Any] = {}
-
-
-def _leave_connections() -> None:
-    """Drop the connections of the rank in a process that it has forked, such as a loader's."""
-    if (job := known_job()) is not None:
-        drop_connections(address(job.world)[1])
-
-
-os.register_at_fork(after_in_child=_leave_connections)
 
 
 @quotes_call("init")

@@ -2,21 +2,31 @@
 
 The logger is ``logging.getLogger("meshkit")``, and a program configures it as any other.
 ``init(verbose=True)`` or MESHKIT_LOG=info shows its lines on stderr without a configuration.
+
+An uncaught error of meshkit is also written to the error file of torchrun, whose summary shows it.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
-from ..core.errors import format_error
+from torch.distributed.elastic.multiprocessing.errors import ErrorHandler
+
+from ..core.errors import MeshkitError, format_error
 from .launchers.world import World
 
 LOGGER = logging.getLogger("meshkit")
 VARIABLE = "MESHKIT_LOG"
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
 
 
@@ -75,3 +85,22 @@ def log_job(world: World, seconds: float) -> None:
         world.device,
         seconds,
     )
+
+
+@cache
+def report_uncaught_error() -> None:
+    """Write torchrun's error file at the end of this process, if an error of meshkit ends it."""
+    if os.environ.get(ERROR_FILE):
+        atexit.register(_write_last_error, os.environ[ERROR_FILE], os.getpid())
+
+
+def _write_last_error(path: str, pid: int) -> None:
+    """Write the error that ended the program, unless torch's ``record`` has written it."""
+    error = getattr(sys, "last_value", None)  # set by the interpreter for an uncaught error
+    if not isinstance(error, MeshkitError) or pid != os.getpid() or Path(path).exists():
+        return
+    try:
+        raise error  # torch writes the traceback of the error that is handled
+    except MeshkitError:
+        with suppress(OSError):
+            ErrorHandler().record_exception(error)

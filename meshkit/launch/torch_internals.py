@@ -143,21 +143,6 @@ def store_of(group: dist.ProcessGroup) -> dist.Store | None:
         return None
 
 
-def gloo_address(group: dist.ProcessGroup) -> bytes | None:
-    """Return the address at which gloo listens for a group, as this rank has posted it.
-
-    None for other backends.
-
-    Cost: two store operations.
-    """
-    store = group.get_group_store()
-    for kind in group._device_types:
-        key = f"{kind.type}//0/{group.rank()}"
-        if store.check([key]):
-            return bytes(store.get(key))
-    return None
-
-
 def bound_device(group: dist.ProcessGroup | None = None) -> torch.device | None:
     """Return the device to which a group is bound; None for an unbound group. Local."""
     device = getattr(dist.group.WORLD if group is None else group, "bound_device_id", None)

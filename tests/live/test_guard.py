@@ -6,11 +6,13 @@ import builtins
 import contextlib
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -360,3 +362,18 @@ def test_closing_together_names_the_missing_rank(results: Results) -> None:
     assert by_rank[0][0] == "1 of 2 ranks did not arrive at mesh.close() within 2 s."
     assert by_rank[0][1] < 2 + BUSY
     assert by_rank[0][2].endswith("closed)")
+
+
+def fail_to_describe_the_stack() -> bool:
+    mesh = meshkit.build_mesh(dp=1)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(
+        guard_module, "frames_of_thread", mock.Mock(side_effect=TypeError("x")), raising=True
+    )
+    with mesh.guard(timeout=30):
+        time.sleep(1.5)
+        return any(t.name == "meshkit-guard" for t in threading.enumerate())
+
+
+def test_the_watching_thread_outlives_an_error_of_its_own() -> None:
+    assert meshkit.spawn(fail_to_describe_the_stack, 1, timeout=60) == [True]

@@ -14,7 +14,7 @@ from .. import terminal
 from ..command import Command, Result
 from ..options.numbers import read_seconds
 
-DEADLINE = 6.0  # equals launch/doctor/network.DEADLINE, whose import would slow other commands
+DEADLINE = 6.0  # equals launch/doctor/interfaces.DEADLINE, whose import would slow other commands
 
 
 def run(args: Namespace) -> Result:

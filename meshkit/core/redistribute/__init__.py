@@ -3,6 +3,4 @@
 :func:`parse_pattern` (pattern.py) reads ``"b s/sp h d -> b s h/sp d"``. :class:`Move` (move.py)
 adds the sizes. :func:`plan_move` (plan.py) returns the steps with their cost.
 :func:`plan_redistribution` (report.py) reports all of it.
-``deal``, ``join`` and ``run_plan`` (interpret.py) do the same with numpy, for all ranks in one
-process.
 """

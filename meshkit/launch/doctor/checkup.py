@@ -15,9 +15,8 @@ from ..launchers.table import LAUNCHERS
 from ..launchers.variables import Env
 from ..launchers.world import World
 from .finding import Finding
-from .interfaces import check_interfaces
-from .network import DEADLINE
-from .torch_build import check_torch, has_nccl
+from .interfaces import DEADLINE, check_interfaces
+from .torch_build import check_torch
 
 ENDPOINT_FIELDS = ("master_addr", "master_port", "init_method")
 OLDEST_PYTHON = (3, 10)
@@ -33,7 +32,7 @@ def checkup(environ: Env | None = None, *, deadline: float = DEADLINE) -> list[F
         check_python(),
         *check_torch(env),
         *launcher_findings,
-        *check_interfaces(world, env, nccl=has_nccl(), deadline=deadline),
+        *check_interfaces(world, env, deadline),
         check_shared_memory(),
     ]
 

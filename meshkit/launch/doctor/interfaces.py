@@ -2,53 +2,74 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from ..launchers.variables import Env
 from ..launchers.world import World
+from ..times import DeadlineExceededError, run_with_deadline
 from .finding import Finding
-from .network import (
-    DEADLINE,
-    Interfaces,
-    Lookup,
-    default_nccl_interfaces,
-    interface_of,
-    is_local,
-    is_loopback,
-    list_interfaces,
-    look_up_addresses,
-    look_up_name,
-    match_interfaces,
-)
 
+DEADLINE = 6.0  # seconds for one lookup; resolvers usually try a server for 5
 SLOW = 1.0  # seconds; a longer lookup delays every connection noticeably
 
 
-def check_interfaces(
-    world: World | None, env: Env, *, nccl: bool, deadline: float = DEADLINE
-) -> list[Finding]:
-    """Check the names of this host and of the master, and the interfaces of gloo and NCCL."""
+@dataclass(frozen=True)
+class Lookup:
+    """The result of a lookup."""
+
+    values: tuple[str, ...]  # addresses or names, in the resolver's order; empty if it failed
+    error: str  # reason of the failure; empty if it succeeded
+    seconds: float
+
+
+def check_interfaces(world: World | None, env: Env, deadline: float = DEADLINE) -> list[Finding]:
+    """Check the names of this host and of the master, and the variables of gloo and NCCL."""
     host = socket.gethostname()
-    lookup = look_up_addresses(host, deadline)
-    findings = [check_host_name(host, lookup, world, env)]
-    if lookup.values:
-        findings.append(check_reverse_name(host, lookup.values[0], deadline))
+    addresses = look_up_addresses(host, deadline)
+    findings = [check_host_name(host, addresses, world, env)]
+    if addresses.values:
+        findings.append(check_reverse_name(host, addresses.values[0], deadline))
     master = world.master_addr if world is not None else None
     if master and master != host:
         findings.append(check_lookup("master host", master, look_up_addresses(master, deadline)))
-    available = list_interfaces()
-    findings.append(check_gloo_interface(env, available, lookup.values))
-    if nccl or env.get("NCCL_SOCKET_IFNAME"):
-        findings.append(check_nccl_interface(env, available))
-    return findings
+    names = [name for _, name in socket.if_nameindex()]
+    return [*findings, *(check_variable(name, env, names) for name in ("gloo", "nccl"))]
+
+
+def look_up(query: Callable[[], Sequence[str]], deadline: float = DEADLINE) -> Lookup:
+    """Run a query that may block and return its result, or an error after the deadline."""
+    start, error = time.monotonic(), ""
+    values: Sequence[str] = ()
+    try:
+        values = run_with_deadline(deadline, query)
+    except DeadlineExceededError:
+        error = f"no answer within {deadline:g} s"
+    except (OSError, UnicodeError) as failure:
+        error = str(failure)
+    return Lookup(tuple(values), error, time.monotonic() - start)
+
+
+def look_up_addresses(host: str, deadline: float = DEADLINE) -> Lookup:
+    """Look up the addresses of a host name, each once."""
+
+    def query() -> list[str]:
+        entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(address[0]) for *_, address in entries))
+
+    return look_up(query, deadline)
 
 
 def check_host_name(host: str, lookup: Lookup, world: World | None, env: Env) -> Finding:
     """Check that this machine's name has an address that other nodes can reach."""
     finding = check_lookup("host name", host, lookup)
-    is_reachable = not lookup.values or not is_loopback(lookup.values[0])
-    if is_reachable or not _has_several_nodes(world) or env.get("GLOO_SOCKET_IFNAME"):
+    address = lookup.values[0].partition("%")[0] if lookup.values else "0.0.0.0"
+    one_node = world is None or world.local_world_size in (None, world.world_size)
+    is_reachable = not ipaddress.ip_address(address).is_loopback or env.get("GLOO_SOCKET_IFNAME")
+    if one_node or is_reachable:
         return finding
     text = f"{finding.found}\nno other node can reach that address"
     advice = f"export GLOO_SOCKET_IFNAME=<interface>, or correct the line of {host} in /etc/hosts."
@@ -58,9 +79,10 @@ def check_host_name(host: str, lookup: Lookup, world: World | None, env: Env) ->
 def check_lookup(name: str, host: str, lookup: Lookup) -> Finding:
     """Check that a host name has addresses and that its lookup was fast."""
     state = f"is {', '.join(lookup.values)}" if lookup.values else f"has no address: {lookup.error}"
+    ok = bool(lookup.values) and lookup.seconds <= SLOW
     address = lookup.values[0] if lookup.values else "<address>"
     advice = f"echo '{address} {host}' >> /etc/hosts, or repair the DNS of this node."
-    return _with_duration(name, bool(lookup.values), f"{host} {state}", lookup, advice)
+    return Finding(name, ok, f"{host} {state} ({lookup.seconds:.2f} s)", "" if ok else advice)
 
 
 def check_reverse_name(host: str, address: str, deadline: float = DEADLINE) -> Finding:
@@ -68,61 +90,32 @@ def check_reverse_name(host: str, address: str, deadline: float = DEADLINE) -> F
 
     torch's TCPStore looks up the name of each client that connects, and waits for the result.
     """
-    lookup = look_up_name(address, deadline)
+    lookup = look_up(lambda: [socket.getnameinfo((address, 0), 0)[0]], deadline)
     text = f"{address} is {lookup.values[0]}" if lookup.values else f"{address}: {lookup.error}"
-    text = f"{address} has no name" if lookup.values == (address,) else text
+    ok = lookup.seconds <= SLOW
     advice = f"echo '{address} {host}' >> /etc/hosts on every node: torch's store waits for it."
-    return _with_duration("reverse name", True, text, lookup, advice)
+    found = f"{text} ({lookup.seconds:.2f} s)"
+    return Finding("reverse name", ok, found, "" if ok else advice)
 
 
-def check_gloo_interface(env: Env, available: Interfaces, addresses: Sequence[str]) -> Finding:
-    """Check the interfaces in GLOO_SOCKET_IFNAME, else the one with the host name's address."""
-    value = env.get("GLOO_SOCKET_IFNAME", "")
-    if len(value) > 1:  # torch ignores a shorter value
-        missing = [name for name in value.split(",") if name not in available]
-        return _from_variable("gloo", value, missing, [], available)
-    address = next(filter(is_local, addresses), None)
-    if address is None:
-        text = "the loopback, because the host name has no address of this machine"
-        return Finding("gloo interface", False, text, _export("gloo", available))
-    name = interface_of(address, available) or "unknown interface of this machine"
-    return Finding("gloo interface", True, f"{name} ({address}, an address of the host name)")
+def check_variable(backend: str, env: Env, available: Sequence[str]) -> Finding:
+    """Check that the interfaces in GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME exist.
 
-
-def check_nccl_interface(env: Env, available: Interfaces) -> Finding:
-    """Check the interfaces that NCCL_SOCKET_IFNAME selects, else report NCCL's own choice."""
-    value = env.get("NCCL_SOCKET_IFNAME", "")
-    if len(value) > 1:  # NCCL ignores a shorter value
-        selected = match_interfaces(value, available)
-        return _from_variable("nccl", value, [] if selected else [value], selected, available)
-    names = ", ".join(default_nccl_interfaces(available)) or "unknown"
-    return Finding("nccl interface", True, f"{names} (NCCL's own choice)")
-
-
-def _with_duration(name: str, ok: bool, text: str, lookup: Lookup, advice: str) -> Finding:
-    """Return a finding about a lookup, which must be fast as well."""
-    ok = ok and lookup.seconds <= SLOW
-    return Finding(name, ok, f"{text} ({lookup.seconds:.2f} s)", "" if ok else advice)
-
-
-def _from_variable(
-    backend: str, value: str, missing: list[str], selected: list[str], available: Interfaces
-) -> Finding:
-    """Return a finding about a variable that names interfaces."""
-    text = f"{backend.upper()}_SOCKET_IFNAME={value}"
+    NCCL also takes the beginning of a name, ``=name``, ``name:port``, and with ``^`` what it must
+    not use.
+    """
+    variable = f"{backend.upper()}_SOCKET_IFNAME"
+    value = env.get(variable, "")
+    if not value:
+        text = f"{variable} is not set; this machine has {', '.join(available)}"
+        return Finding(f"{backend} interface", True, text)
+    parts = [part.lstrip("=").partition(":")[0] for part in value.split(",")]
+    by_start = backend == "nccl" and "=" not in value
+    known = [name[: len(part)] if by_start else name for part in parts for name in available]
+    missing = [] if value.startswith("^") else [part for part in parts if part not in known]
+    text = f"{variable}={value}"
     if missing:
         text += f", but this machine has no {', '.join(missing)}"
-        return Finding(f"{backend} interface", False, text, _export(backend, available))
-    text += f" selects {', '.join(selected)}" if selected else ""
+        advice = f"export {variable}=<one of {', '.join(available)}>"
+        return Finding(f"{backend} interface", False, text, advice)
     return Finding(f"{backend} interface", True, text)
-
-
-def _export(backend: str, available: Interfaces) -> str:
-    return f"export {backend.upper()}_SOCKET_IFNAME=<one of {', '.join(available)}>"
-
-
-def _has_several_nodes(world: World | None) -> bool:
-    if world is None:
-        return False
-    local = world.local_world_size
-    return (world.num_nodes or 1) > 1 or (local is not None and local < world.world_size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -104,9 +103,3 @@ def check_backends(torch: ModuleType, device_type: str) -> Finding:
     if {*built} & {*needed}:
         return Finding("backends", True, text)
     return Finding("backends", False, f"{text}\nnone of them supports {device_type}", advice)
-
-
-def has_nccl() -> bool:
-    """Return whether torch was imported and has NCCL."""
-    distributed = getattr(sys.modules.get("torch"), "distributed", None)
-    return bool(distributed and distributed.is_available() and distributed.is_nccl_available())

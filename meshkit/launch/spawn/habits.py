@@ -13,7 +13,7 @@ from ...core.text import count_noun
 from ..launchers.detect import detect
 from ..launchers.program import program_arguments
 from ..launchers.world import World
-from ..output.error_file import report_uncaught_error
+from ..log import report_uncaught_error
 
 
 def check_no_launcher(fn: Callable[..., object]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import count, islice
 from typing import TypeVar
 
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from ...core.call import quotes_call
@@ -50,13 +51,14 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         self._dataset = dataset
         self._plan = plan
         self._data_index = data_index
-        self._epoch = epoch
-        self._begin = 0  # samples of the stream to skip
+        # The epoch, and the samples of the stream to skip. Workers that live on read them too.
+        self._position = torch.tensor([epoch, 0])
+        self._position.share_memory_()  # type: ignore[no-untyped-call]
 
     @property
     def epoch(self) -> int:
         """The number of the current epoch."""
-        return self._epoch
+        return int(self._position[0])
 
     @quotes_call("stream.micro_batches")
     def micro_batches(self, step: int) -> list[MicroBatch]:
@@ -68,8 +70,10 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         Raises:
             CoordinateError: if it is not an int of 0 or more.
         """
-        done = parse_count("step", step)
-        plan, first = self._plan, self._consumed(done)
+        return self._micro_batches(self._consumed(parse_count("step", step)))
+
+    def _micro_batches(self, first: int) -> list[MicroBatch]:
+        plan = self._plan
         share = (plan.global_batch, plan.micro_batch, plan.dp, self._data_index, first)
         return [*micro_batches(*share)]
 
@@ -82,23 +86,24 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         check_not_batched_again(self)
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        stream = islice(iterate_unsplit(self._dataset), self._begin, None)
+        begin = self._consumed(0)
+        stream = islice(iterate_unsplit(self._dataset), begin, None)
         yielded = 0  # micro batches of this rank, over all workers
-        for step in count():
-            of_rank = self.micro_batches(step)
+        for first in count(begin, self._plan.global_batch):
+            of_rank = self._micro_batches(first)
             of_worker = [m for m in of_rank if (yielded + m.index) % workers == worker]
             yielded += len(of_rank)
             positions = {int(position) for m in of_worker for position in m.samples}
-            samples = self._read_step(step, stream, positions)
+            samples = self._read_step(first, stream, positions)
             if samples is None:
                 return
             yield from ([samples[int(position)] for position in m.samples] for m in of_worker)
 
     def _read_step(
-        self, step: int, stream: Iterator[Sample], positions: set[int]
+        self, first: int, stream: Iterator[Sample], positions: set[int]
     ) -> dict[int, Sample] | None:
         """Return the samples of a step at some positions; None if the stream ends before."""
-        first, samples, position = self._consumed(step), {}, -1
+        samples, position = {}, -1
         for position, sample in enumerate(islice(stream, self._plan.global_batch), first):
             if position in positions:
                 samples[position] = sample
@@ -115,8 +120,8 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
             CoordinateError: if it is not an int of 0 or more.
         """
         number = parse_count("epoch", epoch)
-        if number != self._epoch:
-            self._epoch, self._begin = number, 0
+        if number != self.epoch:
+            self._position[:] = torch.tensor([number, 0])
 
     @quotes_call("stream.state_dict")
     def state_dict(self, *, steps: int) -> State:
@@ -130,7 +135,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
             CoordinateError: if it is not an int of 0 or more.
         """
         done = parse_count("steps", steps)
-        return {"version": VERSION, "epoch": self._epoch, "consumed": self._consumed(done)}
+        return {"version": VERSION, "epoch": self.epoch, "consumed": self._consumed(done)}
 
     @quotes_call("stream.load_state_dict", by_name=("state",))
     def load_state_dict(self, state: State) -> None:
@@ -145,10 +150,10 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
             BatchError: if the state is invalid.
         """
         fields = read_state(state, ("version", "epoch", "consumed"))
-        self._epoch, self._begin = read_position(fields)
+        self._position[:] = torch.tensor(read_position(fields))
 
     def _consumed(self, steps: int) -> int:
-        return self._begin + steps * self._plan.global_batch
+        return int(self._position[1]) + steps * self._plan.global_batch
 
 
 def make_stream(

@@ -15,7 +15,7 @@ import pytest
 
 from meshkit.cli.commands import doctor
 from meshkit.cli.main import main
-from meshkit.launch.doctor import network
+from meshkit.launch.doctor import interfaces
 from meshkit.launch.doctor.finding import Finding
 from meshkit.launch.launchers.table import LAUNCHERS
 from tests.preloaded_python import MESHKIT, run_python
@@ -98,7 +98,7 @@ def test_the_json() -> None:
 
 
 def test_the_deadline_is_that_of_the_network() -> None:
-    assert doctor.DEADLINE == network.DEADLINE
+    assert doctor.DEADLINE == interfaces.DEADLINE
 
 
 def test_a_real_run_looks_at_everything_promised() -> None:

@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 from meshkit import SequencePlan, plan_redistribution
 from meshkit.core.redistribute.cost import least_received
-from meshkit.core.redistribute.interpret import (
+from meshkit.core.redistribute.move import Move, make_move
+from meshkit.core.redistribute.pattern import parse_pattern
+from meshkit.core.redistribute.plan import plan_move
+from meshkit.core.redistribute.steps import ops
+from meshkit.core.redistribute.views import CommonAxes, find_common_axes
+from tests.core.redistribute.interpret import (
     Array,
     Parts,
     coordinates,
@@ -22,11 +27,6 @@ from meshkit.core.redistribute.interpret import (
     join,
     run_plan,
 )
-from meshkit.core.redistribute.move import Move, make_move
-from meshkit.core.redistribute.pattern import parse_pattern
-from meshkit.core.redistribute.plan import plan_move
-from meshkit.core.redistribute.steps import ops
-from meshkit.core.redistribute.views import CommonAxes, find_common_axes
 from tests.core.redistribute.moves import Case, axis_sizes, cases, side_texts, sides
 
 law = settings(deadline=None, max_examples=60, database=None)

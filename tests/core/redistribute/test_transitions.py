@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from meshkit import plan_redistribution
-from meshkit.core.redistribute.interpret import deal, join, run_plan
 from meshkit.core.redistribute.move import Move, make_move
 from meshkit.core.redistribute.pattern import Pattern, parse_pattern
 from meshkit.core.redistribute.plan import Plan, plan_move
+from tests.core.redistribute.interpret import deal, join, run_plan
 
 LEFT = {"/": "s/a h", "*": "s h *a", "=": "s h =a", "+": "s h +a", "@": "s h @a:1"}
 RIGHT = {"/": "s h/a", "*": "s h *a", "=": "s h =a", "+": "s h +a", "@": "s h @a:0"}

@@ -183,3 +183,22 @@ def test_the_loader_reads_the_micro_batches_of_each_data_coordinate() -> None:
             "  Fix: a dataset; mesh.sampler(...) accepts a number of samples.",
         ),
     ]
+
+
+@pytest.mark.parametrize("options", [{}, *WORKERS])
+def test_a_stream_reads_what_its_state_says_in_every_pass(options: dict[str, Any]) -> None:
+    """Workers that live on from pass to pass hold copies of the stream."""
+    source = stream()
+    loader = DataLoader(source, batch_size=None, **options)
+
+    def read_all() -> list[int]:
+        return [int(sample) for batch in loader for sample in batch]
+
+    whole = [0, 1, 4, 5, 8, 9, 12, 13]
+    state = source.state_dict(steps=1)
+    source.load_state_dict(state)
+    assert read_all() == whole[4:]
+    source.set_epoch(1)
+    assert read_all() == whole
+    source.load_state_dict(state)
+    assert read_all() == whole[4:]

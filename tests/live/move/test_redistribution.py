@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import meshkit
-from meshkit.core.redistribute.interpret import Array, coordinates, deal, join, run_plan
 from meshkit.core.redistribute.move import Move
 from meshkit.core.redistribute.pattern import parse_pattern
 from meshkit.core.redistribute.plan import plan_move
+from tests.core.redistribute.interpret import Array, coordinates, deal, join, run_plan
 from tests.core.redistribute.moves import Case, cases
 
 WORLDS = [{"tp": 2}, {"dp": 2, "tp": 2}, {"dp": 2, "sp": 2, "tp": 2}]

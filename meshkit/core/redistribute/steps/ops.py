@@ -1,6 +1,6 @@
 """Operations of one rank: the steps of a plan with the numbers of its coordinate.
 
-The interpreter runs them with numpy for all ranks, ``live/move`` with torch for one rank.
+``live/move`` runs them with torch for one rank, the interpreter of the tests with numpy for all.
 """
 
 from __future__ import annotations

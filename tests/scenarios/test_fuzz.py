@@ -10,7 +10,7 @@ import pytest
 
 import meshkit
 from meshkit.testing.faults import Outcome, Played, Strike
-from meshkit.testing.fuzz import Case, _violations, main, run_case, run_fuzz
+from tests.scenarios.fuzz import Case, _violations, main, run_case, run_fuzz
 
 
 def test_a_case_follows_from_its_seed() -> None:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.sequence import SequencePlan
-from .cut import Cut
-from .move import Entries, Move, local_shape
-from .pattern import AxisType
-from .plan import Plan
-from .steps import ops
+from meshkit.core.data.sequence import SequencePlan
+from meshkit.core.redistribute.cut import Cut
+from meshkit.core.redistribute.move import Entries, Move, local_shape
+from meshkit.core.redistribute.pattern import AxisType
+from meshkit.core.redistribute.plan import Plan
+from meshkit.core.redistribute.steps import ops
 
 Array = NDArray[Any]
 Parts = list[Array]  # the local tensor of each rank over the named axes, the last axis fastest

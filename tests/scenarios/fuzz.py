@@ -1,6 +1,6 @@
 """Break jobs at random moments, and check the promises about failures.
 
-``python -m meshkit.testing.fuzz --seed 7 --runs 20 -n 6`` starts 20 jobs of 6 local processes each.
+``python -m tests.scenarios.fuzz --seed 7 --runs 20 -n 6`` starts 20 jobs of 6 local processes each.
 In every job one rank suffers a fault at a random moment: it is killed or stopped, sleeps, raises,
 or exits. Then each other rank must end in the promised time, with an error that names the rank, or
 with none if the fault came when all was over. A violation prints the command that repeats it.
@@ -25,13 +25,13 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from ..core.call import quotes_call
-from ..core.errors import SpecError
-from ..launch.join import init, shutdown
-from ..launch.launchers.completed import free_port
-from ..launch.launchers.detect import detect
-from ..live.build_mesh import build_mesh
-from .faults import Played, Strike, play
+from meshkit.core.call import quotes_call
+from meshkit.core.errors import SpecError
+from meshkit.launch.join import init, shutdown
+from meshkit.launch.launchers.completed import free_port
+from meshkit.launch.launchers.detect import detect
+from meshkit.live.build_mesh import build_mesh
+from meshkit.testing.faults import Played, Strike, play
 
 FAULTS = ("kill", "stop", "sleep", "raise", "exit")
 STORES = ("file", "tcp")
@@ -204,7 +204,7 @@ def run_fuzz(
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the fuzzer from a command line; return 1 if a promise was broken."""
-    parser = argparse.ArgumentParser("python -m meshkit.testing.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser("python -m tests.scenarios.fuzz", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--seed", type=int, default=0, help="seed of the first run")
     parser.add_argument("--runs", type=int, default=10, help="number of jobs")
@@ -221,7 +221,7 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"seed {number}: {result.case}: {line}")
         if result.violations:
             print(
-                f"  python -m meshkit.testing.fuzz --seed {number} --runs 1 -n {options.num_ranks}"
+                f"  python -m tests.scenarios.fuzz --seed {number} --runs 1 -n {options.num_ranks}"
             )
     print(f"{options.runs} runs, {sum(counts.values())} faults fired, {failed} with violations")
     for name, count in sorted(counts.items()):
