@@ -13,8 +13,7 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 
 from ..core.errors import RankTimeoutError
-from ..core.judges import Decision, Describe, Json, Process, Sighting, all_same
-from ..core.life import Life
+from ..core.judges import Decision, Describe, Json, Process, RankState, Sighting, all_same
 from .default_group import (
     Connections,
     create_default_group,
@@ -203,10 +202,10 @@ class Job:
         seen = {rank: sight(known[rank]) for rank in ranks if rank in known}
         if self.attempt is not None:
             first = self.epoch.ranks_before
-            unknown = {first[rank]: rank for rank in seen if seen[rank].life is Life.UNKNOWN}
+            unknown = {first[rank]: rank for rank in seen if seen[rank].state is RankState.UNKNOWN}
             for rank, lease in leases(self.attempt, [*unknown]).items():
                 if lease.process != known[unknown[rank]]:
-                    seen[unknown[rank]] = seen[unknown[rank]]._replace(life=Life.ENDED)
+                    seen[unknown[rank]] = seen[unknown[rank]]._replace(state=RankState.ENDED)
         return seen
 
     def next_recovery(self) -> int:

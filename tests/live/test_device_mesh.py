@@ -77,7 +77,7 @@ def test_invalid_patterns_raise() -> None:
         assert outcomes[7] == (
             "SpecError: mesh.device_mesh('(sp dp)'): the mesh has no group over sp dp.\n"
             "  It has groups over (dp), (sp); a getter never creates one.\n"
-            "  Fix: build_mesh(dp=2, sp=2, groups=['sp dp'])."
+            "  Fix: build_mesh(..., groups=['sp dp'])."
         )
 
 
