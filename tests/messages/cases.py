@@ -60,7 +60,6 @@ from meshkit.core.judges import (
     RankState,
     Sighting,
     all_same,
-    failure_error,
 )
 from meshkit.core.redistribute.dim_sizes import infer_sizes
 from meshkit.core.redistribute.move import check_gradient, check_op, unmarked_axes
@@ -234,31 +233,16 @@ def judge(judge: Judge, seen: Arrivals) -> None:
     decision.check(1)
 
 
-DP4, DP2 = {"call": "build_mesh", "sizes": "dp=4"}, {"call": "build_mesh", "sizes": "dp=2 tp=2"}
+DP4 = {"call": "build_mesh", "sizes": "dp=4"}
 SAME = all_same("ranks disagree about the mesh; no process group was created.", seconds=30)
 ENDED = Sighting(RankState.ENDED, "host n2, pid 71")
-FAILED = failure_error("ranks disagree.", 0, Process("n1", 70), OSError("no descriptor"))
 
 
 CASES: dict[str, Case] = {
-    "ranks request different meshes": case(
-        meshkit.DisagreementError,
-        lambda: judge(SAME, arrivals(DP4, DP2, DP4)),
-        requests={
-            0: "call=build_mesh sizes=dp=4",
-            1: "call=build_mesh sizes=dp=2 tp=2",
-            2: "call=build_mesh sizes=dp=4",
-        },
-    ),
     "a rank does not arrive": case(
         meshkit.RankTimeoutError,
         lambda: judge(SAME, arrivals(DP4, None, None, DP4, seen={1: ENDED}, late=(3,))),
         missing_ranks=(1,),
-    ),
-    "a rank has failed": case(
-        meshkit.DisagreementError,
-        lambda: judge(SAME, arrivals(DP4, DP4, objections=[FAILED])),
-        requests={0: "OSError: no descriptor"},
     ),
     # core/grid
     "a name that is not an identifier": case(SpecError, lambda: Layout(**{"d-p": 2})),
