@@ -40,8 +40,7 @@ from .errors import DisagreementError, MeshkitError, RankTimeoutError, SpecError
 from .grid.layout import Layout
 from .grid.rank_positions import RankPositions
 from .grid.roles import axis_role
-from .judges import Arrivals, Decision, Judge
-from .life import Life
+from .judges import Arrivals, Decision, Judge, RankState
 from .text import count_noun, format_ranks, format_sizes, plural
 
 Coordinate = dict[str, int]
@@ -112,7 +111,7 @@ def who_lives(
 
     def judge(seen: Arrivals) -> Decision | None:
         requests = {rank: Request.from_facts(a.facts) for rank, a in sorted(seen.arrived.items())}
-        ended = {rank for rank in seen.missing if seen.lives.get(rank) is Life.ENDED}
+        ended = {rank for rank in seen.missing if seen.states.get(rank) is RankState.ENDED}
         awaited = {*seen.missing} - ended
         awaited -= {*silent} if seen.waited >= patience.silent else set()
         awaited -= {*newcomers} if seen.waited >= patience.newcomers else set()

@@ -20,13 +20,12 @@ from typing import Any, cast
 from ..core.errors import RankTimeoutError
 from ..core.grid.layout import Layout
 from ..core.grid.rank_positions import RankPositions
-from ..core.judges import Arrival, Arrivals, Decision, Process, disagreement
-from ..core.life import Life
+from ..core.judges import Arrival, Arrivals, Decision, Process, RankState, disagreement
 from ..core.regroup import Regrouping, Request, Sources, find_sources, held_steps, regroup
 from .generation import end_generation, generation_part, init_round, leases
 from .job import RECOVERY, Epoch, Job
 from .launchers.world import World
-from .process import life_of
+from .process import state_of
 from .round import Round, process_from_json
 from .store import Store, read_number
 from .times import TIMES, Deadline
@@ -157,7 +156,7 @@ def find_newcomers(job: Job) -> tuple[int, dict[int, Process]]:
     return newest, {
         rank: lease.process
         for rank, lease in held.items()
-        if lease.generation == newest and life_of(lease.process) is not Life.ENDED
+        if lease.generation == newest and state_of(lease.process) is not RankState.ENDED
     }
 
 

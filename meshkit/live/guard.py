@@ -40,8 +40,7 @@ from ..core.errors import CollectiveError, MeshkitError
 from ..core.grid.group_plan import Axes
 from ..core.grid.layout import Layout
 from ..core.hang import RankStatus, hang_error, who_is_behind
-from ..core.judges import Arrivals, Decision, Judge, Sighting
-from ..core.life import Life
+from ..core.judges import Arrivals, Decision, Judge, RankState, Sighting
 from ..launch.job import LEFT, Job
 from ..launch.log import log_line
 from ..launch.round import Round
@@ -63,7 +62,7 @@ OPENER = "opener/{}"  # the rank that opened a roll call
 STATUS = "left/{}"  # the status with which a rank left the guard, or stopped using the mesh
 READ = "read/{}"  # in a roll call: a rank has read the report
 POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 operations/s
-LOST = Sighting(Life.UNKNOWN, "it hosted the store, which does not answer")
+LOST = Sighting(RankState.UNKNOWN, "it hosted the store, which does not answer")
 
 
 @dataclass
@@ -440,7 +439,7 @@ def _may_read(guard: Guard, call: Round, ranks: Sequence[int], *, is_early: bool
     seen = call.arrivals()
     if any(rank in seen.arrived for rank in ranks):
         return True
-    running = [rank for rank in ranks if rank in seen.lives and not seen.lives[rank].is_certain]
+    running = [rank for rank in ranks if rank in seen.states and not seen.states[rank].is_certain]
     return is_early and len(guard.left(call.store, running)) < len(running)
 
 

@@ -13,18 +13,18 @@ from meshkit.core.judges import (
     Arrivals,
     Decision,
     Process,
+    RankState,
     Sighting,
     all_done,
     all_same,
     failure_error,
     missing_error,
 )
-from meshkit.core.life import Life
 
 ERROR = meshkit.LaunchError("two ranks use one device.")
-ENDED = Sighting(Life.ENDED, "host b, pid 7")
-STOPPED = ENDED._replace(life=Life.STOPPED)
-BUSY = ENDED._replace(life=Life.BUSY)
+ENDED = Sighting(RankState.ENDED, "host b, pid 7")
+STOPPED = ENDED._replace(state=RankState.STOPPED)
+BUSY = ENDED._replace(state=RankState.BUSY)
 
 
 def seen(facts: Sequence[Mapping[str, Any] | None], **options: Any) -> Arrivals:

@@ -16,11 +16,11 @@ from meshkit.core.errors import MeshkitError
 from meshkit.core.judges import (
     Arrivals,
     Decision,
+    RankState,
     Sighting,
     all_done,
     all_same,
 )
-from meshkit.core.life import Life
 from meshkit.core.regroup import Patience, Request, who_lives
 from meshkit.launch import round as rounds
 from meshkit.launch.launchers.world import World
@@ -89,7 +89,7 @@ def test_ranks_that_differ_raise_one_error(root: dist.Store) -> None:
 
 def test_missing_ranks_are_named_with_their_last_process(root: dist.Store) -> None:
     def look(ranks: Any) -> dict[int, Sighting]:
-        return {rank: Sighting(Life.ENDED, "host b, pid 7") for rank in ranks if rank == 2}
+        return {rank: Sighting(RankState.ENDED, "host b, pid 7") for rank in ranks if rank == 2}
 
     acts = dict.fromkeys(range(2), agree(A, 0.5))
     began = time.monotonic()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..launchers.variables import Env
 from ..launchers.world import World
-from ..store.deadline import DeadlineExceededError, run_with_deadline
+from ..times import DeadlineExceededError, run_with_deadline
 from .finding import Finding
 
 DEADLINE = 6.0  # seconds for one lookup; resolvers usually try a server for 5
