@@ -61,7 +61,6 @@ from meshkit.core.judges import (
 )
 from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
-from meshkit.core.regroup import Regrouping, find_sources, regroup
 from meshkit.core.seeds import select_coordinate
 from meshkit.core.sequence import plan_sequence
 from meshkit.core.topology.crossing import link_bytes
