@@ -36,7 +36,7 @@ from ..launch.detect import FIELDS, allocation_without_srun, detect
 from ..launch.device import accelerator_row, installed, load_bridge
 from ..launch.endpoint import Env
 from ..launch.launchers import LAUNCHERS
-from ..launch.store.deadline import DeadlineExceededError, run_with_deadline
+from ..launch.times import DeadlineExceededError, run_with_deadline
 from ..launch.world import World
 from .main import Command, Result
 from .options import read_seconds
