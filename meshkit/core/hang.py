@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .errors import CollectiveError
-from .judges import Arrivals, Decision, Judge, Life, Sighting, most_certain
+from .judges import Arrivals, Decision, Judge, RankState, Sighting
 from .layout import Layout
 from .text import format_ranks, format_sizes, plural, shorten
 
@@ -20,12 +20,12 @@ from .text import format_ranks, format_sizes, plural, shorten
 REBUILD_ADVICE = "mesh.close(), meshkit.shutdown(), and build again on all ranks"
 MAX_LINES = 8  # lines about single ranks, or about ranks with equal status
 STATES = {
-    Life.ENDED: "it has ended",
-    Life.STOPPED: "it is stopped",
-    Life.UNKNOWN: "not known here whether it runs",
-    Life.BUSY: "it runs, outside a guard with a timeout or too busy to answer",
+    RankState.ENDED: "it has ended",
+    RankState.STOPPED: "it is stopped",
+    RankState.UNKNOWN: "not known here whether it runs",
+    RankState.BUSY: "it runs, outside a guard with a timeout or too busy to answer",
 }
-NO_ANSWER = Sighting(Life.UNKNOWN, "no answer")
+NO_ANSWER = Sighting(RankState.UNKNOWN, "no answer")
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def who_is_behind(
         answers = {r: RankStatus.from_facts(r, a.facts) for r, a in seen.arrived.items()}
         gone = left(seen.missing)
         silent = {r: seen.seen.get(r, NO_ANSWER) for r in seen.missing if r not in gone}
-        can_answer = [s for s in silent.values() if s.life is not Life.ENDED]
+        can_answer = [s for s in silent.values() if s.state is not RankState.ENDED]
         if can_answer and not seen.expired and not (gone and seen.waited >= known):
             return None
         report = hang_error(summary, layout, {**gone, **answers}, silent)
@@ -143,7 +143,7 @@ def hang_error(
     late = lagging_ranks(layout, statuses)
     first = _first_suspects(layout, statuses, late, silent)
     left = [rank for rank in sorted(statuses) if statuses[rank].has_left and rank not in late]
-    states = {rank: silence.life for rank, silence in silent.items()}
+    states = {rank: silence.state for rank, silence in silent.items()}
     order = sorted([*late, *left, *silent], key=lambda r: (r not in first, states.get(r, -1), r))
     lines = [
         _format_rank(layout, rank, statuses.get(rank), silent.get(rank), late.get(rank))
@@ -161,15 +161,25 @@ def hang_error(
     )
 
 
+def most_certain(states: Mapping[int, RankState]) -> tuple[int, ...]:
+    """Return the ranks that have ended or are stopped; else those of unknown state, or all.
+
+    A rank whose process runs may only be slow, so it never stands beside one that cannot answer.
+    """
+    certain = [rank for rank, state in states.items() if state.is_certain]
+    unknown = [rank for rank, state in states.items() if state is RankState.UNKNOWN]
+    return tuple(certain or unknown or states)
+
+
 def _missing(
     statuses: Mapping[int, RankStatus], late: Iterable[int], silent: Mapping[int, Sighting]
 ) -> tuple[int, ...]:
     """Return the silent ranks that are the reason, as far as known."""
-    states = {rank: silence.life for rank, silence in silent.items()}
+    states = {rank: silence.state for rank, silence in silent.items()}
     is_explained = any(status.has_left for status in statuses.values())
     is_explained |= any(not statuses[rank].function for rank in late)
     if is_explained:  # by a rank that has answered: a rank whose process runs is only busy
-        states = {rank: state for rank, state in states.items() if state is not Life.BUSY}
+        states = {rank: state for rank, state in states.items() if state is not RankState.BUSY}
     return tuple(sorted(most_certain(states)))
 
 
@@ -183,8 +193,8 @@ def _format_rank(
     """Return the line about a rank that is silent, has left, or is behind."""
     name = f"rank {rank} ({describe_coordinate(layout, rank)})"
     if silence is not None:
-        kind = "Busy" if silence.life is Life.BUSY else "Silent"
-        return f"{kind}: {name}: {silence.text}; {STATES[silence.life]}."
+        kind = "Busy" if silence.state is RankState.BUSY else "Silent"
+        return f"{kind}: {name}: {silence.text}; {STATES[silence.state]}."
     if late is None:
         return f"Left: {name} {status}."
     count = f"has begun {late.begun} of {late.most} collectives over {late.axes}"
@@ -210,9 +220,9 @@ def _first_suspects(
 ) -> list[int]:
     """Return the ranks that left, or have ended, or else that wait for none, or are silent."""
     left = [rank for rank in sorted(statuses) if statuses[rank].has_left]
-    certain = [rank for rank in sorted(silent) if silent[rank].life.is_certain]
+    certain = [rank for rank in sorted(silent) if silent[rank].state.is_certain]
     idle = [rank for rank in late if not statuses[rank].function and not statuses[rank].has_left]
-    unknown = [rank for rank in silent if silent[rank].life is Life.UNKNOWN]
+    unknown = [rank for rank in silent if silent[rank].state is RankState.UNKNOWN]
     awaited = {
         int(peer)
         for rank, status in statuses.items()

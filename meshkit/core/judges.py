@@ -1,6 +1,4 @@
-"""The state of a rank that does not answer: how certain it is that the rank is the reason.
-
-Judge a round of ranks: what they have left at the store becomes one decision, for all of them.
+"""Judge a round of ranks: what they have left at the store becomes one decision, for all of them.
 
 A judge is a pure function of what has arrived. :class:`meshkit.launch.round.Round` reads the store,
 calls the judge and writes the decision; the first decision counts, and every rank follows it.
@@ -17,37 +15,28 @@ from .compare import describe_disagreement, group_equal_requests
 from .errors import CALL, DisagreementError, MeshkitError, RankTimeoutError
 from .text import format_ranks, format_sizes, plural
 
-
-class Life(IntEnum):
-    """The state of a rank that does not answer, from the most certain cause of a hang on."""
-
-    ENDED = 0
-    STOPPED = 1
-    UNKNOWN = 2  # it gives no sign of life here
-    BUSY = 3  # its process runs
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether such a rank cannot answer."""
-        return self <= Life.STOPPED
-
-
-def most_certain(lives: Mapping[int, Life]) -> tuple[int, ...]:
-    """Return the ranks that have ended or are stopped; else those without a sign of life, or all.
-
-    A rank whose process runs may only be slow, so it never stands beside one that cannot answer.
-    """
-    certain = [rank for rank, life in lives.items() if life.is_certain]
-    unknown = [rank for rank, life in lives.items() if life is Life.UNKNOWN]
-    return tuple(certain or unknown or lives)
-
-
 Json = Any  # a value of JSON: a number, a text, a list or a mapping
 
 MAX_NAMES = 8  # ranks or hosts that an error names one by one
 MAX_RANKS = 100_000  # missing ranks that an error lists as an attribute
 MAX_RANGES = 100  # ranges of ranks in a text
-STATES = {Life.ENDED: "has ended", Life.STOPPED: "is stopped"}
+
+
+class RankState(IntEnum):
+    """The state of the process of a missing rank, the most certain cause of a hang first."""
+
+    ENDED = 0
+    STOPPED = 1
+    UNKNOWN = 2  # on another machine, or in other namespaces of pids and times
+    BUSY = 3  # it runs
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether such a rank cannot answer."""
+        return self <= RankState.STOPPED
+
+
+STATES = {RankState.ENDED: "has ended", RankState.STOPPED: "is stopped"}
 
 
 class Process(NamedTuple):
@@ -81,7 +70,7 @@ class Arrival(NamedTuple):
 class Sighting(NamedTuple):
     """The last process of a rank that is missing: its state, and a text on it."""
 
-    life: Life
+    state: RankState
     text: str
 
 
@@ -113,9 +102,9 @@ class Arrivals(NamedTuple):
         return [rank for rank in self.expected if rank not in self.arrived]
 
     @property
-    def lives(self) -> dict[int, Life]:
+    def states(self) -> dict[int, RankState]:
         """The state of the missing ranks, as far as this machine knows."""
-        return {rank: seen.life for rank, seen in self.seen.items()}
+        return {rank: seen.state for rank, seen in self.seen.items()}
 
 
 @dataclass(frozen=True)
@@ -138,12 +127,14 @@ class Decision:
 
     def check(self, rank: int) -> Decision:
         """Return the decision, or raise its error, with a note for a rank that came too late."""
-        error = self.error
-        if error is None:
+        if self.error is None:
             return self
-        if isinstance(error, RankTimeoutError) and rank in error.missing_ranks:
-            error.evidence += (f"Rank {rank} came after that.",)
-        raise error
+        if isinstance(self.error, RankTimeoutError) and rank in self.error.missing_ranks:
+            self.error.evidence += (f"Rank {rank} came after that.",)
+        try:
+            raise self.error
+        finally:
+            del self  # a frame that holds its own error would keep the groups of its callers
 
 
 Judge = Callable[[Arrivals], "Decision | None"]  # None: keep waiting
@@ -256,9 +247,9 @@ def missing_error(
     Ranks that have ended or are stopped come first. The other ranks are then only late.
     """
     missing = seen.missing
-    certain = {rank: life for rank, life in seen.lives.items() if life.is_certain}
+    certain = {rank: state for rank, state in seen.states.items() if state.is_certain}
     reasons = [*certain] or missing
-    states = {rank: f" {STATES[life]}" for rank, life in certain.items()}
+    states = {rank: f" {STATES[state]}" for rank, state in certain.items()}
     named = reasons[:MAX_NAMES]
     where = {rank: f" ({describe(rank)})" if describe else "" for rank in named}
     names = [f"{rank}{where[rank]}{states.get(rank, '')}" for rank in named]

@@ -37,7 +37,7 @@ import numpy as np
 
 from .axes import axis_role
 from .errors import DisagreementError, MeshkitError, RankTimeoutError, SpecError
-from .judges import Arrivals, Decision, Judge, Life
+from .judges import Arrivals, Decision, Judge, RankState
 from .layout import Layout
 from .ranks import RankPositions
 from .text import Ints, count_noun, format_ranks, format_sizes, plural
@@ -110,7 +110,7 @@ def who_lives(
 
     def judge(seen: Arrivals) -> Decision | None:
         requests = {rank: Request.from_facts(a.facts) for rank, a in sorted(seen.arrived.items())}
-        ended = {rank for rank in seen.missing if seen.lives.get(rank) is Life.ENDED}
+        ended = {rank for rank in seen.missing if seen.states.get(rank) is RankState.ENDED}
         awaited = {*seen.missing} - ended
         awaited -= {*silent} if seen.waited >= patience.silent else set()
         awaited -= {*newcomers} if seen.waited >= patience.newcomers else set()

@@ -33,9 +33,9 @@ from uuid import uuid4
 import torch.distributed as dist
 
 from ..core.errors import LaunchError
-from ..core.judges import Decision, Life, Process, Sighting
+from ..core.judges import Decision, Process, RankState, Sighting
 from .open_store import open_store
-from .process import current_process, life_of, sight
+from .process import current_process, sight, state_of
 from .round import DECISION, Round, decision_from_json, decision_to_json, process_from_json
 from .store import ATTEMPT, Store, lost_error, read_number, read_value
 from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
@@ -189,8 +189,8 @@ def _is_unfinished(base: Store, generation: int) -> bool:
 def _end_exited(base: Store, holder: Lease) -> None:
     """End the generation of a process that has exited."""
     waits = _decision(base, holder.generation, INIT) is None
-    life = life_of(holder.process)
-    if life in (Life.BUSY, Life.STOPPED) or (waits and life is Life.UNKNOWN):
+    state = state_of(holder.process)
+    if state in (RankState.BUSY, RankState.STOPPED) or (waits and state is RankState.UNKNOWN):
         raise RankTakenError(holder, waits)
     end_generation(base, holder.generation)
 
@@ -212,7 +212,7 @@ def _end_abandoned(base: Store, generation: int) -> None:
     Its arrival would count for this start's. Cost: one store operation, 2 if it has begun.
     """
     first = init_round(base, generation, ()).first()
-    has_ended = first is not None and life_of(first.process) is Life.ENDED
+    has_ended = first is not None and state_of(first.process) is RankState.ENDED
     if has_ended and _decision(base, generation, INIT) is None:
         end_generation(base, generation)
 

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 
 from ..core.errors import RankTimeoutError
-from ..core.judges import Decision, Describe, Json, Life, Process, Sighting, all_same
+from ..core.judges import Decision, Describe, Json, Process, RankState, Sighting, all_same
 from .default_group import (
     Connections,
     create_default_group,
@@ -202,10 +202,10 @@ class Job:
         seen = {rank: sight(known[rank]) for rank in ranks if rank in known}
         if self.attempt is not None:
             first = self.epoch.ranks_before
-            unknown = {first[rank]: rank for rank in seen if seen[rank].life is Life.UNKNOWN}
+            unknown = {first[rank]: rank for rank in seen if seen[rank].state is RankState.UNKNOWN}
             for rank, lease in leases(self.attempt, [*unknown]).items():
                 if lease.process != known[unknown[rank]]:
-                    seen[unknown[rank]] = seen[unknown[rank]]._replace(life=Life.ENDED)
+                    seen[unknown[rank]] = seen[unknown[rank]]._replace(state=RankState.ENDED)
         return seen
 
     def next_recovery(self) -> int:
@@ -271,7 +271,7 @@ def broadcast(
         return round.say(Decision(value=value)).value
     decision = round.follow(deadline)
     if decision is not None:
-        return decision.check(rank).value
+        return decision.value
     raise RankTimeoutError(
         f"rank {rank} did not receive {what}.",
         f"Rank 0 did not send it within {deadline}.",
@@ -318,12 +318,6 @@ def current_job() -> Job | None:
         epoch = Epoch(0, range(world.world_size), world.world_size)
         _JOBS[group] = Job(world, store, time, ARRIVAL, epoch, base=store, default_timeout=time)
     return _JOBS[group]
-
-
-def known_job() -> Job | None:
-    """Return the job of the default group if it is known already. Local; safe in a forked child."""
-    group = dist.group.WORLD
-    return None if group is None else _JOBS.get(group)
 
 
 def require_job() -> Job:

@@ -19,7 +19,7 @@ from torch.utils.data import get_worker_info
 
 from ..core.call import caller_level, drop_none, parse_integer, quotes_call
 from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, SpecError, format_error
-from ..core.judges import Arrivals, all_same
+from ..core.judges import Arrivals, Decision, all_same
 from ..core.version import VERSION
 from .default_group import create_default_group
 from .detect import allocation_without_srun, check_arguments, detect_world, use_master_variables
@@ -368,7 +368,10 @@ def _rendezvous(
             return base, lease, None
         if not (is_gone or over) or not deadline.sleep(PAUSE):
             failure.evidence += running_job_evidence(base, lease.generation)
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # a frame that holds its own error would keep what its callers hold
 
 
 def device_claim(world: World) -> dict[str, Clash]:
@@ -460,9 +463,8 @@ def _reseed(job: Job, seed: int | str) -> None:
         number = random.SystemRandom().randrange(2**32) if isinstance(seed, str) else seed
     else:
         round.arrive({"seed": repr(seed)}, same=True)
-        decision = all_same(SEEDS_DIFFER)(Arrivals((), round.dissent))
-        if decision is not None:
-            decision.check(job.world.rank)
+        compared = Arrivals((), round.dissent)
+        (all_same(SEEDS_DIFFER)(compared) or Decision()).check(job.world.rank)
         deadline = Deadline.after(job.arrival_timeout)
         number = _draw_seed(cast(Store, job.store), seed, round.number, deadline)
     set_current_job(replace(job, seed=number))

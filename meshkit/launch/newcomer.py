@@ -18,13 +18,13 @@ from datetime import timedelta
 from typing import Any, cast
 
 from ..core.errors import RankTimeoutError
-from ..core.judges import Arrival, Arrivals, Decision, Life, Process, disagreement
+from ..core.judges import Arrival, Arrivals, Decision, Process, RankState, disagreement
 from ..core.layout import Layout
 from ..core.ranks import RankPositions
 from ..core.regroup import Regrouping, Request, Sources, find_sources, held_steps, regroup
 from .generation import end_generation, generation_part, init_round, leases
 from .job import RECOVERY, Epoch, Job
-from .process import life_of
+from .process import state_of
 from .round import Round, process_from_json
 from .store import Store, read_number
 from .times import TIMES, Deadline
@@ -156,7 +156,7 @@ def find_newcomers(job: Job) -> tuple[int, dict[int, Process]]:
     return newest, {
         rank: lease.process
         for rank, lease in held.items()
-        if lease.generation == newest and life_of(lease.process) is not Life.ENDED
+        if lease.generation == newest and state_of(lease.process) is not RankState.ENDED
     }
 
 

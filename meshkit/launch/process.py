@@ -10,17 +10,17 @@ from pathlib import Path
 from torch.utils.data import get_worker_info
 
 from ..core.errors import LaunchError
-from ..core.judges import Life, Process, Sighting
+from ..core.judges import Process, RankState, Sighting
 
 FIX = (
     "communicate in the process of the rank; here, use mesh.coordinate, mesh.size, mesh.peers or "
     "mesh.sampler."
 )
 STATES = {
-    Life.ENDED: "it has ended",
-    Life.STOPPED: "it is stopped",
-    Life.UNKNOWN: "not known here whether it runs",
-    Life.BUSY: "it runs",
+    RankState.ENDED: "it has ended",
+    RankState.STOPPED: "it is stopped",
+    RankState.UNKNOWN: "not known here whether it runs",
+    RankState.BUSY: "it runs",
 }
 
 
@@ -61,19 +61,19 @@ def _start(pid: int) -> str:
     return "" if state in "ZX" else fields[18]  # a zombie has ended
 
 
-def life_of(process: Process) -> Life:
+def state_of(process: Process) -> RankState:
     """Return the state of a process, as far as this machine can know it. Local."""
     here = (machine_id(), pid_namespaces())
     if not all(here) or (process.machine, process.space) != here:
-        return Life.UNKNOWN
+        return RankState.UNKNOWN
     if not process.start or _start(process.pid) != process.start:
-        return Life.ENDED
-    return Life.STOPPED if process_stat(process.pid)[:1] == ["T"] else Life.BUSY
+        return RankState.ENDED
+    return RankState.STOPPED if process_stat(process.pid)[:1] == ["T"] else RankState.BUSY
 
 
 def sight(process: Process, note: str = "") -> Sighting:
     """Return the state of the last process of a rank, and a text on it."""
-    return Sighting(life_of(process), f"{process}{note}")
+    return Sighting(state_of(process), f"{process}{note}")
 
 
 def check_own_process(rank: int, pid: int | None = None) -> None:

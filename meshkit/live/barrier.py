@@ -21,12 +21,12 @@ from ..core.axes import Names
 from ..core.errors import CALL, CollectiveError, MeshkitError, RankTimeoutError
 from ..core.group_plan import Axes
 from ..core.hang import REBUILD_ADVICE, describe_coordinate
-from ..core.judges import MAX_NAMES, Arrivals, Life, missing_error
+from ..core.judges import MAX_NAMES, Arrivals, RankState, missing_error
 from ..core.layout import Layout
 from ..core.report import Verification, summarize_timings
 from ..core.text import Seconds, format_ranks, plural
 from ..launch.job import Job
-from ..launch.process import current_process, life_of
+from ..launch.process import current_process, state_of
 from ..launch.round import Round
 from ..launch.times import Time, parse_timeout
 from ..launch.torch_internals import timeout_of
@@ -76,10 +76,10 @@ def _broken_error(round: Round | None, error: RuntimeError, describe: Describe) 
     Dead ranks that did not come are named first, since the death of others may be a consequence.
     """
     seen = Arrivals((), {}) if round is None else _read(round)
-    lives = {rank: life_of(arrival.process) for rank, arrival in seen.arrived.items()}
-    ended = [rank for rank, life in seen.lives.items() if life is Life.ENDED]
-    ended = ended or [rank for rank, life in lives.items() if life is Life.ENDED]
-    stopped = [rank for rank, life in seen.lives.items() if life is Life.STOPPED]
+    processes = {rank: state_of(arrival.process) for rank, arrival in seen.arrived.items()}
+    ended = [rank for rank, state in seen.states.items() if state is RankState.ENDED]
+    ended = ended or [rank for rank, state in processes.items() if state is RankState.ENDED]
+    stopped = [rank for rank, state in seen.states.items() if state is RankState.STOPPED]
     gone, state = seen.missing, "has not arrived at the barrier"
     if ended:
         gone, state = ended, "has ended"

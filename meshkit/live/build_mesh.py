@@ -48,9 +48,9 @@ def build_mesh(
     :func:`meshkit.init` creates it. On failure, the groups created so far are destroyed, except the
     default group, which ``shutdown`` destroys.
 
-    Cost: 7 store operations per rank, 8 in a file, and 2 more if someone else created the default
-    group. To check which axes cross nodes, rank 0 needs 1 more if all ranks are on one host, else
-    3. With a FileStore, several hosts cost rank 0 one operation for each rank.
+    Cost: 8 store operations per rank, and 2 more if someone else created the default group. To
+    check which axes cross nodes, rank 0 reads once what all ranks have left: 2 operations, and in a
+    FileStore one for each rank.
 
     Args:
         sizes: axis name to size, for example from a config. Any name is allowed. Axes nest as

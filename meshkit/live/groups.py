@@ -348,6 +348,14 @@ class _Creator(NamedTuple):
         for ranks in request.members[index : index + 1].tolist():
             created.append(self._new_group(request, ranks))
         self._pass_over(request.members[index + 1 :], pass_over)
+        outside = sorted(
+            {*range(dist.get_world_size())}.difference(request.members.ravel().tolist())
+        )
+        if self.is_bound and not self.includes_all and outside:
+            # torch splits a bound default group on each rank outside a new group, on all of them
+            # together: every rank must be inside one (pytorch#145376)
+            group = self._new_group(request, outside)
+            destroy_groups([group] if self.rank in outside else [])
         return None if index == len(is_own) else self._set_timeout(request, created[-1])
 
     def _set_timeout(self, request: GroupRequest, group: dist.ProcessGroup) -> dist.ProcessGroup:

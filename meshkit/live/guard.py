@@ -39,7 +39,7 @@ from ..core.call import Call, Verbatim, drop_none
 from ..core.errors import CollectiveError, MeshkitError
 from ..core.group_plan import Axes
 from ..core.hang import RankStatus, hang_error, who_is_behind
-from ..core.judges import Arrivals, Decision, Judge, Life, Sighting
+from ..core.judges import Arrivals, Decision, Judge, RankState, Sighting
 from ..core.layout import Layout
 from ..launch.job import LEFT, Job
 from ..launch.log import log_line
@@ -62,7 +62,7 @@ OPENER = "opener/{}"  # the rank that opened a roll call
 STATUS = "left/{}"  # the status with which a rank left the guard, or stopped using the mesh
 READ = "read/{}"  # in a roll call: a rank has read the report
 POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 operations/s
-LOST = Sighting(Life.UNKNOWN, "it hosted the store, which does not answer")
+LOST = Sighting(RankState.UNKNOWN, "it hosted the store, which does not answer")
 
 
 @dataclass
@@ -439,7 +439,7 @@ def _may_read(guard: Guard, call: Round, ranks: Sequence[int], *, is_early: bool
     seen = call.arrivals()
     if any(rank in seen.arrived for rank in ranks):
         return True
-    running = [rank for rank in ranks if rank in seen.lives and not seen.lives[rank].is_certain]
+    running = [rank for rank in ranks if rank in seen.states and not seen.states[rank].is_certain]
     return is_early and len(guard.left(call.store, running)) < len(running)
 
 

@@ -1132,8 +1132,10 @@ class Mesh:
 
         Enter it on every rank. Without a timeout it costs nothing until a collective fails. With a
         timeout, a collective of the mesh's groups may take that long inside. On backends other than
-        gloo, a rank may begin no collective for that long. A thread on each rank then reads the
-        store twice a second, so that ranks that hang answer too. Other errors pass unchanged.
+        gloo, the guard acts if a rank has begun no collective for that long: it prints the report
+        and aborts all groups of the job. A thread on each rank then reads the store twice a second,
+        so that ranks that hang answer too. Other errors pass unchanged, and the other ranks quote
+        them at the timeout.
 
         Args:
             timeout: how long one collective may take, in seconds or as a timedelta; None leaves

@@ -13,6 +13,7 @@ A round may admit newcomers. If the groups cannot be created with them, the next
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +25,7 @@ from typing import cast
 from ..core.call import Call, parse_integer, quotes_call
 from ..core.errors import CollectiveError, MeshkitError, RankTimeoutError, SpecError
 from ..core.group_plan import GroupPlan
-from ..core.judges import Life, Sighting
+from ..core.judges import RankState, Sighting
 from ..core.layout import Layout
 from ..core.regroup import (
     Move,
@@ -55,6 +56,7 @@ from .status import is_collective_error
 ANSWER_TIME = 1.0  # seconds in which the store answers
 MAX_FAILURES = 3  # creations that fail although no further rank is lost
 LOOK_INTERVAL = 0.25  # seconds between two looks of a spare for a loss
+LOOKS = 4  # looks for a loss between two looks for ended processes
 
 
 @dataclass(frozen=True)
@@ -478,24 +480,29 @@ def wait_for_loss(mesh: MeshGroups, job: Job, store: Store) -> bool:
     Each rank that closes the mesh says so in the store. A rank whose process has ended without that
     is lost, also if nobody is left to say so.
 
-    Cost: two store operations four times a second.
+    Cost: two store operations four times a second, and some for each rank of another machine once a
+    second.
     """
     part = store.part(f"mesh/{mesh.round_id}")
     ranks = [int(rank) for rank in mesh.plan.layout.grid.flat]
     recovery = job.recovery_round(max(job.counts.recoveries, job.epoch.number) + 1, ())
     closed = {rank: CLOSED.format(rank) for rank in ranks}
 
-    def look() -> bool | None:
+    def look(number: int) -> bool | None:
         """Return whether a rank is lost; None if neither a loss nor the end is known."""
         if recovery.store.has(COUNT):
             return True
         if part.has(*closed.values()):
             return False
-        ended = [rank for rank, seen in job.look(ranks).items() if seen.life is Life.ENDED]
+        seen = {} if number % LOOKS else job.look(ranks)
+        ended = [rank for rank, sighting in seen.items() if sighting.state is RankState.ENDED]
         return True if any(not part.has(closed[rank]) for rank in ended) else None
 
     part.within(TIMES.store, lambda: part.add(WAITING, 1))
-    while (is_lost := part.within(TIMES.store, look)) is None:
+    for number in itertools.count():
+        is_lost = part.within(TIMES.store, partial(look, number))
+        if is_lost is not None:
+            break
         time.sleep(LOOK_INTERVAL)
     part.within(TIMES.store, lambda: part.add(WAITING, -1))
-    return is_lost
+    return bool(is_lost)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import meshkit
 from meshkit.core.hang import Lag, RankStatus, hang_error, lagging_ranks, who_is_behind
-from meshkit.core.judges import Arrival, Arrivals, Life, Process, Sighting
+from meshkit.core.judges import Arrival, Arrivals, Process, RankState, Sighting
 from meshkit.testing import layouts
 
 LAYOUT = meshkit.Layout(dp=2, sp=2)
 KNOWN = 0.3  # seconds for the answers if a rank has left
-ENDED = Sighting(Life.ENDED, "host b, pid 4")
+ENDED = Sighting(RankState.ENDED, "host b, pid 4")
 
 
 def places(**late: int) -> dict[int, RankStatus]:
@@ -86,7 +86,7 @@ def test_word_for_word() -> None:
 def test_a_rank_that_does_not_answer_is_looked_at_first() -> None:
     at = places(dp_0=7)
     del at[2]
-    error = hang(at, {2: Sighting(Life.ENDED, "host b, pid 311")})
+    error = hang(at, {2: Sighting(RankState.ENDED, "host b, pid 311")})
     assert "  Silent: rank 2 (dp=1 sp=0): host b, pid 311; it has ended.\n" in str(error)
     assert error.missing_ranks == (2,)
     assert str(error).splitlines()[-1].startswith("  Fix: look at rank 2 first; ")
@@ -105,7 +105,7 @@ def test_a_silent_rank_for_which_nobody_waits_is_not_looked_at_first() -> None:
 def test_a_rank_that_left_with_an_error_is_looked_at_before_all_others() -> None:
     at = places(dp_0=7)
     at[1] = RankStatus(1, at[1].begun, error="ValueError: bad sample 17")
-    text = str(hang(at, {2: Sighting(Life.UNKNOWN, "no answer")}))
+    text = str(hang(at, {2: Sighting(RankState.UNKNOWN, "no answer")}))
     assert "  Left: rank 1 (dp=0 sp=1) left with ValueError: bad sample 17.\n" in text
     assert text.splitlines()[-1].startswith("  Fix: look at rank 1 first; ")
 
@@ -140,9 +140,9 @@ def test_many_lines_are_cut() -> None:
 def test_ranks_that_are_slow_do_not_stand_beside_one_that_is_stopped() -> None:
     at = places()
     silent = {
-        0: Sighting(Life.BUSY, "host b, pid 3"),
-        1: Sighting(Life.UNKNOWN, "host c, pid 4"),
-        2: Sighting(Life.STOPPED, "host b, pid 5"),
+        0: Sighting(RankState.BUSY, "host b, pid 3"),
+        1: Sighting(RankState.UNKNOWN, "host c, pid 4"),
+        2: Sighting(RankState.STOPPED, "host b, pid 5"),
     }
     error = hang({3: at[3]}, silent)
     lines = str(error).splitlines()
@@ -162,36 +162,36 @@ def test_ranks_that_are_slow_do_not_stand_beside_one_that_is_stopped() -> None:
 def test_a_busy_rank_is_not_missing_if_another_is_the_reason() -> None:
     at = places(dp_0=7)
     at[1] = RankStatus(1, at[1].begun, error="ValueError: bad sample 17")
-    busy = {2: Sighting(Life.BUSY, "host b, pid 5")}
+    busy = {2: Sighting(RankState.BUSY, "host b, pid 5")}
     assert hang(at | {0: at[0]}, busy).missing_ranks == ()
 
 
 # ranks that answered, ranks that left, states of the silent, seconds, expired -> it decides
 WAITED = {
     "all have answered": ((0, 1, 2, 3), (), {}, 0.0, False, True),
-    "one runs": ((0, 1, 3), (), {2: Life.BUSY}, 2.0, False, False),
-    "one may run": ((0, 1, 3), (), {2: Life.UNKNOWN}, 2.0, False, False),
-    "one is stopped, and may go on": ((0, 1, 3), (), {2: Life.STOPPED}, 2.0, False, False),
-    "one has ended": ((0, 1, 3), (), {2: Life.ENDED}, 0.0, False, True),
+    "one runs": ((0, 1, 3), (), {2: RankState.BUSY}, 2.0, False, False),
+    "one may run": ((0, 1, 3), (), {2: RankState.UNKNOWN}, 2.0, False, False),
+    "one is stopped, and may go on": ((0, 1, 3), (), {2: RankState.STOPPED}, 2.0, False, False),
+    "one has ended": ((0, 1, 3), (), {2: RankState.ENDED}, 0.0, False, True),
     "one has ended, another runs": (
         (0, 1),
         (),
-        {2: Life.ENDED, 3: Life.BUSY},
+        {2: RankState.ENDED, 3: RankState.BUSY},
         0.0,
         False,
         False,
     ),
-    "no time is left": ((0, 1), (), {2: Life.BUSY, 3: Life.BUSY}, 4.0, True, True),
+    "no time is left": ((0, 1), (), {2: RankState.BUSY, 3: RankState.BUSY}, 4.0, True, True),
     "one has left": ((0, 1, 3), (2,), {}, 0.0, False, True),
-    "one has left, another runs": ((0, 1), (2,), {3: Life.BUSY}, 0.0, False, False),
-    "the cause is known": ((0, 1), (2,), {3: Life.BUSY}, KNOWN, False, True),
+    "one has left, another runs": ((0, 1), (2,), {3: RankState.BUSY}, 0.0, False, False),
+    "the cause is known": ((0, 1), (2,), {3: RankState.BUSY}, KNOWN, False, True),
 }
 
 
 def judge(
     answered: Iterable[int],
     gone: Iterable[int],
-    lives: dict[int, Life],
+    states: dict[int, RankState],
     *,
     summary: str = "x.",
     late: bool = True,
@@ -200,7 +200,7 @@ def judge(
     """Return the decision of a roll call in which rank 0 may be late."""
     at = places(dp_0=7) if late else places()
     arrived = {rank: Arrival(Process("b", rank), at[rank].to_facts()) for rank in answered}
-    sightings = {rank: Sighting(life, "facts") for rank, life in lives.items()}
+    sightings = {rank: Sighting(state, "facts") for rank, state in states.items()}
     left = {rank: RankStatus(rank, error="ValueError") for rank in gone}
     roll_call = who_is_behind(LAYOUT, summary, lambda ranks: left, known=KNOWN)
     return roll_call(Arrivals(range(4), arrived, seen=sightings, **options))
@@ -208,11 +208,11 @@ def judge(
 
 @pytest.mark.parametrize("case", WAITED.values(), ids=WAITED)
 def test_who_is_waited_for(case: tuple[Any, ...]) -> None:
-    answered, gone, lives, waited, expired, decides = case
-    decision = judge(answered, gone, lives, waited=waited, expired=expired)
+    answered, gone, states, waited, expired, decides = case
+    decision = judge(answered, gone, states, waited=waited, expired=expired)
     assert (decision is not None) is decides
     if decides and not gone:
-        assert decision.error.missing_ranks == tuple(lives)
+        assert decision.error.missing_ranks == tuple(states)
 
 
 def test_a_suspicion_without_a_cause_is_not_reported() -> None:

@@ -12,8 +12,8 @@ from meshkit.core.judges import (
     Arrival,
     Arrivals,
     Decision,
-    Life,
     Process,
+    RankState,
     Sighting,
     all_done,
     all_same,
@@ -22,9 +22,9 @@ from meshkit.core.judges import (
 )
 
 ERROR = meshkit.LaunchError("two ranks use one device.")
-ENDED = Sighting(Life.ENDED, "host b, pid 7")
-STOPPED = ENDED._replace(life=Life.STOPPED)
-BUSY = ENDED._replace(life=Life.BUSY)
+ENDED = Sighting(RankState.ENDED, "host b, pid 7")
+STOPPED = ENDED._replace(state=RankState.STOPPED)
+BUSY = ENDED._replace(state=RankState.BUSY)
 
 
 def seen(facts: Sequence[Mapping[str, Any] | None], **options: Any) -> Arrivals:

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from meshkit import DisagreementError, Layout, MeshkitError, RankTimeoutError, SpecError
-from meshkit.core.judges import Arrival, Arrivals, Life, Process, Sighting
+from meshkit.core.judges import Arrival, Arrivals, Process, RankState, Sighting
 from meshkit.core.regroup import (
     Patience,
     Regrouping,
@@ -311,7 +311,7 @@ def test_the_senders_take_turns() -> None:
 
 FAILED, FINE, NEW = Request("dp=4", None, True, True, 3), Request("dp=4"), Request()
 LEAST = Request("dp=4", "2", failed=True)  # min_ranks=2
-ENDED, RUNS, STOPPED, FAR = Life.ENDED, Life.BUSY, Life.STOPPED, Life.UNKNOWN
+ENDED, RUNS, STOPPED, FAR = RankState.ENDED, RankState.BUSY, RankState.STOPPED, RankState.UNKNOWN
 PATIENCE = Patience(60.0, 1.0, 5.0)
 BEGIN, SOON, LATER, END = (
     {"waited": 0.0},
@@ -319,7 +319,9 @@ BEGIN, SOON, LATER, END = (
     {"waited": 5.0},
     {"waited": 60.0, "expired": True},
 )
-ROUNDS: dict[str, tuple[list[Request], dict[int, Life], tuple[Any, ...], dict[str, Any], Any]] = {
+ROUNDS: dict[
+    str, tuple[list[Request], dict[int, RankState], tuple[Any, ...], dict[str, Any], Any]
+] = {
     # requests of the first ranks, states of the others, silent ranks and newcomers, the time
     # -> whether they live, or the error, or None to wait
     "all are here": ([FAILED, FAILED], {}, ((), ()), BEGIN, True),
@@ -345,10 +347,10 @@ ROUNDS: dict[str, tuple[list[Request], dict[int, Life], tuple[Any, ...], dict[st
 
 @pytest.mark.parametrize("case", ROUNDS.values(), ids=ROUNDS)
 def test_who_lives(case: tuple[Any, ...]) -> None:
-    requests, lives, (silent, newcomers), time, expected = case
+    requests, rank_states, (silent, newcomers), time, expected = case
     arrived = {r: Arrival(Process("b", r), one.to_facts()) for r, one in enumerate(requests)}
-    sightings = {rank: Sighting(life, "facts") for rank, life in lives.items()}
-    ranks = range(len(requests) + len(lives))
+    sightings = {rank: Sighting(state, "facts") for rank, state in rank_states.items()}
+    ranks = range(len(requests) + len(rank_states))
     judge = who_lives(PATIENCE, silent, newcomers)
     decision = judge(Arrivals(ranks, arrived, seen=sightings, **time))
     if expected is None:
@@ -360,7 +362,7 @@ def test_who_lives(case: tuple[Any, ...]) -> None:
     else:
         assert decision is not None
         assert type(decision.error) is expected
-        assert getattr(decision.error, "missing_ranks", ()) == tuple(lives)
+        assert getattr(decision.error, "missing_ranks", ()) == tuple(rank_states)
 
 
 def test_a_request_is_equal_after_its_way_through_json() -> None:

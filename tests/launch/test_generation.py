@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.core.judges import Decision, Life, Process
+from meshkit.core.judges import Decision, Process, RankState
 from meshkit.launch import generation
 from meshkit.launch.generation import (
     END,
@@ -41,7 +41,7 @@ from meshkit.launch.generation import (
     last_seen,
     take_rank,
 )
-from meshkit.launch.process import current_process, life_of
+from meshkit.launch.process import current_process, state_of
 from meshkit.launch.round import Round
 from meshkit.launch.store import Store
 from meshkit.launch.times import Deadline
@@ -159,14 +159,14 @@ def test_a_zombie_and_a_process_of_another_namespace() -> None:
         os._exit(0)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # ended, and still in the process table
     start = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[19]
-    assert life_of(OWN._replace(pid=child, start=start)) is Life.ENDED
+    assert state_of(OWN._replace(pid=child, start=start)) is RankState.ENDED
     os.waitpid(child, 0)
-    assert life_of(OWN) is Life.BUSY
-    assert life_of(FAR) is Life.UNKNOWN
+    assert state_of(OWN) is RankState.BUSY
+    assert state_of(FAR) is RankState.UNKNOWN
     # Linux shifts the start of a process by the clock of the reader's time namespace
     script = (
         "import json; from meshkit.core.judges import Process;"
-        f"from meshkit.launch.process import life_of; print(life_of(Process(*{[*OWN]})).name)"
+        f"from meshkit.launch.process import state_of; print(state_of(Process(*{[*OWN]})).name)"
     )
     shift = ["unshare", "--time", "--boottime", "1000"]
     if subprocess.run([*shift, "true"], capture_output=True, check=False).returncode:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.errors import MeshkitError
-from meshkit.core.judges import Arrivals, Decision, Life, Sighting, all_done, all_same
+from meshkit.core.judges import Arrivals, Decision, RankState, Sighting, all_done, all_same
 from meshkit.core.regroup import Patience, Request, who_lives
 from meshkit.launch import round as rounds
 from meshkit.launch.round import Claimant, Round
@@ -82,7 +82,7 @@ def test_ranks_that_differ_raise_one_error(root: dist.Store) -> None:
 
 def test_missing_ranks_are_named_with_their_last_process(root: dist.Store) -> None:
     def look(ranks: Any) -> dict[int, Sighting]:
-        return {rank: Sighting(Life.ENDED, "host b, pid 7") for rank in ranks if rank == 2}
+        return {rank: Sighting(RankState.ENDED, "host b, pid 7") for rank in ranks if rank == 2}
 
     acts = dict.fromkeys(range(2), agree(A, 0.5))
     began = time.monotonic()

@@ -6,12 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 import meshkit
 from meshkit.core.call import Call
 from meshkit.core.group_plan import GroupPlan
 from meshkit.launch.torch_internals import timeout_of
+from meshkit.live import groups
 from meshkit.live.groups import GroupOptions, GroupTimeouts, list_requests
 from tests.live.faults import fail_new_group
 from tests.live.membership import all_reduce_members
@@ -148,3 +150,22 @@ def test_absent_standard_axes_need_a_group_of_one_rank_unless_there_is_one(
     options = GroupOptions(None, GroupTimeouts(None))
     requests = list_requests(GroupPlan.of(layout), options, "gloo")
     assert ("meshkit rank" in [request.description for request in requests]) == needed
+
+
+def build_on_a_part_of_a_bound_job() -> Any:
+    """Return the groups that this rank asks torch for, in a job that is bound to a device."""
+    meshkit.init()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "bound_device", lambda: torch.device("cuda:0"), raising=True)
+        calls = fail_new_group(patch, -1, ValueError(), together=False)
+        mesh = meshkit.build_mesh(dp=2, tp=2, ranks=range(4))
+        total = all_reduce_members(mesh, "dp") if mesh.inside else None
+    return [ranks for (ranks,) in calls if len(ranks) > 1 or ranks != [mesh.rank]], total
+
+
+def test_on_a_bound_job_every_rank_is_in_one_group_of_each_kind() -> None:
+    """Else the ranks outside would take part in more splits than the others."""
+    results = meshkit.spawn(build_on_a_part_of_a_bound_job, 6, timeout=60)
+    asked, _ = results[0]
+    assert all(calls == asked for calls, _ in results)
+    assert asked.count([4, 5]) == 3  # over dp, over tp, over both

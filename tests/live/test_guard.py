@@ -41,6 +41,7 @@ def results() -> Iterator[Results]:
         "handled error": partial(spawn, hang_after_handled_error, 4),
         "group of the user": partial(spawn, hang_in_own_group, 2),
         "false alarm": partial(spawn, hang_after_false_alarm, 2),
+        "store fails": partial(spawn, fail_at_the_store, 2),
         "no fault": partial(spawn, run_without_fault, 2),
         "other errors": partial(spawn, raise_other_errors, 2),
         "hang without error": partial(spawn, hang_without_error, 2, (9.0,)),
@@ -213,6 +214,48 @@ def test_a_false_alarm_does_not_switch_the_guard_off(results: Results) -> None:
     outcome, _ = by_rank
     assert outcome["behind"] == [1]
     assert "(load_batch)" in outcome["text"]
+
+
+def fail_at_the_store() -> Any:
+    """Let the first looks at the store fail on rank 1, whose watching thread must answer later."""
+    mesh, respond, fails = meshkit.build_mesh(dp=2), guard_module.respond, [OSError(), ValueError()]
+
+    def respond_or_fail(*args: Any) -> None:
+        if fails:
+            raise fails.pop()
+        respond(*args)
+
+    if mesh.rank == 1:
+        pytest.MonkeyPatch().setattr(guard_module, "respond", respond_or_fail, raising=True)
+    try:
+        with mesh.guard(timeout=3):
+            if mesh.rank == 1:
+                load_batch(8)
+            dist.all_reduce(torch.ones(1), group=mesh.group())
+    except meshkit.CollectiveError as error:
+        return describe_error(error), len(fails)
+    return "through", len(fails)
+
+
+def test_the_watching_thread_goes_on_after_an_error(results: Results) -> None:
+    by_rank = results["store fails"].result()
+    assert [left for _, left in by_rank] == [2, 0]
+    outcome, _ = by_rank[0]
+    assert (outcome["behind"], outcome["missing"]) == ([1], [])
+    assert "(load_batch)" in outcome["text"]
+
+
+@pytest.mark.parametrize(
+    ("backends", "expected"),
+    [(["gloo", "gloo"], True), (["gloo", "nccl"], False), (["cpu:gloo,cuda:nccl"], False)],
+)
+def test_only_gloo_raises_in_the_thread_that_waits(
+    backends: list[str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard_module.dist, "get_backend", str)
+    groups: Any = {(backend,): backend for backend in backends}
+    site = guard_module.Guard(meshkit.Layout(dp=2), None, groups, 1, guard_module.GuardState())  # type: ignore[arg-type]
+    assert guard_module._raises_in_caller(site) is expected
 
 
 def run_without_fault() -> Any:

@@ -44,6 +44,7 @@ from meshkit.core.errors import (
     UnknownAxisError,
 )
 from meshkit.core.group_plan import GroupPlan
+from meshkit.core.judges import Arrival, Arrivals, Judge, Process, RankState, Sighting, all_same
 from meshkit.core.layout import Position, parse_axis_pattern
 from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
@@ -203,7 +204,31 @@ def train(rank: int) -> None:
     """Expect a rank, as torch.multiprocessing.spawn passes it."""
 
 
+def arrivals(*requests: dict[str, str] | None, **options: Any) -> Arrivals:
+    """Return what ranks have left, None for a rank that is missing."""
+    given = {rank: facts for rank, facts in enumerate(requests) if facts is not None}
+    arrived = {rank: Arrival(Process("n1", 70 + rank), facts) for rank, facts in given.items()}
+    return Arrivals(range(len(requests)), arrived, expired=True, **options)
+
+
+@quotes_call("build_mesh")
+def judge(judge: Judge, seen: Arrivals) -> None:
+    decision = judge(seen)
+    assert decision is not None
+    decision.check(1)
+
+
+DP4 = {"call": "build_mesh", "sizes": "dp=4"}
+SAME = all_same("ranks disagree about the mesh; no process group was created.", seconds=30)
+ENDED = Sighting(RankState.ENDED, "host n2, pid 71")
+
+
 CASES: dict[str, Case] = {
+    "a rank does not arrive": case(
+        meshkit.RankTimeoutError,
+        lambda: judge(SAME, arrivals(DP4, None, None, DP4, seen={1: ENDED}, late=(3,))),
+        missing_ranks=(1,),
+    ),
     # core/grid
     "a name that is not an identifier": case(SpecError, lambda: Layout(**{"d-p": 2})),
     "a name with an edge underscore": case(SpecError, lambda: Layout(dp_=2)),

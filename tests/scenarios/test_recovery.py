@@ -316,7 +316,7 @@ def run_as(rank: int) -> str:
 
 def return_to_training(strike: Strike) -> Any:
     """Run the tutorial's trainer on one rank, kill rank 3, and let it come back."""
-    args = survive.parse([*SMALL, "--dp=2", "--tp=2", "--timeout=60"])
+    args = survive.parse([*SMALL, "--dp=2", "--tp=2", "--timeout=20"])
     meshkit.init(seed=0, arrival_timeout=WAIT)
     mesh = meshkit.build_mesh(dp=args.dp, sp=args.sp, tp=args.tp)
     waits = [1]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from meshkit.live.setup import close
 
 import meshkit
 from meshkit import Layout
 from meshkit.launch.torch_internals import timeout_of
 from meshkit.live import groups as create
+from meshkit.live import proposal
 from tests.live.faults import create_every_group, error_of, fail_new_group
 from tests.live.membership import all_reduce_members, collect_members, gather_members
 from tests.live.resources import descriptors, live_groups, threads
@@ -225,12 +225,12 @@ def test_ranks_that_request_different_views_raise() -> None:
         assert "make the same calls in the same order" in outcomes[1][1]
         assert "tp dp is not the standard order, dp tp" in outcomes[2][1]
         assert outcomes[3][1].splitlines()[1:] == [
-            "  ranks 0 and 2-3:  z=4, open=views 0 (dp=2 sp=2), 1 (x=2 y=2) of mesh 3",
+            "  ranks 0 and 2-3:  z=4, open=views 0 (dp=2 sp=2), 1 (x=2 y=2) of mesh 1",
             outcomes[3][1].splitlines()[2],
             "  Fix: close the same views on every rank, and create new ones from the same mesh.",
         ]
         assert outcomes[3][1].splitlines()[2].startswith("  rank 1 (")
-        assert outcomes[3][1].splitlines()[2].endswith("z=4, open=views 0 (dp=2 sp=2) of mesh 3")
+        assert outcomes[3][1].splitlines()[2].endswith("z=4, open=views 0 (dp=2 sp=2) of mesh 1")
 
 
 def fail_while_creating(at: int, told_of_each: bool) -> Any:
@@ -351,7 +351,9 @@ def test_the_timeout_of_a_view_is_its_arrival_timeout_unless_given() -> None:
 def close_in_another_order() -> Any:
     """Close two views in different orders, as on NCCL, whose groups end on all ranks together."""
     meshkit.init(arrival_timeout=20)
-    pytest.MonkeyPatch().setattr(close, "is_destroyed_collectively", lambda groups: bool([*groups]))
+    pytest.MonkeyPatch().setattr(
+        proposal, "is_destroyed_collectively", lambda groups: bool([*groups])
+    )
     mesh = meshkit.build_mesh(dp=2, tp=2)
     every = [mesh.view(x=2, y=2, timeout=9), mesh.view(x=2, y=2, timeout=8)]
     return error_of(every[mesh.rank % 2].close)
