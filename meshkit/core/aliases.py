@@ -108,7 +108,8 @@ def misfit_error(
     lines: list[str] = []
     fitting = {option: value for option, value in kwargs.items() if option in parameters}
     if name == "init" and args:
-        fitting["backend"], args = args[0], ()
+        fitting["init_method" if "://" in str(args[0]) else "backend"] = args[0]
+        args = ()
         lines.append("init takes its arguments by name.")
     elsewhere = ""
     for option in kwargs.keys() - fitting:

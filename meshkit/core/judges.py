@@ -127,12 +127,14 @@ class Decision:
 
     def check(self, rank: int) -> Decision:
         """Return the decision, or raise its error, with a note for a rank that came too late."""
-        error = self.error
-        if error is None:
+        if self.error is None:
             return self
-        if isinstance(error, RankTimeoutError) and rank in error.missing_ranks:
-            error.evidence += (f"Rank {rank} came after that.",)
-        raise error
+        if isinstance(self.error, RankTimeoutError) and rank in self.error.missing_ranks:
+            self.error.evidence += (f"Rank {rank} came after that.",)
+        try:
+            raise self.error
+        finally:
+            del self  # a frame that holds its own error would keep the groups of its callers
 
 
 Judge = Callable[[Arrivals], "Decision | None"]  # None: keep waiting

@@ -271,7 +271,7 @@ def broadcast(
         return round.say(Decision(value=value)).value
     decision = round.follow(deadline)
     if decision is not None:
-        return decision.check(rank).value
+        return decision.value
     raise RankTimeoutError(
         f"rank {rank} did not receive {what}.",
         f"Rank 0 did not send it within {deadline}.",

@@ -25,7 +25,7 @@ from ..core.errors import (
     SpecError,
     format_error,
 )
-from ..core.judges import Arrivals, all_same
+from ..core.judges import Arrivals, Decision, all_same
 from ..core.validate import parse_integer
 from ..core.version import VERSION
 from .default_group import create_default_group
@@ -375,7 +375,10 @@ def _rendezvous(
             return base, lease, None
         if not (is_gone or over) or not deadline.sleep(PAUSE):
             failure.evidence += running_job_evidence(base, lease.generation)
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # a frame that holds its own error would keep what its callers hold
 
 
 def device_claim(world: World) -> dict[str, Clash]:
@@ -467,9 +470,8 @@ def _reseed(job: Job, seed: int | str) -> None:
         number = random.SystemRandom().randrange(2**32) if isinstance(seed, str) else seed
     else:
         round.arrive({"seed": repr(seed)}, same=True)
-        decision = all_same(SEEDS_DIFFER)(Arrivals((), round.dissent))
-        if decision is not None:
-            decision.check(job.world.rank)
+        compared = Arrivals((), round.dissent)
+        (all_same(SEEDS_DIFFER)(compared) or Decision()).check(job.world.rank)
         deadline = Deadline.after(job.arrival_timeout)
         number = _draw_seed(cast(Store, job.store), seed, round.number, deadline)
     set_current_job(replace(job, seed=number))

@@ -410,7 +410,10 @@ def commit(
             reason = round.decide(judge, deadline).error
             if reason is None or round.rank in getattr(reason, "requests", ()):
                 raise
-            raise reason from error
+            try:
+                raise reason from error
+            finally:
+                del reason  # a frame that holds its own error would keep groups
         try:
             round.arrive(facts, same=True)
             # If a rank closed its groups while another still connects, that one would hang.

@@ -55,13 +55,3 @@ def test_the_code_for_a_shell_is_printed(shell: str, capsys: pytest.CaptureFixtu
 def test_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "tcsh"]) == 2
     assert "tcsh" in capsys.readouterr().err
-
-
-def test_without_argcomplete_the_error_says_how_to_install_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "argcomplete.shell_integration", None)
-    assert main(["completion", "bash"]) == 1
-    assert capsys.readouterr().err == (
-        "meshkit completion: argcomplete is not installed.\n  Fix: pip install argcomplete\n"
-    )

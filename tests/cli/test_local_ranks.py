@@ -21,7 +21,7 @@ def test_the_words_of_the_rank_that_failed_first() -> None:
     assert str(results) == (
         "rank 1 of 4 failed first; also failed: 0, 2.\n"
         "  RuntimeError: the process ended by itself, with signal SIGKILL\n"
-        "  Fix: meshkit doctor; or --device cpu, which needs fewer resources."
+        "  Fix: run meshkit doctor; or --device cpu, which needs fewer resources."
     )
     assert results.errors == {0: late, 1: died, 2: late}
     fixes = {
@@ -34,7 +34,7 @@ def test_the_words_of_the_rank_that_failed_first() -> None:
                 4, failing({1: died}, 1), device, "--sizes 1K" if less else ""
             )
         )
-        assert text.splitlines()[-1] == f"  Fix: meshkit doctor{less}" + "." * bool(less)
+        assert text.splitlines()[-1] == f"  Fix: run meshkit doctor{less}."
     assert str(local_ranks.describe_failure(4, failing({0: late}, 0), None)) == (
         "rank 0 of 4 failed first.\n  RankTimeoutError: 2 of 4 ranks did not arrive.\n  Fix: look."
     )

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import CoordinateError
-from meshkit.core.call import Call
 from meshkit.core.validate import (
     check_coordinate_complete,
     check_index,
@@ -75,7 +74,7 @@ def test_an_index_outside_raises_an_error_with_the_nearest_one(index: int, neare
     with pytest.raises(CoordinateError) as caught:
         check_index("dp", index, 4)
     assert (caught.value.axis, caught.value.index, caught.value.size) == ("dp", index, 4)
-    assert caught.value.quote(Call("f", kwargs={"dp": index})).fix_text == f"f(dp={nearest})."
+    assert caught.value.fix == f"dp={nearest}."
 
 
 def test_check_integers_keeps_the_shape() -> None:

@@ -273,8 +273,7 @@ def commands_of_session(session: int) -> list[str]:
             "--seq 31 --sp 2",
             "SequencePlan(31, 2, 'contiguous'): 31 is not a multiple of parts 2.\n"
             "  Nearest lengths: 30 and 32.\n"
-            "  Fix: length 30 or 32, or SequencePlan(31, 2, 'contiguous', pad=True), which pads to "
-            "32.",
+            "  Fix: length 30 or 32, or pad=True, which pads to 32.",
         ),
         ("--text nowhere", "[Errno 2] No such file or directory: 'nowhere'"),
     ],

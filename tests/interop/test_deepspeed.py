@@ -420,7 +420,7 @@ def test_invalid_roles_are_errors_of_the_constructor() -> None:
         "pipeline.\n"
         "  The mesh is Layout(dp=4, cp=2, tp=1).\n"
         "  Its ranks would train apart, because DeepSpeed reduces no gradient over it.\n"
-        "  Fix: Mpu(mesh, sequence='cp'), or Mpu(mesh, data='dp cp').",
+        "  Fix: sequence='cp', or data='dp cp'.",
         "UnknownAxisError: Mpu(mesh, sequence='sq'): there is no axis 'sq'.\n"
         "  The axes are dp, tp.\n"
         "  Fix: use one of dp, tp.",

@@ -380,7 +380,7 @@ def test_different_stages_are_an_error_as_in_megatron() -> None:
         "layers and experts hold different ranks.\n"
         "  The pipeline of rank 0 is [0, 2] for dense layers, [0, 1] for experts.\n"
         "  Fix: use an order that ends with pp: "
-        "layouts(16, tp=2, pp=2, cp=2, ep=4, etp=1, order='tp-cp-ep-dp-pp')."
+        "order='tp-cp-ep-dp-pp'."
     )
 
 

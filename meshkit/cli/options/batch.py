@@ -81,4 +81,6 @@ def _batch_fix(error: BatchError, given: dict[str, object]) -> str:
         other = next(name for name in ("micro_batch", "accumulation_steps") if name in given)
         nearest = min(error.micro_batches, key=lambda n: abs(n - int(str(given[other]))))
         ways.append(f"--{other.replace('_', '-')} {nearest}")
+    if len(given) == 1:
+        return "two of --global-batch, --micro-batch and --accumulation-steps."
     return either(*ways) if ways else ""

@@ -54,12 +54,12 @@ def _figures_of_run(run: Mapping[str, object]) -> dict[str, object]:
         end = "was interrupted" if run.get("interrupted") else "failed"
         wrong = bounds.get("count") if isinstance(bounds, dict) else None
         evidence = [f"Wrong elements: {format_value(wrong)}."] if wrong else []
-        fix = f"a complete run without a wrong element, for example {EXAMPLE}."
+        fix = f"a complete run without a wrong element, for example {EXAMPLE}"
         raise SpecError(f"the run in the file of --links {end}.", *evidence, fix=fix)
     links = run.get("links")
     if not isinstance(links, dict) or not links:
         names = "all_reduce, all_gather or reduce_scatter"
-        fix = f"a run with at least two sizes, for example {EXAMPLE}."
+        fix = f"a run with at least two sizes, for example {EXAMPLE}"
         raise SpecError(f"the file of --links has no fit (latency, bandwidth) of {names}.", fix=fix)
     source = f"{links.get('source')}; the others: {MACHINES[DEFAULT_MACHINE].source}"
     return {**links, "source": source}

@@ -25,7 +25,7 @@ from ..text import count_noun
 from .axis_names import check_axes_exist, parse_axes
 from .layout import Layout
 from .rank_positions import RankPositions
-from .roles import STANDARD_GRADIENT_AXES, gradient_axes, unknown_axes
+from .roles import gradient_axes, unknown_axes
 from .sizes import STANDARD_AXES, check_sizes, infer_sizes, ordered_sizes, view_sizes
 
 Axes = tuple[str, ...]
@@ -69,14 +69,10 @@ class GroupPlan:
             check_axes_exist(axes, layout.axes)
         requested = tuple(names for axes in listed if (names := _drop_absent(axes, layout)))
         usual: list[Axes] = [(), *((axis,) for axis in layout.axes)]
-        # beside axes of unknown role, only the standard names have groups together
-        if STANDARD_AXES.issuperset(layout.axes) or unknown_axes(layout.sizes):
-            usual += [
-                tuple([axis for axis in axes if axis in layout.axes])
-                for axes in STANDARD_GRADIENT_AXES
-            ]
-        else:
-            usual += [gradient_axes(layout.sizes), gradient_axes(layout.sizes, experts=True)]
+        sizes = layout.sizes
+        if unknown_axes(sizes):  # beside axes of unknown role, only standard ones are combined
+            sizes = {axis: size for axis, size in sizes.items() if axis in STANDARD_AXES}
+        usual += [gradient_axes(sizes), gradient_axes(sizes, experts=True)]
         whole = {layout.axes: ()}  # all axes in their own order are the whole mesh
         axis_sets = dict.fromkeys([whole.get(axes, axes) for axes in (*usual, *requested)])
         long = {axis for axis, size in zip(layout.axes, layout.shape, strict=True) if size > 1}

@@ -74,13 +74,6 @@ def gradient_axes(sizes: Mapping[str, int], *, experts: bool = False) -> tuple[s
     return tuple(sorted(axes, key=STANDARD.index)) if {*axes} <= {*STANDARD} else axes
 
 
-# The standard axes over which gradients are averaged: for dense layers, and for experts.
-STANDARD_GRADIENT_AXES = (
-    gradient_axes(dict.fromkeys(STANDARD, 1)),
-    gradient_axes(dict.fromkeys(STANDARD, 1), experts=True),
-)
-
-
 def axes_with_unknown(sizes: Mapping[str, int], known: Collection[str]) -> list[tuple[str, ...]]:
     """Return the axes that a user may mean: the known ones with all, one or none of unknown role.
 

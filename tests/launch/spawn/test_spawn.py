@@ -92,8 +92,8 @@ def error_of_spawn(*args: Any, **kwargs: Any) -> str:
 
 def test_calls_written_for_torch_are_translated() -> None:
     assert error_of_spawn(os.getpid, nprocs=4, join=True) == (
-        "spawn(getpid, nprocs=4, join=True): there is no argument nprocs and no argument join.\n"
-        "  nprocs is world_size here.\n"
+        "spawn(getpid, nprocs=4, join=True): nprocs is called world_size here.\n"
+        "  there is no argument join here.\n"
         "  Fix: spawn(getpid, world_size=4)."
     )
     assert error_of_spawn(expects_a_rank, 2, (10,)) == (
@@ -118,8 +118,8 @@ def test_arguments_that_are_no_call_start_no_process(monkeypatch: pytest.MonkeyP
     text = error_of_spawn(os.getpid(), 2)  # the function was called
     assert "no function." in text
     assert "pass the function itself" in text
-    assert "Fix: spawn(rank_plus, 2, (5,))." in error_of_spawn(rank_plus, 2, 5)
-    assert "Fix: spawn(rank_plus, 2, ('a',))." in error_of_spawn(rank_plus, 2, "a")
+    assert "Fix: args=(5,)." in error_of_spawn(rank_plus, 2, 5)
+    assert "Fix: args=('a',)." in error_of_spawn(rank_plus, 2, "a")
 
 
 def spawn_again() -> str:

@@ -169,13 +169,13 @@ def test_the_loader_reads_the_micro_batches_of_each_data_coordinate() -> None:
             "BatchError",
             "mesh.loader(dataset, plan, batch_size=2): batch_size is 2, and the plan decides which "
             "samples a batch holds.\n"
-            "  Fix: mesh.loader(dataset, plan), or mesh.batch(micro_batch=...).",
+            "  Fix: leave out batch_size, or mesh.batch(micro_batch=...).",
         ),
         (
             "BatchError",
             "mesh.loader(dataset, plan, drop_last=True): drop_last is True, and the plan decides "
             "which samples a batch holds.\n"
-            '  Fix: mesh.loader(dataset, plan), or mesh.loader(dataset, plan, tail="drop").',
+            '  Fix: leave out drop_last, or mesh.loader(dataset, plan, tail="drop").',
         ),
         (
             "BatchError",

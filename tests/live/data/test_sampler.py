@@ -426,22 +426,22 @@ def test_the_errors_of_mesh_sampler() -> None:
         "  It divides the samples by 2; this mesh has dp=2.\n"
         "  Fix: mesh.batch(...).",
         "mesh.sampler(dataset, plan, seed=1): a stream is read in its own order.\n"
-        "  Fix: mesh.sampler(dataset, plan), and shuffle in the dataset.",
+        "  Fix: leave out shuffle and seed, and shuffle in the dataset.",
         "mesh.sampler(dataset, plan): a list_iterator has no len().\n"
         "  A dataset that is read by index must have a length.\n"
         "  Fix: the number of samples, or a torch.utils.data.IterableDataset.",
         "mesh.sampler([1, 2, 3], plan, tail='drop'): 3 samples do not fill one step of 4.\n"
-        "  Fix: mesh.sampler([1, 2, 3], plan, tail='keep'), or a global batch of at most 3.",
+        "  Fix: tail='keep', or a global batch of at most 3.",
         "mesh.sampler(8, plan, shuffle=True): the plan is of another mesh.\n"
         "  It divides the samples by 4; this mesh has dp=2.\n"
         "  Fix: mesh.batch(...).",
         "mesh.sampler(8, plan): the plan is an int.\n"
         "  Fix: mesh.batch(...), or schedule.at(consumed).",
         "mesh.sampler(dataset, plan, shuffle=True): a stream is read in its own order.\n"
-        "  Fix: mesh.sampler(dataset, plan), and shuffle in the dataset.",
+        "  Fix: leave out shuffle and seed, and shuffle in the dataset.",
         "mesh.sampler(dataset, plan, tail='keep'): tail is 'keep'.\n"
         "  The end of a stream is not known before, so only whole steps are read.\n"
-        "  Fix: mesh.sampler(dataset, plan, tail='drop').",
+        "  Fix: tail='drop'.",
         "stream.state_dict(steps=-1): steps is -1.\n  Fix: steps as an int, 0 or more.",
     ]
     assert (zero[-2:], own_sampler[-2:]) == (

@@ -190,20 +190,19 @@ def test_the_errors_of_mesh_sequence() -> None:
                 "10 is not a multiple of 2 x cp 2 x sp 2 = 8.\n"
                 "  Zigzag cuts the sequence into two chunks a part.\n"
                 "  Nearest lengths: 8 and 16.\n"
-                "  Fix: length 8 or 16, or mesh.sequence(10, axes=('cp', 'sp'), order='zigzag', "
-                "pad=True), which pads to 16.",
+                "  Fix: length 8 or 16, or pad=True, which pads to 16.",
             ),
             (
                 "SpecError",
                 "mesh.sequence(9): 9 is not a multiple of cp 2 x sp 2 = 4.\n"
                 "  Nearest lengths: 8 and 12.\n"
-                "  Fix: length 8 or 12, or mesh.sequence(9, pad=True), which pads to 12.",
+                "  Fix: length 8 or 12, or pad=True, which pads to 12.",
             ),
             (
                 "SpecError",
                 "mesh.sequence(9, axes='sp'): 9 is not a multiple of sp 2.\n"
                 "  Nearest lengths: 8 and 10.\n"
-                "  Fix: length 8 or 10, or mesh.sequence(9, axes='sp', pad=True), which pads to "
+                "  Fix: length 8 or 10, or pad=True, which pads to "
                 "10.",
             ),
             (

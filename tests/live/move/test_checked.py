@@ -194,7 +194,7 @@ ERRORS = {
     "  Fix: use one of x.",
     "steps": "mesh.shift(x, 'tp', 1.5): steps is 1.5, a float.\n  Fix: pass steps as an int.",
     "ring of two": "mesh.shift(x, 'dp tp'): 'dp tp' names 2 axes instead of one.\n"
-    "  Fix: mesh.shift(x, 'dp'), for example.",
+    "  Fix: for example 'dp'.",
     "no tensor": MOVE + "'a/tp -> a'): x is a list, not a tensor.\n"
     "  Fix: torch.as_tensor(x), or another tensor.",
     "no pattern": MOVE + "['a']): the pattern is ['a'], not a str.\n"
@@ -240,10 +240,10 @@ def test_errors_word_for_word() -> None:
 ERRORS_OF_VIEWS = [
     MOVE + "'a +dp =sp +tp -> a =x =y =z', to=to): the mesh has no group over dp tp.\n"
     "  It has groups over (dp), (sp), (tp), (dp sp); a getter never creates one.\n"
-    "  Fix: build_mesh(dp=2, sp=2, tp=2, groups=['dp tp']).",
+    "  Fix: build_mesh(..., groups=['dp tp']).",
     MOVE + "'a +w -> a/y =x =z', to=to): the mesh has no group over x z.\n"
     "  It has groups over (x), (y), (z); a getter never creates one.\n"
-    "  Fix: mesh.view(x=2, y=2, z=2, groups=['x z']).",
+    "  Fix: mesh.view(..., groups=['x z']).",
     MOVE + "'s/tp h *dp -> s/x h +y', to=to): neither the mesh nor its view has the group over "
     "dp.0 tp.\n"
     "  The common axes are dp.0=2 dp.1=2 tp=2.\n"
@@ -264,7 +264,7 @@ def test_a_missing_group_is_refused_with_the_call_that_creates_it() -> None:
             "SpecError",
             "mesh.redistribute(x, 'a +dp +tp -> a =dp =tp'): the mesh has no group over dp tp.\n"
             "  It has groups over (dp), (sp), (tp), (dp sp); a getter never creates one.\n"
-            "  Fix: build_mesh(dp=2, sp=2, tp=2, groups=['dp tp']).",
+            "  Fix: build_mesh(..., groups=['dp tp']).",
         )
 
 

@@ -1,0 +1,928 @@
+"""Each error: how it is raised, its class and the attributes that it promises.
+
+test_messages.py compares the texts with the snapshot. A new ``raise`` in ``core/`` needs a case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+import meshkit
+from meshkit import (
+    BatchPlan,
+    BatchSchedule,
+    Layout,
+    SequencePlan,
+    Topology,
+    build_mesh,
+    factor_world,
+    plan_redistribution,
+    split_world,
+    stream_seed,
+)
+from meshkit.bench.results.collectives import sweep_sizes
+from meshkit.bench.results.targets import parse_targets
+from meshkit.core.arrays import Ints
+from meshkit.core.call import quotes_call
+from meshkit.core.cost.machines import MACHINES
+from meshkit.core.cost.step_time import TrainingJob
+from meshkit.core.cost.transformer import ModelShape
+from meshkit.core.data.data_axes import resolve_data_axes
+from meshkit.core.data.epoch import Epoch, validate_epoch
+from meshkit.core.data.parameter_check import EqualAxes
+from meshkit.core.data.random_streams import select_coordinate
+from meshkit.core.data.sampler_state import epoch_state, parse_count, resume_epoch
+from meshkit.core.data.sequence import plan_sequence
+from meshkit.core.data.shuffle import shuffle_indices
+from meshkit.core.draw.svg import draw_svg
+from meshkit.core.errors import (
+    BatchError,
+    CoordinateError,
+    LaunchError,
+    MeshkitError,
+    SpecError,
+    UnknownAxisError,
+)
+from meshkit.core.grid.axis_names import STANDARD, resolve_axes
+from meshkit.core.grid.group_plan import GroupPlan
+from meshkit.core.grid.pattern import parse_axis_pattern
+from meshkit.core.grid.position import Position
+from meshkit.core.grid.sizes import merge_sizes, view_sizes
+from meshkit.core.regroup import Regrouping, find_sources, regroup
+from meshkit.core.redistribute.dim_sizes import infer_sizes
+from meshkit.core.redistribute.move import check_gradient, check_op, unmarked_axes
+from meshkit.core.redistribute.pattern import parse_pattern
+from meshkit.core.topology.crossing import link_bytes
+from meshkit.core.topology.crossing_policy import check_policies
+from meshkit.core.topology.hostfile import parse_hostfile
+from meshkit.interop import deepspeed
+from tests.launch.launchers import recorded
+
+
+class Case(NamedTuple):
+    """A call that raises, the class of its error, and attributes of the error."""
+
+    error: type[MeshkitError]
+    call: Callable[[], object]
+    attributes: dict[str, object]
+
+
+def case(error: type[MeshkitError], call: Callable[[], object], **attributes: object) -> Case:
+    """Return a case with the attributes as keywords."""
+    return Case(error, call, attributes)
+
+
+def error_of(call: Callable[[], object]) -> MeshkitError:
+    """Return the error that a call raises."""
+    try:
+        call()
+    except MeshkitError as error:
+        return error
+    raise AssertionError("the call raises no error")
+
+
+LAYOUT = Layout(dp=4, sp=2, tp=1)
+
+PLAN = BatchPlan.solve(dp=4, global_batch=16, micro_batch=2)
+
+EPOCH = Epoch(100, PLAN, 0, True, 1, "keep", number=2)
+
+STATE = epoch_state(EPOCH, 1)
+
+
+@quotes_call("mesh.check_parameters", by_name=("model",))
+def check_parameters(model: object, *, axes: object = None) -> object:
+    return EqualAxes.of({"dp": 2, "rows": 4, "tp": 2}, axes)
+
+
+@quotes_call("mesh.seed")
+def mesh_seed(*, vary: object) -> object:
+    return select_coordinate(LAYOUT, 0, vary)
+
+
+@quotes_call("mesh.seed")
+def mesh_seed_on_rank_9(*, vary: object) -> object:
+    return select_coordinate(LAYOUT, 9, vary)
+
+
+@quotes_call("mesh.batch")
+def mesh_batch_with_rows(*, global_batch: int, micro_batch: int) -> object:
+    return resolve_data_axes(None, {"dp": 2, "rows": 4, "tp": 2})
+
+
+@quotes_call("mesh.batch")
+def mesh_batch_of_x_and_y(*, global_batch: int, micro_batch: int) -> object:
+    return resolve_data_axes(None, {"x": 4, "y": 2})
+
+
+@quotes_call("mesh.sampler", by_name=("plan",))
+def mesh_sampler(length: int, plan: BatchPlan, **changes: Any) -> object:
+    return validate_epoch(replace(EPOCH, length=length, plan=plan, **changes))
+
+
+@quotes_call("mesh.sequence")
+def mesh_sequence(length: int, *, axes: str) -> object:
+    return plan_sequence(Layout(cp=2, sp=2), tuple(axes.split()), length)
+
+
+@quotes_call("sampler.load_state_dict", by_name=("state",))
+def load_state(state: object) -> object:
+    return resume_epoch(EPOCH, state)
+
+
+@quotes_call("sampler.load_state_dict", by_name=("state",))
+def load_state_of_other_data(state: object) -> object:
+    return resume_epoch(replace(EPOCH, length=90, seed=3), state)
+
+
+@quotes_call("sampler.state_dict")
+def save_state(*, steps: int) -> object:
+    return parse_count("steps", steps, 7)
+
+
+@quotes_call("shuffle_indices")
+def read_positions(indices: Ints, length: int) -> object:
+    return shuffle_indices(indices, length, 0, 0)
+
+
+@quotes_call("sampler.micro_batches")
+def read_step(step: int) -> object:
+    return EPOCH.micro_batches(step)
+
+
+CONFIG = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+}
+
+SIZES = {"hidden": 4096, "layers": 32, "heads": 32, "vocab": 128256, "ffn": 14336}
+
+AXES = {"dp": 4, "tp": 2}
+
+MESH = "dp=4 tp=2"
+
+PLACE = {"dp": 1, "tp": 0}
+
+
+def infer(text: str, shape: tuple[int, ...], **sizes: int) -> object:
+    """Infer the sizes of a pattern from the shape of a local tensor."""
+    return infer_sizes(parse_pattern(text), AXES, PLACE, shape, sizes)
+
+
+def refuse_gradient(text: str) -> None:
+    """Check the gradient of a pattern that lacks a mark."""
+    pattern = parse_pattern(text)
+    check_gradient(pattern, unmarked_axes(pattern))
+
+
+REGROUPED = cast(Regrouping, regroup(Layout(dp=2, tp=2), range(4)))
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}
+
+SRUN = {
+    "SLURM_PROCID": "3",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+}
+
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}
+
+INSIDE_MVAPICH2 = {
+    **recorded.SRUN,
+    **recorded.MVAPICH2,
+    **{k: v for k, v in recorded.OPEN_MPI_5.items() if k != "OMPI_COMM_WORLD_RANK"},
+}
+
+
+def train(rank: int) -> None:
+    """Expect a rank, as torch.multiprocessing.spawn passes it."""
+
+
+CASES: dict[str, Case] = {
+    # core/grid
+    "a name that is not an identifier": case(SpecError, lambda: Layout(**{"d-p": 2})),
+    "a name with an edge underscore": case(SpecError, lambda: Layout(dp_=2)),
+    "a name that is a keyword": case(SpecError, lambda: factor_world(8, **{"for": 2})),
+    "a name that is an option": case(SpecError, lambda: Layout(groups=2)),
+    "a name that is not a str": case(SpecError, lambda: factor_world(8, order=["dp", 3], dp=8)),
+    "a layout without axes": case(SpecError, lambda: Layout()),
+    "an unknown axis in a coordinate": case(
+        UnknownAxisError,
+        lambda: LAYOUT.rank(node=0, dp=0),
+        axis="node",
+        axes=("dp", "sp", "tp"),
+        suggestion=None,
+    ),
+    "an unknown axis": case(
+        UnknownAxisError,
+        lambda: LAYOUT.groups("dp", "ttp"),
+        axis="ttp",
+        axes=("dp", "sp", "tp"),
+        suggestion="tp",
+    ),
+    "an unknown axis in a plan": case(
+        UnknownAxisError,
+        lambda: GroupPlan.of(LAYOUT, ["dp pipe"]),
+        axis="pipe",
+        axes=("dp", "sp", "tp"),
+        suggestion=None,
+    ),
+    "an axis named twice": case(SpecError, lambda: LAYOUT.size("dp", "dp")),
+    "an axis of size 0": case(SpecError, lambda: Layout(dp=0, sp=2), sizes={"dp": 0, "sp": 2}),
+    "a size that is a str": case(SpecError, lambda: factor_world(8, tp="4"), sizes={"tp": "4"}),
+    "two sizes to infer": case(
+        SpecError, lambda: factor_world(8, tp=-1), sizes={"dp": -1, "tp": -1}
+    ),
+    "an axis without a standard place": case(
+        SpecError,
+        lambda: factor_world(8, shard=2, tp=2),
+        axis="shard",
+        axes=STANDARD,
+        suggestion=None,
+        sizes={"shard": 2, "tp": 2},
+    ),
+    "a misspelt standard axis": case(
+        SpecError,
+        lambda: factor_world(8, tpp=2),
+        axis="tpp",
+        axes=STANDARD,
+        suggestion="tp",
+        sizes={"tpp": 2},
+    ),
+    "an order that differs from the sizes": case(
+        SpecError,
+        lambda: factor_world(8, sp=2, tp=2, order="dp cp tp tp"),
+        sizes={"sp": 2, "tp": 2},
+    ),
+    "sizes whose product is not the world size": case(
+        SpecError,
+        lambda: factor_world(6, dp=4, sp=2, tp=1),
+        sizes={"dp": 4, "sp": 2, "tp": 1},
+        world_size=6,
+    ),
+    "sizes whose product does not divide the world size": case(
+        SpecError, lambda: factor_world(6, tp=4), sizes={"dp": -1, "tp": 4}, world_size=6
+    ),
+    "sizes whose product is one rank": case(
+        SpecError, lambda: factor_world(6, tp=1, order="tp"), sizes={"tp": 1}, world_size=6
+    ),
+    "a view of another size": case(
+        SpecError,
+        lambda: Layout(dp=4, sp=2).view(dp=3, sp=2),
+        sizes={"dp": 3, "sp": 2},
+        world_size=8,
+    ),
+    "a view out of the standard order": case(
+        SpecError,
+        lambda: view_sizes({"tp": 2, "node": 2, "dp": 2}, None),
+        sizes={"tp": 2, "node": 2, "dp": 2},
+    ),
+    "sizes that are not a mapping": case(SpecError, lambda: merge_sizes([4, 2], {})),
+    "a size given twice": case(SpecError, lambda: merge_sizes({"dp": 4}, {"dp": 2})),
+    "a part to infer without a world size": case(
+        SpecError, lambda: split_world(actor=4, critic=-1)
+    ),
+    "a split without parts": case(SpecError, lambda: split_world(8)),
+    "a split of a world size that is a str": case(SpecError, lambda: split_world("8", actor=4)),
+    "parts that do not fill the world": case(SpecError, lambda: split_world(8, actor=4, critic=2)),
+    "parts that leave no rank for the last": case(
+        SpecError, lambda: split_world(8, actor=8, critic=-1)
+    ),
+    "a view without dp": case(
+        SpecError,
+        lambda: Layout(dp=4, sp=2, tp=2).view(pp=2, tp=2),
+        sizes={"pp": 2, "tp": 2},
+        world_size=16,
+    ),
+    "a view of one axis too short": case(
+        SpecError, lambda: Layout(dp=4).view(a=3), sizes={"a": 3}, world_size=4
+    ),
+    "a view that does not divide": case(
+        SpecError,
+        lambda: Layout(dp=4, sp=2).view(node=3, local=-1),
+        sizes={"node": 3, "local": -1},
+        world_size=8,
+    ),
+    "a world of 0 ranks": case(SpecError, lambda: factor_world(0, tp=2), sizes={"tp": 2}),
+    "a coordinate without an axis": case(CoordinateError, lambda: LAYOUT.rank(dp=1), axis="sp"),
+    "coordinates of floats": case(CoordinateError, lambda: LAYOUT.coordinates(np.array([0.5]))),
+    "coordinates of a rank outside the layout": case(
+        CoordinateError, lambda: LAYOUT.coordinates([[0, 9]]), axis=None, index=9, size=8
+    ),
+    "the coordinate of a rank outside the layout": case(
+        CoordinateError,
+        lambda: Layout(dp=4, ranks=range(8, 12)).coordinate(0),
+        axis=None,
+        index=0,
+        size=4,
+    ),
+    "a layout with a size to infer": case(SpecError, lambda: Layout(dp=-1), sizes={"dp": -1}),
+    "a layout of too many ranks": case(
+        SpecError, lambda: Layout(dp=2**62, tp=2), sizes={"dp": 2**62, "tp": 2}
+    ),
+    "a rank that is a str": case(
+        CoordinateError, lambda: LAYOUT.coordinate("3"), axis=None, index="3"
+    ),
+    "an index outside its axis": case(
+        CoordinateError, lambda: LAYOUT.rank(dp=1, sp=2, tp=0), axis="sp", index=2, size=2
+    ),
+    "an index on an axis of one": case(
+        CoordinateError, lambda: LAYOUT.rank(dp=1, sp=0, tp=-1), axis="tp", index=-1, size=1
+    ),
+    "a pattern with an open bracket": case(
+        SpecError, lambda: parse_axis_pattern("(dp sp", LAYOUT.axes)
+    ),
+    "a pattern with its axes in another order": case(
+        SpecError, lambda: LAYOUT.rearrange("sp dp tp -> sp dp tp")
+    ),
+    "more positions than ranks": case(SpecError, lambda: Layout(dp=4, ranks=[0, 1, 2])),
+    "a range of negative ranks": case(SpecError, lambda: Layout(dp=8, ranks=range(-1, 7))),
+    "a negative rank": case(SpecError, lambda: Layout(dp=8, ranks=[-1, *range(7)][::-1])),
+    "a rank that is a float": case(SpecError, lambda: Layout(dp=8, ranks=[0.0, *range(1, 8)])),
+    "a repeated rank": case(SpecError, lambda: Layout(dp=8, ranks=[0, 0, *range(2, 8)])),
+    "an axis of data that the layout does not have": case(
+        UnknownAxisError, lambda: resolve_axes("data", ("dq",), ("replicate", "shard")), axis="dq"
+    ),
+    "experts that dp counts, too": case(SpecError, lambda: factor_world(8, dp=8, ep=4)),
+    "experts that dp counts, too, in another order": case(
+        SpecError, lambda: factor_world(16, dp=8, ep=4, tp=2, order="ep dp tp")
+    ),
+    "a view with experts that dp counts, too": case(
+        SpecError, lambda: Layout(dp=8).view(dp=8, ep=4)
+    ),
+    "an order that is an int": case(SpecError, lambda: factor_world(8, order=5, tp=2)),
+    "a pattern without an arrow": case(SpecError, lambda: LAYOUT.rearrange("dp sp tp")),
+    "a size in a pattern that is a str": case(
+        SpecError, lambda: LAYOUT.rearrange("(a b) sp tp -> a b sp tp", a="2")
+    ),
+    "groups that are ints": case(SpecError, lambda: GroupPlan.of(LAYOUT, [5])),
+    "ranks that are empty": case(SpecError, lambda: Layout(dp=1, ranks=[])),
+    "ranks that are an int": case(SpecError, lambda: Layout(dp=2, ranks=5)),
+    "sizes beside within": case(
+        SpecError, lambda: factor_world(8, dp=2, within={"tp": 4}), sizes={"dp": 2}
+    ),
+    "within as a list": case(SpecError, lambda: factor_world(8, within=[2])),
+    "a size of 0 within nodes": case(
+        SpecError, lambda: factor_world(8, across={"dp": 4}, within={"tp": 0})
+    ),
+    "two sizes to infer within and across nodes": case(
+        SpecError, lambda: factor_world(8, within={"tp": -1})
+    ),
+    "data axes of a mesh with other names": case(
+        UnknownAxisError, lambda: resolve_axes("data", "dp", ("replicate", "shard"))
+    ),
+    "axes with hyphens and blanks": case(SpecError, lambda: LAYOUT.size("tp-sp dp")),
+    "axes with an open bracket": case(SpecError, lambda: LAYOUT.size("(dp sp")),
+    "two axes instead of one": case(SpecError, lambda: LAYOUT.neighbor(0, "dp sp")),
+    "an order of sizes that are missing": case(SpecError, lambda: factor_world(8, order="sp")),
+    "an axis of another library": case(SpecError, lambda: factor_world(8, dp=4, tensor_parallel=2)),
+    "a mapping out of the standard order": case(
+        SpecError, lambda: factor_world(8, {"tp": 2, "dp": 4})
+    ),
+    "a size that is None": case(SpecError, lambda: factor_world(8, dp=None, tp=2)),
+    "the data index of a mesh with an axis of unknown role": case(
+        SpecError, lambda: Position(Layout({"dp": 2, "rows": 4}), 5).data_index
+    ),
+    "a layout of 33 axes": case(SpecError, lambda: Layout(**{f"a{i}": 1 for i in range(33)})),
+    # core/data
+    "a batch over an axis of unknown role": case(
+        SpecError, lambda: mesh_batch_with_rows(global_batch=16, micro_batch=2)
+    ),
+    "a batch over axes of unknown role alone": case(
+        SpecError, lambda: mesh_batch_of_x_and_y(global_batch=16, micro_batch=2)
+    ),
+    "a batch that does not divide": case(
+        BatchError,
+        lambda: BatchPlan.solve(dp=4, global_batch=100, micro_batch=3),
+        global_batch=100,
+        below=96,
+        above=108,
+        micro_batches=(1, 5, 25),
+    ),
+    "a batch with many divisors": case(
+        BatchError,
+        lambda: BatchPlan.solve(dp=1, global_batch=720, micro_batch=50),
+        below=700,
+        above=750,
+    ),
+    "a batch from one size": case(BatchError, lambda: BatchPlan.solve(dp=4, micro_batch=2)),
+    "a global batch of 0": case(
+        BatchError, lambda: BatchPlan.solve(dp=4, global_batch=0, micro_batch=2)
+    ),
+    "samples of a negative step": case(CoordinateError, lambda: PLAN.samples(-1, 0), index=-1),
+    "a batch that rounds down to 0": case(
+        BatchError,
+        lambda: BatchPlan.solve(dp=4, global_batch=8, micro_batch=3, round="down"),
+        below=None,
+        above=12,
+    ),
+    "a batch that does not divide to give dp": case(
+        BatchError,
+        lambda: BatchPlan.solve(global_batch=100, micro_batch=3, accumulation_steps=2),
+        below=96,
+        above=102,
+    ),
+    "a batch from two sizes without dp": case(
+        BatchError, lambda: BatchPlan.solve(global_batch=100, micro_batch=3)
+    ),
+    "an uneven batch with a partial micro batch": case(
+        BatchError,
+        lambda: BatchPlan.solve(dp=7, global_batch=32, micro_batch=3, uneven=True),
+        below=30,
+        above=33,
+    ),
+    "an uneven batch with wrong accumulation steps": case(
+        BatchError,
+        lambda: BatchPlan.solve(
+            dp=7, global_batch=32, micro_batch=1, accumulation_steps=4, uneven=True
+        ),
+        global_batch=32,
+    ),
+    "an unknown rounding": case(
+        BatchError, lambda: BatchPlan.solve(dp=4, global_batch=8, micro_batch=3, round="near")
+    ),
+    "a negative first sample": case(
+        CoordinateError, lambda: PLAN.samples(0, 0, first=-3), index=-3
+    ),
+    "a stage that does not divide": case(
+        BatchError,
+        lambda: BatchSchedule(PLAN, ((0, 8), (100, 12))),
+        global_batch=12,
+        below=8,
+        above=16,
+    ),
+    "stages that do not ascend from 0": case(
+        BatchError, lambda: BatchSchedule(PLAN, ((5, 8), (5, 16)))
+    ),
+    "a stage with a float": case(BatchError, lambda: BatchSchedule(PLAN, ((0, 8.0),))),
+    "stages with a comma": case(BatchError, lambda: BatchSchedule.from_text(PLAN, "0:8, 100:16")),
+    "stages with 0 tokens a sample": case(
+        BatchError, lambda: BatchSchedule.from_text(PLAN, "0:8", tokens_per_sample=0)
+    ),
+    "a ramp with more increments than samples": case(
+        BatchError, lambda: BatchSchedule.ramp_up(PLAN, start=8, increment=1, samples=5)
+    ),
+    "a ramp with a batch that does not divide": case(
+        BatchError,
+        lambda: BatchSchedule.ramp_up(PLAN, start=7, increment=3, samples=100, uneven=True),
+        below=6,
+        above=8,
+    ),
+    "stages as text that do not divide": case(
+        BatchError, lambda: BatchSchedule.from_text(PLAN, "0:8 100:12"), below=8, above=16
+    ),
+    "stages that are None": case(BatchError, lambda: BatchSchedule.from_text(PLAN, None)),
+    "a schedule of a str": case(BatchError, lambda: BatchSchedule("x", ((0, 8),))),
+    "uneven as a str": case(
+        BatchError, lambda: BatchPlan.solve(dp=4, global_batch=8, micro_batch=2, uneven="no")
+    ),
+    "a ramp with too many stages": case(
+        BatchError,
+        lambda: BatchSchedule.ramp_up(
+            BatchPlan.solve(dp=1, global_batch=10**9, micro_batch=1),
+            start=1,
+            increment=1,
+            samples=10**12,
+        ),
+    ),
+    "a huge batch that does not divide": case(
+        BatchError,
+        lambda: BatchPlan.solve(dp=1, global_batch=10**18, micro_batch=3),
+        below=10**18 - 1,
+        above=10**18 + 2,
+    ),
+    "a ramp from 0 samples": case(
+        BatchError, lambda: BatchSchedule.ramp_up(PLAN, start=0, increment=8, samples=100)
+    ),
+    "a ramp whose increments miss its end": case(
+        BatchError, lambda: BatchSchedule.ramp_up(PLAN, start=8, increment=5, samples=100)
+    ),
+    "the batch at a negative sample": case(
+        CoordinateError, lambda: BatchSchedule.constant(PLAN).at(-1), index=-1
+    ),
+    "the samples consumed at a negative step": case(
+        CoordinateError, lambda: BatchSchedule.constant(PLAN).consumed(-1), index=-1
+    ),
+    "a data index outside the plan": case(
+        CoordinateError, lambda: PLAN.samples(0, 4), axis="dp", index=4, size=4
+    ),
+    "a sequence that does not divide": case(
+        SpecError, lambda: SequencePlan(10, 4), below=8, above=12
+    ),
+    "a zigzag sequence that does not divide": case(
+        SpecError, lambda: SequencePlan(6, 4, "zigzag"), below=None, above=8
+    ),
+    "a sequence over two axes that does not divide": case(
+        SpecError, lambda: mesh_sequence(10, axes="cp sp")
+    ),
+    "a sequence of length 0": case(SpecError, lambda: SequencePlan(0, 4, "zigzag")),
+    "an unknown order of tokens": case(SpecError, lambda: SequencePlan(8, 4, "striped")),
+    "padding that is an int": case(SpecError, lambda: SequencePlan(8, 4, pad=1)),
+    "parameters on axes of unknown role": case(SpecError, lambda: check_parameters(object())),
+    "a part outside a sequence": case(
+        CoordinateError, lambda: SequencePlan(8, 4).positions(4), index=4, size=4
+    ),
+    "a position outside a shuffled order": case(
+        CoordinateError, lambda: read_positions(np.array([0, 8, -1]), 8), index=8, size=8
+    ),
+    "a step beyond an epoch": case(CoordinateError, lambda: read_step(7), index=7, size=7),
+    "an epoch without data": case(BatchError, lambda: mesh_sampler(0, PLAN)),
+    "an unknown tail": case(BatchError, lambda: mesh_sampler(100, PLAN, tail="wrap")),
+    "a shuffle with a float seed": case(BatchError, lambda: mesh_sampler(100, PLAN, seed=1.5)),
+    "an epoch shorter than a step": case(
+        BatchError, lambda: mesh_sampler(9, PLAN, tail="drop"), global_batch=16, below=9
+    ),
+    "a sampler state of other data": case(BatchError, lambda: load_state_of_other_data(STATE)),
+    "a sampler state with too many consumed samples": case(
+        BatchError, lambda: load_state({**STATE, "consumed": 101})
+    ),
+    "a sampler state that is a list": case(BatchError, lambda: load_state([1])),
+    "a sampler state with missing fields": case(
+        BatchError, lambda: load_state({"version": 1, "length": 100, "epoch": 2, "consumed": 0})
+    ),
+    "a sampler state of another version": case(
+        BatchError, lambda: load_state({**STATE, "version": 2})
+    ),
+    "a sampler state of a negative epoch": case(
+        BatchError, lambda: load_state({**STATE, "epoch": -1})
+    ),
+    "more steps than an epoch has": case(CoordinateError, lambda: save_state(steps=9)),
+    "a stream seed with a float base": case(SpecError, lambda: stream_seed(1.0, dp=2)),
+    "a stream with an int as its name": case(SpecError, lambda: stream_seed(1, 3)),
+    "a stream at a negative index": case(
+        CoordinateError, lambda: stream_seed(1, "init", dp=2, tp=-1), axis="tp", index=-1
+    ),
+    "a stream at a bool index": case(
+        CoordinateError, lambda: stream_seed(1, "init", dp=True), axis="dp", index=True
+    ),
+    "a stream at an index beyond its limit": case(
+        CoordinateError, lambda: stream_seed(1, "init", sample=2**40)
+    ),
+    "the seed of a rank outside the layout": case(
+        CoordinateError, lambda: mesh_seed_on_rank_9(vary="dp"), index=9, size=8
+    ),
+    "vary as an int": case(SpecError, lambda: mesh_seed(vary=3)),
+    "a batch in the words of another library": case(
+        BatchError, lambda: BatchPlan.solve(dp=2, batch_size=4)
+    ),
+    "a batch of text": case(
+        BatchError, lambda: BatchPlan.solve(dp=2, global_batch="1e3", micro_batch=4)
+    ),
+    "vary with an unknown axis": case(
+        UnknownAxisError,
+        lambda: mesh_seed(vary="xx"),
+        axis="xx",
+        axes=("dp", "sp", "tp"),
+        suggestion=None,
+    ),
+    # core/topology
+    "a hostfile without a host": case(SpecError, lambda: parse_hostfile("# nothing\n")),
+    "a hostfile with a line that is too short": case(
+        SpecError, lambda: parse_hostfile("a r1\n\nb\n")
+    ),
+    "a hostfile with a line that is too long": case(
+        SpecError, lambda: parse_hostfile("a b c d e\n")
+    ),
+    "a hostfile of Open MPI": case(SpecError, lambda: parse_hostfile("# mpirun\na slots=8\n")),
+    "a rack in two rows": case(SpecError, lambda: parse_hostfile("a r1 x\nb r2 x\nc r1 y\n")),
+    "a host in two racks": case(SpecError, lambda: parse_hostfile("a r1\nb r1\na r2\n")),
+    "crossing as a str": case(SpecError, lambda: check_policies(Layout(tp=2), "tp")),
+    "an unknown crossing policy": case(
+        SpecError, lambda: check_policies(Layout(dp=2, tp=2), {"tp": "warn", "dp": "no"})
+    ),
+    "ranks that do not divide over nodes": case(
+        SpecError, lambda: Topology.even(15, nodes=2), world_size=15
+    ),
+    "fewer ranks than nodes": case(SpecError, lambda: Topology.even(8, nodes=16), world_size=8),
+    "nodes that do not divide over racks": case(
+        SpecError, lambda: Topology.even(8, nodes=4, racks=3), world_size=8
+    ),
+    "a float number of nodes": case(SpecError, lambda: Topology.even(8, nodes=2.0)),
+    "a topology without nodes": case(SpecError, lambda: Topology.of_sizes([])),
+    "an empty node": case(SpecError, lambda: Topology.of_sizes([8, 0])),
+    "more ranks than int64 on nodes": case(SpecError, lambda: Topology.of_sizes([2**63 - 2, 1])),
+    "hosts as one str": case(SpecError, lambda: Topology.of_hosts("aabb")),
+    "a level that exists already": case(
+        SpecError, lambda: Topology.even(8, nodes=4).with_level("node", [0, 0, 1, 1])
+    ),
+    "a level that covers only some nodes": case(
+        SpecError, lambda: Topology.even(8, nodes=4).with_level("rack", [0, 1])
+    ),
+    "a level that splits a rack": case(
+        SpecError, lambda: Topology.even(8, nodes=4, racks=2).with_level("hall", [0, 1, 1, 1])
+    ),
+    "an unknown level": case(SpecError, lambda: Topology.even(8, nodes=4).domain_of("rack", [0])),
+    "the node of a rank outside the topology": case(
+        CoordinateError, lambda: Topology.even(8, nodes=4).node_of([0, 8]), index=8
+    ),
+    "the ranks of a node outside the topology": case(
+        CoordinateError, lambda: Topology.even(8, nodes=4).ranks_of(4), index=4, size=4
+    ),
+    "negative traffic": case(
+        SpecError, lambda: link_bytes(LAYOUT, Topology.even(8, nodes=2), {"dp": 10, "sp": -1})
+    ),
+    # core/cost
+    "a model config without a size": case(
+        SpecError,
+        lambda: ModelShape.of({k: v for k, v in CONFIG.items() if k != "num_hidden_layers"}),
+    ),
+    "a model with latent attention": case(
+        SpecError, lambda: ModelShape.of({**CONFIG, "kv_lora_rank": 512})
+    ),
+    "a model size that is a str": case(
+        SpecError, lambda: ModelShape.of({**CONFIG, "hidden_size": "4096"})
+    ),
+    "kv heads that do not divide the heads": case(
+        SpecError, lambda: ModelShape.of({**CONFIG, "num_key_value_heads": 5})
+    ),
+    "more experts per token than experts": case(
+        SpecError, lambda: ModelShape(**SIZES, experts=4, top_k=8)
+    ),
+    "more dense layers than layers": case(
+        SpecError, lambda: ModelShape(**SIZES, experts=4, top_k=2, dense_layers=33)
+    ),
+    "an unknown figure of a machine": case(
+        SpecError, lambda: MACHINES["h100"].with_measured({"nvlink": 450})
+    ),
+    "a machine with a bandwidth of 0": case(
+        SpecError, lambda: MACHINES["h100"].with_measured({"bandwidth_inter_node": 0})
+    ),
+    "a training job of 0 ranks": case(
+        SpecError, lambda: TrainingJob(0, 1, 8, 64, MACHINES["h100"])
+    ),
+    "a training job that does not divide over its nodes": case(
+        SpecError, lambda: TrainingJob(64, 7, 8, 64, MACHINES["h100"])
+    ),
+    # core/draw
+    "a picture with too many ranks": case(
+        SpecError,
+        lambda: draw_svg(("pp", "dp", "tp"), np.zeros((4, 12_500, 8), dtype=np.int64)),
+        sizes={"pp": 4, "dp": 12_500, "tp": 8},
+    ),
+    "a picture with too few nodes": case(
+        SpecError, lambda: draw_svg(("dp",), np.arange(4), np.array([0, 0, 1]))
+    ),
+    # core/redistribute
+    "a movement over too many ranks": case(
+        SpecError, lambda: plan_redistribution({"dp": 10**9}, "b/dp -> b", b=2)
+    ),
+    "a movement without an arrow": case(
+        SpecError, lambda: plan_redistribution(MESH, "b s/tp", b=2, s=4)
+    ),
+    "a movement with two arrows": case(
+        SpecError, lambda: plan_redistribution(MESH, "b -> b -> b", b=2)
+    ),
+    "a movement that is no text": case(SpecError, lambda: plan_redistribution(MESH, 5, b=2)),
+    "a movement that cuts three dims": case(
+        SpecError, lambda: plan_redistribution(MESH, "(a b/dp c)/tp -> a")
+    ),
+    "a movement with an invalid character": case(
+        SpecError, lambda: plan_redistribution(MESH, "b s:tp -> b s")
+    ),
+    "a movement with an open bracket": case(
+        SpecError, lambda: plan_redistribution(MESH, "(b s/tp -> b s")
+    ),
+    "a movement with a bracket in a bracket": case(
+        SpecError, lambda: plan_redistribution(MESH, "((b) s) -> b s")
+    ),
+    "a movement with a mark in a bracket": case(
+        SpecError, lambda: plan_redistribution(MESH, "(b +tp) -> b")
+    ),
+    "a movement that cuts a bracket": case(
+        SpecError, lambda: plan_redistribution(MESH, "b (h d)/tp -> b h d")
+    ),
+    "a movement that cuts a size of 1": case(
+        SpecError, lambda: plan_redistribution(MESH, "b 1/tp -> b")
+    ),
+    "a movement with a dim twice": case(SpecError, lambda: plan_redistribution(MESH, "b b -> b")),
+    "a movement with an axis twice": case(
+        SpecError, lambda: plan_redistribution(MESH, "b/tp s/tp -> b s")
+    ),
+    "a movement with a dim on one side": case(
+        SpecError, lambda: plan_redistribution(MESH, "b s -> b")
+    ),
+    "a movement with an ellipsis on one side": case(
+        SpecError, lambda: plan_redistribution(MESH, "b -> b ...")
+    ),
+    "a movement with an unknown axis": case(
+        UnknownAxisError, lambda: plan_redistribution(MESH, "b/tpp -> b *tpp", b=2)
+    ),
+    "a mark outside its axis": case(
+        CoordinateError, lambda: plan_redistribution(MESH, "b @dp:4 -> b/dp", b=4)
+    ),
+    "a mark outside an axis of one": case(
+        CoordinateError, lambda: plan_redistribution("dp=4 pp=1", "b @pp:1 -> b *pp", b=4)
+    ),
+    "an unknown reduction": case(
+        SpecError, lambda: check_op(parse_pattern("b +tp -> b =tp"), "prod")
+    ),
+    "a mean": case(SpecError, lambda: check_op(parse_pattern("b +tp -> b =tp"), "mean")),
+    "a maximum that begins a sum": case(
+        SpecError, lambda: check_op(parse_pattern("b =tp -> b +tp"), "max")
+    ),
+    "a gathered axis without a mark": case(SpecError, lambda: refuse_gradient("b s/tp -> b s")),
+    "two axes without a mark": case(SpecError, lambda: refuse_gradient("b/dp s/tp -> b s")),
+    "a sliced axis without a mark": case(SpecError, lambda: refuse_gradient("b s -> b s/tp")),
+    "a size of an unknown dim": case(
+        SpecError, lambda: plan_redistribution(MESH, "b/dp -> b *dp", c=4)
+    ),
+    "a size for an ellipsis": case(
+        SpecError, lambda: plan_redistribution(MESH, "... +dp -> ... =dp", b=4)
+    ),
+    "a size that is a float": case(
+        SpecError, lambda: plan_redistribution(MESH, "b/dp -> b *dp", b=4.0)
+    ),
+    "a dim without a size": case(
+        SpecError, lambda: plan_redistribution(MESH, "b/dp s -> b s *dp", b=4)
+    ),
+    "an ellipsis in a plan": case(
+        SpecError, lambda: plan_redistribution(MESH, "... s/tp -> ... s *tp", s=4)
+    ),
+    "a mesh that is no sizes": case(SpecError, lambda: plan_redistribution("dp4", "b -> b", b=4)),
+    "a mesh of no ranks": case(SpecError, lambda: plan_redistribution("dp=0", "b -> b", b=4)),
+    "a mesh that is no mesh": case(SpecError, lambda: plan_redistribution(8, "b -> b", b=4)),
+    "a mark outside an absent axis": case(
+        CoordinateError, lambda: plan_redistribution(MESH, "b @pp:1 -> b", b=4)
+    ),
+    "a tensor with too few dims": case(SpecError, lambda: infer("b s/tp d -> b s d *tp", (2, 3))),
+    "a tensor with too few dims for an ellipsis": case(
+        SpecError, lambda: infer("... s d/tp -> ... s d *tp", (2,))
+    ),
+    "a bracket of unknown sizes": case(SpecError, lambda: infer("(h d) -> h d", (12,))),
+    "a local size that differs": case(SpecError, lambda: infer("b/dp -> b *dp", (3,), b=8)),
+    "a dim of size 1 that is longer": case(SpecError, lambda: infer("b 1 -> b", (2, 3))),
+    "a bracket that does not divide": case(
+        SpecError, lambda: infer("(h d/tp) -> h d *tp", (9,), h=4)
+    ),
+    "a size that does not divide": case(SpecError, lambda: infer("s =dp -> s/dp", (10,))),
+    "a size that does not divide over two axes": case(
+        SpecError, lambda: infer("s *dp *tp -> s/tp/dp", (4,))
+    ),
+    "a dim of an ellipsis that does not divide": case(
+        SpecError, lambda: infer("... s =dp -> ... s/dp", (2, 10))
+    ),
+    "a sequence plan with other parts": case(
+        SpecError,
+        lambda: plan_redistribution(MESH, "s =dp -> s/dp", s=SequencePlan(16, 2, "zigzag")),
+    ),
+    "a padded sequence plan with other parts": case(
+        SpecError,
+        lambda: plan_redistribution(MESH, "s =tp -> s/tp", s=SequencePlan(10, 4, pad=True)),
+    ),
+    "a view with other ranks": case(
+        SpecError, lambda: plan_redistribution(MESH, "b/dp -> b/x", to="x=4", b=4)
+    ),
+    "a view without common factors": case(
+        SpecError, lambda: plan_redistribution("dp=3 tp=2", "b/dp -> b/x", to="x=2 y=3", b=6)
+    ),
+    "parts of different sizes between views": case(
+        SpecError, lambda: plan_redistribution(MESH, "b/dp -> b/x", to="x=2 y=4", b=5)
+    ),
+    # core/recovery
+    "a rank that recovers without a step": case(
+        SpecError, lambda: find_sources(REGROUPED, {0: 4, 1: None, 2: 4, 3: 4})
+    ),
+    "steps that are not held for each part of the state": case(
+        SpecError, lambda: find_sources(REGROUPED, {0: 4, 1: 5, 2: 3, 3: 5})
+    ),
+    # bench
+    "a sweep without sizes": case(SpecError, lambda: sweep_sizes(64, 32, 2)),
+    "a target without axes": case(SpecError, lambda: parse_targets(LAYOUT, ["dp", "dp+"])),
+    "a target over groups of one rank": case(SpecError, lambda: parse_targets(LAYOUT, ["tp"])),
+    # launch
+    "a launcher variable that is not set": case(
+        LaunchError, lambda: meshkit.detect({"WORLD_SIZE": "8"})
+    ),
+    "a launcher variable that is empty": case(
+        LaunchError, lambda: meshkit.detect({**TORCHRUN, "RANK": ""})
+    ),
+    "a launcher variable that is not a number": case(
+        LaunchError, lambda: meshkit.detect({**TORCHRUN, "RANK": "two"})
+    ),
+    "a port that is too large": case(
+        LaunchError, lambda: meshkit.detect({**TORCHRUN, "MASTER_PORT": "70000"})
+    ),
+    "an empty address": case(LaunchError, lambda: meshkit.detect({**TORCHRUN, "MASTER_ADDR": " "})),
+    "a launcher rank outside its world": case(
+        LaunchError, lambda: meshkit.detect({"RANK": "9", "WORLD_SIZE": "8"})
+    ),
+    "a local rank outside its node": case(
+        LaunchError,
+        lambda: meshkit.detect({**TORCHRUN, "LOCAL_RANK": "4", "LOCAL_WORLD_SIZE": "4"}),
+    ),
+    "more local ranks than ranks": case(
+        LaunchError, lambda: meshkit.detect({**TORCHRUN, "LOCAL_WORLD_SIZE": "16"})
+    ),
+    "a rank argument without a world size": case(LaunchError, lambda: meshkit.detect({}, rank=1)),
+    "a local rank argument without a rank": case(
+        LaunchError, lambda: meshkit.detect({}, local_rank=3)
+    ),
+    "a rank argument outside the world": case(
+        LaunchError, lambda: meshkit.detect(OPEN_MPI, rank=9)
+    ),
+    "a world size argument that is too large": case(
+        LaunchError, lambda: meshkit.detect({}, rank=0, world_size=10**26)
+    ),
+    "a launcher inside another without a rank": case(
+        LaunchError, lambda: meshkit.detect(INSIDE_MVAPICH2)
+    ),
+    "Cray PALS without a size": case(
+        LaunchError, lambda: meshkit.detect(recorded.PALS_WITHOUT_PMI)
+    ),
+    "RANK that contradicts the launcher": case(
+        LaunchError, lambda: meshkit.detect({**OPEN_MPI, "RANK": "1", "WORLD_SIZE": "4"})
+    ),
+    "a malformed list of nodes": case(
+        LaunchError, lambda: meshkit.detect({**SRUN, "SLURM_STEP_NODELIST": "n[2-1]"})
+    ),
+    "a malformed list of tasks": case(
+        LaunchError, lambda: meshkit.detect({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x"})
+    ),
+    "a node outside the list of tasks": case(
+        LaunchError, lambda: meshkit.detect({**SRUN, "SLURM_NODEID": "2"})
+    ),
+    "a Slurm topology without hosts": case(
+        SpecError, lambda: meshkit.slurm_topology("SwitchName=s0 Nodes=n1", [])
+    ),
+    "a timeout of 0": case(SpecError, lambda: meshkit.init(timeout=0)),
+    "an arrival timeout that is a str": case(SpecError, lambda: meshkit.init(arrival_timeout="5")),
+    "a seed that is a float": case(SpecError, lambda: meshkit.init(seed=1.5)),
+    "init with the backend by position": case(SpecError, lambda: meshkit.init("nccl")),
+    "init with an address by position": case(SpecError, lambda: meshkit.init("env://")),
+    "init with several arguments by position": case(SpecError, lambda: meshkit.init("nccl", 4)),
+    "init with a misspelt option": case(SpecError, lambda: meshkit.init(tiemout=60)),
+    "init with an option of torch": case(SpecError, lambda: meshkit.init(device_id=0)),
+    "init with a store": case(SpecError, lambda: meshkit.init(store="s", rank=0)),
+    "init with an axis": case(SpecError, lambda: meshkit.init(seed=1, dp_size=4)),
+    "init with an option of build_mesh": case(SpecError, lambda: meshkit.init(order="dp tp")),
+    "init with an option of a batch": case(SpecError, lambda: meshkit.init(global_batch=8)),
+    "spawn of 0 ranks": case(SpecError, lambda: meshkit.spawn(print, 0)),
+    "an address that is empty as an argument": case(
+        LaunchError, lambda: meshkit.detect({}, rank=0, world_size=2, master_addr="")
+    ),
+    "a port argument of 0": case(
+        LaunchError, lambda: meshkit.detect({}, rank=0, world_size=2, master_port=0)
+    ),
+    "spawn as torch.multiprocessing has it": case(
+        SpecError, lambda: meshkit.spawn(train, nprocs=4, join=True)
+    ),
+    "spawn of a function that expects a rank": case(SpecError, lambda: meshkit.spawn(train, 4)),
+    "spawn with arguments that do not fit": case(
+        SpecError, lambda: meshkit.spawn(train, 4, (1, 2, 3))
+    ),
+    # live
+    "build_mesh with positional sizes": case(SpecError, lambda: build_mesh([4, 2])),
+    "build_mesh for more ranks than there are": case(
+        SpecError, lambda: build_mesh(dp=4, sp=2, tp=1)
+    ),
+    "build_mesh with an unknown axis": case(SpecError, lambda: build_mesh(dp_size=1)),
+    "build_mesh with the options of other calls": case(
+        SpecError, lambda: build_mesh(dp=1, seed=1, micro_batch=4)
+    ),
+    "a number as the plan of DeepSpeed": case(SpecError, lambda: deepspeed.config(5)),
+    "build_mesh with the arguments of init_device_mesh": case(
+        SpecError, lambda: build_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+    ),
+    "build_mesh with a group over an unknown axis": case(
+        UnknownAxisError, lambda: build_mesh(dp=1, groups=["dp ttp"])
+    ),
+    "build_mesh with ranks beside within": case(
+        SpecError, lambda: build_mesh(within={"tp": 1}, ranks=[0])
+    ),
+    "build_mesh with a rank outside the world": case(
+        SpecError, lambda: build_mesh(dp=1, ranks=[5])
+    ),
+    "build_mesh with an unknown crossing policy": case(
+        SpecError, lambda: build_mesh(dp=1, tp=1, crossing={"tp": "no"})
+    ),
+    "build_mesh with crossing as a str": case(
+        SpecError, lambda: build_mesh(dp=1, tp=1, crossing="tp")
+    ),
+    "build_mesh with sizes and ranks beside within": case(
+        SpecError, lambda: build_mesh(dp=1, tp=1, within={"tp": 1}, ranks=[0])
+    ),
+    "build_mesh with an unknown placement": case(
+        SpecError, lambda: build_mesh(dp=1, tp=1, place="near")
+    ),
+    "build_mesh placed on a topology of other ranks": case(
+        SpecError, lambda: build_mesh(dp=1, tp=1, place=meshkit.Topology.even(8, nodes=2))
+    ),
+    "build_mesh with a timeout of 0 for an axis": case(
+        SpecError, lambda: build_mesh(dp=1, tp=1, timeout={"tp": 0})
+    ),
+    "build_mesh with a timeout for an unknown axis": case(
+        UnknownAxisError, lambda: build_mesh(dp=1, tp=1, timeout={"tq": 30})
+    ),
+}
