@@ -52,10 +52,10 @@ from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.core.grid.pattern import parse_axis_pattern
 from meshkit.core.grid.position import Position
 from meshkit.core.grid.sizes import merge_sizes, view_sizes
-from meshkit.core.regroup import Regrouping, find_sources, regroup
 from meshkit.core.redistribute.dim_sizes import infer_sizes
 from meshkit.core.redistribute.move import check_gradient, check_op, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
+from meshkit.core.regroup import Regrouping, find_sources, regroup
 from meshkit.core.topology.crossing import link_bytes
 from meshkit.core.topology.crossing_policy import check_policies
 from meshkit.core.topology.hostfile import parse_hostfile
