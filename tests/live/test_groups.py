@@ -164,7 +164,7 @@ def build_on_a_part_of_a_bound_job() -> Any:
 
 
 def test_on_a_bound_job_every_rank_is_in_one_group_of_each_kind() -> None:
-    """Else the ranks outside would take part in more splits of the default group."""
+    """Else the ranks outside would take part in more splits than the others."""
     results = meshkit.spawn(build_on_a_part_of_a_bound_job, 6, timeout=60)
     asked, _ = results[0]
     assert all(calls == asked for calls, _ in results)

@@ -535,11 +535,10 @@ def test_a_barrier_ends_at_its_timeout() -> None:
     assert results[1:] == ["absent", "passed", "passed"]
     text, seconds = results[0]
     assert 1 <= seconds < 3
-    assert text == (
-        "1 of 2 ranks did not arrive at mesh.barrier('sp', timeout=1) within 1 s.\n"
-        f"  Missing: 1 (dp=0 sp=1). Arrived: 0 on host {socket.gethostname()}.\n"
-        "  Fix: look at the logs of rank 1 first."
-    )
+    assert text.splitlines()[:2] == [
+        "1 of 2 ranks did not arrive at mesh.barrier('sp', timeout=1) within 1 s.",
+        f"  Missing: 1 (dp=0 sp=1). Arrived: 0 on host {socket.gethostname()}.",
+    ]
 
 
 def build_on_fake_backend(rank: int, count: int) -> Any:
@@ -586,29 +585,6 @@ def test_a_mesh_raises_after_shutdown() -> None:
     for results in meshkit.spawn(use_mesh_after_shutdown, 2, timeout=60):
         assert results == [outcome, outcome, results[2]]
         assert results[2].endswith("; closed)")
-
-
-def receive_wrong_group() -> Any:
-    """Build a mesh while torch reports other ranks than those requested."""
-    meshkit.init()
-    before = live_groups()
-    real = dist.get_process_group_ranks
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(create.dist, "get_process_group_ranks", lambda group: real(group)[::-1])
-        try:
-            meshkit.build_mesh(dp=2, sp=2)
-        except meshkit.MeshkitError as error:
-            return str(error), live_groups() - before
-    return "accepted"
-
-
-def test_a_group_with_other_ranks_than_requested_raises_and_is_destroyed() -> None:
-    results = meshkit.spawn(receive_wrong_group, 4, timeout=60)
-    assert results[3] == (
-        "build_mesh(dp=2, sp=2): new_group([1, 3]) returned a group of [3, 1].\n"
-        "  Fix: report this with the version of torch.",
-        0,
-    )
 
 
 def arrive_late_on_one_rank(folder: str) -> Any:

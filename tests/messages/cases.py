@@ -52,6 +52,16 @@ from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.core.grid.pattern import parse_axis_pattern
 from meshkit.core.grid.position import Position
 from meshkit.core.grid.sizes import merge_sizes, view_sizes
+from meshkit.core.judges import (
+    Arrival,
+    Arrivals,
+    Judge,
+    Process,
+    RankState,
+    Sighting,
+    all_same,
+    failure_error,
+)
 from meshkit.core.redistribute.dim_sizes import infer_sizes
 from meshkit.core.redistribute.move import check_gradient, check_op, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
@@ -210,7 +220,46 @@ def train(rank: int) -> None:
     """Expect a rank, as torch.multiprocessing.spawn passes it."""
 
 
+def arrivals(*requests: dict[str, str] | None, **options: Any) -> Arrivals:
+    """Return what ranks have left, None for a rank that is missing."""
+    given = {rank: facts for rank, facts in enumerate(requests) if facts is not None}
+    arrived = {rank: Arrival(Process("n1", 70 + rank), facts) for rank, facts in given.items()}
+    return Arrivals(range(len(requests)), arrived, expired=True, **options)
+
+
+@quotes_call("build_mesh")
+def judge(judge: Judge, seen: Arrivals) -> None:
+    decision = judge(seen)
+    assert decision is not None
+    decision.check(1)
+
+
+DP4, DP2 = {"call": "build_mesh", "sizes": "dp=4"}, {"call": "build_mesh", "sizes": "dp=2 tp=2"}
+SAME = all_same("ranks disagree about the mesh; no process group was created.", seconds=30)
+ENDED = Sighting(RankState.ENDED, "host n2, pid 71")
+FAILED = failure_error("ranks disagree.", 0, Process("n1", 70), OSError("no descriptor"))
+
+
 CASES: dict[str, Case] = {
+    "ranks request different meshes": case(
+        meshkit.DisagreementError,
+        lambda: judge(SAME, arrivals(DP4, DP2, DP4)),
+        requests={
+            0: "call=build_mesh sizes=dp=4",
+            1: "call=build_mesh sizes=dp=2 tp=2",
+            2: "call=build_mesh sizes=dp=4",
+        },
+    ),
+    "a rank does not arrive": case(
+        meshkit.RankTimeoutError,
+        lambda: judge(SAME, arrivals(DP4, None, None, DP4, seen={1: ENDED}, late=(3,))),
+        missing_ranks=(1,),
+    ),
+    "a rank has failed": case(
+        meshkit.DisagreementError,
+        lambda: judge(SAME, arrivals(DP4, DP4, objections=[FAILED])),
+        requests={0: "OSError: no descriptor"},
+    ),
     # core/grid
     "a name that is not an identifier": case(SpecError, lambda: Layout(**{"d-p": 2})),
     "a name with an edge underscore": case(SpecError, lambda: Layout(dp_=2)),

@@ -71,7 +71,7 @@ def test_the_arguments_of_device_mesh_are_translated_before_a_job_is_joined(
     assert error.fix.startswith(
         f"meshkit.init(device={device!r}), then" if device else "build_mesh"
     )
-    assert meshkit.launch.current_job.current_job() is None
+    assert meshkit.launch.job.current_job() is None
 
 
 def test_a_mapping_takes_any_name_in_the_order_written() -> None:

@@ -225,12 +225,12 @@ def test_ranks_that_request_different_views_raise() -> None:
         assert "make the same calls in the same order" in outcomes[1][1]
         assert "tp dp is not the standard order, dp tp" in outcomes[2][1]
         assert outcomes[3][1].splitlines()[1:] == [
-            "  ranks 0 and 2-3:  z=4, open=views 0 (dp=2 sp=2), 1 (x=2 y=2) of mesh 3",
+            "  ranks 0 and 2-3:  z=4, open=views 0 (dp=2 sp=2), 1 (x=2 y=2) of mesh 1",
             outcomes[3][1].splitlines()[2],
             "  Fix: close the same views on every rank, and create new ones from the same mesh.",
         ]
         assert outcomes[3][1].splitlines()[2].startswith("  rank 1 (")
-        assert outcomes[3][1].splitlines()[2].endswith("z=4, open=views 0 (dp=2 sp=2) of mesh 3")
+        assert outcomes[3][1].splitlines()[2].endswith("z=4, open=views 0 (dp=2 sp=2) of mesh 1")
 
 
 def fail_while_creating(at: int, told_of_each: bool) -> Any:

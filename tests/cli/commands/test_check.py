@@ -318,7 +318,7 @@ def test_what_is_time_gather(monkeypatch: pytest.MonkeyPatch) -> None:
     made = nullcontext(Namespace(verify=lambda timeout: REPORT.verification, layout=Layout(dp=4)))
     clock = iter([10.0, 11.25, 11.75])
     monkeypatch.setattr(check, "time", Namespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr("meshkit.launch.job.init", lambda device, timeout: world)
+    monkeypatch.setattr("meshkit.launch.join.init", lambda device, timeout: world)
     monkeypatch.setattr("meshkit.live.build_mesh.build_mesh", lambda dp: made)
     report = check.check_mesh({"dp": 4}, None, 5.0)
     wanted = {"rank": 3, "sizes": {"dp": 4}, "device": "cpu", "backend": "gloo"}
