@@ -24,6 +24,7 @@ from meshkit.bench.results.run import plan_cases
 from meshkit.bench.results.targets import ALONE, CONCURRENT, OVERLAP, parse_targets
 from meshkit.bench.run import Request, agree_on_hosts, run_benchmark
 from meshkit.bench.sweep import Sweep, SweepOptions
+from meshkit.launch import process
 from tests.bench.faulty_calls import (
     raise_not_supported,
     return_wrong_elements,
@@ -316,6 +317,7 @@ def hosts_of_ranks() -> list[str]:
     request = Request({"dp": 4}, None, (), targets, (64,), SweepOptions(1, 2, 20.0))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "gethostname", lambda: f"host-{rank}")
+        patch.setattr(process, "machine_id", lambda: f"host-{rank}")
         meshkit.init(device="cpu")
         return agree_on_hosts(request)
 
