@@ -33,12 +33,12 @@ from ..core.hang import describe_coordinate
 from ..core.text import format_sizes
 from ..core.topology.topology import Topology
 from ..core.version import VERSION
+from ..launch.default_group import commit
 from ..launch.job import Job, current_job
 from ..launch.join import announce_init_failure
 from ..launch.launchers.program import propose_command
 from ..launch.launchers.world import World
 from ..launch.log import Startup, log_line
-from ..launch.round import commit
 from ..launch.times import TIMES, Time, format_timeout, parse_timeout
 from ..launch.torch_internals import abort_all_groups, connects_at_creation
 from .group_registry import NO_GROUPS, GroupRegistry, Groups, MeshGroups
