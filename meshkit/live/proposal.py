@@ -31,11 +31,11 @@ from ..core.sizes import check_view_names, merge_sizes
 from ..core.text import Ints, format_sizes
 from ..core.topology import Topology
 from ..core.version import VERSION
+from ..launch.default_group import commit
 from ..launch.detect import propose_command
 from ..launch.job import Job, current_job
 from ..launch.join import announce_init_failure
 from ..launch.log import Startup, log_line
-from ..launch.round import commit
 from ..launch.times import TIMES, Time, format_timeout, parse_timeout
 from ..launch.torch_internals import abort_all_groups, connects_at_creation
 from ..launch.world import World
