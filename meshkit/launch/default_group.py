@@ -1,6 +1,4 @@
-"""Create torch's default process group, and read the world and the store of one that exists.
-
-``commit`` creates groups on all ranks or on none.
+"""Create torch's default process group, or read the world and the store of one that exists.
 
 gloo connects every pair of a group when the group is created. On 256 ranks that is 255 connections
 a rank, of which most jobs use few. A large default group therefore connects a pair at its
@@ -10,8 +8,8 @@ first use. A mesh that uses the default group connects pairs when it is built.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -48,10 +46,8 @@ EAGER_RANKS = 32  # up to here most jobs use most pairs, so gloo connects all of
 class Connections:
     """The pairs of ranks that the default group has connected, equal on every rank."""
 
-    # whether the pairs at distances 1, 2, 4, 8, ... are connected, the only ones that barriers,
-    # all-reduces, all-gathers and broadcasts use
-    near: bool = True
-    all: bool = True  # whether every pair is connected
+    near: bool = True  # those at distances 1, 2, 4, 8, ..., which all but few collectives use
+    all: bool = True  # every pair
 
     def connect(self, *, every_pair: bool) -> None:
         """Connect the near pairs or every pair. Collective over the default group."""
@@ -73,16 +69,10 @@ def default_group() -> dist.ProcessGroup:
 
 
 def create_default_group(
-    world: World,
-    store: Store,
-    timeout: timedelta | None,
-    connect_timeout: timedelta,
+    world: World, store: Store, timeout: timedelta | None, connect_timeout: timedelta
 ) -> Connections:
-    """Create torch's default group. Collective. nccl is bound to the device, to split groups.
-
-    nccl reads the ids of later connections under the timeout of the store, so that becomes the
-    timeout of collectives. meshkit's own operations have deadlines of their own.
-    """
+    """Create torch's default group. Collective. nccl is bound to the device, to split groups."""
+    # nccl reads the ids of later connections under it; meshkit's own operations have deadlines
     store.root.set_timeout(timeout or default_timeout(str(world.backend)))
     connects_first = connects_at_creation(str(world.backend))
     is_large = world.backend == "gloo" and world.world_size > EAGER_RANKS
@@ -101,8 +91,9 @@ def create_default_group(
         options["device_id"] = world.device
     try:
         first = connect_timeout if connects_first else timeout
-        with _variable(LAZY, "1") if is_lazy else nullcontext():
-            dist.init_process_group(world.backend, timeout=first, **options)
+        if is_lazy:
+            os.environ[LAZY] = "1"
+        dist.init_process_group(world.backend, timeout=first, **options)
     except (RuntimeError, ValueError, AssertionError) as error:  # torch's own
         if dist.is_initialized():  # it failed at the very end
             dist.destroy_process_group()
@@ -111,6 +102,9 @@ def create_default_group(
             f"backend {world.backend}, device {world.device}: {str(error).partition(chr(10))[0]}",
             fix="meshkit doctor, on this host.",
         ) from error
+    finally:
+        if is_lazy:
+            os.environ.pop(LAZY, None)
     rank, size = dist.get_rank(), dist.get_world_size()
     if (rank, size) != (world.rank, world.world_size):
         dist.destroy_process_group()
@@ -124,21 +118,10 @@ def create_default_group(
     return Connections(near=not is_lazy, all=not is_lazy)
 
 
-@contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable that is not set, and remove it again."""
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
-
-
 def world_from_group(group: dist.ProcessGroup) -> World:
     """Return the world of this process in a group that meshkit did not create. Local.
 
-    Rank and size come from the group. The launcher's facts about the node are used only if it
-    reports the same rank and size.
+    The launcher's facts about the node count only if it reports the same rank and size.
     """
     rank, world_size = group.rank(), group.size()
     sources = {
@@ -147,7 +130,9 @@ def world_from_group(group: dist.ProcessGroup) -> World:
         "backend": "dist.get_backend()",
         "device": "existing group",
     }
-    world = _launcher_world()
+    world = None
+    with suppress(LaunchError):
+        world = detect()
     if world is not None and (world.rank, world.world_size) == (rank, world_size):
         sources = {**world.sources, **sources}
     else:
@@ -164,18 +149,9 @@ def world_from_group(group: dist.ProcessGroup) -> World:
 
 
 def store_from_group(group: dist.ProcessGroup) -> dist.Store | None:
-    """Return a store that the ranks of the group share; None if torch exposes none.
-
-    torch's fake backend plays one rank of any world, without other ranks and without a store.
-    """
+    """Return a store that the ranks of the group share; None if torch exposes none."""
+    # torch's fake backend plays one rank of any world
     return None if dist.get_backend(group) == "fake" else store_of(group)
-
-
-def _launcher_world() -> World | None:
-    try:
-        return detect()
-    except LaunchError:
-        return None
 
 
 def _device(group: dist.ProcessGroup, backend: str) -> torch.device:
@@ -201,18 +177,16 @@ def commit(
 
     torch waits for peers while it creates groups, with timeouts of its own: a rank that dies at
     that moment would block the others for half an hour. Creation is therefore limited to the time
-    that ranks wait for each other, and this round confirms it.
+    that ranks wait for each other, 10 s at least, and this round confirms it.
 
     Args:
         round: the round; None if nothing can fail on one rank only.
         call: the public function.
-        timeout: how long ranks wait for each other; they have 10 s at least.
+        timeout: how long ranks wait for each other.
         create: called with the timeout of one attempt to connect.
         undo: destroys what was created.
         connects: whether creation waits for other ranks.
         describe: returns the coordinate of a rank as text.
-
-    Cost: 4 store operations per rank.
     """
     limit = max(timeout, timedelta(seconds=TIMES.create))
     whole = limit + timedelta(seconds=TIMES.create_report)
@@ -223,7 +197,7 @@ def commit(
     judge = all_done(round.summary, seconds=whole.total_seconds(), describe=describe)
     with round:
         try:
-            created = _create_bounded(limit, work, undo) if connects else work()
+            created = _in_time(limit, work, undo) if connects else work()
         except RuntimeError as error:  # torch's own: a peer may be the reason
             objection = failure_error(round.summary, round.rank, current_process(), error)
             round.arrive(facts, same=True, objection=objection)
@@ -237,15 +211,14 @@ def commit(
         try:
             round.arrive(facts, same=True)
             # If a rank closed its groups while another still connects, that one would hang.
-            limited = deadline if connects else Deadline.after(whole)
-            round.decide(judge, limited).check(round.rank)
+            round.decide(judge, deadline if connects else Deadline.after(whole)).check(round.rank)
         except BaseException:
             undo(created)
             raise
     return created
 
 
-def _create_bounded(
+def _in_time(
     limit: timedelta, work: Callable[[], Result], undo: Callable[[Result], None]
 ) -> Result:
     """Return the result of the work, or undo it if it comes too late."""

@@ -1,4 +1,4 @@
-"""The file of a FileStore: is there room for it, does its last user remove it, and is it whole?
+"""The file of a FileStore: its room on the disk, its removal, and whether it is whole.
 
 torch writes a key in several parts. If the disk is full after the first part, the file ends in the
 middle of a key, and every rank that reads it reads for ever, with Python's lock held. The
@@ -48,10 +48,7 @@ _sizes: dict[str, int] = {}  # path to the largest size that this process has se
 
 
 def reserve_room(path: str, world_size: int) -> None:
-    """Reserve the bytes that a job needs in the file of its store; the size stays. Local.
-
-    On a file system that reserves nothing, the free bytes are checked.
-    """
+    """Reserve the bytes that a job needs in the file of its store; the size stays. Local."""
     size = min(MOST_BYTES, BASE_BYTES + BYTES_PER_RANK * world_size)
     _sizes.pop(path, None)
     with suppress(PermissionError):
@@ -61,19 +58,14 @@ def reserve_room(path: str, world_size: int) -> None:
         finally:
             os.close(descriptor)
         if number == errno.ENOSPC or (number and _free_bytes(path) < size):
-            raise no_room_error(path)
+            raise _no_room_error(path)
 
 
 def open_file(path: str, users: int, world_size: int, seconds: float) -> dist.FileStore:
     """Return a FileStore in a file that no other process is removing. Local.
 
-    Args:
-        path: the path of the file; it may be new.
-        users: after how many users torch removes the file; -1 for never.
-        world_size: after how many users the processes of an earlier start remove it.
-        seconds: for how long to try.
-
-    Cost: four system calls beside torch's, and one read of the file.
+    torch removes the file after so many users, -1 for never; those of an earlier start removed it
+    after ``world_size``.
     """
     end = time.monotonic() + seconds
     while True:
@@ -92,12 +84,9 @@ def open_file(path: str, users: int, world_size: int, seconds: float) -> dist.Fi
 
 
 def _is_removed(descriptor: int, before: bytes, world_size: int) -> bool:
-    """Return whether the file is gone. If its last user removes it, wait for that.
+    """Return whether the file is gone, whose content ``before`` ends with its last user.
 
-    Args:
-        descriptor: the open file.
-        before: its content up to the end of its last user.
-        world_size: after how many users the last one removes the file.
+    If that one removes the file, as the last of a world, wait for it.
     """
     closed, begin = 0, before.rfind(CLOSED) + len(CLOSED)
     if CLOSED in before:
@@ -112,11 +101,9 @@ def _is_removed(descriptor: int, before: bytes, world_size: int) -> bool:
 def is_store(path: Path) -> bool:
     """Return whether torch can open a file as a store. An empty or a missing file is a store.
 
-    Local. A file that seems truncated is read again from there on, as another process may be in the
-    middle of a write: of many ranks one always is. torch's lock is not taken, because of Python's
-    collector: a store that it destroys would wait for that lock, and hold Python's.
-
-    Cost: one pass over the lengths in the file.
+    A file that seems truncated is read again from there on: of many ranks one is always in the
+    middle of a write. torch's lock is not taken, because of Python's collector: a store that it
+    destroys would wait for that lock, and hold Python's.
     """
     with suppress(OSError):
         end, has_more = _skip_records(path, 0)
@@ -130,11 +117,8 @@ def is_store(path: Path) -> bool:
 
 
 def _skip_records(path: Path, begin: int) -> tuple[int, bool]:
-    """Return the end of the last whole key and value, and whether more bytes follow it.
-
-    Only the lengths are read, as a file that is no store may be large.
-    """
-    with path.open("rb") as file:
+    """Return the end of the last whole key and value, and whether more bytes follow it."""
+    with path.open("rb") as file:  # only the lengths are read: a file that is no store may be large
         size, parts = os.fstat(file.fileno()).st_size, 0
         last = end = begin
         while end + 4 <= size:
@@ -159,19 +143,14 @@ def _fallocate(descriptor: int, size: int) -> int:
 
 
 def check_file(store: dist.Store) -> None:
-    """Raise if the file of a FileStore was deleted or truncated, or has no room left. Local.
-
-    Cost: two system calls in a FileStore.
-    """
+    """Raise if the file of a FileStore was deleted or truncated, or has no room left. Local."""
     base: Any = store
     while hasattr(base, "underlying_store"):
         base = base.underlying_store
     path = getattr(base, "path", None)
-    if isinstance(path, str):
-        error = file_error(path)
-        if error is not None:
-            _never_destroy(store)  # its destructor would read for ever
-            raise error
+    if isinstance(path, str) and (error := file_error(path)) is not None:
+        _never_destroy(store)  # its destructor would read for ever
+        raise error
 
 
 def _never_destroy(store: dist.Store) -> None:
@@ -192,10 +171,10 @@ def file_error(path: str) -> RankTimeoutError | LaunchError | None:
         return _lost_error(path, f"was truncated from {known} to {size} bytes")
     _sizes[path] = size
     is_full = reserved < size + LEAST_BYTES and _free_bytes(path) < LEAST_BYTES
-    return no_room_error(path) if is_full else None
+    return _no_room_error(path) if is_full else None
 
 
-def no_room_error(path: str) -> LaunchError:
+def _no_room_error(path: str) -> LaunchError:
     """Return the error of a full disk under a store."""
     return LaunchError(
         f"no space left in {os.path.dirname(path)}, where the store of the job is.",
@@ -212,6 +191,5 @@ def _lost_error(path: str, reason: str) -> RankTimeoutError:
 
 
 def _free_bytes(path: str) -> int:
-    """Return the bytes that this user can still write on the device of a file."""
     room = os.statvfs(os.path.dirname(path))
     return room.f_bavail * room.f_frsize

@@ -36,23 +36,17 @@ MAX_ANCESTORS = 64
 def with_address(world: World, deadline: Deadline) -> tuple[World, dist.Store | None]:
     """Return the world of a rank of mpirun with a store, and an object that holds its port.
 
-    Local on one node. On several nodes rank 0 broadcasts an address through MPI.
+    Local on one node. On several nodes rank 0 broadcasts the address of a store through MPI.
     """
     if world.init_method or None not in address(world) or world.world_size == 1:
         return world, None
     if on_one_node := store_of_one_node(world):
         return on_one_node, None
-    return address_by_mpi(world, deadline)
-
-
-def address_by_mpi(world: World, deadline: Deadline) -> tuple[World, dist.Store | None]:
-    """Return the world with the address of a store that rank 0 hosts on a free port. Collective.
-
-    Rank 0 holds the port from its choice to its use, by the store that is returned too. The import
-    of mpi4py starts MPI, which waits for all ranks without a deadline.
-    """
-    mpi = _import_mpi(world)
-    holder = _host_store(world, deadline)
+    mpi = _import_mpi(world)  # it starts MPI, which waits for all ranks without a deadline
+    holder = None
+    if world.rank == 0:  # it holds a free port from its choice to its use
+        options = {"is_master": True, "wait_for_workers": False, "multi_tenant": True}
+        holder = dist.TCPStore("127.0.0.1", 0, timeout=deadline.timeout, **options)
     host = "127.0.0.1" if world.local_world_size == world.world_size else gethostname()
     message = bytearray(MESSAGE_BYTES)
     if holder is not None:
@@ -61,7 +55,13 @@ def address_by_mpi(world: World, deadline: Deadline) -> tuple[World, dist.Store 
     request = mpi.COMM_WORLD.Ibcast([message, mpi.BYTE], root=0)
     while not request.Test():
         if deadline.expired:
-            raise _no_message_error(world, deadline)
+            raise RankTimeoutError(
+                f"rank 0 did not send rank {world.rank} the address of the store within "
+                f"{deadline}.",
+                "It sends the address through mpi4py, in its own init().",
+                fix="look at the log of rank 0 first.",
+                missing_ranks=(0,),
+            )
         time.sleep(0.002)
     _finalize_at_exit(mpi)
     addr, port = json.loads(message.rstrip(b"\0").decode())
@@ -75,20 +75,6 @@ def _finalize_at_exit(mpi: ModuleType) -> None:
 
     if mpi4py.rc.finalize is False:
         atexit.register(lambda: None if mpi.Is_finalized() else mpi.Finalize())
-
-
-def _host_store(world: World, deadline: Deadline) -> dist.TCPStore | None:
-    """Return a store on a free port, on rank 0 only."""
-    if world.rank:
-        return None
-    return dist.TCPStore(
-        "127.0.0.1",
-        0,
-        is_master=True,
-        timeout=deadline.timeout,
-        wait_for_workers=False,
-        multi_tenant=True,
-    )
 
 
 def _import_mpi(world: World) -> ModuleType:
@@ -111,15 +97,6 @@ def _import_mpi(world: World) -> ModuleType:
     evidence = f"mpi4py uses {name}, in which this is rank {comm.rank} of {comm.size}; "
     evidence += "MPI4PY_MPIABI=mpich or openmpi selects another MPI."
     raise unknown_address_error(world, evidence)
-
-
-def _no_message_error(world: World, deadline: Deadline) -> RankTimeoutError:
-    return RankTimeoutError(
-        f"rank 0 did not send rank {world.rank} the address of the store within {deadline}.",
-        "It sends the address through mpi4py, in its own init().",
-        fix="look at the log of rank 0 first.",
-        missing_ranks=(0,),
-    )
 
 
 def store_of_one_node(world: World) -> World | None:

@@ -26,6 +26,9 @@ SIGNALS = signal.SIGINT, signal.SIGTERM
 LOOK_FOR_SIGNAL = 0.5  # seconds between two looks for a signal
 CONNECT_GRACE = 1.0  # seconds beyond the deadline for a client that is connecting
 PROBE_INTERVAL = 0.2  # seconds between two attempts to reach a host that does not answer yet
+NO_STORE = "A process listens there, but it does not answer as a store of torch does."
+NO_STORE_FIX = "export MASTER_PORT=<a free port> on all ranks, if another program has this one; "
+NO_STORE_FIX += "else look at the log of rank 0 first."
 MAX_PROBE = 3.0  # seconds for one attempt: an address that drops packets must not hide the next one
 
 
@@ -51,24 +54,17 @@ def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> 
 def _path_of(url: str) -> str:
     """Return the path of a file store. torch would wait for minutes if it is unusable."""
     path = Path(url.removeprefix("file://"))
-    folder = path.parent
-    is_writable = folder.is_dir() and os.access(folder, os.W_OK)
-    is_usable = path.is_absolute() and is_writable and _is_new_or_plain(path)
-    if is_usable and is_store(path):
-        return str(path)
+    is_plain = True
+    with suppress(FileNotFoundError):  # one look: other ranks create it now
+        is_plain = stat.S_ISREG(path.stat().st_mode)
+    is_writable = path.parent.is_dir() and os.access(path.parent, os.W_OK)
     reason = "It takes an absolute path to a new file, in a folder that exists and is writable."
-    if is_usable:
+    if path.is_absolute() and is_writable and is_plain:
+        if is_store(path):
+            return str(path)
         reason = "The file is no store of torch, or it was cut short."
     fix = 'init_method="file:///shared/new-file", in a folder that all ranks see.'
     raise LaunchError(f"{url} is not usable as a store.", reason, fix=fix)
-
-
-def _is_new_or_plain(path: Path) -> bool:
-    """Return whether the path is free or a plain file, in one look: other ranks create it now."""
-    try:
-        return stat.S_ISREG(path.stat().st_mode)
-    except FileNotFoundError:
-        return True
 
 
 def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.Store:
@@ -77,20 +73,19 @@ def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.St
     if not is_host:
         _wait_for_listener(world, host, port, deadline)
     # The host of the store reaches itself by any name, so a wrong MASTER_ADDR does not block it
-    create = partial(
-        dist.TCPStore,
-        "127.0.0.1" if is_host else host,
-        port,
-        is_master=is_host,
-        timeout=deadline.timeout,
-        wait_for_workers=False,
-        multi_tenant=True,
-    )
+    name = "127.0.0.1" if is_host else host
+    options = {"is_master": is_host, "wait_for_workers": False, "multi_tenant": True}
+    create = partial(dist.TCPStore, name, port, timeout=deadline.timeout, **options)
     try:
         return create() if is_host else run_with_deadline(deadline.left + CONNECT_GRACE, create)
     except (RuntimeError, DeadlineExceededError) as error:  # of DistNetworkError too
         if not is_host:
-            raise _no_store_error(world, host, port, deadline) from error
+            lost = _no_answer_error(world, host, port, deadline)
+            with suppress(OSError):
+                socket.create_connection((host, port), timeout=1).close()
+                lost.evidence = (NO_STORE, *lost.evidence)
+                lost.fix = NO_STORE_FIX
+            raise lost from error
         if (other := _store_of_other_rank_0(port)) is not None:
             return other
         raise LaunchError(
@@ -102,10 +97,7 @@ def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.St
 
 
 def _store_of_other_rank_0(port: int) -> dist.Store | None:
-    """Return the store of another rank 0 at this port, so that both processes raise; else None.
-
-    A service that is no store would block torch's client: the client is left after 3 s.
-    """
+    """Return the store of another rank 0 at this port, so that both processes raise; else None."""
 
     def look() -> dist.Store | None:
         limit = timedelta(seconds=2)
@@ -113,7 +105,7 @@ def _store_of_other_rank_0(port: int) -> dist.Store | None:
         return store if store.check([ATTEMPT]) else None
 
     try:
-        return run_with_deadline(3, look)
+        return run_with_deadline(3, look)  # a service that is no store would block torch's client
     except (RuntimeError, DeadlineExceededError):
         return None
 
@@ -127,37 +119,21 @@ def _wait_for_listener(world: World, host: str, port: int, deadline: Deadline) -
             socket.create_connection((host, port), timeout=timeout).close()
             return
         except UnicodeError as error:  # a name that no resolver accepts
-            raise _no_answer_error(world, f"{host}:{port}", deadline) from error
+            raise _no_answer_error(world, host, port, deadline) from error
         except OSError as error:
             if not deadline.sleep(pause):
-                raise _no_answer_error(world, f"{host}:{port}", deadline) from error
+                raise _no_answer_error(world, host, port, deadline) from error
             pause = min(2 * pause, PROBE_INTERVAL)
 
 
-def _no_store_error(world: World, host: str, port: int, deadline: Deadline) -> RankTimeoutError:
-    """Return the error of an address at which a process has answered that is no store."""
-    error = _no_answer_error(world, f"{host}:{port}", deadline)
-    with suppress(OSError):
-        socket.create_connection((host, port), timeout=1).close()
-        line = "A process listens there, but it does not answer as a store of torch does."
-        error.evidence = (line, *error.evidence)
-        error.fix = (
-            "export MASTER_PORT=<a free port> on all ranks, if another program has this one; "
-        )
-        error.fix += "else look at the log of rank 0 first."
-    return error
-
-
-def _no_answer_error(world: World, endpoint: str, deadline: Deadline) -> RankTimeoutError:
-    by_agent = hosted_by_agent(world)
+def _no_answer_error(world: World, host: str, port: int, deadline: Deadline) -> RankTimeoutError:
+    summary = f"no store answers rank {world.rank} at {host}:{port} within {deadline}."
     if is_served(world):
-        port = endpoint.rpartition(":")[2]
-        return RankTimeoutError(
-            f"no store answers rank {world.rank} at {endpoint} within {deadline}.",
-            fix=f"python -m meshkit store --port {port}, on that host, before the ranks start.",
-        )
+        fix = f"python -m meshkit store --port {port}, on that host, before the ranks start."
+        return RankTimeoutError(summary, fix=fix)
+    by_agent = hosted_by_agent(world)
     return RankTimeoutError(
-        f"no store answers rank {world.rank} at {endpoint} within {deadline}.",
+        summary,
         f"{'The torchrun agent of the first node' if by_agent else 'Rank 0'} hosts it.",
         fix="look at the log of rank 0 first; then check that this host can reach that one.",
         missing_ranks=() if by_agent else (0,),
@@ -179,7 +155,5 @@ def serve_store(port: int, announce: Callable[[str], None]) -> None:
             fix="python -m meshkit store --port <a free port>.",
         ) from error
     announce(f"store://{host}:{store.port}")
-    while not ended.wait(
-        LOOK_FOR_SIGNAL
-    ):  # a thread of torch may get the signal, which wakes no other
+    while not ended.wait(LOOK_FOR_SIGNAL):  # a thread of torch may get it, which wakes no other
         pass

@@ -16,12 +16,6 @@ FIX = (
     "communicate in the process of the rank; here, use mesh.coordinate, mesh.size, mesh.peers or "
     "mesh.sampler."
 )
-STATES = {
-    RankState.ENDED: "it has ended",
-    RankState.STOPPED: "it is stopped",
-    RankState.UNKNOWN: "not known here whether it runs",
-    RankState.BUSY: "it runs",
-}
 
 
 def current_process() -> Process:
@@ -38,14 +32,10 @@ def machine_id() -> str:
 
 
 def pid_namespaces() -> str:
-    """Return the namespaces in which process ids and starts count; empty if they are unknown.
-
-    Linux counts the start of a process from the boot, which the time namespace shifts.
-    """
-    spaces = []
-    with suppress(OSError):  # before Linux 5.6 there is no time namespace
-        spaces += [os.readlink("/proc/self/ns/pid"), os.readlink("/proc/self/ns/time")]
-    return " ".join(spaces)
+    """Return the namespaces in which process ids and starts count; empty if they are unknown."""
+    with suppress(OSError):  # before Linux 5.6 there is no time namespace, which shifts the starts
+        return " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "time"))
+    return ""
 
 
 def process_stat(pid: int) -> list[str]:

@@ -1,8 +1,9 @@
 """The store of a job: one class with prefixes, deadlines, loss, and values that no rank wrote.
 
-A store whose host is stopped, or whose network is cut, does not answer. A torch client then waits
-for ever, whatever its timeout. Operations on a :class:`Store` are therefore called inside
+If the host of the store is stopped, or the network to it is cut, a torch client waits for ever,
+whatever its timeout. Operations on a :class:`Store` are therefore called inside
 :meth:`Store.within`, which ends in time and raises :class:`RankTimeoutError` if the store is lost.
+Nothing that is read from a store is unpickled.
 
 The keys of a job, as paths::
 
@@ -25,19 +26,13 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import urlparse
 
 import torch.distributed as dist
 
-from ..core.errors import (
-    CollectiveError,
-    DisagreementError,
-    LaunchError,
-    MeshkitError,
-    RankTimeoutError,
-    SpecError,
-)
+from ..core import errors
+from ..core.errors import LaunchError, MeshkitError, RankTimeoutError
 from .file_store import check_file, file_error
 from .launchers import BY_TORCHRUN
 from .times import Deadline, DeadlineExceededError, run_with_deadline
@@ -53,28 +48,12 @@ MAX_DIGITS = 15  # of a number that ranks count
 MAX_SHOWN = 60  # characters of a value that the error shows
 MIN_WAIT = 0.001  # seconds; torch takes a timeout of 0 for its default
 MIN_LOOK, LOOK_PER_RANK = 0.002, 0.0003  # seconds between two looks at a file, least and per rank
-ERRORS: dict[str, type[MeshkitError]] = {
-    error.__name__: error
-    for error in (
-        CollectiveError,
-        DisagreementError,
-        LaunchError,
-        MeshkitError,
-        RankTimeoutError,
-        SpecError,
-    )
-}
+KINDS = "CollectiveError", "DisagreementError", "LaunchError", "RankTimeoutError", "SpecError"
 RANK_ATTRIBUTES = ("missing_ranks", "behind")  # attributes of errors that hold ranks
 
 
 class Store:
-    """A part of the store of a job, as one rank sees it.
-
-    Args:
-        root: torch's store.
-        world: this process among the ranks.
-        path: the prefix of all keys.
-    """
+    """A part of the store of a job, as one rank sees it: torch's store, and a prefix of all keys."""
 
     def __init__(self, root: dist.Store, world: World, path: str = "") -> None:
         self.root, self.world, self.path = root, world, path
@@ -85,18 +64,14 @@ class Store:
         return Store(self.root, self.world, f"{self.path}/{name}" if self.path else name)
 
     def watcher(self) -> Store:
-        """Return the same part through a client of its own, for another thread.
-
-        A blocking ``get`` of one client delays every other call of it. Cost: one connection.
-        """
-        root: Any = self.root
-        return Store(root if self.is_file else root.clone(), self.world, self.path)
+        """Return the same part through another client: a blocking ``get`` delays its other calls."""
+        root = self.root if self.is_file else cast(Any, self.root).clone()
+        return Store(root, self.world, self.path)
 
     @property
     def is_file(self) -> bool:
         """Whether this is a FileStore, of which every operation reads what others appended."""
-        root: Any = self.root
-        return not root.has_extended_api()
+        return not cast(Any, self.root).has_extended_api()
 
     @property
     def is_host(self) -> bool:
@@ -104,12 +79,7 @@ class Store:
         return self.world.rank == 0 and hosted_by_rank_0(self.world)
 
     def within(self, seconds: float, work: Callable[[], Result]) -> Result:
-        """Return the result of ``work``, which uses the store, or raise that the store is lost.
-
-        Local. ``RankTimeoutError`` names rank 0 if it hosts the store. The work runs in a thread.
-
-        Cost: 0.1 ms beside the work itself.
-        """
+        """Return the result of ``work``, which uses the store, or raise that the store is lost."""
         try:
             check_file(self.root)
             return run_with_deadline(seconds, work)
@@ -152,21 +122,18 @@ class Store:
 
     def append(self, key: str, value: str) -> None:
         """Append to a value. A FileStore cannot."""
-        raw: Any = self.raw
-        raw.append(key, value)
+        cast(Any, self.raw).append(key, value)
 
     def read(self, key: str, parse: Callable[[str], Value]) -> Value | None:
         """Return a value, parsed; None if there is none. Cost: one operation more, to look."""
         return read_value(key, self.get(key), parse) if self.has(key) else None
 
     def wait(self, key: str, deadline: Deadline, ranks: int = 1) -> bytes | None:
-        """Wait for a key with other ranks; return its value, or None if there is none in time.
-
-        A FileStore's own ``get`` would read its file a hundred times a second on every rank, so
-        this looks less often the more ranks wait.
-        """
+        """Wait for a key with other ranks; return its value, or None if there is none in time."""
         raw: Any = self.raw
-        if self.is_file:
+        if (
+            self.is_file
+        ):  # its own ``get`` would read the file a hundred times a second on each rank
             while not raw.check([key]):
                 check_file(self.root)
                 if deadline.expired:
@@ -199,33 +166,24 @@ def read_value(key: str, value: str | bytes, parse: Callable[[str], Value]) -> V
     try:
         return parse(value if isinstance(value, str) else value.decode())
     except FAULTS as error:
-        raise foreign_value_error(key, value) from error
+        shown = repr(value[:MAX_SHOWN]) + "..." * (len(value) > MAX_SHOWN)
+        raise LaunchError(
+            f"the key {key!r} of the job's store has a value that no rank wrote.",
+            f"It is {len(value)} bytes: {shown}.",
+            "Something else writes to this store.",
+            fix="give the job a port or a file of its own: export MASTER_PORT=<a free port> on all "
+            "ranks, or init_method=.",
+        ) from error
 
 
 def read_number(key: str, value: str | bytes) -> int:
     """Return the value of a key as a number, 0 or more."""
-    if not value.isdigit() or len(value) > MAX_DIGITS:
-        raise foreign_value_error(key, value)
-    return int(value)
-
-
-def foreign_value_error(key: str, value: str | bytes) -> LaunchError:
-    """Return the error of a value that no rank of the job wrote."""
-    shown = repr(value[:MAX_SHOWN]) + "..." * (len(value) > MAX_SHOWN)
-    return LaunchError(
-        f"the key {key!r} of the job's store has a value that no rank wrote.",
-        f"It is {len(value)} bytes: {shown}.",
-        "Something else writes to this store.",
-        fix="give the job a port or a file of its own: export MASTER_PORT=<a free port> on all "
-        "ranks, or init_method=.",
-    )
+    is_number = value.isdigit() and len(value) <= MAX_DIGITS
+    return read_value(key, value, lambda text: int(text if is_number else "no number"))
 
 
 def error_to_json(error: MeshkitError) -> dict[str, Any]:
-    """Return an error as JSON, without the call that it quotes.
-
-    Nothing that is read from a store is unpickled: it can only become an error of meshkit.
-    """
+    """Return an error as JSON, without the call that it quotes."""
     return {
         "error": type(error).__name__,
         "summary": error.summary,
@@ -237,8 +195,9 @@ def error_to_json(error: MeshkitError) -> dict[str, Any]:
 
 
 def error_from_json(record: Mapping[str, Any]) -> MeshkitError:
-    """Return the error that a rank wrote; a MeshkitError if its class is unknown."""
-    kind = ERRORS.get(str(record["error"]), MeshkitError)
+    """Return the error that a rank wrote, an error of meshkit whatever the record says."""
+    name = str(record["error"])
+    kind: type[MeshkitError] = getattr(errors, name) if name in KINDS else MeshkitError
     requests = {int(rank): str(text) for rank, text in dict(record.get("requests", {})).items()}
     facts: dict[str, object] = {"requests": requests} if requests else {}
     for name in RANK_ATTRIBUTES:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from numbers import Real
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from ..core.errors import SpecError
 
@@ -22,42 +22,29 @@ MOST = 1e9  # seconds, about 30 years, so that sums of timeouts never overflow
 
 @dataclass(frozen=True)
 class Times:
-    """The seconds of all waits among ranks, each with the promises of live/README.md that need it.
+    """The seconds of all waits among ranks, with the promises of live/README.md that need them."""
 
-    Attributes:
-        arrival: how long ranks wait for each other by default (D).
-        store: how long the store may take beyond a deadline: a FileStore rounds up to a second, and
-            one rank reads all arrivals for a second (3, 5).
-        host_stays: how long rank 0, which may host the store, stays until all have read a decision
-            that is an error; also how long ranks leave the judgement at a deadline to one (3, 4).
-        failure_stays: the same after its own call failed, as others may still be starting (2).
-        create: how long ranks have at least to create groups (C of 8 and 9).
-        create_report: how long a rank may take beyond that to report (8).
-        answer: how long a roll call waits for answers (13, 14).
-        known: the same if a rank has posted the error with which it left (13, 20).
-        silent: how long a recovery waits for a rank that a report names as silent, and how long a
-            rank without an answer may take to read the report (29).
-        newcomer: how long ranks and the newcomers that they admit wait for each other (N of 45).
-        newcomer_arrival: how long a round waits for newcomers, which wait at the store (44).
-        poll: the interval of a judge's looks at the store (29, 33).
-        watch: the interval of a watching thread's looks (13).
-        resume: how long a result is waited for beyond a deadline: a process that is resumed after
-            SIGSTOP sees the deadline before its thread delivers the result.
-    """
-
-    arrival: float = 300.0
+    arrival: float = 300.0  # how long ranks wait for each other by default (D)
+    # how long the store may take beyond a deadline: a FileStore rounds up to a second, and one rank
+    # reads all arrivals for a second (3, 5)
     store: float = 4.0
+    # how long rank 0, which may host the store, stays until all have read a decision that is an
+    # error; also how long ranks leave the judgement at a deadline to one of them (3, 4)
     host_stays: float = 1.0
-    failure_stays: float = 5.0
-    create: float = 10.0
-    create_report: float = 3.0
-    answer: float = 3.0
-    known: float = 0.3
+    failure_stays: float = 5.0  # the same after its own call failed: others may still start (2)
+    create: float = 10.0  # how long ranks have at least to create groups (C of 8 and 9)
+    create_report: float = 3.0  # how long a rank may take beyond that to report (8)
+    answer: float = 3.0  # how long a roll call waits for answers (13, 14)
+    known: float = 0.3  # the same if a rank has posted the error with which it left (13, 20)
+    # how long a recovery waits for a rank that a report names as silent, and how long a rank
+    # without an answer may take to read the report (29)
     silent: float = 1.0
-    newcomer: float = 30.0
-    newcomer_arrival: float = 5.0
-    poll: float = 0.05
-    watch: float = 0.5
+    newcomer: float = 30.0  # how long ranks and those that they admit wait for each other (45)
+    newcomer_arrival: float = 5.0  # how long a round waits for newcomers at the store (44)
+    poll: float = 0.05  # the interval of a judge's looks at the store (29, 33)
+    watch: float = 0.5  # the interval of a watching thread's looks (13)
+    # how long a result is waited for beyond a deadline: a process that is resumed after SIGSTOP
+    # sees the deadline before its thread delivers the result
     resume: float = 0.2
 
 
@@ -81,25 +68,15 @@ def parse_timeout(name: str, value: Time | None) -> timedelta | None:
 
 
 def format_timeout(time: timedelta | None) -> str:
-    """Return a timeout as errors show it; None is the backend's default.
-
-    Example:
-        >>> format_timeout(timedelta(minutes=5)), format_timeout(None)
-        ('300 s', 'default')
-    """
+    """Return a timeout as errors show it, such as ``300 s``; None is the backend's default."""
     return "default" if time is None else f"{time.total_seconds():g} s"
 
 
 class Deadline(NamedTuple):
-    """A moment until which a rank waits, and the timeout that errors show.
+    """A moment until which a rank waits, and the timeout that errors show."""
 
-    Attributes:
-        timeout: the whole wait, as the user knows it.
-        moment: the end of the wait, in seconds of the monotonic clock.
-    """
-
-    timeout: timedelta
-    moment: float
+    timeout: timedelta  # the whole wait, as the user knows it
+    moment: float  # the end of the wait, in seconds of the monotonic clock
 
     @classmethod
     def after(cls, timeout: timedelta | float) -> Deadline:
@@ -118,7 +95,7 @@ class Deadline(NamedTuple):
         return self.left == 0
 
     def __str__(self) -> str:
-        return f"{self.timeout.total_seconds():g} s"
+        return format_timeout(self.timeout)
 
     def sleep(self, seconds: float) -> bool:
         """Sleep if so many seconds are left; return whether they were."""
@@ -134,21 +111,11 @@ class DeadlineExceededError(Exception):
 def run_with_deadline(
     seconds: float, work: Callable[[], Result], *, late: Callable[[Result], None] | None = None
 ) -> Result:
-    """Return the result of ``work()``, or raise its error, if it finishes in time.
+    """Return the result of ``work()``, or raise its error, if it finishes in time. Local.
 
-    Local. A store whose host is stopped does not answer, whatever the timeout of its client, so the
-    work runs in a thread. If it never ends, the thread stays until the process ends, as a daemon.
-
-    Args:
-        seconds: how long it may take.
-        work: the work.
-        late: undoes a result that comes too late.
-
-    Cost: 0.1 ms beside the work itself.
-
-    Example:
-        >>> run_with_deadline(1, lambda: 6 * 7)
-        42
+    A store whose host is stopped does not answer, whatever the timeout of its client, so the work
+    runs in a thread. If it never ends, the thread stays until the process ends, as a daemon.
+    ``late`` undoes a result that comes too late. Cost: 0.1 ms beside the work itself.
     """
     task = _Task(work, late)
     threading.Thread(target=task.run, daemon=True).start()
@@ -167,26 +134,22 @@ def run_with_deadline(
         del error  # its frames hold this one
 
 
-class _Task(Generic[Result]):
+class _Task:
     """Work that a thread does, and its outcome until the caller takes it."""
 
-    def __init__(self, work: Callable[[], Result], late: Callable[[Result], None] | None) -> None:
-        self.work: Callable[[], Result] | None = work
-        self.late = late
-        self.result: Result | None = None
+    def __init__(self, work: Callable[[], Any], late: Callable[[Any], None] | None) -> None:
+        self.work, self.late = [work], late
+        self.result: Any = None
         self.error: BaseException | None = None
-        self.ended = threading.Event()
+        self.ended, self.lock = threading.Event(), threading.Lock()
         self.is_abandoned = False
-        self.lock = threading.Lock()
 
     def run(self) -> None:
         """Do the work, and keep its outcome for the caller, or undo it if the caller has left."""
         try:
-            work, self.work = cast(Callable[[], Result], self.work), None
-            self.result = work()
+            self.result = self.work.pop()()  # an error holds the frames through which it came
         except BaseException as error:  # the caller's thread raises it
             self.error = error
-        del work  # an error holds the frames through which it came
         with self.lock:
             self.ended.set()
         if self.is_abandoned:
@@ -204,7 +167,7 @@ class _Task(Generic[Result]):
     def _undo(self) -> None:
         try:
             if self.error is None and self.late is not None:
-                self.late(cast(Result, self.result))
+                self.late(self.result)
         finally:
             self.result = self.error = None
             if self in _abandoned:
@@ -212,7 +175,7 @@ class _Task(Generic[Result]):
 
 
 # Tasks whose late result must still be undone. A forked child has none of its parent's threads.
-_abandoned: list[_Task[Any]] = []
+_abandoned: list[_Task] = []
 os.register_at_fork(after_in_child=_abandoned.clear)
 
 
