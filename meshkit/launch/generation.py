@@ -26,6 +26,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import PurePath
 from typing import NamedTuple
 from uuid import uuid4
@@ -75,10 +76,7 @@ class RankTakenError(Exception):
 def enter(world: World, deadline: Deadline, *, fails: bool = False) -> tuple[Store, Lease]:
     """Take this rank; return the store of the attempt, and the lease. Local.
 
-    Args:
-        world: this process.
-        deadline: the end of the wait for the store.
-        fails: whether this rank only announces a failure, so that the file of a store stays.
+    If the rank ``fails``, it only announces that, and the file of a store stays.
     """
 
     def take() -> tuple[Store, Lease]:
@@ -106,25 +104,20 @@ def generation_part(base: Store, generation: int) -> Store:
 def init_round(
     base: Store,
     generation: int,
-    ranks: Sequence[int],
+    ranks: Sequence[int] = (),
     name: str = INIT,
     *,
     summary: str = DISAGREEMENT,
 ) -> Round:
     """Return a round of the start of a job."""
-
-    def look(missing: Sequence[int]) -> dict[int, Sighting]:
-        return last_seen(base, missing, generation)
-
-    store, rank = generation_part(base, generation), base.world.rank
-    return Round(store, name, rank, ranks, summary=summary, look=look)
+    store, look = generation_part(base, generation), partial(last_seen, base, generation)
+    return Round(store, name, base.world.rank, ranks, summary=summary, look=look)
 
 
 def take_rank(base: Store, *, fails: bool = False) -> Lease:
     """Take this rank, and return the lease. Local; call it inside a deadline.
 
-    Cost: 3 or 4 store operations; some more for a process that joins again, or if an exited process
-    is in the way.
+    Cost: 3 or 4 store operations, some more for a process that joins again or replaces another.
     """
     key, process, claim = LEASE.format(base.world.rank), current_process(), uuid4().hex
     own = Lease(process, claim, _next_generation(base, 0))
@@ -132,18 +125,23 @@ def take_rank(base: Store, *, fails: bool = False) -> Lease:
     while known != json.dumps(own).encode():
         holder = read_value(key, known, _parse_lease)
         again = holder.process == process
+        waits = _decision(base, holder.generation, INIT) is None
         if not again:
-            _end_exited(base, holder)
-        elif _is_unfinished(
-            base, holder.generation
-        ):  # an error ended the last call of this process
+            state = state_of(holder.process)
+            runs = state in (RankState.BUSY, RankState.STOPPED)
+            if runs or (waits and state is RankState.UNKNOWN):
+                raise RankTakenError(holder, waits)
+        if not again or _is_unfinished(base, holder.generation):  # an error ended its last call
             end_generation(base, holder.generation)
         own = Lease(process, claim, _next_generation(base, holder.generation, again=again))
         known = base.claim(key, json.dumps(own), known.decode())
     if fails:
         generation_part(base, own.generation).set(FAILED, "")
-    else:
-        _end_abandoned(base, own.generation)
+        return own
+    first = init_round(base, own.generation).first()  # its arrival would count for this start's
+    has_ended = first is not None and state_of(first.process) is RankState.ENDED
+    if has_ended and _decision(base, own.generation, INIT) is None:
+        end_generation(base, own.generation)
     return own
 
 
@@ -153,8 +151,6 @@ def _next_generation(base: Store, last: int, *, again: bool = False) -> int:
     The n-th call of a process that joins again meets the n-th call of the others if that has failed
     before they joined, however far they are ahead: else a failure that all have caught would meet a
     later, valid call.
-
-    Cost: one store operation, more for a rank that joins again.
     """
     text = base.claim(NEWEST, "1")
     if text == b"1" and not last:
@@ -186,35 +182,12 @@ def _is_unfinished(base: Store, generation: int) -> bool:
     return first is None or (has_agreed and _decision(base, generation, END) is None)
 
 
-def _end_exited(base: Store, holder: Lease) -> None:
-    """End the generation of a process that has exited."""
-    waits = _decision(base, holder.generation, INIT) is None
-    state = state_of(holder.process)
-    if state in (RankState.BUSY, RankState.STOPPED) or (waits and state is RankState.UNKNOWN):
-        raise RankTakenError(holder, waits)
-    end_generation(base, holder.generation)
-
-
 def end_generation(base: Store, generation: int) -> None:
-    """Report to all ranks that wait in a start of the job that it is over. Call it in a deadline.
-
-    Cost: 3 store operations.
-    """
+    """Report to all ranks that wait in a start of the job that it is over. Call it in a deadline."""
     part = generation_part(base, generation)
     part.set(OVER, "")
     for name in (INIT, END):
         part.part(name).claim(DECISION, decision_to_json(Decision(over=True)))
-
-
-def _end_abandoned(base: Store, generation: int) -> None:
-    """End a start of the job if the process that began it has exited before a decision.
-
-    Its arrival would count for this start's. Cost: one store operation, 2 if it has begun.
-    """
-    first = init_round(base, generation, ()).first()
-    has_ended = first is not None and state_of(first.process) is RankState.ENDED
-    if has_ended and _decision(base, generation, INIT) is None:
-        end_generation(base, generation)
 
 
 def is_over(base: Store, generation: int) -> bool:
@@ -224,25 +197,19 @@ def is_over(base: Store, generation: int) -> bool:
 
 
 def leases(base: Store, ranks: Sequence[int]) -> dict[int, Lease]:
-    """Return who holds these ranks now, as far as known. Call it in a deadline.
-
-    Cost: one or two store operations per rank.
-    """
-    found = {rank: base.read(LEASE.format(rank), _parse_lease) for rank in ranks}
-    return {rank: lease for rank, lease in found.items() if lease is not None}
+    """Return who holds these ranks now, as far as known. Call it in a deadline."""
+    held = {rank: base.read(LEASE.format(rank), _parse_lease) for rank in ranks}
+    return {rank: lease for rank, lease in held.items() if lease is not None}
 
 
-def last_seen(base: Store, ranks: Sequence[int], generation: int) -> dict[int, Sighting]:
+def last_seen(base: Store, generation: int, ranks: Sequence[int]) -> dict[int, Sighting]:
     """Return the last processes of missing ranks. Ranks that were never seen are left out."""
     sightings: dict[int, Sighting] = {}
     for rank, lease in leases(base, ranks).items():
-        note = ""
-        if lease.generation != generation:
-            other, own = _ordinal(lease.generation), _ordinal(generation)
-            note = f" (in its {other} init, this rank is in its {own})"
-        shown = len(sightings) < MAX_SEEN
+        note = f" (in its {_ordinal(lease.generation)} init, this rank is in its "
+        note = f"{note}{_ordinal(generation)})" * (lease.generation != generation)
         seen = sight(lease.process, note)
-        sightings[rank] = seen if shown else seen._replace(text="")
+        sightings[rank] = seen if len(sightings) < MAX_SEEN else seen._replace(text="")
     return sightings
 
 
@@ -250,15 +217,13 @@ def attempt_part(store: Store) -> Store:
     """Return the part of the store that belongs to this attempt of the job. Call it in a deadline.
 
     Under torchrun each world size has its own keys.
-
-    Cost: 2 store operations under torchrun; else one on rank 0, for a second rank 0 to see.
     """
     world = store.world
     if world.world_size == 1 and isinstance(store.root, dist.HashStore):
         return store
     if COUNT not in os.environ:
         if world.rank == 0:
-            store.claim(ATTEMPT, "0")
+            store.claim(ATTEMPT, "0")  # for a second rank 0 to see
         return store.part(ATTEMPT_PART.format(0))
     text = os.environ[COUNT]
     count = int(text) if text.isdecimal() else 0
@@ -273,20 +238,19 @@ def attempt_part(store: Store) -> Store:
         if newest == count:
             return base
         if newest > count:
-            raise _past_attempt_error(world, count, f"Attempt {newest} has begun, with {process}")
+            own_process = current_process()
+            raise LaunchError(
+                f"rank {world.rank} is of attempt {count} of the job, which is over.",
+                f"Attempt {newest} has begun, with {process}; this is pid {own_process.pid}.",
+                fix=f"end this process (kill {own_process.pid} on host {own_process.host}).",
+                variables={COUNT: str(count)},
+            )
         number = read_number(ATTEMPT, store.claim(ATTEMPT, str(number + 1), str(number)))
-        if part.add(ENDED, 1) == 1:
-            _end_attempt(base, world.world_size)
-
-
-def _end_attempt(base: Store, world_size: int) -> None:
-    """Report to all ranks that wait in an attempt that it is over.
-
-    A process that takes a rank after that sees the mark. Cost: 1 or 2 store operations per rank.
-    """
-    base.set(PAST, "")
-    for generation in {lease.generation for lease in leases(base, range(world_size)).values()}:
-        end_generation(base, generation)
+        if part.add(ENDED, 1) == 1:  # a process that takes a rank after that sees the mark
+            base.set(PAST, "")
+            held = leases(base, range(world.world_size)).values()
+            for generation in {lease.generation for lease in held}:
+                end_generation(base, generation)
 
 
 def _agent() -> str:
@@ -294,16 +258,6 @@ def _agent() -> str:
     error = PurePath(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))  # agent/attempt/rank/error.json
     folders = [folder.name for folder in error.parents]
     return "/".join([current_process().host, *folders[2:3]])
-
-
-def _past_attempt_error(world: World, count: int, evidence: str) -> LaunchError:
-    process = current_process()
-    return LaunchError(
-        f"rank {world.rank} is of attempt {count} of the job, which is over.",
-        f"{evidence}; this is pid {process.pid}.",
-        fix=f"end this process (kill {process.pid} on host {process.host}).",
-        variables={COUNT: str(count)},
-    )
 
 
 def duplicate_error(base: Store, taken: RankTakenError) -> LaunchError:
@@ -328,7 +282,7 @@ def duplicate_error(base: Store, taken: RankTakenError) -> LaunchError:
     )
     if taken.waits:
         with suppress(RuntimeError):  # the store ends with the first rank of its job that raises
-            init_round(base, holder.generation, ()).object(error, Deadline.after(2.0))
+            init_round(base, holder.generation).object(error, Deadline.after(2.0))
     return error
 
 

@@ -30,7 +30,6 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from ..core.errors import MeshkitError
@@ -64,6 +63,12 @@ class Claimant(NamedTuple):
     def __str__(self) -> str:
         return f"rank {self.rank} ({self.process})"
 
+    @classmethod
+    def from_json(cls, text: str) -> Claimant:
+        """Return the claimant that a rank wrote."""
+        rank, process = json.loads(text)
+        return cls(int(rank), process_from_json(process))
+
 
 Clash = Callable[[Claimant, Claimant], MeshkitError]  # the error of two ranks with one value
 Look = Callable[[Sequence[int]], Mapping[int, Sighting]]  # the last processes of missing ranks
@@ -72,8 +77,8 @@ Look = Callable[[Sequence[int]], Mapping[int, Sighting]]  # the last processes o
 class Round:
     """One question that ranks answer together at a store. The first decision written counts.
 
-    Collective over the expected ranks. As a context manager it announces an error that leaves the
-    block before this rank has read a decision, so that no rank waits for one that has failed.
+    As a context manager it announces an error that leaves the block before this rank has read a
+    decision, so that no rank waits for one that has failed.
 
     Args:
         store: the part of the store in which the rounds of these ranks are.
@@ -81,8 +86,7 @@ class Round:
         rank: this rank.
         expected: the ranks that take part.
         summary: the first line of the error that the others raise if this rank's call fails.
-        look: returns the last process of missing ranks, as far as it is known. It may use the
-            store, and is called inside its deadline.
+        look: returns the last process of missing ranks. It is called inside a deadline.
         number: its number among the rounds of these ranks.
     """
 
@@ -109,12 +113,7 @@ class Round:
     def __enter__(self) -> Round:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self.fail(error)
 
@@ -130,13 +129,9 @@ class Round:
 
         Args:
             facts: what this rank states, as JSON.
-            same: whether all ranks must state equal facts. A rank that differs from the first posts
-                a conflict.
-            unique: values that only one rank may have, as keys, with functions that return the
-                error of two ranks that have one.
+            same: whether all ranks must state equal facts.
+            unique: keys that only one rank may have, with the error of two ranks that have one.
             objection: an error of this rank, which the judge weighs.
-
-        Cost: 3 store operations, or 2 if facts need not be the same; one for each unique key.
         """
         own = Arrival(current_process(), facts)
 
@@ -156,27 +151,23 @@ class Round:
 
         self._within(TIMES.store, post)
 
-    def fail(self, error: BaseException) -> int | None:
+    def fail(self, error: BaseException) -> None:
         """Announce to the ranks that wait in this round that this rank's own call failed. Local.
 
-        Return the rank whose failure they raise, or None. Nothing happens if the round is over for
-        this rank, or the store is lost. Rank 0, which may host the store, stays up to 5 s.
-
-        Cost: 3 store operations.
+        Nothing happens if the round is over for this rank, or the store is lost.
         """
         if self.is_over:
-            return None
+            return
         self.is_over = True
         report = failure_error(self.summary, self.rank, current_process(), error)
 
-        def post() -> int | None:
-            decision = self._say(Decision(report, by=self.rank))
+        def post() -> None:
+            self._say(Decision(report, by=self.rank))
             if not self.turn:
                 self.store.add(COUNT, 1)
             self._leave_last(len(self.expected), TIMES.failure_stays)
-            return decision.by
 
-        return self.store.try_within(TIMES.failure_stays + TIMES.store, post)
+        self.store.try_within(TIMES.failure_stays + TIMES.store, post)
 
     def decide(self, judge: Judge, deadline: Deadline, *, poll: float | None = None) -> Decision:
         """Wait for the decision, and judge if it is this rank's turn. Collective.
@@ -187,8 +178,6 @@ class Round:
             poll: seconds between two looks of the judge, for a round that may end before all ranks
                 have arrived. The first four ranks judge then, and the others follow. Without it
                 the judge is called if there is a conflict, or at the deadline.
-
-        Cost: one store operation; 2 for the rank that arrives last.
         """
 
         def wait() -> Decision:
@@ -207,14 +196,11 @@ class Round:
         return decision
 
     def follow(self, deadline: Deadline) -> Decision | None:
-        """Wait for the decision without judging; return None if there is none in time. Local.
-
-        Cost: one store operation.
-        """
+        """Wait for the decision without judging; return None if there is none in time. Local."""
         return self._within(deadline.left + TIMES.store, lambda: self._hear(deadline))
 
     def object(self, error: MeshkitError, deadline: Deadline) -> None:
-        """Post a conflict in a round of other ranks; at the deadline it is the decision. Local."""
+        """Post a conflict in a round of other ranks, the decision at the deadline. Local."""
 
         def post() -> None:
             self.store.claim(CONFLICT, json.dumps({"error": error_to_json(error)}))
@@ -232,22 +218,16 @@ class Round:
         return self._within(TIMES.store, self._decision)
 
     def arrivals(self) -> Arrivals:
-        """Return what a judge sees now. Local.
-
-        Cost: 2 or 3 store operations; in a file some 20 for each missing rank.
-        """
+        """Return what a judge sees now. Local."""
         return self._within(TIMES.store, lambda: self._see(self._began))
 
     def first(self) -> Arrival | None:
-        """Return what the first rank left that compared its facts. Local.
-
-        Cost: 1 or 2 store operations.
-        """
+        """Return what the first rank left that compared its facts. Local."""
         known = self._within(TIMES.store, lambda: self.store.read(FIRST, _parse_first))
         return None if known is None else known[2]
 
     def _within(self, seconds: float, work: Callable[[], Result]) -> Result:
-        """Return the result of work at the store; if it is lost, there is nobody to announce to."""
+        """Return the result of work at the store; if it is lost, nothing can be announced."""
         try:
             return self.store.within(seconds, work)
         except MeshkitError:
@@ -255,10 +235,7 @@ class Round:
             raise
 
     def _see(self, began: float, *, expired: bool = False) -> Arrivals:
-        """Return what a judge sees now.
-
-        Ranks that come while the missing ones are looked at are late, if the deadline has passed.
-        """
+        """Return what a judge sees now."""
         conflict = self.store.read(CONFLICT, _parse_conflict) or ([], {})
         arrived, waited = {**conflict[1], **self._arrived()}, time.monotonic() - began
         seen = Arrivals(self.expected, arrived, conflict[0], waited=waited, expired=expired)
@@ -268,7 +245,7 @@ class Round:
         sightings = self.look(missing[:MAX_LOOKED])
         if not expired:
             return seen._replace(seen=sightings)
-        now = self._arrived()  # a busy machine takes time for the look at all ranks
+        now = self._arrived()  # ranks that came while the missing ones were looked at
         late = tuple(rank for rank in missing if rank in now)
         left = {rank: sight for rank, sight in sightings.items() if rank not in now}
         return seen._replace(arrived={**arrived, **now}, seen=left, late=late)
@@ -287,7 +264,7 @@ class Round:
     def _claim(self, key: str, process: Process, clash: Clash) -> dict[str, Any]:
         """Return the conflict of this rank with another one that has the same value, if any."""
         key, own = UNIQUE.format(key), Claimant(self.rank, process)
-        first = read_value(key, self.store.claim(key, json.dumps(own)), _parse_claimant)
+        first = read_value(key, self.store.claim(key, json.dumps(own)), Claimant.from_json)
         if first == own:
             return {}
         return {"error": error_to_json(clash(*sorted((own, first))))}
@@ -324,50 +301,40 @@ class Round:
 
     def _hear(self, deadline: Deadline) -> Decision | None:
         text = self.store.wait(DECISION, deadline, len(self.expected))
-        return None if text is None else self._parse(text)
+        return None if text is None else read_value(DECISION, text, decision_from_json)
 
     def _say(self, decision: Decision) -> Decision:
-        return self._parse(self.store.claim(DECISION, decision_to_json(decision)))
+        text = self.store.claim(DECISION, decision_to_json(decision))
+        return read_value(DECISION, text, decision_from_json)
 
     def _decision(self) -> Decision | None:
         return self.store.read(DECISION, decision_from_json)
 
-    def _parse(self, text: bytes) -> Decision:
-        return read_value(DECISION, text, decision_from_json)
-
     def _arrived(self) -> dict[int, Arrival]:
         """Return what each rank has left."""
         if self.store.is_file:
-            keys = [f"{ARRIVED}/{rank}" for rank in self._bisect([*self.expected])]
-            return dict(read_value(key, self.store.get(key), _parse_arrival) for key in keys)
+            keys = (f"{ARRIVED}/{rank}" for rank in self.expected)
+            arrivals = (self.store.read(key, _parse_arrival) for key in keys)
+            return dict(arrival for arrival in arrivals if arrival is not None)
         lines = self.store.read(ARRIVED, lambda text: [*map(_parse_arrival, text.splitlines())])
-        return dict(sorted(dict(lines or []).items(), key=lambda item: item[0]))
-
-    def _bisect(self, ranks: list[int]) -> list[int]:
-        """Return the ranks that have arrived in a file: one check covers many keys."""
-        if not ranks or self.store.has(*(f"{ARRIVED}/{rank}" for rank in ranks)):
-            return ranks
-        if len(ranks) == 1:
-            return []
-        middle = len(ranks) // 2
-        return self._bisect(ranks[:middle]) + self._bisect(ranks[middle:])
+        arrived = dict(lines or [])
+        return {rank: arrived[rank] for rank in sorted(arrived)}
 
 
 def decision_to_json(decision: Decision) -> str:
     """Return a decision as it stands in the store."""
-    record: dict[str, Any] = {}
+    record = {"by": decision.by, "value": decision.value, "over": decision.over}
     if decision.error is not None:
-        record = {"error": error_to_json(decision.error), "by": decision.by}
+        record["error"] = error_to_json(decision.error)
     if decision.members:
-        record["members"] = {str(rank): dict(facts) for rank, facts in decision.members.items()}
-    return json.dumps({**record, "value": decision.value, "over": decision.over})
+        record["members"] = {rank: dict(facts) for rank, facts in decision.members.items()}
+    return json.dumps(record)
 
 
 def decision_from_json(text: str) -> Decision:
     """Return the decision that a rank wrote."""
     record = dict(json.loads(text))
-    error = record.get("error")
-    by = record.get("by")
+    error, by = record.get("error"), record.get("by")
     return Decision(
         None if error is None else error_from_json(error),
         None if by is None else int(by),
@@ -383,23 +350,18 @@ def process_from_json(record: Sequence[Any]) -> Process:
     return Process(str(host), int(pid), str(machine), str(space), str(start))
 
 
+def _parse_arrival(text: str) -> tuple[int, Arrival]:
+    return _read_arrival(json.loads(text))
+
+
 def _read_arrival(record: Sequence[Any]) -> tuple[int, Arrival]:
     rank, process, facts = record
     return int(rank), Arrival(process_from_json(process), dict(facts.items()))
 
 
-def _parse_arrival(text: str) -> tuple[int, Arrival]:
-    return _read_arrival(json.loads(text))
-
-
 def _parse_first(text: str) -> tuple[str, int, Arrival]:
     digest, rank, arrival = json.loads(text)
     return (str(digest), *_read_arrival([rank, *arrival]))
-
-
-def _parse_claimant(text: str) -> Claimant:
-    rank, process = json.loads(text)
-    return Claimant(int(rank), process_from_json(process))
 
 
 def _parse_conflict(text: str) -> tuple[list[MeshkitError], dict[int, Arrival]]:

@@ -53,7 +53,7 @@ RANK_ATTRIBUTES = ("missing_ranks", "behind")  # attributes of errors that hold 
 
 
 class Store:
-    """A part of the store of a job, as one rank sees it: torch's store, and a prefix of all keys."""
+    """A part of the store of a job, as one rank sees it: torch's store, and a prefix of keys."""
 
     def __init__(self, root: dist.Store, world: World, path: str = "") -> None:
         self.root, self.world, self.path = root, world, path
@@ -64,7 +64,7 @@ class Store:
         return Store(self.root, self.world, f"{self.path}/{name}" if self.path else name)
 
     def watcher(self) -> Store:
-        """Return the same part through another client: a blocking ``get`` delays its other calls."""
+        """Return the same part through another client, since a blocking ``get`` holds one."""
         root = self.root if self.is_file else cast(Any, self.root).clone()
         return Store(root, self.world, self.path)
 

@@ -149,7 +149,7 @@ def test_a_start_is_abandoned_only_if_its_first_process_is_known_to_have_exited(
 def test_missing_ranks_are_described_by_their_last_process() -> None:
     root = dist.HashStore()
     assert [take(root, rank) for rank in (0, 1, 0)] == [1, 1, 2]
-    (seen,) = last_seen(base_of(root, 0), [1, 2], 2).values()
+    (seen,) = last_seen(base_of(root, 0), 2, [1, 2]).values()
     assert seen.text == f"{OWN} (in its first init, this rank is in its second)"
 
 
