@@ -113,14 +113,12 @@ class Decision:
 
     Attributes:
         error: the error that every rank raises.
-        by: the rank whose own failure the error reports; None if ranks differ or are missing.
         members: the facts of each rank that goes on, in a round that decides who lives.
         value: what one rank says to all others.
         over: whether another round has replaced this one, so that nothing is decided.
     """
 
     error: MeshkitError | None = None
-    by: int | None = None
     members: Mapping[int, Mapping[str, Json]] = field(default_factory=dict)
     value: Json = None
     over: bool = False

@@ -183,7 +183,7 @@ def _is_unfinished(base: Store, generation: int) -> bool:
 
 
 def end_generation(base: Store, generation: int) -> None:
-    """Report to all ranks that wait in a start of the job that it is over. Call it in a deadline."""
+    """Report to all ranks that wait in a start that it is over. Call it in a deadline."""
     part = generation_part(base, generation)
     part.set(OVER, "")
     for name in (INIT, END):

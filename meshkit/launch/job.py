@@ -47,17 +47,11 @@ FAILURE = "a rank could not create the default process group of the ranks that l
 
 
 class Epoch(NamedTuple):
-    """The ranks of a job since its last recovery, or since its start.
+    """The ranks of a job since its last recovery, or since its start."""
 
-    Attributes:
-        number: the number of the recovery round that decided who lives; 0 at the start.
-        ranks_before: the rank at the start of the job of each rank, in order.
-        size_before: the number of ranks at the start.
-    """
-
-    number: int
-    ranks_before: Sequence[int]
-    size_before: int
+    number: int  # of the recovery round that decided who lives; 0 at the start
+    ranks_before: Sequence[int]  # the rank at the start of the job of each rank, in order
+    size_before: int  # the number of ranks at the start
 
     @property
     def lost(self) -> list[int]:
@@ -110,20 +104,13 @@ class Job:
     arrival: Any = None
 
     def round(
-        self,
-        call: str,
-        *,
-        summary: str = "",
-        ranks: Sequence[int] | None = None,
-        part: str = "",
+        self, call: str, *, summary: str = "", ranks: Sequence[int] | None = None, part: str = ""
     ) -> Round | None:
         """Return the next round of all ranks, or of those of a part; None if there is no store.
 
         Every rank counts its rounds, whatever they are about. Ranks that make different calls enter
         the same round therefore, and see the difference. In the store of a default group that
         someone else created the count is in the store, which may have served an earlier group.
-
-        Cost: none, or one store operation.
         """
         if self.pid != os.getpid():
             check_own_process(self.world.rank, self.pid)
@@ -153,41 +140,28 @@ class Job:
     ) -> int:
         """Return the number of the round in which all ranks stated equal facts. Collective.
 
-        Returns 0 at once if there is no store.
-
-        Cost: 4 store operations per rank.
+        Without a store it is 0 at once. Cost: 4 store operations per rank.
         """
         round = self.round(call, summary=summary, ranks=ranks, part=part)
         if round is None:
             return 0
+        deadline, seconds = (
+            Deadline.after(self.arrival_timeout),
+            self.arrival_timeout.total_seconds(),
+        )
         with round:
-            return self.compare(round, call, facts, describe)
-
-    def compare(
-        self, round: Round, call: str, facts: Mapping[str, Json], describe: Describe | None = None
-    ) -> int:
-        """Return the number of a round once all ranks have stated equal facts there. Collective."""
-        deadline = Deadline.after(self.arrival_timeout)
-        round.arrive({"call": call, **facts}, same=True)
-        seconds = self.arrival_timeout.total_seconds()
-        judge = all_same(round.summary, seconds=seconds, describe=describe)
-        round.decide(judge, deadline).check(self.world.rank)
+            round.arrive({"call": call, **facts}, same=True)
+            judge = all_same(round.summary, seconds=seconds, describe=describe)
+            round.decide(judge, deadline).check(self.world.rank)
         return round.number
 
     def broadcast(self, name: str, value: Json, *, what: str, fix: str) -> Json:
-        """Return the value of rank 0 on every rank. Collective.
-
-        Cost: one store operation on rank 0, two on the others.
-        """
-        store = cast(Store, self.store)
+        """Return the value of rank 0 on every rank. Collective."""
         deadline = Deadline.after(self.arrival_timeout)
-        return broadcast(store, name, value, deadline, what=what, fix=fix)
+        return broadcast(cast(Store, self.store), name, value, deadline, what=what, fix=fix)
 
     def processes(self) -> dict[int, Process]:
-        """Return the process of each rank, as far as known. Local.
-
-        Cost: one or two store operations, once.
-        """
+        """Return the process of each rank, as far as known. Local."""
         if self.known or self.store is None:
             return self.known
         ranks = range(self.world.world_size)
@@ -203,8 +177,6 @@ class Job:
         """Return the last processes of these ranks, as far as known. Call it inside a deadline.
 
         A process counts as ended if another one has taken its rank since.
-
-        Cost: one or two store operations for each rank of another machine.
         """
         known = self.processes()
         seen = {rank: sight(known[rank]) for rank in ranks if rank in known}
@@ -221,27 +193,28 @@ class Job:
         self.counts.recoveries = max(self.counts.recoveries, self.epoch.number) + 1
         return self.counts.recoveries
 
-    def recovery_round(
-        self, number: int, expected: Sequence[int], *, summary: str = "", rank: int | None = None
-    ) -> Round:
+    def recovery_round(self, number: int, expected: Sequence[int]) -> Round:
         """Return a round in which ranks that live find each other. Local."""
-        own = self.world.rank if rank is None else rank
-        store = cast(Store, self.base)
-        return Round(store, RECOVERY.format(number), own, expected, summary=summary, look=self.look)
+        name, store = RECOVERY.format(number), cast(Store, self.base)
+        return Round(store, name, self.world.rank, expected, look=self.look)
 
     def rejoin(self, number: int, old_ranks: Sequence[int], limit: timedelta) -> Job:
         """Create the default group of the ranks that live, and make it the current job. Collective.
 
-        The ranks are numbered anew, from 0, as torch requires. They use a new part of the store, so
-        that no key of the broken groups disturbs them. On failure no default group is left.
-
-        Args:
-            number: the number of this recovery, the same on all ranks.
-            old_ranks: the rank in this job of each new rank.
-            limit: how long the ranks may take to create the group.
+        The ranks are numbered anew, from 0, as torch requires; ``old_ranks`` has the rank in this
+        job of each. They use a new part of the store, so that no key of the broken groups disturbs
+        them. On failure no default group is left.
         """
         base = cast(Store, self.base)
-        world = _renumber(self.world, old_ranks)
+        world = replace(
+            self.world,
+            rank=list(old_ranks).index(self.world.rank),
+            world_size=len(old_ranks),
+            local_world_size=None,  # what was known of the nodes may be wrong now
+            node_rank=None,
+            num_nodes=None,
+            sources={**self.world.sources, "rank": SOURCE, "world_size": SOURCE},
+        )
         store = Store(base.root, world, base.path).part(EPOCH.format(number))
         ranks = range(world.world_size)
         round = Round(store, REJOIN, world.rank, ranks, summary=FAILURE)
@@ -326,20 +299,7 @@ def leave_default_group() -> None:
         clear_dtensor_cache()
 
 
-def _renumber(world: World, old_ranks: Sequence[int]) -> World:
-    """Return the world of the ranks that live, without facts about nodes that may be wrong now."""
-    return replace(
-        world,
-        rank=list(old_ranks).index(world.rank),
-        world_size=len(old_ranks),
-        local_world_size=None,
-        node_rank=None,
-        num_nodes=None,
-        sources={**world.sources, "rank": SOURCE, "world_size": SOURCE},
-    )
-
-
-# The only module state of meshkit. A job lives as long as its default group.
+# A job lives as long as its default group.
 _JOBS: WeakKeyDictionary[dist.ProcessGroup, Job] = WeakKeyDictionary()
 
 

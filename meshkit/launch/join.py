@@ -79,8 +79,7 @@ def init(
     """Join the job: set up the default process group, the device and, on request, the seeds.
 
     Collective: every rank calls it once. A second call returns the same :class:`World`. A default
-    group that someone else created is used as it is. Arguments override the launcher. With nccl the
-    group is bound to its device at once, so that other groups are split from it. On failure no
+    group that someone else created is used as it is. Arguments override the launcher. On failure no
     group is left behind.
 
     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set in the
@@ -126,8 +125,6 @@ def init(
         RuntimeWarning: if this is one process in an allocation of several tasks, and no srun has
             started it.
 
-    Example:
-        ``device = meshkit.init(seed=0, timeout=600).device``
     """
     parsed_seed = parse_seed(seed)
     limit = parse_timeout("timeout", timeout)
@@ -153,27 +150,15 @@ def shutdown() -> None:
     Local, and harmless to repeat. A default group that someone else created is left alone. The
     variables that :func:`init` added to the environment are removed. In a forked process it does
     nothing.
-
-    Example:
-        ``mesh.close(); meshkit.shutdown()``
     """
     job = current_job()
     if job is not None and job.generation and job.pid == os.getpid():
-        _post_end(job)
+        store = job.store
+        if store is not None and job.world.world_size > 1:  # for ranks that wait in a guard
+            store.try_within(1.0, partial(store.set, LEFT.format(job.world.rank), ""))
         dist.destroy_process_group()
         restore_environment(job.completed, os.environ)
         clear_dtensor_cache()
-
-
-def _post_end(job: Job) -> None:
-    """Post that this rank leaves the job, for ranks that wait for it in a guard.
-
-    Cost: one store operation, which does not wait for an answer.
-    """
-    store = job.store
-    if store is not None and job.world.world_size > 1:
-        own = store
-        own.try_within(1.0, lambda: own.set(LEFT.format(job.world.rank), ""))
 
 
 def identify(
@@ -222,7 +207,16 @@ def join(
     completed: dict[str, str] = {}
     _holder = None  # of the port of the store, until this rank has opened it
     if (other := _JOINING.setdefault("world", world)) is not world:
-        raise _second_thread_error(world, other)
+        error = LaunchError(
+            f"another thread of this process is joining as rank {other.rank} of "
+            f"{other.world_size}; this one asks for rank {world.rank}.",
+            "A process is one rank: torch has one default process group in each process.",
+            fix=f"start a process for each rank: meshkit.spawn(fn, {world.world_size}), or "
+            f"torchrun --nproc-per-node {world.world_size}; in one rank, call init once.",
+        )
+        if other.rank != world.rank:  # the other thread waits for this rank
+            announce_init_failure(world, error, DISAGREEMENT)
+        raise error
     try:
         wait_for_abandoned(deadline)
         if dist.get_pg_count():  # an error ended torch while it created or destroyed a group
@@ -248,25 +242,10 @@ def join(
     return job
 
 
-def _second_thread_error(world: World, other: World) -> LaunchError:
-    """Return the error of a thread that may not join, and report it to the other ranks."""
-    error = LaunchError(
-        f"another thread of this process is joining as rank {other.rank} of {other.world_size}; "
-        f"this one asks for rank {world.rank}.",
-        "A process is one rank: torch has one default process group in each process.",
-        fix=f"start a process for each rank: meshkit.spawn(fn, {world.world_size}), or torchrun "
-        f"--nproc-per-node {world.world_size}; in one rank, call init once.",
-    )
-    if other.rank != world.rank:  # the other thread waits for this rank
-        announce_init_failure(world, error, DISAGREEMENT)
-    return error
-
-
 def announce_init_failure(world: World, error: BaseException, summary: str) -> None:
-    """Report to ranks that wait in ``init`` that this rank's own call failed.
+    """Report to ranks that wait in ``init`` that this rank's own call failed. Local.
 
-    Local. Nothing is reported if the store cannot be reached within 5 s. The other ranks have a few
-    seconds more to read the report.
+    Nothing is reported if the store cannot be reached within 5 s.
     """
     if world.launcher in BY_MPI:
         world = store_of_one_node(world) or world
@@ -299,8 +278,8 @@ def _create_job(
     base, lease, round = _rendezvous(world, deadline, request, phases)
     store, ranks = generation_part(base, lease.generation), range(world.world_size)
     if round is None:
-        invitation = read_invitation(base, lease.generation)
-        job = join_running_job(base, cast("tuple[int, int]", invitation), timeout, wait)
+        invitation = cast("tuple[int, int]", read_invitation(base, lease.generation))
+        job = join_running_job(base, invitation, timeout, wait)
         if job.seed is not None:
             seed_all(job.seed)
         return job
@@ -315,13 +294,10 @@ def _create_job(
         connects=connects_at_creation(str(world.backend)),
     )
     phases["default group"] = time.monotonic() - began
-    job = Job(
-        world,
-        store,
-        timeout,
-        wait,
-        Epoch(0, ranks, world.world_size),
-        lease.generation,
+    if number is not None:
+        seed_all(number)
+    return Job(
+        *(world, store, timeout, wait, Epoch(0, ranks, world.world_size), lease.generation),
         base=store,
         attempt=base,
         joined=round,
@@ -330,9 +306,6 @@ def _create_job(
         connections=connections,
         startup=Startup(phases),
     )
-    if number is not None:
-        seed_all(number)
-    return job
 
 
 def _rendezvous(
@@ -343,12 +316,11 @@ def _rendezvous(
     A rank retries if it has reached the store of an earlier group, or of a start of the job that
     was given up. The round is None if a running job that has lost this rank admits it.
     """
-    seconds, ranks = deadline.timeout.total_seconds(), range(world.world_size)
-    judge = all_same(
-        DISAGREEMENT,
-        seconds=seconds,
-        hosts=partial(job_hosts, os.environ, world.launcher),
+    seconds, hosts = (
+        deadline.timeout.total_seconds(),
+        partial(job_hosts, os.environ, world.launcher),
     )
+    judge = all_same(DISAGREEMENT, seconds=seconds, hosts=hosts)
     while True:
         began = time.monotonic()
         try:
@@ -360,7 +332,7 @@ def _rendezvous(
         entered = time.monotonic()
         over, is_gone = False, False
         try:
-            with init_round(base, lease.generation, ranks) as round:
+            with init_round(base, lease.generation, range(world.world_size)) as round:
                 round.arrive(request, same=True, unique=device_claim(world))
                 over = round.decide(judge, deadline).check(world.rank).over
             if not over:
@@ -403,13 +375,10 @@ def device_claim(world: World) -> dict[str, Clash]:
 def _select_device(world: World, backend: str | None, device: str | torch.device | None) -> World:
     """Return the world with device and backend."""
     selected = select_device(device, world.local_rank)
-    sources = {
-        **world.sources,
-        "device": "torch's default" if device is None else "argument",
-        "backend": "torch's default" if backend is None else "argument",
-    }
+    given = {"device": device, "backend": backend}
+    origin = {k: "torch's default" if v is None else "argument" for k, v in given.items()}
     name = select_backend(backend, selected)
-    return replace(world, device=selected, backend=name, sources=sources)
+    return replace(world, device=selected, backend=name, sources={**world.sources, **origin})
 
 
 def _check_same_job(
@@ -447,8 +416,6 @@ def _reseed(job: Job, seed: int | str) -> None:
     """Seed all generators of a rank that has joined already. ``"shared"`` waits for rank 0.
 
     The seed is compared with that of the first rank that made this call; no rank waits for that.
-
-    Cost: 3 store operations.
     """
     round = job.round("init", summary=SEEDS_DIFFER, part="seeds")
     if round is None:

@@ -162,7 +162,7 @@ class Round:
         report = failure_error(self.summary, self.rank, current_process(), error)
 
         def post() -> None:
-            self._say(Decision(report, by=self.rank))
+            self._say(Decision(report))
             if not self.turn:
                 self.store.add(COUNT, 1)
             self._leave_last(len(self.expected), TIMES.failure_stays)
@@ -323,7 +323,7 @@ class Round:
 
 def decision_to_json(decision: Decision) -> str:
     """Return a decision as it stands in the store."""
-    record = {"by": decision.by, "value": decision.value, "over": decision.over}
+    record: dict[str, Any] = {"value": decision.value, "over": decision.over}
     if decision.error is not None:
         record["error"] = error_to_json(decision.error)
     if decision.members:
@@ -334,10 +334,9 @@ def decision_to_json(decision: Decision) -> str:
 def decision_from_json(text: str) -> Decision:
     """Return the decision that a rank wrote."""
     record = dict(json.loads(text))
-    error, by = record.get("error"), record.get("by")
+    error = record.get("error")
     return Decision(
         None if error is None else error_from_json(error),
-        None if by is None else int(by),
         {int(rank): dict(facts) for rank, facts in dict(record.get("members", {})).items()},
         record["value"],
         bool(record["over"]),
