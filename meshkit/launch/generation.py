@@ -65,14 +65,6 @@ class Lease(NamedTuple):
     generation: int
 
 
-class RankTakenError(Exception):
-    """Another process holds the rank, and waits for the other ranks, or runs."""
-
-    def __init__(self, holder: Lease, waits: bool) -> None:
-        super().__init__(holder, waits)
-        self.holder, self.waits = holder, waits
-
-
 def enter(world: World, deadline: Deadline, *, fails: bool = False) -> tuple[Store, Lease]:
     """Take this rank; return the store of the attempt, and the lease. Local.
 
@@ -82,10 +74,7 @@ def enter(world: World, deadline: Deadline, *, fails: bool = False) -> tuple[Sto
     def take() -> tuple[Store, Lease]:
         while True:
             base = attempt_part(Store(open_store(world, deadline, keep_file=fails), world))
-            try:
-                lease = take_rank(base, fails=fails)
-            except RankTakenError as taken:
-                raise duplicate_error(base, taken) from None
+            lease = take_rank(base, fails=fails)
             # else the next attempt has begun meanwhile, and has not seen this rank
             if COUNT not in os.environ or not base.has(PAST):
                 return base, lease
@@ -130,7 +119,7 @@ def take_rank(base: Store, *, fails: bool = False) -> Lease:
             state = state_of(holder.process)
             runs = state in (RankState.BUSY, RankState.STOPPED)
             if runs or (waits and state is RankState.UNKNOWN):
-                raise RankTakenError(holder, waits)
+                raise _duplicate_error(base, holder, waits)
         if not again or _is_unfinished(base, holder.generation):  # an error ended its last call
             end_generation(base, holder.generation)
         own = Lease(process, claim, _next_generation(base, holder.generation, again=again))
@@ -260,15 +249,15 @@ def _agent() -> str:
     return "/".join([current_process().host, *folders[2:3]])
 
 
-def duplicate_error(base: Store, taken: RankTakenError) -> LaunchError:
+def _duplicate_error(base: Store, holder: Lease, waits: bool) -> LaunchError:
     """Return the error of a rank that another process holds, and post it if its job waits.
 
     It becomes the decision once the other ranks have arrived, or after 2 s. A job that runs already
     is left alone.
     """
-    world, holder = base.world, taken.holder
+    world = base.world
     source = world.sources.get("rank", "rank")
-    state = "waits for the others" if taken.waits else "has joined already, and runs"
+    state = "waits for the others" if waits else "has joined already, and runs"
     place = f"{world.master_addr}:{world.master_port}"
     if world.init_method not in (None, "env://"):
         place = str(world.init_method)
@@ -280,7 +269,7 @@ def duplicate_error(base: Store, taken: RankTakenError) -> LaunchError:
         "end the processes of an earlier job.",
         variables={source: str(world.rank)},
     )
-    if taken.waits:
+    if waits:
         with suppress(RuntimeError):  # the store ends with the first rank of its job that raises
             init_round(base, holder.generation).object(error, Deadline.after(2.0))
     return error

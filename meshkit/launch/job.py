@@ -1,4 +1,10 @@
-"""The current job: the ranks of the default process group, their store and their timeouts."""
+"""The current job: the ranks of the default process group, their store and their timeouts.
+
+``_JOBS`` is the module state of meshkit. Beside it there are only: in ``join`` the rank of the
+thread that joins and the store of a failed call, in ``times`` the work that is still to be undone,
+in ``file_store`` the last size of each file, in ``spawn`` the modules that ranks preload, in
+``live/status`` the context in which a guard follows collectives, and caches of pure functions.
+"""
 
 from __future__ import annotations
 
@@ -145,10 +151,8 @@ class Job:
         round = self.round(call, summary=summary, ranks=ranks, part=part)
         if round is None:
             return 0
-        deadline, seconds = (
-            Deadline.after(self.arrival_timeout),
-            self.arrival_timeout.total_seconds(),
-        )
+        deadline = Deadline.after(self.arrival_timeout)
+        seconds = self.arrival_timeout.total_seconds()
         with round:
             round.arrive({"call": call, **facts}, same=True)
             judge = all_same(round.summary, seconds=seconds, describe=describe)

@@ -79,7 +79,8 @@ def init(
     """Join the job: set up the default process group, the device and, on request, the seeds.
 
     Collective: every rank calls it once. A second call returns the same :class:`World`. A default
-    group that someone else created is used as it is. Arguments override the launcher. On failure no
+    group that someone else created is used as it is. Arguments override the launcher. With nccl the
+    group is bound to its device at once, so that other groups are split from it. On failure no
     group is left behind.
 
     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set in the
@@ -108,9 +109,6 @@ def init(
         local_rank: the index of this process on its node; None takes the launcher's.
         verbose: show the lines that rank 0 logs to ``logging.getLogger("meshkit")`` when it joins
             a job and when it builds a mesh; MESHKIT_LOG=info shows them too.
-
-    Returns:
-        The world of this process.
 
     Raises:
         LaunchError: if the rank, the store or the device of this process is unclear, or if two
@@ -316,11 +314,8 @@ def _rendezvous(
     A rank retries if it has reached the store of an earlier group, or of a start of the job that
     was given up. The round is None if a running job that has lost this rank admits it.
     """
-    seconds, hosts = (
-        deadline.timeout.total_seconds(),
-        partial(job_hosts, os.environ, world.launcher),
-    )
-    judge = all_same(DISAGREEMENT, seconds=seconds, hosts=hosts)
+    hosts = partial(job_hosts, os.environ, world.launcher)
+    judge = all_same(DISAGREEMENT, seconds=deadline.timeout.total_seconds(), hosts=hosts)
     while True:
         began = time.monotonic()
         try:

@@ -131,9 +131,7 @@ class Store:
     def wait(self, key: str, deadline: Deadline, ranks: int = 1) -> bytes | None:
         """Wait for a key with other ranks; return its value, or None if there is none in time."""
         raw: Any = self.raw
-        if (
-            self.is_file
-        ):  # its own ``get`` would read the file a hundred times a second on each rank
+        if self.is_file:  # its own ``get`` would read the file a hundred times a second
             while not raw.check([key]):
                 check_file(self.root)
                 if deadline.expired:

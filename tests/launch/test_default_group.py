@@ -1,9 +1,12 @@
-"""The default group of a large job: which pairs of ranks it connects, and when."""
+"""The default group: its options, its world, and the pairs that a large job connects."""
 
 from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +16,80 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch import default_group
 from meshkit.launch.job import require_job
+from meshkit.launch.store import Store
 from meshkit.launch.times import TIMES
 from meshkit.testing.faults import Strike, play
 from tests.live.resources import descriptors
 from tests.promises import BUSY
 
 RANKS = 8
+
+
+@pytest.mark.parametrize(
+    ("backend", "bound"), [("nccl", True), ("gloo", False), ("cpu:gloo,cuda:nccl", False)]
+)
+def test_nccl_is_bound_to_its_device_at_once(
+    backend: str, bound: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uses a fake of init_process_group, since no GPU is needed."""
+    options_seen: dict[str, Any] = {}
+    fake = SimpleNamespace(
+        init_process_group=lambda name, **options: options_seen.update(options, backend=name),
+        get_rank=lambda: 1,
+        get_world_size=lambda: 2,
+    )
+    monkeypatch.setattr(default_group, "dist", fake)
+    timed: list[timedelta | None] = []
+    monkeypatch.setattr(default_group, "default_group", lambda: None)
+    monkeypatch.setattr(default_group, "set_timeout", lambda group, timeout: timed.append(timeout))
+    device, connect = torch.device("cuda", 1), timedelta(seconds=2)
+    world = meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"})
+    world = replace(world, backend=backend, device=device)
+    default_group.create_default_group(world, Store(dist.HashStore(), world), None, connect)
+    assert options_seen["backend"] == backend
+    assert options_seen.get("device_id") == (device if bound else None)
+    assert (options_seen["rank"], options_seen["world_size"]) == (1, 2)
+    # gloo connects within the first timeout, and gets the other one afterwards
+    assert (options_seen["timeout"], timed) == ((None, []) if bound else (connect, [None]))
+
+
+def test_an_mpi_that_counts_other_ranks_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uses a fake of a torch built with MPI, which must agree with the launcher."""
+    left: list[bool] = []
+    options_seen: dict[str, Any] = {}
+    fake = SimpleNamespace(
+        init_process_group=lambda name, **options: options_seen.update(options),
+        get_rank=lambda: 0,
+        get_world_size=lambda: 1,
+        destroy_process_group=lambda: left.append(True),
+    )
+    monkeypatch.setattr(default_group, "dist", fake)
+    world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend="mpi")
+    with pytest.raises(meshkit.LaunchError, match="counts 0 of 1"):
+        default_group.create_default_group(
+            world, Store(dist.HashStore(), world), None, timedelta(seconds=2)
+        )
+    assert (options_seen, left) == ({"timeout": None}, [True])
+
+
+@pytest.mark.parametrize(
+    ("rank", "local_world_size", "source"),
+    [("1", 2, "LOCAL_RANK"), ("0", None, "rank, for lack of other facts")],
+)
+def test_facts_of_the_launcher_count_only_if_it_reports_the_rank_of_the_group(
+    rank: str, local_world_size: int | None, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks of torchrun may join a group in an order of their own. Uses a fake of rank 1 of 2."""
+    environ = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "2"}
+    monkeypatch.delenv("MESHKIT_COMPLETED", raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(default_group, "dist", SimpleNamespace(get_backend=lambda group: "gloo"))
+    monkeypatch.setattr(default_group, "_device", lambda group, backend: torch.device("cpu"))
+    group: Any = SimpleNamespace(rank=lambda: 1, size=lambda: 2)
+    world = default_group.world_from_group(group)
+    assert (world.rank, world.world_size, world.local_rank) == (1, 2, 1)
+    assert (world.local_world_size, world.sources["local_rank"]) == (local_world_size, source)
 
 
 def connect_as_if_large(patch: pytest.MonkeyPatch) -> None:

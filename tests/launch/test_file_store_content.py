@@ -69,37 +69,9 @@ def test_a_large_file_is_not_read_whole(tmp_path: Path) -> None:
 def test_another_file_is_an_error_and_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     path.write_text("my precious notes")
-    with pytest.raises(meshkit.LaunchError) as caught:
+    with pytest.raises(meshkit.LaunchError, match="is no store of torch"):
         meshkit.init(init_method=f"file://{path}", rank=0, world_size=2, arrival_timeout=2)
-    assert "  The file is no store of torch, or it was cut short.\n" in str(caught.value)
     assert path.read_text() == "my precious notes"
-
-
-def test_a_write_in_progress_is_waited_for(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    dist.FileStore(str(path), 2).set("key", "value")
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-3])
-    timer = threading.Timer(1, lambda: path.write_bytes(whole))  # on a busy machine
-    timer.start()
-    assert is_store(path)
-    timer.join()
-
-
-def test_a_second_read_continues_at_the_truncated_record(tmp_path: Path) -> None:
-    begins: list[int] = []
-    path = tmp_path / "store"
-    data = b"\x03\0\0\0key" + b"\x05\0\0\0value"
-
-    def skip(path: Path, begin: int) -> tuple[int, bool]:
-        begins.append(begin)
-        path.write_bytes(data * len(begins) + data[:-1] * (len(begins) < 3))
-        return skip_records(path, begin)
-
-    skip_records = file_store._skip_records
-    with mock.patch.object(file_store, "_skip_records", skip):
-        assert is_store(path)
-    assert begins == [0, len(data), 2 * len(data)]
 
 
 def test_a_file_that_still_grows_is_read_again_for_longer(tmp_path: Path) -> None:
@@ -119,7 +91,7 @@ def test_a_file_that_still_grows_is_read_again_for_longer(tmp_path: Path) -> Non
         mock.patch.object(file_store, "_skip_records", skip),
     ):
         assert is_store(path)
-    assert len(begins) == looks
+    assert begins == [number * len(data) for number in range(looks)]
 
 
 def test_no_lock_is_taken(tmp_path: Path) -> None:

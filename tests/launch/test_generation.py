@@ -33,7 +33,6 @@ from meshkit.launch.generation import (
     NEWEST,
     PAST,
     Lease,
-    RankTakenError,
     attempt_part,
     enter,
     init_round,
@@ -121,12 +120,15 @@ def test_a_process_renews_its_lease_and_replaces_an_exited_one() -> None:
     hold(root, 1, EXITED, 7)
     assert take(root, 1) == 8
     assert is_over(base_of(root, 1), 7)
-    far = hold(root, 2, FAR, 20)
-    with pytest.raises(RankTakenError) as caught:
+    hold(root, 2, FAR, 20)
+    with pytest.raises(meshkit.LaunchError, match="two processes claim rank 2"):
         take(root, 2)
-    assert (caught.value.holder, caught.value.waits) == (far, True)
-    decide(root, 20)  # its job began long ago, and may have ended
-    assert take(root, 2) == 21
+    decision = init_round(base_of(root, 0), 20).decided()
+    assert decision is not None  # no other rank of its start has arrived after 2 s
+    assert isinstance(decision.error, meshkit.LaunchError)
+    hold(root, 2, FAR, 30)
+    decide(root, 30)  # its job began long ago, and may have ended
+    assert take(root, 2) == 31
 
 
 @pytest.mark.parametrize(
@@ -325,22 +327,20 @@ def pids(text: str) -> set[str]:
     return set(re.findall(r"pid (\d+)", text))
 
 
-def test_both_processes_of_a_rank_and_all_waiting_ranks_raise(method: str) -> None:
-    """Processes 1 and 2 are both rank 1; rank 2 does not exist; no rank waits for the deadline."""
-    played = joined([0, 1, 1], [3, 3, 3], {}, method, limit=30)
+@pytest.mark.parametrize(("ranks", "after"), [([0, 1, 1], {}), ([0, 0, 1], {1: "0.arrives"})])
+def test_both_processes_of_a_rank_and_all_waiting_ranks_raise(
+    ranks: list[int], after: dict[int, str], method: str
+) -> None:
+    """Rank 2 does not exist; no rank waits for the deadline.
+
+    A second rank 0 cannot host the store over tcp; it finds that of the first.
+    """
+    played = joined(ranks, [3, 3, 3], after, method, limit=30)
     assert {outcome.kind for outcome in played.outcomes.values()} == {"LaunchError"}
     (text,) = {outcome.text for outcome in played.outcomes.values()}
-    assert text.splitlines()[0].endswith(f": two processes claim rank 1 at {method}.")
+    assert f"two processes claim rank {ranks[1]} at {method}." in text
     assert len(pids(text)) == 2
     assert all(played.seconds(rank) < 10 for rank in range(3))
-
-
-def test_two_processes_of_rank_0(method: str) -> None:
-    """Over tcp the second one cannot host the store; it finds that of the first."""
-    played = joined([0, 0, 1], [3, 3, 3], {1: "0.arrives"}, method, limit=30)
-    assert {outcome.kind for outcome in played.outcomes.values()} == {"LaunchError"}
-    assert "two processes claim rank 0" in played.outcomes[0].text
-    assert len({outcome.text for outcome in played.outcomes.values()}) == 1
 
 
 def test_a_running_job_is_left_alone(method: str) -> None:

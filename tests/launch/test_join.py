@@ -1,10 +1,11 @@
-"""init and shutdown on real processes."""
+"""init and shutdown on real processes, their seeds and their claims on devices."""
 
 from __future__ import annotations
 
 import random
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -17,22 +18,35 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch import default_group
 from meshkit.launch import job as current_job_module
+from meshkit.launch import join
 from meshkit.launch.job import current_job
-from meshkit.launch.store import Store
+from meshkit.launch.world import World
 
 
 def describe_rank() -> Any:
     world = meshkit.init()
     fields = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
+    known = {name for name in world.__dataclass_fields__ if getattr(world, name) is not None}
+    unexplained = known - world.sources.keys() - {"launcher", "sources", "size_evidence"}
     values = [getattr(world, field) for field in fields]
-    return values, world.launcher, str(world.device), world.backend, torch.get_num_threads()
+    others = world.launcher, str(world.device), world.backend, torch.get_num_threads()
+    return values, others, unexplained
 
 
-def test_init_returns_the_world_of_each_rank() -> None:
+def test_init_returns_the_world_of_each_rank_and_the_source_of_each_fact() -> None:
+    others = "spawn", "cpu", "gloo", 1
     results = meshkit.spawn(describe_rank, 3, timeout=60)
-    assert results == [([r, 3, r, 3, 0, 1], "spawn", "cpu", "gloo", 1) for r in range(3)]
+    assert results == [([r, 3, r, 3, 0, 1], others, set()) for r in range(3)]
+
+
+def outcome(arguments: dict[str, Any]) -> str:
+    """Return the class of the error of init, or "joined"."""
+    try:
+        meshkit.init(**arguments)
+    except meshkit.MeshkitError as error:
+        return type(error).__name__
+    return "joined"
 
 
 def repeat_init() -> Any:
@@ -40,43 +54,39 @@ def repeat_init() -> Any:
     group = dist.group.WORLD
     again = meshkit.init()
     same = meshkit.init(timeout=50, backend="gloo", device="cpu", rank=first.rank)
-    errors = []
-    for arguments in ({"backend": "nccl"}, {"rank": 5}, {"timeout": 9}, {"arrival_timeout": 9}):
-        try:
-            meshkit.init(**arguments)  # type: ignore[arg-type]
-            errors.append("accepted")
-        except meshkit.LaunchError as error:
-            errors.append(str(error))
-    return again is first, same == first, dist.group.WORLD is group, errors
+    others: list[Any] = [{"backend": "nccl"}, {"rank": 5}, {"timeout": 9}, {"arrival_timeout": 9}]
+    is_one = again is first and same == first and dist.group.WORLD is group
+    return is_one, {outcome(arguments) for arguments in others}
 
 
 def test_init_is_idempotent_and_a_contradicting_argument_raises() -> None:
-    for again, same, group, errors in meshkit.spawn(repeat_init, 2, timeout=60):
-        assert (again, same, group) == (True, True, True)
-        assert errors[0] == (
-            "init(backend='nccl'): the default process group already exists, with backend=gloo.\n"
-            "  Fix: the first init() of the program decides; or meshkit.shutdown() before this one."
-        )
-        assert "init(rank=5): the default process group already exists, with rank=" in errors[1]
-        assert "with timeout=0:00:50." in errors[2]
-        assert "with arrival_timeout=0:00:50." in errors[3]
+    assert meshkit.spawn(repeat_init, 2, timeout=60) == [(True, {"LaunchError"})] * 2
 
 
-def draw_numbers(seed: int | None) -> Any:
-    meshkit.init(seed=seed)
-    return random.random(), float(np.random.rand()), float(torch.rand(()))
+INVALID: list[tuple[dict[str, Any], str]] = [
+    ({"seed": -1}, "SpecError"),
+    ({"seed": 2**32}, "SpecError"),
+    ({"seed": True}, "SpecError"),
+    ({"timeout": 0}, "SpecError"),
+    ({"arrival_timeout": float("nan")}, "SpecError"),
+    ({"device": "toaster"}, "LaunchError"),
+    ({"backend": "smoke"}, "LaunchError"),
+    ({"rank": -1}, "LaunchError"),
+    ({"world_size": 0}, "LaunchError"),
+    ({"local_rank": "1"}, "LaunchError"),
+    ({"rank": 9, "world_size": 8}, "LaunchError"),
+    ({"init_method": "carrier://pigeon", "rank": 0, "world_size": 2}, "LaunchError"),
+    ({"init_method": "tcp://h:abc", "rank": 0, "world_size": 2}, "LaunchError"),
+]
 
 
-def test_the_seed_goes_to_python_numpy_and_torch_alike_on_all_ranks() -> None:
-    first, second = meshkit.spawn(draw_numbers, 2, (7,), timeout=60)
-    assert first == second
-    assert meshkit.spawn(draw_numbers, 1, (8,), timeout=60)[0] != first
-    assert all(a != b for a, b in zip(*meshkit.spawn(draw_numbers, 1, (8,)), first, strict=True))
+def invalid_arguments() -> Any:
+    return [outcome(arguments) for arguments, _ in INVALID], dist.is_initialized()
 
 
-def test_without_a_seed_the_generators_are_left_alone() -> None:
-    runs = [meshkit.spawn(draw_numbers, 1, (None,), timeout=60)[0][0] for _ in range(2)]
-    assert runs[0] != runs[1]
+def test_invalid_arguments_raise_before_a_group_exists() -> None:
+    expected = [kind for _, kind in INVALID]
+    assert meshkit.spawn(invalid_arguments, 1, timeout=60) == [(expected, False)]
 
 
 def tcp_url() -> str:
@@ -132,43 +142,23 @@ def one_never_joins(seconds: float, absent: int, method: str | None = None) -> A
     try:
         meshkit.init(timeout=600, arrival_timeout=seconds, **store_arguments(method))
     except meshkit.RankTimeoutError as error:
-        return str(error), error.missing_ranks, time.monotonic() - began, dist.is_initialized()
+        return error.missing_ranks, time.monotonic() - began, dist.is_initialized()
     return "joined"
 
 
-@pytest.mark.parametrize("over", ["file", pytest.param("tcp", marks=pytest.mark.slow)])
-def test_a_missing_rank_is_named_within_the_deadline(over: str) -> None:
+CASES = [("file", 2), *(pytest.param("tcp", rank, marks=pytest.mark.slow) for rank in (2, 0))]
+
+
+@pytest.mark.parametrize(("over", "absent"), CASES)  # rank 0 hosts the store over tcp
+def test_a_missing_rank_is_named_within_the_deadline(over: str, absent: int) -> None:
     method = tcp_url() if over == "tcp" else None
-    results = meshkit.spawn(one_never_joins, 4, (1.5, 2, method), timeout=60)
-    call = "init(timeout=600, arrival_timeout=1.5"
-    call += f", init_method='{method}')" if method else ")"
+    results = meshkit.spawn(one_never_joins, 4, (1.5, absent, method), timeout=60)
+    del results[absent]
     # the rank that came first decides at its deadline, and the others follow its decision
-    assert max(results[rank][2] for rank in (0, 1, 3)) >= 1.5
-    for rank in (0, 1, 3):
-        text, missing, seconds, initialised = results[rank]
-        assert missing == (2,)
+    assert max(seconds for _, seconds, _ in results) >= 1.5
+    for missing, seconds, initialised in results:
+        assert (missing, initialised) == ((absent,), False)
         assert seconds < 1.5 + 3  # as promised in live/README.md
-        assert not initialised
-        assert text == (
-            f"1 of 4 ranks did not arrive at {call} within 1.5 s.\n"
-            f"  Missing: 2. Arrived: 0-1, 3 on host {socket.gethostname()}.\n"
-            "  Fix: look at the logs of rank 2 first."
-        )
-
-
-@pytest.mark.slow
-def test_a_missing_rank_0_that_hosts_the_store_is_named() -> None:
-    method = tcp_url()
-    results = meshkit.spawn(one_never_joins, 3, (1.5, 0, method), timeout=60)
-    for rank in (1, 2):
-        text, missing, seconds, _ = results[rank]
-        assert missing == (0,)
-        assert seconds < 1.5 + 3  # as promised in live/README.md
-        endpoint = method.removeprefix("tcp://")
-        assert text.splitlines()[0] == (
-            f"init(timeout=600, arrival_timeout=1.5, init_method='{method}'): "
-            f"no store answers rank {rank} at {endpoint} within 1.5 s."
-        )
 
 
 def one_joins_late(seconds: float, folder: str) -> Any:
@@ -179,71 +169,22 @@ def one_joins_late(seconds: float, folder: str) -> Any:
     began = time.monotonic()
     try:
         meshkit.init(arrival_timeout=seconds)
-        first = "joined"
+        missing, is_late = (), False
     except meshkit.RankTimeoutError as error:
-        first = str(error)
+        missing, is_late = error.missing_ranks, "Rank 1 came after that." in error.evidence
         gave_up.touch()
     waited = time.monotonic() - began
-    world = meshkit.init(arrival_timeout=20)
+    meshkit.init(arrival_timeout=20)
     total = torch.ones(1)
     dist.all_reduce(total)
-    return first, waited, int(total), world.rank
+    return missing, is_late, int(total), waited
 
 
 def test_a_late_rank_reads_the_decision_and_the_next_init_works(tmp_path: Path) -> None:
     results = meshkit.spawn(one_joins_late, 3, (1.5, str(tmp_path)), timeout=60)
-    for first, _, total, _ in results:
-        assert "1 of 3 ranks did not arrive at init(" in first
-        assert "Missing: 1. Arrived: 0, 2 on host" in first
-        assert total == 3
-    first, waited, _, _ = results[1]
-    assert "\n  Rank 1 came after that.\n" in first
-    assert waited < 1
-
-
-def load_in_a_worker() -> list[int]:
-    """Load data with a child process of this rank."""
-    loader = torch.utils.data.DataLoader(list(range(4)), num_workers=1, batch_size=2)
-    return [int(x) for batch in loader for x in batch]
-
-
-def test_a_rank_may_have_children() -> None:
-    assert meshkit.spawn(load_in_a_worker, 1, timeout=60) == [[0, 1, 2, 3]]
-
-
-def invalid_arguments_of_other_libraries() -> list[str]:
-    """Return the errors of arguments that torch, numpy or urllib would reject."""
-    errors = []
-    for arguments in (
-        {"init_method": "tcp://h:abc", "rank": 0, "world_size": 2},
-        {"local_rank": "1"},
-    ):
-        try:
-            meshkit.init(**arguments)
-            errors.append("accepted")
-        except meshkit.LaunchError as error:
-            errors.append(str(error).splitlines()[0])
-    world = meshkit.init(seed=np.int64(3))  # type: ignore[arg-type]
-    try:
-        meshkit.init(device="toaster")
-        errors.append("accepted")
-    except meshkit.LaunchError as error:
-        errors.append(str(error).splitlines()[0])
-    fields = {name for name in world.__dataclass_fields__ if getattr(world, name) is not None}
-    texts = {"launcher", "sources", "size_evidence"}
-    errors.append(str(sorted(fields - world.sources.keys() - texts)))
-    return errors
-
-
-def test_invalid_arguments_raise_no_error_of_another_library() -> None:
-    (errors,) = meshkit.spawn(invalid_arguments_of_other_libraries, 1, timeout=60)
-    assert errors == [
-        "init(init_method='tcp://h:abc', rank=0, world_size=2): rank 0 of 2 has no address "
-        "of the job's store.",
-        "init(local_rank='1'): local_rank is '1'.",
-        "init(device='toaster'): torch does not know the device 'toaster'.",
-        "[]",
-    ]
+    expected = [((1,), rank == 1, 3) for rank in range(3)]
+    assert [result[:3] for result in results] == expected
+    assert results[1][3] < 1
 
 
 def test_the_timeout_of_collectives_and_the_arrival_timeout() -> None:
@@ -274,109 +215,6 @@ def test_explicit_arguments_win(tmp_path: Path) -> None:
         assert {sources[name] for name in ("rank", "world_size", "local_rank")} == {"argument"}
 
 
-def invalid_arguments() -> list[str]:
-    errors = []
-    invalid: list[dict[str, Any]] = [
-        {"seed": -1},
-        {"seed": True},
-        {"timeout": 0},
-        {"arrival_timeout": float("nan")},
-        {"device": "toaster"},
-        {"backend": "smoke"},
-        {"rank": -1},
-        {"world_size": 0},
-        {"rank": 9, "world_size": 8},
-        {"init_method": "carrier://pigeon", "rank": 0, "world_size": 2},
-    ]
-    for arguments in invalid:
-        try:
-            meshkit.init(**arguments)
-            errors.append("accepted")
-        except meshkit.MeshkitError as error:
-            errors.append(f"{type(error).__name__}: {error}")
-    errors.append(str(dist.is_initialized()))
-    return errors
-
-
-def test_invalid_arguments_raise_before_a_group_exists() -> None:
-    (errors,) = meshkit.spawn(invalid_arguments, 1, timeout=60)
-    assert [text.partition(":")[0] for text in errors] == [
-        *("SpecError",) * 4,
-        *("LaunchError",) * 6,
-        "False",
-    ]
-    assert errors[0] == (
-        "SpecError: init(seed=-1): seed is -1.\n"
-        "  Python, numpy and torch all accept ints from 0 to 4294967295.\n"
-        "  Fix: seed=0, or seed='shared', which rank 0 draws for all."
-    )
-    assert errors[4] == (
-        "LaunchError: init(device='toaster'): torch does not know the device 'toaster'.\n"
-        "  Fix: device='cpu' or 'cuda'."
-    )
-    assert errors[8] == (
-        "LaunchError: init(rank=9, world_size=8): there is no rank 9 of 8.\n"
-        "  Fix: a rank from 0 to 7."
-    )
-    assert errors[9].startswith(
-        "LaunchError: init(init_method='carrier://pigeon', rank=0, world_size=2): rank 0 of 2 "
-        "has no address of the job's store.\n"
-        "  init_method='carrier://pigeon', MASTER_ADDR=None, MASTER_PORT=None (spawn).\n"
-        "  Fix: one of these, the same on all ranks:\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("backend", "bound"), [("nccl", True), ("gloo", False), ("cpu:gloo,cuda:nccl", False)]
-)
-def test_nccl_is_bound_to_its_device_at_once(
-    backend: str, bound: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Uses a fake of init_process_group, since no GPU is needed."""
-    options_seen: dict[str, Any] = {}
-    fake = SimpleNamespace(
-        init_process_group=lambda name, **options: options_seen.update(options, backend=name),
-        get_rank=lambda: 1,
-        get_world_size=lambda: 2,
-    )
-    monkeypatch.setattr(default_group, "dist", fake)
-    timed: list[timedelta | None] = []
-    monkeypatch.setattr(default_group, "default_group", lambda: None)
-    monkeypatch.setattr(default_group, "set_timeout", lambda group, timeout: timed.append(timeout))
-    device, connect = torch.device("cuda", 1), timedelta(seconds=2)
-    world = meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"})
-    world = replace(world, backend=backend, device=device)
-    default_group.create_default_group(world, Store(dist.HashStore(), world), None, connect)
-    assert options_seen["backend"] == backend
-    assert options_seen.get("device_id") == (device if bound else None)
-    assert (options_seen["rank"], options_seen["world_size"]) == (1, 2)
-    # gloo connects within the first timeout, and gets the other one afterwards
-    assert (options_seen["timeout"], timed) == ((None, []) if bound else (connect, [None]))
-
-
-def test_an_mpi_that_counts_other_ranks_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uses a fake of a torch built with MPI, which must agree with the launcher."""
-    left: list[bool] = []
-    options_seen: dict[str, Any] = {}
-    fake = SimpleNamespace(
-        init_process_group=lambda name, **options: options_seen.update(options),
-        get_rank=lambda: 0,
-        get_world_size=lambda: 1,
-        destroy_process_group=lambda: left.append(True),
-    )
-    monkeypatch.setattr(default_group, "dist", fake)
-    world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend="mpi")
-    with pytest.raises(meshkit.LaunchError) as caught:
-        default_group.create_default_group(
-            world, Store(dist.HashStore(), world), None, timedelta(seconds=2)
-        )
-    assert str(caught.value) == (
-        "the launcher counts rank 1 of 2, the backend mpi counts 0 of 1.\n"
-        "  Fix: start with the mpirun of the MPI that torch was built with."
-    )
-    assert (options_seen, left) == ({"timeout": None}, [True])
-
-
 def test_one_process_in_an_allocation_of_several_tasks_warns_at_the_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -393,3 +231,140 @@ def test_one_process_in_an_allocation_of_several_tasks_warns_at_the_call(
     mesh.close()
     meshkit.shutdown()
     assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(("rank", "error"), [(0, "RankTimeoutError"), (1, "DisagreementError")])
+def test_a_thread_that_joins_while_another_joins_raises(
+    rank: int, error: str, tmp_path: Path
+) -> None:
+    """If it asks for another rank, the first thread would wait for it, and reads that it failed."""
+    options = {"init_method": f"file://{tmp_path}/store", "world_size": 2, "local_rank": 0}
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(outcome, {**options, "rank": 0, "arrival_timeout": 3})
+        while "world" not in join._JOINING:
+            time.sleep(0.01)
+        with pytest.raises(meshkit.LaunchError, match="another thread"):
+            meshkit.init(**options, rank=rank)  # type: ignore[arg-type]
+        assert first.result(30) == error
+    assert "world" not in join._JOINING
+
+
+# ------------------------------------------------------------------------ seeds
+
+
+def draw(seed: int | str | None, times: int = 1) -> Any:
+    """Return the first number of every generator after each init of one job."""
+    draws = []
+    for _ in range(times):
+        meshkit.init(seed=seed)
+        draws.append((random.random(), float(np.random.rand()), float(torch.rand(()))))
+    return draws
+
+
+@pytest.mark.parametrize("seed", [7, "shared"])
+def test_a_seed_goes_to_all_generators_of_all_ranks(seed: int | str) -> None:
+    first, *others = meshkit.spawn(draw, 3, (seed, 2), timeout=60)
+    assert others == [first, first]
+    assert (first[0] == first[1]) is (seed == 7)  # rank 0 draws a new one each time
+    for other in (8, None, None):
+        (numbers,) = meshkit.spawn(draw, 1, (other,), timeout=60)[0]
+        assert all(a != b for a, b in zip(numbers, first[0], strict=True))
+
+
+def join_with(by_rank: list[int | str | None]) -> Any:
+    began = time.monotonic()
+    try:
+        meshkit.init(arrival_timeout=30, seed=by_rank[meshkit.detect().rank])
+    except meshkit.DisagreementError as error:
+        return str(error), error.requests, time.monotonic() - began, dist.is_initialized()
+    return "joined"
+
+
+@pytest.mark.parametrize("by_rank", [[7, 7, 8], [None, 3, 3], [3, "shared", "shared"]])
+def test_different_seeds_are_reported_on_all_ranks(by_rank: list[int | str | None]) -> None:
+    texts, requests, seconds, joined = zip(
+        *meshkit.spawn(join_with, 3, (by_rank,), timeout=60), strict=True
+    )
+    assert len(set(texts)) == 1
+    assert (max(seconds) < 15, joined) == (True, (False,) * 3)
+    for rank, seed in enumerate(by_rank):
+        assert f"seed={seed!r}" in requests[0][rank]
+
+
+def seed_again() -> str:
+    """Call init a second time with different seeds on the two ranks."""
+    meshkit.init(seed=1)
+    dist.barrier()
+    kind = outcome({"seed": 5 + meshkit.detect().rank})
+    dist.barrier()
+    return kind
+
+
+def test_a_later_seed_that_differs_is_reported_on_the_second_rank() -> None:
+    kinds = meshkit.spawn(seed_again, 2, timeout=60)
+    assert sorted(kinds) == ["DisagreementError", "joined"]
+
+
+# ------------------------------------------------------------------------ devices
+
+
+def world_on(device: str) -> World:
+    """Return rank 3 of a job on nccl."""
+    world = meshkit.detect({"RANK": "3", "WORLD_SIZE": "4"})
+    return replace(world, device=torch.device(device), backend="nccl")
+
+
+def test_a_device_without_a_uuid_has_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    def properties(device: torch.device) -> SimpleNamespace:
+        return SimpleNamespace(uuid=f"GPU-{device.index}")
+
+    module = SimpleNamespace(get_device_properties=properties)
+    monkeypatch.setattr(torch, "get_device_module", lambda _: module)
+    assert [*join.device_claim(world_on("cuda:1"))] == ["device/GPU-1"]
+    monkeypatch.setattr(module, "get_device_properties", lambda _: SimpleNamespace())
+    assert join.device_claim(world_on("cuda:1")) == {}
+    assert join.device_claim(world_on("cpu")) == {}
+
+
+def share_a_device(uuids: list[str | None], backend: str) -> Any:
+    """Join as if the ranks used devices with these UUIDs and that backend."""
+    uuid = uuids[meshkit.detect().rank]
+    claim = join.device_claim
+
+    def claim_gpu(world: World) -> Any:
+        return claim(replace(world, device=torch.device("cuda", 0), backend=backend))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(join, "device_uuid", lambda device: uuid)
+        patch.setattr(join, "device_claim", claim_gpu)
+        began = time.monotonic()
+        try:
+            meshkit.init(arrival_timeout=30)
+        except meshkit.LaunchError as error:
+            return error.summary, time.monotonic() - began < 15, dist.is_initialized()
+    return "joined"
+
+
+def test_two_ranks_on_one_device_are_named_on_all_ranks() -> None:
+    uuids = ["GPU-a", "GPU-b", "GPU-c", "GPU-b"]
+    results = meshkit.spawn(share_a_device, 4, (uuids, "nccl"), timeout=60)
+    summary = "ranks 1 and 3 use one device, and nccl needs one device per rank."
+    assert results == [(summary, True, False)] * 4
+
+
+@pytest.mark.parametrize(
+    ("uuids", "backend", "shares"),
+    [
+        (["GPU-a", "GPU-b"], "nccl", "0"),
+        (["GPU-a", "GPU-a"], "gloo", "0"),
+        (["GPU-a", "GPU-a"], "cpu:nccl,cuda:gloo", "0"),
+        ([None, None], "nccl", "0"),
+        (["GPU-a", "GPU-a"], "nccl", "1"),
+    ],
+)
+def test_a_device_that_ranks_may_share_is_accepted(
+    uuids: list[str | None], backend: str, shares: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", shares)
+    results = meshkit.spawn(share_a_device, 2, (uuids, backend), timeout=60)
+    assert results == ["joined"] * 2
