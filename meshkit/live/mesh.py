@@ -52,7 +52,7 @@ class Mesh:
     Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid. Only
     ``redistribute``, ``begin``, ``shift``, ``exchange``, ``view``, ``barrier``, ``agree``,
     ``verify``, ``recover``, ``admit``, ``check_batch``, ``check_parameters`` and ``token_weights``
-    communicate; everything else is local. ``with`` closes the mesh at the end.
+    communicate. ``with`` closes the mesh at the end.
 
     Raises:
         UnknownAxisError: in every method, if the mesh does not have an axis.
@@ -125,10 +125,6 @@ class Mesh:
 
         It equals ``mesh.group(*axes).rank()``, but such a group need not exist. It is the index
         along the axes as listed, the last one fastest. Without axes it is the position in the mesh.
-
-        Example:
-            >>> mesh.group_rank("dp"), mesh.group_rank("sp", "dp")
-            (2, 6)
         """
         return group_rank(self.layout, self.rank, axes or self.layout.axes)
 
@@ -159,10 +155,6 @@ class Mesh:
         """Return the global ranks around an axis, or around several, this one first. Local.
 
         See :meth:`meshkit.Layout.ring`.
-
-        Example:
-            >>> mesh.ring("dp")
-            array([5, 7, 1, 3])
         """
         return self.layout.ring(self.rank, axis)
 
@@ -196,11 +188,6 @@ class Mesh:
                 Sum their gradients over it, and divide the sum by the size of the group without
                 ``experts``, since an expert has the tokens of all ranks along ep. Without ep both
                 groups are the same.
-
-        Example:
-            >>> model = torch.nn.Linear(2, 2)
-            >>> group = mesh.gradient_group()  # over dp and sp
-            >>> ddp = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
         """
         return self._groups.gradient_group(experts=experts)
 
@@ -230,10 +217,7 @@ class Mesh:
 
     @property
     def startup(self) -> Startup:
-        """The seconds of this rank until the mesh was there, by phase. ``print`` shows them.
-
-        With ``MESHKIT_LOG=debug`` in the environment, rank 0 prints the slowest rank of each phase.
-        """
+        """The seconds of this rank until the mesh was there, by phase. ``print`` shows them."""
         return self._groups.startup
 
     def __getitem__(self, pattern: Names) -> DeviceMesh:
@@ -283,12 +267,6 @@ class Mesh:
             LaunchError: if there is no default group.
 
         Cost: as :func:`build_mesh`, and one store operation per group.
-
-        Example:
-            >>> groups = {axis: mesh.group(axis) for axis in ("dp", "sp")}
-            >>> with meshkit.Mesh.from_groups(mesh.layout, groups) as other:
-            ...     other.group("sp") is mesh.group("sp")
-            True
         """
         from .setup.external import propose_from_groups
 
@@ -298,9 +276,7 @@ class Mesh:
     @classmethod
     @quotes_call("Mesh.from_device_mesh")
     def from_device_mesh(cls, device_mesh: DeviceMesh, /) -> Mesh:
-        """Create a mesh over a DeviceMesh and its groups. Collective over the world.
-
-        The DeviceMesh has names, is equal on every rank and no slice of this rank.
+        """Create a mesh over a DeviceMesh with names. Collective over the world.
 
         Example:
             >>> from torch.distributed.device_mesh import init_device_mesh
@@ -329,18 +305,9 @@ class Mesh:
 
         Collective over the world, as ``build_mesh``. Only missing groups are created. A group of
         this mesh or of its views is used again if members, order, backend and timeout are equal.
-        Call ``close()``: dropping the object does not free its groups.
-
-        Args:
-            sizes: axis name to size, as ``**axes``.
-            order: axis names from the outside in; None keeps the order in which axes are written.
-            groups: as in ``build_mesh``.
-            timeout: as in ``build_mesh``; None is that of this mesh, group by group.
-            arrival_timeout: as in ``build_mesh``; None is that of this mesh.
-            **axes: axis name to size, the outermost first; one may be -1.
-
-        Raises:
-            SpecError: if the product is not the number of ranks, or an argument is invalid.
+        Call ``close()``: dropping the object does not free its groups. Arguments are as in
+        ``build_mesh``, with one size of -1 at most. Without ``order``, axes nest as written.
+        Without timeouts, those of this mesh hold, group by group.
 
         Example:
             >>> with mesh.view(replicate=2, shard=-1) as hsdp:
@@ -439,11 +406,6 @@ class Mesh:
         """Return the redistribution of a pattern, a function of a tensor. Local.
 
         Arguments and errors are those of :meth:`redistribute`.
-
-        Example:
-            >>> gather = mesh.redistribution("b s/sp d -> b s d *sp")
-            >>> gather(torch.ones(1, 8, 2)).shape
-            torch.Size([1, 16, 2])
         """
         given = tuple(merge_sizes(sizes, dims).items())
         return self._moves.find(pattern, op, grad_dtype, _groups_of(to), given)
@@ -465,11 +427,6 @@ class Mesh:
         Collective over the axes that change. Only the last collective of the plan runs beside the
         caller's work; most plans have one. Keep ``x`` unchanged until ``wait``. The tensor has no
         gradient; all else is as in :meth:`redistribute`.
-
-        Example:
-            >>> handle = mesh.begin(torch.ones(2, 4), "o/dp i -> o i *dp")
-            >>> handle.wait().shape  # after other work
-            torch.Size([8, 4])
         """
         given = tuple(merge_sizes(sizes, dims).items())
         return self._moves.begin(x, pattern, op, _groups_of(to), given)
@@ -501,14 +458,12 @@ class Mesh:
         Args:
             x: the rows in its dim 0; all other dims are equal on all ranks.
             axis: the axis of the mesh.
-            counts: the number of rows for each rank of the axis, in their order.
+            counts: the number of rows for each rank of the axis, in their order and with the sum
+                of the rows.
 
         Returns:
             The rows received, in the order of the ranks, and how many came from each. Pass these
             counts to a second call to send results back.
-
-        Raises:
-            SpecError: if the counts are not one number for each rank, with the sum of the rows.
 
         Cost: two all_to_alls, the first one of the counts, which are read on the host.
 
@@ -626,10 +581,6 @@ class Mesh:
 
         Raises:
             SpecError: if counts are not whole numbers of 0 or more, or no rank has a token.
-
-        Example:
-            >>> mesh.token_weights([10, 30])  # the same counts on all 8 ranks
-            tensor([0.2500, 0.7500], dtype=torch.float64)
         """
         from .data.batch import weigh_tokens
 
@@ -735,11 +686,6 @@ class Mesh:
         Raises:
             BatchError: as :meth:`sampler`; if an option would change the samples of a batch, such
                 as ``batch_size``; if the dataset is a number.
-
-        Example:
-            >>> plan = mesh.batch(global_batch=8, micro_batch=2)
-            >>> [tokens.tolist() for tokens in mesh.loader(torch.arange(16), plan)]
-            [[4, 5], [12, 13]]
         """
         from ..core.epoch import SampleOrder
         from .data.batch import sample
@@ -753,17 +699,15 @@ class Mesh:
     def check_batch(self, batch: object, *, data: str | tuple[str, ...] | None = None) -> None:
         """Check that ranks which share samples hold equal batches, and other ranks different ones.
 
-        Collective over the mesh. Pass the batch as it was read, before sp cuts the sequence, and no
-        filler. Two data coordinates can hold equal batches by chance if the dataset repeats them.
+        Collective over the mesh. The BatchError is the same on every rank, with the first key that
+        differs. Pass the batch as it was read, before sp cuts the sequence, and no filler. Two data
+        coordinates can hold equal batches by chance if the dataset repeats them.
 
         Args:
             batch: a tensor, or nested dicts, lists and tuples of tensors, int, float, str, bytes,
                 bool and None. Dtype, shape and bytes are compared, not the device. The order of
                 keys does not matter.
             data: the axes that divide the samples, as in :meth:`batch`.
-
-        Raises:
-            BatchError: the same on every rank, with the first key that differs.
 
         Cost: one gather of 265 bytes per rank, and one more if there is a conflict. Tensors are
         copied to the host and hashed there, a second or two per gigabyte.
@@ -808,7 +752,8 @@ class Mesh:
         """Return this rank's tokens of a sequence, the same number on every rank. Local.
 
         The part of this rank is ``mesh.group_rank(*axes)``. If the axes have size 1, every rank
-        holds the whole sequence.
+        holds the whole sequence. A length that does not divide raises a SpecError with the nearest
+        lengths, except with ``pad``.
 
         Args:
             length: tokens in the sequence.
@@ -818,10 +763,6 @@ class Mesh:
                 late chunk per rank, equal work for all in causal ring attention. See
                 :class:`meshkit.SequencePlan`.
             pad: whether a length that does not divide is filled with padding at its end.
-
-        Raises:
-            SpecError: if the length is no multiple of the ranks (of twice as many for zigzag) and
-                ``pad`` is False, with the nearest lengths; if a value is invalid.
 
         Example:
             >>> shard = mesh.sequence(8, order="zigzag")
@@ -848,9 +789,6 @@ class Mesh:
         Returns:
             An int from 0 to 2**63 - 1, valid for every generator of torch. On fewer than 2**13
             ranks its low 32 bits are distinct too: ``np.random.seed(mesh.seed() % 2**32)``.
-
-        Raises:
-            SpecError: if the base is no int, or ``vary`` does not name axes.
 
         Example:
             >>> mesh.seed(7, vary=("dp",)) == meshkit.stream_seed(7, dp=2)
@@ -880,11 +818,7 @@ class Mesh:
         """Wait until every rank of this rank's group over the axes has called this.
 
         Collective over that group; without axes, over the whole mesh. It names missing ranks on any
-        backend.
-
-        Args:
-            *axes: as in :meth:`group`.
-            timeout: the maximum wait, in seconds or as a timedelta; None is the group's timeout.
+        backend. None as the timeout, in seconds or as a timedelta, is that of the group.
 
         Raises:
             RankTimeoutError: with the coordinates of missing ranks. The group is then unusable.
@@ -901,23 +835,16 @@ class Mesh:
         """Report a failed collective inside with coordinates: the ranks behind, the ranks gone.
 
         Enter it on every rank. Without a timeout it costs nothing until a collective fails. With a
-        timeout, a collective of the mesh's groups may take that long inside. On backends other than
-        gloo, the guard also acts if a rank has started no collective for that long. A thread on
-        each rank then reads the store twice a second, so that ranks that hang answer too. Other
-        errors pass unchanged.
-
-        Args:
-            timeout: how long one collective may take, in seconds or as a timedelta; None leaves
-                each group its own.
+        timeout, in seconds or as a timedelta, a collective of the mesh may take that long inside.
+        On backends other than gloo, the guard acts if a rank has started no collective for that
+        long: it prints the report and aborts all groups of the job. A thread on each rank then
+        reads the store twice a second, so that ranks that hang answer too. Other errors pass
+        unchanged, and the other ranks quote them at the timeout.
 
         Raises:
             CollectiveError: the same on every rank that notices, within 4 s of torch's own error,
                 which is the cause. Call :meth:`recover` then; or close the mesh, shut down and
-                build again. The page "Promises" of the documentation has the seconds of each case.
-
-        Example:
-            >>> with mesh.guard(timeout=60):
-            ...     dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+                build again. The page "Promises about failures" of the docs has the seconds of each case.
         """
         from .guard.mesh_guard import guard_mesh
 
