@@ -844,7 +844,7 @@ class Mesh:
         Raises:
             CollectiveError: the same on every rank that notices, within 4 s of torch's own error,
                 which is the cause. Call :meth:`recover` then; or close the mesh, shut down and
-                build again. The page "Promises about failures" of the docs has the seconds of each case.
+                build again. The seconds of each case are in the docs, on "Promises about failures".
         """
         from .guard.mesh_guard import guard_mesh
 
