@@ -71,12 +71,6 @@ def test_pure_names_work_if_torch_cannot_be_imported() -> None:
     assert "torch" in last
 
 
-def test_the_strategies_do_not_load_torch() -> None:
-    modules = loaded_modules("from meshkit.testing import layouts")
-    assert "hypothesis" in modules
-    assert "torch" not in modules
-
-
 def test_only_the_strategies_need_hypothesis() -> None:
     blocked = "import sys; sys.modules['hypothesis'] = None\nimport meshkit.testing\n"
     assert run_python(f"{blocked}from meshkit.testing.faults import play").returncode == 0

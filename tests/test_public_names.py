@@ -11,11 +11,6 @@ import pytest
 
 import meshkit
 from meshkit.core import errors
-from meshkit.core.version import VERSION
-
-
-def test_all_is_sorted_without_repetition() -> None:
-    assert meshkit.__all__ == sorted(set(meshkit.__all__))
 
 
 @pytest.mark.parametrize("name", meshkit.__all__)
@@ -45,16 +40,6 @@ def test_type_checkers_see_the_same_names() -> None:
     assert {name: meshkit._MODULE_OF.get(name, "core.errors") for name in imports} == imports
 
 
-def test_each_name_is_defined_in_the_module_listed() -> None:
-    listed = [name for names in meshkit._MODULES.values() for name in names]
-    assert len(listed) == len(set(listed))
-    assert set(listed) <= set(meshkit.__all__)
-    for path, names in meshkit._MODULES.items():
-        module = importlib.import_module(f"meshkit.{path}")
-        for name in names:
-            assert getattr(module, name).__module__ == module.__name__
-
-
 def test_every_error_class_is_exported() -> None:
     kinds = {
         name
@@ -63,10 +48,6 @@ def test_every_error_class_is_exported() -> None:
     }
     listed = {name for names in meshkit._MODULES.values() for name in names}
     assert set(meshkit.__all__) - listed == kinds
-
-
-def test_the_version_is_an_attribute() -> None:
-    assert meshkit.__version__ == VERSION
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
