@@ -4,8 +4,6 @@ The columns of one array are all factorizations of the world over pp, dp, cp, sp
 model has experts. Rules exclude those that do not divide. The other layouts are
 evaluated in every configuration (micro batch, interleaving, sharding, recomputation) that fits into
 memory. Each layout is reported in the fastest configuration.
-
-The result of a search as text: the best layouts, their largest terms, and the excluded ones.
 """
 
 from __future__ import annotations
@@ -61,10 +59,7 @@ class SearchResult:
 
 
 def search(model: ModelShape, job: TrainingJob, top: int = 10) -> SearchResult:
-    """Return the layouts of a world, ranked by predicted step time. Pure.
-
-    Cost: less than a second at 16,384 ranks.
-    """
+    """Return the layouts of a world, ranked by predicted step time."""
     layouts, excluded = _divisible_layouts(model, job)
     index, config = _configurations(model, job, layouts)
     kinds = bytes_per_rank(model, config, job.global_batch, job.seq)
@@ -203,11 +198,7 @@ def _sizes(column: Iterable[int]) -> dict[str, int]:
 
 
 HEADER = ("", "step s", "GB", "layout", "sharding", "micro batches", "across nodes")
-DDP = [
-    "model = DistributedDataParallel(",
-    "    model, process_group=mesh.gradient_group()",
-    ")",
-]
+DDP = ["model = DistributedDataParallel(", "    model, process_group=mesh.gradient_group()", ")"]
 IMPORTS = {  # sharding to the imports that its lines need
     "ddp": ["from torch.nn.parallel import DistributedDataParallel"],
     "zero1": [
@@ -232,21 +223,27 @@ def format_search(
     ascii: bool = False,
 ) -> str:
     """Return the result of a search as text."""
-    wrapped = [*_job_lines(job, title), *(f"  {line}" for line in unmeasured)]
-    lines = [line for text in wrapped for line in wrap_lines(text, width)]
+    machine = job.machine
+    head = [
+        f"{title}; {count_noun(job.world_size, 'rank')} on {count_noun(job.nodes, 'node')}.",
+        f"A step: {job.global_batch} samples of {job.seq} tokens.",
+        f"A rank: {machine.memory:g} GB, {machine.flops / 1e12:.0f} TFLOP/s attained, "
+        f"{machine.bandwidth_intra_node:g} GB/s in a node, "
+        f"{machine.bandwidth_inter_node:g} GB/s out of it.",
+        *(f"  {line}" for line in unmeasured),
+    ]
+    lines = [line for text in head for line in wrap_lines(text, width)]
     if result.best:
         lines += ["", *_tables(result.best, width, ascii=ascii)]
     total = result.fits + sum(reason.count for reason in result.excluded)
     lines += ["", f"{result.fits} of {count_noun(total, 'layout')} fit."]
     excluded = (f"{e.count:7} out: {e.reason}: {format_sizes(e.example)}" for e in result.excluded)
-    lines += [line for text in excluded for line in _wrap_excluded(text, width)]
+    indent = " " * 13
+    for text in excluded:
+        lines += textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
     if result.best:
         lines += ["", *format_snippet(result.best[0], job), "", *wrap_lines(DISCLAIMER, width)]
     return "\n".join(lines)
-
-
-def _wrap_excluded(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, subsequent_indent=" " * 13, break_on_hyphens=False)
 
 
 def _tables(best: Sequence[RankedLayout], width: int, *, ascii: bool) -> list[str]:
@@ -262,17 +259,6 @@ def _tables(best: Sequence[RankedLayout], width: int, *, ascii: bool) -> list[st
     ]
     terms = format_table(["", *names], cells, width=width, ascii=ascii).split("\n")
     return [*lines, "", "percent of the step", *terms]
-
-
-def _job_lines(job: TrainingJob, title: str) -> list[str]:
-    machine = job.machine
-    intra_node, inter_node = machine.bandwidth_intra_node, machine.bandwidth_inter_node
-    return [
-        f"{title}; {count_noun(job.world_size, 'rank')} on {count_noun(job.nodes, 'node')}.",
-        f"A step: {job.global_batch} samples of {job.seq} tokens.",
-        f"A rank: {machine.memory:g} GB, {machine.flops / 1e12:.0f} TFLOP/s attained, "
-        f"{intra_node:g} GB/s in a node, {inter_node:g} GB/s out of it.",
-    ]
 
 
 def _cells(number: int, layout: RankedLayout) -> list[str]:

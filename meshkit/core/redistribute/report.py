@@ -21,6 +21,7 @@ from .plan import Plan, most_needed, most_received, plan_move
 from .steps import GroupStep, Step
 
 BYTES = 4  # of a float32
+UNITS = ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)  # the largest first
 SIZE = re.compile(r"0*[1-9][0-9]{0,17}", re.ASCII)
 MESH_EXAMPLE = 'for example "dp=4 tp=2".'
 
@@ -100,9 +101,11 @@ class RedistributionPlan:
         if self.missing_groups:
             names = ", ".join(f'"{group}"' for group in self.missing_groups)
             items.append(("groups", f"build_mesh(groups=[{names}]) creates the missing ones"))
-        header = ["", "step", "over", "KiB a rank", "at least"]
-        rows = _rows("forward", self.forward)
-        rows += _rows("backward", self.backward) if self.backward else []
+        plans = {"forward": self.forward, **({"backward": self.backward} if self.backward else {})}
+        most = BYTES * max(most_received(plan) for plan in plans.values())
+        unit, size = next((unit for unit in UNITS if most >= unit[1]), UNITS[-1])
+        header = ["", "step", "over", f"{unit} a rank", "at least"]
+        rows = [row for name, plan in plans.items() for row in _rows(name, plan, size)]
         table = format_table(header, rows, width=width, ascii=ascii)
         return f"{format_items(items, width=width)}\n\n{table}"
 
@@ -127,19 +130,15 @@ def _received_by_step(plan: Plan) -> list[tuple[Step, int]]:
     return [(step, most_received(Plan(plan.move, (step,)))) for step in plan.named_steps]
 
 
-def _rows(name: str, plan: Plan) -> list[list[str]]:
+def _rows(name: str, plan: Plan, unit: int) -> list[list[str]]:
     """Return a row for each step, and one for all of them."""
     rows = []
     for step, received in _received_by_step(plan):
-        kib = _kib(received) if isinstance(step, GroupStep) else "-"
-        rows.append([name, step.name, " ".join(step.axes), kib, "-"])
+        size = f"{BYTES * received / unit:.1f}" if isinstance(step, GroupStep) else "-"
+        rows.append([name, step.name, " ".join(step.axes), size, "-"])
         name = ""
-    total = [name, "in all" if rows else "no step", "", _kib(most_received(plan))]
-    return [*rows, [*total, _kib(most_needed(plan.move))]]
-
-
-def _kib(elements: int) -> str:
-    return f"{elements * BYTES / 1024:.1f}"
+    sizes = [f"{BYTES * n / unit:.1f}" for n in (most_received(plan), most_needed(plan.move))]
+    return [*rows, [name, "in all" if rows else "no step", "", *sizes]]
 
 
 @quotes_call("plan_redistribution")

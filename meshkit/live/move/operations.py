@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from ...core.errors import SpecError
 from ...core.redistribute.plan import Plan
@@ -31,6 +30,7 @@ from ...core.redistribute.steps import (
     Take,
 )
 from ...core.text import article
+from ...launch.torch_internals import has_dual_level
 from ..guard.current import in_collective, is_tracked
 
 # torch 2.13 names the first two, and warns at every call of the older ones
@@ -44,7 +44,7 @@ REDUCE_OPS = {
     "max": dist.ReduceOp.MAX,
     "min": dist.ReduceOp.MIN,
 }
-COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+COMBINE: dict[str, Callable[..., Tensor]] = {
     "sum": torch.add,
     "avg": torch.add,
     "max": torch.maximum,
@@ -59,14 +59,9 @@ def check_tensor(x: object) -> None:
     if not isinstance(x, Tensor):
         fix = "torch.as_tensor(x), or another tensor."
         raise SpecError(f"x is {article(type(x).__name__)}, not a tensor.", fix=fix)
-    if torch.compiler.is_compiling() and has_dual_level(x):
+    if has_dual_level() and torch.compiler.is_compiling():
         line = "compiled code drops tangents, and a dual level of torch is active."
         raise SpecError(line, fix="call it without torch.compile, or take a gradient instead.")
-
-
-def has_dual_level(x: Tensor) -> bool:
-    """Return whether tensors may have tangents; if not, torch returns the tensor itself."""
-    return forward_ad.unpack_dual(x).primal is not x  # type: ignore[no-untyped-call]
 
 
 # ------------------------------------------------------------------ sizes under torch.compile
@@ -150,24 +145,18 @@ def run_local(step: Step, x: Tensor, sizes: Sizes) -> Tensor:
 
 
 def _reorder(step: Reorder, x: Tensor) -> Tensor:
-    """Return whole sequences in the order of a plan, with its padding, or back."""
     dim, plan = step.dim, step.plan
     padding = plan.padded - plan.length
     if padding and not step.back:
         shape = (*x.shape[:dim], padding, *x.shape[dim + 1 :])
         x = torch.cat([x, x.new_zeros(shape)], dim)
     if plan.order == "zigzag" and plan.parts > 1:
-        x = _reorder_chunks(x, dim, plan.parts, back=step.back)
+        first, second = (plan.parts, 2) if step.back else (2, plan.parts)
+        chunks = x.reshape((*x.shape[:dim], first, second, -1, *x.shape[dim + 1 :]))
+        early, late = chunks.unbind(dim + step.back)
+        stacked = torch.stack([early, late.flip(dim)], dim + (not step.back))  # half in reverse
+        x = stacked.flatten(dim, dim + 2)
     return x.narrow(dim, 0, plan.length) if padding and step.back else x
-
-
-def _reorder_chunks(x: Tensor, dim: int, parts: int, *, back: bool) -> Tensor:
-    """Return the tokens in zigzag order, or back: half of the chunks in reverse."""
-    first, second = (parts, 2) if back else (2, parts)
-    chunks = x.reshape((*x.shape[:dim], first, second, -1, *x.shape[dim + 1 :]))
-    early, late = chunks.unbind(dim + 1 if back else dim)
-    stacked = torch.stack([early, late.flip(dim)], dim if back else dim + 1)
-    return stacked.flatten(dim, dim + 2)
 
 
 # ------------------------------------------------------------------ communication
@@ -194,11 +183,6 @@ def start(
     if step.kind == "all_gather":
         return ALL_GATHER(result, source, group, is_async), result
     return REDUCE_SCATTER(result, source, REDUCE_OPS[op], group, is_async), result
-
-
-def finish(step: GroupStep, x: Tensor, op: str) -> Tensor:
-    """Return the result of a step whose work is done."""
-    return _unpack(step, x, op) if isinstance(step, Route) else x
 
 
 def _counts(shares: Shape | None, result: Tensor) -> list[int] | None:
@@ -254,8 +238,10 @@ def _start_route(step: Route, x: Tensor, group: Any, is_async: bool) -> tuple[An
     return dist.all_to_all_single(result, source, received, sent, group, is_async), result
 
 
-def _unpack(step: Route, x: Tensor, op: str) -> Tensor:
-    """Return the tensor with the regions that arrived, summed where several ranks sent one."""
+def finish(step: GroupStep, x: Tensor, op: str) -> Tensor:
+    """Return the result of a step whose work is done: regions that arrived, or the tensor."""
+    if not isinstance(step, Route):
+        return x
     result = x.new_zeros(step.shape)
     covered: list[Index] = []
     parts = torch.split(x, _region_sizes(step.receives))

@@ -22,7 +22,6 @@ from ...core.group_plan import missing_group_error
 from ...core.layout import Layout
 from ...core.redistribute.digits import CommonAxes, find_common_axes
 from ...core.redistribute.move import (
-    Move,
     check_axes,
     check_gradient,
     check_op,
@@ -38,10 +37,10 @@ from ...core.redistribute.plan import Plan, plan_move
 from ...core.redistribute.steps import Arrange
 from ...core.sequence import SequencePlan
 from ...core.text import format_sizes
-from ...launch.torch_internals import make_constant, mark_constant
+from ...launch.torch_internals import has_dual_level, make_constant, mark_constant
 from ..groups.mesh_groups import MeshGroups
 from .checked import Check
-from .operations import Axes, Program, Sizes, Unknowns, check_tensor, has_dual_level, make_program
+from .operations import Axes, Program, Sizes, Unknowns, check_tensor, make_program
 from .ring import Ring, make_ring, shift_tensor
 
 MAX_KEPT = 1000  # redistributions of a mesh, and shapes of a redistribution
@@ -93,21 +92,13 @@ class Cache(Generic[Value]):
 # ------------------------------------------------------------------ this rank on the mesh
 
 
-@dataclass
-class MoveState:
-    """Whether ``mesh.checked()`` is active."""
-
-    is_checked: bool = False
-
-
 @dataclass(frozen=True, eq=False)
 class Place:
     """This rank on a mesh, and on a view of it that the right side of a pattern names."""
 
     mesh: MeshGroups  # the groups of the mesh
-    state: MoveState = field(default_factory=MoveState)  # the state of ``mesh.checked()``
-    # the groups of the view; None if both sides name axes of the mesh
-    view: MeshGroups | None = None
+    view: MeshGroups | None  # those of the view; None if both sides name axes of the mesh
+    moves: MeshMoves  # knows whether ``mesh.checked()`` is active
 
     @cached_property
     def common(self) -> CommonAxes | None:
@@ -150,11 +141,6 @@ class Place:
     def unmarked_axes(self, pattern: Pattern) -> list[tuple[int, str]]:
         """Return the axes without a mark on one side, each after that side."""
         return unmarked_axes(pattern) if self.common is None else self.common.unmarked_axes(pattern)
-
-    def check_even(self, move: Move) -> None:
-        """Check that all parts are equal, if the axes of the view have several factors."""
-        if self.common is not None:
-            self.common.check_even(move)
 
     def group_of(self, axes: Axes) -> dist.ProcessGroup:
         """Return the group over some axes longer than 1, in the order of the mesh. Local."""
@@ -223,14 +209,6 @@ class ProgramPair:
     dims: tuple[tuple[str, int, int, int], ...] = ()
     checked_dtypes: set[torch.dtype] = field(default_factory=set)  # that have a gradient
 
-    def keeps(self, shape: tuple[int, ...]) -> bool:
-        """Return whether neither program changes a tensor of that shape."""
-        same = Arrange(shape)
-        return self.backward is not None and all(
-            program.divisor == 1 and all(step == same for step in program.steps)
-            for program in (self.forward, self.backward)
-        )
-
     def sizes(self, x: Tensor) -> Sizes:
         """Return the global sizes of a local tensor, of the dims whose size it gives."""
         return {name: x.size(dim) // known * parts for name, dim, known, parts in self.dims}
@@ -241,31 +219,21 @@ class ProgramPair:
             self.check.check_values(x)
         return self.forward.run(x, sizes)
 
-    def begin_forward(self, x: Tensor) -> Callable[[], Tensor]:
-        """Begin the forward program, see :meth:`Program.begin`. Collective."""
-        if self.check is not None:
-            self.check.check_values(x)
-        return self.forward.begin(x)
-
     def run_backward(self, grad: Tensor, sizes: Sizes) -> Tensor:
         """Run the backward program, in the dtype of the caller's choice. Collective."""
         if self.check is not None:
             self.check.check_gradients(grad)
         program: Any = self.backward
         y = grad.to(self.grad_dtype or grad.dtype)
-        is_plain = _function_of(y) is None  # the usual case needs no second pair
-        y = program.run(y, sizes) if is_plain else apply_pair(y, self.reverse(), sizes)
-        return y.to(grad.dtype)
+        if _function_of(y) is None:  # the usual case needs no second pair
+            return program.run(y, sizes).to(grad.dtype)  # type: ignore[no-any-return]
+        reverse = replace(self, forward=program, backward=self.forward, check=None)
+        return apply_pair(y, reverse, sizes).to(grad.dtype)
 
     def with_groups(self) -> ProgramPair:
         """Return the pair with the groups looked up, for torch.compile. Local."""
         backward = self.backward and self.backward.with_groups()
         return replace(self, forward=self.forward.with_groups(), backward=backward)
-
-    def reverse(self) -> ProgramPair:
-        """Return the pair for the gradient of the gradient."""
-        program: Any = self.backward
-        return replace(self, forward=program, backward=self.forward, check=None)
 
 
 class Redistribute(torch.autograd.Function):
@@ -319,7 +287,7 @@ def apply_pair(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
 
 def _function_of(x: Tensor) -> Any:  # noqa: ANN401
     """Return the autograd function that a tensor needs, or None."""
-    if not torch.compiler.is_compiling() and has_dual_level(x):
+    if has_dual_level() and not torch.compiler.is_compiling():
         return RedistributeWithTangent
     return Redistribute if x.requires_grad and torch.is_grad_enabled() else None
 
@@ -328,11 +296,7 @@ def _function_of(x: Tensor) -> Any:  # noqa: ANN401
 
 
 class Handle:
-    """A redistribution in progress. Created by ``mesh.begin``.
-
-    Example:
-        ``handle = mesh.begin(kv, "two b s/cp d -> two b s d *cp"); ...; kv = handle.wait()``
-    """
+    """A redistribution in progress: ``handle = mesh.begin(...); ...; y = handle.wait()``."""
 
     def __init__(self, finish: Callable[[], Tensor]) -> None:
         self._finish = finish
@@ -347,12 +311,7 @@ class Handle:
 
 
 class Redistribution:
-    """A pattern on a mesh: call it with a tensor. Created by ``mesh.redistribution``.
-
-    Attributes:
-        pattern: the pattern.
-        place: this rank on the mesh, and on the view that the right side names.
-    """
+    """A pattern on a mesh: call it with a tensor. Created by ``mesh.redistribution``."""
 
     def __init__(
         self,
@@ -377,25 +336,21 @@ class Redistribution:
 
     @quotes_call("redistribution", by_name=("x",))
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the tensor in the division of the right side. Collective over these axes.
-
-        It raises as :meth:`meshkit.Mesh.redistribute` does.
-        """
+        """Return the tensor in the division of the right side, as ``mesh.redistribute``."""
         return self.run(x)
 
     def run(self, x: Tensor) -> Tensor:
         """Return the same, for callers that quote a call of their own."""
         check_tensor(x)
-        sizes = None
-        if torch.compiler.is_compiling():
+        sizes, is_compiling = None, torch.compiler.is_compiling()
+        if is_compiling:
             name = self._publish(x.dim()) or self._publish_shape(*map(make_constant, x.shape))
             pair: ProgramPair = getattr(self._traced, name)
             sizes = pair.sizes(x)
         else:
             pair = self._find_pair(x)
-        if (x.requires_grad and torch.is_grad_enabled()) and (
-            torch.compiler.is_compiling() or x.dtype not in pair.checked_dtypes
-        ):
+        is_new = is_compiling or x.dtype not in pair.checked_dtypes
+        if is_new and x.requires_grad and torch.is_grad_enabled():
             self._check_differentiable(pair, x.dtype)
         return x.view_as(x) if pair.is_identity else apply_pair(x, pair, sizes)
 
@@ -405,9 +360,12 @@ class Redistribution:
         if x.requires_grad and torch.is_grad_enabled():
             fix = "mesh.redistribute, which has a gradient, or x.detach()."
             raise SpecError("the tensor requires a gradient.", fix=fix)
-        if forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]
+        if has_dual_level() and forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]
             raise SpecError("the tensor has a tangent.", fix="mesh.redistribute, which moves it.")
-        return Handle(self._find_pair(x).begin_forward(x))
+        pair = self._find_pair(x)
+        if pair.check is not None:
+            pair.check.check_values(x)
+        return Handle(pair.forward.begin(x))
 
     def _find_pair(self, x: Tensor) -> ProgramPair:
         """Return the programs for a tensor of this shape. Local."""
@@ -417,7 +375,7 @@ class Redistribution:
         pair = self._pairs.get(x.shape)
         if pair is None:
             pair = self._bind(tuple(x.shape))
-        if self.place.state.is_checked:
+        if self.place.moves.is_checked:
             return replace(pair, check=self._make_check(tuple(x.shape)), is_identity=False)
         return pair
 
@@ -429,7 +387,6 @@ class Redistribution:
         return Check(self.pattern, named, groups, self._infer(shape)[1])
 
     def _check_differentiable(self, pair: ProgramPair, dtype: torch.dtype) -> None:
-        """Raise if the gradient of the pattern is not determined."""
         self._check_gradient(pair.backward is not None, pair.backward_reduces, dtype)
         if pair.backward is not None and not torch.compiler.is_compiling():
             pair.backward.with_groups()  # a missing group raises here, not in the backward
@@ -456,8 +413,11 @@ class Redistribution:
         self.place.mesh.check_usable()
         named, sizes = self._infer(shape)
         pair = self._make_pair(self._make_plans(named, sizes), Unknowns())
-        pair = replace(pair, is_identity=pair.keeps(shape))
-        return self._pairs.add(torch.Size(shape), pair)
+        is_identity = pair.backward is not None and all(
+            program.divisor == 1 and all(step == Arrange(shape) for step in program.steps)
+            for program in (pair.forward, pair.backward)
+        )
+        return self._pairs.add(torch.Size(shape), replace(pair, is_identity=is_identity))
 
     def _infer(self, shape: tuple[int, ...]) -> tuple[Pattern, dict[str, int]]:
         """Return the pattern over common axes without ellipsis, and the global sizes."""
@@ -473,7 +433,8 @@ class Redistribution:
         """Return the plans of the forward and, if all axes have marks, of the backward."""
         place, plans = self.place, self._plans
         forward = make_move(named, place.sizes, sizes, plans)
-        place.check_even(forward)
+        if place.common is not None:
+            place.common.check_even(forward)
         if place.unmarked_axes(self.pattern):
             return plan_move(forward), None
         return plan_move(forward), plan_move(make_move(named.mirror, place.sizes, sizes, plans))
@@ -536,16 +497,11 @@ class Redistribution:
 
 
 class MeshMoves:
-    """The redistributions of one mesh.
-
-    Attributes:
-        groups: the groups of the mesh.
-        state: the state of ``mesh.checked()``.
-    """
+    """The redistributions of one mesh."""
 
     def __init__(self, groups: MeshGroups) -> None:
         self.groups = groups
-        self.state = MoveState()
+        self.is_checked = False  # whether ``mesh.checked()`` is active
         self.known: Cache[Redistribution] = Cache()
         self.rings: Cache[Ring] = Cache()
 
@@ -588,10 +544,15 @@ class MeshMoves:
     def _make(self, key: Any) -> Redistribution:  # noqa: ANN401
         text, op, grad_dtype, view, given = key
         pattern = parse_pattern(text)
-        place = Place(self.groups, self.state, view)
+        place = Place(self.groups, view, self)
         place.check_pattern(pattern)
         check_op(pattern, op)
-        _check_dtype(grad_dtype)
+        if grad_dtype is not None and not (
+            isinstance(grad_dtype, torch.dtype)
+            and (grad_dtype.is_floating_point or grad_dtype.is_complex)
+        ):
+            fix = "grad_dtype=torch.float32, or leave it out."
+            raise SpecError(f"grad_dtype is {grad_dtype!r}, no dtype of gradients.", fix=fix)
         sizes, plans = split_sizes(pattern, dict(given))
         return self.known.add(key, Redistribution(pattern, place, op, grad_dtype, sizes, plans))
 
@@ -604,19 +565,8 @@ class MeshMoves:
     @contextmanager
     def checked(self) -> Iterator[None]:
         """Check the marks of all redistributions inside."""
-        before, self.state.is_checked = self.state.is_checked, True
+        before, self.is_checked = self.is_checked, True
         try:
             yield
         finally:
-            self.state.is_checked = before
-
-
-def _check_dtype(grad_dtype: object) -> None:
-    """Check that sums of gradients in this dtype keep fractions."""
-    if grad_dtype is None:
-        return
-    if not isinstance(grad_dtype, torch.dtype) or not (
-        grad_dtype.is_floating_point or grad_dtype.is_complex
-    ):
-        fix = "grad_dtype=torch.float32, or leave it out."
-        raise SpecError(f"grad_dtype is {grad_dtype!r}, no dtype of gradients.", fix=fix)
+            self.is_checked = before

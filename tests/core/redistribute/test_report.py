@@ -18,12 +18,12 @@ def test_a_report_word_for_word() -> None:
         "sizes     o=4096 i=4096\n"
         "shape     512 x 4096 -> 2048 x 1024 on rank 0\n"
         "\n"
-        "          step        over   KiB a rank  at least\n"
-        "--------  ----------  -----  ----------  --------\n"
-        "forward   all_to_all  dp tp      8192.0         -\n"
-        "          in all                 8192.0    8192.0\n"
-        "backward  all_to_all  dp tp      8192.0         -\n"
-        "          in all                 8192.0    8192.0"
+        "          step        over   MB a rank  at least\n"
+        "--------  ----------  -----  ---------  --------\n"
+        "forward   all_to_all  dp tp        8.4         -\n"
+        "          in all                   8.4       8.4\n"
+        "backward  all_to_all  dp tp        8.4         -\n"
+        "          in all                   8.4       8.4"
     )
 
 
