@@ -172,12 +172,6 @@ def test_an_invalid_step_raises(step: Any) -> None:
     assert (caught.value.index, caught.value.size) == (step, 2)
 
 
-def test_the_cost_of_a_step_does_not_depend_on_the_length() -> None:
-    plan = BatchPlan.solve(dp=2**40, micro_batch=2, accumulation_steps=2)
-    far = Epoch(2**60, replace(plan, data_index=3), True).micro_batches(10**4)
-    assert len({int(sample) for micro in far for sample in micro.samples}) == 4
-
-
 # ---------------------------------------------------------------- states
 
 EPOCH = Epoch(10, plan_of(2, 4, 1), True, 7, "keep", number=3)
@@ -230,12 +224,6 @@ def test_every_length_seed_and_epoch_gives_a_permutation(
     length: int, seed: int, epoch: int
 ) -> None:
     assert sorted(shuffled(length, seed, epoch)) == list(range(length))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("length", [2**k + d for k in range(1, 13) for d in (-1, 0, 1)])
-def test_lengths_around_powers_of_two_give_permutations(length: int) -> None:
-    assert sorted(shuffled(length)) == list(range(length))
 
 
 def shuffle_one(position: int, length: int, seed: int, epoch: int) -> int:
@@ -327,24 +315,3 @@ def test_orders_are_uniform_over_positions_and_neighboring_pairs(length: int) ->
     apart = ~np.eye(length, dtype=bool).ravel()
     assert not pairs[~apart].any()
     assert abs(excess(pairs[apart], length * (length - 1) - 1)) < 4
-
-
-@pytest.mark.slow
-def test_samples_two_positions_apart_are_independent() -> None:
-    """Check 8 samples, which fail with halves of one and two bits."""
-    rows = np.array([shuffled(8, seed) for seed in range(500)])
-    apart = ~np.eye(8, dtype=bool).ravel()
-    starts = [rows[:, first] * 8 + rows[:, first + 2] for first in (0, 1, 4, 5)]
-    cells = np.array([np.bincount(pairs, minlength=64)[apart] for pairs in starts])
-    assert abs(excess(cells, 4 * 55)) < 4
-
-
-@pytest.mark.slow
-def test_one_long_order_is_uniform() -> None:
-    length = 200_000
-    samples = np.array(shuffled(length, seed=3))
-    steps = np.diff(samples) % length  # between neighbours
-    assert abs(excess(np.bincount(steps * 100 // length), 99)) < 4
-    # of a hundred parts of the order, how many samples each takes from a hundred parts of the data
-    cells = np.bincount(np.arange(length) * 100 // length * 100 + samples * 100 // length)
-    assert abs(excess(cells, 99 * 99)) < 4

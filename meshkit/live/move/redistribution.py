@@ -7,7 +7,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -40,7 +40,15 @@ from ...core.text import format_sizes
 from ...launch.torch_internals import has_dual_level, make_constant, mark_constant
 from ..groups.mesh_groups import MeshGroups
 from .checked import Check
-from .operations import Axes, Program, Sizes, Unknowns, check_tensor, make_program
+from .operations import (
+    Axes,
+    Program,
+    ProgramPair,
+    Unknowns,
+    apply_pair,
+    check_tensor,
+    make_program,
+)
 from .ring import Ring, make_ring, shift_tensor
 
 MAX_KEPT = 1000  # redistributions of a mesh, and shapes of a redistribution
@@ -186,110 +194,6 @@ class Place:
             f"The common axes are {format_sizes(self.common.sizes)}.",
             fix=f"to=mesh.view({sizes}, groups=[{group_name!r}]), and a right side in its axes.",
         )
-
-
-# ------------------------------------------------------------------ forward and backward
-
-
-@dataclass(frozen=True, eq=False)
-class ProgramPair:
-    """A forward and its backward."""
-
-    forward: Program  # the program of the forward
-    backward: Program | None  # the program of the gradient; None if a side has no mark for an axis
-    grad_dtype: torch.dtype | None  # the dtype in which gradients are summed; None is their own
-    backward_reduces: bool  # whether the backward sums gradients of several ranks
-    is_linear: bool = True  # whether the forward is no maximum and no minimum
-    # the check of values and gradients; None outside ``mesh.checked()``.
-    check: Check | None = None
-    # whether result and gradient are unchanged for its shape, as over axes of size 1
-    is_identity: bool = False
-    # for torch.compile: name, local dim, known part of the local size, and number of parts of each
-    # dim whose size a tensor gives; the shapes of the programs then depend on these sizes
-    dims: tuple[tuple[str, int, int, int], ...] = ()
-    checked_dtypes: set[torch.dtype] = field(default_factory=set)  # that have a gradient
-
-    def sizes(self, x: Tensor) -> Sizes:
-        """Return the global sizes of a local tensor, of the dims whose size it gives."""
-        return {name: x.size(dim) // known * parts for name, dim, known, parts in self.dims}
-
-    def run_forward(self, x: Tensor, sizes: Sizes) -> Tensor:
-        """Run the forward program. Collective."""
-        if self.check is not None:
-            self.check.check_values(x)
-        return self.forward.run(x, sizes)
-
-    def run_backward(self, grad: Tensor, sizes: Sizes) -> Tensor:
-        """Run the backward program, in the dtype of the caller's choice. Collective."""
-        if self.check is not None:
-            self.check.check_gradients(grad)
-        program: Any = self.backward
-        y = grad.to(self.grad_dtype or grad.dtype)
-        if _function_of(y) is None:  # the usual case needs no second pair
-            return program.run(y, sizes).to(grad.dtype)  # type: ignore[no-any-return]
-        reverse = replace(self, forward=program, backward=self.forward, check=None)
-        return apply_pair(y, reverse, sizes).to(grad.dtype)
-
-    def with_groups(self) -> ProgramPair:
-        """Return the pair with the groups looked up, for torch.compile. Local."""
-        backward = self.backward and self.backward.with_groups()
-        return replace(self, forward=self.forward.with_groups(), backward=backward)
-
-
-class Redistribute(torch.autograd.Function):
-    """A program with the program of its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:  # noqa: ANN401
-        """Run the forward; a result that is the input itself becomes a view of it."""
-        ctx.pair, ctx.sizes = pair, sizes
-        y = pair.run_forward(x, sizes)
-        return y.view_as(y) if y is x else y
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
-        """Run the backward, itself with a gradient and a tangent."""
-        return ctx.pair.run_backward(grad, ctx.sizes), None, None
-
-
-class RedistributeWithTangent(torch.autograd.Function):
-    """The same in forward mode, which costs more; torch.compile cannot trace a ``jvp``."""
-
-    @staticmethod
-    def forward(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
-        """Run the forward."""
-        y = pair.run_forward(x, sizes)
-        return y.view_as(y) if y is x else y
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
-        """Keep the programs, which alone determine gradient and tangent."""
-        _, ctx.pair, ctx.sizes = inputs
-
-    backward = Redistribute.backward
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:  # noqa: ANN401
-        """Move the tangent as the tensor: all but a maximum and a minimum are linear."""
-        if not ctx.pair.is_linear:
-            raise SpecError("a maximum or minimum has no tangent.", fix="x.detach().")
-        return apply_pair(tangent, replace(ctx.pair, check=None), ctx.sizes)
-
-
-def apply_pair(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
-    """Run the forward of a pair, with its gradient and its tangent. Collective."""
-    function = _function_of(x)
-    if function is None:
-        return pair.run_forward(x, sizes)
-    y: Tensor = function.apply(x, pair, sizes)
-    return y
-
-
-def _function_of(x: Tensor) -> Any:  # noqa: ANN401
-    """Return the autograd function that a tensor needs, or None."""
-    if has_dual_level() and not torch.compiler.is_compiling():
-        return RedistributeWithTangent
-    return Redistribute if x.requires_grad and torch.is_grad_enabled() else None
 
 
 # ------------------------------------------------------------------ a pattern on a mesh
