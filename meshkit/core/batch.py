@@ -159,11 +159,8 @@ class BatchPlan:
         Every data coordinate runs the same number. With an uneven plan, a coordinate that owns
         fewer runs fillers too, with weight 0, since FSDP2 communicates in every forward.
 
-        Args: as :meth:`samples`; also the errors, which are raised at the call.
-
-        Returns:
-            ``accumulation_steps`` micro batches, each with the factor of its mean loss,
-            ``dp * samples / global_batch``.
+        Arguments and errors, which are raised at the call, are those of :meth:`samples`. The weight
+        of a micro batch is ``dp * samples / global_batch``.
 
         Example:
             >>> plan = BatchPlan.solve(dp=2, global_batch=3, micro_batch=1, uneven=True)
@@ -202,11 +199,6 @@ class BatchPlan:
 
         The plan is uneven if it must be. The global order is kept, so a job continues at the next
         unread sample.
-
-        Example:
-            >>> plan = BatchPlan.solve(dp=8, global_batch=32, micro_batch=1)
-            >>> plan.resize(dp=7).accumulation_steps, plan.resize(dp=7).global_batch
-            (5, 32)
         """
         sizes = {"dp": dp, "global_batch": self.global_batch, "micro_batch": self.micro_batch}
         return BatchPlan(**solve_batch(sizes, uneven=True), uneven=True)

@@ -130,8 +130,10 @@ def find_conflicts(holdings: Mapping[int, Holdings]) -> dict[Row, dict[int, str]
 
 def find_fault(layout: Layout, holdings: Mapping[int, Holdings]) -> tuple[int, str] | None:
     """Return the first rank whose rows cannot be compared, and the reason."""
-    faults = ((rank, held.fault) for rank, held in holdings.items() if held.fault)
-    return next(((r, f"{fault}, on {_describe_ranks(layout, [r])}.") for r, fault in faults), None)
+    rank = next((rank for rank, held in holdings.items() if held.fault), None)
+    if rank is None:
+        return None
+    return rank, f"{holdings[rank].fault}, on {_describe_ranks(layout, [rank])}."
 
 
 def batch_conflict(layout: Layout, holdings: Mapping[int, Holdings]) -> BatchError | None:

@@ -36,7 +36,7 @@ from ...core.layout import group_rank
 from ...core.sequence import Order, plan_sequence, sequence_axes
 from ...core.text import article, count_noun, format_sizes
 from ..groups.mesh_groups import MeshGroups
-from .sampler import MicroBatchSampler, MicroBatchStream, make_sampler, make_stream
+from .sampler import MicroBatchSampler, MicroBatchStream, make_source
 from .sequence import SequenceShard
 
 Axes = str | tuple[str, ...]
@@ -165,10 +165,7 @@ def sample(
 ) -> MicroBatchSampler | MicroBatchStream[Any]:
     """Return the sampler or stream of this rank. Local. See :meth:`meshkit.Mesh.sampler`."""
     mesh.check_usable()
-    own = _plan_of_rank(mesh, plan)
-    if isinstance(dataset, IterableDataset):
-        return make_stream(dataset, own, order)
-    return make_sampler(dataset, own, order)
+    return make_source(dataset, _plan_of_rank(mesh, plan), order)
 
 
 def shard_sequence(

@@ -283,8 +283,18 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         return int(self._position[1]) + steps * self._plan.global_batch
 
 
-def make_sampler(dataset: Sized | int, plan: BatchPlan, order: SampleOrder) -> MicroBatchSampler:
-    """Return the sampler of a rank's plan. See ``mesh.sampler``."""
+def make_source(
+    dataset: IterableDataset[Sample] | Sized | int, plan: BatchPlan, order: SampleOrder
+) -> MicroBatchSampler | MicroBatchStream[Sample]:
+    """Return the sampler or the stream of a rank's plan. See ``mesh.sampler``."""
+    if isinstance(dataset, IterableDataset):
+        if order.shuffle or order.seed != 0:
+            fix = "leave out shuffle and seed, and shuffle in the dataset."
+            raise BatchError("a stream is read in its own order.", fix=fix)
+        if order.tail not in (None, "drop"):
+            rule = "The end of a stream is not known before, so only whole steps are read."
+            raise BatchError(f"tail is {order.tail!r}.", rule, fix="tail='drop'.")
+        return MicroBatchStream(dataset, plan, parse_count("epoch", order.epoch))
     # Sized before the int, since a tensor of one element is both
     length = len(dataset) if isinstance(dataset, Sized) else parse_integer(dataset)
     if length is None:
@@ -294,19 +304,6 @@ def make_sampler(dataset: Sized | int, plan: BatchPlan, order: SampleOrder) -> M
             fix="the number of samples, or a torch.utils.data.IterableDataset.",
         )
     return MicroBatchSampler(Epoch.of(length, plan, order))
-
-
-def make_stream(
-    dataset: IterableDataset[Sample], plan: BatchPlan, order: SampleOrder
-) -> MicroBatchStream[Sample]:
-    """Return the stream of a rank's plan. See ``mesh.sampler``."""
-    if order.shuffle or order.seed != 0:
-        fix = "leave out shuffle and seed, and shuffle in the dataset."
-        raise BatchError("a stream is read in its own order.", fix=fix)
-    if order.tail not in (None, "drop"):
-        rule = "The end of a stream is not known before, so only whole steps are read."
-        raise BatchError(f"tail is {order.tail!r}.", rule, fix="tail='drop'.")
-    return MicroBatchStream(dataset, plan, parse_count("epoch", order.epoch))
 
 
 def make_loader(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -33,7 +33,7 @@ from ...core.redistribute.move import (
     unmarked_axes,
 )
 from ...core.redistribute.pattern import Pattern, drop_axes, parse_pattern
-from ...core.redistribute.plan import Plan, plan_move
+from ...core.redistribute.plan import plan_move
 from ...core.redistribute.steps import Arrange
 from ...core.sequence import SequencePlan
 from ...core.text import format_sizes
@@ -42,7 +42,6 @@ from ..groups.mesh_groups import MeshGroups
 from .checked import Check
 from .operations import (
     Axes,
-    Program,
     ProgramPair,
     Unknowns,
     apply_pair,
@@ -153,19 +152,14 @@ class Place:
     def group_of(self, axes: Axes) -> dist.ProcessGroup:
         """Return the group over some axes longer than 1, in the order of the mesh. Local."""
         self.mesh.check_open()
-        group = self.mesh.groups.by_key.get(axes)
-        if group is not None and self.common is None:
-            return group
-        return self._find_group(axes)
+        group = self.find_group(axes)
+        return self._raise_missing(axes) if group is None else group
 
-    def has_group(self, axes: Axes) -> bool:
-        """Return whether the group over some axes longer than 1 was built. Local."""
-        return axes in self.mesh.groups.by_key or self._shared_group(axes) is not None
-
-    def _shared_group(self, axes: Axes) -> dist.ProcessGroup | None:
-        """Return the group of the mesh or the view with the members that common axes give."""
+    def find_group(self, axes: Axes) -> dist.ProcessGroup | None:
+        """Return the group of the mesh or the view over some axes; None if there is none."""
         if self.common is None or self.view is None:
-            return None
+            return self.mesh.groups.by_key.get(axes)
+        self.view.check_open()
         wanted = Layout.of(self.common.sizes).strides(*axes)
         for groups in (self.mesh, self.view):
             layout = groups.plan.layout
@@ -174,13 +168,7 @@ class Place:
                     return group
         return None
 
-    def _find_group(self, axes: Axes) -> dist.ProcessGroup:
-        """Return the group of the mesh or the view, or raise."""
-        if self.view is not None:
-            self.view.check_open()
-        group = self._shared_group(axes)
-        if group is not None:
-            return group
+    def _raise_missing(self, axes: Axes) -> NoReturn:
         if self.common is None or self.view is None:
             raise missing_group_error(self.mesh.plan, axes, self.mesh.extended_by)
         for groups, factors in (self.mesh, self.common.left), (self.view, self.common.right):
@@ -286,7 +274,7 @@ class Redistribution:
     def _make_check(self, shape: tuple[int, ...]) -> Check:
         """Return the check of the marks. A factor of an axis of a view may have no group."""
         place, named = self.place, self.place.rewrite(self.pattern)
-        axes = [axis for axis in named.types if place.sizes[axis] > 1 and place.has_group((axis,))]
+        axes = [axis for axis in named.types if place.sizes[axis] > 1 and place.find_group((axis,))]
         groups = {axis: place.group_of((axis,)) for axis in axes}
         return Check(self.pattern, named, groups, self._infer(shape)[1])
 
@@ -316,7 +304,7 @@ class Redistribution:
         """Make the programs for a shape."""
         self.place.mesh.check_usable()
         named, sizes = self._infer(shape)
-        pair = self._make_pair(self._make_plans(named, sizes), Unknowns())
+        pair = self._make_pair(named, sizes)
         is_identity = pair.backward is not None and all(
             program.divisor == 1 and all(step == Arrange(shape) for step in program.steps)
             for program in (pair.forward, pair.backward)
@@ -333,29 +321,28 @@ class Redistribution:
         """Return the global sizes that the caller gave, as the left side has them."""
         return sizes_on_left(named, self.place.sizes, self._sizes, self._plans)
 
-    def _make_plans(self, named: Pattern, sizes: dict[str, int]) -> tuple[Plan, Plan | None]:
-        """Return the plans of the forward and, if all axes have marks, of the backward."""
-        place, plans = self.place, self._plans
-        forward = make_move(named, place.sizes, sizes, plans)
+    def _make_pair(
+        self, named: Pattern, sizes: dict[str, int], unknowns: Unknowns | None = None
+    ) -> Any:  # noqa: ANN401  # a ProgramPair, or None
+        """Return the programs for global sizes; None if regions depend on unknown ones."""
+        place, is_linear = self.place, self._op not in ("max", "min")
+        moves = [make_move(named, place.sizes, sizes, self._plans)]
         if place.common is not None:
-            place.common.check_even(forward)
-        if place.unmarked_axes(self.pattern):
-            return plan_move(forward), None
-        return plan_move(forward), plan_move(make_move(named.mirror, place.sizes, sizes, plans))
-
-    def _make_pair(self, plans: tuple[Plan, Plan | None], unknowns: Unknowns) -> ProgramPair:
-        """Return the programs of two plans."""
-        forward = self._program(plans[0], self._op, unknowns)
-        is_linear = self._op not in ("max", "min")
-        if plans[1] is None:
+            place.common.check_even(moves[0])
+        if not place.unmarked_axes(self.pattern):
+            moves.append(make_move(named.mirror, place.sizes, sizes, self._plans))
+        plans = [plan_move(move) for move in moves]
+        if unknowns is not None and any(plan.uses_regions for plan in plans):
+            return None
+        name, unknowns = f'redistribute("{self.pattern}")', unknowns or Unknowns()
+        forward, *others = (
+            make_program(plan, place.coordinate, place.group_of, op, name, unknowns)
+            for plan, op in zip(plans, (self._op, "sum"), strict=False)
+        )
+        if not others:
             return ProgramPair(forward, None, None, False, is_linear)
-        backward = self._program(plans[1], "sum", unknowns)
-        backward = replace(backward, divisor=forward.divisor)  # a share of an average
+        backward = replace(others[0], divisor=forward.divisor)  # a share of an average
         return ProgramPair(forward, backward, self._grad_dtype, plans[1].reduces, is_linear)
-
-    def _program(self, plan: Plan, op: str, unknowns: Unknowns) -> Program:
-        place, name = self.place, f'redistribute("{self.pattern}")'
-        return make_program(plan, place.coordinate, place.group_of, op, name, unknowns)
 
     # -------------------------------------------------------------- torch.compile
 
@@ -383,21 +370,16 @@ class Redistribution:
         sizes = {**given, **{name: scale * prime for prime, name in primes.items()}}
         if len(sizes) < len(named.left.dims):
             return ""
-        plans = self._make_plans(named, sizes)
-        if any(plan is not None and plan.uses_regions for plan in plans):
+        pair = self._make_pair(named, sizes, Unknowns(primes, scale))
+        if pair is None:
             return ""
-        pair = self._make_pair(plans, Unknowns(primes, scale)).with_groups()
-        self._traced.add(num_dims, replace(pair, dims=tuple(self._unknown_dims(named))))
-        return self._traced.publish(num_dims)
-
-    def _unknown_dims(self, named: Pattern) -> Iterator[tuple[str, int, int, int]]:
-        """Yield the dims whose size a tensor gives, as in :attr:`ProgramPair.dims`."""
-        given = self._given(named)
+        dims = []
         for number, entry in enumerate(named.left.entries):
-            parts = {d.name: math.prod(self.place.sizes[axis] for axis in d.axes) for d in entry}
+            parts = {d.name: math.prod(place.sizes[axis] for axis in d.axes) for d in entry}
             known = math.prod(given[name] // parts[name] for name in parts if name in given)
-            for name in parts.keys() - given.keys():
-                yield name, number, known, parts[name]
+            dims += [(name, number, known, parts[name]) for name in parts if name not in given]
+        self._traced.add(num_dims, replace(pair.with_groups(), dims=tuple(dims)))
+        return self._traced.publish(num_dims)
 
 
 class MeshMoves:
