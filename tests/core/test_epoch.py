@@ -124,19 +124,6 @@ def test_weights_and_numbers_of_micro_batches(epoch: Epoch, begin: int) -> None:
     assert lengths == [epoch.num_micro_batches] * epoch.plan.dp
 
 
-def test_short_epochs() -> None:
-    epoch = Epoch(10, plan_of(2, 4, 1, 1))
-    rows = [[m.samples.tolist() for m in epoch.micro_batches(step)] for step in range(3)]
-    assert rows == [[[1], [3]], [[5], [7]], [[9]]]
-    short = Epoch(5, plan_of(2, 4, 2, 1)).micro_batches(1)
-    assert [(m.samples.tolist(), m.weight, m.is_filler) for m in short] == [([4], 0.0, True)]
-    padded = Epoch(3, plan_of(2, 8, 2, 1), tail="pad").micro_batches(0)
-    assert [m.samples.tolist() for m in padded] == [[2, 0], [0, 1]]
-    for tail in ("keep", "drop", "pad"):
-        end = Epoch(8, plan_of(1, 4, 2), tail=tail, begin=8)
-        assert (end.steps, end.num_micro_batches) == (0, 0)
-
-
 def test_an_order_becomes_an_epoch_of_plain_ints() -> None:
     given: Any = SampleOrder(True, np.int8(3), np.uint8(2), "drop")
     epoch = Epoch.of(np.int64(4), plan_of(1, 4, 2), given)  # exactly one step
@@ -271,15 +258,6 @@ def test_orders_differ_by_seed_epoch_and_length() -> None:
         for other in orders[:i]:
             equal = sum(a == b for a, b in zip(permutation, other, strict=True))
             assert equal < 10  # 1 is expected
-
-
-def test_positions_of_any_shape() -> None:
-    whole = np.array(shuffled(100, 5))
-    selected = np.array([[3, 4], [99, 3]])
-    assert shuffle_indices(selected, 100, 5, 0).tolist() == whole[selected].tolist()
-    assert selected.tolist() == [[3, 4], [99, 3]]  # left as it was
-    assert shuffle_indices(np.array(7), 100, 5, 0).shape == ()
-    assert shuffle_indices(np.zeros(0, np.int64), 100, 5, 0).dtype == np.int64
 
 
 @pytest.mark.parametrize("position", [-1, 8, 2**62])

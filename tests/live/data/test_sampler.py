@@ -130,15 +130,6 @@ def test_the_consumed_samples_count_in_whole_steps() -> None:
     assert own_sampler.state_dict(steps=1) == {**own_sampler.state_dict(), "consumed": 4}
 
 
-def test_an_abandoned_pass_changes_nothing() -> None:
-    own_sampler = sampler()
-    old = iter(own_sampler)
-    new = iter(own_sampler)
-    next(new), next(new)
-    assert len([*old]) == 5
-    assert (own_sampler.epoch, own_sampler.state_dict()["consumed"]) == (0, 4)
-
-
 def test_resumed_at_every_step_by_other_plans() -> None:
     alone = BatchPlan(1, 1, 1, 1, data_index=0)
     order = [s for batch in MicroBatchSampler(Epoch(10, alone, True, 1)) for s in batch]
