@@ -60,7 +60,7 @@ def check_tensor(x: object) -> None:
     if not isinstance(x, Tensor):
         fix = "torch.as_tensor(x), or another tensor."
         raise SpecError(f"x is {article(type(x).__name__)}, not a tensor.", fix=fix)
-    if has_dual_level() and torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and has_dual_level():
         line = "compiled code drops tangents, and a dual level of torch is active."
         raise SpecError(line, fix="call it without torch.compile, or take a gradient instead.")
 

@@ -233,18 +233,24 @@ class Redistribution:
 
     def run(self, x: Tensor) -> Tensor:
         """Return the same, for callers that quote a call of their own."""
-        check_tensor(x)
         sizes, is_compiling = None, torch.compiler.is_compiling()
+        if is_compiling or not isinstance(x, Tensor):
+            check_tensor(x)
         if is_compiling:
             name = self._publish(x.dim()) or self._publish_shape(*map(make_constant, x.shape))
             pair: ProgramPair = getattr(self._traced, name)
             sizes = pair.sizes(x)
         else:
             pair = self._find_pair(x)
-        is_new = is_compiling or x.dtype not in pair.checked_dtypes
-        if is_new and x.requires_grad and torch.is_grad_enabled():
+        needs_gradient = x.requires_grad and torch.is_grad_enabled()
+        if needs_gradient and (is_compiling or x.dtype not in pair.checked_dtypes):
             self._check_differentiable(pair, x.dtype)
-        return x.view_as(x) if pair.is_identity else apply_pair(x, pair, sizes)
+        if pair.is_identity:
+            return x.view_as(x)
+        if not needs_gradient and not has_dual_level():
+            return pair.run_forward(x, sizes)
+        y: Tensor = apply_pair(x, pair, sizes)
+        return y
 
     def begin(self, x: Tensor) -> Handle:
         """Begin the redistribution of a tensor without a gradient. Collective."""
