@@ -148,7 +148,8 @@ def _num_increments(last: int, start: int, increment: int, samples: int) -> int:
         fix = f"increment={gap}, or a divisor of {gap}." if gap > 0 else f"start below {last}."
         raise BatchError("the ramp does not lead to the plan's global batch.", line, fix=fix)
     if num > min(samples, MAX_STAGES):
-        line = f"{num} increments do not fit into {samples} samples and {MAX_STAGES} stages."
+        most = f"{count_noun(samples, 'sample')} and {MAX_STAGES} stages"
+        line = f"{num} increments do not fit into {most}."
         raise BatchError(line, fix="a larger increment.")
     return num
 
