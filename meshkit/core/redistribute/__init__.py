@@ -1,5 +1,5 @@
 """How does a tensor move from one division over the axes of a mesh to another?
 
-pattern.py reads ``"b s/sp h d -> b s h/sp d"``, move.py adds the sizes, plan.py returns the steps of
-steps.py with their cost, on the common factors of digits.py. report.py shows all of it.
+pattern.py reads ``"b s/sp h d -> b s h/sp d"``, move.py adds the sizes, plan.py returns the steps
+of steps.py with their cost, on the common factors of digits.py. report.py shows all of it.
 """
