@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.autograd import forward_ad
 from torch.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
 from torch.utils.data._utils import worker
 
@@ -73,6 +74,11 @@ def mark_constant(function: Function) -> Function:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+def has_dual_level() -> bool:
+    """Return whether tensors may have tangents, in the time of one attribute."""
+    return forward_ad._current_level >= 0
 
 
 def make_constant(value: Any) -> Any:  # noqa: ANN401

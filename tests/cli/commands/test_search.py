@@ -12,7 +12,8 @@ from meshkit.bench.results import run_to_json
 from meshkit.cli import main
 from meshkit.core.cost.step_time import MACHINES
 from tests.bench.results.example_runs import CLEAN, EMPTY, REPORT
-from tests.core.cost.test_search_report import LLAMA_8B, LLAMA_405B
+from tests.core.cost.test_search import CONFIG_8B as LLAMA_8B
+from tests.core.cost.test_search import CONFIG_405B as LLAMA_405B
 
 MIXTRAL = {**LLAMA_8B, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2}
 
