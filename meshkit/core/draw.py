@@ -147,7 +147,9 @@ def draw_node_boxes(
     if len(numbers) <= MAX_NODES:
         lines = drawing.side_by_side(numbers, width)
     else:
-        omitted = f"{ELLIPSIS} {count_noun(len(numbers) - 2 * EDGE, 'node')} more {ELLIPSIS}"
+        omitted = (
+            f"{ELLIPSIS} {count_noun(len(numbers) - 2 * EDGE_NODE_BOXES, 'node')} more {ELLIPSIS}"
+        )
         first = drawing.side_by_side(numbers[:EDGE_NODE_BOXES], width)
         lines = [*first, omitted, *drawing.side_by_side(numbers[-EDGE_NODE_BOXES:], width)]
     return "\n".join(line.rstrip() for line in lines)

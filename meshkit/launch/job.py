@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import get_worker_info
 
+from ..core import VERSION
 from ..core.call import caller_level, drop_none, quotes_call
 from ..core.errors import LaunchError, RankTimeoutError, format_error
-from ..core.version import VERSION
 from .agreement.consensus import commit
 from .agreement.proposal import Proposal
 from .current_job import Job, current_job, set_current_job

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import torch
 import torch.distributed as dist
 
+from ...core import VERSION
 from ...core.call import Call, format_value
 from ...core.errors import MeshkitError, SpecError
 from ...core.group_plan import GroupPlan
 from ...core.layout import Layout
 from ...core.text import Ints, format_sizes
-from ...core.version import VERSION
 from ...launch.agreement.consensus import commit
 from ...launch.agreement.proposal import Proposal
 from ...launch.current_job import Job, current_job
