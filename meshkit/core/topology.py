@@ -197,10 +197,7 @@ class Topology:
 
     @quotes_call("topology.node_of")
     def node_of(self, ranks: ArrayLike) -> Ints:
-        """Return the node of each rank: int64 in the shape of ``ranks``.
-
-        Cost: O(ranks * log(nodes)).
-        """
+        """Return the node of each rank: int64 in the shape of ``ranks``. O(ranks * log(nodes))."""
         array = check_integers("ranks", ranks)
         outside = (array < 0) | (array >= self.world_size)
         if outside.any():
@@ -213,12 +210,7 @@ class Topology:
 
     @quotes_call("topology.domain_of")
     def domain_of(self, level: str, ranks: ArrayLike) -> Ints:
-        """Return the domain of each rank at a level: int64 in the shape of ``ranks``.
-
-        Example:
-            >>> Topology.even(8, nodes=4, racks=2).domain_of("rack", [0, 3, 4]).tolist()
-            [0, 0, 1]
-        """
+        """Return the domain of each rank at a level: int64 in the shape of ``ranks``."""
         nodes = self.node_of(ranks)
         return nodes if level == NODE else np.asarray(self._level(level).of_node[nodes])
 
@@ -375,12 +367,8 @@ class Crossing:
 def crossings(layout: Layout, topology: Topology, *, level: str = NODE) -> dict[str, Crossing]:
     """Return how the groups of each axis lie on the nodes.
 
-    The layout may hold only some of the ranks of the topology. ``level`` is another level than the
-    node. The result maps each axis to its crossing, in the order of the layout.
-
-    Raises:
-        CoordinateError: if a rank of the layout is not in the topology.
-        SpecError: if the level is unknown.
+    The layout may hold only some of the ranks of the topology. The result maps each axis to its
+    crossing, in the order of the layout. Raises the errors of :class:`Topology`.
 
     Cost: O(axes * ranks).
 
@@ -420,10 +408,7 @@ def placed(layout: Layout, topology: Topology) -> Layout:
     are split. The layout is unchanged unless fewer pairs of neighbors cross nodes, compared from
     the innermost axis outward. Equal arguments give equal layouts, so all ranks choose the same.
 
-    Raises:
-        CoordinateError: if a rank of the layout is not in the topology.
-
-    Cost: O(ranks log ranks).
+    Cost: O(ranks log ranks). Raises the errors of :class:`Topology`.
 
     Example:
         >>> from meshkit import Layout

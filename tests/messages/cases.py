@@ -1,6 +1,7 @@
 """Each error and how it is raised.
 
-test_messages.py compares its class, attributes and text with the snapshot. A new ``raise`` in ``core/`` needs a case.
+test_messages.py compares its class, attributes and text with the snapshot. A new ``raise`` in
+``core/`` needs a case.
 """
 
 from __future__ import annotations
