@@ -18,8 +18,6 @@ from meshkit.core.call import (
     check_integer,
     check_integers,
     divisors,
-    drop_none,
-    is_number,
     parse_integer,
     quotes_call,
 )
@@ -43,10 +41,6 @@ from meshkit.core.errors import CALL, BatchError, MeshkitError, SpecError
 )
 def test_the_text_of_a_call(call: Call, text: str) -> None:
     assert str(call) == text
-
-
-def test_drop_none() -> None:
-    assert drop_none(a=1, b=None, c=0, d=False, e="") == {"a": 1, "c": 0, "d": False, "e": ""}
 
 
 @quotes_call("inner")
@@ -205,10 +199,6 @@ def test_other_values_are_no_integers(value: object) -> None:
     assert parse_integer(value) is None
 
 
-def test_zero_negative_and_large_integers() -> None:
-    assert [parse_integer(value) for value in (0, -1, 2**80)] == [0, -1, 2**80]
-
-
 @settings(deadline=None, max_examples=60, database=None)
 @given(st.integers(1, 3000))
 def test_divisors_equal_those_of_trial_division(number: int) -> None:
@@ -248,8 +238,3 @@ def test_check_integers_keeps_the_shape() -> None:
     assert check_integers("ranks", []).tolist() == []
     with pytest.raises(CoordinateError, match="ranks are float64, not integers"):
         check_integers("ranks", [1.0])
-
-
-def test_numbers_are_real_and_no_bool() -> None:
-    assert all(is_number(value) for value in (0, 1.5, np.float32(1), np.int8(1)))
-    assert not any(is_number(value) for value in (True, "1", None, 1j, [1]))

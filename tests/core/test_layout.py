@@ -270,21 +270,6 @@ def test_the_data_index_counts_data_and_expert_axes() -> None:
     assert Position(Layout(tp=4), 3).data_index == 0
 
 
-def test_errors_quote_the_call() -> None:
-    position = Position(Layout(dp=2), 5)
-    assert not position.inside
-    assert copy.deepcopy(position) == position
-    with pytest.raises(CoordinateError, match=r"^position.group_rank\('dp'\): "):
-        position.group_rank("dp")
-    with pytest.raises(UnknownAxisError, match="there is no axis"):
-        position.size("tpp")
-
-
-def test_the_data_index_is_refused_if_an_axis_may_divide_the_samples() -> None:
-    with pytest.raises(SpecError, match="whether ranks along rows share samples"):
-        _ = Position(Layout({"dp": 2, "rows": 4}), 5).data_index
-
-
 @given(st.data())
 def test_the_group_rank_is_the_index_in_the_group(data: st.DataObject) -> None:
     layout = data.draw(layouts(with_ranks=True))

@@ -54,11 +54,6 @@ def test_the_fix_suggests_a_valid_size(size: object, suggestion: int) -> None:
     assert caught.value.fix == f"dp={suggestion}."
 
 
-def test_sizes_are_checked_before_order_and_product() -> None:
-    with pytest.raises(SpecError, match="the size of replicate is 0"):
-        order_axes(check_sizes({"replicate": 0}), None)
-
-
 @settings(deadline=None, max_examples=60, database=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.data())
 def test_the_size_that_is_minus_1_is_inferred(numbers: list[int], data: st.DataObject) -> None:

@@ -15,7 +15,6 @@ from meshkit import CoordinateError, Layout, SpecError, Topology
 from meshkit.core.topology import (
     LEVELS,
     Crossing,
-    CrossingVerdict,
     check_crossings,
     check_policies,
     crossings,
@@ -441,11 +440,6 @@ def test_the_evidence_names_exactly_the_axes_that_cross(
     for policy, error in (("error", verdict.error), ("warn", verdict.warning)):
         named = {line.split()[0] for line in str(error).splitlines() if " crosses nodes: " in line}
         assert named == {axis for axis in crossing if policies[axis] == policy}
-
-
-def test_axes_without_a_policy_may_cross() -> None:
-    assert check_crossings(LAYOUT, CYCLIC, {}) == CrossingVerdict()
-    assert check_crossings(Layout(dp=8, tp=1), CYCLIC, {"tp": "error"}) == CrossingVerdict()
 
 
 PLACE = "place the ranks by node (place)"
