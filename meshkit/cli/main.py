@@ -28,10 +28,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
+from ..core import VERSION
 from ..core.axes import ARGUMENTS, STANDARD
 from ..core.errors import BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
 from ..core.text import format_items
-from ..core.version import VERSION
 from ..launch.progress import shows_colors
 
 NOT_ASCII = re.compile(r"[^\x00-\x7f]")

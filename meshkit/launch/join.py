@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import get_worker_info
 
+from ..core import VERSION
 from ..core.call import caller_level, drop_none, quotes_call
 from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, format_error
 from ..core.judges import Arrivals, Decision, all_same
-from ..core.version import VERSION
 from .default_group import commit, create_default_group
 from .detect import allocation_without_srun, check_arguments, detect_world, use_master_variables
 from .device import (

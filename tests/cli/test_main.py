@@ -18,9 +18,9 @@ from meshkit import LaunchError, SpecError
 from meshkit.cli import bench, main
 from meshkit.cli import ranks as check
 from meshkit.cli.main import Command, Result
-from meshkit.core.version import VERSION
+from meshkit.core import VERSION
 from tests.bench.results.example_runs import CLEAN
-from tests.core.report.example_reports import REPORT
+from tests.core.example_reports import REPORT
 
 ROOT = Path(__file__).parents[2]
 

@@ -27,7 +27,7 @@ from meshkit.launch.detect import detect
 from meshkit.launch.launchers import LAUNCHERS
 from meshkit.live import barrier as verify_module
 from tests.cli.processes import ended
-from tests.core.report.example_reports import REPORT
+from tests.core.example_reports import REPORT
 from tests.live.side_by_side import side_by_side
 from tests.preloaded_python import MESHKIT, run_python
 

@@ -1,4 +1,4 @@
-"""Legal names of axes, parsing, and suggestions for misspelt names."""
+"""Axes: legal names, parsing, suggestions, and the roles that names give."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ import einops
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from meshkit import Layout, SpecError, UnknownAxisError
 from meshkit.core.axes import (
+    AXES,
     MAX_AXES,
     RESERVED,
     STANDARD,
+    STANDARD_OF,
+    axis_role,
     check_axes_exist,
     check_names,
     closest_axis,
+    data_axes,
+    gradient_axes,
     parse_axes,
-    parse_order,
-    resolve_axes,
+    unknown_axes,
 )
 from meshkit.testing import axis_names
 
@@ -38,13 +43,6 @@ def test_parse_axes_splits_a_str_and_keeps_a_sequence(names: object, axes: tuple
     assert parse_axes(names) == axes  # type: ignore[arg-type]
 
 
-def test_hyphens_are_read_in_an_order_alone() -> None:
-    assert parse_order("tp-cp-ep-dp-pp") == ("pp", "dp", "ep", "cp", "tp")
-    assert parse_order(["dp", "tp"]) == parse_order("dp tp") == ("dp", "tp")
-    with pytest.raises(UnknownAxisError):
-        Layout(dp=2, sp=2).groups("sp-dp")
-
-
 def test_the_closest_axis_to_a_misspelt_name() -> None:
     assert closest_axis("tpp", STANDARD) == "tp"
     assert closest_axis("TP", STANDARD) == "tp"
@@ -53,6 +51,8 @@ def test_the_closest_axis_to_a_misspelt_name() -> None:
 
 
 LEGAL = ["dp", "DP", "d", "dp2", "d_p", "replicate", "match", "type", "axes", "x" * 200]
+
+
 ILLEGAL = [
     *("", " ", "2dp", "d-p", "d.p", "dp sp", "dé", "\uff44\uff50", "_dp", "dp_", "_", "__"),
     *("axis", "for", "None", "lambda", "async"),
@@ -93,12 +93,6 @@ def test_einops_accepts_every_legal_name(name: str) -> None:
         einops.rearrange(np.zeros((2, 3)), f"{name} other_ax -> other_ax {name}")
 
 
-@pytest.mark.parametrize("count", [0, MAX_AXES + 1])
-def test_no_axes_and_too_many_axes_raise_an_error(count: int) -> None:
-    with pytest.raises(SpecError, match=f"has {count} axes"):
-        check_names([f"a{i}" for i in range(count)])
-
-
 def test_a_layout_can_have_32_axes() -> None:
     layout = Layout(**{f"a{i}": 2 if i in (0, 31) else 1 for i in range(MAX_AXES)})
     assert layout.grid.ndim == MAX_AXES
@@ -120,24 +114,52 @@ def test_check_axes_exist() -> None:
         check_axes_exist(["dp", "dp"], ("dp", "tp"))
 
 
-def test_the_error_of_an_unknown_axis_prints_as_text_although_it_is_a_key_error() -> None:
-    with pytest.raises(UnknownAxisError) as caught:
-        Layout(dp=4).size("xx")
-    assert str(caught.value).startswith("layout.size('xx'): there is no axis 'xx'.\n")
+# the names of each role, as users of other libraries write them
+NAMES = {
+    "data": "dp data fsdp hsdp shard replicate dp_shard dp_replicate data_parallel ddp batch"
+    " replica",
+    "expert": "ep expert experts expert_parallel",
+    "model": "tp mp mdl model tensor tensor_parallel model_parallel etp pp pipe pipeline stage"
+    " stages pipeline_parallel cp context context_parallel"
+    " sp seq sequence sequence_parallel ulysses",
+    "unknown": "efsdp rows x batch_rows dp_size my_tp tp2 DP",
+}
 
 
-@pytest.mark.parametrize("value", ["dp sp", ("dp", "sp"), ["dp", "sp"]])
-def test_resolve_axes_of_a_str_or_a_sequence(value: object) -> None:
-    assert resolve_axes("data", value, ("pp", "dp", "sp")) == ("dp", "sp")
-    assert resolve_axes("data", (), ("dp",)) == ()
+SPLIT_TOKENS = {"cp", "context", "context_parallel"} | {
+    *("sp", "seq", "sequence", "sequence_parallel", "ulysses")
+}
 
 
-@pytest.mark.parametrize(
-    ("value", "error"),
-    [(3, SpecError), (None, SpecError), ("dp dp", SpecError), ("xp", UnknownAxisError)],
-)
-def test_resolve_axes_raises_an_error_for_other_values(
-    value: object, error: type[Exception]
-) -> None:
-    with pytest.raises(error):
-        resolve_axes("data", value, ("dp", "tp"))
+ROLE_OF = {name: role for role, names in NAMES.items() for name in names.split()}
+
+
+mixed_sizes = st.dictionaries(st.sampled_from(sorted(ROLE_OF)), st.integers(1, 3), max_size=6)
+
+
+@pytest.mark.parametrize(("name", "role"), ROLE_OF.items())
+def test_a_name_gives_the_role(name: str, role: str) -> None:
+    assert axis_role(name) == role
+
+
+def test_the_standard_order_and_no_name_means_two_axes() -> None:
+    assert STANDARD == ("pp", "dp", "ep", "cp", "sp", "tp")
+    names = [f"{axis} {row.synonyms} {row.relatives}".split() for axis, row in AXES.items()]
+    assert len(STANDARD_OF) == sum(map(len, names))
+
+
+@given(mixed_sizes)
+def test_the_axes_of_a_layout_by_role(sizes: dict[str, int]) -> None:
+    """Compare with the table of this test, axis by axis."""
+    assert [*data_axes(sizes)] == [a for a in sizes if ROLE_OF[a] in ("data", "expert")]
+    assert {*unknown_axes(sizes)} == {a for a in sizes if ROLE_OF[a] == "unknown" and sizes[a] > 1}
+    dense, experts = gradient_axes(sizes), gradient_axes(sizes, experts=True)
+    assert {*dense} == {*data_axes(sizes)} | SPLIT_TOKENS & sizes.keys()
+    assert {*experts} == {a for a in dense if ROLE_OF[a] != "expert"}
+    assert len({*dense}) == len(dense)
+
+
+def test_standard_gradient_axes_have_one_order_for_every_order_of_the_mesh() -> None:
+    assert gradient_axes({"tp": 2, "sp": 2, "cp": 2, "ep": 2, "dp": 2}) == ("dp", "ep", "cp", "sp")
+    assert gradient_axes({"seq": 2, "shard": 2, "replicate": 2}) == ("seq", "shard", "replicate")
+    assert data_axes({"ep": 2, "dp": 2}) == ("ep", "dp")

@@ -1,4 +1,4 @@
-"""The rank at each position, and the position of each rank."""
+"""Ranks and positions: the rank at each position, and the members of a group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from meshkit import SpecError
-from meshkit.core.ranks import RankPositions
+from meshkit.core.ranks import RankPositions, group_start, indices, offsets, shift_position
 
 SHUFFLED = [3, 0, 7, 5]
 
@@ -121,3 +121,27 @@ def test_equal_orders_are_equal_for_every_way_to_write_them() -> None:
 def test_invalid_ranks_raise_an_error(ranks: object) -> None:
     with pytest.raises(SpecError):
         positions_of(ranks)
+
+
+SHAPE = 2, 3, 1, 4
+
+
+def test_positions_of_a_group() -> None:
+    steps = ((3, 4), (2, 1))
+    assert offsets(steps).tolist() == [0, 1, 4, 5, 8, 9]
+    assert offsets(()).tolist() == [0]
+    assert group_start(12 + 8 + 3, steps) == 12 + 2
+
+
+def test_indices_keep_the_shape() -> None:
+    assert indices(np.array([[23], [4]]), SHAPE).tolist() == [[[1, 2, 0, 3]], [[0, 1, 0, 0]]]
+    assert indices(np.array(5), SHAPE).tolist() == [0, 1, 0, 1]
+    assert indices(np.zeros((0, 3), dtype=np.int64), SHAPE).shape == (0, 3, 4)
+
+
+def test_shift_a_position_along_an_axis() -> None:
+    assert shift_position(4, 3, 4, 1, wrap=True) == 8
+    assert shift_position(8, 3, 4, 1, wrap=True) == 0
+    assert shift_position(8, 3, 4, 1, wrap=False) is None
+    assert shift_position(0, 3, 4, -1, wrap=False) is None
+    assert shift_position(0, 3, 4, -4, wrap=True) == 8
