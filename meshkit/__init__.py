@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from .core.seeds import stream_seed
     from .core.sequence import SequencePlan
     from .core.topology import Topology, crossings, placed
-    from .launch.detect import detect, slurm_topology
+    from .launch.detect import detect
     from .launch.job import init, shutdown
+    from .launch.slurm import slurm_topology
     from .launch.spawn import spawn
     from .launch.world import World
     from .live.build_mesh import build_mesh
@@ -99,10 +100,8 @@ _MODULES = {
         "init",
         "shutdown",
     ),
-    "launch.detect": (
-        "detect",
-        "slurm_topology",
-    ),
+    "launch.detect": ("detect",),
+    "launch.slurm": ("slurm_topology",),
     "launch.world": ("World",),
     "launch.spawn": ("spawn",),
     "live.build_mesh": ("build_mesh",),
@@ -122,8 +121,6 @@ def __getattr__(name: str) -> object:
     import importlib
 
     module = importlib.import_module(f".{_MODULE_OF.get(name, 'core.errors')}", __name__)
-    if name == "spawn":
-        importlib.import_module(".live.preload", __name__).preload_mesh()
     value = globals()[name] = getattr(module, name)
     return value
 

@@ -23,7 +23,7 @@ from .agreement.consensus import commit
 from .agreement.proposal import Proposal
 from .current_job import Job, current_job, set_current_job
 from .default_group import create_default_group
-from .detect import allocation_without_srun, check_arguments, detect_world, use_master_variables
+from .detect import check_arguments, detect_world, use_master_variables
 from .device import backend_for, can_share_device, device_uuid, select_backend, select_device
 from .launchers import BY_MPI, job_hosts, job_name
 from .log import Startup, log_job, report_uncaught_error, show_log
@@ -187,9 +187,9 @@ def identify(
         )
     if get_worker_info() is not None:
         check_own_process(world.rank)
-    if world.world_size == 1 and (variable := allocation_without_srun(world)):
+    if world.world_size == 1 and world.allocation:
         text = format_error(
-            f"this is a single process in an allocation of several tasks: {variable}.",
+            f"this is a single process in an allocation of several tasks: {world.allocation}.",
             "No srun has started it: SLURM_STEP_ID of a step is missing.",
             fix="srun python ..., or init(rank=0, world_size=1) to run one process.",
         )

@@ -1,6 +1,4 @@
-"""A launcher: the environment variables that it sets on every rank, as one row of the table.
-
-The table of launchers: one row each, in the order in which the rows are matched.
+"""The table of launchers: the variables that each sets on every rank, in the order of matching.
 
 ::
 

@@ -37,7 +37,6 @@ from ..core.call import quotes_call
 from ..launch.spawn import child_environment, context_for, set_up_worker, start_process
 from ..launch.store.rank_lease import process_stat
 from ..launch.world import free_port
-from ..live.preload import preload_mesh
 
 POLL_INTERVAL = 0.05  # seconds between two checks of the processes
 
@@ -158,7 +157,6 @@ def play(
         SpecError: if ``fn`` was typed into a session that cannot be forked.
     """
     folder, port = tempfile.mkdtemp(prefix="meshkit-faults-"), free_port()
-    preload_mesh()
     context = context_for(fn)
     processes: dict[int, BaseProcess] = {}
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import meshkit
-from meshkit.launch.detect import allocation_without_srun
 from tests.launchers.checks import PYTHON, check_records, clean_environ, run_job
 from tests.launchers.slurm import Slurm, cluster
 
@@ -87,7 +86,7 @@ def test_a_batch_script_without_srun_is_a_single_process(slurm: Slurm, tmp_path:
     lines = (tmp_path / "env").read_text().rstrip("\0").split("\0")
     recorded = dict(line.split("=", 1) for line in lines)
     assert recorded["SLURM_PROCID"] == "0"  # a batch script has the rank of a task
-    assert allocation_without_srun(meshkit.detect(recorded)) == "SLURM_NTASKS = 8"
+    assert meshkit.detect(recorded).allocation == "SLURM_NTASKS = 8"
 
 
 @pytest.mark.slow

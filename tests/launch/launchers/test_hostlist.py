@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit.launch.endpoint import first_host, host_names, task_counts
+from meshkit.launch.slurm import first_host, host_names, task_counts
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import SpecError, Topology
-from meshkit.launch.detect import slurm_topology
+from meshkit.launch.slurm import slurm_topology
 from tests.launch.launchers.errors import text_of
 
 TREE = """

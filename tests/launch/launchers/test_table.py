@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import meshkit
-from meshkit.launch.detect import allocation_without_srun
 from meshkit.launch.launchers import LAUNCHERS, job_hosts, job_name, matching_launchers
 from tests.launch.launchers import recorded
 from tests.launch.launchers.errors import detect_error, text_of
@@ -66,7 +65,7 @@ def test_every_field_and_its_source(name: str) -> None:
         field: expected.get(field, (None, ""))[0] for field in FIELDS
     }
     assert world.sources == {field: source for field, (_, source) in expected.items()}
-    assert (world.device, world.backend, allocation_without_srun(world)) == (None, None, None)
+    assert (world.device, world.backend, world.allocation) == (None, None, None)
     size = expected["world_size"]
     assert world.size_evidence == f"{size[1]} = {size[0]} ({launcher})"
 
@@ -80,7 +79,7 @@ def test_an_allocation_without_srun_is_a_single_process(name: str) -> None:
         0, 1, 0, 1, 0, 1, None, None, "single", sources=dict.fromkeys(FIELDS[:6], source)
     )
     assert world.size_evidence == f"there is 1 process and {source}"
-    assert f"no srun ({allocation_without_srun(world)})" == source
+    assert f"no srun ({world.allocation})" == source
 
 
 def test_an_allocation_of_one_node_is_not_mentioned() -> None:
