@@ -23,7 +23,7 @@ before outer ones: torchrun's workers and mpirun's children inherit the variable
 
 To add a launcher, write a row and put it into ``LAUNCHERS``. :class:`Launcher` describes the
 columns. Add a recorded environment of one of its ranks to
-``tests/launch/launchers/recorded.py``: the tests then check the new row like the others.
+``tests/launch/recorded.py``: the tests then check the new row like the others.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """The log of meshkit: one line of rank 0 when a job is joined, and one when a mesh is built.
 
 The logger is ``logging.getLogger("meshkit")``, and a program configures it as any other.
-``init(verbose=True)`` or MESHKIT_LOG=info shows its lines on stderr without a configuration.
-
-An uncaught error of meshkit is also written to the error file of torchrun, whose summary shows it.
-
-The seconds of a start by phase, on this rank and on the slowest rank.
-
-With ``MESHKIT_LOG=debug`` rank 0 prints one line when a mesh is built. Every rank leaves its
-seconds in its last check-in of the build, so the line costs two store operations on rank 0 alone.
+``init(verbose=True)`` or MESHKIT_LOG=info shows its lines on stderr without a configuration. With
+MESHKIT_LOG=debug rank 0 also prints the slowest rank of each phase of a build. An uncaught error of
+meshkit is written to the error file of torchrun, whose summary shows it.
 """
 
 from __future__ import annotations
@@ -36,7 +31,6 @@ from .world import World
 
 LOGGER = logging.getLogger("meshkit")
 VARIABLE = "MESHKIT_LOG"
-ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
 
 
@@ -62,33 +56,28 @@ def log_line(text: str, *values: object) -> None:
 
 def log_job(world: World, seconds: float) -> None:
     """Log that a job was joined."""
-    log_line(
-        "joined a job: world_size %d, launcher %s, backend %s, device %s, %.2f s",
-        world.world_size,
-        world.launcher,
-        world.backend,
-        world.device,
-        seconds,
-    )
+    text = "joined a job: world_size %d, launcher %s, backend %s, device %s, %.2f s"
+    log_line(text, world.world_size, world.launcher, world.backend, world.device, seconds)
 
 
 @cache
 def report_uncaught_error() -> None:
     """Write torchrun's error file at the end of this process, if an error of meshkit ends it."""
-    if os.environ.get(ERROR_FILE):
-        atexit.register(_write_last_error, os.environ[ERROR_FILE], os.getpid())
+    path, pid = os.environ.get("TORCHELASTIC_ERROR_FILE"), os.getpid()
 
+    def write_last_error() -> None:
+        error = getattr(sys, "last_value", None)  # set by the interpreter for an uncaught error
+        written = not path or Path(path).exists()  # torch's ``record`` has written it
+        if not isinstance(error, MeshkitError) or pid != os.getpid() or written:
+            return
+        try:
+            raise error  # torch writes the traceback of the error that is handled
+        except MeshkitError:
+            with suppress(OSError):
+                ErrorHandler().record_exception(error)
 
-def _write_last_error(path: str, pid: int) -> None:
-    """Write the error that ended the program, unless torch's ``record`` has written it."""
-    error = getattr(sys, "last_value", None)  # set by the interpreter for an uncaught error
-    if not isinstance(error, MeshkitError) or pid != os.getpid() or Path(path).exists():
-        return
-    try:
-        raise error  # torch writes the traceback of the error that is handled
-    except MeshkitError:
-        with suppress(OSError):
-            ErrorHandler().record_exception(error)
+    if path:
+        atexit.register(write_last_error)
 
 
 class Startup(NamedTuple):
@@ -136,6 +125,6 @@ def slowest_ranks(by_rank: Mapping[int, Mapping[str, float]]) -> str:
     """Return the slowest rank of each phase as text."""
     texts = []
     for phase in dict.fromkeys(phase for phases in by_rank.values() for phase in phases):
-        rank = max(by_rank, key=lambda rank: by_rank[rank].get(phase, 0.0))
-        texts.append(f"{phase} {by_rank[rank][phase]:.3g} s on rank {rank}")
+        seconds, rank = max((phases.get(phase, 0.0), rank) for rank, phases in by_rank.items())
+        texts.append(f"{phase} {seconds:.3g} s on rank {rank}")
     return ", ".join(texts)

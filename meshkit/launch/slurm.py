@@ -111,8 +111,9 @@ def slurm_topology(text: str, hosts: Sequence[str]) -> Topology:
         SpecError: if a line is malformed, the switches form a cycle, or a host has no switch.
 
     Example:
-        >>> lines = "SwitchName=s0 Nodes=n1\\nSwitchName=s1 Nodes=n2\\nSwitchName=top Switches=s[0-1]"
-        >>> topology = slurm_topology(lines, ["n1", "n1", "n2", "n2"])
+        >>> lines = "SwitchName=s0 Nodes=n1", "SwitchName=s1 Nodes=n2"
+        >>> lines += ("SwitchName=top Switches=s[0-1]",)
+        >>> topology = slurm_topology(chr(10).join(lines), ["n1", "n1", "n2", "n2"])
         >>> print(topology, topology.domain_names("switch"), sep="; ")
         4 ranks on 2 nodes of 2, in 2 switches, in 1 spine; ('s0', 's1')
     """

@@ -1,9 +1,9 @@
 """World: the rank of a process in its job, and the environment variables that pass it on.
 
 DeepSpeed, the Gaudi bridge and torch's ``env://`` read RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR
-and others, which srun, mpirun and explicit arguments do not set. ``init`` adds the missing ones, and
-names them with their values in MESHKIT_COMPLETED. ``detect`` ignores these variables, so a program
-that this process starts still finds its own launcher.
+and others, which srun, mpirun and explicit arguments do not set. ``init`` adds the missing ones,
+and names them with their values in MESHKIT_COMPLETED. ``detect`` ignores these variables, so a
+program that this process starts still finds its own launcher.
 """
 
 from __future__ import annotations

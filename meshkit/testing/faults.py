@@ -29,7 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -122,13 +122,10 @@ class Strike:
             _shut_down(descriptor)
 
     def later(self, seconds: float, fault: Callable[[], None]) -> None:
-        """Call a fault after some seconds, from another thread.
-
-        Args:
-            seconds: the delay.
-            fault: for example ``strike.kill``.
-        """
-        threading.Thread(target=_call_after, args=(seconds, fault), daemon=True).start()
+        """Call a fault, for example ``strike.kill``, after some seconds from another thread."""
+        timer = threading.Timer(seconds, fault)
+        timer.daemon = True
+        timer.start()
 
 
 @quotes_call("play")
@@ -192,9 +189,8 @@ def _run_rank(
         missing = tuple(getattr(error, "missing_ranks", ()))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # after a cut
-    outcome = Outcome(kind, text, missing, time.monotonic())
     path = Path(strike.folder, f"{strike.rank}.tmp")
-    path.write_text(json.dumps(asdict(outcome)))
+    path.write_text(json.dumps([kind, text, missing, time.monotonic()]))
     path.rename(path.with_suffix(".json"))
     os._exit(0)  # threads of torch that a fault left behind must not keep the process
 
@@ -211,11 +207,6 @@ def _shut_down(descriptor: int) -> None:
             connection.detach()
 
 
-def _call_after(seconds: float, fault: Callable[[], None]) -> None:
-    time.sleep(seconds)
-    fault()
-
-
 def _wait_for_ends(
     processes: Mapping[int, BaseProcess],
     deadline: float,
@@ -226,11 +217,7 @@ def _wait_for_ends(
     starts = Counter[int]()
     while True:
         ends = {rank: _process_state(process) for rank, process in processes.items()}
-        killed = [
-            rank
-            for rank, process in processes.items()
-            if (process.exitcode or 0) < 0 and starts[rank] < restarts
-        ]
+        killed = [r for r, end in ends.items() if end.startswith("SIG") and starts[r] < restarts]
         if time.monotonic() > deadline or not (killed or "running" in ends.values()):
             return ends
         for rank in killed:
@@ -249,8 +236,8 @@ def _read_outcomes(folder: Path, ends: Mapping[int, str]) -> Played:
     """Return the outcome of the job, from the files that its ranks have written."""
     records = {int(path.stem): json.loads(path.read_text()) for path in folder.glob("*.json")}
     outcomes = {
-        rank: Outcome(**{**record, "missing_ranks": tuple(record["missing_ranks"])})
-        for rank, record in sorted(records.items())
+        rank: Outcome(kind, text, tuple(missing), at)
+        for rank, (kind, text, missing, at) in sorted(records.items())
     }
     fired = {int(path.stem): float(path.read_text()) for path in folder.glob("*.fired")}
     first = min(fired, key=lambda rank: fired[rank], default=None)

@@ -52,7 +52,7 @@ from meshkit.core.sizes import merge_sizes, view_sizes
 from meshkit.core.text import Ints
 from meshkit.core.topology import check_policies, link_bytes, parse_hostfile
 from meshkit.interop import deepspeed
-from tests.launch.launchers import recorded
+from tests.launch import recorded
 
 
 class Case(NamedTuple):
