@@ -33,9 +33,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+import torch.distributed as dist
+
 from ..core.call import changes, format_value, parse_integer, quotes_call
 from ..core.errors import LaunchError, RankTimeoutError, SpawnError, SpecError
 from ..core.text import count_noun, format_ranks, name_ranks
+from .current_job import current_job
 from .detect import detect, program_arguments
 from .device import ACCELERATORS
 from .endpoint import LOOPBACK
@@ -92,7 +96,6 @@ def spawn(
     args: Sequence[object] = (),
     *,
     timeout: Time | None = None,
-    progress: bool = False,
 ) -> list[Result]:
     """Run ``fn(*args)`` in ``world_size`` local processes that form one job.
 
@@ -110,8 +113,6 @@ def spawn(
         args: the arguments of ``fn``, the same on every rank; they are pickled.
         timeout: how long the whole job may take, in seconds or as a timedelta; None waits as long
             as every rank is alive and none has failed.
-        progress: show the number of ranks that run on stderr: in a line that is redrawn on a
-            terminal, in a line every 30 s elsewhere.
 
     Returns:
         The results of ``fn`` in rank order; None for a rank that called ``sys.exit(0)``.
@@ -131,7 +132,7 @@ def spawn(
         [42, 42]
     """
     _check_no_launcher(fn)
-    return start_ranks(fn, world_size, args, timeout=timeout, title="spawn" if progress else "")
+    return start_ranks(fn, world_size, args, timeout=timeout)
 
 
 @quotes_call("spawn")
@@ -143,9 +144,9 @@ def start_ranks(
     timeout: Time | None = None,
     title: str = "",
 ) -> list[Result]:
-    """Run ``fn(*args)`` as :func:`spawn` does, also under a launcher: for commands that say so.
+    """Run ``fn(*args)`` as :func:`spawn` does, also under a launcher, and show progress.
 
-    The title begins the lines of progress; without one there are none.
+    The title begins the lines of progress on stderr; without one there are none.
     """
     count = parse_integer(world_size)
     if count is None or count < 1:
@@ -201,11 +202,10 @@ def _check_arguments_fit(fn: Callable[..., object], args: Sequence[object]) -> N
         raise SpecError(f"fn is {fn!r}, no function.", called, fix="spawn(fn, world_size).")
     if isinstance(args, str) or not isinstance(args, Sequence):
         raise SpecError(f"args is {args!r}, no tuple.", fix=f"{changes(args=(args,))}.")
-    try:
+    signature = None
+    with suppress(TypeError, ValueError):  # a builtin without a signature
         signature = inspect.signature(fn)
-    except (TypeError, ValueError):  # a builtin without a signature
-        return
-    if _binds(signature, args):
+    if signature is None or _binds(signature, args):
         return
     name = format_value(fn, "fn")
     first = next(iter(signature.parameters), "")
@@ -245,8 +245,6 @@ def context_for(fn: Callable[..., object]) -> Context:
         context.set_forkserver_preload([*PRELOADED])
         return context
     _check_forkable()
-    import torch.distributed  # noqa: F401  (once for all ranks)
-
     return multiprocessing.get_context("fork")
 
 
@@ -268,25 +266,15 @@ def start_process(process: BaseProcess) -> None:
 
 def _check_forkable() -> None:
     """Check that children forked from this process could use their accelerator and join a job."""
-    torch = sys.modules.get("torch")
     modules = {row.device: getattr(torch, row.device, None) for row in ACCELERATORS}
-    used = [name for name, module in modules.items() if _is_initialized(module)]
-    joined = torch is not None and torch.distributed.is_initialized()
-    if not used and not joined:
+    used = [kind for kind, m in modules.items() if getattr(m, "is_initialized", bool)()]
+    if not used and not dist.is_initialized():
         return
-    reason = f"it uses {used[0]}, which does not work in a fork" if used else "it has joined a job"
-    raise SpecError(
-        f"fn was typed into this session, which cannot be forked: {reason}.",
-        fix=(
-            f"write fn into a file and import it; or restart, and spawn before {used[0]} is used."
-            if used
-            else "meshkit.shutdown() first."
-        ),
-    )
-
-
-def _is_initialized(module: object) -> bool:
-    return bool(getattr(module, "is_initialized", bool)())
+    reason, fix = "it has joined a job", "meshkit.shutdown() first."
+    if used:
+        reason = f"it uses {used[0]}, which does not work in a fork"
+        fix = f"write fn into a file and import it; or restart, and spawn before {used[0]} is used."
+    raise SpecError(f"fn was typed into this session, which cannot be forked: {reason}.", fix=fix)
 
 
 def _start(context: Context, job: bytes, count: int, folder: Path, progress: Progress) -> Ranks:
@@ -430,8 +418,6 @@ def run_rank(job: bytes, environ: dict[str, str], pipe: Connection, *inherited: 
     with suppress(EOFError, OSError):  # an early exit could break a rank that still connects
         pipe.recv_bytes()  # until the parent closes the pipe
     pipe.close()
-    from .current_job import current_job
-
     record = current_job()
     if record is not None and record.leave is not None:
         record.leave()
@@ -446,9 +432,8 @@ def set_up_worker(environ: dict[str, str], threads: str) -> None:
     threading.Thread(target=_follow_parent, name="meshkit-parent", daemon=True).start()
     os.environ.clear()
     os.environ.update(environ)
-    # the forkserver imported torch under another OMP_NUM_THREADS
-    if "torch" in sys.modules and threads.isdigit() and int(threads) > 0:
-        sys.modules["torch"].set_num_threads(int(threads))
+    if threads.isdigit() and int(threads) > 0:  # the forkserver had another OMP_NUM_THREADS
+        torch.set_num_threads(int(threads))
 
 
 def _follow_parent() -> None:
