@@ -56,7 +56,8 @@ def one_process(code: str, **more: str) -> str:
 
 
 def test_a_rank_without_a_module_raises() -> None:
-    code = "import meshkit\ntry: meshkit.init()\nexcept meshkit.LaunchError as e: print(e.variables)"
+    code = "import meshkit\ntry: meshkit.init()\n"
+    code += "except meshkit.LaunchError as e: print(e.variables)"
     for modules in ("0,1", "0,0,1", "0,x,1"):
         output = one_process(code, RANK="2", WORLD_SIZE="4", HABANA_VISIBLE_MODULES=modules)
         assert output == f"{{'HABANA_VISIBLE_MODULES': '{modules}'}}\n"
