@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from .core.topology import crossings as crossings
     from .core.topology import placed as placed
     from .launch.detect import detect as detect
-    from .launch.detect import slurm_topology as slurm_topology
     from .launch.join import init as init
     from .launch.join import shutdown as shutdown
+    from .launch.slurm import slurm_topology as slurm_topology
     from .launch.spawn import spawn as spawn
     from .launch.world import World as World
     from .live.build_mesh import build_mesh as build_mesh
@@ -52,7 +52,8 @@ _NAMES = {
     "core.layout": "Layout",
     "core.redistribute.report": "plan_redistribution",
     "core.topology": "Topology crossings placed",
-    "launch.detect": "detect slurm_topology",
+    "launch.detect": "detect",
+    "launch.slurm": "slurm_topology",
     "launch.join": "init shutdown",
     "launch.spawn": "spawn",
     "launch.world": "World",
@@ -74,8 +75,6 @@ def __getattr__(name: str) -> object:
     value = globals()[name] = getattr(
         importlib.import_module(f".{_MODULE_OF[name]}", __name__), name
     )
-    if name == "spawn":
-        importlib.import_module(".live.preload", __name__).preload_mesh()
     return value
 
 

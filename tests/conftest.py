@@ -8,13 +8,13 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from meshkit.launch.spawn import preload
+from meshkit.launch import spawn
 
 # Several workers share the machine, so hypothesis must not judge an example by its seconds.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
 
-preload("tests.preloaded")
+spawn.PRELOADED += ("tests.preloaded",)
 
 # A script, nohup and some CI systems start a background process with SIGINT ignored. Its children
 # inherit that, and tests send SIGINT to their jobs.

@@ -32,7 +32,7 @@ from types import ModuleType
 
 from ..core.errors import LaunchError, MeshkitError
 from ..core.text import MIN_CELL, count_noun, wrap_lines
-from ..launch.detect import FIELDS, allocation_without_srun, detect
+from ..launch.detect import FIELDS, detect
 from ..launch.device import accelerator_row, installed, load_bridge
 from ..launch.endpoint import Env
 from ..launch.launchers import LAUNCHERS
@@ -286,7 +286,7 @@ def check_launcher(env: Env) -> tuple[World | None, list[Finding]]:
         world = detect(env)
     except LaunchError as error:
         return None, [Finding.from_error("launcher", error)]
-    tasks = allocation_without_srun(world)
+    tasks = world.allocation
     text, advice = world.launcher, ""
     if tasks:
         text += f": a single process in an allocation of several tasks ({tasks})"

@@ -138,9 +138,7 @@ def spawn_ranks(
     The title begins the lines of progress; without one there are none.
     """
     from ..launch.spawn import start_ranks
-    from ..live.preload import preload_mesh
 
-    preload_mesh()
     try:
         return start_ranks(function, n, args, timeout=timeout, title=title)
     except SpawnError as error:

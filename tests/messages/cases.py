@@ -49,7 +49,7 @@ from meshkit.core.sizes import merge_sizes, view_sizes
 from meshkit.core.text import Ints
 from meshkit.core.topology import check_policies, parse_hostfile
 from meshkit.interop import deepspeed
-from tests.launch.launchers import recorded
+from tests.launch import recorded
 
 
 def error_of(call: Callable[[], object]) -> MeshkitError:

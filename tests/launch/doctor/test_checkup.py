@@ -12,8 +12,8 @@ from meshkit import LaunchError, detect
 from meshkit.cli import doctor as checkup
 from meshkit.cli.doctor import Finding, check_launcher
 from meshkit.launch.detect import FIELDS
+from tests.launch import recorded
 from tests.launch.doctor.findings import TWO_NODES, by_name, fake_resolver
-from tests.launch.launchers import recorded
 
 
 def test_the_findings_of_this_process_and_their_order() -> None:

@@ -46,7 +46,7 @@ DEEPSPEED = _env("""
     RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_SIZE=2 CROSS_RANK=1 CROSS_SIZE=2 MASTER_ADDR=node1
     MASTER_PORT=29500
 """)
-# meshkit.spawn, see meshkit/launch/spawn/worker.py: one node, so the local rank is the rank
+# meshkit.spawn, see meshkit/launch/spawn.py: one node, so the local rank is the rank
 SPAWN = _env("""
     MESHKIT_SPAWN=file:///tmp/meshkit-0/store RANK=3 WORLD_SIZE=4 LOCAL_RANK=3
     LOCAL_WORLD_SIZE=4 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo MASTER_ADDR=127.0.0.1
