@@ -180,6 +180,11 @@ ENDPOINT_FIELDS = ("master_addr", "master_port")
 FIELDS = (*ARGUMENT_FIELDS, "local_world_size", "node_rank", "num_nodes")
 
 
+def environment() -> Env:
+    """Return the variables of this process, for checks outside ``launch/``."""
+    return os.environ
+
+
 @quotes_call("detect")
 def detect(
     environ: Mapping[str, str] | None = None,
