@@ -65,6 +65,7 @@ OPERATIONS = {
     "broadcast": Operation(in_place=True),
     "send_recv": Operation(),
 }
+RING = ("all_reduce", "all_gather", "reduce_scatter")  # that send to neighbors alone
 
 
 @dataclass(frozen=True)
@@ -468,10 +469,11 @@ def link_speeds(run: BenchmarkRun) -> dict[str, float | str]:
     --links``. Each figure is the median over the lines of one level. Across nodes only groups with
     the fewest ranks on a node count: in the others, the links inside may be the bottleneck.
     """
-    rings = [fit for fit in fit_measurements(run.measurements) if OPERATIONS[fit.op].ring_passes]
-    rings = [fit for fit in rings if fit.op != "all_to_all"]
+    rings = [fit for fit in fit_measurements(run.measurements) if fit.op in RING]
     concurrent = {(fit.op, fit.target) for fit in rings if fit.mode == CONCURRENT}
-    layout, inside, across = Layout(ranks=[*run.hosts], **run.sizes), [], []
+    layout = Layout(ranks=[*run.hosts], **run.sizes)
+    inside: list[tuple[Fit, float]] = []
+    across: list[tuple[Fit, float]] = []
     for fit in rings:
         if fit.mode == CONCURRENT or (fit.op, fit.target) not in concurrent:
             shared = ranks_per_link(layout, run.hosts, *fit.target.split())

@@ -88,9 +88,7 @@ def checkup(env: Env, *, deadline: float = DEADLINE) -> list[Finding]:
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     """Check the version of this Python."""
     advice = "use Python {}.{} or newer.".format(*OLDEST_PYTHON)
-    return make_finding(
-        "python", version[:2] >= OLDEST_PYTHON, ".".join(map(str, version)), advice
-    )
+    return make_finding("python", version[:2] >= OLDEST_PYTHON, ".".join(map(str, version)), advice)
 
 
 def check_torch(env: Env) -> list[Finding]:
