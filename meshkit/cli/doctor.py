@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -195,8 +194,11 @@ def check_rendezvous(world: World) -> Finding:
     by_mpi = any(row.by_mpi for row in LAUNCHERS if row.name == world.launcher)
     if by_mpi and world.local_world_size == world.world_size:
         return Finding("rendezvous", True, "one node: a file that is named after the launcher")
-    if by_mpi and find_spec("mpi4py"):
-        return Finding("rendezvous", True, "rank 0 sends its address through mpi4py")
+    with suppress(ImportError):
+        if by_mpi:
+            import mpi4py  # noqa: F401  (does not start MPI, unlike mpi4py.MPI)
+
+            return Finding("rendezvous", True, "rank 0 sends its address through mpi4py")
     text = f"the address of rank 0 is unknown: MASTER_ADDR={world.master_addr}, "
     text += f"MASTER_PORT={world.master_port}" + ", and mpi4py is not installed" * by_mpi
     advice = "export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500"
