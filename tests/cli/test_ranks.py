@@ -417,7 +417,7 @@ def test_ranks_that_do_not_come_within_the_timeout() -> None:
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert done.stderr.endswith(  # torch's own log may stand before it
-        "1 of 2 ranks did not arrive at meshkit hello --device cpu --timeout 2 "
+        "1 of 2 ranks did not arrive at meshkit hello --device=cpu --timeout=2 "
         f"within 2 s.\n  Missing: 1. Arrived: 0 on host {socket.gethostname()}.\n"
         "  Fix: look at the logs of rank 1 first.\n"
     )
