@@ -41,6 +41,11 @@ ENDPOINT_FIELDS = ("master_addr", "master_port")
 Fields = dict[str, tuple[Any, str]]  # field name to (value, source)
 
 
+def environment() -> Env:
+    """Return the variables of this process, for checks outside ``launch/``."""
+    return os.environ
+
+
 @quotes_call("detect")
 def detect(
     environ: Mapping[str, str] | None = None,

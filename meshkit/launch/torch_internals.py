@@ -9,7 +9,7 @@ feature                           since  test
 ================================  =====  ====================================================
 ``new_group(sort_ranks=)``        2.12   tests/live/test_mesh.py, with and without it
 ``_mesh_layout._FlatLayout``      2.13   tests/live/test_device_mesh.py
-``dist.*_single`` collectives     2.13   tests/live/move, tests/bench/test_collectives.py
+``dist.*_single`` collectives     2.13   tests/live/move, tests/bench/test_measure.py
 count of groups of one rank       2.15   tests/live/test_groups.py
 private counter of groups         none   tests/live/test_groups.py
 ================================  =====  ====================================================

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,42 +68,78 @@ def one_rank(tmp_path: Path) -> Iterator[meshkit.Mesh]:
         meshkit.shutdown()
 
 
-def add_one(out: Any, source: Any, group: Any, later: bool) -> bench_collectives.Works:
-    out.copy_(source)
-    out[3:8] += 1
-    return []
+def check_all(tmp_path: Path) -> dict[str, bool]:
+    """Return, for each operation, whether it is supported."""
+    with one_rank(tmp_path) as mesh:
+        return {pair.op: check(pair, 0) for pair in pairs_of(mesh)}
 
 
-def do_nothing(out: Any, source: Any, group: Any, later: bool) -> bench_collectives.Works:
-    return []
+def spoil(monkeypatch: pytest.MonkeyPatch, op: str, begin: Callable[..., Any]) -> None:
+    original = bench_collectives.begin_collective
+    monkeypatch.setattr(
+        bench_collectives,
+        "begin_collective",
+        lambda name, *given: (begin if name == op else partial(original, name))(*given),
+    )
 
 
-def lack_support(out: Any, source: Any, group: Any, later: bool) -> bench_collectives.Works:
-    raise RuntimeError("Backend gloo does not support all_to_all")
+def test_right_results_are_timed(tmp_path: Path) -> None:
+    assert check_all(tmp_path) == dict.fromkeys(OPERATIONS, True)
 
 
-def lose_peer(out: Any, source: Any, group: Any, later: bool) -> bench_collectives.Works:
-    raise RuntimeError("Connection closed by peer")
+def test_a_wrong_result_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shift(
+        out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
+    ) -> bench_collectives.Works:
+        out.copy_(source)
+        out[3:8] += 1
+        return []
+
+    spoil(monkeypatch, "all_to_all", shift)
+    with pytest.raises(RuntimeError, match=r"^all_to_all over dp: 5 wrong elements by meshkit$"):
+        check_all(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("begin", "error"),
-    [
-        (None, None),
-        (lack_support, None),  # the operation is left out
-        (add_one, "all_to_all over dp: 5 wrong elements by meshkit"),
-        (do_nothing, "1024 wrong"),
-        (lose_peer, "Connection closed by peer"),
-    ],
-)
-def test_only_right_results_are_timed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: Any, error: str | None
+def test_both_groups_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[dist.ProcessGroup] = []
+
+    def change_second(
+        out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
+    ) -> bench_collectives.Works:
+        groups.append(group)
+        out.copy_(source + (len(groups) > 1))
+        return []
+
+    spoil(monkeypatch, "all_reduce", change_second)
+    with pytest.raises(RuntimeError, match="1024 wrong elements by torch"):
+        check_all(tmp_path)
+    assert groups[0] is not groups[1]
+
+
+def test_a_call_that_does_nothing_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch, "all_gather", lambda out, source, group, later: [])
+    with pytest.raises(RuntimeError, match="1024 wrong"):
+        check_all(tmp_path)
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, op: str, error: Exception) -> None:
+    def raise_error(
+        out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
+    ) -> bench_collectives.Works:
+        raise error
+
+    spoil(monkeypatch, op, raise_error)
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, NotImplementedError])
+def test_an_unsupported_operation_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[RuntimeError]
 ) -> None:
-    collectives_of = bench_collectives.COLLECTIVES
-    if begin:
-        changed = replace(collectives_of["all_to_all"], begin=begin)
-        monkeypatch.setitem(collectives_of, "all_to_all", changed)
-    expects = pytest.raises(RuntimeError, match=error) if error else nullcontext()
-    with one_rank(tmp_path) as mesh, expects:
-        supported = {pair.op: check(pair, 0) for pair in pairs_of(mesh)}
-        assert supported == {op: begin is None or op != "all_to_all" for op in OPERATIONS}
+    fail(monkeypatch, "reduce_scatter", kind("Backend gloo does not support reduce_scatter\nmore"))
+    assert check_all(tmp_path) == {op: op != "reduce_scatter" for op in OPERATIONS}
+
+
+def test_any_other_error_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail(monkeypatch, "all_reduce", RuntimeError("Connection closed by peer"))
+    with pytest.raises(RuntimeError, match=r"^Connection closed by peer$"):
+        check_all(tmp_path)

@@ -81,7 +81,7 @@ def test_a_bridge_without_a_device_uses_the_cpu() -> None:
 @pytest.mark.slow
 def test_the_doctor_selects_no_module() -> None:
     code = "import os; from meshkit.cli.doctor import checkup\n"
-    code += "findings = {finding.name: finding for finding in checkup()}\n"
+    code += "findings = {finding.name: finding for finding in checkup(os.environ)}\n"
     code += "print(findings['devices'].ok, os.environ.get('HLS_MODULE_ID'))"
     output = one_process(code, HLS_MODULE_ID="1", HABANA_VISIBLE_MODULES=MODULES)
     assert output == "True 1\n"

@@ -1,4 +1,4 @@
-"""``meshkit bench``: real ranks, started here and by torchrun; Ctrl-C; and what goes wrong."""
+"""``meshkit bench``: real ranks, started here and by torchrun; Ctrl-C; faults and misuse."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import select
 import signal
 import subprocess
 import sys
+from argparse import ArgumentTypeError
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,16 +21,16 @@ from meshkit import SpawnError
 from meshkit.bench.measure import Request
 from meshkit.bench.results import OPERATIONS, BenchmarkRun
 from meshkit.cli import bench
-from meshkit.cli.bench import measure_on_shared_device
-from meshkit.cli.main import main, parse_command
+from meshkit.cli.bench import SIZES, measure, read_max_alone, read_operations, read_size, read_sizes
+from meshkit.cli.main import CommandParser, load_command, main
 from meshkit.core.layout import Layout
 from meshkit.launch.detect import detect
 from meshkit.launch.launchers import LAUNCHERS
+from tests.bench.example_runs import CLEAN, EMPTY, REPORT
 from tests.bench.faulty_calls import return_wrong_elements
-from tests.bench.results.example_runs import CLEAN, EMPTY, REPORT
 from tests.cli.processes import ended
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
 CLEAN_ENVIRON = {name: value for name, value in os.environ.items() if name not in KNOWN}
 MODULE = ["-m", "meshkit", "bench"]
@@ -135,37 +137,41 @@ def test_from_eight_ranks_to_json_and_a_search(
     ].keys()  # of a line without a slope only one
 
 
-def one_is_wrong(request: Request, layout: Layout) -> tuple[int, BenchmarkRun] | None:
+def one_is_wrong(
+    device: str | None, request: Request, layout: Layout
+) -> tuple[int, BenchmarkRun] | None:
     """Measure with two wrong elements of each broadcast on rank 1."""
     with pytest.MonkeyPatch.context() as patch:
         if detect().rank == 1:
             return_wrong_elements(patch, "broadcast", 2)
-        return measure_on_shared_device(request, layout)
+        return measure(device, request, layout)
 
 
 def test_a_wrong_result_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "measure_on_shared_device", one_is_wrong)
+    monkeypatch.setattr(bench, "measure", one_is_wrong)
     arguments = ["dp=2", "-n", "2", "--ops", "broadcast", "--sizes", "64:256", *QUICK]
     assert main(["bench", *arguments]) == 1
     out, _ = capsys.readouterr()
     assert re.search(r"FAILED: 2 rows in \d+\.\d s; 4 wrong elements\.\n$", out)
 
 
-def one_leaves(request: Request, layout: Layout) -> tuple[int, BenchmarkRun] | None:
+def one_leaves(
+    device: str | None, request: Request, layout: Layout
+) -> tuple[int, BenchmarkRun] | None:
     """Measure without rank 1."""
-    return None if detect().rank == 1 else measure_on_shared_device(request, layout)
+    return None if detect().rank == 1 else measure(device, request, layout)
 
 
 def test_a_rank_that_does_not_come(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "measure_on_shared_device", one_leaves)
+    monkeypatch.setattr(bench, "measure", one_leaves)
     assert main(["bench", "dp=2", "-n", "2", "--timeout", "1", *QUICK]) == 1
     out, error = capsys.readouterr()
     assert out == ""
-    assert error.splitlines()[0].endswith(" --timeout 1 -n 2: rank 0 of 2 failed first.")
+    assert ": rank 0 of 2 failed first." in error.splitlines()[0]
     assert "did not arrive at init(device='cpu', timeout=1.0) within 1 s." in error
     assert error.splitlines()[-1] == "  Fix: look at the logs of rank 1 first."
 
@@ -229,7 +235,7 @@ def test_ctrl_c_while_ranks_are_started(
         raise raised
 
     monkeypatch.setattr("meshkit.launch.spawn.start_ranks", spawn)
-    args = parse_command("bench", ["dp=2", "-n", "2"])
+    args = CommandParser(load_command("bench")).parse(["dp=2", "-n", "2"])
     with pytest.raises(kind) as caught:
         args.command.run(args)
     assert type(caught.value) is kind
@@ -251,7 +257,7 @@ def test_ctrl_c_while_ranks_are_started(
 def test_misuse_is_reported_before_a_rank_starts(
     typed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("_measure_locally", "_measure_under_launcher"):
+    for name in ("measure_locally", "measure_under_launcher"):
         monkeypatch.setattr(bench, name, lambda *_: pytest.fail("ranks were started"))
     assert main(["bench", *typed]) == 2
     out, err = capsys.readouterr()
@@ -273,44 +279,56 @@ def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
 
     monkeypatch.setattr("meshkit.launch.spawn.start_ranks", spawn)
     typed = ["dp=2", "-n", "2", "--ops", "broadcast", "--sizes", "1K:4M:4096"]
-    args = parse_command("bench", [*typed, "--timeout", "2", "--device", "cpu"])
+    args = CommandParser(load_command("bench")).parse([*typed, "--timeout", "2", "--device", "cpu"])
     with pytest.raises(SpawnError) as error:
         args.command.run(args)
     assert seen == [(4 + 2 * (3 + 3 + 1)) * 2 + 10]  # two plan_cases, each of one group
     assert str(error.value).splitlines()[-1] == (
-        "  Fix: meshkit doctor; or --sizes 1M, which needs fewer resources."
+        "  Fix: run meshkit doctor; or --sizes 1048576, which needs fewer resources."
     )
 
 
-# ---------------------------------------------------------------- what becomes of a run
+# ---------------------------------------------------------------- outcome and options
 
 
-@pytest.mark.parametrize(
-    ("report", "rank", "code"),
-    [
-        (CLEAN, 0, 0),
-        (REPORT, 0, 1),
-        (EMPTY, 0, 130),
-        (CLEAN, 1, 0),
-        (REPORT, 1, 1),
-        (EMPTY, 1, 130),
-    ],
-)
-@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(("report", "code"), [(CLEAN, 0), (REPORT, 1), (EMPTY, 130)])
+@pytest.mark.parametrize("rank", [0, 1])
 def test_only_rank_0_prints_and_all_leave_with_one_code(
     report: BenchmarkRun,
-    rank: int,
     code: int,
-    as_json: bool,
+    rank: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setattr(bench, "_measure_under_launcher", lambda *_: (rank, report))
-    assert main(["bench", "dp=2", "sp=2", *["--json"] * as_json]) == code
+    monkeypatch.setattr(bench, "measure_under_launcher", lambda *_: (rank, report))
+    assert main(["bench", "dp=2", "sp=2", "--json"]) == code
     out, error = capsys.readouterr()
     assert error == ""
     assert bool(out) is (rank == 0)
-    if out and as_json:
+    if out:
         assert json.loads(out)["ok"] is (code == 0)
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        *((read_size, text) for text in ("", "0", "1T", "1.5K", "\u0661", "1025G")),
+        *((read_sizes, text) for text in ("4:2", "0", "1:2:1", "1:2:x", "1:2:3:4")),
+        *((read_max_alone, text) for text in ("0", "some")),
+        *((read_operations, text) for text in ("reduce", "broadcast,")),
+    ],
+)
+def test_an_invalid_option_is_quoted(read: Callable[[str], object], text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"^'"):
+        read(text)
+
+
+def test_options_as_typed() -> None:
+    assert read_operations("broadcast,all_reduce,broadcast") == ("broadcast", "all_reduce")
+    assert [read_max_alone(text) for text in ("16", "all")] == [16, None]
+    assert read_sizes("1K:64K") == (1024, 4096, 16384, 65536)
+    assert read_sizes("1k:1M:1024") == (1024, 1048576)
+    assert read_sizes("1G") == (2**30,)
+    assert read_sizes(SIZES) == (1024, 16384, 262144, 4194304)

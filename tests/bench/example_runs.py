@@ -1,4 +1,4 @@
-"""A run with something of everything: two ways, an overlap, a lack and a wrong element."""
+"""A run with all modes, an overlap, an unsupported operation and a wrong element."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DP, SP, BOTH = parse_targets(LAYOUT, ["dp", "sp", "dp+sp"])
 
 
 def took(*milliseconds: float) -> np.ndarray:
-    """Three calls on four ranks; the middle one takes what is said."""
+    """Return the seconds of three calls on four ranks, around these medians."""
     middle = np.array(milliseconds)[:, None] / 1e3
     return middle + np.array([[-1e-4, 0.0, 1e-4]])
 
 
-FOUND = (
+ROWS = (
     summarize(LAYOUT, Case("all_reduce", DP, 1024), ALONE, took(1, 1, 1, 2)),
     summarize(LAYOUT, Case("all_reduce", DP, 1024), CONCURRENT, took(2, 3, 2, 3)),
     summarize(LAYOUT, Case("all_reduce", DP, 1048576), ALONE, took(4, 4, 4, 4)),
@@ -47,9 +47,9 @@ REPORT = BenchmarkRun(
     hosts={0: "a", 1: "a", 2: "b", 3: "b"},
     warm_up=3,
     iters=20,
-    measurements=FOUND,
-    planned=len(FOUND),
+    measurements=ROWS,
+    planned=len(ROWS),
     seconds=1.25,
 )
-CLEAN = replace(REPORT, measurements=FOUND[:4], planned=4)
+CLEAN = replace(REPORT, measurements=ROWS[:4], planned=4)
 EMPTY = replace(REPORT, measurements=(), planned=8)
