@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from .batch import BatchPlan
-from .call import either, parse_integer, quotes_call
+from .call import divisors, either, parse_integer, quotes_call
 from .errors import BatchError, CoordinateError
 from .text import count_noun
 
@@ -147,10 +147,13 @@ def _num_increments(last: int, start: int, increment: int, samples: int) -> int:
         line = f"From {start}, increments of {increment} do not reach {last}."
         fix = f"increment={gap}, or a divisor of {gap}." if gap > 0 else f"start below {last}."
         raise BatchError("the ramp does not lead to the plan's global batch.", line, fix=fix)
-    if num > min(samples, MAX_STAGES):
-        most = f"{count_noun(samples, 'sample')} and {MAX_STAGES} stages"
-        line = f"{num} increments do not fit into {most}."
-        raise BatchError(line, fix="a larger increment.")
+    if num > samples:
+        line = f"{num} increments do not fit into {count_noun(samples, 'sample')}."
+        raise BatchError(line, fix=f"samples={num}, or more.")
+    if num > MAX_STAGES:
+        line = f"{num} increments are too many, since a schedule has at most {MAX_STAGES} stages."
+        fitting = next(n for n in divisors(last - start) if (last - start) // n <= MAX_STAGES)
+        raise BatchError(line, fix=f"increment={fitting}, for example.")
     return num
 
 

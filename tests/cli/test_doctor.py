@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.launch.launchers import recorded
 
 from meshkit import LaunchError, detect
 from meshkit.cli import doctor
@@ -25,6 +24,7 @@ from meshkit.cli.main import main
 from meshkit.launch import device
 from meshkit.launch.detect import FIELDS
 from meshkit.launch.launchers import LAUNCHERS
+from tests.launch import recorded
 from tests.preloaded_python import MESHKIT, run_python
 
 ROOT = Path(__file__).parents[2]

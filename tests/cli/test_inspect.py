@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.core.cost.test_search_report import LLAMA_8B, LLAMA_405B
 
 import meshkit
 from meshkit import BatchPlan, Layout, factor_world, stream_seed
@@ -303,6 +302,21 @@ def test_a_move_to_another_view(answer: Answers) -> None:
 
 # ---------------------------------------------------------------- search
 
+LLAMA_8B = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+}
+LLAMA_405B = {
+    **LLAMA_8B,
+    "hidden_size": 16384,
+    "num_hidden_layers": 126,
+    "num_attention_heads": 128,
+    "intermediate_size": 53248,
+}
 MIXTRAL = {**LLAMA_8B, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2}
 
 JOB = ["--world-size", "64", "--nodes", "8", "--global-batch", "1024", "--seq", "8192"]

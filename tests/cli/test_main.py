@@ -15,14 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from meshkit.core import VERSION
-from tests.core.report.example_reports import REPORT
 
 from meshkit import LaunchError, SpecError
 from meshkit.cli import bench, main, ranks
 from meshkit.cli.main import Command, Result
+from meshkit.core import VERSION
 from tests.bench.example_runs import CLEAN
 from tests.cli.processes import ended
+from tests.core.example_reports import REPORT
 
 ROOT = Path(__file__).parents[2]
 

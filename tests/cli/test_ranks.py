@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.core.report.example_reports import REPORT
 
 import meshkit
 from meshkit.cli import ranks
@@ -29,9 +28,10 @@ from meshkit.core.errors import LaunchError, RankTimeoutError, SpawnError
 from meshkit.core.report import CheckReport
 from meshkit.launch.detect import detect
 from meshkit.launch.launchers import LAUNCHERS
-from meshkit.live.guard import verify as verify_module
+from meshkit.live import barrier as verify_module
 from meshkit.testing.faults import Strike, play
 from tests.cli.processes import ended
+from tests.core.example_reports import REPORT
 from tests.live.side_by_side import side_by_side
 from tests.preloaded_python import MESHKIT, run_python
 
