@@ -26,7 +26,15 @@ from .barrier import verify_mesh, wait_at_barrier
 from .device_mesh import device_mesh
 from .group_registry import GroupsReport, MeshGroups, report_groups
 from .guard import GuardState, guard_mesh, post_end
-from .proposal import MeshProposal, agree_on_value, close_mesh, open_groups, propose_view
+from .open_mesh import (
+    MeshProposal,
+    agree_in_mesh,
+    close_mesh,
+    open_groups,
+    propose_from_device_mesh,
+    propose_from_groups,
+    propose_view,
+)
 from .recovery import Recovery, RecoveryRequest, Rounds, recover_mesh
 
 # Methods import the functions that they call, so that build_mesh loads no samplers.
@@ -394,8 +402,6 @@ class Mesh:
             ...     other.group("sp") is mesh.group("sp")
             True
         """
-        from .external import propose_from_groups
-
         proposal = propose_from_groups(layout, groups)
         return cls(proposal, open_groups(proposal))
 
@@ -418,8 +424,6 @@ class Mesh:
             ...     other.coordinate
             {'replicate': 1, 'shard': 1}
         """
-        from .external import propose_from_device_mesh
-
         proposal = propose_from_device_mesh(device_mesh)
         return cls(proposal, open_groups(proposal))
 
@@ -1321,7 +1325,9 @@ class Mesh:
         Example:
             >>> mesh.agree("learning rate", 3e-4)
         """
-        agree_on_value(self._groups, self._proposal.job, what, value)
+        self._groups.check_usable()
+        facts, summary = {what: repr(value)}, f"ranks disagree about {what}."
+        agree_in_mesh(self._groups, self._proposal.job, "mesh.agree", facts, summary)
 
     @quotes_call("mesh.close")
     def close(self) -> None:

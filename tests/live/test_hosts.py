@@ -261,7 +261,7 @@ def test_without_a_store_crossing_error_raises() -> None:
     world = meshkit.detect({})
     job = Job(world, None, None, timedelta(seconds=1), Epoch(0, range(1), 1))
     call = Call("build_mesh", kwargs={"tp": 2, "crossing": {"tp": "error"}})
-    options = GroupOptions(None, GroupTimeouts(None), None, {"tp": "warn"})
+    options = GroupOptions(None, GroupTimeouts(None), {"tp": "warn"})
     layout = meshkit.Layout(tp=2)
     assert check_crossing(layout, options, job, call, 0) is None
     strict = options._replace(crossing={"tp": "error"})

@@ -12,7 +12,7 @@ import meshkit
 from meshkit import Layout
 from meshkit.launch.torch_internals import timeout_of
 from meshkit.live import groups as create
-from meshkit.live import proposal
+from meshkit.live import open_mesh
 from tests.live.faults import create_every_group, error_of, fail_new_group
 from tests.live.membership import all_reduce_members, collect_members, gather_members
 from tests.live.resources import descriptors, live_groups, threads
@@ -352,7 +352,7 @@ def close_in_another_order() -> Any:
     """Close two views in different orders, as on NCCL, whose groups end on all ranks together."""
     meshkit.init(arrival_timeout=20)
     pytest.MonkeyPatch().setattr(
-        proposal, "is_destroyed_collectively", lambda groups: bool([*groups])
+        open_mesh, "is_destroyed_collectively", lambda groups: bool([*groups])
     )
     mesh = meshkit.build_mesh(dp=2, tp=2)
     every = [mesh.view(x=2, y=2, timeout=9), mesh.view(x=2, y=2, timeout=8)]

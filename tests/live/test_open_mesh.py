@@ -17,10 +17,10 @@ from meshkit.core.call import Call
 from meshkit.core.group_plan import GroupPlan
 from meshkit.launch.job import require_job
 from meshkit.launch.round import Round
-from meshkit.live import proposal
+from meshkit.live import open_mesh
 from meshkit.live.group_registry import NO_GROUPS, GroupRegistry
 from meshkit.live.groups import GroupOptions, GroupTimeouts
-from meshkit.live.proposal import MeshProposal
+from meshkit.live.open_mesh import MeshProposal
 from tests.live.faults import fail_new_group
 from tests.live.newer_torch import needs_order
 
@@ -33,7 +33,7 @@ ABOUT = "ranks disagree about the mesh; no process group was created."
 def list_compared_fields() -> list[str]:
     meshkit.init()
     call, plan = Call("build_mesh"), GroupPlan.of(meshkit.Layout(dp=1))
-    options = GroupOptions(None, GroupTimeouts(None), None, {"tp": "warn"})
+    options = GroupOptions(None, GroupTimeouts(None), {"tp": "warn"})
     proposed = MeshProposal(plan, require_job(), options, GroupRegistry(call), call)
     return ["call", *proposed.fields()]
 
@@ -89,9 +89,9 @@ def patch_requests(patch: pytest.MonkeyPatch, change: Callable[[Fields], Fields]
 def alter_field(patch: pytest.MonkeyPatch, field: str) -> None:
     """Change one field of this rank's request, until the patch is undone."""
     if field == "meshkit":
-        patch.setattr(proposal, "VERSION", "9.9")
+        patch.setattr(open_mesh, "VERSION", "9.9")
     elif field == "torch":
-        patch.setattr(proposal, "torch", SimpleNamespace(__version__="9.9"))
+        patch.setattr(open_mesh, "torch", SimpleNamespace(__version__="9.9"))
     elif field == "history":
         count = dist.get_pg_count
         patch.setattr(dist, "get_pg_count", lambda: count() + 1)
@@ -158,7 +158,7 @@ def skip_each_comparison(odd: int) -> Any:
     noticed = {}
     for field in (*PASSED, *ALTERED):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(proposal, "commit", lambda *args, **options: NO_GROUPS, raising=True)
+            patch.setattr(open_mesh, "commit", lambda *args, **options: NO_GROUPS, raising=True)
             build = ask_with_one_field_perturbed(patch, field, odd)
 
             def lacking(old: Fields, field: str = field) -> Fields:
@@ -234,7 +234,7 @@ def fail_before_creating(odd: int) -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         if dist.get_rank() == odd:
-            patch.setattr(proposal, "create_groups", broken, raising=True)
+            patch.setattr(open_mesh, "create_groups", broken, raising=True)
         began = time.monotonic()
         try:
             meshkit.build_mesh(dp=4)  # the default group: no rank waits inside create
@@ -357,7 +357,7 @@ def build_with_one_failure() -> str:
     world = meshkit.init()
     with pytest.MonkeyPatch.context() as patch:
         if world.rank == 1:
-            patch.setattr(proposal, "create_groups", refuse_to_create)
+            patch.setattr(open_mesh, "create_groups", refuse_to_create)
         with pytest.raises(meshkit.MeshkitError) as caught:
             meshkit.build_mesh(dp=2, arrival_timeout=20)
     return f"{type(caught.value).__name__}: {caught.value}"
