@@ -96,10 +96,7 @@ class GroupRegistry:
         return view_id
 
     def release(self, view_id: int) -> tuple[dist.ProcessGroup, ...]:
-        """Remove a view; return this rank's created groups that no open view uses, in order.
-
-        It is harmless to repeat.
-        """
+        """Remove a view, if it is open; return this rank's groups that no view uses, in order."""
         self.open_views.pop(view_id, None)
         used = {key for view in self.open_views.values() for key in view.groups}
         unused = [self.groups.pop(key) for key in [*self.groups] if key not in used]
@@ -166,14 +163,7 @@ class MeshGroups:
 
     @quotes_call("mesh.group")  # here, so that the common path of mesh.group has no wrapper
     def find(self, *axes: Names) -> dist.ProcessGroup:
-        """Return this rank's group over the axes; without axes, that of the whole mesh.
-
-        Raises:
-            UnknownAxisError: if the mesh does not have an axis.
-            SpecError: if the group was not requested, with the call that creates it.
-            CoordinateError: on a rank outside the mesh.
-            MeshkitError: after ``close``, or after ``shutdown``.
-        """
+        """Return this rank's group over the axes; without axes, that of the whole mesh."""
         names = parse_axes(axes)
         check_axes_exist(names, self.plan.layout.axes)
         self.check_open()
@@ -194,10 +184,7 @@ class MeshGroups:
         check_own_process(self.rank, self.pid)
 
     def gradient_group(self, *, experts: bool = False) -> dist.ProcessGroup:
-        """Return this rank's group over which gradients are averaged.
-
-        It raises as :meth:`find`, and SpecError if an axis longer than 1 has an unknown role.
-        """
+        """Return this rank's group over which gradients are averaged."""
         sizes = self.plan.layout.sizes
         averaged = gradient_axes(sizes, experts=experts)
         if not unknown_axes(sizes):

@@ -119,21 +119,13 @@ class GroupRequest(NamedTuple):
 
 
 class FoundGroups(NamedTuple):
-    """The groups of a plan that exist, and requests for those that are missing; equal on all ranks.
-
-    Attributes:
-        plan: the plan.
-        requests: one request for each set of groups, in the order of creation.
-        found: key of the group plan to this rank's group, or None.
-        missing: the requests without a group.
-        connects: which pairs the default group must still connect for this plan.
-    """
+    """The groups of a plan that exist, and requests for the missing ones; equal on all ranks."""
 
     plan: GroupPlan
-    requests: list[GroupRequest]
-    found: dict[Axes, dist.ProcessGroup | None]
-    missing: list[GroupRequest]
-    connects: Literal["none", "near", "every"]
+    requests: list[GroupRequest]  # one for each set of groups, in the order of creation
+    found: dict[Axes, dist.ProcessGroup | None]  # key of the group plan to this rank's group
+    missing: list[GroupRequest]  # the requests without a group
+    connects: Literal["none", "near", "every"]  # the pairs that the default group must connect yet
 
     @property
     def is_complete(self) -> bool:
@@ -240,25 +232,16 @@ def log_send_time(plan: GroupPlan, groups: Groups, backend: str, connect: timede
 
 
 class _Creator(NamedTuple):
-    """One creation of groups: its options, and the facts of the default group, read once.
-
-    Attributes:
-        rank: this rank.
-        options: the options of the mesh.
-        connect_timeout: how long a group may take to connect its members; None if the backend has
-            no such timeout.
-        is_bound: whether the default group is bound to a device. torch then splits each group from
-            it, so that every rank takes part in each creation.
-        includes_all: whether that holds for the backend of these groups.
-        can_split: whether one call can split several groups from the default group, as on NCCL.
-    """
+    """One creation of groups: its options, and the facts of the default group, read once."""
 
     rank: int
-    options: GroupOptions
-    connect_timeout: timedelta | None
+    backend: str | None  # the requested one
+    connect_timeout: timedelta | None  # for connecting a group, if its backend connects it
+    # whether the default group is bound to a device. torch then splits each group from it, so that
+    # every rank takes part in each creation
     is_bound: bool
-    includes_all: bool
-    can_split: bool
+    includes_all: bool  # whether that holds for the backend of these groups
+    can_split: bool  # whether one call can split several groups from it, as on NCCL
 
     @classmethod
     def read(cls, rank: int, options: GroupOptions, connect_timeout: timedelta) -> _Creator:
@@ -267,7 +250,7 @@ class _Creator(NamedTuple):
         connect = connect_timeout if connects_at_creation(backend) else None
         includes_all = is_bound and takes_part_in_split(backend)
         splits = includes_all and can_split(backend)
-        return cls(rank, options, connect, is_bound, includes_all, splits)
+        return cls(rank, options.backend, connect, is_bound, includes_all, splits)
 
     def create_all(self, requests: list[GroupRequest]) -> dict[GroupKey, dist.ProcessGroup | None]:
         """Create the groups of all requests; return this rank's group of each, or None.
@@ -308,7 +291,7 @@ class _Creator(NamedTuple):
         if ranks != sorted(ranks):
             more["sort_ranks"] = False
         timeout = self.connect_timeout or request.timeout
-        options: dict[str, Any] = {"backend": self.options.backend, "timeout": timeout, **more}
+        options: Any = {"backend": self.backend, "timeout": timeout, **more}
         group: dist.ProcessGroup = dist.new_group(ranks, group_desc=request.description, **options)
         return group
 

@@ -367,11 +367,9 @@ def close_mesh(mesh: MeshGroups, job: Job, *, failed: bool) -> None:
 
 
 def _release_spares(mesh: MeshGroups, job: Job) -> None:
-    """Let spares know that this rank needs no recovery any more. Local.
+    """Let spares know that this rank needs no recovery any more. Local; one store operation.
 
     Rank 0, which may host the store, stays up to 5 s for spares that wait in a recovery.
-
-    Cost: one store operation.
     """
     if job.store is None or mesh.is_closed or mesh.view_id or mesh.rank not in mesh.plan.layout:
         return
