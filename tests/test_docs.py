@@ -17,7 +17,7 @@ from meshkit.core.compare import describe_disagreement
 from meshkit.core.errors import format_error
 from meshkit.core.redistribute.pattern import parse_pattern
 from meshkit.core.topology import check_crossings
-from meshkit.live.proposal import CONFLICT
+from meshkit.live.open_mesh import CONFLICT
 from tests.core.redistribute.test_pattern import USES
 from tests.core.redistribute.test_transitions import TABLE
 from tests.pages import ROOT, read_blocks

@@ -57,7 +57,7 @@ PRELOADED: tuple[str, ...] = (
     __name__,
     "meshkit.core.topology",
     *("meshkit.live.build_mesh", "meshkit.live.mesh", "meshkit.live.data.batch"),
-    *("meshkit.live.move.redistribution", "meshkit.live.external", "meshkit.live.hosts"),
+    *("meshkit.live.move.redistribution", "meshkit.live.hosts"),
 )
 # Time that the other ranks have to notice the failure of a rank before they are killed.
 GRACE = timedelta(seconds=10)

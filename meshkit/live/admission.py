@@ -26,7 +26,7 @@ from ..launch.round import COUNT
 from ..launch.times import TIMES
 from .group_registry import MeshGroups
 from .guard import GuardState, guard_mesh
-from .proposal import MeshProposal, announcing_failure, open_groups
+from .open_mesh import MeshProposal, announcing_failure, open_groups
 from .recovery import Failure, Recovered, Recovery, Rounds, check_can_recover, propose_again
 
 

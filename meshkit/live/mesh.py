@@ -26,7 +26,15 @@ from .barrier import verify_mesh, wait_at_barrier
 from .device_mesh import device_mesh
 from .group_registry import GroupsReport, MeshGroups, report_groups
 from .guard import GuardState, guard_mesh, post_end
-from .proposal import MeshProposal, agree_on_value, close_mesh, open_groups, propose_view
+from .open_mesh import (
+    MeshProposal,
+    agree_in_mesh,
+    close_mesh,
+    open_groups,
+    propose_from_device_mesh,
+    propose_from_groups,
+    propose_view,
+)
 from .recovery import Recovery, RecoveryRequest, Rounds, recover_mesh
 
 # Methods import the functions that they call, so that build_mesh loads no samplers.
@@ -266,8 +274,6 @@ class Mesh:
 
         Cost: as :func:`build_mesh`, and one store operation per group.
         """
-        from .external import propose_from_groups
-
         proposal = propose_from_groups(layout, groups)
         return cls(proposal, open_groups(proposal))
 
@@ -282,8 +288,6 @@ class Mesh:
             >>> meshkit.Mesh.from_device_mesh(grid).coordinate
             {'replicate': 1, 'shard': 1}
         """
-        from .external import propose_from_device_mesh
-
         proposal = propose_from_device_mesh(device_mesh)
         return cls(proposal, open_groups(proposal))
 
@@ -964,7 +968,9 @@ class Mesh:
 
         Cost: 4 store operations per rank.
         """
-        agree_on_value(self._groups, self._proposal.job, what, value)
+        self._groups.check_usable()
+        facts, summary = {what: repr(value)}, f"ranks disagree about {what}."
+        agree_in_mesh(self._groups, self._proposal.job, "mesh.agree", facts, summary)
 
     @quotes_call("mesh.close")
     def close(self) -> None:

@@ -49,7 +49,7 @@ from ..launch.times import TIMES, Deadline, Time, parse_timeout
 from ..launch.torch_internals import abort_all_groups
 from .group_registry import GroupRegistry, MeshGroups
 from .guard import GuardState
-from .proposal import CLOSED, WAITING, MeshProposal, open_groups
+from .open_mesh import CLOSED, WAITING, MeshProposal, open_groups
 from .restore import Restoration, restore_state
 from .status import is_collective_error
 
