@@ -184,7 +184,8 @@ class Layout:
             >>> layout.size("dp"), layout.size("dp", "sp"), layout.size(), layout.size("tp")
             (4, 8, 8, 1)
         """
-        return math.prod(size for size, _ in self._steps_along(axes))
+        sizes = [size for size, _ in self._steps_along(axes)]  # torch compiles no generator here
+        return math.prod(sizes)
 
     @quotes_call("layout.coordinate")
     def coordinate(self, rank: int) -> dict[str, int]:
