@@ -1,7 +1,7 @@
-"""Judge a round of ranks: what they have left at the store becomes one decision, for all of them.
+"""Judge a round: the records that ranks have left at the store become one decision for all ranks.
 
-A judge is a pure function of what has arrived. :class:`meshkit.launch.round.Round` reads the store,
-calls the judge and writes the decision; the first decision counts, and every rank follows it.
+A judge is a pure function of these records. :class:`meshkit.launch.round.Round` reads the store,
+calls the judge and writes the decision. The first decision counts, and every rank follows it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_RANGES = 100  # ranges of ranks in a text
 
 
 class RankState(IntEnum):
-    """The state of the process of a missing rank, the most certain cause of a hang first."""
+    """The state of the process of a missing rank. The most certain cause of a hang comes first."""
 
     ENDED = 0
     STOPPED = 1
@@ -40,21 +40,13 @@ STATES = {RankState.ENDED: "has ended", RankState.STOPPED: "is stopped"}
 
 
 class Process(NamedTuple):
-    """A process, so that a rank of the same machine can tell whether it still runs.
+    """A process. A rank of the same machine can tell whether it still runs."""
 
-    Attributes:
-        host: the name of its host, for texts.
-        pid: its process id.
-        machine: the id of the boot of its machine; the name of the host if that is unknown.
-        space: the namespaces in which its pid and its start count; empty if they are unknown.
-        start: the start of the process in ticks of the kernel; empty if it is unknown.
-    """
-
-    host: str
+    host: str  # the name of its host, for texts
     pid: int
-    machine: str = ""
-    space: str = ""
-    start: str = ""
+    machine: str = ""  # the id of the boot of its machine; else the name of the host
+    space: str = ""  # the namespaces of its pid and its start; empty if they are unknown
+    start: str = ""  # its start in ticks of the kernel; empty if it is unknown
 
     def __str__(self) -> str:
         return f"host {self.host}, pid {self.pid}"
@@ -75,26 +67,15 @@ class Sighting(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """What a judge sees of a round.
+    """The facts of a round that a judge sees."""
 
-    Attributes:
-        expected: the ranks that take part.
-        arrived: what each rank has left that has arrived. Ranks that requested something else are
-            among them as soon as a rank has noticed, also if they are not expected.
-        objections: the errors that ranks have posted.
-        seen: the last process of the missing ranks, as far as it is known.
-        late: the ranks that came after the deadline, while the others judged.
-        waited: the seconds that the judge has waited.
-        expired: whether the deadline has passed.
-    """
-
-    expected: Sequence[int]
-    arrived: Mapping[int, Arrival]
-    objections: Sequence[MeshkitError] = ()
-    seen: Mapping[int, Sighting] = {}
-    late: Sequence[int] = ()
-    waited: float = 0.0
-    expired: bool = False
+    expected: Sequence[int]  # the ranks that take part
+    arrived: Mapping[int, Arrival]  # also ranks that are not expected, if their request differs
+    objections: Sequence[MeshkitError] = ()  # the errors that ranks have posted
+    seen: Mapping[int, Sighting] = {}  # the last process of missing ranks, as far as known
+    late: Sequence[int] = ()  # the ranks that came after the deadline, while the others judged
+    waited: float = 0.0  # the seconds that the judge has waited
+    expired: bool = False  # whether the deadline has passed
 
     @property
     def missing(self) -> list[int]:
@@ -109,21 +90,14 @@ class Arrivals(NamedTuple):
 
 @dataclass(frozen=True)
 class Decision:
-    """The outcome of a round; without any field all ranks agree.
+    """The outcome of a round; without any field all ranks agree."""
 
-    Attributes:
-        error: the error that every rank raises.
-        by: the rank whose own failure the error reports; None if ranks differ or are missing.
-        members: the facts of each rank that goes on, in a round that decides who lives.
-        value: what one rank says to all others.
-        over: whether another round has replaced this one, so that nothing is decided.
-    """
-
-    error: MeshkitError | None = None
-    by: int | None = None
+    error: MeshkitError | None = None  # the error that every rank raises
+    by: int | None = None  # the rank whose own failure the error reports
+    # the facts of each rank that goes on, in a round that decides who lives
     members: Mapping[int, Mapping[str, Json]] = field(default_factory=dict)
-    value: Json = None
-    over: bool = False
+    value: Json = None  # the message of one rank to all others
+    over: bool = False  # whether another round has replaced this one
 
     def check(self, rank: int) -> Decision:
         """Return the decision, or raise its error, with a note for a rank that came too late."""
@@ -153,14 +127,14 @@ def all_same(
 
     Args:
         summary: the first line of the error if they differ.
-        stage: the words before the call if ranks are missing: ``"the end of "``.
+        stage: the words before the call if ranks are missing.
         seconds: how long the ranks wait for each other.
         describe: returns the coordinate of a rank as text.
         hosts: returns the hosts of the job, as far as the launcher lists them.
     """
 
     def judge(seen: Arrivals) -> Decision | None:
-        error = disagreement(summary, seen) or first(seen.objections)
+        error = disagreement(summary, seen) or next(iter(seen.objections), None)
         if error is not None:
             return Decision(error) if seen.expired or not seen.missing else None
         if seen.missing and not seen.expired:
@@ -188,19 +162,17 @@ def all_done(
         error = disagreement(summary, seen)
         if error is None and seen.missing:
             error = missing_error(seen, seconds, stage=stage, describe=describe)
-        return Decision(error or first(seen.objections))
+        return Decision(error or next(iter(seen.objections), None))
 
     return judge
 
 
-def first(objections: Sequence[MeshkitError]) -> MeshkitError | None:
-    """Return the first objection; None if there is none."""
-    return objections[0] if objections else None
-
-
 def disagreement(summary: str, seen: Arrivals) -> MeshkitError | None:
     """Return the error of ranks whose facts differ; None if they are equal."""
-    requests = {rank: _request(arrival) for rank, arrival in seen.arrived.items()}
+    requests = {
+        rank: {str(name): str(value) for name, value in arrival.facts.items()}
+        for rank, arrival in seen.arrived.items()
+    }
     grouped = group_equal_requests(requests)
     if len(grouped) < 2:
         return None
@@ -208,10 +180,6 @@ def disagreement(summary: str, seen: Arrivals) -> MeshkitError | None:
     evidence, fix = describe_disagreement(requests, processes, seen.missing)
     by_rank = {rank: format_sizes(request) for request, ranks in grouped for rank in ranks}
     return DisagreementError(summary, *evidence, fix=fix, requests=by_rank)
-
-
-def _request(arrival: Arrival) -> dict[str, str]:
-    return {str(name): str(value) for name, value in arrival.facts.items()}
 
 
 def failure_error(summary: str, rank: int, process: Process, error: BaseException) -> MeshkitError:
