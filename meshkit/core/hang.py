@@ -111,7 +111,7 @@ def who_is_behind(layout: Layout, summary: str, left: Left, *, known: float) -> 
         layout: the ranks of the mesh.
         summary: the first line of the report.
         left: returns the status of those of some ranks that left the guard before.
-        known: seconds for the answers if a rank has left, since the cause is known then.
+        known: seconds for the answers if a rank has left, as the cause is known then.
     """
 
     def judge(seen: Arrivals) -> Decision | None:

@@ -34,14 +34,13 @@ from typing import Any, NamedTuple, cast
 
 from .axes import axis_role
 from .errors import DisagreementError, MeshkitError, RankTimeoutError, SpecError
-from .judges import Arrivals, Decision, Judge, RankState
+from .judges import MAX_NAMES, Arrivals, Decision, Judge, RankState
 from .layout import Layout
 from .ranks import RankPositions
 from .text import count_noun, format_ranks, format_sizes, plural
 
 Coordinate = dict[str, int]
 Unit = tuple[int, ...]  # indices of a rank along the axes that stay whole
-MAX_LINES = 8  # ranks that an error names one by one
 
 
 class Request(NamedTuple):
@@ -56,10 +55,9 @@ class Request(NamedTuple):
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Request:
         """Return the request that a rank has posted."""
-        texts = (facts.get("mesh"), facts.get("min_ranks"))
-        mesh, min_ranks = (None if text is None else str(text) for text in texts)
-        step = None if facts.get("step") is None else int(facts["step"])
-        return cls(mesh, min_ranks, bool(facts["failed"]), bool(facts["holds_state"]), step)
+        kinds = {"mesh": str, "min_ranks": str, "failed": bool, "holds_state": bool, "step": int}
+        given = {name: kind(facts[name]) for name, kind in kinds.items() if facts[name] is not None}
+        return cls(**given)
 
     def to_facts(self) -> dict[str, Any]:
         """Return the request as a rank posts it."""
@@ -79,13 +77,9 @@ def who_lives(
 ) -> Judge:
     """Return the judge that decides who lives: the ranks that have arrived, with their requests.
 
-    It waits for a missing rank until the deadline, unless the process of that rank has ended. If no
-    rank knows of a failure, and no newcomer is admitted, the decision is an error.
-
-    Args:
-        patience: how long some ranks are waited for.
-        silent: the ranks that did not answer when the failure was reported.
-        newcomers: the ranks that this round admits.
+    It waits for a missing rank until the deadline, but less for the silent ones and for newcomers,
+    and not at all for a process that has ended. If no rank knows of a failure, and no newcomer is
+    admitted, the decision is an error.
     """
 
     def judge(seen: Arrivals) -> Decision | None:
@@ -115,7 +109,7 @@ def _disagreement(requests: Mapping[int, Request]) -> MeshkitError | None:
             lines = [f"Rank {rank}: {name} {text}." for rank, text in given.items()]
             return DisagreementError(
                 "ranks recover different meshes.",
-                *lines[:MAX_LINES],
+                *lines[:MAX_NAMES],
                 fix="call recover on the same mesh, with the same min_ranks, on all ranks.",
                 requests=given,
             )
@@ -153,19 +147,12 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Regrouping:
-    """The layout of the ranks that live, and where they come from.
+    """The layout of the ranks that live, and their ranks before."""
 
-    Attributes:
-        before: the layout with the lost ranks.
-        after: the layout of the new ranks.
-        old_ranks: the rank before of each new rank, spares included.
-        replica_axes: the axes along which the replicas of one state are: those that may change.
-    """
-
-    before: Layout
-    after: Layout
-    old_ranks: tuple[int, ...]
-    replica_axes: tuple[str, ...]
+    before: Layout  # with the lost ranks
+    after: Layout  # of the new ranks
+    old_ranks: tuple[int, ...]  # the rank before of each new rank, spares included
+    replica_axes: tuple[str, ...]  # the axes that may change: their ranks hold equal states
 
     @property
     def unit_axes(self) -> tuple[str, ...]:
@@ -291,15 +278,11 @@ class Sources(NamedTuple):
 def find_sources(regrouped: Regrouping, held: Mapping[int, int | None]) -> Sources:
     """Return the step from which all go on, and the source of each rank that lacks its state.
 
-    Cost: O(ranks).
-
-    Args:
-        regrouped: the ranks that live.
-        held: old rank to its completed steps, None if it gives none. Ranks without a state are
-            left out.
+    ``held`` has the completed steps of each old rank that holds a state, None if it gives none.
+    O(ranks).
 
     Raises:
-        SpecError: if only some ranks give a step, or if no step is held for every part.
+        SpecError: if only some ranks give a step, or if no step is held for each part.
     """
     axes, holders = regrouped.unit_axes, _holders(regrouped, held)
     step = _choose_step(held, holders, regrouped)

@@ -218,9 +218,7 @@ def _translate(
         if status.is_other_mesh:
             return None  # the guard of that mesh reports it, if there is one
         summary = f"{status.operation or 'a collective'} failed on rank {guard.rank}: {line}."
-        report = report_failure(guard, guard.store, summary, status)
-        leave_last(guard, guard.store)
-        return report
+        return report_failure(guard, guard.store, summary, status)
     if not isinstance(error, CollectiveError):
         guard.post(rank_status(*arguments, line))
         guard.state.has_left = True
@@ -230,8 +228,7 @@ def _translate(
 @contextmanager
 def _with_timeout(guard: Guard, limit: timedelta | None) -> Iterator[None]:
     """Set the timeout of the mesh's groups inside the block, and restore it afterwards."""
-    groups = () if limit is None else guard.groups.values()
-    before = {group: timeout_of(group) for group in groups}
+    before = {group: timeout_of(group) for group in guard.groups.values() if limit is not None}
     for group in before:
         set_timeout(group, limit)
     try:
@@ -242,10 +239,7 @@ def _with_timeout(guard: Guard, limit: timedelta | None) -> Iterator[None]:
 
 
 def _raises_in_caller(guard: Guard) -> bool:
-    """Return whether a collective raises in the thread that waits for it, at a settable timeout.
-
-    A group of several backends may have one that does not.
-    """
+    """Return whether each collective raises in the thread that waits for it, at its timeout."""
     backends = [str(dist.get_backend(group)) for group in guard.groups.values()]
     return all("gloo" in backend and "ccl" not in backend for backend in backends)
 
@@ -299,10 +293,7 @@ def _watch(
 
 
 def _status_of_thread(guard: Guard, tracker: CollectiveTracker, thread: int) -> RankStatus:
-    """Return the status of another thread, without its line if its stack cannot be described.
-
-    The thread runs on while its frames are read, so any error is possible.
-    """
+    """Return the status of another thread; without its line on any error, as its frames change."""
     try:
         frames = frames_of_thread(thread)
         return rank_status(guard.rank, guard.groups, frames, tracker.current)
@@ -314,7 +305,6 @@ def _report_hang(guard: Guard, status: RankStatus, limit: timedelta, raises: boo
     """Report a hang of this rank, and abort all groups; return whether there was a report."""
     summary = f"rank {guard.rank} waits in {status.operation}." if raises else ""
     report = report_failure(guard, guard.watch_store, summary, status)
-    leave_last(guard, guard.watch_store)
     if report is not None:
         print(_quote(report, limit), file=sys.stderr, flush=True)
         abort_all_groups()
@@ -340,14 +330,15 @@ def report_failure(
 ) -> MeshkitError | None:
     """Open a roll call, or answer the open one; return the error that all ranks raise.
 
-    Collective over the ranks that are alive. This rank waits ``answer_time`` seconds for the
-    others. If the store is gone, the result is the last report that this rank has read, or a report
-    of its own status. Call :func:`leave_last` after it.
+    Collective over the ranks that are alive, for ``answer_time`` seconds at most; the host of the
+    store leaves last. If the store is gone, the result is the last report that this rank has read,
+    or a report of its own status.
     """
     if store is None:
         return hang_error(summary, guard.layout, {status.rank: status}, {})
     try:
         record = _run_roll_call(guard, store, summary, status)
+        _leave_last(guard, store)
     except MeshkitError as lost:
         reports = guard.state.reports
         record = reports.get(max(reports, default=0))
@@ -406,14 +397,14 @@ def _open_call(store: Store, rank: int) -> int:
     return number + 1
 
 
-def leave_last(guard: Guard, store: Store | None) -> None:
+def _leave_last(guard: Guard, store: Store) -> None:
     """Wait on rank 0, if it hosts the store, until each rank that answered has read the report.
 
     Local. It takes ``answer_time`` seconds at most. A rank that has not answered yet has as long,
     counted from the answer of rank 0, or a second if that is over.
     """
     reports = guard.state.reports
-    if store is None or not store.is_host or not any(reports.values()):
+    if not store.is_host or not any(reports.values()):
         return
     number = max(reports)
     began, call = time.monotonic(), guard.roll_call(store, number)
@@ -430,8 +421,8 @@ def leave_last(guard: Guard, store: Store | None) -> None:
 def _may_read(guard: Guard, call: Round, ranks: Sequence[int], *, is_early: bool) -> bool:
     """Return whether one of some ranks may still read the report.
 
-    It may if it has answered this roll call; early on also if it has posted nothing, has not left
-    the job, and its process is not known to have ended.
+    It may if it has answered this roll call. Early on it may also if it has not left, and its
+    process can answer.
     """
     seen = call.arrivals()
     if any(rank in seen.arrived for rank in ranks):

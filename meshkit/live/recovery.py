@@ -121,7 +121,7 @@ class Recovery:
     def of(
         cls,
         mesh: MeshGroups,
-        full_sizes: Mapping[str, int],
+        full: Mapping[str, int],
         regrouped: Regrouping,
         sources: Sources,
         num_ranks: int,
@@ -130,17 +130,12 @@ class Recovery:
         lost = [rank for rank in range(num_ranks) if rank not in regrouped.new_rank_of]
         new = [rank for rank, old in enumerate(regrouped.old_ranks) if old >= num_ranks]
         lacks = mesh.rank in sources.by_rank
-        return cls(mesh, full_sizes, regrouped, sources, lost, new, lacks_state=lacks)
+        return cls(mesh, full, regrouped, sources, lost, new, lacks_state=lacks)
 
     @property
     def step(self) -> int:
         """The number of completed steps from which all ranks go on; 0 if no rank passed a step."""
         return self.sources.step or 0
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether this rank is in the new mesh."""
-        return self.mesh.rank in self.mesh.plan.layout
 
     @property
     def old_ranks(self) -> Sequence[int]:
@@ -151,11 +146,6 @@ class Recovery:
     def moves(self) -> Sequence[Move]:
         """The ranks whose coordinate has changed."""
         return () if self.regrouped is None else self.regrouped.moves
-
-    @property
-    def layout_before(self) -> Layout | None:
-        """The layout with the lost ranks; None before the first recovery."""
-        return None if self.regrouped is None else self.regrouped.before
 
     @quotes_call("mesh.recovery.restore")
     def restore(self, *objects: object, held: Sequence[object] | None = None) -> None:
@@ -253,11 +243,9 @@ def check_can_recover(mesh: MeshGroups, job: Job) -> Store:
     """Return the store of the job; raise if the groups of a mesh cannot be created again."""
     mesh.check_open()
     if mesh.view_id:
-        raise MeshkitError(
-            "this mesh is a view.",
-            "A recovery replaces all groups of the job.",
-            fix="recover the mesh from which it was created, then create the view again.",
-        )
+        fix = "recover the mesh from which it was created, then create the view again."
+        line = "A recovery replaces all groups of the job."
+        raise MeshkitError("this mesh is a view.", line, fix=fix)
     if job.store is not None and job.generation and not mesh.registry.external_groups:
         return job.store
     groups = "groups of the mesh" if mesh.registry.external_groups else "the default group"
@@ -293,7 +281,7 @@ class Rounds:
 
     @property
     def _wait(self) -> timedelta:
-        """How long ranks wait for each other."""
+        """The time for which ranks wait for each other."""
         return self.request.arrival_timeout or self.job.arrival_timeout
 
     def run(self, failure: Failure) -> Recovered:
@@ -393,7 +381,7 @@ class Rounds:
         )
 
     def _create(self, number: int, regrouped: Regrouping) -> tuple[MeshProposal, MeshGroups]:
-        """Create the default group and the groups of the mesh. Collective over those who live."""
+        """Create the default group and the groups of the mesh. Collective over the members."""
         self.mesh.release()
         self.mesh.is_replaced = True
         leave_default_group()
