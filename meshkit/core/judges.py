@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .compare import describe_disagreement, group_equal_requests
 from .errors import CALL, DisagreementError, MeshkitError, RankTimeoutError
-from .text import format_ranks, format_sizes, plural
+from .text import format_ranks, format_sizes, plural, shorten
 
 Json = Any  # a value of JSON: a number, a text, a list or a mapping
 
@@ -214,29 +214,35 @@ def missing_error(
 
     Ranks that have ended or are stopped come first. The other ranks are then only late.
     """
-    missing = seen.missing
     certain = {rank: state for rank, state in seen.states.items() if state.is_certain}
-    reasons = [*certain] or missing
-    states = {rank: f" {STATES[state]}" for rank, state in certain.items()}
-    named = reasons[:MAX_NAMES]
-    where = {rank: f" ({describe(rank)})" if describe else "" for rank in named}
-    names = [f"{rank}{where[rank]}{states.get(rank, '')}" for rank in named]
+    reasons = [*certain] or seen.missing
+    names = [
+        f"{rank}{f' ({describe(rank)})' if describe else ''}"
+        f"{f' {STATES[certain[rank]]}' if rank in certain else ''}"
+        for rank in reasons[:MAX_NAMES]
+    ]
     names += [f"and {len(reasons) - len(names)} more"] * (len(reasons) > len(names))
     arrived_hosts = sorted({arrival.process.host for arrival in seen.arrived.values()})
-    listed = ", ".join(first_few(arrived_hosts))
-    on_hosts = f" on {plural('host', len(arrived_hosts))} {listed}" * bool(listed)
-    late = [rank for rank in missing if rank not in certain] if certain else []
-    others = f"{plural('Rank', len(late))} {shorten_ranks(late)}: late, and not known to have ended"
-    last = [f"{rank} on {sight.text}" for rank, sight in seen.seen.items() if sight.text]
-    came = f"{plural('Rank', len(seen.late))} {format_ranks(seen.late)} came late"
+    listed = f"{plural('host', len(arrived_hosts))} {', '.join(shorten(arrived_hosts, MAX_NAMES))}"
+    came = f"{shorten_ranks(sorted(seen.arrived))}{f' on {listed}' * bool(arrived_hosts)}"
+    lines = [f"Missing: {', '.join(names)}. Arrived: {came}."]
+    if late := [rank for rank in seen.missing if rank not in certain] if certain else []:
+        ranks = f"{plural('Rank', len(late))} {shorten_ranks(late)}"
+        lines.append(f"{ranks}: late, and not known to have ended.")
+    if last := [f"{rank} on {sight.text}" for rank, sight in seen.seen.items() if sight.text]:
+        lines.append(f"Last seen: {'; '.join(last[:MAX_NAMES])}.")
+    if seen.late:
+        ranks = f"{plural('Rank', len(seen.late))} {format_ranks(seen.late)}"
+        lines.append(f"{ranks} came late, after {seconds:g} s.")
+    known = {host.partition(".")[0] for host in arrived_hosts}
+    absent = [host for host in hosts if host.partition(".")[0] not in known]
+    if 0 < len(absent) < len(hosts):  # else the launcher and the hosts use different names
+        few = ", ".join(shorten(absent, MAX_NAMES))
+        lines.append(f"No rank came from {plural('host', len(absent))} {few}.")
     return RankTimeoutError(
-        f"{len(missing)} of {len(seen.expected)} ranks did not arrive at {stage}{CALL} within "
+        f"{len(seen.missing)} of {len(seen.expected)} ranks did not arrive at {stage}{CALL} within "
         f"{seconds:g} s.",
-        f"Missing: {', '.join(names)}. Arrived: {shorten_ranks(sorted(seen.arrived))}{on_hosts}.",
-        *[f"{others}."] * bool(late),
-        *[f"Last seen: {'; '.join(last[:MAX_NAMES])}."] * bool(last),
-        *[f"{came}, after {seconds:g} s."] * bool(seen.late),
-        *_absent_hosts(hosts, arrived_hosts),
+        *lines,
         fix=f"look at the logs of {plural('rank', len(reasons))} {shorten_ranks(reasons)} first.",
         missing_ranks=tuple(reasons[:MAX_RANKS]),
     )
@@ -248,19 +254,3 @@ def shorten_ranks(ranks: Sequence[int]) -> str:
     if len(ranges) <= MAX_RANGES:
         return ", ".join(ranges)
     return f"{', '.join(ranges[:MAX_RANGES])}, and more, {len(ranks)} in all"
-
-
-def first_few(names: list[str]) -> list[str]:
-    """Return the first few names, and how many more there are."""
-    more = len(names) - MAX_NAMES
-    return [*names[:MAX_NAMES], f"and {more} more"] if more > 0 else names
-
-
-def _absent_hosts(expected: Sequence[str], arrived: Sequence[str]) -> list[str]:
-    """Return a line on the hosts without arrivals, if the launcher and the hosts use one name."""
-    names = {host.partition(".")[0] for host in arrived}
-    absent = [host for host in expected if host.partition(".")[0] not in names]
-    known = absent and len(absent) < len(expected)
-    return [
-        f"No rank came from {plural('host', len(absent))} {', '.join(first_few(absent))}."
-    ] * bool(known)
