@@ -1,5 +1,7 @@
 """Create torch's default process group, and read the world and the store of one that exists.
 
+``commit`` creates groups on all ranks or on none.
+
 gloo connects every pair of a group when the group is created. On 256 ranks that is 255 connections
 a rank, of which most jobs use few. A large default group therefore connects a pair at its
 first use. A mesh that uses the default group connects pairs when it is built.
@@ -8,19 +10,24 @@ first use. A mesh that uses the default group connects pairs when it is built.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from ..core.errors import LaunchError
+from ..core.judges import Describe, all_done, failure_error
 from .detect import detect
 from .device import accelerator
+from .process import current_process
+from .round import Round
 from .store import Store
+from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
 from .torch_internals import (
     CONNECT_ATTEMPTS,
     bound_device,
@@ -30,6 +37,8 @@ from .torch_internals import (
     store_of,
 )
 from .world import World
+
+Result = TypeVar("Result")
 
 LAZY = "TORCH_GLOO_LAZY_INIT"  # torch reads it whenever it creates a gloo group
 EAGER_RANKS = 32  # up to here most jobs use most pairs, so gloo connects all of them
@@ -176,3 +185,72 @@ def _device(group: dist.ProcessGroup, backend: str) -> torch.device:
     if backend in ("gloo", "mpi") or kind is None:
         return torch.device("cpu")
     return torch.device(kind, torch.get_device_module(kind).current_device())
+
+
+def commit(
+    round: Round | None,
+    call: str,
+    timeout: timedelta,
+    create: Callable[[timedelta], Result],
+    undo: Callable[[Result], None],
+    *,
+    connects: bool,
+    describe: Describe | None = None,
+) -> Result:
+    """Return the result of ``create``, once every rank has created it; else undo it. Collective.
+
+    torch waits for peers while it creates groups, with timeouts of its own: a rank that dies at
+    that moment would block the others for half an hour. Creation is therefore limited to the time
+    that ranks wait for each other, and this round confirms it.
+
+    Args:
+        round: the round; None if nothing can fail on one rank only.
+        call: the public function.
+        timeout: how long ranks wait for each other; they have 10 s at least.
+        create: called with the timeout of one attempt to connect.
+        undo: destroys what was created.
+        connects: whether creation waits for other ranks.
+        describe: returns the coordinate of a rank as text.
+
+    Cost: 4 store operations per rank.
+    """
+    limit = max(timeout, timedelta(seconds=TIMES.create))
+    whole = limit + timedelta(seconds=TIMES.create_report)
+    work = partial(create, limit / CONNECT_ATTEMPTS)
+    if round is None:
+        return work()
+    deadline, facts = Deadline.after(whole), {"call": f"the end of {call}"}
+    judge = all_done(round.summary, seconds=whole.total_seconds(), describe=describe)
+    with round:
+        try:
+            created = _create_bounded(limit, work, undo) if connects else work()
+        except RuntimeError as error:  # torch's own: a peer may be the reason
+            objection = failure_error(round.summary, round.rank, current_process(), error)
+            round.arrive(facts, same=True, objection=objection)
+            reason = round.decide(judge, deadline).error
+            if reason is None or round.rank in getattr(reason, "requests", ()):
+                raise
+            try:
+                raise reason from error
+            finally:
+                del reason  # a frame that holds its own error would keep groups
+        try:
+            round.arrive(facts, same=True)
+            # If a rank closed its groups while another still connects, that one would hang.
+            limited = deadline if connects else Deadline.after(whole)
+            round.decide(judge, limited).check(round.rank)
+        except BaseException:
+            undo(created)
+            raise
+    return created
+
+
+def _create_bounded(
+    limit: timedelta, work: Callable[[], Result], undo: Callable[[Result], None]
+) -> Result:
+    """Return the result of the work, or undo it if it comes too late."""
+    seconds = limit.total_seconds()
+    try:
+        return run_with_deadline(seconds + TIMES.create_report / 2, work, late=undo)
+    except DeadlineExceededError:
+        raise RuntimeError(f"it did not finish within {seconds:g} s") from None

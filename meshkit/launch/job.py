@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,12 +11,16 @@ from datetime import timedelta
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
+import numpy as np
+import torch
 import torch.distributed as dist
 
-from ..core.errors import RankTimeoutError
+from ..core.call import parse_integer
+from ..core.errors import RankTimeoutError, SpecError
 from ..core.judges import Decision, Describe, Json, Process, RankState, Sighting, all_same
 from .default_group import (
     Connections,
+    commit,
     create_default_group,
     default_group,
     store_from_group,
@@ -24,12 +29,15 @@ from .default_group import (
 from .generation import leases
 from .log import ERROR_FILE, Startup, report_uncaught_error
 from .process import check_own_process, sight
-from .round import Round, commit
+from .round import Round
 from .store import Store
 from .times import ARRIVAL, TIMES, Deadline
 from .torch_internals import clear_dtensor_cache, connects_at_creation, timeout_of
 from .world import World
 
+Seed = int | str | None
+
+SHARED = "shared"
 LEFT = "left/{}"  # rank, in the store of a job: it has called shutdown()
 RECOVERY = "recovery/{}"  # number, in the store of a generation: ranks that live find each other
 EPOCH = "epoch/{}"  # number, in the store of a generation: the part of the ranks that live since
@@ -278,6 +286,37 @@ def broadcast(
         fix=fix,
         missing_ranks=(0,),
     )
+
+
+def parse_seed(seed: object) -> Seed:
+    """Return the seed as a plain int or ``"shared"``; None stays None."""
+    if seed is None or (isinstance(seed, str) and seed == SHARED):
+        return seed
+    number = parse_integer(seed)
+    if number is None or not 0 <= number < 2**32:
+        raise SpecError(
+            f"seed is {seed!r}.",
+            "Python, numpy and torch all accept ints from 0 to 4294967295.",
+            fix="seed=0, or seed='shared', which rank 0 draws for all.",
+        )
+    return number
+
+
+def draw_seed(store: Store, seed: int | str, call: int, deadline: Deadline) -> int:
+    """Return the seed as a number; rank 0 draws ``"shared"``, and the other ranks wait for it."""
+    if isinstance(seed, int):
+        return seed
+    drawn = random.SystemRandom().randrange(2**32)
+    what = "the seed that rank 0 draws"
+    fix = "call init(seed='shared') on every rank, rank 0 included; see rank 0's log."
+    return int(broadcast(store, f"seeds/drawn/{call}", drawn, deadline, what=what, fix=fix))
+
+
+def seed_all(seed: int) -> None:
+    """Seed the global generators of python, numpy and torch, accelerators included."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def leave_default_group() -> None:

@@ -12,17 +12,16 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, cast
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.utils.data import get_worker_info
 
-from ..core.call import caller_level, drop_none, parse_integer, quotes_call
-from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, SpecError, format_error
+from ..core import VERSION
+from ..core.call import caller_level, drop_none, quotes_call
+from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, format_error
 from ..core.judges import Arrivals, Decision, all_same
-from ..core.version import VERSION
-from .default_group import create_default_group
-from .detect import allocation_without_srun, check_arguments, detect_world, use_master_variables
+from .default_group import commit, create_default_group
+from .detect import check_arguments, detect_world, use_master_variables
 from .device import (
     backend_for,
     can_share_device,
@@ -32,23 +31,30 @@ from .device import (
     select_device,
 )
 from .generation import DISAGREEMENT, END, PAUSE, Lease, enter, generation_part, init_round, is_over
-from .job import LEFT, Epoch, Job, broadcast, current_job, set_current_job
+from .job import (
+    LEFT,
+    Epoch,
+    Job,
+    Seed,
+    current_job,
+    draw_seed,
+    parse_seed,
+    seed_all,
+    set_current_job,
+)
 from .launchers import BY_MPI, job_hosts, job_name
 from .log import ERROR_FILE, Startup, log_job, report_uncaught_error, show_log
 from .mpi import store_of_one_node, with_address
 from .newcomer import join_running_job, read_invitation, running_job_evidence
 from .process import check_own_process
-from .round import Claimant, Clash, Round, commit
+from .round import Claimant, Clash, Round
 from .store import Store, address, lost_error
 from .times import ARRIVAL, Deadline, Time, format_timeout, parse_timeout, wait_for_abandoned
 from .torch_internals import clear_dtensor_cache, connects_at_creation, forget_groups
 from .world import EXPORTED, MAX_WORLD_SIZE, World, complete_environment, restore_environment
 
-Seed = int | str | None
-
 FAILURE = "a rank could not create the default process group; no rank has one."
 SEEDS_DIFFER = "ranks disagree about the seed; the ranks now have different seeds."
-SHARED = "shared"
 REPORT_TIME = 5.0  # seconds to reach the store with a report for the other ranks
 
 # "world": that of the thread that joins, one at a time; dict.setdefault is atomic. "store": that of
@@ -185,9 +191,9 @@ def identify(
         )
     if get_worker_info() is not None:
         check_own_process(world.rank)
-    if world.world_size == 1 and (variable := allocation_without_srun(world)):
+    if world.world_size == 1 and world.allocation:
         text = format_error(
-            f"this is a single process in an allocation of several tasks: {variable}.",
+            f"this is a single process in an allocation of several tasks: {world.allocation}.",
             "No srun has started it: SLURM_STEP_ID of a step is missing.",
             fix="srun python ..., or init(rank=0, world_size=1) to run one process.",
         )
@@ -298,7 +304,7 @@ def _create_job(
         if job.seed is not None:
             seed_all(job.seed)
         return job
-    number = None if seed is None else _draw_seed(store, seed, 0, Deadline.after(wait))
+    number = None if seed is None else draw_seed(store, seed, 0, Deadline.after(wait))
     began = time.monotonic()
     connections = commit(
         init_round(base, lease.generation, ranks, END, summary=FAILURE),
@@ -437,20 +443,6 @@ def _is_same(current: object, argument: object) -> bool:
     return str(current).lower() == str(argument).lower()
 
 
-def parse_seed(seed: object) -> Seed:
-    """Return the seed as a plain int or ``"shared"``; None stays None."""
-    if seed is None or (isinstance(seed, str) and seed == SHARED):
-        return seed
-    number = parse_integer(seed)
-    if number is None or not 0 <= number < 2**32:
-        raise SpecError(
-            f"seed is {seed!r}.",
-            "Python, numpy and torch all accept ints from 0 to 4294967295.",
-            fix="seed=0, or seed='shared', which rank 0 draws for all.",
-        )
-    return number
-
-
 def _reseed(job: Job, seed: int | str) -> None:
     """Seed all generators of a rank that has joined already. ``"shared"`` waits for rank 0.
 
@@ -466,23 +458,6 @@ def _reseed(job: Job, seed: int | str) -> None:
         compared = Arrivals((), round.dissent)
         (all_same(SEEDS_DIFFER)(compared) or Decision()).check(job.world.rank)
         deadline = Deadline.after(job.arrival_timeout)
-        number = _draw_seed(cast(Store, job.store), seed, round.number, deadline)
+        number = draw_seed(cast(Store, job.store), seed, round.number, deadline)
     set_current_job(replace(job, seed=number))
     seed_all(number)
-
-
-def _draw_seed(store: Store, seed: int | str, call: int, deadline: Deadline) -> int:
-    """Return the seed as a number; rank 0 draws ``"shared"``, and the other ranks wait for it."""
-    if isinstance(seed, int):
-        return seed
-    drawn = random.SystemRandom().randrange(2**32)
-    what = "the seed that rank 0 draws"
-    fix = "call init(seed='shared') on every rank, rank 0 included; see rank 0's log."
-    return int(broadcast(store, f"seeds/drawn/{call}", drawn, deadline, what=what, fix=fix))
-
-
-def seed_all(seed: int) -> None:
-    """Seed the global generators of python, numpy and torch, accelerators included."""
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)

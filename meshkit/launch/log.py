@@ -19,8 +19,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from torch.distributed.elastic.multiprocessing.errors import ErrorHandler
-
 from ..core.errors import MeshkitError, format_error
 from .world import World
 
@@ -99,6 +97,9 @@ def _write_last_error(path: str, pid: int) -> None:
     error = getattr(sys, "last_value", None)  # set by the interpreter for an uncaught error
     if not isinstance(error, MeshkitError) or pid != os.getpid() or Path(path).exists():
         return
+    # here, since the parent of spawned ranks does without torch
+    from torch.distributed.elastic.multiprocessing.errors import ErrorHandler
+
     try:
         raise error  # torch writes the traceback of the error that is handled
     except MeshkitError:

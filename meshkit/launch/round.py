@@ -30,28 +30,14 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
-from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from ..core.errors import MeshkitError
-from ..core.judges import (
-    Arrival,
-    Arrivals,
-    Decision,
-    Describe,
-    Json,
-    Judge,
-    Process,
-    Sighting,
-    all_done,
-    failure_error,
-)
+from ..core.judges import Arrival, Arrivals, Decision, Json, Judge, Process, Sighting, failure_error
 from .process import current_process
 from .store import Store, error_from_json, error_to_json, read_value
-from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
-from .torch_internals import CONNECT_ATTEMPTS
+from .times import TIMES, Deadline
 
 Result = TypeVar("Result")
 
@@ -365,75 +351,6 @@ class Round:
             return []
         middle = len(ranks) // 2
         return self._bisect(ranks[:middle]) + self._bisect(ranks[middle:])
-
-
-def commit(
-    round: Round | None,
-    call: str,
-    timeout: timedelta,
-    create: Callable[[timedelta], Result],
-    undo: Callable[[Result], None],
-    *,
-    connects: bool,
-    describe: Describe | None = None,
-) -> Result:
-    """Return the result of ``create``, once every rank has created it; else undo it. Collective.
-
-    torch waits for peers while it creates groups, with timeouts of its own: a rank that dies at
-    that moment would block the others for half an hour. Creation is therefore limited to the time
-    that ranks wait for each other, and this round confirms it.
-
-    Args:
-        round: the round; None if nothing can fail on one rank only.
-        call: the public function.
-        timeout: how long ranks wait for each other; they have 10 s at least.
-        create: called with the timeout of one attempt to connect.
-        undo: destroys what was created.
-        connects: whether creation waits for other ranks.
-        describe: returns the coordinate of a rank as text.
-
-    Cost: 4 store operations per rank.
-    """
-    limit = max(timeout, timedelta(seconds=TIMES.create))
-    whole = limit + timedelta(seconds=TIMES.create_report)
-    work = partial(create, limit / CONNECT_ATTEMPTS)
-    if round is None:
-        return work()
-    deadline, facts = Deadline.after(whole), {"call": f"the end of {call}"}
-    judge = all_done(round.summary, seconds=whole.total_seconds(), describe=describe)
-    with round:
-        try:
-            created = _create_bounded(limit, work, undo) if connects else work()
-        except RuntimeError as error:  # torch's own: a peer may be the reason
-            objection = failure_error(round.summary, round.rank, current_process(), error)
-            round.arrive(facts, same=True, objection=objection)
-            reason = round.decide(judge, deadline).error
-            try:
-                if reason is None or round.rank in getattr(reason, "requests", ()):
-                    raise
-                raise reason from error
-            finally:
-                del reason, objection  # their frames hold this one, and with it the groups
-        try:
-            round.arrive(facts, same=True)
-            # If a rank closed its groups while another still connects, that one would hang.
-            limited = deadline if connects else Deadline.after(whole)
-            round.decide(judge, limited).check(round.rank)
-        except BaseException:
-            undo(created)
-            raise
-    return created
-
-
-def _create_bounded(
-    limit: timedelta, work: Callable[[], Result], undo: Callable[[Result], None]
-) -> Result:
-    """Return the result of the work, or undo it if it comes too late."""
-    seconds = limit.total_seconds()
-    try:
-        return run_with_deadline(seconds + TIMES.create_report / 2, work, late=undo)
-    except DeadlineExceededError:
-        raise RuntimeError(f"it did not finish within {seconds:g} s") from None
 
 
 def decision_to_json(decision: Decision) -> str:

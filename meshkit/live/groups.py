@@ -297,11 +297,29 @@ class _Creator(NamedTuple):
         create = {"split": self._split, "local": self._create_alone, "each": self._create_each}
         try:
             for request in requests:
-                new[request.key] = create[self._way(request.members)](request, created)
+                way = self._way(request.members)
+                new[request.key] = create[way](request, created)
+                outside = self._ranks_outside(request) if way == "each" else []
+                if outside:
+                    key = (*request.key[0], (0, 0)), *request.key[1:]
+                    group = self._new_group(request, outside)
+                    created += [group] if self.rank in outside else []
+                    new[key] = group if self.rank in outside else None
         except BaseException:
             destroy_groups(created)
             raise
         return new
+
+    def _ranks_outside(self, request: GroupRequest) -> list[int]:
+        """Return the ranks that form one more group, as they are in none of a request.
+
+        torch splits a bound default group on each rank outside a new group, on all of them
+        together, so every rank must be inside one (pytorch#145376). That group is not destroyed
+        before the mesh, since gloo ranks may still connect.
+        """
+        if not self.is_bound or self.includes_all:
+            return []
+        return sorted({*range(dist.get_world_size())}.difference(request.members.ravel().tolist()))
 
     def num_names(self, request: GroupRequest) -> int:
         """Return how many groups torch counts for a request; torch names groups by that count."""
@@ -348,14 +366,6 @@ class _Creator(NamedTuple):
         for ranks in request.members[index : index + 1].tolist():
             created.append(self._new_group(request, ranks))
         self._pass_over(request.members[index + 1 :], pass_over)
-        outside = sorted(
-            {*range(dist.get_world_size())}.difference(request.members.ravel().tolist())
-        )
-        if self.is_bound and not self.includes_all and outside:
-            # torch splits a bound default group on each rank outside a new group, on all of them
-            # together: every rank must be inside one (pytorch#145376)
-            group = self._new_group(request, outside)
-            destroy_groups([group] if self.rank in outside else [])
         return None if index == len(is_own) else self._set_timeout(request, created[-1])
 
     def _set_timeout(self, request: GroupRequest, group: dist.ProcessGroup) -> dist.ProcessGroup:

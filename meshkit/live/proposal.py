@@ -23,6 +23,7 @@ from typing import NamedTuple, cast
 import torch
 import torch.distributed as dist
 
+from ..core import VERSION
 from ..core.call import Call, format_value
 from ..core.errors import MeshkitError, SpecError
 from ..core.group_plan import Axes, GroupPlan, plan_view
@@ -30,12 +31,11 @@ from ..core.hang import describe_coordinate
 from ..core.sizes import check_view_names, merge_sizes
 from ..core.text import Ints, format_sizes
 from ..core.topology import Topology
-from ..core.version import VERSION
+from ..launch.default_group import commit
 from ..launch.detect import propose_command
 from ..launch.job import Job, current_job
 from ..launch.join import announce_init_failure
 from ..launch.log import Startup, log_line
-from ..launch.round import commit
 from ..launch.times import TIMES, Time, format_timeout, parse_timeout
 from ..launch.torch_internals import abort_all_groups, connects_at_creation
 from ..launch.world import World

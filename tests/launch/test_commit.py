@@ -13,8 +13,9 @@ import pytest
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch import round as rounds
-from meshkit.launch.round import Round, commit
+from meshkit.launch import default_group
+from meshkit.launch.default_group import commit
+from meshkit.launch.round import Round
 from meshkit.launch.store import Store
 from meshkit.launch.times import TIMES
 from meshkit.launch.world import World
@@ -25,7 +26,7 @@ Create = Callable[[timedelta], Any]
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "TIMES", replace(TIMES, create=1.0, create_report=0.5))
+    monkeypatch.setattr(default_group, "TIMES", replace(TIMES, create=1.0, create_report=0.5))
 
 
 def run_ranks(creates: list[Create | None], wait: float = 1.0) -> tuple[list[Any], list[int]]:

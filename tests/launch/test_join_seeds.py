@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch.join import parse_seed
+from meshkit.launch.job import parse_seed
 
 HOST = socket.gethostname()
 

@@ -69,7 +69,7 @@ class Case:
 
     @property
     def promised(self) -> float:
-        """The most seconds from the fault to the last error; see meshkit/live/README.md."""
+        """The most seconds from the fault to the last error; see docs/evidence/promises.md."""
         if self.point == "collective":
             return GUARD + (1.0 if self.how in LEAVES else ANSWERS)
         if self.point in ("before init", "before build"):
