@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch import join
-from meshkit.launch.round import commit
+from meshkit.launch.default_group import commit
 from meshkit.launch.times import TIMES
 from meshkit.live import groups, guard, proposal
 from meshkit.testing.faults import Played, Strike, play
