@@ -147,7 +147,7 @@ def test_a_missing_rank_is_named_within_the_deadline(over: str) -> None:
     for rank in (0, 1, 3):
         text, missing, seconds, initialised = results[rank]
         assert missing == (2,)
-        assert seconds < 1.5 + 3  # as promised in live/README.md
+        assert seconds < 1.5 + 3  # as promised in docs/evidence/promises.md
         assert not initialised
         assert text == (
             f"1 of 4 ranks did not arrive at {call} within 1.5 s.\n"
@@ -163,7 +163,7 @@ def test_a_missing_rank_0_that_hosts_the_store_is_named() -> None:
     for rank in (1, 2):
         text, missing, seconds, _ = results[rank]
         assert missing == (0,)
-        assert seconds < 1.5 + 3  # as promised in live/README.md
+        assert seconds < 1.5 + 3  # as promised in docs/evidence/promises.md
         endpoint = method.removeprefix("tcp://")
         assert text.splitlines()[0] == (
             f"init(timeout=600, arrival_timeout=1.5, init_method='{method}'): "
