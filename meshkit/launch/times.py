@@ -22,7 +22,7 @@ MOST = 1e9  # seconds, about 30 years, so that sums of timeouts never overflow
 
 @dataclass(frozen=True)
 class Times:
-    """The seconds of all waits among ranks, each with the promises of docs/evidence/promises.md that need it.
+    """The seconds of all waits among ranks, each with the promises of promises.md that need it.
 
     Attributes:
         arrival: how long ranks wait for each other by default (D).

@@ -20,7 +20,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch.torch_internals import timeout_of
 from meshkit.live import guard as guard_module
-from meshkit.live import proposal
+from meshkit.live import open_mesh
 from tests.live.faults import describe_error
 from tests.live.resources import threads
 from tests.live.side_by_side import side_by_side
@@ -290,7 +290,7 @@ def test_the_watching_thread_notices_a_hang_that_raises_nothing(results: Results
 def close_together(stays_away: bool) -> Any:
     """Close a mesh as on NCCL, whose groups end on all ranks together."""
     mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50}, arrival_timeout=2)
-    pytest.MonkeyPatch().setattr(proposal, "is_destroyed_collectively", lambda groups: True)
+    pytest.MonkeyPatch().setattr(open_mesh, "is_destroyed_collectively", lambda groups: True)
     if mesh.rank == 1:
         time.sleep(4 if stays_away else 1)
     began = time.monotonic()

@@ -25,7 +25,7 @@ import meshkit
 from meshkit.launch import join
 from meshkit.launch.default_group import commit
 from meshkit.launch.times import TIMES
-from meshkit.live import groups, guard, proposal
+from meshkit.live import groups, guard, open_mesh
 from meshkit.testing.faults import Played, Strike, play
 from tests.live.faults import free_address
 from tests.promises import BUSY
@@ -193,9 +193,9 @@ def run_and_strike(strike: Strike, case: Case, address: str) -> Any:
         time.sleep(1)  # the others have left init
         hit()
     if is_odd and case.point == "agreed":
-        patch.setattr(proposal, "commit", strike_before(hit, commit))
+        patch.setattr(open_mesh, "commit", strike_before(hit, commit))
     if is_odd and case.point == "made":
-        patch.setattr(proposal, "commit", strike_after_creation(hit))
+        patch.setattr(open_mesh, "commit", strike_after_creation(hit))
     if case.point == "creating":
         strike_in_new_group(strike, hit, case.odd, world.world_size)
     # with another timeout than the default group, so that two groups are created
