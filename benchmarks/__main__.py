@@ -1,7 +1,7 @@
 """Measure meshkit beside its peers and write one report.
 
-``python -m benchmarks`` runs every benchmark and writes ``results.json``, ``results.txt`` and two
-plots into ``benchmarks/results``. After each benchmark it writes the rows so far into
+``python -m benchmarks`` runs every benchmark and writes ``results.json`` and ``results.txt``
+into ``benchmarks/results``. After each benchmark it writes the rows so far into
 ``benchmarks/results/part``, which git ignores. A run with ``--only`` or ``--quick`` writes there
 alone. ``python -m benchmarks --docs`` measures nothing: it puts the results into the docs.
 

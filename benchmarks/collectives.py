@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.bench.measure import PreparedCall, checked_call, timed_call, unsupported_reason
+from meshkit.bench.measure import PreparedCall, prepare_call, unsupported_reason
 from meshkit.bench.measure import run_calls as call
 from meshkit.bench.results import OPERATIONS
 
@@ -44,10 +44,11 @@ class Pair:
     members: tuple[int, ...]  # computed without meshkit
     groups: tuple[Callable[[], dist.ProcessGroup], Callable[[], dist.ProcessGroup]]
 
-    def prepare(self, make: Callable[..., PreparedCall], side: int) -> PreparedCall:
+    def prepare(self, side: int, *, checked: bool) -> PreparedCall:
         """Return the call on one of the groups, with its float32 tensors."""
         group = self.groups[side]()
-        return make(self.op, self.members, self.size // 4, group, torch.device("cpu"))
+        device = torch.device("cpu")
+        return prepare_call(self.op, self.members, self.size // 4, group, device, checked=checked)
 
 
 def run(quick: bool) -> list[Row]:
@@ -97,7 +98,7 @@ def check(pair: Pair, rank: int) -> bool:
         RuntimeError: if a result is wrong on this rank.
     """
     for side, owner in enumerate(("meshkit", "torch")):
-        ready = pair.prepare(checked_call, side)
+        ready = pair.prepare(side, checked=True)
         try:
             call([ready])
         except RuntimeError as error:
@@ -120,7 +121,7 @@ def time_pairs(pairs: list[Pair], repeats: int, barrier_group: dist.ProcessGroup
 
 def seconds(pair: Pair, side: int, barrier_group: dist.ProcessGroup) -> float:
     """Return the seconds of one call, from several that all ranks begin together. Collective."""
-    ready, group, calls = pair.prepare(timed_call, side), pair.groups[side], CALLS[pair.size]
+    ready, group, calls = pair.prepare(side, checked=False), pair.groups[side], CALLS[pair.size]
     call([ready])  # touches the memory
     dist.barrier(barrier_group)
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The report of a run: ``results.json``, the table of all rows, two plots, the section of the docs.
+"""The report of a run: ``results.json``, the table of all rows, the section of the docs.
 
 The section has one line for each goal. If a goal holds at several numbers of ranks, the line shows
 the row that is farthest from the goal.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
@@ -18,18 +17,9 @@ from typing import Any
 
 from meshkit.core.text import format_table
 
-from .harness import INSTALL, Goal, Ratio, Row, figure_text
+from .harness import Goal, Ratio, Row, figure_text
 
 PACKAGES = ("meshkit", "torch", "numpy", "einops", "megatron-core", "deepspeed", "spmd_types")
-PLOTS = {  # benchmark -> the works that its plot shows, one panel each
-    "maps": (
-        "rank -> coordinate, all ranks",
-        "all groups of every axis",
-        "sizes -> my coordinate and my groups",
-    ),
-    "startup": ("start-up, tcp store, names answered", "start-up, file store"),
-}
-MIN_POINTS = 3  # numbers of ranks that make a curve
 BEGIN, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 FOLDER = "benchmarks/results"
 HEAD = ("what", "ranks", "meshkit", "peer", "its figure", "meshkit / peer (quartiles)", "goal", "")
@@ -64,7 +54,7 @@ def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def write(rows: Rows, machine: Machine, folder: Path, quick: bool) -> str:
-    """Write ``results.json``, ``results.txt`` and new plots into a folder; return the text."""
+    """Write ``results.json`` and ``results.txt`` into a folder; return the text."""
     folder.mkdir(parents=True, exist_ok=True)
     saved = {name: [asdict(row) | {"met": row.met} for row in rows[name]] for name in rows}
     results = {"quick": quick, "machine": machine, "rows": saved}
@@ -72,7 +62,7 @@ def write(rows: Rows, machine: Machine, folder: Path, quick: bool) -> str:
     text = f"{format_machine(machine)}\nmedian (quartiles)\n\n{rows_table(every_row)}"
     (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     (folder / "results.txt").write_text(text + "\n")
-    return f"{text}\n\n{draw(rows, folder)}"
+    return text
 
 
 def read(file: Path) -> tuple[Rows, Machine, bool]:
@@ -91,55 +81,17 @@ def rows_table(rows: Sequence[Row]) -> str:
     return format_table(HEAD, [cells(row) for row in rows], width=300, ascii=True)
 
 
-def draw(rows: Rows, folder: Path) -> str:
-    """Write a plot for each benchmark of ``PLOTS`` with enough points; return their names."""
-    for name in PLOTS:
-        (folder / f"{name}.png").unlink(missing_ok=True)
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        return f"No plots: matplotlib is not installed: {INSTALL}"
-    drawn = []
-    for name, works in PLOTS.items():
-        panels = {what: curves(rows.get(name, ()), what) for what in works}
-        if not all(panels.values()):
-            continue
-        figure = Figure(figsize=(5.0 * len(panels), 4.0), layout="constrained")
-        every_axes = figure.subplots(1, len(panels), squeeze=False).flat
-        for axes, (what, lines) in zip(every_axes, panels.items(), strict=True):
-            for label, points in lines.items():
-                axes.loglog(*zip(*sorted(points.items()), strict=True), marker="o", label=label)
-            axes.set(title=what, xlabel="ranks", ylabel="s")
-            axes.grid(visible=True, alpha=0.3)
-            axes.legend()
-        figure.savefig(folder / f"{name}.png", format="png", dpi=100)
-        drawn.append(f"{name}.png")
-    return f"Plots: {', '.join(drawn) or 'none'}"
-
-
-def curves(rows: Sequence[Row], what: str) -> dict[str, dict[int, float]]:
-    """Return label -> ranks -> figure of one work; empty with fewer than three numbers of ranks."""
-    lines: dict[str, dict[int, float]] = {}
-    for row in (row for row in rows if row.what == what):
-        for label, value in (("meshkit", row.ours), (row.peer, row.theirs)):
-            if value is not None:
-                lines.setdefault(label, {}).setdefault(row.scale, value)
-    enough = max(map(len, lines.values()), default=0) >= MIN_POINTS
-    return lines if enough else {}
-
-
 def update_page(page: Path, folder: Path, benchmarks: Sequence[str]) -> None:
-    """Replace the benchmark section of a page by the results in a folder; copy the plots beside it.
+    """Replace the benchmark section of a page by the results in a folder.
 
     Raises:
-        ValueError: if the run was quick or lacks a benchmark, a peer or a plot, or if the page
-            lacks a marker. The page is then unchanged.
+        ValueError: if the run was quick or lacks a benchmark or a peer, or if the page lacks a
+            marker. The page is then unchanged.
         OSError: if ``results.json`` cannot be read.
     """
     rows, machine, quick = read(folder / "results.json")
     lacking = [name for name in benchmarks if not rows.get(name)]
     lacking += [row.missing for some in rows.values() for row in some if row.missing]
-    lacking += [f"{name}.png" for name in PLOTS if not (folder / f"{name}.png").is_file()]
     if quick or lacking:
         reason = f"lacks {', '.join(lacking)}" if lacking else "is a quick run"
         raise ValueError(f"{folder / 'results.json'} {reason}: run python -m benchmarks")
@@ -149,8 +101,6 @@ def update_page(page: Path, folder: Path, benchmarks: Sequence[str]) -> None:
     if not begin or not end or BEGIN in rest or END in before + after:
         raise ValueError(f"{page.name} needs the lines {BEGIN} and {END}, each once, in this order")
     page.write_text(f"{before}{section(rows, machine)}{after}")
-    for name in PLOTS:
-        shutil.copy(folder / f"{name}.png", page.parent)
 
 
 def section(rows: Rows, machine: Machine) -> str:
@@ -161,7 +111,6 @@ def section(rows: Rows, machine: Machine) -> str:
         f"One run of `python -m benchmarks`: medians; all rows are in `{FOLDER}/results.txt`.",
         format_machine(machine),
         "\n".join(f"| {' | '.join(line)} |" for line in lines),
-        "\n".join(f"![{name}]({name}.png)" for name in PLOTS),
     ]
     return f"{BEGIN}\n" + "\n\n".join(parts) + f"\n{END}"
 

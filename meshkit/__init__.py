@@ -1,15 +1,6 @@
 """The layout of a distributed PyTorch job: a named grid of ranks, its groups, batches and seeds.
 
-``import meshkit`` imports neither torch nor numpy. Each public name is imported on its first use::
-
-    before any process   factor_world  split_world  Layout
-                         BatchPlan  BatchSchedule  SequencePlan  stream_seed
-                         plan_redistribution
-    hardware             Topology  slurm_topology  crossings  placed
-    this process         detect  World  init  shutdown  spawn
-    the mesh             build_mesh  Mesh
-    errors               MeshkitError and its children, see meshkit.core.errors
-
+``import meshkit`` imports neither torch nor numpy; each public name is imported on its first use.
 ``meshkit.__version__`` is the version.
 """
 
@@ -18,113 +9,72 @@ from __future__ import annotations
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without the import of typing
 
 if TYPE_CHECKING:
-    from .core.batch import BatchPlan
-    from .core.errors import (
-        BatchError,
-        CollectiveError,
-        CoordinateError,
-        DisagreementError,
-        LaunchError,
-        MeshkitError,
-        RankTimeoutError,
-        SpawnError,
-        SpecError,
-        UnknownAxisError,
-    )
-    from .core.group_plan import factor_world, split_world
-    from .core.layout import Layout
-    from .core.redistribute.report import plan_redistribution
-    from .core.schedule import BatchSchedule
-    from .core.seeds import stream_seed
-    from .core.sequence import SequencePlan
-    from .core.topology import Topology, crossings, placed
-    from .launch.detect import detect, slurm_topology
-    from .launch.join import init, shutdown
-    from .launch.spawn import spawn
-    from .launch.world import World
-    from .live.build_mesh import build_mesh
-    from .live.mesh import Mesh
-
     __version__: str
 
-__all__ = [
-    "BatchError",
-    "BatchPlan",
-    "BatchSchedule",
-    "CollectiveError",
-    "CoordinateError",
-    "DisagreementError",
-    "LaunchError",
-    "Layout",
-    "Mesh",
-    "MeshkitError",
-    "RankTimeoutError",
-    "SequencePlan",
-    "SpawnError",
-    "SpecError",
-    "Topology",
-    "UnknownAxisError",
-    "World",
-    "build_mesh",
-    "crossings",
-    "detect",
-    "factor_world",
-    "init",
-    "placed",
-    "plan_redistribution",
-    "shutdown",
-    "slurm_topology",
-    "spawn",
-    "split_world",
-    "stream_seed",
-]
+    from .core.batch import BatchPlan as BatchPlan
+    from .core.errors import BatchError as BatchError
+    from .core.errors import CollectiveError as CollectiveError
+    from .core.errors import CoordinateError as CoordinateError
+    from .core.errors import DisagreementError as DisagreementError
+    from .core.errors import LaunchError as LaunchError
+    from .core.errors import MeshkitError as MeshkitError
+    from .core.errors import RankTimeoutError as RankTimeoutError
+    from .core.errors import SpawnError as SpawnError
+    from .core.errors import SpecError as SpecError
+    from .core.errors import UnknownAxisError as UnknownAxisError
+    from .core.group_plan import factor_world as factor_world
+    from .core.group_plan import split_world as split_world
+    from .core.layout import Layout as Layout
+    from .core.redistribute.report import plan_redistribution as plan_redistribution
+    from .core.schedule import BatchSchedule as BatchSchedule
+    from .core.seeds import stream_seed as stream_seed
+    from .core.sequence import SequencePlan as SequencePlan
+    from .core.topology import Topology as Topology
+    from .core.topology import crossings as crossings
+    from .core.topology import placed as placed
+    from .launch.detect import detect as detect
+    from .launch.join import init as init
+    from .launch.join import shutdown as shutdown
+    from .launch.slurm import slurm_topology as slurm_topology
+    from .launch.spawn import spawn as spawn
+    from .launch.world import World as World
+    from .live.build_mesh import build_mesh as build_mesh
+    from .live.mesh import Mesh as Mesh
 
-_MODULES = {
-    "core.batch": ("BatchPlan",),
-    "core.schedule": ("BatchSchedule",),
-    "core.seeds": ("stream_seed",),
-    "core.sequence": ("SequencePlan",),
-    "core.group_plan": (
-        "factor_world",
-        "split_world",
-    ),
-    "core.layout": ("Layout",),
-    "core.redistribute.report": ("plan_redistribution",),
-    "core.topology": (
-        "Topology",
-        "crossings",
-        "placed",
-    ),
-    "launch.join": (
-        "init",
-        "shutdown",
-    ),
-    "launch.detect": (
-        "detect",
-        "slurm_topology",
-    ),
-    "launch.world": ("World",),
-    "launch.spawn": ("spawn",),
-    "live.build_mesh": ("build_mesh",),
-    "live.mesh": ("Mesh",),
+_NAMES = {
+    "core.errors": "BatchError CollectiveError CoordinateError DisagreementError LaunchError "
+    "MeshkitError RankTimeoutError SpawnError SpecError UnknownAxisError",
+    "core.batch": "BatchPlan",
+    "core.schedule": "BatchSchedule",
+    "core.seeds": "stream_seed",
+    "core.sequence": "SequencePlan",
+    "core.group_plan": "factor_world split_world",
+    "core.layout": "Layout",
+    "core.redistribute.report": "plan_redistribution",
+    "core.topology": "Topology crossings placed",
+    "launch.detect": "detect",
+    "launch.slurm": "slurm_topology",
+    "launch.join": "init shutdown",
+    "launch.spawn": "spawn",
+    "launch.world": "World",
+    "live.build_mesh": "build_mesh",
+    "live.mesh": "Mesh",
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> object:
     """Import a public name on its first use."""
-    if name == "__version__":
-        from .core.version import VERSION
-
-        return VERSION
-    if name not in __all__:
-        raise AttributeError(f"module 'meshkit' has no attribute {name!r}")
     import importlib
 
-    module = importlib.import_module(f".{_MODULE_OF.get(name, 'core.errors')}", __name__)
-    if name == "spawn":
-        importlib.import_module(".live.preload", __name__).preload_mesh()
-    value = globals()[name] = getattr(module, name)
+    if name == "__version__":
+        return importlib.import_module(".core", __name__).VERSION
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'meshkit' has no attribute {name!r}")
+    value = globals()[name] = getattr(
+        importlib.import_module(f".{_MODULE_OF[name]}", __name__), name
+    )
     return value
 
 

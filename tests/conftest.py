@@ -1,22 +1,20 @@
-"""Settings for all tests: hypothesis profile, modules to preload, and the note on slow tests."""
+"""Settings for all tests: hypothesis profile, modules to preload, and the order of the files."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from meshkit.launch.spawn import preload
+from meshkit.launch import spawn
 
 # Several workers share the machine, so hypothesis must not judge an example by its seconds.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
 
-preload("tests.preloaded")
+spawn.PRELOADED += ("tests.preloaded",)
 
 # A script, nohup and some CI systems start a background process with SIGINT ignored. Its children
 # inherit that, and tests send SIGINT to their jobs.
@@ -25,8 +23,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Their tests mostly wait for processes, so they start first; the longest is in the first folder.
 WAITING = ("tests/testing", "tests/examples", "tests/scenarios", "tests/launch", "tests/live")
-NUM_SLOW = pytest.StashKey[int]()
-SLOW_FILES = pytest.StashKey[set[Path]]()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -53,40 +49,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def slow_files(pytestconfig: pytest.Config) -> set[Path]:
-    """Return the files whose slow tests this run leaves out."""
-    return pytestconfig.stash.get(SLOW_FILES, set())
-
-
-@pytest.fixture(scope="session")
 def updates_docs(pytestconfig: pytest.Config) -> bool:
     """Return whether the outputs of the pages are to be written anew."""
     return bool(pytestconfig.getoption("--update-docs"))
-
-
-def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Count the slow tests that this run leaves out."""
-    for item in items:
-        if item.get_closest_marker("slow"):
-            item.config.stash[NUM_SLOW] = item.config.stash.get(NUM_SLOW, 0) + 1
-            item.config.stash.setdefault(SLOW_FILES, set()).add(item.path)
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Send the count from a worker of pytest-xdist to the process that prints the summary."""
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["num_slow"] = session.config.stash.get(NUM_SLOW, 0)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Receive the count from a worker. All workers collect, and deselect, the same tests."""
-    node.config.stash[NUM_SLOW] = getattr(node, "workeroutput", {}).get("num_slow", 0)
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    """Report how many slow tests were left out, and how to run them."""
-    if number := config.stash.get(NUM_SLOW, 0):
-        terminalreporter.line(f"{number} slow tests did not run: pytest -m slow")

@@ -29,7 +29,6 @@ import subprocess
 import sys
 import tempfile
 import types
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -80,20 +79,11 @@ def read_blocks(text: str) -> list[Block]:
     """Return the fenced blocks of a page in their order."""
     blocks, last = [], 0
     for m in FENCE.finditer(text):
-        body, gap = INCLUDE.sub(_included, m[4]), text[last : m.start()]
+        body = INCLUDE.sub(lambda file: (ROOT / file[1]).read_text().rstrip("\n"), m[4])
+        gap = text[last : m.start()]
         blocks.append(Block(m[2], m[3] or "", body, m.start(4), m.end(4), gap))
         last = m.end()
     return blocks
-
-
-def with_next(blocks: list[Block]) -> Iterator[tuple[Block, Block | None]]:
-    """Yield each block with the one that follows it."""
-    yield from zip(blocks, [*blocks, None][1:], strict=True)
-
-
-def _included(match: re.Match[str]) -> str:
-    """Return the text of an included file."""
-    return (ROOT / match[1]).read_text().rstrip("\n")
 
 
 def run_page(path: Path) -> list[Output]:
@@ -105,7 +95,7 @@ def run_page(path: Path) -> list[Output]:
         for block in blocks:
             if block.kind == "python" and block.title.endswith(".py"):
                 Path(folder, Path(block.title).name).write_text(block.body)
-        for block, after in with_next(blocks):
+        for block, after in zip(blocks, [*blocks, None][1:], strict=True):
             if block.kind == "python" and not block.title:
                 outputs += _compare(run_script(block.body), after)
             if block.kind == "console":
@@ -140,7 +130,7 @@ def run_script(code: str) -> str:
         patch.syspath_prepend(folder)
         patch.setitem(sys.modules, name, module)
         program = compile(code.replace('"__main__"', f'"{name}"'), name, "exec")
-        with _captured() as printed:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(program, vars(module))
         return printed.getvalue()
 
@@ -153,13 +143,6 @@ def _run(command: list[str], folder: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@contextlib.contextmanager
-def _captured() -> Iterator[io.StringIO]:
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        yield printed
 
 
 def run_commands(block: Block, folder: str) -> list[Output]:
@@ -202,7 +185,7 @@ def run_program(folder: str, argv: list[str]) -> str:
     """Run a file on this rank; return what it prints."""
     os.chdir(folder)
     sys.argv, sys.path[0] = argv, folder
-    with _captured() as printed, contextlib.suppress(SystemExit):
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
         runpy.run_path(argv[0], run_name="__main__")
     return printed.getvalue()
 
@@ -210,7 +193,7 @@ def run_program(folder: str, argv: list[str]) -> str:
 def _run_on_ranks(title: str, blocks: list[Block]) -> list[Output]:
     """Run the blocks of one title in one job; return the output of each on rank 0."""
     codes, places = [], []
-    for block, after in with_next(blocks):
+    for block, after in zip(blocks, [*blocks, None][1:], strict=True):
         if block.title == title:
             codes.append(block.body)
             places.append(after if _is_output(after) else None)
@@ -231,7 +214,7 @@ def run_on_rank(call: str, codes: list[str]) -> list[str]:
     with eval(call, vars(meshkit) | {"build_mesh": meshkit.build_mesh}) as mesh:
         names["mesh"] = mesh
         for number, code in enumerate(codes):
-            with _captured() as printed:
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
                 exec(compile(code, f"block {number}", "exec"), names)
             texts.append(printed.getvalue() if mesh.rank == 0 else "")
     return texts

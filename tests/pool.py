@@ -24,7 +24,7 @@ import meshkit
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a body returned on one rank, or the traceback of its error."""
+    """The result of a body on one rank, or the traceback of its error."""
 
     result: Any
     failure: str | None = None

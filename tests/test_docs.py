@@ -17,10 +17,10 @@ from meshkit.core.compare import describe_disagreement
 from meshkit.core.errors import format_error
 from meshkit.core.redistribute.pattern import parse_pattern
 from meshkit.core.topology import check_crossings
-from meshkit.live.proposal import CONFLICT
+from meshkit.live.open_mesh import CONFLICT
 from tests.core.redistribute.test_pattern import USES
 from tests.core.redistribute.test_transitions import TABLE
-from tests.pages import ROOT, read_blocks, run_command
+from tests.pages import ROOT, read_blocks
 
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "concepts" / "redistribution.md").read_text()
@@ -34,13 +34,6 @@ def raised_by(call: Call, case: Callable[[], object]) -> str:
     with pytest.raises(meshkit.MeshkitError) as caught:
         case()
     return f"{type(caught.value).__name__}: {caught.value.quote(call)}"
-
-
-def test_the_command_prints_the_plan_of_the_first_block() -> None:
-    command = re.search(r"`(meshkit move .*?)`", PAGE, re.DOTALL)
-    assert command is not None
-    shown = next(block.body for block in read_blocks(PAGE) if block.kind == "text")
-    assert run_command(command[1].replace("\n", " "), "") == shown
 
 
 def test_the_table_has_the_twenty_uses() -> None:
@@ -150,8 +143,3 @@ def test_links_and_files_of_a_page_exist(page: Path) -> None:
 def _anchor(title: str) -> str:
     """Return the anchor that the site gives to a heading."""
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
-
-
-def test_no_figure_is_still_to_be_filled_in() -> None:
-    texts = "".join(page.read_text() for page in PAGES)
-    assert re.findall(r"\b[A-Z]{2,}_?[A-Z]+ times\b|\bTODO\b|\bXXX\b", texts) == []

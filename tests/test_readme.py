@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import meshkit
 from meshkit.core.call import Call
-from tests.pages import ROOT, read_blocks, run_commands
+from tests.pages import ROOT, read_blocks
 from tests.test_docs import raised_by
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = read_blocks(README)
-
-
-def test_it_has_at_most_200_lines() -> None:
-    assert len(README.splitlines()) <= 200
 
 
 def test_the_first_two_sh_blocks_are_one_line_each() -> None:
@@ -61,15 +56,3 @@ def test_the_picture_is_that_of_the_mesh() -> None:
     assert all(line in picture for line in grid)
     assert str(layout.coordinate(5)) in picture
     assert str(layout.peers(5, "dp")) in picture
-
-
-def test_what_never_ran_stands_at_the_top() -> None:
-    top = "".join(README.splitlines(True)[:10])
-    assert "alpha" in top
-    assert re.search(r"never run on a GPU, with NCCL", top)
-
-
-def test_the_commands_of_the_blocks_are_known() -> None:
-    consoles = [block for block in BLOCKS if block.kind == "console"]
-    assert len(consoles) == 3
-    assert run_commands(consoles[-1], "")[0].agrees

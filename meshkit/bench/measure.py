@@ -1,22 +1,4 @@
-"""The measured collectives: the torch call, the input of each rank, and the expected output.
-
-The input numbers differ between ranks and between positions in the array. A part that went to the
-wrong rank, came from outside the group or lies at the wrong position is a wrong element.
-
-Seconds of repeated calls.
-
-On the cpu the host's clock measures them. On CUDA events on the stream do, so that neither the
-launch nor the host's own work counts. Calls are launched one by one, as in nccl-tests without its
-option ``-G``. On other accelerators the host's clock measures each call together with a
-synchronization. Neither CUDA nor other accelerators have ever been run.
-
-Ctrl-C sets a flag instead of raising, so that all ranks stop after the same measurement.
-
-A rank that stopped alone would leave its peers waiting in a collective. The signal therefore only
-sets a flag. Ranks exchange their flags between measurements, and stop together. If one process has
-started the ranks and it alone gets the signal, a file passes the flag to them.
-
-A sweep over operations, groups and sizes, each measured alone and under contention.
+"""Measure the collectives of a mesh, each target alone and under contention.
 
 ::
 
@@ -25,11 +7,17 @@ A sweep over operations, groups and sizes, each measured alone and under content
     concurrent    every group at once, as in training
     overlap       every group of both axes at once
 
+The input numbers differ between ranks and between positions in the array: a part that went to the
+wrong rank, came from outside the group or lies at the wrong position is a wrong element.
+
 The barrier is one all_gather of a few bytes over the whole mesh. It starts ranks together and
 spreads a Ctrl-C. A group that leaves it early does not disturb those that are still in it: the
 spread over groups shows how far apart they are.
 
-Build a mesh for all requested measurements, run the sweep, and write progress to stderr.
+On the cpu the host's clock measures the calls; on CUDA events on the stream do, so that neither the
+launch nor the host's own work counts. Calls are launched one by one, as in nccl-tests without its
+option ``-G``. On other accelerators the host's clock measures each call together with a
+synchronization. Neither CUDA nor other accelerators have ever been run.
 """
 
 from __future__ import annotations
@@ -46,6 +34,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -73,7 +62,6 @@ from .results import (
     Case,
     Measurement,
     Target,
-    group_sizes,
     modes,
     plan_cases,
     sample_groups,
@@ -85,19 +73,23 @@ EXACT = 2**24  # float32 has every whole number up to here
 UNSET = -1.0  # a number that no rank puts in
 # Numbers of distinct ranks and positions; primes, so that no power of two hides a shift.
 DISTINCT = ((31, 251), (31, 31), (7, 17), (3, 5))
+SHARE = 0.25  # of the timeout for one measurement, so that ranks at the barrier can wait for it
+SAME_SIGNAL = 1.0  # seconds: a launcher forwards the signal that the terminal has already sent
+OUT_OF_MEMORY = re.compile(r"can't allocate memory|out of memory", re.I)
+UNSUPPORTED = -1.0  # in place of a number of wrong elements
+DISAGREEMENT = "ranks disagree about what to measure; nothing was measured."
+
+NumCalls = tuple[int, int]  # warm-up calls, timed calls
+Works = Sequence[dist.Work | None]
 
 
 def num_distinct(group_size: int) -> tuple[int, int]:
-    """Return the numbers of distinct ranks and positions: the most of which a sum is exact. Pure.
+    """Return the numbers of distinct ranks and positions: the most of which a sum is exact.
 
     The largest input is one less than their product, so every sum, also of a part of the members,
     is below 2^24. Above 1,198,372 members a sum may be larger.
     """
-    exact = (
-        (ranks, positions)
-        for ranks, positions in DISTINCT
-        if group_size * (ranks * positions - 1) < EXACT
-    )
+    exact = (pair for pair in DISTINCT if group_size * (math.prod(pair) - 1) < EXACT)
     return next(exact, DISTINCT[-1])
 
 
@@ -111,92 +103,45 @@ def input_pattern(rank: int, group_size: int, items: int, start: int = 0) -> Ten
     return (positions * (rank % ranks) + torch.arange(start, start + items) % positions).float()
 
 
-def expected_all_reduce(members: Sequence[int], group_rank: int, items: int) -> Tensor:
-    """Return the output of all_reduce on a rank of the group: (items,), the sum over members."""
-    ranks, positions = num_distinct(len(members))
-    total = sum(rank % ranks for rank in members)  # in one step: members may be thousands
-    return (positions * total + len(members) * (torch.arange(items) % positions)).float()
-
-
-def expected_all_gather(members: Sequence[int], group_rank: int, items: int) -> Tensor:
-    """Return the output of all_gather: (items,), an equal part from each member."""
-    size = len(members)
-    return torch.cat([input_pattern(rank, size, items // size) for rank in members])
-
-
-def expected_reduce_scatter(members: Sequence[int], group_rank: int, items: int) -> Tensor:
-    """Return the output of reduce_scatter: (items / n,), one part of the sum."""
-    return expected_all_reduce(members, group_rank, items).chunk(len(members))[group_rank]
-
-
-def expected_all_to_all(members: Sequence[int], group_rank: int, items: int) -> Tensor:
-    """Return the output of all_to_all: (items,), from each member the part for this group rank."""
+def expected_output(op: str, members: Sequence[int], group_rank: int, items: int) -> Tensor:
+    """Return the correct output on one member, for an array of ``items`` in all."""
     size, part = len(members), items // len(members)
-    return torch.cat([input_pattern(rank, size, part, group_rank * part) for rank in members])
+    if op in ("all_reduce", "reduce_scatter"):
+        ranks, positions = num_distinct(size)
+        total = sum(rank % ranks for rank in members)
+        sums = (positions * total + size * (torch.arange(items) % positions)).float()
+        return sums if op == "all_reduce" else sums.chunk(size)[group_rank]
+    if op == "all_gather":
+        return torch.cat([input_pattern(rank, size, part) for rank in members])
+    if op == "all_to_all":
+        return torch.cat([input_pattern(rank, size, part, group_rank * part) for rank in members])
+    root = members[0 if op == "broadcast" else group_rank - 1]  # send_recv: the member before
+    return input_pattern(root, size, items)
 
 
-def expected_broadcast(members: Sequence[int], group_rank: int, items: int) -> Tensor:
-    """Return the output of broadcast: (items,), the input of the first member."""
-    return input_pattern(members[0], len(members), items)
-
-
-def expected_send_recv(members: Sequence[int], group_rank: int, items: int) -> Tensor:
-    """Return the output of send_recv: (items,), the input of the member before this one."""
-    return input_pattern(members[group_rank - 1], len(members), items)
-
-
-Works = Sequence[dist.Work | None]
-Begin = Callable[[Tensor, Tensor, dist.ProcessGroup, bool], Works]
-
-
-def _all_reduce(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool) -> Works:
-    return [dist.all_reduce(out, group=group, async_op=async_op)]
-
-
-def _all_gather(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool) -> Works:
-    return [ALL_GATHER(out, source, group=group, async_op=async_op)]
-
-
-def _reduce_scatter(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool) -> Works:
-    return [REDUCE_SCATTER(out, source, group=group, async_op=async_op)]
-
-
-def _all_to_all(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool) -> Works:
-    return [dist.all_to_all_single(out, source, group=group, async_op=async_op)]
-
-
-def _broadcast(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool) -> Works:
-    root = dist.get_global_rank(group, 0)
-    return [dist.broadcast(out, root, group=group, async_op=async_op)]
-
-
-def _send_recv(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool) -> Works:
-    """Send to the next member and receive from the one before, in a ring."""
-    size, group_rank = group.size(), group.rank()
+def begin_collective(
+    op: str, out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool
+) -> Works:
+    """Begin a collective. Without ``async_op``, wait for it if the call itself can."""
+    options: dict[str, Any] = {"group": group, "async_op": async_op}
+    if op == "all_reduce":
+        return [dist.all_reduce(out, **options)]
+    if op == "broadcast":
+        return [dist.broadcast(out, dist.get_global_rank(group, 0), **options)]
+    if op != "send_recv":
+        calls = {
+            "all_gather": ALL_GATHER,
+            "reduce_scatter": REDUCE_SCATTER,
+            "all_to_all": dist.all_to_all_single,
+        }
+        return [calls[op](out, source, **options)]
+    size, group_rank = group.size(), group.rank()  # in a ring
     if size == 1:  # torch sends nothing to itself
         out.copy_(source)
         return []
     after, before = (dist.get_global_rank(group, (group_rank + i) % size) for i in (1, -1))
     send = dist.P2POp(dist.isend, source, after, group)
     return dist.batch_isend_irecv([send, dist.P2POp(dist.irecv, out, before, group)])
-
-
-@dataclass(frozen=True)
-class Collective:
-    """The torch call of a collective, and its expected output."""
-
-    begin: Begin  # (output, source, group, async_op) to works; waits itself without ``async_op``
-    expected: Callable[[Sequence[int], int, int], Tensor]  # (members, group rank, items)
-
-
-COLLECTIVES = {
-    "all_reduce": Collective(_all_reduce, expected_all_reduce),
-    "all_gather": Collective(_all_gather, expected_all_gather),
-    "reduce_scatter": Collective(_reduce_scatter, expected_reduce_scatter),
-    "all_to_all": Collective(_all_to_all, expected_all_to_all),
-    "broadcast": Collective(_broadcast, expected_broadcast),
-    "send_recv": Collective(_send_recv, expected_send_recv),
-}
 
 
 @dataclass(frozen=True)
@@ -212,33 +157,36 @@ class PreparedCall:
 
     def begin(self, async_op: bool = True) -> Works:
         """Begin the call. Without ``async_op``, wait for it if the call itself can."""
-        return COLLECTIVES[self.op].begin(self.out, self.source, self.group, async_op)
+        return begin_collective(self.op, self.out, self.source, self.group, async_op)
 
     def num_wrong(self, rank: int) -> int:
         """Return the number of wrong elements of this rank after one :func:`checked_call`."""
         group_rank = list(self.members).index(rank)
-        expected = COLLECTIVES[self.op].expected(self.members, group_rank, self.items)
+        expected = expected_output(self.op, self.members, group_rank, self.items)
         return int((self.out.cpu() != expected).sum())
 
 
-def timed_call(
-    op: str, members: Sequence[int], items: int, group: dist.ProcessGroup, device: torch.device
+def prepare_call(
+    op: str,
+    members: Sequence[int],
+    items: int,
+    group: dist.ProcessGroup,
+    device: torch.device,
+    *,
+    checked: bool,
 ) -> PreparedCall:
-    """Return a call for timing, on zeros, since all_reduce sums its own result again. Local."""
+    """Return a call for timing, or one to be called once whose output is then checked. Local.
+
+    Timed calls work on zeros, since all_reduce sums its own result again.
+    """
     operation, size = OPERATIONS[op], len(members)
-    source = torch.zeros(operation.source_items(items, size), device=device)
-    out = torch.zeros(operation.output_items(items, size), device=device)
-    return PreparedCall(op, members, items, group, source, out)
-
-
-def checked_call(
-    op: str, members: Sequence[int], items: int, group: dist.ProcessGroup, device: torch.device
-) -> PreparedCall:
-    """Return a call whose output can be checked, to be called once. Local."""
-    operation, size, rank = OPERATIONS[op], len(members), dist.get_rank()
-    source = input_pattern(rank, size, operation.source_items(items, size))
-    unset = torch.full((operation.output_items(items, size),), UNSET)
-    out = (source if operation.in_place else unset).to(device, copy=True)
+    num_source = items // size if operation.source_is_part else items
+    num_out = items // size if operation.output_is_part else items
+    source, out = torch.zeros(num_source), torch.zeros(num_out)
+    if checked:
+        source = input_pattern(dist.get_rank(), size, num_source)
+        out = source if operation.in_place else torch.full((num_out,), UNSET)
+    out = out.to(device, copy=True)
     return PreparedCall(op, members, items, group, source.to(device), out)
 
 
@@ -267,31 +215,16 @@ def time_calls(
     """Return the seconds of each call on this rank, made at once after the warm-up calls."""
     for _ in range(warm_up):
         call()
-    timed = _by_events if device.type == "cuda" else _by_clock
-    return timed(call, calls, device)
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for queued work of an accelerator; a cpu queues nothing."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
-
-
-def _by_clock(call: Callable[[], None], calls: int, device: torch.device) -> list[float]:
     synchronize(device)
-    seconds = []
-    for _ in range(calls):
-        began = time.perf_counter()
-        call()
-        synchronize(device)
-        seconds.append(time.perf_counter() - began)
-    return seconds
-
-
-def _by_events(call: Callable[[], None], calls: int, device: torch.device) -> list[float]:
-    """Record an event before the first call and one after each, and read all at the end."""
+    if device.type != "cuda":
+        seconds = []
+        for _ in range(calls):
+            began = time.perf_counter()
+            call()
+            synchronize(device)
+            seconds.append(time.perf_counter() - began)
+        return seconds
     events = [torch.Event(device, enable_timing=True) for _ in range(calls + 1)]
-    synchronize(device)
     events[0].record()
     for event in events[1:]:
         call()
@@ -300,13 +233,19 @@ def _by_events(call: Callable[[], None], calls: int, device: torch.device) -> li
     return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
 
 
-SAME_SIGNAL = 1.0  # seconds: a launcher forwards the signal that the terminal has already sent
+def synchronize(device: torch.device) -> None:
+    """Wait for queued work of an accelerator; a cpu queues nothing."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 class Interruption:
     """Whether the user has pressed Ctrl-C. A context manager for the main thread: it holds SIGINT.
 
-    A second signal, more than a second after the first, raises KeyboardInterrupt as usual.
+    A rank that stopped alone would leave its peers waiting in a collective. The signal therefore
+    only sets a flag, which ranks exchange between measurements. If one process has started the
+    ranks and it alone gets the signal, a file passes the flag to them. A second signal, more than a
+    second after the first, raises KeyboardInterrupt as usual.
     """
 
     def __init__(self, file: str | None = None) -> None:
@@ -330,12 +269,6 @@ class Interruption:
         self._since = now if self._since is None else self._since
         if self._file is not None:
             self._file.touch()
-
-
-SHARE = 0.25  # of the timeout for one measurement, so that ranks at the barrier can wait for it
-OUT_OF_MEMORY = re.compile(r"can't allocate memory|out of memory", re.I)
-UNSUPPORTED = -1.0  # in place of a number of wrong elements
-NumCalls = tuple[int, int]  # warm-up calls, timed calls
 
 
 class StopSweep(Exception):
@@ -366,7 +299,7 @@ class Sweep:
     hosts: Mapping[int, str]  # rank to its host name
     options: SweepOptions
     stop: Callable[[], bool]  # whether this rank was interrupted
-    on_case: Callable[[Case], None]  # called with each case before it is measured
+    progress: Progress
 
     def run(self, cases: Sequence[Case]) -> list[Measurement]:
         """Measure all cases, or those before a Ctrl-C; the same on every rank. Collective."""
@@ -374,9 +307,9 @@ class Sweep:
         current = ""
         try:
             with self.mesh.guard(timeout=self.options.timeout), suppress(StopSweep):
-                for case in cases:
-                    self.on_case(case)
+                for number, case in enumerate(cases):
                     current = str(case)
+                    self.progress.show(f"{100 * number // len(cases)} %: {current}")
                     with _memory_errors(case, self.mesh.rank):
                         self._measure(case, measurements)
         except CollectiveError as error:
@@ -389,14 +322,14 @@ class Sweep:
         layout = self.mesh.layout
         wrong, slowest, unsupported = self._check(case)
         if unsupported is not None:
-            sizes = group_sizes(layout, case.target)
+            sizes = tuple(layout.size(*axes) for axes in case.target.groups)
             measurements.extend(
                 Measurement(case, mode, sizes, unsupported=unsupported)
                 for mode in modes(layout, case.target)
             )
             return
         num_calls = self.options.num_calls(slowest)
-        prepared = self._prepare(timed_call, case)
+        prepared = self._prepare(case, checked=False)
         for mode in modes(layout, case.target):
             if mode == ALONE:
                 seconds = self._time_alone(case.target.span, prepared, num_calls)
@@ -407,7 +340,7 @@ class Sweep:
     def _check(self, case: Case) -> tuple[int, float, str | None]:
         """Return wrong elements of all ranks, seconds of the slowest, and why it is unsupported."""
         self._barrier()
-        prepared, unsupported = self._prepare(checked_call, case), None
+        prepared, unsupported = self._prepare(case, checked=True), None
         began = time.perf_counter()
         try:
             run_calls(prepared)
@@ -420,12 +353,15 @@ class Sweep:
         rows = self._all_gather([wrong, seconds])  # (num_ranks, 2)
         return int(rows[:, 0].sum()), float(rows[:, 1].max()), unsupported
 
-    def _prepare(self, make: Callable[..., PreparedCall], case: Case) -> list[PreparedCall]:
-        items, mesh = case.bytes // ITEM_BYTES, self.mesh
-        return [
-            make(case.op, mesh.peers(*axes).tolist(), items, mesh.group(*axes), self.device)
-            for axes in case.target.groups
-        ]
+    def _prepare(self, case: Case, *, checked: bool) -> list[PreparedCall]:
+        prepared = []
+        for axes in case.target.groups:
+            members, group = self.mesh.peers(*axes).tolist(), self.mesh.group(*axes)
+            items = case.bytes // ITEM_BYTES
+            prepared.append(
+                prepare_call(case.op, members, items, group, self.device, checked=checked)
+            )
+        return prepared
 
     def _time(self, prepared: Sequence[PreparedCall], num_calls: NumCalls) -> list[float]:
         self._barrier()
@@ -469,9 +405,6 @@ def _memory_errors(case: Case, rank: int) -> Iterator[None]:
         raise MeshkitError(summary, line, fix=fix) from error
 
 
-DISAGREEMENT = "ranks disagree about what to measure; nothing was measured."
-
-
 @dataclass(frozen=True)
 class Request:
     """A requested benchmark, equal on every rank."""
@@ -482,7 +415,6 @@ class Request:
     targets: tuple[Target, ...]
     sizes: tuple[int, ...]  # bytes of the total array
     options: SweepOptions
-    device: str | None = None  # device of the tensors; None takes the accelerator, else the cpu
     stop_file: str | None = None  # if it exists, Ctrl-C was pressed where the ranks were started
 
     @property
@@ -498,39 +430,43 @@ class Request:
         }
 
 
-def run_benchmark(request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
+def run_benchmark(
+    request: Request, layout: Layout, device: str | None = None
+) -> tuple[int, BenchmarkRun]:
     """Join the job, build the mesh, measure all cases or those before Ctrl-C, and close the mesh.
 
-    Collective.
+    Collective. Without a device the tensors are on the accelerator, else on the cpu.
     """
     targets, options = request.targets, request.options
-    groups = [axes for target in targets for axes in target.groups if len(axes) > 1]
+    groups = dict.fromkeys(axes for target in targets for axes in target.groups if len(axes) > 1)
     with Interruption(request.stop_file) as interruption:
-        world = init(device=request.device, timeout=options.timeout)
-        device = world.device or torch.device("cpu")
-        distinct = list(dict.fromkeys(groups))
-        with build_mesh(request.axes, order=request.order, groups=distinct or None) as mesh:
+        world = init(device=device, timeout=options.timeout)
+        with build_mesh(request.axes, order=request.order, groups=[*groups] or None) as mesh:
             names = agree_on_hosts(request)
             began = time.monotonic()
             hosts = {rank: names[rank] for rank in mesh.peers().tolist()}
             cases = plan_cases(layout, request.operations, targets, request.sizes)
+            planned = sum(len(modes(layout, case.target)) for case in cases)
+            passes = count_noun(total_passes(layout, cases, options.max_alone), "pass")
+            calls = f"each of up to {options.warm_up + options.iters} calls"
             progress = Progress("meshkit bench", None if world.rank else sys.stderr)
-            calls = options.warm_up + options.iters
-            on_case = CaseProgress(layout, cases, options.max_alone, calls, progress)
-            sweep = Sweep(mesh, device, hosts, options, lambda: bool(interruption), on_case)
+            rows = count_noun(planned, "row")
+            progress.write_line(f"{rows} in {passes}, one after the other, {calls}")
+            place = world.device or torch.device("cpu")
+            sweep = Sweep(mesh, place, hosts, options, lambda: bool(interruption), progress)
             with show_progress(progress):
                 measurements = sweep.run(cases)
     return world.rank, BenchmarkRun(
         sizes=layout.sizes,
         launcher=world.launcher,
-        device=device.type,
+        device=place.type,
         backend=str(world.backend),
         torch=torch.__version__,
         hosts=hosts,
         warm_up=options.warm_up,
         iters=options.iters,
         measurements=tuple(measurements),
-        planned=sum(len(modes(layout, case.target)) for case in cases),
+        planned=planned,
         seconds=time.monotonic() - began,
     )
 
@@ -539,28 +475,3 @@ def agree_on_hosts(request: Request) -> list[str]:
     """Return the host of each rank, after all ranks have made the same request. Collective."""
     fix = "for example meshkit bench dp=2 -n 2, which starts ranks."
     return gather_hosts(require_job(), "meshkit bench", request.fields, DISAGREEMENT, fix)
-
-
-class CaseProgress:
-    """Progress of a sweep, on one rank."""
-
-    def __init__(
-        self,
-        layout: Layout,
-        cases: Sequence[Case],
-        max_alone: int | None,
-        calls: int,
-        progress: Progress,
-    ) -> None:
-        self._progress = progress
-        self._num_done, self._num_cases = 0, len(cases)
-        rows = count_noun(sum(len(modes(layout, case.target)) for case in cases), "row")
-        passes = count_noun(total_passes(layout, cases, max_alone), "pass")
-        line = f"{rows} in {passes}, one after the other, each of up to {calls} calls"
-        progress.write_line(line)
-
-    def __call__(self, case: Case) -> None:
-        """Show the case that begins."""
-        percent = 100 * self._num_done // self._num_cases
-        self._num_done += 1
-        self._progress.show(f"{percent} %: {case}")

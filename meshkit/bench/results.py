@@ -1,96 +1,32 @@
-"""One measured collective: times over groups and calls.
+"""What a benchmark measures, its results, their table and their fits. Pure: without torch.
 
-::
-
-    seconds       (num_ranks, calls), time of each call on each rank; nan if its group was skipped
-    group         the slowest rank of a group, call by call: (num_groups, calls)
-    median, p99   over all groups and calls
-
-A line through measured times: the latency of a call, and its seconds per byte.
-
-The alpha-beta model (R. W. Hockney, The communication challenge for MPP, Parallel Computing 20(3),
-1994)::
-
-    t = alpha + beta * S        S bytes of the total array, 1 / beta bytes a second
-
-The line has the least squares of *relative* residuals, since times of 1 KiB and 64 MiB differ by
-orders of magnitude and count equally. Neither term is below zero. The line holds only between the
-measured sizes, because algorithms and protocols change with the size.
-
-Latency and bandwidth of the links of this cluster, from the fitted lines of a run.
-
-A ring moves, for an array of S bytes on n ranks, ``factor * S`` bytes from each rank in sequential
-steps (:mod:`.collectives`; ring_passes and n as there)::
-
-    alpha = steps * latency                        steps = ring_passes * (n - 1)
-    beta  = factor / bandwidth                     inside a node
-    beta  = factor / ranks_per_link / bandwidth    across nodes
-
-Several ranks of a group may share the traffic that leaves a node::
-
-    ring            0 - 1 - 2 - 3 | 4 - 5 - 6 - 7 -     two of eight messages leave their node
-    ranks_per_link  8 / 2 = 4
-
-This inverts the formulas of the cost model. Each figure is the median over the lines of one level.
-Across nodes only groups with the fewest ranks on a node count: in the others, the links inside a
-node may be the bottleneck. The names are those of the cost model's links, which
-``meshkit search --links`` reads.
-
-The table of measured collectives, their bandwidths, and the array sizes of a sweep.
-
-The conventions are those of nccl-tests, ``doc/PERFORMANCE.md`` of github.com/NVIDIA/nccl-tests. S
-is the size of the total array in bytes, t the time, n the number of ranks. The array has (items,)
-elements and is cut in n equal parts on n ranks. GB are decimal::
+Conventions are those of nccl-tests, ``doc/PERFORMANCE.md`` of github.com/NVIDIA/nccl-tests. S is
+the size of the total array in bytes, t the time, n the number of ranks. GB are decimal::
 
     algbw = S / t                       bandwidth that the caller sees
     busbw = algbw * factor              bandwidth of a link, comparable between numbers of ranks
     factor: all_reduce 2(n-1)/n; all_gather, reduce_scatter, all_to_all (n-1)/n
             broadcast, send_recv 1
 
-Groups that collectives are measured over: one axis, two, all; and two axes at once.
+A target is the groups of one axis (``dp``) or several (``dp sp``), the group of all ranks
+(``world``), or two at once (``dp+sp``): in training the gradients of dp are reduced while tp, sp,
+cp and ep still communicate. Those four wait for each other, and do not overlap.
 
-::
-
-    dp        the groups of an axis
-    dp sp     the groups over two axes
-    dp+sp     each rank in its group of dp and in that of sp at the same time
-    world     the group of all ranks
-
-In training the gradients of dp are reduced while the layers of tp, sp, cp and ep still communicate,
-and pp sends beside all of them. Those four wait for each other and do not overlap.
-
-Measuring alone takes one pass per group, while all other groups wait. With many groups, a sample is
-measured, spread evenly over the nodes, the first and the last group included::
+Measuring alone takes one pass a group, while all others wait. Of many groups, a sample is measured,
+spread evenly over the nodes::
 
     group      0  1  2  3 | 4  5  6  7 | 8  9 10 11 | 12 13 14 15
     4 of 16    x            .  x         .  .  x                x
-
-A whole benchmark run: its cases and passes, its measurements, and comparisons between them.
-
-A benchmark run as text, one table for each operation and target.
-
-::
-
-    all_reduce over dp, n = 4
-    mode        bytes     us    p99   algbw   busbw  ratio  wrong  calls
-    ----------  -----  -----  -----  ------  ------  -----  -----  -----
-    alone        1024  300.0  400.0  0.0034  0.0051      -      0     20
-    concurrent   1024  330.0  600.0  0.0031  0.0047   1.10      0     20
-
-A benchmark run as rows of numbers, for the table, and as JSON.
-
-Times are in microseconds, bandwidths in decimal GB/s, as in nccl-tests. ``meshkit search --links``
-reads ``links``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations, groupby, pairwise
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -102,194 +38,13 @@ from ..core.layout import Layout
 from ..core.text import Ints, Seconds, count_noun, format_sizes, format_table, wrap_lines
 from ..core.topology import number_labels
 
-
-@dataclass(frozen=True)
-class Case:
-    """An operation, its groups and the size of its array."""
-
-    op: str  # one of ``OPERATIONS``
-    target: Target
-    bytes: int  # size of the total array; of each of the two if two axes run at once
-
-    def __str__(self) -> str:
-        return f"{self.op} over {self.target.name}, {self.bytes} bytes"
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """A case measured in one mode. Without a time, the backend lacks the operation."""
-
-    case: Case
-    mode: str  # ``"alone"``, ``"concurrent"`` or ``"overlap"``, see sweep.py
-    sizes: tuple[int, ...]  # ranks in a group, or in each of two groups if two axes run at once
-    wrong: int = 0  # wrong elements in the results of all ranks
-    calls: int = 0  # timed calls of each group; 0 if the operation is unsupported
-    median: float | None = None  # seconds of a call, on the slowest rank of its group
-    p99: float | None = None  # not exceeded by 99 of 100 calls; the slowest of fewer calls
-    unsupported: str | None = None  # message of a backend that lacks the operation
-    groups: int = 0  # number of measured groups; ``"alone"`` measures a sample of many
-    num_groups: int = 0  # of the target
-
-    @property
-    def algbw(self) -> float | None:
-        """Decimal GB/s of the median call; None without a time, and for two axes at once."""
-        if self.median is None or len(self.sizes) > 1:
-            return None
-        return gigabytes_per_second(self.case.bytes, self.median)
-
-    @property
-    def busbw(self) -> float | None:
-        """Decimal GB/s of a link, by the factor of nccl-tests; None as for ``algbw``."""
-        algbw = self.algbw
-        return None if algbw is None else algbw * busbw_factor(self.case.op, self.sizes[0])
-
-
-def group_sizes(layout: Layout, target: Target) -> tuple[int, ...]:
-    """Return the ranks in a group; of each of the two if two axes run at once."""
-    return tuple(layout.size(*axes) for axes in target.groups)
-
-
-def summarize(
-    layout: Layout, case: Case, mode: str, seconds: Seconds, wrong: int = 0
-) -> Measurement:
-    """Return the measurement of a case from ``seconds``, (num_ranks, calls). Pure."""
-    groups = layout.groups(*case.target.span)  # (num_groups, group_size)
-    position = {int(rank): index for index, rank in enumerate(layout.grid.flat)}
-    positions = np.array([[position[int(rank)] for rank in group] for group in groups])
-    slowest = seconds[positions].max(axis=1)  # (num_groups, calls)
-    was_measured = ~np.isnan(slowest).any(axis=1)
-    times = np.sort(slowest[was_measured], axis=None)
-    return Measurement(
-        case,
-        mode,
-        group_sizes(layout, case.target),
-        wrong,
-        seconds.shape[1],
-        float(np.median(times)),
-        float(times[-(-99 * len(times) // 100) - 1]),
-        groups=int(was_measured.sum()),
-        num_groups=len(groups),
-    )
-
-
-@dataclass(frozen=True)
-class Fit:
-    """The line of one operation over the groups of one target."""
-
-    op: str
-    target: str
-    mode: str  # how the groups were measured
-    ranks: int  # ranks in a group
-    alpha: float  # seconds before the first byte
-    beta: float  # seconds per byte
-
-
-def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Return alpha and beta of the line with the least squares of relative residuals. Pure."""
-    weight = 1 / np.asarray(seconds, dtype=np.float64)
-    columns = np.stack([weight, weight * np.asarray(sizes, dtype=np.float64)])  # (2, num_sizes)
-    scale = np.linalg.norm(columns, axis=1)
-    terms, *_ = np.linalg.lstsq((columns / scale[:, None]).T, np.ones(len(weight)), rcond=None)
-    if (terms >= 0).all():
-        return float(terms[0] / scale[0]), float(terms[1] / scale[1])
-    # one term is below zero: keep the single term with the smaller sum of squares
-    alpha, beta = (float(c.sum() / (c @ c)) for c in columns)
-    constant, slope = (
-        float(((c * term - 1) ** 2).sum()) for c, term in zip(columns, (alpha, beta), strict=True)
-    )
-    return (alpha, 0.0) if constant <= slope else (0.0, beta)
-
-
-def fit_measurements(measurements: Sequence[Measurement]) -> tuple[Fit, ...]:
-    """Return a line for each operation, target and mode with two sizes or more. Pure."""
-    series: dict[tuple[str, str, str, int], dict[int, float]] = {}
-    for row in measurements:
-        if row.median is not None and len(row.sizes) == 1:
-            key = row.case.op, row.case.target.name, row.mode, row.sizes[0]
-            series.setdefault(key, {})[row.case.bytes] = row.median
-    return tuple(_fit(key, times) for key, times in series.items() if len(times) > 1)
-
-
-def _fit(key: tuple[str, str, str, int], times: dict[int, float]) -> Fit:
-    sizes = sorted(times)
-    return Fit(*key, *fit_line(sizes, [times[size] for size in sizes]))
-
-
-INSIDE, ACROSS = "inside", "across"
-SUFFIX = {INSIDE: "intra_node", ACROSS: "inter_node"}  # of the figures of a cost.Machine
-RING = ("all_reduce", "all_gather", "reduce_scatter")
-
-
-@dataclass(frozen=True)
-class Locality:
-    """Whether groups stay on one node."""
-
-    level: str  # ``"inside"`` if each group is on one node, else ``"across"``
-    ranks_per_link: float  # ranks of a group over the most messages of a ring that leave a node
-
-
-def locality(layout: Layout, hosts: Mapping[int, str], *axes: str) -> Locality:
-    """Return the locality of the groups over some axes. Pure."""
-    size = layout.size(*axes)
-    groups = layout.groups(*axes).tolist()  # (num_groups, group_size)
-    crossing = max(_crossing_messages([hosts[rank] for rank in group]) for group in groups)
-    return Locality(ACROSS, size / crossing) if crossing else Locality(INSIDE, float(size))
-
-
-def _crossing_messages(hosts: list[str]) -> int:
-    """Return the number of messages of a ring that go to another host."""
-    return sum(here != after for here, after in pairwise([*hosts, hosts[0]]))
-
-
-def link_speeds(run: BenchmarkRun) -> dict[str, float | str]:
-    """Return the measured figures of the links by name, and their ``source``; {} if none. Pure.
-
-    The figures come from all_reduce, all_gather and reduce_scatter with all groups of an axis at
-    once, as in training. A figure is left out if no line has it: a line without a slope, for
-    example, has no bandwidth.
-    """
-    lines = [(fit, locality(run.layout, run.hosts, *fit.target.split())) for fit in _ring_fits(run)]
-    across = [fit_locality for _, fit_locality in lines if fit_locality.level == ACROSS]
-    fewest = Locality(ACROSS, min((where.ranks_per_link for where in across), default=0.0))
-    levels = {
-        INSIDE: ([fit for fit, where in lines if where.level == INSIDE], 1.0),
-        ACROSS: ([fit for fit, where in lines if where == fewest], fewest.ranks_per_link),
-    }
-    speeds: dict[str, float | str] = {}
-    for level, (fits, ranks_per_link) in levels.items():
-        if bandwidths := [_bandwidth(fit, ranks_per_link) for fit in fits if fit.beta]:
-            speeds[f"bandwidth_{SUFFIX[level]}"] = float(np.median(bandwidths))
-        if latencies := [fit.alpha / _steps(fit) for fit in fits if fit.alpha]:
-            speeds[f"latency_{SUFFIX[level]}"] = float(np.median(latencies))
-    return {**speeds, "source": _source(run, [*speeds])} if speeds else {}
-
-
-def _ring_fits(run: BenchmarkRun) -> list[Fit]:
-    """Return the lines of rings, with all groups at once, or of a single group."""
-    ring = [fit for fit in run.fits if fit.op in RING]
-    concurrent = [fit for fit in ring if fit.mode == CONCURRENT]
-    known = {(fit.op, fit.target) for fit in concurrent}
-    single = [fit for fit in ring if fit.mode == ALONE and (fit.op, fit.target) not in known]
-    return [*concurrent, *single]
-
-
-def _bandwidth(fit: Fit, ranks_per_link: float) -> float:
-    """Return GB/s, in one direction."""
-    return busbw_factor(fit.op, fit.ranks) / fit.beta / ranks_per_link / 1e9
-
-
-def _steps(fit: Fit) -> int:
-    return OPERATIONS[fit.op].ring_passes * (fit.ranks - 1)
-
-
-def _source(run: BenchmarkRun, names: list[str]) -> str:
-    """Return the run and the names of the figures that it measured."""
-    software = f"{run.backend} on {run.device}, torch {run.torch}"
-    return f"meshkit bench {format_sizes(run.sizes)}, {software}: {', '.join(names)}"
-
-
 ITEM_BYTES = 4  # of a float32
 MAX_BYTES = 2**40  # of the largest array
+MIN_CALLS = 2  # that are timed in each pass, however slow they are
+ALONE, CONCURRENT, OVERLAP = "alone", "concurrent", "overlap"
+DEFAULT_ALONE = 16  # groups of a target that are measured alone at most, by default
+WORLD = "world"  # all axes, unless an axis has this name
+SEQUENTIAL = frozenset({"ep", "cp", "sp", "tp"})  # one after the other inside a layer
 
 
 @dataclass(frozen=True)
@@ -297,71 +52,20 @@ class Operation:
     """Properties of one collective."""
 
     ring_passes: int = 0  # of the array round a ring, (n - 1) / n of its bytes each; 0: no ring
-    reduces: bool = False  # whether it sums over the ranks
-    rooted: bool = False  # whether one rank sends to all others
     in_place: bool = False  # whether the output starts as the source, and no other source is read
     source_is_part: bool = False  # whether the source is one part, rather than the whole array
     output_is_part: bool = False  # whether the output is one part
-    counts_part: bool = False  # whether the ``count`` of nccl-tests is that of one part
-
-    def source_items(self, items: int, num_ranks: int) -> int:
-        """Return the number of items in the source of one rank."""
-        return items // num_ranks if self.source_is_part else items
-
-    def output_items(self, items: int, num_ranks: int) -> int:
-        """Return the number of items in the output of one rank."""
-        return items // num_ranks if self.output_is_part else items
-
-    def count(self, items: int, num_ranks: int) -> int:
-        """Return the ``count`` of nccl-tests."""
-        return items // num_ranks if self.counts_part else items
 
 
 OPERATIONS = {
-    "all_reduce": Operation(ring_passes=2, reduces=True, in_place=True),
-    "all_gather": Operation(ring_passes=1, source_is_part=True, counts_part=True),
-    "reduce_scatter": Operation(ring_passes=1, reduces=True, output_is_part=True, counts_part=True),
-    "all_to_all": Operation(ring_passes=1, counts_part=True),
-    "broadcast": Operation(rooted=True, in_place=True),
+    "all_reduce": Operation(ring_passes=2, in_place=True),
+    "all_gather": Operation(ring_passes=1, source_is_part=True),
+    "reduce_scatter": Operation(ring_passes=1, output_is_part=True),
+    "all_to_all": Operation(ring_passes=1),
+    "broadcast": Operation(in_place=True),
     "send_recv": Operation(),
 }
-
-
-def busbw_factor(operation: str, num_ranks: int) -> float:
-    """Return the factor from algbw to busbw. Pure."""
-    ring_passes = OPERATIONS[operation].ring_passes
-    return ring_passes * (num_ranks - 1) / num_ranks if ring_passes else float(num_ranks > 1)
-
-
-def gigabytes_per_second(num_bytes: int, seconds: float) -> float:
-    """Return decimal GB/s: 10^9 bytes in a second are 1."""
-    return num_bytes / seconds / 1e9
-
-
-@quotes_call("sweep_sizes")
-def sweep_sizes(least: int, most: int, factor: int) -> tuple[int, ...]:
-    """Return the sizes from ``least`` in steps of a factor, up to ``most`` or just below. Pure."""
-    if not 1 <= least <= most <= MAX_BYTES or factor < 2:
-        summary = f"there are no sizes from {least} to {most} bytes by a factor of {factor}."
-        rule = f"The least is 1 or more, the most {MAX_BYTES} or less, and the factor 2 or more."
-        raise SpecError(summary, rule, fix="for example sweep_sizes(1024, 65536, 4).")
-    series = []
-    while least <= most:
-        series.append(least)
-        least *= factor
-    return tuple(series)
-
-
-def divisible_size(num_bytes: int, num_ranks: int) -> int:
-    """Return the size rounded down to a whole number of items per rank, 1 item or more."""
-    step = ITEM_BYTES * num_ranks
-    return max(num_bytes // step, 1) * step
-
-
-ALONE, CONCURRENT, OVERLAP = "alone", "concurrent", "overlap"
-DEFAULT_ALONE = 16  # groups of a target that are measured alone at most, by default
-WORLD = "world"  # all axes, unless an axis has this name
-SEQUENTIAL = frozenset({"ep", "cp", "sp", "tp"})  # one after the other inside a layer
+RING = ("all_reduce", "all_gather", "reduce_scatter")  # that send to neighbors alone
 
 
 @dataclass(frozen=True)
@@ -381,69 +85,45 @@ class Target:
         return tuple(axis for axes in self.groups for axis in axes)
 
 
-def shared_axes(layout: Layout) -> Axes:
-    """Return the axes with more than one rank, the outermost first."""
-    return tuple(axis for axis in layout.axes if layout.size(axis) > 1)
+@dataclass(frozen=True)
+class Case:
+    """An operation, its groups and the size of its array."""
+
+    op: str  # one of ``OPERATIONS``
+    target: Target
+    bytes: int  # size of the total array; of each of the two if two axes run at once
+
+    def __str__(self) -> str:
+        return f"{self.op} over {self.target.name}, {self.bytes} bytes"
 
 
-def default_targets(layout: Layout) -> tuple[Target, ...]:
-    """Return each axis of several ranks, each two, the world, and each two that overlap. Pure."""
-    axes = shared_axes(layout)
-    two = list(combinations(axes, 2))
-    sets = dict.fromkeys([*((axis,) for axis in axes), *two, *([axes] if axes else [])])
-    overlapping = [Target(((a,), (b,))) for a, b in two if not {a, b} <= SEQUENTIAL]
-    return (*(Target((axes,)) for axes in sets), *overlapping)
+@dataclass(frozen=True)
+class Measurement:
+    """A case measured in one mode. Without a time, the backend lacks the operation."""
 
+    case: Case
+    mode: str  # ``"alone"``, ``"concurrent"`` or ``"overlap"``
+    sizes: tuple[int, ...]  # ranks in a group, or in each of two groups if two axes run at once
+    wrong: int = 0  # wrong elements in the results of all ranks
+    calls: int = 0  # timed calls of each group; 0 if the operation is unsupported
+    median: float | None = None  # seconds of a call, on the slowest rank of its group
+    p99: float | None = None  # not exceeded by 99 of 100 calls; the slowest of fewer calls
+    unsupported: str | None = None  # message of a backend that lacks the operation
+    groups: int = 0  # number of measured groups; ``"alone"`` measures a sample of many
+    num_groups: int = 0  # of the target
 
-def parse_targets(layout: Layout, names: Sequence[str]) -> tuple[Target, ...]:
-    """Return targets from their names, each once: sp+dp is dp+sp, world is all axes. Pure."""
-    targets: dict[tuple[Axes, ...], Target] = {}
-    for name in names:
-        target = _parse_target(layout, name)
-        targets.setdefault(tuple(sorted(target.groups)), target)
-    return tuple(targets.values())
+    @property
+    def algbw(self) -> float | None:
+        """Decimal GB/s of the median call; None without a time, and for two axes at once."""
+        if self.median is None or len(self.sizes) > 1:
+            return None
+        return self.case.bytes / self.median / 1e9
 
-
-def _parse_target(layout: Layout, name: str) -> Target:
-    is_world = name.strip() == WORLD and WORLD not in layout.axes
-    text = " ".join(shared_axes(layout) or layout.axes) if is_world else name
-    target = Target(tuple(parse_axes(part) for part in text.split("+")))
-    check_axes_exist(target.span, layout.axes)
-    if not all(target.groups) or len(target.groups) > 2:
-        summary = f"{name!r} is not a target: axes, or two sets of axes joined by '+'."
-        fix = "axes such as dp, 'dp sp' for groups over both, or dp+sp for both at once."
-        raise SpecError(summary, fix=fix)
-    for axes in target.groups:
-        if layout.size(*axes) == 1:
-            summary = f"a group over {' '.join(axes)} has 1 rank, so no data moves in it."
-            raise SpecError(summary, fix="an axis with 2 ranks or more.")
-    return target
-
-
-def num_passes(layout: Layout, target: Target, mode: str, max_alone: int | None) -> int:
-    """Return the passes of a mode: one, or one for each group that is measured alone. Pure."""
-    if mode != ALONE:
-        return 1
-    num_groups = layout.num_ranks // layout.size(*target.span)
-    return num_groups if max_alone is None else min(num_groups, max_alone)
-
-
-def sample_groups(groups: Ints, hosts: Mapping[int, str], max_alone: int | None) -> list[int]:
-    """Return the indices of the groups to measure alone, ascending, equal on all ranks. Pure.
-
-    The groups are sorted by their nodes, with the first group first and the last one last. The
-    sample is taken from there at equal distances.
-    """
-    last, size = len(groups) - 1, len(groups) if max_alone is None else max_alone
-    if size > last:
-        return [*range(len(groups))]
-    nodes, _ = number_labels("node", (hosts[int(rank)] for rank in groups.flat))
-    order = np.lexsort(nodes.reshape(groups.shape).T[::-1]).tolist()
-    order = [0, *(group for group in order if 0 < group < last), last]
-    return sorted(order[i * last // max(size - 1, 1)] for i in range(size))
-
-
-MIN_CALLS = 2  # that are timed in each pass, however slow they are
+    @property
+    def busbw(self) -> float | None:
+        """Decimal GB/s of a link, by the factor of nccl-tests; None as for ``algbw``."""
+        algbw = self.algbw
+        return None if algbw is None else algbw * busbw_factor(self.case.op, self.sizes[0])
 
 
 @dataclass(frozen=True)
@@ -463,11 +143,6 @@ class BenchmarkRun:
     seconds: float
 
     @property
-    def layout(self) -> Layout:
-        """The grid."""
-        return Layout(ranks=[*self.hosts], **self.sizes)
-
-    @property
     def wrong(self) -> int:
         """Wrong elements in all results; a case counts once, however often it is measured."""
         return sum({row.case: row.wrong for row in self.measurements}.values())
@@ -477,38 +152,85 @@ class BenchmarkRun:
         """Whether a planned measurement is missing."""
         return len(self.measurements) < self.planned
 
-    @property
-    def fits(self) -> tuple[Fit, ...]:
-        """The lines through the times."""
-        return fit_measurements(self.measurements)
+
+def busbw_factor(operation: str, num_ranks: int) -> float:
+    """Return the factor from algbw to busbw."""
+    ring_passes = OPERATIONS[operation].ring_passes
+    return ring_passes * (num_ranks - 1) / num_ranks if ring_passes else float(num_ranks > 1)
+
+
+@quotes_call("sweep_sizes")
+def sweep_sizes(least: int, most: int, factor: int) -> tuple[int, ...]:
+    """Return the sizes from ``least`` in steps of a factor, up to ``most`` or just below."""
+    if not 1 <= least <= most <= MAX_BYTES or factor < 2:
+        summary = f"there are no sizes from {least} to {most} bytes by a factor of {factor}."
+        rule = f"The least is 1 or more, the most {MAX_BYTES} or less, and the factor 2 or more."
+        raise SpecError(summary, rule, fix="for example sweep_sizes(1024, 65536, 4).")
+    series = []
+    while least <= most:
+        series.append(least)
+        least *= factor
+    return tuple(series)
+
+
+def default_targets(layout: Layout) -> tuple[Target, ...]:
+    """Return each axis of several ranks, each two, the world, and each two that overlap."""
+    axes = tuple(axis for axis in layout.axes if layout.size(axis) > 1)
+    two = list(combinations(axes, 2))
+    sets = dict.fromkeys([*((axis,) for axis in axes), *two, *([axes] if axes else [])])
+    overlapping = [Target(((a,), (b,))) for a, b in two if not {a, b} <= SEQUENTIAL]
+    return (*(Target((axes,)) for axes in sets), *overlapping)
+
+
+def parse_targets(layout: Layout, names: Sequence[str]) -> tuple[Target, ...]:
+    """Return targets from their names, each once: sp+dp is dp+sp, world is all axes."""
+    targets: dict[tuple[Axes, ...], Target] = {}
+    for name in names:
+        text = name
+        if name.strip() == WORLD and WORLD not in layout.axes:
+            text = " ".join([a for a in layout.axes if layout.size(a) > 1] or layout.axes)
+        target = Target(tuple(parse_axes(part) for part in text.split("+")))
+        check_axes_exist(target.span, layout.axes)
+        if not all(target.groups) or len(target.groups) > 2:
+            summary = f"{name!r} is not a target: axes, or two sets of axes joined by '+'."
+            fix = "axes such as dp, 'dp sp' for groups over both, or dp+sp for both at once."
+            raise SpecError(summary, fix=fix)
+        for axes in target.groups:
+            if layout.size(*axes) == 1:
+                summary = f"a group over {' '.join(axes)} has 1 rank, so no data moves in it."
+                raise SpecError(summary, fix="an axis with 2 ranks or more.")
+        targets.setdefault(tuple(sorted(target.groups)), target)
+    return tuple(targets.values())
 
 
 def plan_cases(
     layout: Layout, operations: Sequence[str], targets: Sequence[Target], sizes: Sequence[int]
 ) -> list[Case]:
-    """Return all cases, with sizes rounded down so that every group divides them. Pure."""
-    divisible = dict.fromkeys(divisible_size(size, layout.num_ranks) for size in sizes)
+    """Return all cases, with sizes rounded down so that every group divides them."""
+    step = ITEM_BYTES * layout.num_ranks
+    divisible = dict.fromkeys(max(size // step, 1) * step for size in sizes)
     return [Case(op, target, size) for op in operations for target in targets for size in divisible]
 
 
 def modes(layout: Layout, target: Target) -> tuple[str, ...]:
-    """Return the modes in which a target is measured; a single group is always alone. Pure."""
+    """Return the modes in which a target is measured; a single group is always alone."""
     if len(target.groups) > 1:
         return (OVERLAP,)
     return (ALONE,) if layout.size(*target.span) == layout.num_ranks else (ALONE, CONCURRENT)
 
 
 def total_passes(layout: Layout, cases: Sequence[Case], max_alone: int | None) -> int:
-    """Return the passes of a run, each with all groups at once or one group alone. Pure."""
-    return sum(
-        num_passes(layout, case.target, mode, max_alone)
-        for case in cases
-        for mode in modes(layout, case.target)
-    )
+    """Return the passes of a run, each with all groups at once or one group alone."""
+    passes = 0
+    for case in cases:
+        num_groups = layout.num_ranks // layout.size(*case.target.span)
+        alone = num_groups if max_alone is None else min(num_groups, max_alone)
+        passes += sum(alone if mode == ALONE else 1 for mode in modes(layout, case.target))
+    return passes
 
 
 def num_barriers(layout: Layout, cases: Sequence[Case], max_alone: int | None) -> int:
-    """Return how often ranks wait for each other, each time one timeout at most. Pure.
+    """Return how often ranks wait for each other, each time one timeout at most.
 
     ::
 
@@ -522,8 +244,50 @@ def num_barriers(layout: Layout, cases: Sequence[Case], max_alone: int | None) -
     return 4 + 3 * len(cases) + (1 + MIN_CALLS) * total_passes(layout, cases, max_alone) + exchanges
 
 
+def sample_groups(groups: Ints, hosts: Mapping[int, str], max_alone: int | None) -> list[int]:
+    """Return the indices of the groups to measure alone, ascending, equal on all ranks.
+
+    The groups are sorted by their nodes, with the first group first and the last one last. The
+    sample is taken from there at equal distances.
+    """
+    last, size = len(groups) - 1, len(groups) if max_alone is None else max_alone
+    if size > last:
+        return [*range(len(groups))]
+    nodes, _ = number_labels("node", (hosts[int(rank)] for rank in groups.flat))
+    order = np.lexsort(nodes.reshape(groups.shape).T[::-1]).tolist()
+    order = [0, *(group for group in order if 0 < group < last), last]
+    return sorted(order[i * last // max(size - 1, 1)] for i in range(size))
+
+
+def summarize(
+    layout: Layout, case: Case, mode: str, seconds: Seconds, wrong: int = 0
+) -> Measurement:
+    """Return the measurement of a case from the time of each call on each rank.
+
+    ``seconds`` is (num_ranks, calls), nan if the group of the rank was skipped. A call takes as
+    long as on the slowest rank of its group; median and p99 are those of all groups and calls.
+    """
+    groups = layout.groups(*case.target.span)  # (num_groups, group_size)
+    position = {int(rank): index for index, rank in enumerate(layout.grid.flat)}
+    positions = np.array([[position[int(rank)] for rank in group] for group in groups])
+    slowest = seconds[positions].max(axis=1)  # (num_groups, calls)
+    was_measured = ~np.isnan(slowest).any(axis=1)
+    times = np.sort(slowest[was_measured], axis=None)
+    return Measurement(
+        case,
+        mode,
+        tuple(layout.size(*axes) for axes in case.target.groups),
+        wrong,
+        seconds.shape[1],
+        float(np.median(times)),
+        float(times[-(-99 * len(times) // 100) - 1]),
+        groups=int(was_measured.sum()),
+        num_groups=len(groups),
+    )
+
+
 def slowdowns(measurements: Sequence[Measurement]) -> list[float | None]:
-    """Return the slowdown under contention: concurrent median over the isolated one. Pure.
+    """Return the slowdown under contention: concurrent median over the isolated one.
 
     ``concurrent`` is compared with ``alone``. ``overlap`` is compared with the slower of its two
     axes, each with all its groups at once: 1 means no cost, and 2 means one after the other if both
@@ -534,30 +298,26 @@ def slowdowns(measurements: Sequence[Measurement]) -> list[float | None]:
         for row in measurements
         if row.median is not None
     }
-    return [_slowdown(row, medians) for row in measurements]
+
+    def slowdown(row: Measurement) -> float | None:
+        if row.median is None or row.mode == ALONE:
+            return None
+        bases = []
+        for axes in row.case.target.groups:
+            key = row.case.op, (axes,), row.case.bytes
+            alone = medians.get((*key, ALONE))
+            bases.append(medians.get((*key, CONCURRENT), alone) if row.mode == OVERLAP else alone)
+        known = [seconds for seconds in bases if seconds is not None]
+        return row.median / max(known) if len(known) == len(bases) else None
+
+    return [slowdown(row) for row in measurements]
 
 
-Medians = Mapping[tuple[str, tuple[tuple[str, ...], ...], int, str], float]
-
-
-def _slowdown(row: Measurement, medians: Medians) -> float | None:
-    if row.median is None or row.mode == ALONE:
-        return None
-    op, size = row.case.op, row.case.bytes
-    isolated = CONCURRENT if row.mode == OVERLAP else ALONE
-    base = [
-        medians.get((op, (axes,), size, isolated), medians.get((op, (axes,), size, ALONE)))
-        for axes in row.case.target.groups
-    ]
-    known = [seconds for seconds in base if seconds is not None]
-    return row.median / max(known) if len(known) == len(base) else None
-
-
-FORMATS = {  # column to the format of its numbers
-    **dict.fromkeys(("mode", "bytes", "wrong", "calls"), ""),
+FORMATS = {  # column of the table to the format of its numbers
+    **dict.fromkeys(("mode", "bytes"), ""),
     **{"us": ".1f", "p99": ".1f", "algbw": ".4f", "busbw": ".4f", "ratio": ".2f"},
+    **dict.fromkeys(("wrong", "calls"), ""),
 }
-HEADER = ("mode", "bytes", "us", "p99", "algbw", "busbw", "ratio", "wrong", "calls")
 LEGEND = (
     "us: the median call, on the slowest rank of its group. GB/s decimal, as nccl-tests: "
     "algbw = bytes / us, busbw = algbw * factor(op, n). ratio: all groups at once over one alone; "
@@ -567,7 +327,7 @@ LEGEND = (
 
 
 def results_table(run: BenchmarkRun, width: int = 80, *, ascii: bool = False) -> str:
-    """Return the whole run as text. Pure."""
+    """Return the whole run as text, one table for each operation and target."""
     ranks = count_noun(math.prod(run.sizes.values()), "rank")
     hosts = count_noun(len(set(run.hosts.values())), "host")
     software = f"launcher {run.launcher}; {run.backend} on {run.device}, torch {run.torch}"
@@ -583,12 +343,12 @@ def results_table(run: BenchmarkRun, width: int = 80, *, ascii: bool = False) ->
             heading += f"; {first['mode']}: {first['groups']} of {num_groups}"
         lines += ["", *wrap_lines(heading, width)]
         cells = [
-            ["-" if row[name] is None else format(row[name], FORMATS[name]) for name in HEADER]
+            ["-" if row[name] is None else format(row[name], FORMATS[name]) for name in FORMATS]
             for row in rows
             if row["us"] is not None
         ]
         if cells:
-            lines += format_table(HEADER, cells, width=width, ascii=ascii).split("\n")
+            lines += format_table([*FORMATS], cells, width=width, ascii=ascii).split("\n")
         for row in rows:
             if row["unsupported"] is not None:
                 case = f"{row['mode']}, {row['bytes']} bytes"
@@ -601,7 +361,7 @@ def results_table(run: BenchmarkRun, width: int = 80, *, ascii: bool = False) ->
 
 
 def result_rows(run: BenchmarkRun) -> list[dict[str, Any]]:
-    """Return a row for each measurement; without a time its numbers are None. Pure."""
+    """Return a row for each measurement; without a time its numbers are None."""
     return [
         {
             "op": row.case.op,
@@ -625,7 +385,7 @@ def result_rows(run: BenchmarkRun) -> list[dict[str, Any]]:
 
 
 def run_to_json(run: BenchmarkRun) -> dict[str, Any]:
-    """Return the whole run as dictionaries, lists, numbers and strings. Pure."""
+    """Return the whole run as dictionaries, lists, numbers and strings."""
     return {
         "ok": not run.wrong and not run.interrupted,
         **asdict(run),
@@ -635,3 +395,104 @@ def run_to_json(run: BenchmarkRun) -> dict[str, Any]:
         "interrupted": run.interrupted,
         "links": link_speeds(run),
     }
+
+
+class Fit(NamedTuple):
+    """The line t = alpha + beta * S of one operation over the groups of one target."""
+
+    op: str
+    target: str
+    mode: str  # how the groups were measured
+    ranks: int  # ranks in a group
+    alpha: float  # seconds before the first byte
+    beta: float  # seconds per byte
+
+
+def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+    """Return alpha and beta of t = alpha + beta * S; neither is below zero.
+
+    The alpha-beta model (R. W. Hockney, Parallel Computing 20(3), 1994). The line has the least
+    squares of *relative* residuals, since times of 1 KiB and 64 MiB count equally.
+    """
+    weight = 1 / np.asarray(seconds, dtype=np.float64)
+    columns = np.stack([weight, weight * np.asarray(sizes, dtype=np.float64)])  # (2, num_sizes)
+    scale = np.linalg.norm(columns, axis=1)
+    terms, *_ = np.linalg.lstsq((columns / scale[:, None]).T, np.ones(len(weight)), rcond=None)
+    if (terms >= 0).all():
+        return float(terms[0] / scale[0]), float(terms[1] / scale[1])
+    # one term is below zero: keep the single term with the smaller sum of squares
+    alpha, beta = (float(c.sum() / (c @ c)) for c in columns)
+    constant, slope = (
+        float(((c * term - 1) ** 2).sum()) for c, term in zip(columns, (alpha, beta), strict=True)
+    )
+    return (alpha, 0.0) if constant <= slope else (0.0, beta)
+
+
+def fit_measurements(measurements: Sequence[Measurement]) -> Iterator[Fit]:
+    """Yield a line for each operation, target and mode with two sizes or more."""
+    series: dict[tuple[str, str, str, int], dict[int, float]] = {}
+    for row in measurements:
+        if row.median is not None and len(row.sizes) == 1:
+            key = row.case.op, row.case.target.name, row.mode, row.sizes[0]
+            series.setdefault(key, {})[row.case.bytes] = row.median
+    for key, times in series.items():
+        if len(times) > 1:
+            yield Fit(*key, *fit_line([*times], [*times.values()]))
+
+
+def ranks_per_link(layout: Layout, hosts: Mapping[int, str], *axes: str) -> float | None:
+    """Return how many ranks of a group share one link between nodes; None inside a node.
+
+    ::
+
+        ring            0 - 1 - 2 - 3 | 4 - 5 - 6 - 7 -     two of eight messages leave their node
+        ranks_per_link  8 / 2 = 4
+    """
+    most = 0
+    for group in layout.groups(*axes).tolist():
+        names = [hosts[rank] for rank in group]
+        most = max(most, sum(here != after for here, after in pairwise([*names, names[0]])))
+    return layout.size(*axes) / most if most else None
+
+
+def link_speeds(run: BenchmarkRun) -> dict[str, float | str]:
+    """Return latency and bandwidth of the links, and their ``source``; {} if none was measured.
+
+    They come from rings with all groups of an axis at once, as in training. A ring moves, for an
+    array of S bytes on n ranks, ``factor * S`` bytes from each rank in sequential steps::
+
+        alpha = steps * latency                        steps = ring_passes * (n - 1)
+        beta  = factor / bandwidth                     inside a node
+        beta  = factor / ranks_per_link / bandwidth    across nodes
+
+    This inverts the formulas of the cost model, and the names are those of ``meshkit search
+    --links``. Each figure is the median over the lines of one level. Across nodes only groups with
+    the fewest ranks on a node count: in the others, the links inside may be the bottleneck.
+    """
+    rings = [fit for fit in fit_measurements(run.measurements) if fit.op in RING]
+    concurrent = {(fit.op, fit.target) for fit in rings if fit.mode == CONCURRENT}
+    layout = Layout(ranks=[*run.hosts], **run.sizes)
+    inside: list[tuple[Fit, float]] = []
+    across: list[tuple[Fit, float]] = []
+    for fit in rings:
+        if fit.mode == CONCURRENT or (fit.op, fit.target) not in concurrent:
+            shared = ranks_per_link(layout, run.hosts, *fit.target.split())
+            (inside if shared is None else across).append((fit, shared or 1.0))
+    fewest = min((shared for _, shared in across), default=0.0)
+    levels = {"intra_node": inside, "inter_node": [f for f in across if f[1] == fewest]}
+    speeds: dict[str, float | str] = {}
+    for level, fits in levels.items():
+        bandwidths = [
+            busbw_factor(fit.op, fit.ranks) / fit.beta / shared / 1e9
+            for fit, shared in fits
+            if fit.beta
+        ]
+        steps = [(fit, OPERATIONS[fit.op].ring_passes * (fit.ranks - 1)) for fit, _ in fits]
+        latencies = [fit.alpha / num_steps for fit, num_steps in steps if fit.alpha]
+        figures = {f"bandwidth_{level}": bandwidths, f"latency_{level}": latencies}
+        speeds |= {name: float(np.median(values)) for name, values in figures.items() if values}
+    if speeds:
+        software = f"{run.backend} on {run.device}, torch {run.torch}"
+        title = f"meshkit bench {format_sizes(run.sizes)}, {software}"
+        speeds["source"] = f"{title}: {', '.join(speeds)}"
+    return speeds

@@ -1,15 +1,7 @@
-"""Finding: the result of one check. Pure data.
+"""``meshkit doctor``: check the requirements of a job on this machine, each OK or FAILED.
 
-Checks for jobs of several machines: host names that resolve, interfaces that exist.
-
-Checks of torch: its version, the devices that it sees, the backends that it was built with.
-
-checkup: check the requirements of a job on this machine before the job starts.
-
-Each check is a function that returns one or more :class:`Finding`. A check never raises, never
-joins a job and never waits longer than its deadline.
-
-``meshkit doctor``: check the requirements of a job on this machine, each OK or FAILED.
+Each check returns a :class:`Finding`, or several. A check never raises, never joins a job and
+never waits longer than its deadline.
 """
 
 from __future__ import annotations
@@ -32,14 +24,24 @@ from types import ModuleType
 
 from ..core.errors import LaunchError, MeshkitError
 from ..core.text import MIN_CELL, count_noun, wrap_lines
-from ..launch.detect import FIELDS, allocation_without_srun, detect
-from ..launch.device import accelerator_row, installed, load_bridge
+from ..launch.detect import FIELDS, detect, environment
 from ..launch.endpoint import Env
 from ..launch.launchers import LAUNCHERS
 from ..launch.times import DeadlineExceededError, run_with_deadline
 from ..launch.world import World
 from .main import Command, Result
 from .options import read_seconds
+
+DEADLINE = 6.0  # seconds for one lookup; resolvers usually try a server for 5
+SLOW = 1.0  # seconds; a longer lookup delays every connection noticeably
+OLDEST_PYTHON = (3, 10)
+OLDEST_TORCH = (2, 11)
+INSTALL = "pip install 'torch>={}.{}'".format(*OLDEST_TORCH)
+BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
+HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+ENDPOINT_FIELDS = ("master_addr", "master_port", "init_method")
+GIB = 2**30
+MIN_SHARED_MEMORY = 1 * GIB  # used by the workers of data loaders and by NCCL's transport
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,156 @@ class Finding:
     found: str  # observed state, in one line or more
     advice: str = ""  # a command or step that repairs it; empty if ``ok``
 
-    @classmethod
-    def from_error(cls, name: str, error: MeshkitError) -> Finding:
-        """Return an error as a failed check, with its fix as the advice."""
-        return cls(name, False, "\n".join((error.summary, *error.evidence)), error.fix_text)
+
+def make_finding(name: str, ok: bool, found: str, advice: str) -> Finding:
+    """Return a finding with the advice if the check failed."""
+    return Finding(name, ok, found, "" if ok else advice)
 
 
-DEADLINE = 6.0  # seconds for one lookup; resolvers usually try a server for 5
-SLOW = 1.0  # seconds; a longer lookup delays every connection noticeably
+def failed(name: str, error: MeshkitError) -> Finding:
+    """Return an error as a failed check, with its fix as the advice."""
+    return Finding(name, False, "\n".join((error.summary, *error.evidence)), error.fix_text)
+
+
+def run(args: Namespace) -> Result:
+    """Check the environment. Local; imports torch, joins nothing."""
+    findings = checkup(environment(), deadline=args.timeout)
+    ok = all(finding.ok for finding in findings)
+    report = {"ok": ok, "findings": [asdict(finding) for finding in findings]}
+    return Result(lambda: report, partial(as_text, findings), ok)
+
+
+def checkup(env: Env, *, deadline: float = DEADLINE) -> list[Finding]:
+    """Check Python, torch, launcher, names, interfaces and shared memory. Local; joins no job."""
+    world, launcher_findings = check_launcher(env)
+    return [
+        check_python(),
+        *check_torch(env),
+        *launcher_findings,
+        *check_interfaces(world, env, deadline),
+        check_shared_memory(),
+    ]
+
+
+def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
+    """Check the version of this Python."""
+    advice = "use Python {}.{} or newer.".format(*OLDEST_PYTHON)
+    return make_finding("python", version[:2] >= OLDEST_PYTHON, ".".join(map(str, version)), advice)
+
+
+def check_torch(env: Env) -> list[Finding]:
+    """Check torch and, if it can be used, its devices and backends."""
+    try:
+        import torch
+    except Exception as error:  # a broken installation may raise anything
+        text = f"cannot be imported: {type(error).__name__}: {error}"
+        return [Finding("torch", False, text, INSTALL)]
+    version = check_version(torch)
+    if not version.ok:
+        return [version]
+    device_type, devices = check_devices(torch, env)
+    return [version, devices, check_backends(torch, device_type)]
+
+
+def check_version(torch: ModuleType) -> Finding:
+    """Check the version of torch and report the platform it was built for."""
+    versions = {name: getattr(torch.version, name.lower(), None) for name in ("CUDA", "HIP")}
+    builds = [f"{name} {version}" for name, version in versions.items() if version]
+    text = f"{torch.__version__}, built for {' and '.join(builds) or 'neither CUDA nor HIP'}"
+    numbers = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
+    ok = numbers is not None and (int(numbers[1]), int(numbers[2])) >= OLDEST_TORCH
+    return make_finding("torch", ok, text, INSTALL)
+
+
+def check_devices(torch: ModuleType, env: Env) -> tuple[str, Finding]:
+    """Return the device type of this process and the finding that counts devices by name."""
+    from ..launch.device import accelerator, installed, load_bridge, visible_devices
+
+    with warnings.catch_warnings(record=True) as caught:  # torch warns about driver problems
+        warnings.simplefilter("always")
+        device_type = accelerator() or installed()
+        try:
+            load_bridge(device_type or "cpu", None)
+        except LaunchError as error:
+            return "cpu", failed("devices", error)
+        num_devices = visible_devices(torch.device(device_type)) if device_type else 0
+        if not num_devices and (torch.version.cuda or torch.version.hip):
+            torch.cuda.is_available()
+    if device_type is None or not num_devices:
+        return "cpu", _no_devices(torch, env, [str(warning.message) for warning in caught])
+    names = [device_type] * num_devices
+    for index in range(num_devices):
+        with suppress(RuntimeError, AttributeError, TypeError):  # torch has no name for it
+            names[index] = str(torch.get_device_module(device_type).get_device_name(index))
+    counts = ", ".join(f"{count} x {name}" for name, count in Counter(names).items())
+    return device_type, Finding("devices", True, f"{device_type}: {counts}")
+
+
+def _no_devices(torch: ModuleType, env: Env, messages: Sequence[str]) -> Finding:
+    """Return a finding for the cpu alone; it fails if a driver exists and no device is hidden."""
+    nvidia = Path("/dev/nvidiactl").exists()
+    amd = Path("/dev/kfd").exists() and torch.version.hip  # laptops have it for graphics
+    hidden = [f"({name}={env[name]!r})" for name in HIDING if env.get(name) in ("", "-1")]
+    if not (nvidia or amd) or hidden:
+        return Finding("devices", True, " ".join(["cpu only", *hidden]))
+    vendor, tool = ("NVIDIA", "nvidia-smi") if nvidia else ("AMD", "rocm-smi")
+    text = "\n".join([f"cpu only, but a driver of {vendor} is installed", *messages])
+    advice = f"{tool}, then install a torch built for that version: https://pytorch.org/get-started"
+    return Finding("devices", False, text, advice)
+
+
+def check_backends(torch: ModuleType, device_type: str) -> Finding:
+    """Check that this torch has a backend for the device, and list all backends."""
+    from ..launch.device import accelerator_row
+
+    needed = accelerator_row(device_type).backends
+    advice = f"install a torch built with {' or '.join(needed)}."
+    if not torch.distributed.is_available():
+        return Finding("backends", False, "torch was built without torch.distributed", advice)
+    names = dict.fromkeys([*BACKENDS, *sorted(needed)])
+    built = [name for name in names if torch.distributed.is_backend_available(name)]
+    missing = [name for name in names if name not in built]
+    text = " ".join(built) or "none"
+    text += f"; not built in: {' '.join(missing)}" if missing else ""
+    if {*built} & {*needed}:
+        return Finding("backends", True, text)
+    return Finding("backends", False, f"{text}\nnone of them supports {device_type}", advice)
+
+
+def check_launcher(env: Env) -> tuple[World | None, list[Finding]]:
+    """Return the world of this process and one finding per field, or the launcher's error."""
+    try:
+        world = detect(env)
+    except LaunchError as error:
+        return None, [failed("launcher", error)]
+    tasks = world.allocation
+    text = world.launcher
+    text += f": a single process in an allocation of several tasks ({tasks})" if tasks else ""
+    advice = "srun python -m meshkit doctor; ignore this if one process is intended."
+    findings = [make_finding("launcher", not tasks, text, advice)]
+    for name in (*FIELDS, *(f for f in ENDPOINT_FIELDS if getattr(world, f) is not None)):
+        value = getattr(world, name)
+        text = "unknown" if value is None else f"{value} ({world.sources[name]})"
+        findings.append(Finding(name, True, text))
+    has_address = world.init_method or (world.master_addr and world.master_port)
+    needs_address = world.world_size > 1 and not has_address
+    return world, [*findings, *[check_rendezvous(world)] * needs_address]
+
+
+def check_rendezvous(world: World) -> Finding:
+    """Check how ranks find rank 0 if the launcher of several ranks sets no address."""
+    by_mpi = any(row.by_mpi for row in LAUNCHERS if row.name == world.launcher)
+    if by_mpi and world.local_world_size == world.world_size:
+        return Finding("rendezvous", True, "one node: a file that is named after the launcher")
+    with suppress(ImportError):
+        if by_mpi:
+            import mpi4py  # noqa: F401  (does not start MPI, unlike mpi4py.MPI)
+
+            return Finding("rendezvous", True, "rank 0 sends its address through mpi4py")
+    text = f"the address of rank 0 is unknown: MASTER_ADDR={world.master_addr}, "
+    text += f"MASTER_PORT={world.master_port}" + ", and mpi4py is not installed" * by_mpi
+    advice = "export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500"
+    return Finding("rendezvous", False, text, "pip install mpi4py, or " * by_mpi + advice)
 
 
 @dataclass(frozen=True)
@@ -126,7 +270,7 @@ def check_lookup(name: str, host: str, lookup: Lookup) -> Finding:
     ok = bool(lookup.values) and lookup.seconds <= SLOW
     address = lookup.values[0] if lookup.values else "<address>"
     advice = f"echo '{address} {host}' >> /etc/hosts, or repair the DNS of this node."
-    return Finding(name, ok, f"{host} {state} ({lookup.seconds:.2f} s)", "" if ok else advice)
+    return make_finding(name, ok, f"{host} {state} ({lookup.seconds:.2f} s)", advice)
 
 
 def check_reverse_name(host: str, address: str, deadline: float = DEADLINE) -> Finding:
@@ -136,10 +280,9 @@ def check_reverse_name(host: str, address: str, deadline: float = DEADLINE) -> F
     """
     lookup = look_up(lambda: [socket.getnameinfo((address, 0), 0)[0]], deadline)
     text = f"{address} is {lookup.values[0]}" if lookup.values else f"{address}: {lookup.error}"
-    ok = lookup.seconds <= SLOW
     advice = f"echo '{address} {host}' >> /etc/hosts on every node: torch's store waits for it."
     found = f"{text} ({lookup.seconds:.2f} s)"
-    return Finding("reverse name", ok, found, "" if ok else advice)
+    return make_finding("reverse name", lookup.seconds <= SLOW, found, advice)
 
 
 def check_variable(backend: str, env: Env, available: Sequence[str]) -> Finding:
@@ -150,176 +293,16 @@ def check_variable(backend: str, env: Env, available: Sequence[str]) -> Finding:
     """
     variable = f"{backend.upper()}_SOCKET_IFNAME"
     value = env.get(variable, "")
-    if not value:
-        text = f"{variable} is not set; this machine has {', '.join(available)}"
-        return Finding(f"{backend} interface", True, text)
-    parts = [part.lstrip("=").partition(":")[0] for part in value.split(",")]
-    by_start = backend == "nccl" and "=" not in value
-    known = [name[: len(part)] if by_start else name for part in parts for name in available]
-    missing = [] if value.startswith("^") else [part for part in parts if part not in known]
-    text = f"{variable}={value}"
-    if missing:
-        text += f", but this machine has no {', '.join(missing)}"
-        advice = f"export {variable}=<one of {', '.join(available)}>"
-        return Finding(f"{backend} interface", False, text, advice)
-    return Finding(f"{backend} interface", True, text)
-
-
-OLDEST_TORCH = (2, 11)
-INSTALL = "pip install 'torch>={}.{}'".format(*OLDEST_TORCH)
-BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
-HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-
-
-def check_torch(env: Env) -> list[Finding]:
-    """Check torch and, if it can be used, its devices and backends."""
-    try:
-        import torch
-    except Exception as error:  # a broken installation may raise anything
-        text = f"cannot be imported: {type(error).__name__}: {error}"
-        return [Finding("torch", False, text, INSTALL)]
-    version = check_version(torch)
-    if not version.ok:
-        return [version]
-    device_type, devices = check_devices(torch, env)
-    return [version, devices, check_backends(torch, device_type)]
-
-
-def check_version(torch: ModuleType) -> Finding:
-    """Check the version of torch and report the platform it was built for."""
-    versions = {name: getattr(torch.version, name.lower(), None) for name in ("CUDA", "HIP")}
-    builds = [f"{name} {version}" for name, version in versions.items() if version]
-    text = f"{torch.__version__}, built for {' and '.join(builds) or 'neither CUDA nor HIP'}"
-    numbers = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
-    ok = numbers is not None and (int(numbers[1]), int(numbers[2])) >= OLDEST_TORCH
-    return Finding("torch", ok, text, "" if ok else INSTALL)
-
-
-def check_devices(torch: ModuleType, env: Env) -> tuple[str, Finding]:
-    """Return the device type of this process and the finding that counts devices by name."""
-    from ..launch.device import accelerator
-
-    with warnings.catch_warnings(record=True) as caught:  # torch warns about driver problems
-        warnings.simplefilter("always")
-        device_type = accelerator() or installed()
-        try:
-            load_bridge(device_type or "cpu", None)
-        except LaunchError as error:
-            return "cpu", Finding.from_error("devices", error)
-        names = _device_names(torch, device_type) if device_type else []
-        if not names and (torch.version.cuda or torch.version.hip):
-            torch.cuda.is_available()
-    if names and device_type:
-        counts = ", ".join(f"{count} x {name}" for name, count in Counter(names).items())
-        return device_type, Finding("devices", True, f"{device_type}: {counts}")
-    return "cpu", _no_devices(torch, env, [str(warning.message) for warning in caught])
-
-
-def _device_names(torch: ModuleType, device_type: str) -> list[str]:
-    """Return the name of each device of a type; the type itself if torch has no name for it."""
-    from ..launch.device import visible_devices
-
-    names = [device_type] * visible_devices(torch.device(device_type))
-    for index in range(len(names)):
-        with suppress(RuntimeError, AttributeError, TypeError):
-            names[index] = str(torch.get_device_module(device_type).get_device_name(index))
-    return names
-
-
-def _no_devices(torch: ModuleType, env: Env, messages: Sequence[str]) -> Finding:
-    """Return a finding for the cpu alone; it fails if a driver exists and no device is hidden."""
-    nvidia = Path("/dev/nvidiactl").exists()
-    amd = Path("/dev/kfd").exists() and torch.version.hip  # laptops have it for graphics
-    hidden = [f"({name}={env[name]!r})" for name in HIDING if env.get(name) in ("", "-1")]
-    if not (nvidia or amd) or hidden:
-        return Finding("devices", True, " ".join(["cpu only", *hidden]))
-    vendor, tool = ("NVIDIA", "nvidia-smi") if nvidia else ("AMD", "rocm-smi")
-    text = "\n".join([f"cpu only, but a driver of {vendor} is installed", *messages])
-    advice = f"{tool}, then install a torch built for that version: https://pytorch.org/get-started"
-    return Finding("devices", False, text, advice)
-
-
-def check_backends(torch: ModuleType, device_type: str) -> Finding:
-    """Check that this torch has a backend for the device, and list all backends."""
-    needed = accelerator_row(device_type).backends
-    advice = f"install a torch built with {' or '.join(needed)}."
-    if not torch.distributed.is_available():
-        return Finding("backends", False, "torch was built without torch.distributed", advice)
-    names = dict.fromkeys([*BACKENDS, *sorted(needed)])
-    built = [name for name in names if torch.distributed.is_backend_available(name)]
-    missing = [name for name in names if name not in built]
-    text = " ".join(built) or "none"
-    text += f"; not built in: {' '.join(missing)}" if missing else ""
-    if {*built} & {*needed}:
-        return Finding("backends", True, text)
-    return Finding("backends", False, f"{text}\nnone of them supports {device_type}", advice)
-
-
-ENDPOINT_FIELDS = ("master_addr", "master_port", "init_method")
-OLDEST_PYTHON = (3, 10)
-GIB = 2**30
-MIN_SHARED_MEMORY = 1 * GIB  # used by the workers of data loaders and by NCCL's transport
-
-
-def checkup(environ: Env | None = None, *, deadline: float = DEADLINE) -> list[Finding]:
-    """Check Python, torch, launcher, names, interfaces and shared memory. Local; joins no job."""
-    env = os.environ if environ is None else environ
-    world, launcher_findings = check_launcher(env)
-    return [
-        check_python(),
-        *check_torch(env),
-        *launcher_findings,
-        *check_interfaces(world, env, deadline),
-        check_shared_memory(),
-    ]
-
-
-def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
-    """Check the version of this Python."""
-    ok = version[:2] >= OLDEST_PYTHON
-    return Finding("python", ok, _dotted(version), "" if ok else f"use Python {_OLDEST} or newer.")
-
-
-def check_launcher(env: Env) -> tuple[World | None, list[Finding]]:
-    """Return the world of this process and one finding per field, or the launcher's error."""
-    try:
-        world = detect(env)
-    except LaunchError as error:
-        return None, [Finding.from_error("launcher", error)]
-    tasks = allocation_without_srun(world)
-    text, advice = world.launcher, ""
-    if tasks:
-        text += f": a single process in an allocation of several tasks ({tasks})"
-        advice = "srun python -m meshkit doctor; ignore this if one process is intended."
-    names = [*FIELDS, *(name for name in ENDPOINT_FIELDS if getattr(world, name) is not None)]
-    fields = [Finding(name, True, _with_source(world, name)) for name in names]
-    return world, [Finding("launcher", not tasks, text, advice), *fields, *check_rendezvous(world)]
-
-
-def check_rendezvous(world: World) -> list[Finding]:
-    """Check how ranks find rank 0 if the launcher of several ranks sets no address."""
-    if world.world_size == 1 or world.init_method or (world.master_addr and world.master_port):
-        return []
-    by_mpi = any(row.by_mpi for row in LAUNCHERS if row.name == world.launcher)
-    if by_mpi and world.local_world_size == world.world_size:
-        return [Finding("rendezvous", True, "one node: a file that is named after the launcher")]
-    text = f"the address of rank 0 is unknown: MASTER_ADDR={world.master_addr}, "
-    text += f"MASTER_PORT={world.master_port}"
-    advice = "export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500"
-    if by_mpi:
-        try:
-            import mpi4py  # noqa: F401  (does not start MPI, unlike mpi4py.MPI)
-        except ImportError:
-            text += ", and mpi4py is not installed"
-            advice = f"pip install mpi4py, or {advice}"
-        else:
-            return [Finding("rendezvous", True, "rank 0 sends its address through mpi4py")]
-    return [Finding("rendezvous", False, text, advice)]
-
-
-def _with_source(world: World, name: str) -> str:
-    value = getattr(world, name)
-    return "unknown" if value is None else f"{value} ({world.sources[name]})"
+    text, missing = f"{variable} is not set; this machine has {', '.join(available)}", []
+    if value:
+        text = f"{variable}={value}"
+        parts = [part.lstrip("=").partition(":")[0] for part in value.split(",")]
+        by_start = backend == "nccl" and "=" not in value
+        known = [name[: len(part)] if by_start else name for part in parts for name in available]
+        missing = [] if value.startswith("^") else [part for part in parts if part not in known]
+    text += f", but this machine has no {', '.join(missing)}" if missing else ""
+    advice = f"export {variable}=<one of {', '.join(available)}>"
+    return make_finding(f"{backend} interface", not missing, text, advice)
 
 
 def check_shared_memory(folder: str = "/dev/shm") -> Finding:
@@ -327,60 +310,35 @@ def check_shared_memory(folder: str = "/dev/shm") -> Finding:
     try:
         stats = os.statvfs(folder)
     except OSError:
-        ok = sys.platform != "linux"  # other systems have it elsewhere
-        advice = "" if ok else f"mount -t tmpfs tmpfs {folder}"
-        return Finding("shared memory", ok, f"no {folder}", advice)
+        is_elsewhere = sys.platform != "linux"
+        advice = f"mount -t tmpfs tmpfs {folder}"
+        return make_finding("shared memory", is_elsewhere, f"no {folder}", advice)
     size = stats.f_blocks * stats.f_frsize
-    ok = size >= MIN_SHARED_MEMORY
-    advice = "" if ok else "docker run --ipc=host, or --shm-size=8g."
-    return Finding("shared memory", ok, f"{size / GIB:.2f} GiB in {folder}", advice)
-
-
-def _dotted(numbers: tuple[int, ...]) -> str:
-    return ".".join(map(str, numbers))
-
-
-_OLDEST = _dotted(OLDEST_PYTHON)
-
-
-DEADLINE_DOCTOR = (
-    6.0  # equals launch/doctor/interfaces.DEADLINE, whose import would slow other commands
-)
-
-
-def run(args: Namespace) -> Result:
-    """Check the environment. Local; imports torch, joins nothing."""
-    findings = checkup(deadline=args.timeout)
-    ok = all(finding.ok for finding in findings)
-    report = {"ok": ok, "findings": [asdict(finding) for finding in findings]}
-    return Result(lambda: report, partial(as_text, findings), ok)
+    text, advice = f"{size / GIB:.2f} GiB in {folder}", "docker run --ipc=host, or --shm-size=8g."
+    return make_finding("shared memory", size >= MIN_SHARED_MEMORY, text, advice)
 
 
 def as_text(findings: Sequence[Finding], *, width: int, ascii: bool = True) -> str:
     """Return findings as text, one or more lines each. A fix is one line, which can be copied."""
-    names = max((len(finding.name) for finding in findings), default=0)
-    lines = [line for finding in findings for line in _lines(finding, names, width)]
-    failed = [finding.name for finding in findings if not finding.ok]
+    names = max(len(finding.name) for finding in findings)
+    lines = []
+    for finding in findings:
+        head = f"{'OK' if finding.ok else 'FAILED':6}  {finding.name:{names}}  "
+        columns = max(width - len(head), MIN_CELL)
+        texts = [part for line in finding.found.split("\n") for part in wrap_lines(line, columns)]
+        texts += [f"Fix: {finding.advice}"] * bool(finding.advice)
+        lines.append(head + f"\n{' ' * len(head)}".join(texts))
+    wrong = [finding.name for finding in findings if not finding.ok]
     last = f"All {count_noun(len(findings), 'check')} OK."
-    if failed:
-        last = f"{len(failed)} of {count_noun(len(findings), 'check')} failed: {', '.join(failed)}."
+    if wrong:
+        last = f"{len(wrong)} of {count_noun(len(findings), 'check')} failed: {', '.join(wrong)}."
     return "\n".join([*lines, "", last])
-
-
-def _lines(finding: Finding, names: int, width: int) -> list[str]:
-    """Return the lines of one finding, aligned below the text of the first."""
-    head = f"{'OK' if finding.ok else 'FAILED':6}  {finding.name:{names}}  "
-    columns = max(width - len(head), MIN_CELL)
-    texts = [part for line in finding.found.split("\n") for part in wrap_lines(line, columns)]
-    first, *rest = texts or [""]
-    fix = [f"Fix: {finding.advice}"] if finding.advice else []
-    return [head + first, *(" " * len(head) + line for line in rest + fix)]
 
 
 def _add_options(parser: ArgumentParser) -> None:
     help = f"limit of one name lookup (default {DEADLINE:g})"
     parser.add_argument(
-        "--timeout", type=read_seconds, default=DEADLINE_DOCTOR, metavar="SECONDS", help=help
+        "--timeout", type=read_seconds, default=DEADLINE, metavar="SECONDS", help=help
     )
 
 

@@ -1,17 +1,9 @@
-"""``meshkit plan``: a job before it runs: its axes, its grid on nodes, its groups and batch.
-
-``meshkit explain``: the coordinate, peers, samples and seeds of one rank, or of all ranks.
-
-``meshkit move``: the steps, groups and bytes of a redistribution, and of its gradient.
-
-``meshkit search``: the layouts that fit a model and a world, ranked by predicted step time.
-"""
+"""Commands without torch and without processes: ``plan``, ``explain``, ``move``, ``search``."""
 
 from __future__ import annotations
 
 import sys
-from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -26,11 +18,11 @@ from ..core.errors import CoordinateError, SpecError
 from ..core.group_plan import GroupPlan
 from ..core.layout import Layout
 from ..core.page import draw_page
-from ..core.redistribute.report import RedistributionPlan, plan_redistribution
+from ..core.redistribute.report import plan_redistribution
 from ..core.report import JobReport, format_rank, format_rank_table, headline, rank_reports
 from ..core.sequence import SequencePlan, plan_sequence, sequence_axes
 from ..core.text import Ints, count_noun
-from ..core.topology import Topology, placed
+from ..core.topology import placed
 from ..launch.progress import Progress, show_progress
 from .main import Command, Result
 from .options import (
@@ -48,41 +40,36 @@ from .options import (
     read_data_axes,
     read_gigabytes,
     read_integer,
+    read_json_file,
     read_layout,
     read_machine,
-    read_option_file,
     read_topology,
     split_sizes,
 )
 
-
-def run(args: Namespace) -> Result:
-    """Report the job that the options describe. Pure: no torch, no processes."""
-    report = _report(args)
-    if args.html is not None:
-        write_page(args.html, report.layout, report.nodes)
-    return Result(report.as_dict, report.draw)
+MAX_NUMBERS = 10**7  # in one list of ranks, which takes some seconds
+TOP = 10  # layouts that search shows by default
+MODEL = "--model examples/llama-3-8b.json"  # of the examples of search
 
 
-def _report(args: Namespace) -> JobReport:
-    layout = read_layout(args.words, args)
+def run_plan(args: Namespace) -> Result:
+    """Report the job that the options describe."""
+    layout = before = read_layout(args.words, args)
     topology = read_topology(layout, args)
-    before = layout
     if args.place:
-        layout = _place(layout, topology)
+        if topology is None:
+            nodes = next((n for n in divisors(layout.num_ranks) if n > 1), 1)
+            fix = f"for example --nodes {nodes}, or --hosts FILE."
+            raise SpecError("the nodes of the ranks are unknown.", fix=fix)
+        layout = placed(layout, topology)
     plan = GroupPlan.of(layout, args.groups or ())
-    (data,) = read_data_axes(args, layout)
+    data = read_data_axes(layout, args)
     batch = read_batch(layout, args, data)
-    return JobReport.of(plan, topology, batch, data=data, before=before if args.place else None)
-
-
-def _place(layout: Layout, topology: Topology | None) -> Layout:
-    """Return the layout with ranks placed on their nodes."""
-    if topology is None:
-        nodes = next((n for n in divisors(layout.num_ranks) if n > 1), 1)
-        fix = f"for example --nodes {nodes}, or --hosts FILE."
-        raise SpecError("the nodes of the ranks are unknown.", fix=fix)
-    return placed(layout, topology)
+    placed_before = before if args.place else None
+    report = JobReport.of(plan, topology, batch, data=data, before=placed_before)
+    if args.html is not None:
+        write_page(args.html, layout, report.nodes)
+    return Result(report.as_dict, report.draw)
 
 
 def write_page(path: str, layout: Layout, nodes: Ints | None) -> None:
@@ -90,13 +77,12 @@ def write_page(path: str, layout: Layout, nodes: Ints | None) -> None:
     text = draw_page(layout.sizes_text, axis_colors(layout.axes), layout.grid, nodes)
     try:
         Path(path).write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: a zero byte
-        reason = getattr(error, "strerror", None) or str(error)
-        summary = f"the page cannot be written: {reason}."
+    except OSError as error:
+        summary = f"the page cannot be written: {error.strerror}."
         raise SpecError(summary, fix="a file in an existing folder with write access.") from error
 
 
-def _add_options(parser: ArgumentParser) -> None:
+def _add_plan(parser: ArgumentParser) -> None:
     help = f"{SIZES_HELP}; one size can be -1"
     parser.add_argument("words", nargs="+", metavar="AXIS=SIZE", help=help)
     add_grid(parser)
@@ -109,36 +95,24 @@ def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help=help)
 
 
-PLAN = Command(
-    "plan",
-    "report a job before it runs: axes, nodes, groups, batch",
-    _add_options,
-    run,
-    (
-        "dp=4 sp=2 --nodes 2",
-        "dp=4 --global-batch 64 --micro-batch 4",
-    ),
-)
-
-
-MAX_ROWS = 2**18  # ranks in one list, which takes some seconds
-MAX_NUMBERS = 10**7  # numbers in JSON, which takes some seconds
-
-
 def run_explain(args: Namespace) -> Result:
-    """Report the requested rank, or all. Pure: no torch, no processes."""
+    """Report the requested rank, or all."""
     rank, words = _split_rank(args)
     layout = read_layout(words, args)
-    _check_rank(layout, rank)
+    num_ranks = layout.num_ranks
+    if rank is not None and rank >= num_ranks:
+        raise CoordinateError(
+            f"there is no rank {rank}.",
+            f"The grid has {count_noun(num_ranks, 'rank')}, counted from 0.",
+            fix=f"a rank from 0 to {num_ranks - 1}." if num_ranks > 1 else "rank 0.",
+            index=rank,
+            size=num_ranks,
+        )
     topology = read_topology(layout, args)
-    (data,) = read_data_axes(args, layout)
+    data = read_data_axes(layout, args)
     batch, sequence = read_batch(layout, args, data), _read_sequence(layout, args.seq)
     ranks = layout.ranks if rank is None else [rank]
-    if len(ranks) > MAX_ROWS:
-        summary = f"{len(ranks)} ranks are too many for a list with one row a rank."
-        raise SpecError(summary, fix=f"at most {MAX_ROWS} ranks, or a single rank.")
-    if args.json:
-        _check_numbers(layout, len(ranks), batch)
+    _check_length(layout, len(ranks), batch, as_json=args.json)
     reports = rank_reports(layout, ranks, topology, batch, sequence, args.seed, data=data)
     if rank is None:
         return Result(
@@ -151,18 +125,15 @@ def run_explain(args: Namespace) -> Result:
 
 def _split_rank(args: Namespace) -> tuple[int | None, list[str]]:
     """Return the rank, or None for all ranks, and the words of the sizes."""
-    given = [] if args.rank is None else [str(args.rank)]
-    words = sorted(
-        [*given, *args.words], key=lambda word: not INTEGER.fullmatch(word)
-    )  # rank first
-    first, *rest = words
-    has_rank = bool(INTEGER.fullmatch(first)) and first[0] != "-"
+    first, *rest = sorted(args.words, key=lambda word: not INTEGER.fullmatch(word))  # rank first
+    is_number = bool(INTEGER.fullmatch(first))
+    has_rank = is_number and first[0] != "-"
     if args.all and has_rank:
         raise SpecError("a rank and --all exclude each other.", fix="leave out --all.")
     if args.all:
         return None, args.words
     if not has_rank:
-        sizes = " ".join(rest if INTEGER.fullmatch(first) else args.words) or "dp=4 sp=2"
+        sizes = " ".join(rest if is_number else args.words) or "dp=4 sp=2"
         fix = f"for example meshkit explain 0 {sizes}, or meshkit explain {sizes} --all."
         raise SpecError("no rank is given.", fix=fix)
     if not rest:
@@ -170,27 +141,14 @@ def _split_rank(args: Namespace) -> tuple[int | None, list[str]]:
     return int(first), rest
 
 
-def _check_rank(layout: Layout, rank: int | None) -> None:
-    """Refuse a rank that the layout does not have."""
-    ranks = layout.num_ranks
-    if rank is not None and rank >= ranks:
-        raise CoordinateError(
-            f"there is no rank {rank}.",
-            f"The grid has {count_noun(ranks, 'rank')}, counted from 0.",
-            fix=f"a rank from 0 to {ranks - 1}." if ranks > 1 else "rank 0.",
-            index=rank,
-            size=ranks,
-        )
-
-
-def _check_numbers(layout: Layout, ranks: int, batch: BatchPlan | None) -> None:
-    """Refuse JSON, which lists all peers and samples, with too many numbers."""
+def _check_length(layout: Layout, ranks: int, batch: BatchPlan | None, *, as_json: bool) -> None:
+    """Refuse a list of too many numbers; JSON has all peers and samples of each rank."""
     samples = 0 if batch is None else batch.global_batch // batch.dp
-    numbers = ranks * (sum(layout.shape) + samples)
+    numbers = ranks * (sum(layout.shape) + samples if as_json else 1)
     if numbers > MAX_NUMBERS:
-        summary = f"{count_noun(ranks, 'rank')} with {numbers} peers and samples in all."
-        limit = f"JSON has at most {MAX_NUMBERS} of them."
-        raise SpecError(summary, limit, fix="leave out --json.")
+        summary = f"{count_noun(ranks, 'rank')} with {numbers} numbers in all are too many."
+        limit = f"A list has at most {MAX_NUMBERS} of them."
+        raise SpecError(summary, limit, fix="leave out --json." if as_json else "a single rank.")
 
 
 def _read_sequence(layout: Layout, length: int | None) -> SequencePlan | None:
@@ -205,12 +163,9 @@ def _read_sequence(layout: Layout, length: int | None) -> SequencePlan | None:
         raise
 
 
-def _add_options_explain(parser: ArgumentParser) -> None:
-    help = f"a rank, and {SIZES_HELP}"
-    parser.add_argument("words", nargs="+", metavar="WORD", help=help)
-    parser.add_argument("--rank", type=partial(read_integer, least=0), help=SUPPRESS)
-    help = "all ranks instead of one"
-    parser.add_argument("--all", action="store_true", default=None, help=help)
+def _add_explain(parser: ArgumentParser) -> None:
+    parser.add_argument("words", nargs="+", metavar="WORD", help=f"a rank, and {SIZES_HELP}")
+    parser.add_argument("--all", action="store_true", help="all ranks instead of one")
     add_grid(parser)
     add_nodes(parser)
     add_batch(parser)
@@ -219,37 +174,21 @@ def _add_options_explain(parser: ArgumentParser) -> None:
     parser.add_argument("--seed", type=read_integer, metavar="N", help="the seed of the job")
 
 
-EXPLAIN = Command(
-    "explain",
-    "report one rank: coordinate, peers, samples, seeds",
-    _add_options_explain,
-    run_explain,
-    ("5 dp=4 sp=2 --nodes 2 --seed 1", "--all dp=4 sp=2 --nodes 2"),
-)
-
-
 def run_move(args: Namespace) -> Result:
-    """Plan a redistribution. Pure: no torch, no processes."""
-    plan = _read_plan(args)
-    return Result(plan.as_dict, plan.draw)
-
-
-def _read_plan(args: Namespace) -> RedistributionPlan:
-    mesh, pattern, dims = _split_words(args.words)
-    to = None if args.to is None else " ".join(split_sizes([args.to]))
-    return plan_redistribution(mesh, pattern, to=to, sizes=read_axis_sizes(dims))
-
-
-def _split_words(words: Sequence[str]) -> tuple[str, str, list[str]]:
-    """Return the sizes of the mesh, the pattern and the sizes of the dims."""
+    """Plan a redistribution."""
+    words = args.words
     index = next((i for i, word in enumerate(words) if "->" in word), None)
     if index is None:
         fix = "for example meshkit move dp=4 tp=2 'o/dp i -> o i *dp' o=4096 i=4096."
         raise SpecError("there is no pattern: the tensor before, ->, and after.", fix=fix)
-    return " ".join(split_sizes(words[:index])), words[index], split_sizes(words[index + 1 :])
+    to = None if args.to is None else " ".join(split_sizes([args.to]))
+    dims = read_axis_sizes(words[index + 1 :])
+    mesh = " ".join(split_sizes(words[:index]))
+    plan = plan_redistribution(mesh, words[index], to=to, sizes=dims)
+    return Result(plan.as_dict, plan.draw)
 
 
-def _add_options_move(parser: ArgumentParser) -> None:
+def _add_move(parser: ArgumentParser) -> None:
     help = (
         "the size of each axis, dp=4 tp=2; then the tensor before and after in one word, "
         '"o/dp i -> o i *dp"; then each dim with its global size, o=4096'
@@ -259,31 +198,16 @@ def _add_options_move(parser: ArgumentParser) -> None:
     parser.add_argument("--to", metavar="AXES", help=help)
 
 
-MOVE = Command(
-    "move",
-    "plan how a tensor moves over axes: steps, bytes",
-    _add_options_move,
-    run_move,
-    (
-        "dp=4 tp=2 'o/dp i -> o i *dp' o=4096 i=4096",
-        "tp=2 'o/tp i -> o i/tp' o=64 i=64",
-    ),
-)
-
-
-TOP = 10  # layouts that are shown by default
-
-
 def run_search(args: Namespace) -> Result:
-    """Rank the layouts that fit. Local, without torch; at most a second for 16,384 ranks."""
-    model = ModelShape.of(read_option_file("model", args.model, "the config.json of a model."))
+    """Rank the layouts that fit, in at most a second for 16,384 ranks."""
+    model = ModelShape.of(read_json_file("model", args.model, "the config.json of a model."))
     machine, assumed = read_machine(args)
     numbers = args.world_size, args.nodes, args.global_batch, args.seq
     check_job(*numbers)
     job = TrainingJob(*numbers, machine)
     with show_progress(Progress("meshkit search", sys.stderr)) as progress:
         progress.state = f"the layouts of {job.world_size} ranks are ranked"
-        result = search(model, job, args.top or TOP)
+        result = search(model, job, args.top)
     ok = bool(result.best)
     title = f"{Path(args.model).name}: {model.parameters / 1e9:.2f} billion weights"
     request = {"model": asdict(model), "parameters": model.parameters, "job": asdict(job)}
@@ -294,7 +218,7 @@ def run_search(args: Namespace) -> Result:
     )
 
 
-def _add_options_search(parser: ArgumentParser) -> None:
+def _add_search(parser: ArgumentParser) -> None:
     required = {
         "nodes": "the number of equal nodes, with consecutive ranks on each",
         "global-batch": "samples of one optimizer step",
@@ -313,14 +237,34 @@ def _add_options_search(parser: ArgumentParser) -> None:
     help = "GB (1e9 bytes) of one device that a job may fill (default: all of the device)"
     parser.add_argument("--memory", type=read_gigabytes, metavar="GB", help=help)
     help = f"the number of layouts to show (default {TOP})"
-    parser.add_argument("--top", type=read_count, metavar="N", help=help)
+    parser.add_argument("--top", type=read_count, default=TOP, metavar="N", help=help)
 
 
-MODEL = "--model examples/llama-3-8b.json"
+PLAN = Command(
+    "plan",
+    "report a job before it runs: axes, nodes, groups, batch",
+    _add_plan,
+    run_plan,
+    ("dp=4 sp=2 --nodes 2", "dp=4 --global-batch 64 --micro-batch 4"),
+)
+EXPLAIN = Command(
+    "explain",
+    "report one rank: coordinate, peers, samples, seeds",
+    _add_explain,
+    run_explain,
+    ("5 dp=4 sp=2 --nodes 2 --seed 1", "--all dp=4 sp=2 --nodes 2"),
+)
+MOVE = Command(
+    "move",
+    "plan how a tensor moves over axes: steps, bytes",
+    _add_move,
+    run_move,
+    ("dp=4 tp=2 'o/dp i -> o i *dp' o=4096 i=4096", "tp=2 'o/tp i -> o i/tp' o=64 i=64"),
+)
 SEARCH = Command(
     "search",
     "rank the layouts that fit a model",
-    _add_options_search,
+    _add_search,
     run_search,
     (
         f"{MODEL} \\\n    --world-size 64 --nodes 8 --global-batch 512 --seq 8192",

@@ -1,24 +1,14 @@
-"""Numbers as typed on a command line.
-
-Files that are named on the command line, as text or as JSON.
-
-The grid of a job: the sizes of its axes, their order, and the number of ranks.
-
-The nodes of a job: their number, the ranks of each, or a file with the host of each rank.
-
-The batch of a job: two of its three sizes, which give the third.
-
-The speeds of links and devices: a known machine, or a JSON file of measured figures.
-"""
+"""Options that commands share, as typed: sizes, nodes, batch, machine, numbers and files."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from ..core.axes import resolve_axes, unknown_axes
 from ..core.batch import (
@@ -45,23 +35,29 @@ from ..core.sizes import (
 from ..core.text import count_noun
 from ..core.topology import Topology, parse_hostfile
 
-DIGITS = 18  # so that the number fits into int64
-INTEGER = re.compile(rf"-?[0-9]{{1,{DIGITS}}}")
+INTEGER = re.compile(r"-?[0-9]{1,18}")  # it fits into int64
+SIZES_HELP = 'the size of each axis: dp=4 tp=2, dp=4,tp=2 or "dp=4 tp=2"'
+BATCH_HELP = {
+    "global_batch": "samples of one step",
+    "micro_batch": "samples of one forward and backward pass of a rank",
+    "accumulation_steps": "micro batches of one optimizer step; "
+    "give two of --global-batch, --micro-batch, --accumulation-steps",
+}
+DEFAULT_MACHINE = "h100"
+BENCH_EXAMPLE = "meshkit bench dp=2 -n 2 --sizes 1K:1M --json"
+
+
+def read_integer(text: str, least: int | None = None) -> int:
+    """Read a whole number of at most 18 digits."""
+    if INTEGER.fullmatch(text) and (least is None or int(text) >= least):
+        return int(text)
+    limit = "" if least is None else f" of {least} or more"
+    raise ArgumentTypeError(f"{text!r} is not a whole number{limit}, with at most 18 digits")
 
 
 def read_count(text: str) -> int:
     """Read a number of ranks, nodes or samples, 1 or more."""
     return read_integer(text, least=1)
-
-
-def read_integer(text: str, least: int | None = None) -> int:
-    """Read a whole number."""
-    if INTEGER.fullmatch(text) and (least is None or int(text) >= least):
-        return int(text)
-    if re.fullmatch("-?[0-9]+", text) and len(text.lstrip("-")) > DIGITS:
-        raise ArgumentTypeError(f"{text!r} has more than {DIGITS} digits")
-    limit = "" if least is None else f" of {least} or more"
-    raise ArgumentTypeError(f"{text!r} is not a whole number{limit}")
 
 
 def read_counts(text: str) -> tuple[int, ...]:
@@ -71,66 +67,49 @@ def read_counts(text: str) -> tuple[int, ...]:
 
 def read_seconds(text: str) -> float:
     """Read a time in seconds, from 0.001 to 1e9."""
-    number = _read_float(text)
-    if not 0.001 <= number <= 1e9:  # nan fails every comparison, so it is rejected
-        raise ArgumentTypeError(f"{text!r} is not a number of seconds from 0.001 to 1e9")
-    return number
+    return _read_float(text, "seconds", 1e9)
 
 
 def read_gigabytes(text: str) -> float:
-    """Read a number of GB above 0 and below a million."""
-    number = _read_float(text)
-    if not 0 < number < 1e6:  # nan fails every comparison, so it is rejected
-        raise ArgumentTypeError(f"{text!r} is not a number of GB above 0 and below a million")
+    """Read a number of GB, from 0.001 to 1e6."""
+    return _read_float(text, "GB", 1e6)
+
+
+def _read_float(text: str, unit: str, most: float) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0.001 <= number <= most:  # nan fails every comparison
+        raise ArgumentTypeError(f"{text!r} is not a number of {unit} from 0.001 to {most:g}")
     return number
 
 
-def _read_float(text: str) -> float:
+def read_file(option: str, path: str, fix: str) -> str:
+    """Return the text in the file of an option."""
     try:
-        return float(text)
-    except ValueError:
-        return math.nan
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SpecError(f"the file of --{option} cannot be read.", f"{reason}.", fix=fix) from error
 
 
-MAX_BYTES = 2**26  # about four million lines of hosts
-
-
-def read_text(path: str) -> str:
-    """Read the text of a file or a pipe."""
-    if not path:
-        raise ValueError("the file name is empty")
+def read_json_file(option: str, path: str, fix: str) -> dict[str, object]:
+    """Return the JSON object in the file of an option."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-        return data.decode()
-    except OSError as error:
-        raise ValueError(error.strerror or str(error)) from error
-    except UnicodeDecodeError as error:
-        raise ValueError("it is not UTF-8 text") from error
-
-
-def read_json_object(path: str) -> dict[str, object]:
-    """Read the JSON object in a file."""
-    try:
-        value = json.loads(read_text(path))
-    except RecursionError as error:
-        raise ValueError("The JSON is nested too deeply.") from error
-    except ValueError as error:
-        raise ValueError(f"{error}.") from error
+        value = json.loads(read_file(option, path, fix))
+    except SpecError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"the file of --{option} is not JSON.", f"{error}.", fix=fix) from error
     if not isinstance(value, dict):
-        raise ValueError("The file has no JSON object.")
+        raise SpecError(f"the file of --{option} has no JSON object.", fix=fix)
     return value
-
-
-SIZES_HELP = 'the size of each axis: dp=4 tp=2, dp=4,tp=2 or "dp=4 tp=2"'
 
 
 def add_grid(parser: ArgumentParser) -> None:
     """Add the options ``--world-size`` and ``--order``."""
-    help = "the number of ranks, if a size is -1 or dp is left out"
-    add_world_size(parser, help)
+    add_world_size(parser, "the number of ranks, if a size is -1 or dp is left out")
     add_order(parser)
 
 
@@ -156,17 +135,12 @@ def add_groups(parser: ArgumentParser) -> None:
 
 
 def split_sizes(words: Sequence[str]) -> list[str]:
-    """Return one word for each axis.
-
-    Example:
-        >>> split_sizes(["dp=4,sp=2", "tp=2 pp=1"])
-        ['dp=4', 'sp=2', 'tp=2', 'pp=1']
-    """
+    """Return one word for each axis; a word may hold several, between commas or blanks."""
     return [size for word in words for size in word.replace(",", " ").split() or [word]]
 
 
 def read_axis_sizes(words: Sequence[str]) -> dict[str, int]:
-    """Read sizes such as ``dp=4``; a word may hold several, between commas or blanks."""
+    """Read sizes such as ``dp=4``."""
     sizes: dict[str, int] = {}
     for word in split_sizes(words):
         axis, equals, size = word.partition("=")
@@ -213,11 +187,15 @@ def add_nodes(parser: ArgumentParser) -> None:
 
 def read_topology(layout: Layout, args: Namespace) -> Topology | None:
     """Return the nodes of a layout, or None if neither option was given."""
-    if args.hosts is not None:
-        return _read_hosts(args.hosts, layout.num_ranks)
-    if args.nodes is None:
-        return None
     ranks, nodes = layout.num_ranks, args.nodes
+    if args.hosts is not None:
+        fix = f"{count_noun(ranks, 'line')}, one for each rank."
+        topology = parse_hostfile(read_file("hosts", args.hosts, f"a text file with {fix}"))
+        if topology.world_size != ranks:
+            raise SpecError(f"--hosts has {topology}, the grid has {ranks}.", fix=fix)
+        return topology
+    if nodes is None:
+        return None
     if len(nodes) == 1:
         check_divides(ranks, nodes[0])
         return Topology.even(ranks, nodes=nodes[0])
@@ -227,43 +205,18 @@ def read_topology(layout: Layout, args: Namespace) -> Topology | None:
     return Topology.of_sizes(nodes)
 
 
-def _read_hosts(path: str, ranks: int) -> Topology:
-    try:
-        text = read_text(path)
-    except ValueError as error:
-        summary = f"{shlex.quote(path)} cannot be read: {error}."
-        raise SpecError(summary, fix="a text file with one line for each rank.") from error
-    topology = parse_hostfile(text)
-    if topology.world_size != ranks:
-        summary = f"{path} has {topology}, the grid has {ranks}."
-        raise SpecError(summary, fix=f"{count_noun(ranks, 'line')}, one for each rank.")
-    return topology
-
-
-HELP = {
-    "global_batch": "samples of one step",
-    "micro_batch": "samples of one forward and backward pass of a rank",
-    "accumulation_steps": "micro batches of one optimizer step; "
-    "give two of --global-batch, --micro-batch, --accumulation-steps",
-}
-
-
 def add_batch(parser: ArgumentParser) -> None:
     """Add ``--global-batch``, ``--micro-batch``, ``--accumulation-steps`` and ``--data``."""
-    for name, help in HELP.items():
+    for name, help in BATCH_HELP.items():
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, type=read_count, metavar="N", help=help)
     help = 'the axes that divide the samples (default: by their names, for example "dp ep")'
     parser.add_argument("--data", dest="data_axes", metavar="AXES", help=help)
 
 
-def read_data_axes(args: Namespace, *layouts: Layout) -> tuple[Axes | None, ...]:
-    """Return the axes of ``--data`` that each grid has; None for each grid without the option."""
-    if args.data_axes is None:
-        return (None,) * len(layouts)
-    every = tuple(dict.fromkeys(axis for layout in layouts for axis in layout.axes))
-    names = resolve_axes("data", args.data_axes, every)
-    return tuple(tuple(axis for axis in names if axis in grid.axes) for grid in layouts)
+def read_data_axes(layout: Layout, args: Namespace) -> Axes | None:
+    """Return the axes of ``--data``; None without the option."""
+    return None if args.data_axes is None else resolve_axes("data", args.data_axes, layout.axes)
 
 
 def read_batch(layout: Layout, args: Namespace, data: Axes | None) -> BatchPlan | None:
@@ -271,85 +224,59 @@ def read_batch(layout: Layout, args: Namespace, data: Axes | None) -> BatchPlan 
 
     The data axes are those of ``--data``; if they are None, the roles of the axes give them.
     """
-    given = drop_none(**{name: getattr(args, name) for name in HELP})
+    given: dict[str, Any] = drop_none(**{name: getattr(args, name) for name in BATCH_HELP})
     if not given:
         return None
-    axes = _data_axes(layout, data)
+    try:
+        axes = resolve_data_axes(data, layout.sizes)
+    except SpecError as error:
+        if data is None and unknown_axes(layout.sizes):
+            error.fix = either(*(f"--data '{' '.join(a)}'" for a in data_choices(layout.sizes)))
+        raise
     try:
         dp = num_data_coordinates(layout.sizes, axes)
         return BatchPlan(**solve_batch({"dp": dp, **given}), uneven=True)
     except BatchError as error:
         error.evidence += describe_data(layout.sizes, axes)
-        error.fix = _batch_fix(error, given) or error.fix
+        ways = [f"--global-batch {n}" for n in (error.below, error.above) if n]
+        if ways and error.micro_batches and len(given) == 2:
+            other = next(name for name in ("micro_batch", "accumulation_steps") if name in given)
+            nearest = min(error.micro_batches, key=lambda n: abs(n - given[other]))
+            ways.append(f"--{other.replace('_', '-')} {nearest}")
+        if len(given) == 1:
+            error.fix = "two of --global-batch, --micro-batch and --accumulation-steps."
+        elif ways:
+            error.fix = either(*ways)
         raise
-
-
-def _data_axes(layout: Layout, data: Axes | None) -> Axes:
-    """Return the data axes; the error for an unknown role proposes ``--data``."""
-    try:
-        return resolve_data_axes(data, layout.sizes)
-    except SpecError as error:
-        if data is None and unknown_axes(layout.sizes):
-            error.fix = either(*(f"--data '{' '.join(a)}'" for a in data_choices(layout.sizes)))
-        raise
-
-
-def _batch_fix(error: BatchError, given: dict[str, object]) -> str:
-    """Return a fix with the nearest batches that divide; "" if the error lists none."""
-    ways = [f"--global-batch {n}" for n in (error.below, error.above) if n]
-    if ways and error.micro_batches and len(given) == 2:
-        other = next(name for name in ("micro_batch", "accumulation_steps") if name in given)
-        nearest = min(error.micro_batches, key=lambda n: abs(n - int(str(given[other]))))
-        ways.append(f"--{other.replace('_', '-')} {nearest}")
-    if len(given) == 1:
-        return "two of --global-batch, --micro-batch and --accumulation-steps."
-    return either(*ways) if ways else ""
-
-
-DEFAULT_MACHINE = "h100"
-EXAMPLE = "meshkit bench dp=2 -n 2 --sizes 1K:1M --json"
 
 
 def read_machine(args: Namespace) -> tuple[Machine, tuple[str, ...]]:
-    """Return the machine, and one line of text for each figure that is assumed.
+    """Return the machine of ``--links`` and ``--memory``.
 
-    A figure is assumed if the file of figures lacks it.
+    It comes with a line of text for each figure that a file of figures lacks, which is assumed.
     """
     name = args.links or DEFAULT_MACHINE
-    measured = {} if name in MACHINES else _read_figures(name)
+    measured: dict[str, object] = {}
+    if name not in MACHINES:
+        measured = read_json_file("links", name, f"{', '.join(MACHINES)}, or a JSON file.")
+    if "measurements" in measured:  # the output of ``meshkit bench --json``
+        measured = _figures_of_run(measured)
     measured |= {"memory": args.memory} if args.memory else {}
     machine = MACHINES.get(name, MACHINES[DEFAULT_MACHINE]).with_measured(measured)
     return machine, () if name in MACHINES else machine.unmeasured(DEFAULT_MACHINE, measured)
 
 
-def read_option_file(option: str, path: str, fix: str) -> dict[str, object]:
-    """Return the JSON object in the file of an option."""
-    try:
-        return read_json_object(path)
-    except ValueError as error:
-        summary = f"the file of --{option} cannot be read."
-        raise SpecError(summary, str(error), fix=fix) from error
-
-
-def _read_figures(path: str) -> dict[str, object]:
-    """Return the figures of a file, which may be the output of ``meshkit bench --json``."""
-    content = read_option_file("links", path, f"{', '.join(MACHINES)}, or a JSON file.")
-    is_bench = "measurements" in content
-    return _figures_of_run(content) if is_bench else content
-
-
-def _figures_of_run(run: Mapping[str, object]) -> dict[str, object]:
-    """Return the figures of a benchmark run."""
+def _figures_of_run(run: dict[str, object]) -> dict[str, object]:
+    """Return the figures of the links that a benchmark run has measured."""
     if run.get("interrupted") or run.get("ok") is not True:
         end = "was interrupted" if run.get("interrupted") else "failed"
-        wrong = run.get("wrong")
-        evidence = [f"Wrong elements: {format_value(wrong)}."] if wrong else []
-        fix = f"a complete run without a wrong element, for example {EXAMPLE}"
+        evidence = [f"Wrong elements: {format_value(run['wrong'])}."] if run.get("wrong") else []
+        fix = f"a complete run without a wrong element, for example {BENCH_EXAMPLE}"
         raise SpecError(f"the run in the file of --links {end}.", *evidence, fix=fix)
     links = run.get("links")
     if not isinstance(links, dict) or not links:
         names = "all_reduce, all_gather or reduce_scatter"
-        fix = f"a run with at least two sizes, for example {EXAMPLE}"
+        fix = f"a run with at least two sizes, for example {BENCH_EXAMPLE}"
         raise SpecError(f"the file of --links has no fit (latency, bandwidth) of {names}.", fix=fix)
     source = f"{links.get('source')}; the others: {MACHINES[DEFAULT_MACHINE].source}"
     return {**links, "source": source}

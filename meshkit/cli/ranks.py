@@ -1,12 +1,6 @@
-"""Options, device, deadline and errors of a command that runs ranks.
+"""Commands that run ranks: ``check``, ``hello``, and ``store``, which outlives them.
 
-The command starts the ranks on this machine, or a launcher has started them.
-
-``meshkit check``: build a mesh of real ranks, check each of its groups, and report the times.
-
-``meshkit hello``: every rank reports itself, and one all-reduce checks that all took part.
-
-``meshkit store``: host the store of jobs, so that it outlives every rank.
+``check`` and ``hello`` start the ranks on this machine, or a launcher has started them.
 """
 
 from __future__ import annotations
@@ -20,7 +14,6 @@ import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -33,8 +26,7 @@ from ..core.sizes import infer_sizes, ordered_sizes
 from ..core.text import count_noun, format_ranks, wrap_lines
 from ..launch.detect import detect
 from ..launch.progress import Progress, show_progress
-from .main import Command
-from .main import Result as Result_
+from .main import Command, Result
 from .options import (
     SIZES_HELP,
     add_groups,
@@ -46,8 +38,12 @@ from .options import (
 )
 
 ENDING = 10.0  # seconds beyond the time limit of a command before its ranks are killed
+STAGES = 3  # of a check that may take --timeout each: joining, building, one collective
+ROW = 1024  # bytes of one greeting: a host name has 253 at most
+MAX_PORT = 65535
 
-Result = TypeVar("Result")
+Outcome = TypeVar("Outcome")
+Greeting = dict[str, Any]  # the report of one rank, by field
 
 
 def add_mesh(parser: ArgumentParser) -> None:
@@ -77,9 +73,14 @@ def check_launched(sizes: Mapping[str, int]) -> None:
         raise SpecError(summary, fix=fix, sizes=dict(sizes), world_size=1)
 
 
-def choose_shared_device(device: str | None) -> str | None:
-    """Return the device of local ranks: the cpu if there are fewer accelerators than ranks."""
-    return "cpu" if device is None and _has_too_few(detect().world_size) else device
+def too_few_devices(ranks: int) -> bool:
+    """Return whether this machine has accelerators, but fewer than ranks."""
+    import torch
+
+    from ..launch.device import accelerator, visible_devices
+
+    kind = accelerator()
+    return bool(kind) and visible_devices(torch.device(str(kind))) < ranks
 
 
 def uses_cpu(device: str | None, ranks: int) -> bool:
@@ -88,17 +89,60 @@ def uses_cpu(device: str | None, ranks: int) -> bool:
 
     if device is not None:
         return device.partition(":")[0] == "cpu"
-    return not accelerator() or _has_too_few(ranks)
+    return not accelerator() or too_few_devices(ranks)
 
 
-def _has_too_few(ranks: int) -> bool:
-    """Return whether this machine has accelerators, but fewer than ranks."""
-    import torch
+def run_sharing(
+    function: Callable[..., Outcome], device: str | None, args: tuple[Any, ...]
+) -> Outcome:
+    """Run a function of a local rank on the device, or the cpu if there are too few of them."""
+    if device is None and too_few_devices(detect().world_size):
+        device = "cpu"
+    return function(device, *args)
 
-    from ..launch.device import accelerator, visible_devices
 
-    kind = accelerator()
-    return bool(kind) and visible_devices(torch.device(str(kind))) < ranks
+def spawn_ranks(
+    function: Callable[..., Outcome],
+    n: int,
+    device: str | None,
+    args: tuple[Any, ...],
+    *,
+    timeout: float,
+    smaller: str = "",
+    title: str = "",
+) -> list[Outcome]:
+    """Start ``n`` ranks here, run ``function(device, *args)`` on each, and return the results.
+
+    The title begins the lines of progress; without one there are none. ``smaller`` is an option
+    that needs fewer resources, for the fix of a rank that was killed.
+    """
+    from ..launch.spawn import start_ranks
+
+    try:
+        work = function, device, args
+        return start_ranks(run_sharing, n, work, timeout=timeout, title=title)
+    except SpawnError as error:
+        raise describe_failure(n, error, device, smaller) from error
+
+
+def describe_failure(
+    n: int, error: SpawnError, device: str | None, smaller: str = ""
+) -> SpawnError:
+    """Return an error with the summary, evidence and fix of the rank that failed first."""
+    cause = error.__cause__
+    first = next((rank for rank, other in error.errors.items() if other is cause), 0)
+    others = sorted(error.errors.keys() - {first})
+    also = f"; also failed: {format_ranks(others)}" if others else ""
+    if isinstance(cause, MeshkitError):
+        lines, fix = [cause.headline, *cause.evidence], cause.fix_text
+    else:
+        lines = [line.strip() for line in str(cause).splitlines()] or [""]
+        options = [smaller] * bool(smaller) + ["--device cpu"] * (not uses_cpu(device, n))
+        less = f"; or {' or '.join(options)}, which needs fewer resources" if options else ""
+        fix = f"run meshkit doctor{less}."
+    lines[0] = f"{type(cause).__name__}: {lines[0]}"
+    summary = f"rank {first} of {n} failed first{also}."
+    return SpawnError(summary, *lines, fix=fix, errors=error.errors)
 
 
 def rank_0_progress(title: str) -> AbstractContextManager[object]:
@@ -123,82 +167,36 @@ def torch_errors(task: str) -> Iterator[None]:
         raise LaunchError(f"{task} failed.", line, fix=fix) from error
 
 
-def spawn_ranks(
-    function: Callable[..., Result],
-    n: int,
-    args: tuple[Any, ...],
-    *,
-    device: str | None,
-    timeout: float,
-    smaller: str = "",
-    title: str = "",
-) -> list[Result]:
-    """Start ``n`` ranks on this machine, run a function on each, and return the results.
+def run_under_launcher(title: str, function: Callable[..., Outcome], *args: object) -> Outcome:
+    """Run a function as one rank of a launcher, then shut the job down. Collective."""
+    from ..launch.join import shutdown
 
-    The title begins the lines of progress; without one there are none.
-    """
-    from ..launch.spawn import start_ranks
-    from ..live.preload import preload_mesh
-
-    preload_mesh()
     try:
-        return start_ranks(function, n, args, timeout=timeout, title=title)
-    except SpawnError as error:
-        raise describe_failure(n, error, device, smaller) from error
+        with rank_0_progress(title):
+            return function(*args)
+    finally:
+        shutdown()
 
 
-def describe_failure(
-    n: int, error: SpawnError, device: str | None, smaller: str = ""
-) -> SpawnError:
-    """Return an error with the summary, evidence and fix of the rank that failed first."""
-    cause = error.__cause__
-    first = next((rank for rank, other in error.errors.items() if other is cause), 0)
-    others = sorted(error.errors.keys() - {first})
-    also = f"; also failed: {format_ranks(others)}" if others else ""
-    return SpawnError(
-        f"rank {first} of {n} failed first{also}.",
-        *_evidence(cause),
-        fix=_fix(cause, n, device, smaller),
-        errors=error.errors,
-    )
-
-
-def _evidence(cause: BaseException | None) -> list[str]:
-    """Return the type and the text of an error without its fix, in lines."""
-    lines = str(cause).splitlines()
-    if isinstance(cause, MeshkitError):
-        lines = [cause.headline, *cause.evidence]
-    return [f"{type(cause).__name__}: {lines[0] if lines else ''}", *map(str.strip, lines[1:])]
-
-
-def _fix(cause: BaseException | None, n: int, device: str | None, smaller: str) -> str:
-    if isinstance(cause, MeshkitError):
-        return cause.fix_text
-    options = [smaller] * bool(smaller) + ["--device cpu"] * (not uses_cpu(device, n))
-    less = f"; or {' or '.join(options)}, which needs fewer resources" if options else ""
-    return f"run meshkit doctor{less}."
-
-
-STAGES = 3  # that may take --timeout each: joining, building, one collective
-
-
-def run(args: Namespace) -> Result_:
+def run_check(args: Namespace) -> Result:
     """Check a mesh of ``n`` ranks started here, or of this rank and its peers. Collective."""
     sizes = read_axis_sizes(args.words)
     nested = ordered_sizes(sizes, args.order)
     request = {**sizes, **drop_none(order=args.order, groups=args.groups)}
+    given = request, args.timeout
     if args.n is None:
         check_launched(sizes)
-        report = _check_under_launcher(request, args.device, args.timeout)
+        report = run_under_launcher("meshkit check", check_mesh, args.device, *given)
     else:
-        GroupPlan.of(
-            Layout(ranks=None, **infer_sizes(nested, args.n, f"-n {args.n}")), args.groups or ()
-        )
-        report = _check_locally(args.n, request, args.device, args.timeout)
-    return Result_(report.as_dict, report.draw) if report.rank == 0 else Result_()
+        layout = Layout(ranks=None, **infer_sizes(nested, args.n, f"-n {args.n}"))
+        GroupPlan.of(layout, args.groups or ())  # raises before a rank starts
+        limit = STAGES * args.timeout + ENDING
+        ranks = partial(spawn_ranks, timeout=limit, title="meshkit check")
+        report = ranks(check_mesh, args.n, args.device, given)[0]
+    return Result(report.as_dict, report.draw) if report.rank == 0 else Result()
 
 
-def check_mesh(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:
+def check_mesh(device: str | None, request: Mapping[str, Any], timeout: float) -> CheckReport:
     """Join the job, build the mesh, check its groups, and close it. Collective."""
     from ..launch.join import init
     from ..live.build_mesh import build_mesh
@@ -211,100 +209,29 @@ def check_mesh(request: Mapping[str, Any], device: str | None, timeout: float) -
         built = time.monotonic()
         verification = mesh.verify(timeout=timeout)
         ended = time.monotonic()
-    kind = world.device.type if world.device is not None else "cpu"
-    job = world.launcher, kind, str(world.backend)
+    job = world.launcher, str(world.device).partition(":")[0], str(world.backend)
     sizes = mesh.layout.sizes
     return CheckReport(world.rank, sizes, *job, verification, built - began, ended - built)
 
 
-def check_on_shared_device(
-    request: Mapping[str, Any], device: str | None, timeout: float
-) -> CheckReport:
-    """Check with several ranks on this machine: on the cpu if there are too few devices."""
-    return check_mesh(request, choose_shared_device(device), timeout)
-
-
-def _check_under_launcher(
-    request: Mapping[str, Any], device: str | None, timeout: float
-) -> CheckReport:
-    """Check as one rank of a launcher, then shut the job down."""
-    from ..launch.join import shutdown
-
-    try:
-        with rank_0_progress("meshkit check"):
-            return check_mesh(request, device, timeout)
-    finally:
-        shutdown()
-
-
-def _check_locally(
-    n: int, request: Mapping[str, Any], device: str | None, timeout: float
-) -> CheckReport:
-    """Return the report of rank 0 of ``n`` ranks started here."""
-    given = request, device, timeout
-    limit, title = STAGES * timeout + ENDING, "meshkit check"
-    return spawn_ranks(check_on_shared_device, n, given, device=device, timeout=limit, title=title)[
-        0
-    ]
-
-
-def _add_options(parser: ArgumentParser) -> None:
+def _add_check(parser: ArgumentParser) -> None:
     add_mesh(parser)
     add_groups(parser)
 
 
-CHECK = Command(
-    "check",
-    "build a mesh of real ranks, and check every group",
-    _add_options,
-    run,
-    ("dp=2 tp=2 -n 4 --device cpu", "dp=-1 tp=2 -n 4 --groups 'dp tp'"),
-)
-
-
-ROW = 1024  # bytes of one greeting: a host name has 253 at most
-
-
-@dataclass(frozen=True)
-class Greeting:
-    """The report of one rank."""
-
-    rank: int
-    world_size: int
-    local_rank: int
-    host: str  # name of its machine
-    device: str
-    backend: str
-    launcher: str
-    pid: int
-    ok: bool  # whether its all-reduce was correct
-
-
-def run_hello(args: Namespace) -> Result_:
+def run_hello(args: Namespace) -> Result:
     """Greet from ``n`` processes started here, or from this rank of its launcher. Collective."""
+    rank = 0
     if args.n is not None:
-        return _result(_greet_locally(args))
-    from ..launch.join import shutdown
-
-    try:
-        with rank_0_progress("meshkit hello"):
-            greeting = greet(args.device, args.timeout)
-            result = _result(_gather(greeting))
-    finally:
-        shutdown()
-    return result if greeting.rank == 0 else Result_(ok=result.ok)
-
-
-def _greet_locally(args: Namespace) -> list[Greeting]:
-    """Return the greetings of ``n`` ranks started here."""
-    return spawn_ranks(
-        greet_on_shared_device,
-        args.n,
-        (args.device, args.timeout),
-        device=args.device,
-        timeout=args.timeout + ENDING,
-        title="meshkit hello",
-    )
+        limit = args.timeout + ENDING
+        ranks = partial(spawn_ranks, timeout=limit, title="meshkit hello")
+        greetings = ranks(greet, args.n, args.device, (args.timeout,))
+    else:
+        rank, greetings = run_under_launcher("meshkit hello", greet_all, args.device, args.timeout)
+    ok = all(greeting["ok"] for greeting in greetings)
+    report = {"ok": ok, "world_size": len(greetings), "ranks": greetings}
+    draw = partial(format_greetings, greetings)
+    return Result(ok=ok) if rank else Result(lambda: report, draw, ok)
 
 
 def greet(device: str | None, timeout: float) -> Greeting:
@@ -314,26 +241,21 @@ def greet(device: str | None, timeout: float) -> Greeting:
     with torch_errors("joining the job"):
         world = init(device=device, timeout=timeout)
     with torch_errors(f"the all-reduce of rank {world.rank} of {world.world_size}"):
-        ok = _check_all_reduce(world.rank, world.world_size, str(world.device))
-    return Greeting(
-        rank=world.rank,
-        world_size=world.world_size,
-        local_rank=world.local_rank,
-        host=socket.gethostname(),
-        device=str(world.device),
-        backend=str(world.backend),
-        launcher=world.launcher,
-        pid=os.getpid(),
-        ok=ok,
-    )
+        ok = check_all_reduce(world.rank, world.world_size, str(world.device))
+    return {
+        "rank": world.rank,
+        "world_size": world.world_size,
+        "local_rank": world.local_rank,
+        "host": socket.gethostname(),
+        "device": str(world.device),
+        "backend": str(world.backend),
+        "launcher": world.launcher,
+        "pid": os.getpid(),
+        "ok": ok,
+    }
 
 
-def greet_on_shared_device(device: str | None, timeout: float) -> Greeting:
-    """Greet from one of several ranks on this machine: on the cpu if there are too few devices."""
-    return greet(choose_shared_device(device), timeout)
-
-
-def _check_all_reduce(rank: int, world_size: int, device: str) -> bool:
+def check_all_reduce(rank: int, world_size: int, device: str) -> bool:
     """Return whether the 1 of every rank arrives at its position. Collective."""
     import torch
     import torch.distributed as dist
@@ -344,55 +266,36 @@ def _check_all_reduce(rank: int, world_size: int, device: str) -> bool:
     return bool((ones == 1).all())
 
 
-def _gather(greeting: Greeting) -> list[Greeting]:
-    """Return the greetings of all ranks as JSON: no data of a peer is unpickled. Collective."""
+def greet_all(device: str | None, timeout: float) -> tuple[int, list[Greeting]]:
+    """Return this rank, and the greetings of all. Collective.
+
+    They are sent as JSON: no data of a peer is unpickled.
+    """
     import torch
 
     from ..live.groups import all_gather
 
-    text = json.dumps(asdict(greeting)).encode()
+    greeting = greet(device, timeout)
+    text = json.dumps(greeting).encode()
     row = torch.zeros(ROW, dtype=torch.uint8)
     row[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    with torch_errors(f"sending the greeting of rank {greeting.rank}"):
-        rows = all_gather(row.to(greeting.device))
-    return [Greeting(**json.loads(bytes(row.tolist()).rstrip(b"\0"))) for row in rows]
+    with torch_errors(f"sending the greeting of rank {greeting['rank']}"):
+        rows = all_gather(row.to(greeting["device"]))
+    return greeting["rank"], [json.loads(bytes(row.tolist()).rstrip(b"\0")) for row in rows]
 
 
-def _result(greetings: Sequence[Greeting]) -> Result_:
-    ok, ranks = all(greeting.ok for greeting in greetings), [asdict(each) for each in greetings]
-    return Result_(
-        lambda: {"ok": ok, "world_size": len(greetings), "ranks": ranks},
-        partial(as_text, greetings),
-        ok,
-    )
-
-
-def as_text(greetings: Sequence[Greeting], *, width: int, ascii: bool = True) -> str:
+def format_greetings(greetings: Sequence[Greeting], *, width: int, ascii: bool = True) -> str:
     """Return greetings as text, one line each, with the outcome of the all-reduce."""
-    lines = [
-        f"rank {greeting.rank} of {greeting.world_size} says hello from host {greeting.host}, "
-        f"device {greeting.device}, pid {greeting.pid}"
-        for greeting in greetings
-    ]
-    wrong = [greeting.rank for greeting in greetings if not greeting.ok]
-    summary = f"the all-reduce over {count_noun(len(greetings), 'rank')} on {greetings[0].backend}"
+    line = "rank {rank} of {world_size} says hello from host {host}, device {device}, pid {pid}"
+    lines = [line.format(**greeting) for greeting in greetings]
+    wrong = [greeting["rank"] for greeting in greetings if not greeting["ok"]]
+    ranks, backend = count_noun(len(greetings), "rank"), greetings[0]["backend"]
+    summary = f"the all-reduce over {ranks} on {backend}"
     last = f"FAILED: {summary} was wrong on {format_ranks(wrong)}." if wrong else f"OK: {summary}."
     return "\n".join(part for line in [*lines, last] for part in wrap_lines(line, width))
 
 
-HELLO = Command(
-    "hello",
-    "greet from every rank, and check one all-reduce",
-    add_ranks,
-    run_hello,
-    ("-n 4 --device cpu", "-n 2 --device cpu --json"),
-)
-
-
-MAX_PORT = 65535
-
-
-def run_store(args: Namespace) -> Result_:
+def run_store(args: Namespace) -> Result:
     """Host a store until a signal ends the process."""
     from ..launch.open_store import serve_store
 
@@ -401,7 +304,7 @@ def run_store(args: Namespace) -> Result_:
         print(json.dumps({"address": address}) if args.json else text, flush=True)
 
     serve_store(args.port, announce)
-    return Result_()
+    return Result()
 
 
 def read_port(text: str) -> int:
@@ -412,15 +315,29 @@ def read_port(text: str) -> int:
     return port
 
 
-def _add_options_store(parser: ArgumentParser) -> None:
+def _add_store(parser: ArgumentParser) -> None:
     help = "port at which the store answers; 0 takes a free one"
     parser.add_argument("--port", type=read_port, required=True, help=help)
 
 
+CHECK = Command(
+    "check",
+    "build a mesh of real ranks, and check every group",
+    _add_check,
+    run_check,
+    ("dp=2 tp=2 -n 4 --device cpu", "dp=-1 tp=2 -n 4 --groups 'dp tp'"),
+)
+HELLO = Command(
+    "hello",
+    "greet from every rank, and check one all-reduce",
+    add_ranks,
+    run_hello,
+    ("-n 4 --device cpu", "-n 2 --device cpu --json"),
+)
 STORE = Command(
     "store",
     "host the store of jobs, until Ctrl-C",
-    _add_options_store,
+    _add_store,
     run_store,
     ("--port 29400", "--port 0 --json"),
 )

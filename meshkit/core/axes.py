@@ -1,27 +1,10 @@
-"""The table of axes: the role, the color and the other names of each.
+"""Axes: the table of their roles, colors and other names, and the check of the names of users.
 
 The standard axes nest in the order of the table, from the outermost to the innermost. Tensor
 parallelism communicates most, so tp is innermost and its ranks are the closest neighbors::
 
     pp  dp  ep  cp  sp  tp
     far ................ near
-
-Names of arguments in other libraries and in other calls, with their names here.
-
-::
-
-    build_mesh(dp_size=4)              dp_size is called dp here
-    build_mesh(dp=8, seed=42)          seed is no axis; it is an option of meshkit.init
-    mesh.batch(global_batch_size=64)   global_batch_size is called global_batch here
-    spawn(fn, nprocs=2)                nprocs is called world_size here
-    build_mesh("cuda", (4, 2))         these are the arguments of init_device_mesh
-
-Names of axes: legal names, and lookup with suggestions.
-
-Axes are listed in one grammar everywhere, the outermost first: ``"dp sp"``, ``"dp,sp"``,
-``"(dp sp)"``, ``("dp", "sp")``. An absent standard axis has size 1.
-
-Roles of axes: whether ranks along an axis read different samples, or share them.
 
 The name of an axis gives its role, in meshkit's words and in those of other libraries::
 
@@ -31,11 +14,9 @@ The name of an axis gives its role, in meshkit's words and in those of other lib
     model     pp, tp, cp, sp, model ...      share samples
     unknown   any other name                 nothing is known
 
-Gradients of dense layers are averaged over the axes along which tokens differ. These are the data
-and expert axes, which divide the samples, and those of cp and sp, which divide each sample. Along
-expert axes ranks hold different experts, so gradients of experts are averaged over all the others::
-
-    dp=2 ep=4 sp=2     dense gradients  dp ep sp     gradients of experts  dp sp
+Axes are listed in one grammar everywhere, the outermost first: ``"dp sp"``, ``"dp,sp"``,
+``"(dp sp)"``, ``("dp", "sp")``. An absent standard axis has size 1. Names of other libraries,
+such as ``dp_size`` and the arguments of ``init_device_mesh``, raise an error with the names here.
 """
 
 from __future__ import annotations
@@ -50,6 +31,8 @@ from .errors import CALL, BatchError, MeshkitError, SpecError, UnknownAxisError
 from .text import article
 
 Role = Literal["data", "expert", "model", "unknown"]
+Names = str | Iterable["str | Iterable[str]"]  # axes as a caller lists them
+Quote = Callable[[Sequence[object], Mapping[str, object]], object]
 
 
 class Axis(NamedTuple):
@@ -57,44 +40,59 @@ class Axis(NamedTuple):
 
     role: Role  # whether its ranks read different samples, or share them
     color: str  # of Okabe and Ito, "Color Universal Design" (2008), for all kinds of color vision
-    synonyms: tuple[str, ...]  # names in other libraries that mean this axis
-    relatives: tuple[str, ...]  # names of its role, beside which a mesh may have this axis too
+    synonyms: str  # names in other libraries that mean this axis
+    relatives: str  # names of its role, beside which a mesh may have this axis too
 
 
+DATA_NAMES = "data_parallel ddp fsdp hsdp shard replicate replica dp_shard dp_replicate batch"
+PIPELINE_NAMES = "pipe pipeline pipeline_model stage stages"
+TENSOR_NAMES = "mp model model_parallel mdl tensor_parallel etp"
 AXES = {
-    "pp": Axis(
-        "model",
-        "#cc79a7",
-        ("pipe", "pipeline", "pipeline_model", "stage", "stages"),
-        ("pipeline_parallel",),
-    ),
-    "dp": Axis(
-        "data",
-        "#0072b2",
-        ("data",),
-        (
-            *("data_parallel", "ddp", "fsdp", "hsdp", "shard", "replicate", "replica"),
-            *("dp_shard", "dp_replicate", "batch"),
-        ),
-    ),
-    "ep": Axis("expert", "#56b4e9", ("expert", "experts", "expert_model"), ("expert_parallel",)),
-    "cp": Axis("model", "#d55e00", ("context",), ("context_parallel",)),
-    "sp": Axis("model", "#009e73", ("seq", "sequence", "ulysses"), ("sequence_parallel",)),
-    "tp": Axis(
-        "model",
-        "#e69f00",
-        ("tensor", "tensor_model"),
-        ("mp", "model", "model_parallel", "mdl", "tensor_parallel", "etp"),
-    ),
+    "pp": Axis("model", "#cc79a7", PIPELINE_NAMES, "pipeline_parallel"),
+    "dp": Axis("data", "#0072b2", "data", DATA_NAMES),
+    "ep": Axis("expert", "#56b4e9", "expert experts expert_model", "expert_parallel"),
+    "cp": Axis("model", "#d55e00", "context", "context_parallel"),
+    "sp": Axis("model", "#009e73", "seq sequence ulysses", "sequence_parallel"),
+    "tp": Axis("model", "#e69f00", "tensor tensor_model", TENSOR_NAMES),
 }
 STANDARD = tuple(AXES)
-SYNONYMS = {name: axis for axis, row in AXES.items() for name in (axis, *row.synonyms)}
-STANDARD_OF = SYNONYMS | {name: axis for axis, row in AXES.items() for name in row.relatives}
+SYNONYMS = {name: axis for axis, row in AXES.items() for name in (axis, *row.synonyms.split())}
+STANDARD_OF = SYNONYMS | {n: axis for axis, row in AXES.items() for n in row.relatives.split()}
+DATA, EXPERT, CONTEXT, SEQUENCE = (
+    frozenset(name for name, standard in STANDARD_OF.items() if standard == axis)
+    for axis in ("dp", "ep", "cp", "sp")
+)
+AVERAGED = DATA | EXPERT | CONTEXT | SEQUENCE  # along these axes tokens differ
 
-
-def names_of(*axes: str) -> frozenset[str]:
-    """Return all names of some standard axes."""
-    return frozenset(name for name, axis in STANDARD_OF.items() if axis in axes)
+INIT_OPTIONS = frozenset(
+    {"seed", "device", "init_method", "rank", "world_size", "local_rank", "verbose"}
+)
+BATCH_OPTIONS = frozenset({"global_batch", "micro_batch", "accumulation_steps"})
+MESH_OPTIONS = frozenset(
+    {"order", "sizes", "groups", "ranks", "timeout", "arrival_timeout", "backend"}
+    | {"place", "crossing", "within", "across"}
+)
+RESERVED = INIT_OPTIONS | BATCH_OPTIONS | MESH_OPTIONS  # no axis may have such a name
+OTHER_NAMES = {
+    "global_batch": "global_batch_size train_batch_size total_batch_size train_global_batch_size",
+    "micro_batch": "micro_batch_size per_device_train_batch_size per_device_batch_size "
+    "train_micro_batch_size_per_gpu local_batch_size batch_size",
+    "accumulation_steps": "gradient_accumulation_steps grad_accumulation_steps grad_accum_steps "
+    "accumulate_grad_batches gradient_accumulation accumulation",
+    "timeout": "timeouts",
+    "order": "axis_order dim_order",
+    "device": "device_id",
+    "init_method": "url",
+    "backend": "dist_backend",
+    "world_size": "nprocs",
+}
+ARGUMENTS = {other: name for name, others in OTHER_NAMES.items() for other in others.split()}
+ABSENT = ("join", "daemon", "start_method", "store", "group_name", "pg_options")
+SUFFIX = r"_(size|degree|dim|ranks|world_size|parallel|parallelism|parallel_size)$"
+SHAPES = {1: ("dp",), 2: ("dp", "tp"), 3: ("pp", "dp", "tp")}  # axes of a shape without names
+DEVICE_MESH = {"device_type", "mesh_shape", "mesh_dim_names", "backend_override"}
+MAX_AXES = 32  # the most dimensions that an array of numpy 1 can have
+SEPARATORS = str.maketrans(",()", "   ")
 
 
 def axis_role(axis: str) -> Role:
@@ -112,45 +110,154 @@ def axis_colors(axes: Collection[str]) -> dict[str, str]:
     return colors
 
 
-INIT_OPTIONS = frozenset(
-    {"seed", "device", "init_method", "rank", "world_size", "local_rank", "verbose"}
-)
-BATCH_OPTIONS = frozenset({"global_batch", "micro_batch", "accumulation_steps"})
-MESH_OPTIONS = frozenset(
-    {
-        *("order", "sizes", "groups", "ranks", "timeout", "arrival_timeout", "backend"),
-        *("place", "crossing", "within", "across"),
-    }
-)
-SUFFIX = r"_(size|degree|dim|ranks|world_size|parallel|parallelism|parallel_size)$"
-ARGUMENTS = {
-    **dict.fromkeys(
-        ("global_batch_size", "train_batch_size", "total_batch_size", "train_global_batch_size"),
-        "global_batch",
-    ),
-    **dict.fromkeys(
-        (
-            *("micro_batch_size", "per_device_train_batch_size", "per_device_batch_size"),
-            *("train_micro_batch_size_per_gpu", "local_batch_size", "batch_size"),
-        ),
-        "micro_batch",
-    ),
-    **dict.fromkeys(
-        (
-            *("gradient_accumulation_steps", "grad_accumulation_steps", "grad_accum_steps"),
-            *("accumulate_grad_batches", "gradient_accumulation", "accumulation"),
-        ),
-        "accumulation_steps",
-    ),
-    **{"timeouts": "timeout", "axis_order": "order", "dim_order": "order"},
-    **{"device_id": "device", "url": "init_method", "dist_backend": "backend"},
-    "nprocs": "world_size",
-}
-ABSENT = ("join", "daemon", "start_method", "store", "group_name", "pg_options")
-SHAPES = {1: ("dp",), 2: ("dp", "tp"), 3: ("pp", "dp", "tp")}  # axes of a shape without names
-DEVICE_MESH = {"device_type", "mesh_shape", "mesh_dim_names", "backend_override"}
+def data_axes(sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the axes along which ranks read different samples, in the order of the mesh."""
+    return tuple(axis for axis in sizes if axis in DATA or axis in EXPERT)
 
-Quote = Callable[[Sequence[object], Mapping[str, object]], object]
+
+def unknown_axes(sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the axes longer than 1 whose names say nothing about samples."""
+    return tuple(axis for axis, size in sizes.items() if size > 1 and axis_role(axis) == "unknown")
+
+
+def gradient_axes(sizes: Mapping[str, int], *, experts: bool = False) -> tuple[str, ...]:
+    """Return the axes over which gradients are averaged, of dense layers or of experts.
+
+    Tokens differ along the data and expert axes, which divide the samples, and along those of cp
+    and sp, which divide each sample. Expert axes hold different experts.
+    Unknown axes are left out::
+
+        dp=2 ep=4 sp=2     dense gradients  dp ep sp     gradients of experts  dp sp
+
+    Standard axes have the standard order for every order of the mesh. With another name among
+    them, the axes have the order of the mesh.
+    """
+    chosen = AVERAGED - EXPERT if experts else AVERAGED
+    axes = tuple(filter(chosen.__contains__, sizes))
+    return tuple(sorted(axes, key=STANDARD.index)) if {*axes} <= {*STANDARD} else axes
+
+
+def axes_with_unknown(sizes: Mapping[str, int], known: Collection[str]) -> list[tuple[str, ...]]:
+    """Return the axes that a user may mean: the known ones with all, one or none of unknown role.
+
+    Example:
+        >>> axes_with_unknown({"dp": 2, "rows": 4, "tp": 2}, {"dp"})
+        [('dp', 'rows'), ('dp',)]
+    """
+    unknown = unknown_axes(sizes)
+    choices = [{*known, *some} for some in (unknown, *zip(unknown), ())]
+    return [*dict.fromkeys(tuple(axis for axis in sizes if axis in some) for some in choices)]
+
+
+def unknown_role_error(sizes: Mapping[str, int], fix: str) -> SpecError:
+    """Return the error for axes longer than 1 whose names say nothing about samples."""
+    roles = ", ".join(f"{axis} {axis_role(axis)}" for axis in sizes)
+    return SpecError(
+        f"nothing says whether ranks along {' or '.join(unknown_axes(sizes))} share samples.",
+        f"The roles of the axes, by their names: {roles}.",
+        fix=fix,
+        sizes=dict(sizes),
+    )
+
+
+def parse_axes(names: object) -> tuple[str, ...]:
+    """Return the axis names of a text, or of texts in a sequence of any depth, outermost first.
+
+    Anything that is no text and no iterable is returned as it is, for a later check.
+    """
+    if isinstance(names, str):
+        words = names.translate(SEPARATORS).split()
+        if names.count("(") != names.count(")"):
+            raise SpecError(f"{names!r} has an open bracket.", fix=f"{' '.join(words)!r}.")
+        return tuple(words)
+    if isinstance(names, Iterable):
+        return tuple(name for part in names for name in parse_axes(part))
+    return (names,)  # type: ignore[return-value]
+
+
+def parse_axis(value: object, axes: tuple[str, ...]) -> str:
+    """Return the one axis that an argument names."""
+    names = parse_axes(value)
+    check_axes_exist(names, axes)
+    if len(names) != 1:
+        line = f"{value!r} names {len(names)} axes instead of one."
+        raise SpecError(line, fix=f"for example {(names or axes)[0]!r}.")
+    return names[0]
+
+
+def resolve_axes(argument: str, value: object, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the axes that an argument names, in the order written; none for an empty value.
+
+    If none of them is present, the axes of the mesh must be standard ones too. On a mesh of
+    ``replicate`` and ``shard``, ``dp`` is a mistake rather than an axis of size 1.
+    """
+    if not isinstance(value, Iterable):
+        fix = f"{argument}={axes[:1]!r}, or other axes of {' '.join(axes)}."
+        raise SpecError(f"{argument} is {value!r}.", fix=fix)
+    names = parse_axes(value)
+    check_axes_exist(names, axes)
+    if names and not {*names} & {*axes} and not {*axes} <= {*STANDARD}:
+        raise _unknown_axis_error(names[0], axes)
+    return names
+
+
+def check_axes_exist(names: Iterable[str], axes: tuple[str, ...]) -> None:
+    """Check that each name is one of the axes or an absent standard one, and none is repeated."""
+    seen: set[str] = set()
+    for name in names:
+        if name not in axes and name not in STANDARD:
+            raise _unknown_axis_error(name, axes)
+        if name in seen:
+            raise SpecError(f"{CALL} names the axis {name} twice.", fix=f"name {name} once.")
+        seen.add(name)
+
+
+def _unknown_axis_error(name: object, axes: tuple[str, ...]) -> UnknownAxisError:
+    suggestion = closest_axis(name, axes)
+    return UnknownAxisError(
+        f"there is no axis {name!r}.",
+        f"The axes are {', '.join(axes)}.",
+        fix=f"did you mean {suggestion}?" if suggestion else f"use one of {', '.join(axes)}.",
+        axis=name,
+        axes=axes,
+        suggestion=suggestion,
+    )
+
+
+def closest_axis(name: object, axes: Collection[str]) -> str | None:
+    """Return the axis that a name is probably a misspelling of, or None."""
+    if name in STANDARD:  # a correct name, not a misspelling of another one
+        return None
+    matches = difflib.get_close_matches(str(name).lower(), axes, n=1, cutoff=0.5)
+    return matches[0] if matches else None
+
+
+def check_names(names: Collection[object]) -> None:
+    """Check that einops, Python and meshkit's own options accept the names as axes."""
+    for name in names:
+        reason = _name_fault(name)
+        if reason:
+            fix = "a short lower-case word, such as dp, sp or tp."
+            if name in RESERVED:
+                fix = f"another name; {name} is an option of {option_owner(name)}."
+            raise SpecError(f"{name!r} cannot be the name of an axis.", f"It {reason}.", fix=fix)
+    if not 1 <= len(names) <= MAX_AXES:
+        fix = "leave out axes of size 1." if names else "for example dp=1."
+        raise SpecError(f"{CALL} has {len(names)} axes.", f"A mesh has 1 to {MAX_AXES}.", fix=fix)
+
+
+def _name_fault(name: object) -> str | None:
+    if not isinstance(name, str):
+        return f"is {article(type(name).__name__)}, not a str"
+    if not (name.isascii() and name.isidentifier()):
+        return "is not made of letters, digits and underscores, with a letter first"
+    if name.startswith("_") or name.endswith("_"):
+        return "starts or ends with an underscore, which einops patterns reject"
+    if keyword.iskeyword(name):
+        return "is a Python keyword"
+    if name == "axis":
+        return "is the name of a parameter, as in layout.neighbor(rank, axis)"
+    return "is the name of an option" if name in RESERVED else None
 
 
 def standard_axis(name: str) -> str | None:
@@ -221,10 +328,10 @@ def device_mesh_error(args: Sequence[object], kwargs: Mapping[str, object]) -> S
     is_device = bool(args) and isinstance(args[0], str)
     if len(args) < 2 and not is_device and not DEVICE_MESH & kwargs.keys():
         return None
-    shapes = [value for value in (*args, kwargs.get("mesh_shape")) if _is_shape(value)]
-    shape = [*shapes[0]] if shapes else [4, 2]  # type: ignore[misc]
+    shapes = [v for v in (*args, kwargs.get("mesh_shape")) if isinstance(v, Sequence)]
+    shape = next((shape for shape in shapes if not isinstance(shape, str)), (4, 2))
     names = kwargs.get("mesh_dim_names") or SHAPES.get(len(shape), ())
-    sizes = zip(names if _is_shape(names) else (), shape, strict=False)  # type: ignore[call-overload]
+    sizes = zip(names if isinstance(names, Sequence) else (), shape, strict=False)
     axes = ", ".join(f"{axis}={size}" for axis, size in sizes) or "dp=4, tp=2"
     device = args[0] if is_device else kwargs.get("device_type")
     first = f"meshkit.init(device={device!r}), then " if isinstance(device, str) else ""
@@ -232,189 +339,4 @@ def device_mesh_error(args: Sequence[object], kwargs: Mapping[str, object]) -> S
         "these are the arguments of torch's init_device_mesh.",
         "build_mesh takes the size of each axis by its name, and the device is that of the job.",
         fix=f"{first}build_mesh({axes}).",
-    )
-
-
-def _is_shape(value: object) -> bool:
-    return isinstance(value, Iterable) and not isinstance(value, str | Mapping)
-
-
-Names = str | Iterable["str | Iterable[str]"]  # axes as a caller lists them
-
-
-RESERVED = INIT_OPTIONS | BATCH_OPTIONS | MESH_OPTIONS  # no axis may have such a name
-MAX_AXES = 32  # the most dimensions that an array of numpy 1 can have
-SEPARATORS = str.maketrans(",()", "   ")
-
-
-def parse_axes(names: object) -> tuple[str, ...]:
-    """Return the axis names of a text, or of texts in a sequence of any depth, outermost first.
-
-    Anything that is no text and no iterable is returned as it is, for a later check.
-
-    Example:
-        >>> parse_axes("dp sp"), parse_axes("(dp, sp)"), parse_axes([("dp", "sp"), "tp"])
-        (('dp', 'sp'), ('dp', 'sp'), ('dp', 'sp', 'tp'))
-    """
-    if isinstance(names, str):
-        words = names.translate(SEPARATORS).split()
-        if names.count("(") != names.count(")"):
-            raise SpecError(f"{names!r} has an open bracket.", fix=f"{' '.join(words)!r}.")
-        return tuple(words)
-    if isinstance(names, Iterable):
-        return tuple(name for part in names for name in parse_axes(part))
-    return (names,)  # type: ignore[return-value]
-
-
-def parse_order(order: object) -> tuple[str, ...]:
-    """Return the axes of ``order=``; one word with hyphens is Megatron's, the fastest axis first.
-
-    Example:
-        >>> parse_order("pp dp tp"), parse_order("tp-dp-pp")
-        (('pp', 'dp', 'tp'), ('pp', 'dp', 'tp'))
-    """
-    if isinstance(order, str) and "-" in order and len(order.split()) == 1:
-        return tuple(reversed(order.split("-")))
-    return parse_axes(order)
-
-
-def parse_axis(value: object, axes: tuple[str, ...]) -> str:
-    """Return the one axis that an argument names."""
-    names = parse_axes(value)
-    check_axes_exist(names, axes)
-    if len(names) != 1:
-        line = f"{value!r} names {len(names)} axes instead of one."
-        fix = f"for example {(names or axes)[0]!r}."
-        raise SpecError(line, fix=fix)
-    return names[0]
-
-
-def resolve_axes(argument: str, value: object, axes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the axes that an argument names, in the order written; none for an empty value.
-
-    If none of them is present, the axes of the mesh must be standard ones too. On a mesh of
-    ``replicate`` and ``shard``, ``dp`` is a mistake rather than an axis of size 1.
-    """
-    if not isinstance(value, Iterable):
-        fix = f"{argument}={axes[:1]!r}, or other axes of {' '.join(axes)}."
-        raise SpecError(f"{argument} is {value!r}.", fix=fix)
-    names = parse_axes(value)
-    check_axes_exist(names, axes)
-    if names and not {*names} & {*axes} and not {*axes} <= {*STANDARD}:
-        raise _unknown_axis_error(names[0], axes)
-    return names
-
-
-def check_axes_exist(names: Iterable[str], axes: tuple[str, ...]) -> None:
-    """Check that each name is one of the axes or an absent standard one, and none is repeated."""
-    seen: set[str] = set()
-    for name in names:
-        if name not in axes and name not in STANDARD:
-            raise _unknown_axis_error(name, axes)
-        if name in seen:
-            raise SpecError(f"{CALL} names the axis {name} twice.", fix=f"name {name} once.")
-        seen.add(name)
-
-
-def _unknown_axis_error(name: object, axes: tuple[str, ...]) -> UnknownAxisError:
-    suggestion = closest_axis(name, axes)
-    return UnknownAxisError(
-        f"there is no axis {name!r}.",
-        f"The axes are {', '.join(axes)}.",
-        fix=f"did you mean {suggestion}?" if suggestion else f"use one of {', '.join(axes)}.",
-        axis=name,
-        axes=axes,
-        suggestion=suggestion,
-    )
-
-
-def closest_axis(name: object, axes: Collection[str]) -> str | None:
-    """Return the axis that a name is probably a misspelling of, or None."""
-    if name in STANDARD:  # a correct name, not a misspelling of another one
-        return None
-    matches = difflib.get_close_matches(str(name).lower(), axes, n=1, cutoff=0.5)
-    return matches[0] if matches else None
-
-
-def check_names(names: Collection[object], *, inferable: bool = False) -> None:
-    """Check that einops, Python and meshkit's own options accept the names as axes."""
-    for name in names:
-        reason = _name_fault(name)
-        if reason:
-            fix = "a short lower-case word, such as dp, sp or tp."
-            if name in RESERVED:
-                fix = f"another name; {name} is an option of {option_owner(name)}."
-            raise SpecError(f"{name!r} cannot be the name of an axis.", f"It {reason}.", fix=fix)
-    if not 1 <= len(names) <= MAX_AXES:
-        add_one = f"for example dp={-1 if inferable else 1}."
-        raise SpecError(
-            f"{CALL} has {len(names)} axes.",
-            f"A mesh has 1 to {MAX_AXES}.",
-            fix="leave out axes of size 1." if names else add_one,
-        )
-
-
-def _name_fault(name: object) -> str | None:
-    if not isinstance(name, str):
-        return f"is {article(type(name).__name__)}, not a str"
-    if not (name.isascii() and name.isidentifier()):
-        return "is not made of letters, digits and underscores, with a letter first"
-    if name.startswith("_") or name.endswith("_"):
-        return "starts or ends with an underscore, which einops patterns reject"
-    if keyword.iskeyword(name):
-        return "is a Python keyword"
-    if name == "axis":
-        return "is the name of a parameter, as in layout.neighbor(rank, axis)"
-    if name in RESERVED:
-        return "is the name of an option"
-    return None
-
-
-DATA, EXPERT, CONTEXT, SEQUENCE = (names_of(axis) for axis in ("dp", "ep", "cp", "sp"))
-AVERAGED = DATA | EXPERT | CONTEXT | SEQUENCE  # along these axes tokens differ
-
-
-def data_axes(sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the axes along which ranks read different samples, in the order of the mesh."""
-    return tuple(axis for axis in sizes if axis in DATA or axis in EXPERT)
-
-
-def unknown_axes(sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the axes longer than 1 whose names say nothing about samples."""
-    return tuple(axis for axis, size in sizes.items() if size > 1 and axis_role(axis) == "unknown")
-
-
-def gradient_axes(sizes: Mapping[str, int], *, experts: bool = False) -> tuple[str, ...]:
-    """Return the axes over which gradients are averaged. Axes of unknown role are left out.
-
-    Standard axes have the standard order, as in ``mesh.group("dp", "sp")``, for every order of the
-    mesh. With another name among them, the axes have the order of the mesh.
-    """
-    chosen = AVERAGED - EXPERT if experts else AVERAGED
-    axes = tuple(filter(chosen.__contains__, sizes))
-    return tuple(sorted(axes, key=STANDARD.index)) if {*axes} <= {*STANDARD} else axes
-
-
-def axes_with_unknown(sizes: Mapping[str, int], known: Collection[str]) -> list[tuple[str, ...]]:
-    """Return the axes that a user may mean: the known ones with all, one or none of unknown role.
-
-    Example:
-        >>> axes_with_unknown({"dp": 2, "rows": 4, "tp": 2}, {"dp"})
-        [('dp', 'rows'), ('dp',)]
-        >>> axes_with_unknown({"x": 4, "y": 2}, ())
-        [('x', 'y'), ('x',), ('y',), ()]
-    """
-    unknown = unknown_axes(sizes)
-    choices = [{*known, *some} for some in (unknown, *zip(unknown), ())]
-    return [*dict.fromkeys(tuple(axis for axis in sizes if axis in some) for some in choices)]
-
-
-def unknown_role_error(sizes: Mapping[str, int], fix: str) -> SpecError:
-    """Return the error for axes longer than 1 whose names say nothing about samples."""
-    roles = ", ".join(f"{axis} {axis_role(axis)}" for axis in sizes)
-    return SpecError(
-        f"nothing says whether ranks along {' or '.join(unknown_axes(sizes))} share samples.",
-        f"The roles of the axes, by their names: {roles}.",
-        fix=fix,
-        sizes=dict(sizes),
     )

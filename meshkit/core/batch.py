@@ -48,20 +48,15 @@ Plan = TypeVar("Plan", bound="BatchPlan")
 class MicroBatch:
     """One forward and backward of one rank.
 
-    Attributes:
-        index: the micro step within the optimizer step, from 0.
-        samples: int64 (up to micro_batch,), the samples to read.
-        weight: the factor of the mean loss of the micro batch. Weighted gradients, averaged over
-            the data coordinates as DDP and FSDP do, add up to the mean over the global batch.
-        is_last: whether gradients are synchronized after this micro batch.
-        is_filler: whether the samples belong to another micro batch; the weight is then 0.
+    Weighted gradients, averaged over the data coordinates as DDP and FSDP do, add up to the mean
+    over the global batch.
     """
 
-    index: int
-    samples: Ints
-    weight: float
-    is_last: bool
-    is_filler: bool = False
+    index: int  # the micro step within the optimizer step, from 0
+    samples: Ints  # (up to micro_batch,), the samples to read
+    weight: float  # the factor of the mean loss of the micro batch
+    is_last: bool  # whether gradients are synchronized after this micro batch
+    is_filler: bool = False  # whether the samples are those of another one; the weight is then 0
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -69,15 +64,6 @@ class BatchPlan:
     """The division of one optimizer step into micro batches. Create it with :meth:`solve`.
 
     Plans with equal sizes are equal and have one ``repr``, also those of different ranks.
-
-    Attributes:
-        dp: data coordinates that divide the samples among them.
-        global_batch: samples in one optimizer step, over all ranks.
-        micro_batch: samples in one forward and backward of one rank.
-        accumulation_steps: micro batches that a rank runs before one optimizer step.
-        uneven: whether some of these are fillers, since the micro batches do not divide by dp.
-        data_index: the data coordinate whose samples are returned by default; None in a plan of
-            no rank, and on a rank outside the mesh.
 
     Raises:
         BatchError: if a size is not an int of 1 or more, or if the sizes contradict each other.
@@ -88,11 +74,13 @@ class BatchPlan:
         (4, [4, 5, 6, 7])
     """
 
-    dp: int
-    global_batch: int
-    micro_batch: int
-    accumulation_steps: int
-    uneven: bool = False
+    dp: int  # data coordinates that divide the samples among them
+    global_batch: int  # samples in one optimizer step, over all ranks
+    micro_batch: int  # samples in one forward and backward of one rank
+    accumulation_steps: int  # micro batches that a rank runs before one optimizer step
+    uneven: bool = False  # whether some of these are fillers
+    # the data coordinate whose samples are returned by default; None in a plan of no rank, and on
+    # a rank outside the mesh
     data_index: int | None = field(default=None, compare=False, repr=False)
 
     @quotes_call("BatchPlan")
@@ -123,30 +111,19 @@ class BatchPlan:
     ) -> BatchPlan:
         """Return the plan of any three sizes; the fourth follows. Nothing is rounded.
 
-        Args:
-            dp: data coordinates that divide the samples.
-            global_batch: samples in one optimizer step.
-            micro_batch: samples in one forward and backward of one rank.
-            accumulation_steps: micro batches that a rank runs before one optimizer step.
-            uneven: whether some ranks may run one micro batch more than others if the micro batches
-                do not divide by dp. The global batch, a multiple of the micro batch, is exact.
+        With ``uneven``, some ranks may run one micro batch more than others if the micro batches do
+        not divide by dp. The global batch, a multiple of the micro batch, is exact.
 
         Raises:
             BatchError: if too few sizes are given, or a size is not an int of 1 or more; if they do
                 not divide, with the nearest global batches that work.
 
         Example:
-            >>> BatchPlan.solve(dp=4, global_batch=1024, micro_batch=4).accumulation_steps
-            64
             >>> print(BatchPlan.solve(dp=7, global_batch=32, micro_batch=1, uneven=True))
             global_batch 32 = micro_batch 1 x 32, of which dp 7 run 5 or 4 each
         """
-        given = drop_none(
-            dp=dp,
-            global_batch=global_batch,
-            micro_batch=micro_batch,
-            accumulation_steps=accumulation_steps,
-        )
+        sizes = (dp, global_batch, micro_batch, accumulation_steps)
+        given = drop_none(**dict(zip(BATCH_FIELDS, sizes, strict=True)))
         return BatchPlan(**solve_batch(given, uneven), uneven=True)
 
     @quotes_call("plan.samples")
@@ -154,26 +131,19 @@ class BatchPlan:
         """Return the samples that one data coordinate owns in one optimizer step.
 
         Sample ``first + step * global_batch + (micro_step * dp + data_index) * micro_batch + i`` is
-        item ``i`` of that micro step. The global order is the same on every mesh.
-
-        Cost: O(samples owned).
+        item ``i`` of that micro step, the same on every mesh. Cost: O(samples owned).
 
         Args:
             step: the optimizer step, from 0.
-            data_index: the data coordinate, from 0 to dp - 1; None is the plan's own.
+            data_index: from 0 to dp - 1; None is the plan's own.
             first: the first sample of step 0: the samples that were consumed before this plan.
 
         Returns:
-            int64 (num_micro_batches(data_index), micro_batch), indices into the global order. For
-            an even plan that is (accumulation_steps, micro_batch).
+            int64 (num_micro_batches(data_index), micro_batch), indices into the global order.
 
         Raises:
             CoordinateError: if ``data_index`` is outside dp, or None in a plan without its own; if
                 ``step`` or ``first`` is negative, or too large for int64.
-
-        Example:
-            >>> BatchPlan.solve(dp=2, global_batch=8, micro_batch=2).samples(1, 0).tolist()
-            [[8, 9], [12, 13]]
         """
         begin, index = self._first_sample(step, first), self._parse_index(data_index)
         micro_steps = np.arange(self.num_micro_batches(index), dtype=np.int64)[:, None]
@@ -189,18 +159,8 @@ class BatchPlan:
         Every data coordinate runs the same number. With an uneven plan, a coordinate that owns
         fewer runs fillers too, with weight 0, since FSDP2 communicates in every forward.
 
-        Args:
-            step: the optimizer step, from 0.
-            data_index: the data coordinate, from 0 to dp - 1; None is the plan's own.
-            first: the first sample of step 0.
-
-        Returns:
-            ``accumulation_steps`` micro batches, each with the factor of its mean loss,
-            ``dp * samples / global_batch``. The gradient averaged over dp is then exactly that of
-            the mean over the global batch.
-
-        Raises:
-            CoordinateError: as :meth:`samples`, at the call.
+        Arguments and errors, which are raised at the call, are those of :meth:`samples`. The weight
+        of a micro batch is ``dp * samples / global_batch``.
 
         Example:
             >>> plan = BatchPlan.solve(dp=2, global_batch=3, micro_batch=1, uneven=True)
@@ -210,14 +170,12 @@ class BatchPlan:
         begin, index = self._first_sample(step, first), self._parse_index(data_index)
         return self.cut_step(self.global_batch, begin, index)
 
-    def cut_step(
-        self, total: int, first: int, data_index: int | None = None
-    ) -> Iterator[MicroBatch]:
+    def cut_step(self, total: int, first: int, index: int | None = None) -> Iterator[MicroBatch]:
         """Yield the micro batches of one data coordinate in a step of ``total`` samples.
 
         Micro batch ``b`` belongs to data coordinate ``b % dp``. Cost: O(micro_batch) for each.
         """
-        index = self._parse_index(data_index)
+        index = self._parse_index(index)
         num_batches = -(-total // self.micro_batch)
         steps = -(-num_batches // self.dp)
         for micro_step in range(steps):
@@ -231,16 +189,7 @@ class BatchPlan:
 
     @quotes_call("plan.num_micro_batches")
     def num_micro_batches(self, data_index: int | None = None) -> int:
-        """Return the number of micro batches that a data coordinate owns, without fillers. O(1).
-
-        Raises:
-            CoordinateError: as :meth:`samples`.
-
-        Example:
-            >>> plan = BatchPlan.solve(dp=7, global_batch=32, micro_batch=1, uneven=True)
-            >>> [plan.num_micro_batches(d) for d in range(plan.dp)]
-            [5, 5, 5, 5, 4, 4, 4]
-        """
+        """Return the number of micro batches that a data coordinate owns, without fillers. O(1)."""
         index = self._parse_index(data_index)
         return -(-(self.global_batch // self.micro_batch - index) // self.dp)
 
@@ -250,35 +199,17 @@ class BatchPlan:
 
         The plan is uneven if it must be. The global order is kept, so a job continues at the next
         unread sample.
-
-        Raises:
-            BatchError: if ``dp`` is not an int of 1 or more.
-
-        Example:
-            >>> plan = BatchPlan.solve(dp=8, global_batch=32, micro_batch=1)
-            >>> plan.resize(dp=7).accumulation_steps, plan.resize(dp=7).global_batch
-            (5, 32)
         """
         sizes = {"dp": dp, "global_batch": self.global_batch, "micro_batch": self.micro_batch}
         return BatchPlan(**solve_batch(sizes, uneven=True), uneven=True)
 
     @quotes_call("plan.with_global_batch")
     def with_global_batch(self: Plan, global_batch: int, *, uneven: bool = False) -> Plan:
-        """Return the plan of another global batch with the same dp, micro batch and data index.
-
-        Raises:
-            BatchError: if the global batch does not divide, with the nearest ones that work.
-
-        Example:
-            >>> plan = BatchPlan.solve(dp=2, global_batch=8, micro_batch=2)
-            >>> plan.with_global_batch(12).accumulation_steps
-            3
-        """
+        """Return the plan of another global batch with the same dp, micro batch and data index."""
         sizes = {"dp": self.dp, "global_batch": global_batch, "micro_batch": self.micro_batch}
         return replace(self, **solve_batch(sizes, uneven), uneven=True)
 
     def _first_sample(self, step: object, first: object) -> int:
-        """Return the first sample of a step."""
         number, offset = parse_integer(step), parse_integer(first)
         if number is None or not 0 <= number < MAX_SAMPLES // self.global_batch:
             raise CoordinateError(f"the plan has no step {step!r}.", fix="step=0.", index=step)
@@ -295,14 +226,11 @@ class BatchPlan:
             )
         index = self.data_index if data_index is None else parse_integer(data_index)
         if index is None or not 0 <= index < self.dp:
-            raise CoordinateError(
-                f"the plan has no data index {data_index!r}.",
-                f"dp is {self.dp}, so data indices run from 0 to {self.dp - 1}.",
-                fix=f"a data index from 0 to {self.dp - 1}.",
-                axis="dp",
-                index=data_index,
-                size=self.dp,
-            )
+            line = f"dp is {self.dp}, so data indices run from 0 to {self.dp - 1}."
+            fields = {"axis": "dp", "index": data_index, "size": self.dp}
+            summary = f"the plan has no data index {data_index!r}."
+            fix = f"a data index from 0 to {self.dp - 1}."
+            raise CoordinateError(summary, line, fix=fix, **fields)
         return index
 
     def __eq__(self, other: object) -> bool:
@@ -322,11 +250,7 @@ class BatchPlan:
 
 
 def solve_batch(given: Mapping[str, object], uneven: object = False) -> dict[str, int]:
-    """Return all four sizes of ``global_batch = micro_batch x accumulation_steps x dp``.
-
-    An uneven solution holds the global batch exactly too, but its micro batches need not divide
-    by dp.
-    """
+    """Return all four sizes. The micro batches of an uneven solution need not divide by dp."""
     sizes = {name: _parse_size(name, given) for name in given}
     if not isinstance(uneven, bool):
         raise BatchError(f"uneven is {uneven!r}.", fix="uneven=True, or uneven=False.")
@@ -379,19 +303,20 @@ def _parse_size(name: str, given: Mapping[str, object]) -> int:
 
 def _missing_sizes_error(sizes: Mapping[str, int], missing: list[str]) -> BatchError:
     """Return the error of too few sizes, with values for the missing ones."""
-    names = BATCH_FIELDS[1:] if "dp" in sizes else BATCH_FIELDS
-    rule = "Any two of the three give the third." if "dp" in sizes else "Any three give the last."
+    has_dp = "dp" in sizes
+    names = BATCH_FIELDS[has_dp:]
+    rule = "Any two of the three give the third." if has_dp else "Any three give the last."
     free = "global_batch" if "global_batch" in missing else missing[0]
-    changes = dict.fromkeys((name for name in missing if name != free), 1)
-    if "global_batch" in sizes:
+    values = dict.fromkeys((name for name in missing if name != free), 1)
+    if total := sizes.get("global_batch"):
         known = math.prod(size for name, size in sizes.items() if name != "global_batch")
-        changes["global_batch"] = -(-sizes["global_batch"] // known) * known
+        values["global_batch"] = -(-total // known) * known
     given = len(names) - len(missing)
     return BatchError(
         f"{given} of {', '.join(names)} {'is' if given == 1 else 'are'} given.",
         rule,
-        fix=f"{format_sizes(changes, ', ')}.",
-        global_batch=sizes.get("global_batch"),
+        fix=f"{format_sizes(values, ', ')}.",
+        global_batch=total,
     )
 
 
@@ -428,10 +353,7 @@ def _indivisible_error(sizes: Mapping[str, int], unit: int, is_exact: bool) -> B
 
 
 def resolve_data_axes(data: object, sizes: Mapping[str, int]) -> Axes:
-    """Return the axes that ``data=`` names; for None, the axes whose role divides the samples.
-
-    No function guesses whether ranks along an axis of unknown role read different samples.
-    """
+    """Return the axes that ``data=`` names; for None, the axes whose role divides the samples."""
     if data is not None:
         return resolve_axes("data", data, tuple(sizes))
     if unknown_axes(sizes):

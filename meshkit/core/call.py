@@ -1,6 +1,4 @@
-"""Quote a call as its caller wrote it, in every error that leaves a public function.
-
-Integers, indices and arrays of them as callers pass them; divisors.
+"""Quote a call as its caller wrote it in every error; check integers and indices of callers.
 
 Everything with ``__index__`` is an integer, except a bool.
 """
@@ -8,15 +6,16 @@ Everything with ``__index__`` is an integer, except a bool.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from .axes import misfit_error
-from .errors import CALL, CoordinateError, MeshkitError, SpecError
+from .errors import CoordinateError, MeshkitError, SpecError
 from .text import Ints, article, count_noun, plural
 
 if TYPE_CHECKING:
@@ -28,9 +27,10 @@ Result = TypeVar("Result")
 
 PACKAGE = __file__.rpartition("core")[0]  # the folder of meshkit, with its separator
 MAX_REPR = 100  # characters of an object's repr in a quoted call
+MAX_FACTOR = 10**6  # the largest factor tried, so that an error does not take minutes
 
 
-def format_value(value: object, name: str = "...") -> str:
+def format_value(value: Any, name: str = "...") -> str:  # noqa: ANN401
     """Return the ``repr`` of an argument, shortened for long lists and for large objects.
 
     A function or a class is quoted by its name. The name stands for a value whose repr fails, such
@@ -41,26 +41,23 @@ def format_value(value: object, name: str = "...") -> str:
         ('[0, 1, ..., 99]', 'dataset')
     """
     try:
-        return _format_value(value, name)
+        is_array = type(value).__module__ == "numpy"
+        if is_array and value.size <= 8:
+            return repr(value.tolist())
+        if is_array and value.ndim > 1:  # a broadcast array may be larger than the memory
+            return name
+        is_list = isinstance(value, Sequence) and not isinstance(value, str | range)
+        if is_array or (is_list and len(value) > 8):
+            ends = (value[0], value[1], value[-1])
+            ends = np.array(ends).tolist() if is_array else ends
+            return name if _is_opaque(ends[0]) else "[{!r}, {!r}, ..., {!r}]".format(*ends)
+        if callable(value) and (title := str(getattr(value, "__name__", ""))).isidentifier():
+            return title
+        if isinstance(value, Mapping) and any(_is_opaque(item) for item in value.values()):
+            return "{" + ", ".join(f"{k!r}: {format_value(v)}" for k, v in value.items()) + "}"
+        return name if _is_opaque(value) else repr(value)
     except Exception:  # an argument can raise anything, and must not hide the error
         return name
-
-
-def _format_value(value: Any, name: str) -> str:  # noqa: ANN401
-    ends: list[object] = []
-    if type(value).__module__ == "numpy":  # a broadcast array may be larger than the memory
-        if value.size <= 8 or value.ndim > 1:
-            return repr(value.tolist()) if value.size <= 8 else name
-        ends = value[[0, 1, -1]].tolist()
-    elif isinstance(value, Sequence) and not isinstance(value, str | range) and len(value) > 8:
-        ends = [value[0], value[1], value[-1]]
-    if ends:
-        return name if _is_opaque(ends[0]) else "[{!r}, {!r}, ..., {!r}]".format(*ends)
-    if callable(value) and (title := str(getattr(value, "__name__", ""))).isidentifier():
-        return title
-    if isinstance(value, Mapping) and any(_is_opaque(item) for item in value.values()):
-        return "{" + ", ".join(f"{k!r}: {format_value(v)}" for k, v in value.items()) + "}"
-    return name if _is_opaque(value) else repr(value)
 
 
 def _is_opaque(value: object) -> bool:
@@ -138,34 +135,29 @@ def drop_none(**options: object) -> dict[str, object]:
 
 def caller_level() -> int:
     """Return the ``stacklevel`` of the first frame outside meshkit, for a warning of the caller."""
-    import inspect
-
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame, level = frame.f_back, level + 1
     return level
 
 
-def _quoting(
-    name: str, function: Callable[..., object], by_name: Sequence[str]
-) -> Callable[[Sequence[object], Mapping[str, object]], Call]:
-    """Return a function that returns the call of a public function with its arguments."""
-    code = function.__code__
-    parameters = code.co_varnames[: code.co_argcount]
-    skip = 1 if parameters[:1] in (("self",), ("cls",)) else 0
+def _quote(
+    name: str,
+    function: Callable[..., object],
+    by_name: Sequence[str],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+) -> Call:
+    """Return the call of a function with its arguments."""
+    parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
     required = len(parameters) - len(function.__defaults__ or ())
-
-    def quote(args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
-        while len(args) > required and args[-1] is None:  # the same as not given
-            args = args[:-1]
-        values = [
-            Verbatim(parameters[i]) if parameters[i : i + 1] and parameters[i] in by_name else value
-            for i, value in enumerate(args)
-        ]
-        options = {n: Verbatim(n) if n in by_name else v for n, v in kwargs.items()}
-        return Call(name, values[skip:], options, parameters[skip:])
-
-    return quote
+    while len(args) > required and args[-1] is None:  # the same as not given
+        args = args[:-1]
+    names = [*parameters, *[""] * len(args)]
+    values = [Verbatim(n) if n in by_name else v for n, v in zip(names, args, strict=False)]
+    options = {n: Verbatim(n) if n in by_name else v for n, v in kwargs.items()}
+    skip = 1 if parameters[:1] in (("self",), ("cls",)) else 0
+    return Call(name, values[skip:], options, parameters[skip:])
 
 
 def quotes_call(
@@ -177,13 +169,12 @@ def quotes_call(
     the call of an error that was raised in the body of its ``with`` statement. The call quotes the
     parameters in ``by_name`` by their names. A call in the words of another library raises an error
     of meshkit in place of the TypeError.
-
-    Cost: no work but one more Python call until an error is raised.
     """
 
     def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:
-        quote, code = _quoting(name, function, by_name), function.__code__
+        code = function.__code__
         parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        quote = functools.partial(_quote, name, function, by_name)
 
         @functools.wraps(function)
         def call(*args: Params.args, **kwargs: Params.kwargs) -> Result:
@@ -193,9 +184,8 @@ def quotes_call(
                 error.quote(quote(args, kwargs))
                 raise
             except TypeError as error:
-                is_entered = error.__traceback__ and error.__traceback__.tb_next
-                misfit = None if is_entered else misfit_error(name, parameters, args, kwargs, quote)
-                if misfit is None:
+                misfit = misfit_error(name, parameters, args, kwargs, quote)
+                if _was_entered(error) or misfit is None:
                     raise
                 raise misfit.quote(quote(args, kwargs)) from None
 
@@ -208,19 +198,20 @@ def quotes_call(
                     error.quote(quote(args, kwargs))
                 raise
 
-        return generate if code.co_flags & 0x20 else call  # type: ignore[return-value]
+        is_generator = inspect.isgeneratorfunction(function)
+        return generate if is_generator else call  # type: ignore[return-value]
 
     return decorate
 
 
-MAX_FACTOR = 10**6  # the largest factor tried, so that an error does not take minutes
+def _was_entered(error: TypeError) -> bool:
+    """Return whether the function raised the error, and not its signature."""
+    return bool(error.__traceback__ and error.__traceback__.tb_next)
 
 
 def parse_integer(value: object) -> int | None:
     """Return an integer as a plain int; None for a bool, a float, a str and everything else."""
-    if type(value) is int:  # the usual case; the rest is several times slower
-        return value
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, (bool, np.bool_)):
         return None
     try:
         return operator.index(value)  # type: ignore[arg-type]
@@ -243,19 +234,14 @@ def check_integer(name: str, value: object, *, axis: str | None = None) -> int:
     """Return an integer as a plain int."""
     number = parse_integer(value)
     if number is None:
-        kind = article(type(value).__name__)
-        raise CoordinateError(
-            f"{name} is {format_value(value)}, {kind}.",
-            fix=f"pass {name} as an int.",
-            axis=axis,
-            index=value,
-        )
+        line = f"{name} is {format_value(value)}, {article(type(value).__name__)}."
+        raise CoordinateError(line, fix=f"pass {name} as an int.", axis=axis, index=value)
     return number
 
 
 def check_index(axis: str, value: object, size: int) -> int:
     """Return an index along an axis as a plain int."""
-    index = value if type(value) is int else check_integer(axis, value, axis=axis)
+    index = check_integer(axis, value, axis=axis)
     if not 0 <= index < size:
         raise CoordinateError(
             f"{axis}={index} is outside the axis.",
@@ -275,15 +261,6 @@ def check_integers(name: str, values: ArrayLike) -> Ints:
         line = f"{name} are {array.dtype}, not integers."
         raise CoordinateError(line, fix=f"{name}.astype(int).")
     return array.astype(np.int64, copy=False)
-
-
-def check_coordinate_complete(coordinate: Collection[str], axes: tuple[str, ...]) -> None:
-    """Check that a coordinate names every axis."""
-    missing = [axis for axis in axes if axis not in coordinate]
-    if missing:
-        fix = f"{changes(**dict.fromkeys(missing, 0))}."
-        line = f"{CALL} leaves out {', '.join(missing)}."
-        raise CoordinateError(line, fix=fix, axis=missing[0])
 
 
 def check_divides(num_ranks: int, num_nodes: int) -> None:

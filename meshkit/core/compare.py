@@ -14,7 +14,7 @@ class holds the same part of it, so all bytes must be equal::
 
 A class is the coordinate of its ranks along the axes that may differ, as text.
 
-The evidence and the fix of ranks whose requests differ.
+The last part words the disagreement of ranks whose requests for a mesh differ.
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ def find_conflicts(holdings: Mapping[int, Holdings]) -> dict[Row, dict[int, str]
 
 def find_fault(layout: Layout, holdings: Mapping[int, Holdings]) -> tuple[int, str] | None:
     """Return the first rank whose rows cannot be compared, and the reason."""
-    for rank, held in holdings.items():
-        if held.fault:
-            return rank, f"{held.fault}, on {_describe_ranks(layout, [rank])}."
-    return None
+    rank = next((rank for rank, held in holdings.items() if held.fault), None)
+    if rank is None:
+        return None
+    return rank, f"{holdings[rank].fault}, on {_describe_ranks(layout, [rank])}."
 
 
 def batch_conflict(layout: Layout, holdings: Mapping[int, Holdings]) -> BatchError | None:
@@ -159,11 +159,6 @@ def batch_conflict(layout: Layout, holdings: Mapping[int, Holdings]) -> BatchErr
             fix="read by the data coordinate, not by the rank: mesh.sampler(dataset, plan); "
             "and check before sp cuts the batch.",
         )
-    return _equal_batches_error(holdings)
-
-
-def _equal_batches_error(holdings: Mapping[int, Holdings]) -> BatchError | None:
-    """Return the error of the first data coordinates that have equal batches."""
     ranks: dict[str, list[int]] = {}
     equal: dict[frozenset[tuple[str, str]], dict[str, None]] = {}
     for rank, held in holdings.items():
@@ -244,10 +239,9 @@ def _fix(along: Sequence[str], averaged: Sequence[str], row: Row) -> str:
     if not {*along} <= {*averaged}:
         return f"equal weights and gradients of {row.name} on the ranks along {' '.join(along)}."
     if row.is_expert:
-        return (
-            "sum gradients of experts over mesh.gradient_group(experts=True), and divide them by "
-            "the size of mesh.gradient_group()."
-        )
+        group = "mesh.gradient_group(experts=True)"
+        size = "the size of mesh.gradient_group()"
+        return f"sum gradients of experts over {group}, and divide them by {size}."
     ways = ["DistributedDataParallel(model, process_group=mesh.gradient_group())"]
     if all(axis_role(axis) == "expert" for axis in along):
         ways += ["parameter.allreduce = False for each parameter of an expert"]
@@ -315,14 +309,19 @@ def describe_disagreement(
     """Return the evidence and the fix of the error that every rank raises."""
     groups = group_equal_requests(requests)
     fields = differing_fields([request for request, _ in groups])
-    names = [name_ranks(ranks) for _, ranks in groups]
-    names[1:] = [name_ranks(ranks) + _format_hosts(ranks, processes) for _, ranks in groups[1:]]
-    lines = [
-        f"{name}:  {_format_request(request, fields)}"
-        for name, (request, _) in zip(names, groups, strict=True)
-    ]
+    lines = []
+    for number, (request, ranks) in enumerate(groups):
+        known = [processes[rank] for rank in ranks[:MAX_HOSTS] if rank in processes]
+        more = [f"and {len(ranks) - MAX_HOSTS} more"] * (len(ranks) > MAX_HOSTS)
+        hosts = f" ({'; '.join(known + more)})" * bool(known and number)
+        values = [request["sizes"]] if "sizes" in request else []
+        values += [f"{name}={request.get(name, 'none')}" for name in fields if name != "sizes"]
+        lines.append(f"{name_ranks(ranks)}{hosts}:  {', '.join(values)}")
     absent = [f"Missing: {name_ranks(missing)}."] * bool(missing)
-    return [*shorten(lines, MAX_REQUESTS, "."), *absent], _suggest_fix(fields)
+    fixes = [fix for field, fix in FIXES.items() if field in fields]
+    fixes += [ALONE[field] for field in fields if len(fields) == 1 and field in ALONE]
+    fixes += [f"pass equal {' and '.join(fields)} on every rank."]
+    return [*shorten(lines, MAX_REQUESTS, "."), *absent], fixes[0]
 
 
 def group_equal_requests(requests: Mapping[int, Request]) -> list[tuple[Request, list[int]]]:
@@ -338,23 +337,3 @@ def differing_fields(requests: Sequence[Request]) -> list[str]:
     """Return the fields in which requests differ, in the order of the first request."""
     names = dict.fromkeys(name for request in requests for name in request)
     return [name for name in names if len({request.get(name) for request in requests}) > 1]
-
-
-def _format_request(request: Request, fields: Sequence[str]) -> str:
-    """Return the sizes, then every field that differs."""
-    sizes = [request["sizes"]] if "sizes" in request else []
-    return ", ".join(sizes + [f"{n}={request.get(n, 'none')}" for n in fields if n != "sizes"])
-
-
-def _format_hosts(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
-    """Return the hosts and processes of the first ranks."""
-    known = [hosts[rank] for rank in ranks[:MAX_HOSTS] if rank in hosts]
-    more = [f"and {len(ranks) - MAX_HOSTS} more"] * (len(ranks) > MAX_HOSTS)
-    return f" ({'; '.join(known + more)})" if known else ""
-
-
-def _suggest_fix(fields: Sequence[str]) -> str:
-    """Return the fix of the first field that has its own, else one that names all fields."""
-    own = [fix for field, fix in FIXES.items() if field in fields]
-    own += [ALONE[field] for field in fields if len(fields) == 1 and field in ALONE]
-    return own[0] if own else f"pass equal {' and '.join(fields)} on every rank."

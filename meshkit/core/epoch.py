@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .batch import BatchPlan, MicroBatch
-from .call import changes, parse_integer
+from .call import parse_integer
 from .errors import BatchError, CoordinateError
 from .text import Ints, article, count_noun
 
@@ -88,14 +88,12 @@ class Epoch:
             raise BatchError(f"tail is {tail!r}.", known, fix="tail='keep'.")
         if seed is None or number is None or number < 0 or not isinstance(order.shuffle, bool):
             values = f"shuffle={order.shuffle!r}, seed={order.seed!r}, epoch={order.epoch!r}"
-            valid: dict[str, object] = {} if isinstance(order.shuffle, bool) else {"shuffle": True}
-            valid |= {"seed": 0} if seed is None else {}
-            valid |= {"epoch": 0} if number is None or number < 0 else {}
-            raise BatchError(
-                f"the order of samples is invalid: {values}.",
-                "shuffle is a bool, seed is an int, and epoch is an int of 0 or more.",
-                fix=f"{changes(**valid)}.",
-            )
+            fixes = ["shuffle=True"] * (not isinstance(order.shuffle, bool))
+            fixes += ["seed=0"] * (seed is None)
+            fixes += ["epoch=0"] * (number is None or number < 0)
+            line = "shuffle is a bool, seed is an int, and epoch is an int of 0 or more."
+            summary = f"the order of samples is invalid: {values}."
+            raise BatchError(summary, line, fix=f"{', '.join(fixes)}.")
         if tail == "drop" and num < plan.global_batch:
             raise BatchError(
                 f"{count_noun(num, 'sample')} do not fill one step of {plan.global_batch}.",
@@ -125,13 +123,15 @@ class Epoch:
         return min(self.plan.global_batch, left) if self.tail == "keep" else self.plan.global_batch
 
     def micro_batches(self, step: int) -> list[MicroBatch]:
-        """Return the micro batches of this rank in a step, with dataset indices as samples.
-
-        Cost: O(samples of this rank in the step).
-        """
+        """Return the micro batches of this rank in a step, with dataset indices as samples."""
         index = parse_integer(step)
         if index is None or not 0 <= index < self.steps:
-            raise self._missing_step_error(step)
+            steps = f"Epoch {self.number} has {count_noun(self.steps, 'step')}"
+            after = f" after the first {count_noun(self.begin, 'sample')}" if self.begin else ""
+            known = f", 0 to {self.steps - 1}" if self.steps else ""
+            summary, fix = f"the pass has no step {step!r}.", "for step in range(sampler.steps)."
+            evidence = f"{steps}{after}{known}."
+            raise CoordinateError(summary, evidence, fix=fix, index=step, size=self.steps)
         first = self.begin + index * self.plan.global_batch
         batches = [*self.plan.cut_step(self.total(index), first)]
         indices = np.concatenate([micro.samples for micro in batches]) % self.length
@@ -142,10 +142,7 @@ class Epoch:
         return [replace(micro, samples=part) for micro, part in zip(batches, parts, strict=True)]
 
     def state(self, steps: int) -> State:
-        """Return the position after some steps of this pass, as plain values.
-
-        ``consumed`` counts samples of the one global order, so it is valid on every mesh.
-        """
+        """Return the position after some steps; ``consumed`` counts samples of the global order."""
         return {
             "version": VERSION,
             "length": self.length,
@@ -175,18 +172,6 @@ class Epoch:
             raise _invalid_state(f"consumed is {consumed}, of {count_noun(self.length, 'sample')}")
         return replace(self, number=number, begin=consumed)
 
-    def _missing_step_error(self, step: object) -> CoordinateError:
-        steps = f"Epoch {self.number} has {count_noun(self.steps, 'step')}"
-        after = f" after the first {count_noun(self.begin, 'sample')}" if self.begin else ""
-        known = f", 0 to {self.steps - 1}" if self.steps else ""
-        return CoordinateError(
-            f"the pass has no step {step!r}.",
-            f"{steps}{after}{known}.",
-            fix="for step in range(sampler.steps).",
-            index=step,
-            size=self.steps,
-        )
-
 
 def read_state(state: object, names: tuple[str, ...]) -> Mapping[str, object]:
     """Return the state, which has the named fields and the current version."""
@@ -214,9 +199,8 @@ def parse_count(name: str, value: object, most: int | None = None) -> int:
     number = parse_integer(value)
     if number is None or number < 0 or (most is not None and number > most):
         known = "0 or more" if most is None else f"from 0 to {most}"
-        raise CoordinateError(
-            f"{name} is {value!r}.", fix=f"{name} as an int, {known}.", index=value
-        )
+        fix = f"{name} as an int, {known}."
+        raise CoordinateError(f"{name} is {value!r}.", fix=fix, index=value)
     return number
 
 
@@ -227,13 +211,16 @@ def _invalid_state(fault: str) -> BatchError:
 def shuffle_indices(indices: Ints, length: int, seed: int, epoch: int) -> Ints:
     """Return the samples at some positions of the shuffled order of ``length`` samples.
 
-    Over all positions it is a permutation. It depends on these four arguments only, not on the
-    version of numpy or torch.
-
+    It depends on these four arguments only, not on the version of numpy or torch.
     Cost: O(positions), about 0.1 microseconds each for many positions.
     """
     positions = np.asarray(indices, dtype=np.int64)
-    _check_positions(positions, length)
+    outside = positions[(positions < 0) | (positions >= length)]
+    if len(outside):
+        summary = f"the order has no position {outside[0]}."
+        line = f"Positions run from 0 to {length - 1}."
+        fields = {"index": int(outside[0]), "size": length}
+        raise CoordinateError(summary, line, fix="positions inside the order.", **fields)
     keys = np.frombuffer(hashlib.blake2b(f"{seed} {epoch} {length}".encode()).digest(), "<u8")
     samples = _permute(positions.ravel().astype(np.uint64), length, keys)
     while len(outside := np.flatnonzero(samples >= length)):
@@ -261,15 +248,3 @@ def _hash(words: Words) -> Words:
         words *= factor
     words ^= words >> SHIFTS[-1]
     return words
-
-
-def _check_positions(positions: Ints, length: int) -> None:
-    outside = positions[(positions < 0) | (positions >= length)]
-    if len(outside):
-        raise CoordinateError(
-            f"the order has no position {outside[0]}.",
-            f"Positions run from 0 to {length - 1}.",
-            fix="positions inside the order.",
-            index=int(outside[0]),
-            size=length,
-        )

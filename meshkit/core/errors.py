@@ -95,116 +95,67 @@ class MeshkitError(Exception):
 
 
 class SpecError(MeshkitError, ValueError):
-    """A request for a mesh with wrong names, sizes, order or product.
+    """A request for a mesh with wrong names, sizes, order or product."""
 
-    Attributes:
-        sizes: axis name to requested size, if that could be read.
-        world_size: the number of ranks, if known.
-        num_ranks: the number of ranks that the sizes need, if the world has another one.
-        below: for a sequence that does not divide, the nearest shorter length that does, or None.
-        above: the nearest longer one.
-    """
-
-    sizes: Mapping[str, object] | None = None
-    world_size: int | None = None
-    num_ranks: int | None = None
-    below: int | None = None
-    above: int | None = None
+    sizes: Mapping[str, object] | None = None  # axis name to requested size, if it could be read
+    world_size: int | None = None  # the number of ranks, if known
+    num_ranks: int | None = None  # the number that the sizes need, if the world has another one
+    below: int | None = None  # if a sequence does not divide, the nearest shorter length, or None
+    above: int | None = None  # the nearest longer one
 
 
 class UnknownAxisError(MeshkitError, KeyError):
-    """A question about an axis that the mesh does not have.
+    """A question about an axis that the mesh does not have."""
 
-    Attributes:
-        axis: the requested name.
-        axes: the names that exist.
-        suggestion: the closest of them, or None.
-    """
-
-    axis: str = ""
-    axes: tuple[str, ...] = ()
-    suggestion: str | None = None
+    axis: str = ""  # the requested name
+    axes: tuple[str, ...] = ()  # the names that exist
+    suggestion: str | None = None  # the closest of them, or None
 
 
 class CoordinateError(MeshkitError, IndexError):
-    """A rank, index or coordinate outside the grid.
+    """A rank, index or coordinate outside the grid."""
 
-    Attributes:
-        axis: the axis of the index, or None for a rank.
-        index: the index or rank given.
-        size: the number of valid indices.
-    """
-
-    axis: str | None = None
-    index: object = None
-    size: int | None = None
+    axis: str | None = None  # the axis of the index, or None for a rank
+    index: object = None  # the index or rank given
+    size: int | None = None  # the number of valid indices
 
 
 class BatchError(MeshkitError, ValueError):
-    """A batch that does not divide exactly.
+    """A batch that does not divide exactly."""
 
-    Attributes:
-        global_batch: the requested global batch in samples, or None.
-        below: the nearest smaller global batch that works, or None.
-        above: the nearest larger one.
-        micro_batches: the micro batches that divide ``global_batch`` over this dp.
-    """
-
-    global_batch: int | None = None
-    below: int | None = None
-    above: int | None = None
-    micro_batches: tuple[int, ...] = ()
+    global_batch: int | None = None  # the requested global batch in samples, or None
+    below: int | None = None  # the nearest smaller global batch that works, or None
+    above: int | None = None  # the nearest larger one
+    micro_batches: tuple[int, ...] = ()  # those that divide ``global_batch`` over this dp
 
 
 class LaunchError(MeshkitError, RuntimeError):
-    """A launcher description of this process that is missing, malformed or contradictory.
+    """A launcher description of this process that is missing, malformed or contradictory."""
 
-    Attributes:
-        variables: the environment variables in question and their values; None if not set.
-    """
-
-    variables: Mapping[str, str | None] = {}
+    variables: Mapping[str, str | None] = {}  # environment variables; None if one is not set
 
 
 class DisagreementError(MeshkitError, RuntimeError):
-    """Ranks that requested different meshes; no process group was created.
-
-    Attributes:
-        requests: rank to its request.
-    """
+    """Ranks that requested different meshes; no process group was created."""
 
     begins_with_call = False  # the calls differ, and the text is the same on every rank
-    requests: Mapping[int, str] = {}
+    requests: Mapping[int, str] = {}  # rank to its request
 
 
 class RankTimeoutError(MeshkitError, TimeoutError):
-    """Ranks that did not arrive in time.
+    """Ranks that did not arrive in time."""
 
-    Attributes:
-        missing_ranks: the missing ranks in ascending order; empty if they are not known.
-    """
-
-    missing_ranks: tuple[int, ...] = ()
+    missing_ranks: tuple[int, ...] = ()  # in ascending order; empty if they are not known
 
 
 class CollectiveError(RankTimeoutError, RuntimeError):
-    """A collective that failed or did not complete; torch's own error is the cause.
+    """A collective that failed or did not complete; torch's own error is the cause."""
 
-    Attributes:
-        missing_ranks: the ranks that did not answer, in ascending order.
-        behind: the ranks that have started fewer collectives than their peers.
-    """
-
-    behind: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()  # the ranks that have started fewer collectives than their peers
 
 
 class SpawnError(MeshkitError, RuntimeError):
-    """At least one rank started by ``meshkit.spawn`` failed; all ranks have been ended.
+    """At least one rank started by ``meshkit.spawn`` failed; all ranks have been ended."""
 
-    Attributes:
-        errors: rank to the exception that it raised, or to a description of its end.
-        tracebacks: rank to the traceback text of the ranks that raised.
-    """
-
-    errors: Mapping[int, BaseException] = {}
-    tracebacks: Mapping[int, str] = {}
+    errors: Mapping[int, BaseException] = {}  # rank to its exception, or a description of its end
+    tracebacks: Mapping[int, str] = {}  # rank to the traceback text of the ranks that raised

@@ -1,16 +1,4 @@
-"""Axes that are partly within nodes and partly across them, as in the hybrid meshes of JAX.
-
-::
-
-    within={"dp": 2, "tp": 2}, across={"dp": 2}          tp=0  tp=1
-                                                   dp=0    0     1    node 0
-    dp = 2 across * 2 within = 4                   dp=1    2     3
-    coordinate = outer * 2 + inner                 dp=2    4     5    node 1
-                                                   dp=3    6     7
-
-Factor a number of ranks into named axes.
-
-GroupPlan: the process groups that a mesh needs, in one order for all ranks, each once.
+"""GroupPlan: the process groups that a mesh needs, in one order for all ranks, each once.
 
 A plan is the same on every rank. The live part creates the groups of its steps, one after the
 other, and computes nothing. For ``Layout(dp=4, sp=2, tp=1)`` on a world of 8::
@@ -21,13 +9,20 @@ other, and computes nothing. For ``Layout(dp=4, sp=2, tp=1)`` on a world of 8::
     (sp,)       2 x 4: four groups of two are created
     (tp,)       a group of one on each rank
     (dp, sp)    the default group again
+
+Axes may be partly within nodes and partly across them, as in the hybrid meshes of JAX::
+
+    within={"dp": 2, "tp": 2}, across={"dp": 2}          tp=0  tp=1
+                                                   dp=0    0     1    node 0
+    dp = 2 across * 2 within = 4                   dp=1    2     3
+    coordinate = outer * 2 + inner                 dp=2    4     5    node 1
+                                                   dp=3    6     7
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
@@ -40,6 +35,7 @@ from .errors import CALL, SpecError
 from .layout import Layout
 from .ranks import RankPositions, permuted_positions
 from .sizes import (
+    Order,
     check_num_ranks,
     check_one_inferred,
     check_sizes,
@@ -51,84 +47,28 @@ from .sizes import (
 )
 from .text import Ints, article, count_noun
 
-
-def hybrid_layout(
-    num_ranks: int,
-    within: Mapping[str, int] | None,
-    across: Mapping[str, int] | None,
-    order: str | Iterable[str] | None,
-) -> Layout:
-    """Return the layout of sizes within and across nodes; see :func:`meshkit.factor_world`."""
-    inner, outer = _parse_part("within", within), _parse_part("across", across)
-    names = order_axes(dict.fromkeys((*outer, *inner), 1), order)
-    if "dp" in names and "dp" not in {*outer, *inner}:
-        outer["dp"] = -1
-    parts = {f"across {name}": outer[name] for name in names if name in outer}
-    parts |= {f"within {name}": inner[name] for name in names if name in inner}
-    _check_one_open(parts)
-    sizes = infer_sizes(parts, num_ranks, f"world_size = {num_ranks}")
-    outer_sizes, inner_sizes = (
-        [sizes.get(f"{part} {name}", 1) for name in names] for part in ("across", "within")
-    )
-    total = {n: a * b for n, a, b in zip(names, outer_sizes, inner_sizes, strict=True)}
-    ranks = np.empty(num_ranks, dtype=np.int64)
-    chain = tuple(itertools.chain(enumerate(outer_sizes), enumerate(inner_sizes)))
-    ranks[permuted_positions(tuple(total.values()), chain)] = np.arange(num_ranks)
-    return Layout(ranks=ranks, **total)
-
-
-def check_no_plain_sizes(sizes: Mapping[str, object], across: Mapping[str, int] | None) -> None:
-    """Check that no sizes are given by keyword in addition to those within and across nodes."""
-    if sizes:
-        line = f"{CALL} gives {', '.join(sizes)} in addition to within and across."
-        known = across if isinstance(across, Mapping) else {}
-        fix = f"across={ {**known, **sizes}!r}; or use within for sizes on one node."
-        raise SpecError(line, fix=fix, sizes=dict(sizes))
-
-
-def _parse_part(option: str, sizes: Mapping[str, int] | None) -> dict[str, int]:
-    """Return the sizes of one option as plain ints, each 1 or more, or -1."""
-    if sizes is None:
-        return {}
-    if not isinstance(sizes, Mapping):
-        line = f"{option} is {article(type(sizes).__name__)}."
-        raise SpecError(line, fix=f"a dict from axis to size, such as {option}={{'dp': 2}}.")
-    if sizes:
-        check_names(sizes)
-    for name, size in sizes.items():
-        number = parse_integer(size)
-        if number is None or (number < 1 and number != -1):
-            line = f"the size of {name} {option} nodes is {size!r}."
-            raise SpecError(line, fix="an int of 1 or more, or -1 for the one to be inferred.")
-    return {name: int(size) for name, size in sizes.items()}
-
-
-def _check_one_open(parts: Mapping[str, int]) -> None:
-    """Check that at most one size is to be inferred."""
-    unknown = [part for part, size in parts.items() if size == -1]
-    if len(unknown) > 1:
-        line = f"{CALL} leaves {' and '.join(unknown)} open."
-        hint = "Only one size can be inferred; dp is inferred across nodes if it is left out."
-        raise SpecError(line, hint, fix=f"a size for {' and '.join(unknown[1:])}.")
+Axes = tuple[str, ...]
+GroupNames = str | Sequence[str | Iterable[str]] | None
+Sizes = Mapping[str, int]
 
 
 @quotes_call("factor_world")
 def factor_world(
     world_size: int,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Sizes | None = None,
     *,
-    order: str | Iterable[str] | None = None,
-    within: Mapping[str, int] | None = None,
-    across: Mapping[str, int] | None = None,
+    order: Order = None,
+    within: Sizes | None = None,
+    across: Sizes | None = None,
     **axes: int,
 ) -> Layout:
     """Factor a number of ranks into a layout. Pure arithmetic: no torch, no processes.
 
     Args:
         world_size: the number of ranks.
-        sizes: axis name to size, for example from a config. The names may be any: axes nest as
-            written, the outermost first, with standard axes among them in the standard order. If
-            all names are standard, it is the same as ``**axes``.
+        sizes: axis name to size, for example from a config, instead of ``**axes``. The names may be
+            any: axes nest as written, the outermost first, with standard axes among them in the
+            standard order. If all names are standard, it is the same as ``**axes``.
         order: axis names, the outermost first: ``"tp dp"``, ``"tp,dp"``, ``("tp", "dp")``, or in
             Megatron's spelling, the fastest-varying axis first, ``"dp-tp"``. None is the standard
             order ``pp dp ep cp sp tp``; the order of the keywords does not matter.
@@ -143,21 +83,18 @@ def factor_world(
             sizes of MaxText.
 
     Raises:
-        SpecError: if names, sizes, order and world size do not fit together.
-        SpecError: if an axis has no standard position and ``order`` is None.
+        SpecError: if names, sizes, order and world size do not fit together, or an axis has no
+            standard position and ``order`` is None.
 
     Cost: O(axes); with ``within`` or ``across`` O(ranks).
 
     Example:
         >>> factor_world(64, tp=8, sp=2)
         Layout(dp=4, sp=2, tp=8)
-        >>> factor_world(8, order="tp dp", tp=2)
-        Layout(tp=2, dp=4)
-        >>> factor_world(8, {"data": 4, "model": 2})
-        Layout(data=4, model=2)
-        >>> mixed = factor_world(8, within={"dp": 2, "tp": 2}, across={"pp": 2})
-        >>> mixed, factor_world(8, within={"pp": 2, "tp": 2}, across={"dp": 2}).grid.tolist()
-        (Layout(pp=2, dp=2, tp=2), [[[0, 1], [4, 5]], [[2, 3], [6, 7]]])
+        >>> factor_world(8, order="tp dp", tp=2), factor_world(8, {"data": 4, "model": 2})
+        (Layout(tp=2, dp=4), Layout(data=4, model=2))
+        >>> factor_world(8, within={"pp": 2, "tp": 2}, across={"dp": 2}).grid.tolist()
+        [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
     """
     num_ranks = parse_integer(world_size)
     if num_ranks is None or num_ranks < 1:
@@ -165,11 +102,61 @@ def factor_world(
         raise SpecError(line, fix="an int of 1 or more.", sizes=dict(axes))
     merged, order = read_sizes(sizes, axes, order)
     check_num_ranks(num_ranks, merged)
+    evidence = f"world_size = {num_ranks}"
     if within is not None or across is not None:
-        check_no_plain_sizes(merged, across)
-        return hybrid_layout(num_ranks, within, across, order)
-    ordered = ordered_sizes(merged, order, num_ranks)
-    return Layout(ranks=None, **infer_sizes(ordered, num_ranks, f"world_size = {num_ranks}"))
+        return _hybrid_layout(num_ranks, merged, within, across, order)
+    return Layout.of(infer_sizes(ordered_sizes(merged, order, num_ranks), num_ranks, evidence))
+
+
+def _hybrid_layout(
+    num_ranks: int,
+    sizes: Mapping[str, object],
+    within: Sizes | None,
+    across: Sizes | None,
+    order: Order,
+) -> Layout:
+    """Return the layout of sizes within and across nodes; see :func:`factor_world`."""
+    if sizes:
+        line = f"{CALL} gives {', '.join(sizes)} in addition to within and across."
+        known = across if isinstance(across, Mapping) else {}
+        fix = f"across={ {**known, **sizes}!r}; or use within for sizes on one node."
+        raise SpecError(line, fix=fix, sizes=dict(sizes))
+    inner, outer = _parse_part("within", within), _parse_part("across", across)
+    names = order_axes(dict.fromkeys((*outer, *inner), 1), order)
+    if "dp" in names and "dp" not in {*outer, *inner}:
+        outer["dp"] = -1
+    parts = {f"across {name}": outer[name] for name in names if name in outer}
+    parts |= {f"within {name}": inner[name] for name in names if name in inner}
+    unknown = [part for part, size in parts.items() if size == -1]
+    if len(unknown) > 1:
+        line = f"{CALL} leaves {' and '.join(unknown)} open."
+        hint = "Only one size can be inferred; dp is inferred across nodes if it is left out."
+        raise SpecError(line, hint, fix=f"a size for {' and '.join(unknown[1:])}.")
+    known = infer_sizes(parts, num_ranks, f"world_size = {num_ranks}")
+    outer_sizes = [known.get(f"across {name}", 1) for name in names]
+    inner_sizes = [known.get(f"within {name}", 1) for name in names]
+    total = {n: a * b for n, a, b in zip(names, outer_sizes, inner_sizes, strict=True)}
+    ranks = np.empty(num_ranks, dtype=np.int64)
+    chain = (*enumerate(outer_sizes), *enumerate(inner_sizes))
+    ranks[permuted_positions(tuple(total.values()), chain)] = np.arange(num_ranks)
+    return Layout(total, ranks=ranks)
+
+
+def _parse_part(option: str, sizes: Sizes | None) -> dict[str, int]:
+    """Return the sizes of one option as plain ints, each 1 or more, or -1."""
+    if sizes is None:
+        return {}
+    if not isinstance(sizes, Mapping):
+        line = f"{option} is {article(type(sizes).__name__)}."
+        raise SpecError(line, fix=f"a dict from axis to size, such as {option}={{'dp': 2}}.")
+    if sizes:
+        check_names(sizes)
+    for name, size in sizes.items():
+        number = parse_integer(size)
+        if number is None or (number < 1 and number != -1):
+            line = f"the size of {name} {option} nodes is {size!r}."
+            raise SpecError(line, fix="an int of 1 or more, or -1 for the one to be inferred.")
+    return {name: int(size) for name, size in sizes.items()}
 
 
 @quotes_call("split_world")
@@ -201,17 +188,9 @@ def split_world(world_size: int | None = None, /, **parts: int) -> dict[str, ran
         raise SpecError(f"{CALL} names no part.", fix=fix)
     sizes = check_sizes(parts, any_name=True)
     check_one_inferred(sizes)
-    if world_size is not None or -1 in sizes.values():
-        sizes = _infer_part(sizes, world_size)
-    ends = [*accumulate(sizes.values())]
-    return {name: range(end - sizes[name], end) for name, end in zip(sizes, ends, strict=True)}
-
-
-def _infer_part(sizes: dict[str, int], world_size: int | None) -> dict[str, int]:
-    """Return the numbers of ranks with the -1 replaced, so that they add up to the world."""
     known = sum(size for size in sizes.values() if size != -1)
     unknown = [name for name, size in sizes.items() if size == -1]
-    total = parse_integer(world_size)
+    total = known if world_size is None and not unknown else parse_integer(world_size)
     if total is None:
         nothing = f"there is nothing to infer {' '.join(unknown)} from"
         line = f"{nothing if world_size is None else f'world_size is {world_size!r}'}."
@@ -226,12 +205,9 @@ def _infer_part(sizes: dict[str, int], world_size: int | None) -> dict[str, int]
         terms = " + ".join(f"{name} {size}" for name, size in sizes.items() if size != -1)
         line = f"the parts have {known} ranks, the world has {total}."
         raise SpecError(line, f"{terms} = {known}.", fix=either(*ways))
-    return {**sizes, **dict.fromkeys(unknown, left)}
-
-
-Axes = tuple[str, ...]
-Order = str | Iterable[str] | None
-GroupNames = str | Sequence[str | Iterable[str]] | None
+    sizes.update(dict.fromkeys(unknown, left))
+    ends = accumulate(sizes.values())
+    return {name: range(end - sizes[name], end) for name, end in zip(sizes, ends, strict=True)}
 
 
 class GroupStep(NamedTuple):
@@ -251,8 +227,6 @@ class GroupPlan:
     axis_sets: tuple[Axes, ...]
     # the axes of the groups that the caller requested in addition, as written
     requested: tuple[Axes, ...]
-    # axis set to its axes longer than 1. Equal keys mean equal groups.
-    keys: Mapping[Axes, Axes] = field(compare=False)
 
     @classmethod
     def of(cls, layout: Layout, groups: str | Sequence[str | Iterable[str]] = ()) -> GroupPlan:
@@ -276,22 +250,12 @@ class GroupPlan:
         usual += [gradient_axes(sizes), gradient_axes(sizes, experts=True)]
         whole = {layout.axes: ()}  # all axes in their own order are the whole mesh
         axis_sets = dict.fromkeys([whole.get(axes, axes) for axes in (*usual, *requested)])
-        long = {axis for axis, size in zip(layout.axes, layout.shape, strict=True) if size > 1}
-        keys = {
-            axes: tuple([axis for axis in axes or layout.axes if axis in long])
-            for axes in axis_sets
-        }
-        return cls(layout, tuple(axis_sets), requested, keys)
+        return cls(layout, tuple(axis_sets), requested)
 
     def has(self, axes: Axes) -> bool:
-        """Return whether the plan has the group over these axes.
-
-        Absent standard axes and axes of size 1 change no group, so they are passed over.
-        """
+        """Return whether the plan has the group over these axes; those of size 1 change none."""
         names = _drop_absent(axes, self.layout)
-        if not names or names in self.axis_sets or names == self.layout.axes:
-            return True
-        return self.group_key(names) in self.keys.values()
+        return not names or self.group_key(names) in self.keys.values()
 
     def group_key(self, axes: Axes) -> Axes:
         """Return the axes longer than 1, in the caller's order: equal keys mean equal groups.
@@ -302,11 +266,13 @@ class GroupPlan:
         return tuple(axis for axis in axes or self.layout.axes if sizes.get(axis, 1) > 1)
 
     @cached_property
-    def steps(self) -> tuple[GroupStep, ...]:
-        """The groups to create, in order, each set of groups once.
+    def keys(self) -> dict[Axes, Axes]:
+        """Each axis set with its axes longer than 1. Equal keys mean equal groups."""
+        return {axes: self.group_key(axes) for axes in self.axis_sets}
 
-        Cost: O(ranks) for each step.
-        """
+    @cached_property
+    def steps(self) -> tuple[GroupStep, ...]:
+        """The groups to create, in order, each set of groups once. O(ranks) for each step."""
         first: dict[Axes, Axes] = {}
         for axes, key in self.keys.items():
             first.setdefault(key, axes)
@@ -321,19 +287,18 @@ def plan_groups(
     order: Order = None,
     groups: GroupNames = None,
     ranks: Sequence[int] | Ints | None = None,
-    within: Mapping[str, int] | None = None,
-    across: Mapping[str, int] | None = None,
+    within: Sizes | None = None,
+    across: Sizes | None = None,
 ) -> GroupPlan:
     """Return the layout and the groups of a mesh. Pure.
 
     ``evidence`` is the source of the world size, for errors: ``"WORLD_SIZE = 6 (torchrun)"``.
     """
     if within is not None or across is not None:
-        check_no_plain_sizes(sizes, across)
-        if ranks is not None:
+        if ranks is not None and not sizes:
             fix = "leave out ranks, or give axes by size beside ranks."
             raise SpecError(f"{CALL} gives ranks beside within and across.", fix=fix)
-        layout = hybrid_layout(world_size, within, across, order)
+        layout = _hybrid_layout(world_size, sizes, within, across, order)
     elif ranks is None:
         inferred = infer_sizes(ordered_sizes(sizes, order, world_size), world_size, evidence)
         layout = Layout.of(inferred)
@@ -344,7 +309,7 @@ def plan_groups(
         held = f"ranks has {len(positions)}"
         inferred = infer_sizes(ordered, len(positions), held, owner="ranks=", can_start=False)
         layout = Layout.of(inferred, positions)
-    return GroupPlan.of(layout, () if groups is None else groups)
+    return GroupPlan.of(layout, groups or ())
 
 
 def plan_view(
@@ -354,7 +319,7 @@ def plan_view(
     ordered = view_sizes(check_sizes(sizes), order)
     evidence = f"{layout!r} has {layout.num_ranks} ranks"
     inferred = infer_sizes(ordered, layout.num_ranks, evidence, owner="the mesh", can_start=False)
-    return GroupPlan.of(layout.of(inferred, layout.rank_positions), groups or ())
+    return GroupPlan.of(Layout.of(inferred, layout.rank_positions), groups or ())
 
 
 def check_in_world(highest: int, world_size: int, evidence: str, *, fix: str = "") -> None:
@@ -370,7 +335,7 @@ def check_in_world(highest: int, world_size: int, evidence: str, *, fix: str = "
 
 
 def missing_group_error(plan: GroupPlan, axes: Axes, built_by: Call | None = None) -> SpecError:
-    """Return the error for a group that was not requested, with the call that creates it."""
+    """Return the error for a group that was not requested."""
     existing = ", ".join("(" + " ".join(names) + ")" for names in plan.axis_sets if names)
     groups = [" ".join(names) for names in (*plan.requested, _drop_absent(axes, plan.layout))]
     return SpecError(

@@ -1,15 +1,15 @@
 """Decide why a collective failed or hangs, from the status of each rank.
 
 Ranks of one group begin the same collectives in the same order. A rank that has begun fewer than
-its peers is behind, and they wait for it. The rank behind may wait in another group. The first
-suspect is behind and in no collective, or does not answer.
+its peers is behind, and the peers wait for it. A rank behind may itself wait in another group. The
+first suspect is a rank behind that is in no collective, or a rank that does not answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import CollectiveError
 from .judges import Arrivals, Decision, Judge, RankState, Sighting
@@ -26,6 +26,8 @@ STATES = {
     RankState.BUSY: "it runs, outside a guard with a timeout or too busy to answer",
 }
 NO_ANSWER = Sighting(RankState.UNKNOWN, "no answer")
+
+Left = Callable[[Sequence[int]], Mapping[int, "RankStatus"]]
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,8 @@ class RankStatus:
         return f"in {self.operation or 'no collective'}, {self.line or 'no line is known'}"
 
 
-@dataclass(frozen=True)
-class Lag:
-    """A rank that has begun fewer collectives over some axes than a peer of its group."""
+class Lag(NamedTuple):
+    """The collectives over some axes that a rank has begun, and the most that a peer has begun."""
 
     axes: str
     begun: int
@@ -100,23 +101,17 @@ def lagging_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> dict[in
     return dict(sorted(lags.items()))
 
 
-def who_is_behind(
-    layout: Layout,
-    summary: str,
-    left: Callable[[Sequence[int]], Mapping[int, RankStatus]],
-    *,
-    known: float,
-) -> Judge:
+def who_is_behind(layout: Layout, summary: str, left: Left, *, known: float) -> Judge:
     """Return the judge of a roll call, whose decision is the report of all ranks.
 
-    The facts of each arrival are those of its :class:`RankStatus`. Without a summary a rank only
-    suspects a hang: if no rank is behind or silent, there is nothing to report.
+    Without a summary a rank only suspects a hang. The decision is then no report if no rank is
+    behind or silent.
 
     Args:
         layout: the ranks of the mesh.
         summary: the first line of the report.
-        left: returns the status of each of some ranks that left the guard before.
-        known: seconds for the answers if a rank has left, since the reason is known then.
+        left: returns the status of those of some ranks that left the guard before.
+        known: seconds for the answers if a rank has left, as the cause is known then.
     """
 
     def judge(seen: Arrivals) -> Decision | None:
@@ -144,72 +139,50 @@ def hang_error(
     first = _first_suspects(layout, statuses, late, silent)
     left = [rank for rank in sorted(statuses) if statuses[rank].has_left and rank not in late]
     states = {rank: silence.state for rank, silence in silent.items()}
-    order = sorted([*late, *left, *silent], key=lambda r: (r not in first, states.get(r, -1), r))
-    lines = [
-        _format_rank(layout, rank, statuses.get(rank), silent.get(rank), late.get(rank))
-        for rank in order
+    lines = []
+    for rank in sorted(
+        [*late, *left, *silent], key=lambda r: (r not in first, states.get(r, -1), r)
+    ):
+        name = f"rank {rank} ({describe_coordinate(layout, rank)})"
+        if rank in silent:
+            kind = "Busy" if states[rank] is RankState.BUSY else "Silent"
+            lines.append(f"{kind}: {name}: {silent[rank].text}; {STATES[states[rank]]}.")
+        elif rank in left:
+            lines.append(f"Left: {name} {statuses[rank]}.")
+        else:
+            axes, begun, most = late[rank]
+            count = f"has begun {begun} of {most} collectives over {axes}"
+            lines.append(f"Behind: {name} {count}; {statuses[rank]}.")
+    alike: dict[str, list[int]] = {}
+    for rank in sorted(statuses.keys() - {*late, *left}):
+        alike.setdefault(str(statuses[rank]), []).append(rank)
+    lines += [
+        f"{plural('Rank', len(ranks))} {format_ranks(ranks)}: {status}."
+        for status, ranks in alike.items()
     ]
-    lines += _format_others(statuses, {*late, *left})
     ranks = f"{plural('rank', len(first))} {format_ranks(first)} first"
     target = ranks if first else "the logs of all ranks"
     return CollectiveError(
         summary,
         *shorten(lines, MAX_LINES, "."),
         fix=f"look at {target}; then {REBUILD_ADVICE}.",
-        missing_ranks=_missing(statuses, late, silent),
+        missing_ranks=_missing(statuses, late, states),
         behind=tuple(late),
     )
 
 
-def most_certain(states: Mapping[int, RankState]) -> tuple[int, ...]:
-    """Return the ranks that have ended or are stopped; else those of unknown state, or all.
+def _missing(
+    statuses: Mapping[int, RankStatus], late: Iterable[int], states: Mapping[int, RankState]
+) -> tuple[int, ...]:
+    """Return the ranks that have ended or are stopped; else those of unknown state, or the busy.
 
-    A rank whose process runs may only be slow, so it never stands beside one that cannot answer.
+    A busy rank may only be slow: it is left out if a rank that has answered explains the failure.
     """
     certain = [rank for rank, state in states.items() if state.is_certain]
     unknown = [rank for rank, state in states.items() if state is RankState.UNKNOWN]
-    return tuple(certain or unknown or states)
-
-
-def _missing(
-    statuses: Mapping[int, RankStatus], late: Iterable[int], silent: Mapping[int, Sighting]
-) -> tuple[int, ...]:
-    """Return the silent ranks that are the reason, as far as known."""
-    states = {rank: silence.state for rank, silence in silent.items()}
     is_explained = any(status.has_left for status in statuses.values())
     is_explained |= any(not statuses[rank].function for rank in late)
-    if is_explained:  # by a rank that has answered: a rank whose process runs is only busy
-        states = {rank: state for rank, state in states.items() if state is not RankState.BUSY}
-    return tuple(sorted(most_certain(states)))
-
-
-def _format_rank(
-    layout: Layout,
-    rank: int,
-    status: RankStatus | None,
-    silence: Sighting | None,
-    late: Lag | None,
-) -> str:
-    """Return the line about a rank that is silent, has left, or is behind."""
-    name = f"rank {rank} ({describe_coordinate(layout, rank)})"
-    if silence is not None:
-        kind = "Busy" if silence.state is RankState.BUSY else "Silent"
-        return f"{kind}: {name}: {silence.text}; {STATES[silence.state]}."
-    if late is None:
-        return f"Left: {name} {status}."
-    count = f"has begun {late.begun} of {late.most} collectives over {late.axes}"
-    return f"Behind: {name} {count}; {status}."
-
-
-def _format_others(statuses: Mapping[int, RankStatus], named: Iterable[int]) -> list[str]:
-    """Return a line for each status that the other ranks have."""
-    alike: dict[str, list[int]] = {}
-    for rank in sorted(statuses.keys() - {*named}):
-        alike.setdefault(str(statuses[rank]), []).append(rank)
-    return [
-        f"{plural('Rank', len(ranks))} {format_ranks(ranks)}: {status}."
-        for status, ranks in alike.items()
-    ]
+    return tuple(sorted(certain or unknown or ([] if is_explained else states)))
 
 
 def _first_suspects(

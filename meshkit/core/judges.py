@@ -1,7 +1,7 @@
-"""Judge a round of ranks: what they have left at the store becomes one decision, for all of them.
+"""Judge a round: the records that ranks have left at the store become one decision for all ranks.
 
-A judge is a pure function of what has arrived. :class:`meshkit.launch.round.Round` reads the store,
-calls the judge and writes the decision; the first decision counts, and every rank follows it.
+A judge is a pure function of these records. :class:`meshkit.launch.round.Round` reads the store,
+calls the judge and writes the decision. The first decision counts, and every rank follows it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .compare import describe_disagreement, group_equal_requests
 from .errors import CALL, DisagreementError, MeshkitError, RankTimeoutError
-from .text import format_ranks, format_sizes, plural
+from .text import format_ranks, format_sizes, plural, shorten
 
 Json = Any  # a value of JSON: a number, a text, a list or a mapping
 
@@ -23,7 +23,7 @@ MAX_RANGES = 100  # ranges of ranks in a text
 
 
 class RankState(IntEnum):
-    """The state of the process of a missing rank, the most certain cause of a hang first."""
+    """The state of the process of a missing rank. The most certain cause of a hang comes first."""
 
     ENDED = 0
     STOPPED = 1
@@ -40,21 +40,13 @@ STATES = {RankState.ENDED: "has ended", RankState.STOPPED: "is stopped"}
 
 
 class Process(NamedTuple):
-    """A process, so that a rank of the same machine can tell whether it still runs.
+    """A process. A rank of the same machine can tell whether it still runs."""
 
-    Attributes:
-        host: the name of its host, for texts.
-        pid: its process id.
-        machine: the id of the boot of its machine; the name of the host if that is unknown.
-        space: the namespaces in which its pid and its start count; empty if they are unknown.
-        start: the start of the process in ticks of the kernel; empty if it is unknown.
-    """
-
-    host: str
+    host: str  # the name of its host, for texts
     pid: int
-    machine: str = ""
-    space: str = ""
-    start: str = ""
+    machine: str = ""  # the id of the boot of its machine; else the name of the host
+    space: str = ""  # the namespaces of its pid and its start; empty if they are unknown
+    start: str = ""  # its start in ticks of the kernel; empty if it is unknown
 
     def __str__(self) -> str:
         return f"host {self.host}, pid {self.pid}"
@@ -75,26 +67,15 @@ class Sighting(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """What a judge sees of a round.
+    """The facts of a round that a judge sees."""
 
-    Attributes:
-        expected: the ranks that take part.
-        arrived: what each rank has left that has arrived. Ranks that requested something else are
-            among them as soon as a rank has noticed, also if they are not expected.
-        objections: the errors that ranks have posted.
-        seen: the last process of the missing ranks, as far as it is known.
-        late: the ranks that came after the deadline, while the others judged.
-        waited: the seconds that the judge has waited.
-        expired: whether the deadline has passed.
-    """
-
-    expected: Sequence[int]
-    arrived: Mapping[int, Arrival]
-    objections: Sequence[MeshkitError] = ()
-    seen: Mapping[int, Sighting] = {}
-    late: Sequence[int] = ()
-    waited: float = 0.0
-    expired: bool = False
+    expected: Sequence[int]  # the ranks that take part
+    arrived: Mapping[int, Arrival]  # also ranks that are not expected, if their request differs
+    objections: Sequence[MeshkitError] = ()  # the errors that ranks have posted
+    seen: Mapping[int, Sighting] = {}  # the last process of missing ranks, as far as known
+    late: Sequence[int] = ()  # the ranks that came after the deadline, while the others judged
+    waited: float = 0.0  # the seconds that the judge has waited
+    expired: bool = False  # whether the deadline has passed
 
     @property
     def missing(self) -> list[int]:
@@ -109,19 +90,13 @@ class Arrivals(NamedTuple):
 
 @dataclass(frozen=True)
 class Decision:
-    """The outcome of a round; without any field all ranks agree.
+    """The outcome of a round; without any field all ranks agree."""
 
-    Attributes:
-        error: the error that every rank raises.
-        members: the facts of each rank that goes on, in a round that decides who lives.
-        value: what one rank says to all others.
-        over: whether another round has replaced this one, so that nothing is decided.
-    """
-
-    error: MeshkitError | None = None
+    error: MeshkitError | None = None  # the error that every rank raises
+    # the facts of each rank that goes on, in a round that decides who lives
     members: Mapping[int, Mapping[str, Json]] = field(default_factory=dict)
-    value: Json = None
-    over: bool = False
+    value: Json = None  # the message of one rank to all others
+    over: bool = False  # whether another round has replaced this one
 
     def check(self, rank: int) -> Decision:
         """Return the decision, or raise its error, with a note for a rank that came too late."""
@@ -151,14 +126,14 @@ def all_same(
 
     Args:
         summary: the first line of the error if they differ.
-        stage: the words before the call if ranks are missing: ``"the end of "``.
+        stage: the words before the call if ranks are missing.
         seconds: how long the ranks wait for each other.
         describe: returns the coordinate of a rank as text.
         hosts: returns the hosts of the job, as far as the launcher lists them.
     """
 
     def judge(seen: Arrivals) -> Decision | None:
-        error = disagreement(summary, seen) or first(seen.objections)
+        error = disagreement(summary, seen) or next(iter(seen.objections), None)
         if error is not None:
             return Decision(error) if seen.expired or not seen.missing else None
         if seen.missing and not seen.expired:
@@ -186,19 +161,17 @@ def all_done(
         error = disagreement(summary, seen)
         if error is None and seen.missing:
             error = missing_error(seen, seconds, stage=stage, describe=describe)
-        return Decision(error or first(seen.objections))
+        return Decision(error or next(iter(seen.objections), None))
 
     return judge
 
 
-def first(objections: Sequence[MeshkitError]) -> MeshkitError | None:
-    """Return the first objection; None if there is none."""
-    return objections[0] if objections else None
-
-
 def disagreement(summary: str, seen: Arrivals) -> MeshkitError | None:
     """Return the error of ranks whose facts differ; None if they are equal."""
-    requests = {rank: _request(arrival) for rank, arrival in seen.arrived.items()}
+    requests = {
+        rank: {str(name): str(value) for name, value in arrival.facts.items()}
+        for rank, arrival in seen.arrived.items()
+    }
     grouped = group_equal_requests(requests)
     if len(grouped) < 2:
         return None
@@ -206,10 +179,6 @@ def disagreement(summary: str, seen: Arrivals) -> MeshkitError | None:
     evidence, fix = describe_disagreement(requests, processes, seen.missing)
     by_rank = {rank: format_sizes(request) for request, ranks in grouped for rank in ranks}
     return DisagreementError(summary, *evidence, fix=fix, requests=by_rank)
-
-
-def _request(arrival: Arrival) -> dict[str, str]:
-    return {str(name): str(value) for name, value in arrival.facts.items()}
 
 
 def failure_error(summary: str, rank: int, process: Process, error: BaseException) -> MeshkitError:
@@ -244,29 +213,35 @@ def missing_error(
 
     Ranks that have ended or are stopped come first. The other ranks are then only late.
     """
-    missing = seen.missing
     certain = {rank: state for rank, state in seen.states.items() if state.is_certain}
-    reasons = [*certain] or missing
-    states = {rank: f" {STATES[state]}" for rank, state in certain.items()}
-    named = reasons[:MAX_NAMES]
-    where = {rank: f" ({describe(rank)})" if describe else "" for rank in named}
-    names = [f"{rank}{where[rank]}{states.get(rank, '')}" for rank in named]
+    reasons = [*certain] or seen.missing
+    names = [
+        f"{rank}{f' ({describe(rank)})' if describe else ''}"
+        f"{f' {STATES[certain[rank]]}' if rank in certain else ''}"
+        for rank in reasons[:MAX_NAMES]
+    ]
     names += [f"and {len(reasons) - len(names)} more"] * (len(reasons) > len(names))
     arrived_hosts = sorted({arrival.process.host for arrival in seen.arrived.values()})
-    listed = ", ".join(first_few(arrived_hosts))
-    on_hosts = f" on {plural('host', len(arrived_hosts))} {listed}" * bool(listed)
-    late = [rank for rank in missing if rank not in certain] if certain else []
-    others = f"{plural('Rank', len(late))} {shorten_ranks(late)}: late, and not known to have ended"
-    last = [f"{rank} on {sight.text}" for rank, sight in seen.seen.items() if sight.text]
-    came = f"{plural('Rank', len(seen.late))} {format_ranks(seen.late)} came late"
+    listed = f"{plural('host', len(arrived_hosts))} {', '.join(shorten(arrived_hosts, MAX_NAMES))}"
+    came = f"{shorten_ranks(sorted(seen.arrived))}{f' on {listed}' * bool(arrived_hosts)}"
+    lines = [f"Missing: {', '.join(names)}. Arrived: {came}."]
+    if late := [rank for rank in seen.missing if rank not in certain] if certain else []:
+        ranks = f"{plural('Rank', len(late))} {shorten_ranks(late)}"
+        lines.append(f"{ranks}: late, and not known to have ended.")
+    if last := [f"{rank} on {sight.text}" for rank, sight in seen.seen.items() if sight.text]:
+        lines.append(f"Last seen: {'; '.join(last[:MAX_NAMES])}.")
+    if seen.late:
+        ranks = f"{plural('Rank', len(seen.late))} {format_ranks(seen.late)}"
+        lines.append(f"{ranks} came late, after {seconds:g} s.")
+    known = {host.partition(".")[0] for host in arrived_hosts}
+    absent = [host for host in hosts if host.partition(".")[0] not in known]
+    if 0 < len(absent) < len(hosts):  # else the launcher and the hosts use different names
+        few = ", ".join(shorten(absent, MAX_NAMES))
+        lines.append(f"No rank came from {plural('host', len(absent))} {few}.")
     return RankTimeoutError(
-        f"{len(missing)} of {len(seen.expected)} ranks did not arrive at {stage}{CALL} within "
+        f"{len(seen.missing)} of {len(seen.expected)} ranks did not arrive at {stage}{CALL} within "
         f"{seconds:g} s.",
-        f"Missing: {', '.join(names)}. Arrived: {shorten_ranks(sorted(seen.arrived))}{on_hosts}.",
-        *[f"{others}."] * bool(late),
-        *[f"Last seen: {'; '.join(last[:MAX_NAMES])}."] * bool(last),
-        *[f"{came}, after {seconds:g} s."] * bool(seen.late),
-        *_absent_hosts(hosts, arrived_hosts),
+        *lines,
         fix=f"look at the logs of {plural('rank', len(reasons))} {shorten_ranks(reasons)} first.",
         missing_ranks=tuple(reasons[:MAX_RANKS]),
     )
@@ -278,19 +253,3 @@ def shorten_ranks(ranks: Sequence[int]) -> str:
     if len(ranges) <= MAX_RANGES:
         return ", ".join(ranges)
     return f"{', '.join(ranges[:MAX_RANGES])}, and more, {len(ranks)} in all"
-
-
-def first_few(names: list[str]) -> list[str]:
-    """Return the first few names, and how many more there are."""
-    more = len(names) - MAX_NAMES
-    return [*names[:MAX_NAMES], f"and {more} more"] if more > 0 else names
-
-
-def _absent_hosts(expected: Sequence[str], arrived: Sequence[str]) -> list[str]:
-    """Return a line on the hosts without arrivals, if the launcher and the hosts use one name."""
-    names = {host.partition(".")[0] for host in arrived}
-    absent = [host for host in expected if host.partition(".")[0] not in names]
-    known = absent and len(absent) < len(expected)
-    return [
-        f"No rank came from {plural('host', len(absent))} {', '.join(first_few(absent))}."
-    ] * bool(known)

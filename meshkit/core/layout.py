@@ -1,6 +1,4 @@
-"""Patterns of axes: einops patterns over a grid, and brackets that join axes into one.
-
-Layout: the named grid of ranks, with coordinates, groups, neighbors and views.
+"""Layout: the named grid of ranks, with coordinates, groups, neighbors and views.
 
 ``Layout(dp=4, sp=2, tp=1)`` numbers 8 ranks row by row, the last axis fastest::
 
@@ -9,10 +7,6 @@ Layout: the named grid of ranks, with coordinates, groups, neighbors and views.
       dp=1     2     3
       dp=2     4     5      groups("sp") are the rows,
       dp=3     6     7      groups("dp") the columns
-
-Return the rank of a member within its group, and check that a rank is a member.
-
-Position: one rank in a layout, without process groups, for processes that have none.
 """
 
 from __future__ import annotations
@@ -23,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import einops
 import numpy as np
 
 from .axes import (
@@ -37,16 +32,17 @@ from .axes import (
 )
 from .call import (
     Call,
-    check_coordinate_complete,
+    changes,
     check_index,
     check_integer,
     check_integers,
     parse_integer,
     quotes_call,
 )
+from .draw import draw_positions
 from .errors import CALL, CoordinateError, SpecError
+from .page import MAX_NOTEBOOK_RANKS, notebook_html
 from .ranks import (
-    AxisStrides,
     RankPositions,
     Strides,
     group_start,
@@ -60,82 +56,6 @@ from .text import Ints, count_noun, format_sizes
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-
-
-PART = re.compile(r"\(\s*\w+(?:[\s,]+\w+)*\s*\)|\w+")  # tp, or (dp sp)
-TOKEN = re.compile(r"\([^)]*\)|[^\s()]+")
-PATTERN = re.compile(rf"\s*(?:(?:{PART.pattern})[\s,]*)+")
-
-
-def parse_axis_pattern(pattern: Names, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """Return the axes of each name or bracket of a pattern.
-
-    A sequence is a pattern too: each of its items is a name or, as a bracket, several.
-    """
-    if isinstance(pattern, str) and PATTERN.fullmatch(pattern):
-        parts = tuple(map(parse_axes, PART.findall(pattern)))
-    elif isinstance(pattern, list | tuple) and all(map(parse_axes, pattern)) and pattern:
-        parts = tuple(map(parse_axes, pattern))
-    else:
-        raise SpecError(
-            "the pattern cannot be parsed.",
-            "A pattern is axis names, some of them joined by a pair of brackets.",
-            fix=f'"{" ".join(axes)}", or some of these joined: "(dp sp) tp".',
-        )
-    check_axes_exist([axis for part in parts for axis in part], axes)
-    return parts
-
-
-def rearrange_grid(
-    grid: Ints, axes: tuple[str, ...], pattern: str, sizes: Mapping[str, int]
-) -> Ints:
-    """Return the grid, rearranged by einops."""
-    import einops  # a layout that is never rearranged does not import it
-
-    example = f'for example rearrange("{" ".join(axes)} -> ({" ".join(axes)})").'
-    if not isinstance(pattern, str) or pattern.count("->") != 1:
-        raise SpecError("the pattern is not a str with one ->.", fix=example)
-    for name, size in sizes.items():
-        if parse_integer(size) is None:
-            raise SpecError(f"{name} is {size!r}, not an int.", fix=example)
-    nested = _insert_absent_axes(pattern, axes, sizes)
-    _check_positions(pattern, nested)
-    shaped = grid.reshape([grid.shape[axes.index(n)] if n in axes else 1 for n in nested])
-    try:
-        return np.asarray(einops.rearrange(shaped, pattern, **sizes))
-    except einops.EinopsError as error:
-        shape = format_sizes(dict(zip(nested, shaped.shape, strict=True)))
-        reason = str(error).strip().splitlines()[-1].strip()
-        line = f"{CALL} on {shape}: einops rejects the pattern."
-        raise SpecError(line, reason, fix=example) from error
-
-
-def _insert_absent_axes(
-    pattern: str, axes: tuple[str, ...], sizes: Mapping[str, int]
-) -> tuple[str, ...]:
-    """Return the axes with the absent standard ones that the left side names, in its positions."""
-    front, dots, back = pattern.partition("->")[0].partition("...")
-    names, tokens = [*axes], TOKEN.findall(front)
-    for position, token in enumerate(tokens):
-        if token in STANDARD and token not in (*axes, *sizes):
-            names.insert(position, token)
-    for position, token in enumerate(reversed(TOKEN.findall(back)) if dots else ()):
-        if token in STANDARD and token not in (*axes, *sizes):
-            names.insert(len(names) - position, token)
-    return tuple(names)
-
-
-def _check_positions(pattern: str, axes: tuple[str, ...]) -> None:
-    """Check that no axis is in the position of another one on the left side."""
-    left, _, right = pattern.partition("->")
-    front, dots, back = left.partition("...")
-    pairs = [*zip(TOKEN.findall(front), axes, strict=False)]
-    if dots:  # the axes after the dots are counted from the end
-        pairs += zip(reversed(TOKEN.findall(back)), reversed(axes), strict=False)
-    for token, axis in pairs:
-        if token in axes and token != axis:
-            fix = f'rearrange("{" ".join(axes)} ->{right}").'
-            raise SpecError(f"{token} is in the position of {axis}.", fix=fix)
 
 
 class Coordinate(dict[str, int]):
@@ -164,7 +84,7 @@ class Layout:
     """A named grid of ranks: immutable, comparable, hashable, O(axes) in memory.
 
     Args:
-        sizes: axis name to size as a mapping; the same as ``**axes``.
+        sizes: axis name to size as a mapping; instead of ``**axes``.
         ranks: the rank at each grid position, in row-major order; None means that each rank equals
             its position. A range takes no memory, any other order one array.
         **axes: axis name to size, the outermost axis first; the last axis varies fastest. Names
@@ -179,6 +99,8 @@ class Layout:
 
     Raises:
         SpecError: if a name or a size is invalid, or ``ranks`` does not fit.
+        UnknownAxisError: by every method, for an axis that the layout does not have.
+        CoordinateError: by every method, for a rank or an index outside the layout.
 
     Example:
         >>> layout = Layout(dp=4, sp=2, tp=1)
@@ -188,14 +110,12 @@ class Layout:
         [[0, 1], [2, 3], [4, 5], [6, 7]]
     """
 
-    __slots__ = ("_axis_strides", "axes", "num_ranks", "rank_positions", "ranks", "shape")
-
     axes: tuple[str, ...]
     num_ranks: int
     rank_positions: RankPositions
     ranks: range | Ints
     shape: tuple[int, ...]
-    _axis_strides: AxisStrides
+    _steps: dict[str, tuple[int, int]]  # axis to size and stride
 
     @quotes_call("Layout")
     def __init__(
@@ -206,40 +126,30 @@ class Layout:
         ranks: Sequence[int] | Ints | None = None,
         **axes: int,
     ) -> None:
-        checked = check_sizes(axes if sizes is None else merge_sizes(sizes, axes))
+        checked = check_sizes(merge_sizes(sizes, axes))
         check_complete(checked)
         num_ranks = math.prod(checked.values())
-        layout = Layout.of(checked, None if ranks is None else RankPositions.of(ranks, num_ranks))
-        for name in self.__slots__:
-            object.__setattr__(self, name, getattr(layout, name))
+        positions = None if ranks is None else RankPositions.of(ranks, num_ranks)
+        vars(self).update(vars(Layout.of(checked, positions)))
 
     @classmethod
     def of(cls, sizes: Mapping[str, int], rank_positions: RankPositions | None = None) -> Layout:
-        """Return the layout of sizes that are checked already; with no order, rank = position.
-
-        Example:
-            >>> Layout.of({"dp": 4, "sp": 2})
-            Layout(dp=4, sp=2)
-        """
-        layout, shape = cls.__new__(cls), tuple(sizes.values())
-        num_ranks = stride = math.prod(shape)
-        axis_strides = []
+        """Return the layout of sizes that are checked already; with no order, rank = position."""
+        layout, steps = cls.__new__(cls), {}
+        num_ranks = stride = math.prod(sizes.values())
         for axis, size in sizes.items():
             stride //= size
-            axis_strides.append((axis, size, stride))
-        rank_positions = (
-            RankPositions(range(num_ranks)) if rank_positions is None else rank_positions
+            steps[axis] = (size, stride)
+        if rank_positions is None:
+            rank_positions = RankPositions(range(num_ranks))
+        vars(layout).update(
+            axes=tuple(sizes),
+            shape=tuple(sizes.values()),
+            num_ranks=num_ranks,
+            rank_positions=rank_positions,
+            ranks=rank_positions.ranks,
+            _steps=steps,
         )
-        attributes = {
-            "axes": tuple(sizes),
-            "shape": shape,
-            "num_ranks": num_ranks,
-            "rank_positions": rank_positions,
-            "ranks": rank_positions.ranks,
-            "_axis_strides": tuple(axis_strides),
-        }
-        for name, value in attributes.items():  # from then on the layout is immutable
-            object.__setattr__(layout, name, value)
         return layout
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -250,33 +160,17 @@ class Layout:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes by axis name, the outermost first; a new dict each time.
-
-        Example:
-            >>> Layout(dp=4, sp=2).sizes
-            {'dp': 4, 'sp': 2}
-        """
-        return {axis: size for axis, size, _ in self._axis_strides}
+        """The sizes by axis name, the outermost first; a new dict each time."""
+        return {axis: size for axis, (size, _) in self._steps.items()}
 
     @property
     def sizes_text(self) -> str:
-        """The sizes as errors and reports show them: ``"dp=4 sp=2"``.
-
-        Example:
-            >>> Layout(dp=4, sp=2).sizes_text
-            'dp=4 sp=2'
-        """
-        return " ".join([f"{axis}={size}" for axis, size, _ in self._axis_strides])
+        """The sizes as errors and reports show them: ``"dp=4 sp=2"``."""
+        return format_sizes(self.sizes)
 
     @property
     def grid(self) -> Ints:
-        """The ranks in the shape of the layout: a new read-only int64 array. O(num_ranks).
-
-        Example:
-            >>> Layout(dp=2, sp=2).grid
-            array([[0, 1],
-                   [2, 3]])
-        """
+        """The ranks in the shape of the layout: a new read-only int64 array. O(num_ranks)."""
         grid = self.rank_positions.array().reshape(self.shape)
         grid.flags.writeable = False
         return grid
@@ -285,19 +179,13 @@ class Layout:
     def size(self, *axes: Names) -> int:
         """Return the product of the sizes of the axes; without axes, the number of ranks.
 
-        Raises:
-            UnknownAxisError: for an axis that the layout does not have.
-
         Example:
             >>> layout = Layout(dp=4, sp=2)
             >>> layout.size("dp"), layout.size("dp", "sp"), layout.size(), layout.size("tp")
             (4, 8, 8, 1)
         """
-        names, product = self._parse_axes(axes), 1
-        for axis, size, _ in self._axis_strides:
-            if axis in names or not names:
-                product *= size
-        return product
+        sizes = [size for size, _ in self._steps_along(axes)]  # torch compiles no generator here
+        return math.prod(sizes)
 
     @quotes_call("layout.coordinate")
     def coordinate(self, rank: int) -> dict[str, int]:
@@ -305,17 +193,12 @@ class Layout:
 
         The index along an absent standard axis is 0, though the axis is not in the dict.
 
-        Raises:
-            CoordinateError: if the rank is not in the layout.
-
         Example:
             >>> Layout(dp=4, sp=2).coordinate(5)
             {'dp': 2, 'sp': 1}
         """
-        position = self._position(rank)
-        return Coordinate(
-            {axis: position // stride % size for axis, size, stride in self._axis_strides}
-        )
+        position, steps = self._position(rank), self._steps.items()
+        return Coordinate({axis: position // stride % size for axis, (size, stride) in steps})
 
     @quotes_call("layout.rank")
     def rank(self, /, **coordinate: int) -> int:
@@ -324,21 +207,19 @@ class Layout:
         Args:
             **coordinate: an index for every axis, from 0 to its size - 1.
 
-        Raises:
-            CoordinateError: for an index outside its axis, or an axis left out.
-            UnknownAxisError: for an axis that the layout does not have.
-
         Example:
             >>> Layout(dp=4, sp=2).rank(dp=2, sp=1)
             5
         """
         check_axes_exist(coordinate, self.axes)
-        check_coordinate_complete(coordinate, self.axes)
-        for axis in coordinate.keys() - set(self.axes):  # absent standard axes, of size 1
-            check_index(axis, coordinate[axis], 1)
+        missing = [axis for axis in self.axes if axis not in coordinate]
+        if missing:
+            line, fix = f"{CALL} leaves out {', '.join(missing)}.", dict.fromkeys(missing, 0)
+            raise CoordinateError(line, fix=f"{changes(**fix)}.", axis=missing[0])
         position = 0
-        for axis, size, stride in self._axis_strides:
-            position += check_index(axis, coordinate[axis], size) * stride
+        for axis, index in coordinate.items():
+            size, stride = self._steps.get(axis, (1, 1))  # an absent standard axis has size 1
+            position += check_index(axis, index, size) * stride
         return self.rank_positions.at(position)
 
     @quotes_call("layout.coordinates")
@@ -351,17 +232,14 @@ class Layout:
         Returns:
             int64 (*ranks.shape, num_axes), the axes in the order of ``axes``.
 
-        Raises:
-            CoordinateError: if a rank is not in the layout.
-
         Example:
             >>> Layout(dp=4, sp=2).coordinates([0, 5]).tolist()
             [[0, 0], [2, 1]]
         """
-        array = check_integers("ranks", ranks)
-        positions = self.rank_positions.find_all(array)
+        positions = self.rank_positions.find_all(check_integers("ranks", ranks))
         if (outside := positions < 0).any():
-            raise unknown_rank_error(int(array[outside].flat[0]), self, self.rank_positions)
+            rank = int(np.asarray(ranks)[outside].flat[0])
+            raise unknown_rank_error(rank, self, self.rank_positions)
         return indices(positions, self.shape)
 
     @quotes_call("layout.groups")
@@ -375,42 +253,30 @@ class Layout:
         Returns:
             int64 (num_groups, group_size); every rank is in exactly one row. O(num_ranks).
 
-        Raises:
-            UnknownAxisError: for an axis that the layout does not have.
-
         Example:
             >>> Layout(dp=2, sp=2).groups("dp").tolist()
             [[0, 2], [1, 3]]
         """
-        names = self._parse_axes(axes) or self.axes
-        inner = [axis for axis in names if axis in self.axes]
+        inner = [axis for axis in self._parse_axes(axes) if axis in self.axes]
         outer = [axis for axis in self.axes if axis not in inner]
         dims = [self.axes.index(axis) for axis in (*outer, *inner)]
-        group_size = math.prod([self.shape[dim] for dim in dims[len(outer) :]])
+        group_size = math.prod(self.shape[dim] for dim in dims[len(outer) :])
         grid = self.rank_positions.array().reshape(self.shape)
         groups: Ints = grid.transpose(dims).reshape(-1, group_size)
-        return groups
+        return groups if groups.flags.writeable else groups.copy()
 
     @quotes_call("layout.peers")
     def peers(self, rank: int, *axes: Names) -> Ints:
         """Return the group of one rank over the axes, with the rank itself.
 
-        Args:
-            rank: a rank of the layout.
-            *axes: as in :meth:`groups`.
-
         Returns:
             int64 (group_size,), in the order of :meth:`groups`. O(axes + group_size).
-
-        Raises:
-            CoordinateError: if the rank is not in the layout.
-            UnknownAxisError: for an axis that the layout does not have.
 
         Example:
             >>> Layout(dp=4, sp=2).peers(5, "dp").tolist()
             [1, 3, 5, 7]
         """
-        steps, position = self._steps(axes), self._position(rank)
+        steps, position = self._steps_along(axes), self._position(rank)
         return self.rank_positions.take(group_start(position, steps) + offsets(steps))
 
     @quotes_call("layout.strides")
@@ -420,16 +286,13 @@ class Layout:
         Equal strides mean equal groups, in this layout and in every :meth:`view` of it: the same
         members in the same order. A group of one has no steps.
 
-        Raises:
-            UnknownAxisError: for an axis that the layout does not have.
-
         Example:
             >>> dense = Layout(dp=4, sp=2, tp=2)
             >>> dense.strides("dp", "sp"), dense.view(shard=8, tp=2).strides("shard")
             (((8, 2),), ((8, 2),))
         """
         merged: list[tuple[int, int]] = []
-        for size, stride in self._steps(axes):
+        for size, stride in self._steps_along(axes):
             if size > 1 and merged and merged[-1][1] == size * stride:
                 merged[-1] = (merged[-1][0] * size, stride)
             elif size > 1:
@@ -438,17 +301,9 @@ class Layout:
 
     @quotes_call("layout.neighbor")
     def neighbor(self, rank: int, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
-        """Return the rank ``shift`` steps along an axis. O(axes).
+        """Return the rank ``shift`` steps along an axis; negative ones go back. O(axes).
 
-        Args:
-            rank: a rank of the layout.
-            axis: the axis to step along.
-            shift: the number of steps; negative ones go back.
-            wrap: whether the axis is a ring; if not, the result beyond its ends is None.
-
-        Raises:
-            CoordinateError: if the rank is not in the layout, or ``shift`` is not an int.
-            UnknownAxisError: for an axis that the layout does not have.
+        Without ``wrap`` the axis is no ring, and the result beyond its ends is None.
 
         Example:
             >>> layout = Layout(dp=4, sp=2)
@@ -457,10 +312,8 @@ class Layout:
             >>> layout.neighbor(7, "dp", wrap=False) is None
             True
         """
-        name = axis if axis in self.axes else parse_axis(axis, self.axes)
-        ((size, stride),) = self._steps((name,))
-        position = self._position(rank)
-        steps = shift if type(shift) is int else check_integer("shift", shift)
+        size, stride = self._steps.get(parse_axis(axis, self.axes), (1, 1))
+        position, steps = self._position(rank), check_integer("shift", shift)
         target = shift_position(position, size, stride, steps, wrap=wrap)
         return None if target is None else self.rank_positions.at(target)
 
@@ -472,10 +325,6 @@ class Layout:
         rank holds the block of ``ring[-i]``. The ring of an axis of size 1 is the rank itself.
 
         Cost: O(axes + size).
-
-        Raises:
-            CoordinateError: if the rank is not in the layout.
-            UnknownAxisError: for an axis that the layout does not have.
 
         Example:
             >>> Layout(dp=4, sp=2).ring(5, "dp").tolist()
@@ -500,14 +349,14 @@ class Layout:
             >>> Layout(dp=2, sp=2, tp=2).rearrange("dp sp tp -> (dp sp) tp").tolist()
             [[0, 1], [2, 3], [4, 5], [6, 7]]
         """
-        return rearrange_grid(self.grid, self.axes, pattern, sizes)
+        return _rearrange_grid(self.grid, self.axes, pattern, sizes)
 
     @quotes_call("layout.view")
     def view(self, sizes: Mapping[str, int] | None = None, /, **axes: int) -> Layout:
         """Return the same ranks in the same order, with another factorization.
 
         Args:
-            sizes: axis name to size as a mapping; the same as ``**axes``.
+            sizes: axis name to size as a mapping; instead of ``**axes``.
             **axes: the new axes in the caller's order, the outermost first; one may be -1.
 
         Raises:
@@ -517,28 +366,25 @@ class Layout:
             >>> Layout(dp=4, sp=2).view(replicate=2, shard=-1)
             Layout(replicate=2, shard=4)
         """
-        evidence = f"{self!r} has {self.num_ranks} ranks"
         check_view_names(axes)
-        checked = check_sizes(merge_sizes(sizes, axes), inferable=True)
+        checked, evidence = check_sizes(merge_sizes(sizes, axes)), f"{self!r} has {self.num_ranks}"
         complete = infer_sizes(
-            checked, self.num_ranks, evidence, owner="the layout", can_start=False
+            checked, self.num_ranks, f"{evidence} ranks", owner="the layout", can_start=False
         )
         return Layout.of(complete, self.rank_positions)
 
     def __contains__(self, rank: object) -> bool:
         number = parse_integer(rank)
-        return number is not None and number in self.rank_positions
+        return number is not None and self.rank_positions.find(number) is not None
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Layout):
-            return NotImplemented
-        return (
-            self._axis_strides == other._axis_strides
-            and self.rank_positions == other.rank_positions
-        )
+        return self._key() == other._key() if isinstance(other, Layout) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash((self._axis_strides, self.rank_positions))
+        return hash(self._key())
+
+    def _key(self) -> tuple[object, ...]:
+        return self.axes, self.shape, self.rank_positions
 
     def __repr__(self) -> str:
         ranks = {} if self.rank_positions.is_identity else {"ranks": self.ranks}
@@ -549,18 +395,11 @@ class Layout:
 
     def _repr_html_(self) -> str:
         """Return the table for a notebook, or the text if there are more than 1024 ranks."""
-        from .page import MAX_NOTEBOOK_RANKS, notebook_html
-
         small = self.num_ranks <= MAX_NOTEBOOK_RANKS
         return notebook_html(self.axes, self.grid) if small else f"<pre>{self}</pre>"
 
     def draw(self, *, mark: int | None = None, width: int = 80) -> str:
-        """Return the grid as text, with one rank in brackets.
-
-        See :mod:`meshkit.core.draw`.
-
-        Raises:
-            CoordinateError: if the rank ``mark`` is not in the layout.
+        """Return the grid as text, with the rank ``mark`` in brackets.
 
         Example:
             >>> print(Layout(dp=2, sp=2).draw(mark=2))
@@ -569,29 +408,22 @@ class Layout:
             dp=0     0     1
             dp=1   [2]     3
         """
-        from .draw import draw_positions
-
-        position = None if mark is None else self._position(mark)
-        return draw_positions(
-            self.axes, self.shape, self.rank_positions.at, mark=position, width=width
-        )
+        marked = None if mark is None else self._position(mark)
+        rank_at = self.rank_positions.at
+        return draw_positions(self.axes, self.shape, rank_at, mark=marked, width=width)
 
     def _parse_axes(self, axes: tuple[Names, ...]) -> tuple[str, ...]:
-        """Return the axes that a caller names, after a check; absent standard ones included."""
-        if all(axis in self.axes for axis in axes) and len({*axes}) == len(axes):
-            return axes  # type: ignore[return-value]  # the usual case
+        """Return the axes that a caller names, absent standard ones included; all if none."""
         names = parse_axes(axes)
         check_axes_exist(names, self.axes)
-        return names
+        return names or self.axes
 
-    def _steps(self, axes: tuple[Names, ...]) -> Strides:
+    def _steps_along(self, axes: tuple[Names, ...]) -> Strides:
         """Return size and stride of some axes, or of all, in order; an absent one has size 1."""
-        names = self._parse_axes(axes) or self.axes
-        steps = {axis: (size, stride) for axis, size, stride in self._axis_strides}
-        return tuple([steps.get(name, (1, 1)) for name in names])
+        return tuple(self._steps.get(name, (1, 1)) for name in self._parse_axes(axes))
 
     def _position(self, rank: int) -> int:
-        number = rank if type(rank) is int else check_integer("rank", rank)
+        number = check_integer("rank", rank)
         position = self.rank_positions.find(number)
         if position is None:
             raise unknown_rank_error(number, self, self.rank_positions)
@@ -637,6 +469,10 @@ class Position:
         layout: the grid of ranks.
         rank: the global rank; it may be outside the layout.
 
+    Raises:
+        UnknownAxisError: by every method, if the layout does not have an axis.
+        CoordinateError: by methods other than ``size``, if the rank is outside the layout.
+
     Example:
         >>> position = Position(Layout(dp=4, sp=2), 5)
         >>> position.coordinate, position.size("dp"), position.group_rank("dp")
@@ -661,10 +497,7 @@ class Position:
         """The index of the rank along the data and expert axes, by their names. O(axes).
 
         Ranks of equal index share samples. ``mesh.batch(data=)`` may say otherwise, so a plan has
-        its own ``data_index``.
-
-        Raises:
-            SpecError: if an axis longer than 1 has an unknown role.
+        its own ``data_index``. Raises SpecError if an axis longer than 1 has an unknown role.
         """
         sizes = self.layout.sizes
         if unknown_axes(sizes):
@@ -674,39 +507,84 @@ class Position:
 
     @quotes_call("position.size")
     def size(self, *axes: str) -> int:
-        """Return the size of the groups over the axes; without axes, the number of ranks.
-
-        Raises:
-            UnknownAxisError: if the layout does not have an axis.
-        """
+        """Return the size of the groups over the axes; without axes, the number of ranks."""
         return self.layout.size(*axes)
 
     @quotes_call("position.group_rank")
     def group_rank(self, *axes: str) -> int:
-        """Return the index of the rank along the axes, the last one fastest. O(axes).
-
-        Raises:
-            UnknownAxisError: if the layout does not have an axis.
-            CoordinateError: if the rank is outside the layout.
-        """
+        """Return the index of the rank along the axes, the last one fastest. O(axes)."""
         return group_rank(self.layout, self.rank, axes or self.layout.axes)
 
     @quotes_call("position.peers")
     def peers(self, *axes: str) -> Ints:
-        """Return the global ranks of the rank's group over the axes: int64 (group_size,).
-
-        Raises:
-            UnknownAxisError: if the layout does not have an axis.
-            CoordinateError: if the rank is outside the layout.
-        """
+        """Return the global ranks of the rank's group over the axes: int64 (group_size,)."""
         return self.layout.peers(self.rank, *axes)
 
     @quotes_call("position.neighbor")
     def neighbor(self, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
-        """Return the global rank some steps along an axis, as :meth:`meshkit.Layout.neighbor`.
-
-        Raises:
-            UnknownAxisError: if the layout does not have the axis.
-            CoordinateError: if the rank is outside the layout, or ``shift`` is no int.
-        """
+        """Return the global rank some steps along an axis, as :meth:`meshkit.Layout.neighbor`."""
         return self.layout.neighbor(self.rank, axis, shift, wrap=wrap)
+
+
+PART = re.compile(r"\(\s*\w+(?:[\s,]+\w+)*\s*\)|\w+")  # tp, or (dp sp)
+TOKEN = re.compile(r"\([^)]*\)|[^\s()]+")
+PATTERN = re.compile(rf"\s*(?:(?:{PART.pattern})[\s,]*)+")
+
+
+def parse_axis_pattern(pattern: Names, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """Return the axes of each name or bracket of a pattern.
+
+    A sequence is a pattern too: each of its items is a name or, as a bracket, several.
+    """
+    if isinstance(pattern, str) and PATTERN.fullmatch(pattern):
+        parts = tuple(map(parse_axes, PART.findall(pattern)))
+    elif isinstance(pattern, list | tuple) and all(map(parse_axes, pattern)) and pattern:
+        parts = tuple(map(parse_axes, pattern))
+    else:
+        raise SpecError(
+            "the pattern cannot be parsed.",
+            "A pattern is axis names, some of them joined by a pair of brackets.",
+            fix=f'"{" ".join(axes)}", or some of these joined: "(dp sp) tp".',
+        )
+    check_axes_exist([axis for part in parts for axis in part], axes)
+    return parts
+
+
+def _rearrange_grid(
+    grid: Ints, axes: tuple[str, ...], pattern: str, sizes: Mapping[str, int]
+) -> Ints:
+    """Return the grid, rearranged by einops."""
+    example = f'for example rearrange("{" ".join(axes)} -> ({" ".join(axes)})").'
+    if not isinstance(pattern, str) or pattern.count("->") != 1:
+        raise SpecError("the pattern is not a str with one ->.", fix=example)
+    for name, size in sizes.items():
+        if parse_integer(size) is None:
+            raise SpecError(f"{name} is {size!r}, not an int.", fix=example)
+    names = _axes_on_the_left(pattern, axes, sizes)
+    shaped = grid.reshape([grid.shape[axes.index(n)] if n in axes else 1 for n in names])
+    try:
+        return np.asarray(einops.rearrange(shaped, pattern, **sizes))
+    except einops.EinopsError as error:
+        shape = format_sizes(dict(zip(names, shaped.shape, strict=True)))
+        reason = str(error).strip().splitlines()[-1].strip()
+        line = f"{CALL} on {shape}: einops rejects the pattern."
+        raise SpecError(line, reason, fix=example) from error
+
+
+def _axes_on_the_left(
+    pattern: str, axes: tuple[str, ...], sizes: Mapping[str, int]
+) -> tuple[str, ...]:
+    """Return the axes with the absent standard ones that the left side names, in its positions."""
+    left, _, right = pattern.partition("->")
+    front, _, back = map(TOKEN.findall, left.partition("..."))
+    absent = {t for t in (*front, *back) if t in STANDARD and t not in (*axes, *sizes)}
+    before, after = (sum(token not in absent for token in part) for part in (front, back))
+    covered = axes[before : len(axes) - after]  # by the dots; without them einops rejects the rest
+    names, remaining = [], iter(axes)
+    for token in (*front, *covered, *back):
+        axis = token if token in absent else next(remaining, None)
+        if axis and token in axes and token != axis:
+            fix = f'rearrange("{" ".join(axes)} ->{right}").'
+            raise SpecError(f"{token} is in the position of {axis}.", fix=fix)
+        names += [axis] if axis else []
+    return tuple(names)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import html
 import json
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .draw import row_label
+from .draw import axis_labels, num_across
 from .errors import SpecError
 from .text import Ints
 
@@ -64,19 +63,15 @@ show(0);
 
 def draw_table(axes: Sequence[str], grid: Ints) -> str:
     """Return a grid of ranks as an HTML table, with the coordinates at its edges."""
-    long_axes = [i for i, size in enumerate(grid.shape) if size > 1]
-    down, across = long_axes[:-1], long_axes[-1:]
-    num_columns = math.prod(grid.shape[i] for i in across)
-    down_axes, lengths = [axes[i] for i in down], tuple(grid.shape[i] for i in down)
-    header = "".join(f"<th>{axes[i]}={c}</th>" for i in across for c in range(num_columns))
-    lines = ['<table class="meshkit">', f"<tr><th></th>{header}</tr>"]
-    for row, ranks in enumerate(grid.reshape(-1, num_columns).tolist()):
-        cells = [
-            f'<td data-p="{row * num_columns + column}">{rank}</td>'
-            for column, rank in enumerate(ranks)
-        ]
-        label = row_label(down_axes, lengths, row, 200)
-        lines.append(f"<tr><th>{label}</th>{''.join(cells)}</tr>")
+    table = grid.reshape(-1, num_across(grid.shape))
+    rows, columns = map(range, table.shape)
+    labels, header = axis_labels(axes, grid.shape, rows, columns, 400)
+    head = "".join(f"<th>{text}</th>" for text in header)
+    lines = ['<table class="meshkit">', f"<tr><th></th>{head}</tr>"]
+    for row, (label, ranks) in enumerate(zip(labels, table.tolist(), strict=True)):
+        start = row * len(columns)
+        cells = "".join(f'<td data-p="{p}">{rank}</td>' for p, rank in enumerate(ranks, start))
+        lines.append(f"<tr><th>{label}</th>{cells}</tr>")
     return "\n".join([*lines, "</table>"])
 
 

@@ -1,4 +1,4 @@
-"""Sizes and strides of axes: the positions of the members of a group, in O(axes).
+"""Ranks and positions: the members of a group from sizes and strides of axes, in O(axes).
 
 A step along an axis moves a position by the stride of that axis::
 
@@ -11,9 +11,8 @@ A step along an axis moves a position by the stride of that axis::
 With as few steps as possible, equal strides mean equal groups, also between two factorizations of
 the same ranks: see :meth:`meshkit.Layout.strides`.
 
-RankPositions: the rank at each position of a grid, and the position of each rank.
-
-A range costs nothing; any other order costs one array and its inverse::
+RankPositions has the rank at each position of a grid, and the position of each rank. A range costs
+nothing; any other order costs one array and its inverse::
 
     position   0  1  2  3            position   0  1  2  3
     rank       8  9 10 11            rank       0  4  1  5
@@ -33,8 +32,8 @@ from .call import format_value, parse_integer
 from .errors import CALL, CoordinateError, SpecError
 from .text import Ints, count_noun
 
-AxisStrides = tuple[tuple[str, int, int], ...]  # axis, size, stride; the outermost first
 Strides = tuple[tuple[int, int], ...]  # size, stride; the outermost first
+MAX_RANK = 2**63 - 2  # the end of a range up to it still fits int64
 
 
 def offsets(steps: Strides) -> Ints:
@@ -77,16 +76,11 @@ def permuted_positions(shape: Sequence[int], chain: Sequence[tuple[int, int]]) -
     return np.asarray(positions.transpose(np.argsort(by_axis)).ravel())
 
 
-MAX_RANK = 2**63 - 2  # the end of a range up to it still fits int64
-
-
 class RankPositions:
     """The ranks of a grid in row-major order of its positions."""
 
     def __init__(self, ranks: range | Ints) -> None:
-        if isinstance(ranks, range):
-            ranks = range(ranks.start, ranks.start + len(ranks) * ranks.step, ranks.step)
-        else:
+        if not isinstance(ranks, range):
             ranks.flags.writeable = False
         self.ranks = ranks
 
@@ -129,10 +123,7 @@ class RankPositions:
     def find(self, rank: int) -> int | None:
         """Return the position of a rank, or None. O(1) for a range, O(log n) otherwise."""
         if isinstance(self.ranks, range):
-            try:
-                return self.ranks.index(rank)
-            except ValueError:
-                return None
+            return self.ranks.index(rank) if rank in self.ranks else None
         index = int(np.searchsorted(self._sorted, rank))
         exists = index < len(self._order) and self._sorted[index] == rank
         return int(self._order[index]) if exists else None
@@ -141,11 +132,9 @@ class RankPositions:
         """Return the positions of many ranks, in their shape; -1 for a rank without a position."""
         if isinstance(self.ranks, range):
             start, step = self.ranks.start, self.ranks.step
-            positions = ranks if (start, step) == (0, 1) else (ranks - start) // step
-            known = (positions >= 0) & (positions < len(self.ranks))
-            if step not in (1, -1):
-                known &= (ranks - start) % step == 0
-            return positions if known.all() else np.where(known, positions, -1)
+            positions, remainder = np.divmod(ranks - start, step)
+            known = (positions >= 0) & (positions < len(self.ranks)) & (remainder == 0)
+            return np.where(known, positions, -1)
         index = np.minimum(np.searchsorted(self._sorted, ranks), len(self._order) - 1)
         return np.where(self._sorted[index] == ranks, self._order[index], -1)
 
@@ -159,21 +148,18 @@ class RankPositions:
             return f"from {self.ranks[0]} to {self.ranks[-1]}"
         return f"among {format_value([*self.ranks[:8]] if len(self) <= 8 else self.ranks)}"
 
-    def __contains__(self, rank: int) -> bool:
-        return rank in self.ranks if isinstance(self.ranks, range) else self.find(rank) is not None
-
     def __len__(self) -> int:
         return len(self.ranks)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RankPositions) or type(self.ranks) is not type(other.ranks):
-            return NotImplemented if not isinstance(other, RankPositions) else False
-        if isinstance(self.ranks, range):
-            return self.ranks == other.ranks
-        return bool(np.array_equal(self.ranks, other.ranks))
+        return self._key == other._key if isinstance(other, RankPositions) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.ranks if isinstance(self.ranks, range) else self.ranks.tobytes())
+        return hash(self._key)
+
+    @property
+    def _key(self) -> range | bytes:
+        return self.ranks if isinstance(self.ranks, range) else self.ranks.tobytes()
 
     @cached_property
     def _order(self) -> Ints:
@@ -190,23 +176,22 @@ def _ranks_error(fault: str) -> SpecError:
 
 def _parse_ranks(ranks: Sequence[int] | Ints) -> Ints:
     """Return ranks of any sequence as an array of its own: int64 (num_ranks,)."""
-    is_ready = isinstance(ranks, np.ndarray) and ranks.dtype.kind in "iu" and ranks.ndim == 1
-    array = np.array(ranks) if is_ready else _parse_sequence(ranks)  # a copy: ours is read-only
+    array: np.ndarray[Any, Any]
+    if isinstance(ranks, np.ndarray) and ranks.dtype.kind in "iu" and ranks.ndim == 1:
+        array = ranks.copy()  # ours is read-only
+    else:
+        try:
+            numbers = [parse_integer(rank) for rank in ranks]
+        except TypeError:
+            raise _ranks_error(f"ranks is {ranks!r}") from None
+        if None in numbers:
+            raise _ranks_error("ranks contains a value that is not an int")
+        array = np.array(numbers, dtype=object)
     if len(array):
         _check_bounds(int(array.min()), int(array.max()))
     if len(np.unique(array)) != len(array):
         raise _ranks_error("ranks contains a rank twice")
     return array.astype(np.int64)
-
-
-def _parse_sequence(ranks: Sequence[int] | Ints) -> np.ndarray[Any, Any]:
-    try:
-        numbers = [parse_integer(rank) for rank in ranks]
-    except TypeError:
-        raise _ranks_error(f"ranks is {ranks!r}") from None
-    if None in numbers:
-        raise _ranks_error("ranks contains a value that is not an int")
-    return np.array(numbers, dtype=object)
 
 
 def _check_bounds(low: int, high: int) -> None:

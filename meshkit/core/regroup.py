@@ -12,14 +12,13 @@ and the rest are spares::
       dp=1     2      3                       dp=1     2      3
       dp=2     x      5      (6, 7)           dp=2     6      7     from dp=3
 
-The new ranks are numbered by position, and spares come last. Rank 0 keeps its number as long as it
-lives, since it may host the store. Newcomers count as spares, numbered after all other ranks: with
-them data axes grow again, and no rank of the mesh moves.
+The new ranks are numbered by position, and spares come last. Rank 0, which may host the store,
+keeps its number. Newcomers are numbered after all other ranks. With them data axes grow again, and
+no rank of the mesh moves.
 
 :func:`find_sources` finds the step from which all ranks go on. Ranks may be one step apart, since a
-collective may have come through on some of them. A rank holds the state of its old coordinate along
-the axes that stay whole, after the steps that it has completed. The most advanced step wins for
-which some rank holds each part::
+collective may have ended on some of them only. The most advanced step wins that is held for each
+part of the state, which is a coordinate along the axes that stay whole::
 
     dp=3 tp=2      steps of tp=0: 5 5 4      steps of tp=1: x 4 4      all go on from step 4
 """
@@ -28,84 +27,59 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle
-from typing import Any, cast
-
-import numpy as np
+from typing import Any, NamedTuple, cast
 
 from .axes import axis_role
 from .errors import DisagreementError, MeshkitError, RankTimeoutError, SpecError
-from .judges import Arrivals, Decision, Judge, RankState
+from .judges import MAX_NAMES, Arrivals, Decision, Judge, RankState
 from .layout import Layout
 from .ranks import RankPositions
-from .text import Ints, count_noun, format_ranks, format_sizes, plural
+from .text import count_noun, format_ranks, format_sizes, plural
 
 Coordinate = dict[str, int]
 Unit = tuple[int, ...]  # indices of a rank along the axes that stay whole
-MAX_LINES = 8  # ranks that an error names one by one
 
 
-@dataclass(frozen=True)
-class Request:
-    """The facts with which a rank takes part in a round of a recovery.
+class Request(NamedTuple):
+    """The facts with which a rank takes part in a round of a recovery; None if it gives none."""
 
-    Attributes:
-        mesh: the mesh that it recovers, as text; None for a newcomer.
-        min_ranks: the least number of ranks with which to go on, as text; None if it passes none.
-        failed: whether it knows of a failure.
-        holds_state: whether it holds the state of its coordinate.
-        step: the steps that this state has completed; None if the rank gives none.
-    """
-
-    mesh: str | None = None
-    min_ranks: str | None = None
-    failed: bool = False
-    holds_state: bool = False
-    step: int | None = None
+    mesh: str | None = None  # the mesh that it recovers, as text; None for a newcomer
+    min_ranks: str | None = None  # the least number of ranks with which to go on, as text
+    failed: bool = False  # whether it knows of a failure
+    holds_state: bool = False  # whether it holds the state of its coordinate
+    step: int | None = None  # the steps that this state has completed
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Request:
         """Return the request that a rank has posted."""
-        texts = (facts.get("mesh"), facts.get("min_ranks"))
-        mesh, min_ranks = (None if text is None else str(text) for text in texts)
-        step = None if facts.get("step") is None else int(facts["step"])
-        return cls(mesh, min_ranks, bool(facts["failed"]), bool(facts["holds_state"]), step)
+        kinds = {"mesh": str, "min_ranks": str, "failed": bool, "holds_state": bool, "step": int}
+        given = {name: kind(facts[name]) for name, kind in kinds.items() if facts[name] is not None}
+        return cls(**given)
 
     def to_facts(self) -> dict[str, Any]:
         """Return the request as a rank posts it."""
-        return asdict(self)
+        return self._asdict()
 
 
-@dataclass(frozen=True)
-class Patience:
-    """The seconds for which a round that decides who lives waits for some ranks.
+class Patience(NamedTuple):
+    """The seconds for which a round that decides who lives waits for some ranks."""
 
-    Attributes:
-        whole: the seconds of the whole wait, which errors show.
-        silent: the seconds for ranks that were silent in the report of the failure.
-        newcomers: the seconds for newcomers, which wait at the store already.
-    """
-
-    whole: float
-    silent: float
-    newcomers: float
+    whole: float  # the whole wait, as errors show it
+    silent: float  # for ranks that were silent in the report of the failure
+    newcomers: float  # for newcomers, which wait at the store already
 
 
 def who_lives(
     patience: Patience, silent: Collection[int] = (), newcomers: Collection[int] = ()
 ) -> Judge:
-    """Return the judge that decides who lives: the ranks that have arrived, with their facts.
+    """Return the judge that decides who lives: the ranks that have arrived, with their requests.
 
-    The facts of each arrival are those of its :class:`Request`. A missing rank is waited for until
-    the deadline, unless its process has ended. If no rank knows of a failure, and there are no
-    newcomers, nothing is decided: the round is an error on all ranks.
-
-    Args:
-        patience: how long some ranks are waited for.
-        silent: the ranks that did not answer when the failure was reported.
-        newcomers: the ranks that this round admits.
+    It waits for a missing rank until the deadline, but less for the silent ones and for newcomers,
+    and not at all for a process that has ended. If no rank knows of a failure, and no newcomer is
+    admitted, the decision is an error.
     """
 
     def judge(seen: Arrivals) -> Decision | None:
@@ -135,7 +109,7 @@ def _disagreement(requests: Mapping[int, Request]) -> MeshkitError | None:
             lines = [f"Rank {rank}: {name} {text}." for rank, text in given.items()]
             return DisagreementError(
                 "ranks recover different meshes.",
-                *lines[:MAX_LINES],
+                *lines[:MAX_NAMES],
                 fix="call recover on the same mesh, with the same min_ranks, on all ranks.",
                 requests=given,
             )
@@ -162,38 +136,23 @@ def held_steps(requests: Mapping[int, Request]) -> dict[int, int | None]:
     return {rank: request.step for rank, request in requests.items() if request.holds_state}
 
 
-@dataclass(frozen=True)
-class Move:
-    """A rank whose coordinate changes.
+class Move(NamedTuple):
+    """A rank whose coordinate changes."""
 
-    Attributes:
-        rank: its new rank.
-        old_rank: its rank before.
-        before: the coordinate before; None for a rank that was outside the mesh.
-        after: the new coordinate; None for a rank that is a spare now.
-    """
-
-    rank: int
-    old_rank: int
-    before: Coordinate | None
-    after: Coordinate | None
+    rank: int  # its new rank
+    old_rank: int  # its rank before
+    before: Coordinate | None  # the coordinate before; None outside the mesh
+    after: Coordinate | None  # the new coordinate; None for a spare
 
 
 @dataclass(frozen=True, eq=False)
 class Regrouping:
-    """The layout of the ranks that live, and where they come from.
+    """The layout of the ranks that live, and their ranks before."""
 
-    Attributes:
-        before: the layout with the lost ranks.
-        after: the layout of the new ranks.
-        old_ranks: the rank before of each new rank, spares included.
-        replica_axes: the axes along which the replicas of one state are: those that may change.
-    """
-
-    before: Layout
-    after: Layout
-    old_ranks: tuple[int, ...]
-    replica_axes: tuple[str, ...]
+    before: Layout  # with the lost ranks
+    after: Layout  # of the new ranks
+    old_ranks: tuple[int, ...]  # the rank before of each new rank, spares included
+    replica_axes: tuple[str, ...]  # the axes that may change: their ranks hold equal states
 
     @property
     def unit_axes(self) -> tuple[str, ...]:
@@ -213,11 +172,11 @@ class Regrouping:
     @cached_property
     def moves(self) -> tuple[Move, ...]:
         """The ranks whose coordinate changes, spares that stay spares left out. O(ranks)."""
-        pairs = (
+        moves = (
             Move(rank, old, _coordinate(self.before, old), _coordinate(self.after, rank))
             for rank, old in enumerate(self.old_ranks)
         )
-        return tuple(move for move in pairs if move.before != move.after)
+        return tuple(move for move in moves if move.before != move.after)
 
 
 def shrink_sizes(sizes: Mapping[str, int], num_ranks: int) -> dict[str, int] | None:
@@ -225,16 +184,9 @@ def shrink_sizes(sizes: Mapping[str, int], num_ranks: int) -> dict[str, int] | N
 
     Data axes shrink, the outermost first. An inner one shrinks only if the outer ones have size 1.
 
-    Args:
-        sizes: the largest size of each axis, the outermost axis first.
-        num_ranks: the number of ranks.
-
     Example:
         >>> shrink_sizes({"pp": 2, "dp": 4, "tp": 2}, 13)
         {'pp': 2, 'dp': 3, 'tp': 2}
-        >>> shrink_sizes({"replicate": 2, "shard": 4}, 7)
-        {'replicate': 1, 'shard': 4}
-        >>> shrink_sizes({"dp": 4, "tp": 2}, 1)
     """
     new = dict(sizes)
     for axis in (axis for axis in sizes if axis_role(axis) == "data"):
@@ -259,27 +211,24 @@ def regroup(
         >>> regrouped = regroup(Layout(dp=4, tp=2), [0, 2, 3, 5, 6, 7])
         >>> regrouped.after, regrouped.old_ranks
         (Layout(dp=3, tp=2), (0, 7, 2, 3, 6, 5))
-        >>> [(move.old_rank, move.before, move.after) for move in regrouped.moves]
-        [(7, {'dp': 3, 'tp': 1}, {'dp': 0, 'tp': 1}), (6, {'dp': 3, 'tp': 0}, {'dp': 2, 'tp': 0})]
     """
     full = layout.sizes if sizes is None else sizes
     new_sizes = shrink_sizes(full, len(members))
     if new_sizes is None:
         return None
     grid = Layout.of(new_sizes)
-    replica_axes = _replica_axes(full, layout.sizes, new_sizes)
-    cells = _fill_cells(layout, grid, members, replica_axes)
-    old_ranks, ranks = _number(cells, members)
-    after = Layout.of(new_sizes, RankPositions(_compact(ranks)))
-    return Regrouping(layout, after, tuple(old_ranks), replica_axes)
-
-
-def _replica_axes(
-    full: Mapping[str, int], old: Mapping[str, int], new: Mapping[str, int]
-) -> tuple[str, ...]:
-    """Return the outermost data axis, and every other one that is shrunk, or grows again."""
     data = [axis for axis in full if axis_role(axis) == "data"]
-    return tuple(axis for axis in data if axis == data[0] or min(old[axis], new[axis]) < full[axis])
+    least = {axis: min(layout.sizes[axis], new_sizes[axis]) for axis in data}
+    replica_axes = tuple(axis for axis in data if axis == data[0] or least[axis] < full[axis])
+    cells = _fill_cells(layout, grid, members, replica_axes)
+    used = set(cells)
+    old_ranks = [*cells, *(rank for rank in members if rank not in used)]
+    if 0 in old_ranks:
+        old_ranks.remove(0)
+        old_ranks.insert(0, 0)
+    new_rank = {old: rank for rank, old in enumerate(old_ranks)}
+    positions = RankPositions.of([new_rank[old] for old in cells], None)
+    return Regrouping(layout, Layout.of(new_sizes, positions), tuple(old_ranks), replica_axes)
 
 
 def _coordinate(layout: Layout, rank: int) -> Coordinate | None:
@@ -297,7 +246,7 @@ def _fill_cells(
     left: list[int] = []
     for rank in members:
         coordinate = _coordinate(layout, rank)
-        if coordinate is not None and _is_in(coordinate, grid.sizes):
+        if coordinate is not None and all(coordinate[a] < s for a, s in grid.sizes.items()):
             cells[grid.rank(**coordinate)] = rank
         else:
             left.append(rank)
@@ -318,55 +267,22 @@ def unit_of(layout: Layout, rank: int, axes: Sequence[str]) -> tuple[int, ...] |
     return None if coordinate is None else tuple(coordinate[axis] for axis in axes)
 
 
-def _is_in(coordinate: Coordinate, sizes: Mapping[str, int]) -> bool:
-    return all(coordinate[axis] < size for axis, size in sizes.items())
+class Sources(NamedTuple):
+    """The step from which all ranks go on, and the ranks that send the state."""
 
-
-def _number(cells: Sequence[int], members: Sequence[int]) -> tuple[list[int], Ints]:
-    """Return the old rank of each new rank, and the new rank at each position."""
-    used = set(cells)
-    old_ranks = [*cells, *(rank for rank in members if rank not in used)]
-    if 0 in old_ranks:
-        old_ranks.remove(0)
-        old_ranks.insert(0, 0)
-    new_rank = {old: rank for rank, old in enumerate(old_ranks)}
-    return old_ranks, np.array([new_rank[old] for old in cells], dtype=np.int64)
-
-
-def _compact(ranks: Ints) -> range | Ints:
-    """Return the ranks as a range, if they are consecutive."""
-    first = int(ranks[0])
-    whole = range(first, first + len(ranks))
-    return whole if np.array_equal(ranks, np.arange(whole.start, whole.stop)) else ranks
-
-
-@dataclass(frozen=True)
-class Sources:
-    """The step from which all go on, and who sends the state.
-
-    Attributes:
-        step: the completed steps of the state; None if no rank gives a step.
-        by_rank: new rank to the new rank that sends it the state; ranks that hold it are left out.
-        lost: the parts of the state that no rank holds, as coordinates along the whole axes.
-    """
-
-    step: int | None
-    by_rank: Mapping[int, int]
-    lost: tuple[Coordinate, ...]
+    step: int | None  # the completed steps of the state; None if no rank gives a step
+    by_rank: Mapping[int, int]  # each new rank that lacks its state to the new rank that sends it
+    lost: tuple[Coordinate, ...]  # the parts that no rank holds, as coordinates
 
 
 def find_sources(regrouped: Regrouping, held: Mapping[int, int | None]) -> Sources:
     """Return the step from which all go on, and the source of each rank that lacks its state.
 
-    Cost: O(ranks).
-
-    Args:
-        regrouped: the ranks that live.
-        held: old rank to the steps that it has completed, None if it gives none. Ranks without a
-            state are left out.
+    ``held`` has the completed steps of each old rank that holds a state, None if it gives none.
+    O(ranks).
 
     Raises:
-        SpecError: if only some ranks give a step, or if no step is held for every part.
+        SpecError: if only some ranks give a step, or if no step is held for each part.
     """
     axes, holders = regrouped.unit_axes, _holders(regrouped, held)
     step = _choose_step(held, holders, regrouped)
@@ -430,9 +346,10 @@ def _no_common_step_error(
     lines = []
     for unit, by_step in sorted(holders.items()):
         part = format_sizes(dict(zip(regrouped.unit_axes, unit, strict=True))) or "the state"
+        before = {s: sorted(regrouped.old_ranks[r] for r in ranks) for s, ranks in by_step.items()}
         held = ", ".join(
-            f"step {step} on {plural('rank', len(ranks))} {format_ranks(_before(regrouped, ranks))}"
-            for step, ranks in sorted(by_step.items(), key=str)
+            f"step {step} on {plural('rank', len(ranks))} {format_ranks(ranks)}"
+            for step, ranks in sorted(before.items(), key=str)
         )
         lines.append(f"{part}: {held}.")
     return SpecError(
@@ -440,7 +357,3 @@ def _no_common_step_error(
         *lines,
         fix="start the job again from a checkpoint.",
     )
-
-
-def _before(regrouped: Regrouping, ranks: list[int]) -> list[int]:
-    return sorted(regrouped.old_ranks[rank] for rank in ranks)

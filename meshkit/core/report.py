@@ -1,9 +1,4 @@
-"""Report of a job before it runs: axes, nodes, groups and batch; as data and as text.
-
-Report of one rank: coordinate, peers, samples, tokens and seeds; as data and as text.
-
-Timings of every group of a mesh, and the rank that its peers waited for; as data and as text.
-"""
+"""Reports as data and as text: a job before it runs, one rank, and the timings of the groups."""
 
 from __future__ import annotations
 
@@ -17,14 +12,13 @@ import numpy as np
 from .batch import Axes, BatchPlan, describe_data, resolve_data_axes
 from .draw import draw_node_boxes
 from .errors import format_error
-from .group_plan import Axes as Axes_
 from .group_plan import GroupPlan
 from .layout import Layout, group_rank
 from .seeds import stream_seed
 from .sequence import SequencePlan, sequence_axes
 from .text import (
+    Floats,
     Ints,
-    Seconds,
     count_noun,
     format_items,
     format_range,
@@ -37,7 +31,15 @@ from .text import (
 )
 from .topology import Crossing, Topology, crossings, suggest_fix
 
-HEADER = ("axis", "size", "stride", "groups", "first group")
+AXIS_HEADER = ("axis", "size", "stride", "groups", "first group")
+TIMING_HEADER = ("group", "groups", "ranks", "median ms", "slowest ms", "of ranks")
+BATCH_FIELDS = ("dp", "global_batch", "micro_batch", "accumulation_steps", "uneven")
+
+
+def headline(layout: Layout, topology: Topology | None = None) -> str:
+    """Return one line with the sizes, the number of ranks and, if known, the nodes."""
+    ranks = count_noun(layout.num_ranks, "rank") if topology is None else topology
+    return f"{layout.sizes_text}: {ranks}"
 
 
 @dataclass(frozen=True)
@@ -69,16 +71,18 @@ class JobReport:
         The data axes of the batch are ``data``; if it is None, the roles of the axes give them.
         ``before`` is the layout before its ranks were placed.
         """
-        layout = plan.layout
+        layout, placement = plan.layout, ""
+        warnings: tuple[str, ...] = ()
         crossing = {} if topology is None else crossings(layout, topology)
         rows = tuple(_axis_rows(layout, crossing))
-        # axis sets that differ only in axes of size 1 have the same groups: see GroupPlan.group_key
-        keys = {plan.group_key(axes) for axes in plan.axis_sets}
+        keys = {*plan.keys.values()}  # axis sets of one key have the same groups
         groups = sum(layout.num_ranks // (layout.size(*key) if key else 1) for key in keys)
-        warnings = () if topology is None else tuple(_warnings(layout, topology, crossing))
+        if topology is not None and "tp" in crossing and crossing["tp"].crosses:
+            reason = "tp communicates in every layer, so it needs the fastest links."
+            fix = f"{suggest_fix(layout, topology, 'tp')}."
+            warnings = (format_error(f"{crossing['tp']}.", reason, fix=fix),)
         axes = () if batch is None else resolve_data_axes(data, layout.sizes)
         divided = describe_data(layout.sizes, axes)
-        placement = ""
         if before is not None and topology is not None:
             placement = describe_placement(before, layout, topology)
         return cls(layout, topology, rows, len(keys), groups, batch, warnings, placement, divided)
@@ -99,7 +103,7 @@ class JobReport:
             "axes": [*self.axes],
             "groups_per_rank": self.groups_per_rank,
             "groups": self.groups,
-            "batch": self.batch and batch_dict(self.batch),
+            "batch": self.batch and {name: getattr(self.batch, name) for name in BATCH_FIELDS},
             "warnings": [*self.warnings],
             "placement": {"reason": self.placement, "ranks": [int(rank) for rank in layout.ranks]}
             if self.placement
@@ -109,10 +113,10 @@ class JobReport:
     def draw(self, *, width: int = 80, ascii: bool = False) -> str:
         """Return the report as text."""
         layout, nodes = self.layout, self.nodes
-        header = [*HEADER, *["crosses nodes"] * (nodes is not None)]
+        header = [*AXIS_HEADER, *["crosses nodes"] * (nodes is not None)]
         rows = [
             [
-                *(str(row[name]) for name in HEADER[:4]),
+                *(str(row[name]) for name in AXIS_HEADER[:4]),
                 summarize(row["first_group"]),
                 *(["yes" if row["crossing"] else "no"] if nodes is not None else []),
             ]
@@ -149,12 +153,6 @@ def describe_placement(before: Layout, layout: Layout, topology: Topology) -> st
     return "\n".join(lines or ["one rank"])
 
 
-def batch_dict(batch: BatchPlan) -> dict[str, object]:
-    """Return a batch plan in JSON types."""
-    names = ("dp", "global_batch", "micro_batch", "accumulation_steps", "uneven")
-    return {name: getattr(batch, name) for name in names}
-
-
 def _axis_rows(layout: Layout, crossing: Mapping[str, Crossing]) -> Iterator[dict[str, Any]]:
     """Yield size, stride (positions between two indices), groups and crossings of each axis."""
     stride, first = layout.num_ranks, int(layout.ranks[0])
@@ -170,22 +168,6 @@ def _axis_rows(layout: Layout, crossing: Mapping[str, Crossing]) -> Iterator[dic
             "crossing": on_nodes and on_nodes.crossing_groups,
             "spans": on_nodes and on_nodes.most,
         }
-
-
-def _warnings(
-    layout: Layout, topology: Topology, crossing: Mapping[str, Crossing]
-) -> Iterator[str]:
-    """Yield a warning with a fix if tp crosses nodes, as it communicates in every layer."""
-    if "tp" in crossing and crossing["tp"].crosses:
-        reason = "tp communicates in every layer, so it needs the fastest links."
-        fix = suggest_fix(layout, topology, "tp")
-        yield format_error(f"{crossing['tp']}.", reason, fix=f"{fix}.")
-
-
-def headline(layout: Layout, topology: Topology | None = None) -> str:
-    """Return one line with the sizes, the number of ranks and, if known, the nodes."""
-    ranks = count_noun(layout.num_ranks, "rank") if topology is None else topology
-    return f"{layout.sizes_text}: {ranks}"
 
 
 @dataclass(frozen=True)
@@ -236,15 +218,20 @@ def rank_reports(
     axes = () if batch is None else resolve_data_axes(data, layout.sizes)
     for rank in ranks:
         coordinate = layout.coordinate(rank)
-        data_index = group_rank(layout, rank, axes)
-        node, slot = (None, None) if topology is None else _node_and_slot(topology, rank)
+        node = slot = samples = None
+        if topology is not None:
+            node = int(topology.node_of(rank))
+            slot = int(np.searchsorted(topology.ranks_of(node), rank))
+        if batch is not None:  # of step 0, as BatchPlan.samples
+            start, size = group_rank(layout, rank, axes) * batch.micro_batch, batch.micro_batch
+            samples = range(start, batch.global_batch, batch.dp * size)
         yield RankReport(
             rank,
             coordinate,
             node,
             slot,
             tuple(_axis_row(layout, rank, axis, coordinate[axis], seed) for axis in layout.axes),
-            None if batch is None else _first_samples(batch, data_index),
+            samples,
             None if batch is None else batch.micro_batch,
             None if sequence is None else sequence.ranges(sequence_part(layout, rank)),
             None if seed is None else stream_seed(seed),
@@ -261,47 +248,35 @@ def format_rank_table(
 ) -> str:
     """Return a table of all ranks with node, slot and coordinate. Cost: O(ranks log ranks)."""
     ranks = layout.grid.ravel()
-    unknown = ["-"] * len(ranks)
-    nodes = [unknown, unknown] if topology is None else _node_columns(topology, ranks)
-    columns = [_to_strings(ranks), *nodes, *map(_to_strings, layout.coordinates(ranks).T)]
-    header = ["rank", "node", "slot", *layout.axes]
-    return format_table(header, [*zip(*columns, strict=True)], width=width, ascii=ascii)
-
-
-def _node_columns(topology: Topology, ranks: Ints) -> list[list[str]]:
-    """Return the node of each rank, and its index among the ranks of that node."""
-    every = topology.node_of(np.arange(topology.world_size))
-    slots = np.empty_like(every)
-    slots[np.argsort(every, kind="stable")] = np.concatenate([*map(np.arange, topology.sizes)])
-    return [_to_strings(every[ranks]), _to_strings(slots[ranks])]
-
-
-def _to_strings(numbers: Ints) -> list[str]:
-    return [str(number) for number in numbers.tolist()]
+    columns = [ranks.tolist(), *[["-"] * len(ranks)] * 2, *layout.coordinates(ranks).T.tolist()]
+    if topology is not None:
+        nodes = topology.node_of(np.arange(topology.world_size))
+        slots = np.empty_like(nodes)
+        slots[np.argsort(nodes, kind="stable")] = np.concatenate([*map(np.arange, topology.sizes)])
+        columns[1:3] = [nodes[ranks].tolist(), slots[ranks].tolist()]
+    rows = [[*map(str, row)] for row in zip(*columns, strict=True)]
+    return format_table(["rank", "node", "slot", *layout.axes], rows, width=width, ascii=ascii)
 
 
 def format_rank(
     report: RankReport, layout: Layout, job: str, *, width: int = 80, ascii: bool = False
 ) -> str:
     """Return the report of one rank as text."""
-    has_seed = report.seed is not None
-    header = ["axis", "index", "before", "after", "group", *["seed"] * has_seed]
-    rows = [_axis_cells(row, layout.sizes[row["axis"]]) for row in report.axes]
+    seeded = report.seed is not None
+    header = ["axis", "index", "before", "after", "group", *["seed"] * seeded]
+    rows = [
+        [
+            row["axis"],
+            f"{row['index']} of {layout.sizes[row['axis']]}",
+            *("-" if rank is None else str(rank) for rank in (row["before"], row["after"])),
+            summarize(row["peers"]),
+            *[str(row["seed"])] * seeded,
+        ]
+        for row in report.axes
+    ]
     drawn = format_table(header, rows, width=width, ascii=ascii)
     facts = format_items(list(_facts(report, layout)), width=width)
     return "\n\n".join([f"rank {report.rank} of {job}", facts, drawn])
-
-
-def _node_and_slot(topology: Topology, rank: int) -> tuple[int, int]:
-    """Return the node of a rank, and its index among the ranks of that node."""
-    node = int(topology.node_of(rank))
-    return node, int(np.searchsorted(topology.ranks_of(node), rank))
-
-
-def _first_samples(batch: BatchPlan, data_index: int) -> range:
-    """Return the first samples of the micro batches of step 0, as :meth:`BatchPlan.samples`."""
-    size = batch.micro_batch
-    return range(data_index * size, batch.global_batch, batch.dp * size)
 
 
 def _axis_row(layout: Layout, rank: int, axis: str, index: int, seed: int | None) -> dict[str, Any]:
@@ -315,12 +290,6 @@ def _axis_row(layout: Layout, rank: int, axis: str, index: int, seed: int | None
         "after": None if is_alone else layout.neighbor(rank, axis, 1),
         "seed": None if seed is None else stream_seed(seed, **{axis: index}),
     }
-
-
-def _axis_cells(row: dict[str, Any], size: int) -> list[str]:
-    neighbors = ["-" if rank is None else str(rank) for rank in (row["before"], row["after"])]
-    seed = [] if row["seed"] is None else [str(row["seed"])]
-    return [row["axis"], f"{row['index']} of {size}", *neighbors, summarize(row["peers"]), *seed]
 
 
 def _facts(report: RankReport, layout: Layout) -> Iterator[tuple[str, str]]:
@@ -341,14 +310,11 @@ def _facts(report: RankReport, layout: Layout) -> Iterator[tuple[str, str]]:
         yield "seed", f"{report.seed} on all ranks; by axis below"
 
 
-HEADER_VERIFICATION = ("group", "groups", "ranks", "median ms", "slowest ms", "of ranks")
-
-
 @dataclass(frozen=True)
 class GroupTiming:
     """Timings of the groups over some axes."""
 
-    axes: Axes_  # empty for the whole mesh if no single axis is the whole
+    axes: Axes  # empty for the whole mesh if no single axis is the whole
     num_groups: int
     group_size: int
     seconds: float  # of one collective, the median over the groups
@@ -389,42 +355,35 @@ class Verification:
             ]
             for group in self.groups
         ]
-        lines = [format_table(HEADER_VERIFICATION, rows, width=120)]
+        lines = [format_table(TIMING_HEADER, rows, width=120)]
         if self.slowest_rank is not None:
             waited = f"its peers wait {self.waited * 1e3:.3f} ms for it"
             lines.append(f"slowest rank: {self.slowest_rank} ({self.coordinate}), {waited}")
         return "\n".join(lines)
 
 
-def summarize_timings(layout: Layout, keys: Sequence[Axes_], seconds: Seconds) -> Verification:
-    """Return the verification from the timings of all ranks.
+def summarize_timings(layout: Layout, keys: Sequence[Axes], seconds: Floats) -> Verification:
+    """Return the verification from the timings of all ranks: (num_ranks, num_keys), by position.
 
     A collective ends for all members at about the same time. The member with the shortest time
     therefore arrived last, and its peers waited for the difference.
     """
-    position = {int(rank): index for index, rank in enumerate(layout.grid.flat)}
-    waits = np.zeros_like(seconds)
-    groups = []
-    for column, axes in enumerate(keys):
-        rows = layout.groups(*axes)
-        positions = np.vectorize(position.__getitem__)(rows)  # (num_groups, group_size)
-        took = seconds[positions, column]  # seconds: (num_ranks, num_keys), by position
-        waits[positions, column] = took.max(axis=1, keepdims=True) - took
-        groups.append(_group_timing(axes, rows.tolist(), took.max(axis=1)))
     if not keys:
         return Verification((), None, 0.0, "")
+    waits, groups = np.zeros_like(seconds), []
+    for column, axes in enumerate(keys):
+        rows = layout.groups(*axes)  # (num_groups, group_size)
+        positions = layout.rank_positions.find_all(rows)
+        took = seconds[positions, column]
+        slowest = took.max(axis=1)
+        waits[positions, column] = slowest[:, None] - took
+        last, median = int(slowest.argmax()), float(np.median(slowest))
+        members, seconds_of_last = tuple(rows[last].tolist()), float(slowest[last])
+        groups.append(GroupTiming(axes, len(rows), rows.shape[1], median, members, seconds_of_last))
     index = int(waits.max(axis=1).argmax())
-    rank = int(layout.grid.flat[index])
+    rank = layout.rank_positions.at(index)
     coordinate = format_sizes(layout.coordinate(rank))
     return Verification(tuple(groups), rank, float(waits[index].max()), coordinate)
-
-
-def _group_timing(axes: Axes_, rows: list[list[int]], took: Seconds) -> GroupTiming:
-    slowest = int(took.argmax())
-    members = tuple(rows[slowest])
-    return GroupTiming(
-        axes, len(rows), len(members), float(np.median(took)), members, float(took[slowest])
-    )
 
 
 @dataclass(frozen=True)
@@ -442,27 +401,35 @@ class CheckReport:
 
     def draw(self, *, width: int = 80, ascii: bool = True) -> str:
         """Return the report as text: a line for each set of groups, then the total."""
-        verification, total = self.verification, math.prod(self.sizes.values())
+        timings, total = self.verification.groups, math.prod(self.sizes.values())
         head = (
             f"{format_sizes(self.sizes)}: {count_noun(total, 'rank')}, launcher {self.launcher}, "
+            f"device {self.device}, backend {self.backend}; joined and built in {self.built:.2f} s"
         )
-        head += f"device {self.device}, backend {self.backend}; "
-        head += f"joined and built in {self.built:.2f} s"
         rows = [
-            (" ".join(group.axes), group.num_groups, group.group_size, _format_timing(group))
-            for group in verification.groups
+            (
+                "OK",
+                " ".join(group.axes),
+                f"{count_noun(group.num_groups, 'group')} of {group.group_size}",
+                f"{count_noun(group.num_groups * group.group_size, 'member')} took "
+                f"{group.seconds * 1e3:.3f} ms, at most {group.slowest_seconds * 1e3:.3f} ms "
+                f"on ranks {format_ranks(sorted(group.slowest))}",
+            )
+            for group in timings
         ]
-        rows += [(a, total, 1, "nothing to check") for a, size in self.sizes.items() if size == 1]
-        cells = [
-            ("OK", name, f"{count_noun(n, 'group')} of {size}", text)
-            for name, n, size, text in rows
+        alone = f"{count_noun(total, 'group')} of 1"
+        rows += [
+            ("OK", axis, alone, "nothing to check")
+            for axis, size in self.sizes.items()
+            if size == 1
         ]
-        lines = [*wrap_lines(head, width), *format_rows(cells, width=width)]
-        groups = sum(group.num_groups for group in verification.groups)
+        groups = sum(group.num_groups for group in timings)
         summary = f"OK: {count_noun(groups, 'group')} checked in {self.checked:.2f} s"
-        if verification.slowest_rank is not None:
-            slowest = f"rank {verification.slowest_rank} ({verification.coordinate})"
-            summary += f"; {slowest} came last, by {verification.waited * 1e3:.3f} ms"
+        if self.verification.slowest_rank is not None:
+            rank, place = self.verification.slowest_rank, self.verification.coordinate
+            waited = self.verification.waited * 1e3
+            summary += f"; rank {rank} ({place}) came last, by {waited:.3f} ms"
+        lines = [*wrap_lines(head, width), *format_rows(rows, width=width)]
         return "\n".join([*lines, *wrap_lines(summary, width)])
 
     def as_dict(self) -> dict[str, Any]:
@@ -473,10 +440,3 @@ class CheckReport:
         for group in verification["groups"]:
             group["members"] = group["num_groups"] * group["group_size"]
         return {"ok": True, **report, **verification}
-
-
-def _format_timing(group: GroupTiming) -> str:
-    """Return the timing of the groups over some axes as text."""
-    members = count_noun(group.num_groups * group.group_size, "member")
-    took = f"{group.seconds * 1e3:.3f} ms, at most {group.slowest_seconds * 1e3:.3f} ms"
-    return f"{members} took {took} on ranks {format_ranks(sorted(group.slowest))}"

@@ -30,12 +30,6 @@ MAX_STAGES = 2**16
 class BatchSchedule:
     """The plan in force after a number of consumed samples. All stages are validated at creation.
 
-    Attributes:
-        plan: a plan with the dp and micro batch of all stages. A schedule of a rank's plan, from
-            ``mesh.batch``, returns plans of that rank.
-        stages: (consumed samples at the begin of the stage, global batch), ascending from 0.
-        uneven: whether a stage may be uneven; always so if the plan is uneven.
-
     Raises:
         BatchError: if stages do not begin at 0 or do not ascend; if a global batch does not divide,
             with the stage.
@@ -47,9 +41,10 @@ class BatchSchedule:
         [(0, 4), (4, 4), (8, 8), (16, 8)]
     """
 
+    # has the dp and micro batch of all stages; a plan of mesh.batch gives plans of that rank
     plan: BatchPlan
-    stages: tuple[Stage, ...]
-    uneven: bool = field(default=False, compare=False)
+    stages: tuple[Stage, ...]  # (consumed samples at its begin, global batch), ascending from 0
+    uneven: bool = field(default=False, compare=False)  # whether a stage may be uneven
 
     @quotes_call("BatchSchedule", by_name=("plan",))
     def __init__(self, plan: BatchPlan, stages: Sequence[Stage], uneven: bool = False) -> None:
@@ -64,11 +59,8 @@ class BatchSchedule:
             line = f"Stages begin at {numbers}." if firsts else "No stage given."
             fix = "the first stage at 0, and each later than the one before."
             raise BatchError("stages must ascend from 0.", line, fix=fix)
-        for first, size in parsed:
-            try:
-                plan.with_global_batch(size, uneven=self.uneven)
-            except BatchError as error:
-                raise self._indivisible_error(first, size, error) from None
+        for stage in parsed:
+            self._check_divides(*stage)
 
     @classmethod
     @quotes_call("BatchSchedule.ramp_up", by_name=("plan",))
@@ -79,13 +71,6 @@ class BatchSchedule:
 
         With k increments the global batch is ``start + j * increment`` from ``ceil(j * samples /
         k)`` consumed samples on (Megatron-LM's ``--rampup-batch-size start increment samples``).
-
-        Args:
-            plan: its global batch is the end of the ramp.
-            start: the first global batch.
-            increment: the difference between one global batch and the next.
-            samples: consumed samples at which the plan's global batch is reached.
-            uneven: as in the constructor.
 
         Raises:
             BatchError: if the increments do not lead to the plan's global batch, or exceed the
@@ -110,17 +95,7 @@ class BatchSchedule:
         """Return the plan of the step that begins after a number of consumed samples.
 
         Its samples begin there: ``schedule.at(c).samples(0, data_index, first=c)``.
-
         Cost: O(log stages).
-
-        Raises:
-            CoordinateError: if ``consumed`` is not an int of 0 or more.
-
-        Example:
-            >>> plan = BatchPlan.solve(dp=2, global_batch=8, micro_batch=1)
-            >>> schedule = BatchSchedule(plan, ((0, 8), (64, 16)))
-            >>> schedule.at(63).global_batch, schedule.at(64).global_batch
-            (8, 16)
         """
         number = parse_integer(consumed)
         if number is None or number < 0:
@@ -134,12 +109,7 @@ class BatchSchedule:
     ) -> Iterator[tuple[int, BatchPlan]]:
         """Yield the samples consumed before each step, and the plan of the step.
 
-        Args:
-            consumed: samples that were trained on before the first step.
-            until: stop before a step that begins after this many samples; None never stops.
-
-        Raises:
-            CoordinateError: as :meth:`at`, at the first step.
+        It stops before a step that begins after ``until`` samples; with None it never stops.
         """
         while until is None or consumed < until:
             plan = self.at(consumed)
@@ -148,26 +118,25 @@ class BatchSchedule:
 
     @quotes_call("schedule.resize")
     def resize(self, dp: int) -> BatchSchedule:
-        """Return the same stages over another number of data coordinates, uneven if necessary.
-
-        Raises:
-            BatchError: if ``dp`` is not an int of 1 or more.
-        """
+        """Return the same stages over another number of data coordinates, uneven if necessary."""
         return BatchSchedule(self.plan.resize(dp), self.stages, uneven=True)
 
-    def _indivisible_error(self, first: int, size: int, error: BatchError) -> BatchError:
-        """Return the error of a stage that does not divide, with global batches that do."""
+    def _check_divides(self, first: int, size: int) -> None:
         plan = self.plan
-        ways = [] if self.uneven or size % plan.micro_batch else ["uneven=True"]
-        ways += [f"a global batch of {n}" for n in (error.below, error.above) if n is not None]
-        return BatchError(
-            f"the stage from {count_noun(first, 'sample')} on does not divide.",
-            f"{size} does not divide into micro batches of {plan.micro_batch} over dp {plan.dp}.",
-            fix=either(*ways),
-            global_batch=size,
-            below=error.below,
-            above=error.above,
-        )
+        try:
+            plan.with_global_batch(size, uneven=self.uneven)
+        except BatchError as error:
+            ways = [] if self.uneven or size % plan.micro_batch else ["uneven=True"]
+            ways += [f"a global batch of {n}" for n in (error.below, error.above) if n is not None]
+            raise BatchError(
+                f"the stage from {count_noun(first, 'sample')} on does not divide.",
+                f"{size} does not divide into micro batches of {plan.micro_batch} over dp "
+                f"{plan.dp}.",
+                fix=either(*ways),
+                global_batch=size,
+                below=error.below,
+                above=error.above,
+            ) from None
 
 
 def _num_increments(last: int, start: int, increment: int, samples: int) -> int:
@@ -189,7 +158,6 @@ def _num_increments(last: int, start: int, increment: int, samples: int) -> int:
 
 
 def _parse_stage(stage: object) -> Stage:
-    """Return a stage as two plain ints."""
     pair = tuple(stage) if isinstance(stage, Sequence) else ()
     first, size = map(parse_integer, pair) if len(pair) == 2 else (None, None)
     if first is None or first < 0 or size is None or size < 1:

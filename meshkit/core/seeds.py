@@ -41,11 +41,7 @@ def stream_seed(base: int, name: str = "", /, **coordinate: int) -> int:
       that, two streams share the low bits with probability 1 in 2**32 a pair.
 
     Between different bases, names or sets of axes, seeds are equal with probability 1 in 2**63 a
-    pair, 1 in 2**32 on the CPU. The names of the axes count: ``pp=1, ep=0`` and ``pp=0, ep=1`` are
-    two streams, and so are ``dp=0`` and no axis. The order in which axes are written does not
-    count. Sizes do not count either: a stream is unchanged when any axis grows.
-
-    Pure. Cost: some microseconds.
+    pair, 1 in 2**32 on the CPU. The names of the axes count, not their order, and no sizes.
 
     Args:
         base: the seed of the job, any int.
@@ -101,20 +97,13 @@ def _encode(coordinate: Mapping[str, object]) -> int:
     for axis, index in coordinate.items():
         number = check_integer(axis, index, axis=axis) + 1
         if number < 1:
-            raise CoordinateError(
-                f"{axis} is {index}.",
-                "Indices start at 0.",
-                fix=f"{axis}=0.",
-                axis=axis,
-                index=index,
-            )
+            line, fix = "Indices start at 0.", f"{axis}=0."
+            raise CoordinateError(f"{axis} is {index}.", line, fix=fix, axis=axis, index=index)
         code = code << 2 * number.bit_length() - 1 | number
     if code.bit_length() > CODE_BITS:
-        raise CoordinateError(
-            "the coordinate is too large for a distinct seed.",
-            f"Its code has {code.bit_length()} bits; the limit is {CODE_BITS}.",
-            fix="fewer axes, or smaller indices.",
-        )
+        summary = "the coordinate is too large for a distinct seed."
+        line = f"Its code has {code.bit_length()} bits; the limit is {CODE_BITS}."
+        raise CoordinateError(summary, line, fix="fewer axes, or smaller indices.")
     return code
 
 
@@ -131,7 +120,6 @@ def _scatter(key: bytes, high: int, low: int) -> int:
 
 
 def _hash(key: bytes, number: int) -> int:
-    """Return 64 bits that depend on a key and a number."""
     digest = hashlib.blake2b(number.to_bytes(8, "big"), key=key, digest_size=8).digest()
     return int.from_bytes(digest, "big")
 

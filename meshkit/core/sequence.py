@@ -39,14 +39,8 @@ ORDERS = ("contiguous", "zigzag")
 class SequencePlan:
     """The division of the tokens of a sequence into parts of equal length.
 
-    With one part the plan is the identity, for every length and order.
-
-    Attributes:
-        length: tokens in the sequence.
-        parts: the number of parts.
-        order: ``"contiguous"``, one run of tokens a part; or ``"zigzag"``, an early and a late
-            chunk a part, so that causal attention is equal work for all parts.
-        pad: whether a length that does not divide is padded at its end; False raises.
+    With one part the plan is the identity, for every length and order. A part that is no part of
+    the plan raises CoordinateError.
 
     Raises:
         SpecError: if a value is invalid. If ``pad`` is False and ``length`` is not a multiple of
@@ -60,10 +54,10 @@ class SequencePlan:
         length 10 + padding 6 = tokens 4 x parts 4, zigzag
     """
 
-    length: int
+    length: int  # tokens in the sequence
     parts: int
-    order: Order = "contiguous"
-    pad: bool = False
+    order: Order = "contiguous"  # one run of tokens a part; zigzag: an early and a late chunk
+    pad: bool = False  # whether a length that does not divide is padded at its end
 
     @quotes_call("SequencePlan")
     def __init__(
@@ -84,33 +78,20 @@ class SequencePlan:
 
     @property
     def padded(self) -> int:
-        """Tokens of all parts together, with padding.
-
-        Example:
-            >>> SequencePlan(10, 4, pad=True).padded
-            12
-        """
-        return _round_up(self.length, _length_unit(self.parts, self.order))
+        """Tokens of all parts together, with padding."""
+        unit = _length_unit(self.parts, self.order)
+        return -(-self.length // unit) * unit
 
     @property
     def tokens(self) -> int:
-        """Tokens of one part, with padding; equal for all parts.
-
-        Example:
-            >>> SequencePlan(16, 4).tokens
-            4
-        """
+        """Tokens of one part, with padding; equal for all parts."""
         return self.padded // self.parts
 
     @quotes_call("plan.ranges")
     def ranges(self, part: int) -> tuple[range, ...]:
         """Return the runs of positions that a part holds, in ascending order. O(1).
 
-        A part has one run, with zigzag two. The last part of zigzag has one, since its two chunks
-        are adjacent.
-
-        Raises:
-            CoordinateError: if the plan has no such part.
+        A part has one run, with zigzag two, and the last part one, since its chunks are adjacent.
 
         Example:
             >>> SequencePlan(16, 4, "zigzag").ranges(1)
@@ -130,15 +111,8 @@ class SequencePlan:
         """Return the positions of the sequence that a part holds: its position ids.
 
         A query attends to the keys of all parts whose positions are not greater than its own.
-        Positions of padding continue from ``length``, so no token attends to padding.
-
-        Cost: O(tokens).
-
-        Returns:
-            int64 (tokens,), ascending.
-
-        Raises:
-            CoordinateError: if the plan has no such part.
+        Positions of padding continue from ``length``, so no token attends to padding. The result
+        is int64 (tokens,), ascending. Cost: O(tokens).
 
         Example:
             >>> SequencePlan(16, 4, "zigzag").positions(0).tolist()
@@ -149,20 +123,7 @@ class SequencePlan:
 
     @quotes_call("plan.is_token")
     def is_token(self, part: int) -> npt.NDArray[np.bool_]:
-        """Return True for each token of a part, and False for padding, which comes last.
-
-        Cost: O(tokens).
-
-        Returns:
-            bool (tokens,).
-
-        Raises:
-            CoordinateError: if the plan has no such part.
-
-        Example:
-            >>> SequencePlan(7, 2, pad=True).is_token(1).tolist()
-            [True, True, True, False]
-        """
+        """Return True for each token of a part, and False for padding: bool (tokens,)."""
         return self.positions(part) < self.length
 
     @quotes_call("plan.num_tokens")
@@ -171,13 +132,6 @@ class SequencePlan:
 
         A loss summed over the tokens of a part, times ``parts / length``, is on average over the
         parts the mean over the sequence.
-
-        Raises:
-            CoordinateError: if the plan has no such part.
-
-        Example:
-            >>> [SequencePlan(10, 4, pad=True).num_tokens(part) for part in range(4)]
-            [3, 3, 3, 1]
         """
         ranges = self.ranges(part)
         return sum(min(run.stop, self.length) - min(run.start, self.length) for run in ranges)
@@ -185,21 +139,15 @@ class SequencePlan:
     def inverse(self) -> Ints:
         """Return the index of each position in the concatenation of all parts.
 
-        ``concatenation[plan.inverse()]`` is the sequence in order, with its padding at the end.
-
-        Cost: O(padded).
-
-        Returns:
-            int64 (padded,).
+        ``concatenation[plan.inverse()]`` is the sequence in order, with its padding at the end:
+        int64 (padded,). Cost: O(padded).
 
         Example:
             >>> SequencePlan(8, 2, "zigzag").inverse().tolist()
             [0, 1, 4, 5, 6, 7, 2, 3]
         """
         indices = np.empty(self.padded, dtype=np.int64)
-        for part in range(self.parts):
-            first = part * self.tokens
-            indices[self.positions(part)] = np.arange(first, first + self.tokens)
+        indices[np.concatenate([*map(self.positions, range(self.parts))])] = np.arange(self.padded)
         return indices
 
     def _parse_part(self, part: object) -> int:
@@ -221,12 +169,7 @@ class SequencePlan:
 
 
 def sequence_axes(layout: Layout) -> tuple[str, ...]:
-    """Return the axes that divide a sequence by their names, those of cp before those of sp.
-
-    Example:
-        >>> sequence_axes(Layout(dp=2, sp=2, cp=2)), sequence_axes(Layout(dp=2, tp=2))
-        (('cp', 'sp'), ())
-    """
+    """Return the axes that divide a sequence by their names, those of cp before those of sp."""
     return tuple(axis for kind in (CONTEXT, SEQUENCE) for axis in layout.axes if axis in kind)
 
 
@@ -253,11 +196,8 @@ def plan_sequence(
 def _parse_number(name: str, value: object, valid: int) -> int:
     number = parse_integer(value)
     if number is None or number < 1:
-        raise SpecError(
-            f"{name} is {value!r}.",
-            "Lengths and parts are whole numbers of 1 or more.",
-            fix=f"{name}={valid}, for example.",
-        )
+        line = "Lengths and parts are whole numbers of 1 or more."
+        raise SpecError(f"{name} is {value!r}.", line, fix=f"{name}={valid}, for example.")
     return number
 
 
@@ -266,13 +206,9 @@ def _length_unit(parts: int, order: Order) -> int:
     return 2 * parts if order == "zigzag" and parts > 1 else parts
 
 
-def _round_up(length: int, unit: int) -> int:
-    return -(-length // unit) * unit
-
-
 def _indivisible_error(length: int, unit: int, product: str, order: Order) -> SpecError:
     """Return the error of a length that does not divide, with the nearest lengths that do."""
-    above = _round_up(length, unit)
+    above = -(-length // unit) * unit
     below = above - unit or None
     nearest = [str(n) for n in (below, above) if n]
     zigzag = order == "zigzag"

@@ -1,19 +1,14 @@
-"""Sizes that count the ranks along ep inside dp, as Megatron's options do, and both readings here.
-
-Megatron writes ``dp=8, ep=4`` for 8 ranks that read different samples, and divides dp for the
-experts. A mesh of these 8 ranks is ``dp=2, ep=4``; or a dense mesh ``dp=8``, with a view for the
-experts::
-
-    dp=8           0 1 2 3 4 5 6 7
-    dp=2 ep=4      0 1 2 3|4 5 6 7
-
-Check that no name of an axis is an option of another call, or a name of another library.
-
-Sizes of axes: check what users write, put the axes in order, and infer the size that is -1.
+"""Sizes of axes: check what users write, put the axes in order, and infer the size that is -1.
 
 ::
 
     sizes tp=4 sp=2, 64 ranks     dp=-1 sp=2 tp=4     dp = 64 / (2 * 4) = 8
+
+Megatron's options count the ranks along ep inside dp: ``dp=8, ep=4`` are 8 ranks that read
+different samples. A mesh of these 8 ranks is ``dp=2, ep=4`` here, and errors say so::
+
+    dp=8           0 1 2 3 4 5 6 7
+    dp=2 ep=4      0 1 2 3|4 5 6 7
 """
 
 from __future__ import annotations
@@ -34,66 +29,156 @@ from .axes import (
     closest_axis,
     known_name,
     option_owner,
-    parse_order,
+    parse_axes,
     standard_axis,
 )
 from .call import Call, changes, either, parse_integer
 from .errors import CALL, SpecError
 from .text import article, count_noun, format_sizes
 
+Order = str | Iterable[str] | None
 
-def divide_data_axis(sizes: Mapping[str, int], num_ranks: int) -> dict[str, int] | None:
-    """Return sizes that fit the ranks if a data axis counts the ranks along the expert axis, too.
+MAX_RANKS = 2**31  # of a layout, so that every number made of ranks fits int64
+MAX_PLANNED_RANKS = 2**21  # what looks at every rank takes more than a few seconds for more
+STANDARD_AXES = frozenset(STANDARD)  # their names need no check
 
-    None if the sizes do not fit in that reading either.
 
-    Example:
-        >>> divide_data_axis({"dp": 8, "ep": 4, "tp": 2}, 16)
-        {'dp': 2, 'ep': 4, 'tp': 2}
+def read_sizes(
+    sizes: object, axes: Mapping[str, object], order: Order
+) -> tuple[Mapping[str, object], Order]:
+    """Return the sizes given as a mapping or by keyword, and the order of the axes.
+
+    The axes of a mapping nest as written if one of their names is not standard. By keyword such an
+    axis needs a position, since it may be a misspelt option.
     """
-    experts = [axis for axis in sizes if axis in EXPERT]
-    if len(experts) != 1 or math.prod(sizes.values()) != num_ranks * sizes[experts[0]]:
-        return None
-    size = sizes[experts[0]]
-    data = [axis for axis in sizes if axis in DATA and sizes[axis] % size == 0]
-    return {**sizes, data[-1]: sizes[data[-1]] // size} if data and size > 1 else None
+    merged = merge_sizes(sizes, axes)
+    if order is not None or axes or sizes is None:
+        return merged, order
+    check_standard_order(merged)
+    return merged, None if merged.keys() <= STANDARD_AXES else [*merged]
 
 
-def use_divided(sizes: Mapping[str, int], divided: Mapping[str, int]) -> str:
-    """Return the words for a smaller data axis."""
-    return changes(**{axis: size for axis, size in divided.items() if size != sizes[axis]})
+def merge_sizes(sizes: object, axes: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the sizes given as a mapping, such as a config, or those given by keyword."""
+    if sizes is None:
+        return axes
+    if not isinstance(sizes, Mapping):
+        fix = 'axes by keyword, such as dp=4, sp=2, or as a dict: {"dp": 4, "sp": 2}.'
+        raise SpecError(f"sizes is {article(type(sizes).__name__)}.", fix=fix)
+    if axes and sizes:
+        fix = f"all sizes in the mapping: { {**sizes, **axes}!r}."
+        raise SpecError(f"{CALL} gives sizes as a mapping and by keyword.", fix=fix)
+    return axes or dict(sizes)
 
 
-def leave_out_experts(sizes: Mapping[str, int]) -> str:
-    """Return the words for the dense mesh, without the expert axis."""
-    dense = [axis for axis in sizes if axis not in EXPERT]
-    order = None if _is_standard(dense) else " ".join(dense)
-    left_out = dict.fromkeys(axis for axis in sizes if axis not in dense)
-    return changes(**({} if order is None else {"order": order}), **left_out)
+def ordered_sizes(
+    sizes: Mapping[str, object], order: Order, num_ranks: int | None = None
+) -> dict[str, int]:
+    """Return the checked sizes with dp, the outermost axis first, before the -1 is inferred."""
+    if not sizes.keys() <= STANDARD_AXES:
+        check_options(sizes, () if order is not None else sizes)
+    checked = check_sizes(sizes) if sizes else {}  # no sizes: dp alone
+    return order_axes(checked, order, num_ranks=num_ranks)
 
 
-def dense_mesh_and_view(sizes: Mapping[str, int], divided: Mapping[str, int]) -> list[str]:
-    """Return the words for the dense mesh and the view of it for the experts.
-
-    A view keeps the order in which its axes are written, so there is none for another order.
-    """
-    if not _is_standard([axis for axis in divided if axis in STANDARD]):
-        return []
-    return [f"{leave_out_experts(sizes)}, and then {Call('mesh.view', kwargs=divided)}"]
-
-
-def describe_divided(sizes: Mapping[str, int], divided: Mapping[str, int]) -> str:
-    """Return the evidence with the data axis in both readings."""
-    axis = next(axis for axis in sizes if divided[axis] != sizes[axis])
-    experts = next(axis for axis in sizes if axis in EXPERT)
-    product = f"{axis} {divided[axis]} x {experts} {divided[experts]}"
-    count = f"{sizes[axis]} data-parallel ranks"
-    return f"Ranks along {experts} read different samples, so {count} are {product}."
+def order_axes(
+    sizes: Mapping[str, int], order: Order, *, num_ranks: int | None = None
+) -> dict[str, int]:
+    """Return the sizes with dp, the outermost axis first."""
+    if order is None:
+        if not sizes.keys() <= STANDARD_AXES:
+            raise _no_position_error(sizes, num_ranks)
+        names: tuple[str, ...] = tuple(n for n in STANDARD if n in sizes or n == "dp")
+    else:
+        names = _parse_order(order, sizes)
+        _check_order(sizes, names, num_ranks)
+    ordered = {name: sizes.get(name, -1) for name in names}
+    check_one_inferred(ordered, sizes)
+    return ordered
 
 
-def _is_standard(axes: list[str]) -> bool:
-    """Return whether all axes are standard ones in the standard order."""
-    return axes == [axis for axis in STANDARD if axis in axes]
+def view_sizes(sizes: Mapping[str, int], order: Order) -> dict[str, int]:
+    """Return the sizes of a view, the outermost axis first: as written, or in ``order``."""
+    if order is not None:
+        return order_axes(sizes, order)
+    check_standard_order(sizes)
+    return dict(sizes)
+
+
+def check_sizes(sizes: Mapping[str, object], *, any_name: bool = False) -> dict[str, int]:
+    """Return the sizes as plain ints, each 1 or more, or -1, after a check of the names."""
+    if not any_name:
+        check_options(sizes, ())
+        check_names(sizes)
+    return {name: _parse_size(name, sizes) for name in sizes}
+
+
+def _parse_size(name: str, sizes: Mapping[str, object]) -> int:
+    size = sizes[name]
+    number = parse_integer(size)
+    if number is not None and (number >= 1 or number == -1):
+        return number
+    text = str(size) if number is not None else f"{size!r}, {article(type(size).__name__)}"
+    fix = f"{name}={guess_size(size)}." if size is not None else f"leave out {name}."
+    if axis_role(name) == "unknown" and not isinstance(size, int | float | str):
+        fix = f"leave out {name}, if it is no axis."  # probably an option
+    raise SpecError(
+        f"the size of {name} is {text}.",
+        "A size is an int of 1 or more, or -1.",
+        "1 switches an axis off, and -1 infers one size from the number of ranks.",
+        fix=fix,
+        sizes=dict(sizes),
+    )
+
+
+def guess_size(size: object) -> int:
+    """Return 4 for ``"4"`` and 4.0, -1 for ``"auto"``, and 1, which switches an axis off."""
+    try:
+        number = 0 if isinstance(size, bool) else int(float(size))  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = -1 if size == "auto" else 0
+    return number if number == -1 else max(number, 1)
+
+
+def check_one_inferred(sizes: Mapping[str, int], given: Collection[str] | None = None) -> None:
+    """Check that at most one size is -1: of two, only the product could be inferred."""
+    unknown = [name for name, size in sizes.items() if size == -1]
+    if len(unknown) > 1:
+        first = next((name for name in unknown if given is None or name in given), unknown[0])
+        ones = {name: 1 for name in unknown if name != first}
+        hint = "; dp is inferred if it is left out." if "dp" in unknown else "."
+        raise SpecError(
+            f"{CALL} leaves the sizes of {' and '.join(unknown)} open.",
+            f"Only one size can be inferred{hint}",
+            fix=f"{changes(**{first: -1}, **ones)}.",
+            sizes=dict(sizes),
+        )
+
+
+def check_complete(sizes: Mapping[str, int]) -> None:
+    """Check that no size is -1, and that a layout may have so many ranks."""
+    check_one_inferred(sizes)
+    if -1 in sizes.values():
+        unknown = next(name for name, size in sizes.items() if size == -1)
+        num_ranks = -2 * math.prod(sizes.values())  # a multiple of the known sizes
+        example = Call("factor_world", (num_ranks,), {**sizes, "order": " ".join(sizes)})
+        fix = f"{example}, which infers it from a number of ranks."
+        raise SpecError(f"there is nothing to infer {unknown} from.", fix=fix, sizes=dict(sizes))
+    check_num_ranks(math.prod(sizes.values()), sizes)
+
+
+def check_num_ranks(num_ranks: int, sizes: Mapping[str, object]) -> None:
+    """Check that a layout may have so many ranks."""
+    if num_ranks > MAX_RANKS:
+        line = f"{CALL} has more than {MAX_RANKS} ranks."
+        raise SpecError(line, fix="smaller sizes.", sizes=dict(sizes))
+
+
+def check_num_planned(num_ranks: int) -> None:
+    """Check that a plan that looks at every rank takes a few seconds at most."""
+    if num_ranks > MAX_PLANNED_RANKS:
+        fix = f"at most {MAX_PLANNED_RANKS} ranks."
+        raise SpecError(f"{num_ranks} ranks are too many.", fix=fix)
 
 
 def check_options(sizes: Mapping[str, object], names: Iterable[str]) -> None:
@@ -130,186 +215,16 @@ def _rename(names: Iterable[str]) -> dict[str, str]:
     Names of other libraries stay, unless the whole mesh can be written with standard axes.
     """
     unknown = [n for n in names if not (n in STANDARD or n in INIT_OPTIONS or n in BATCH_OPTIONS)]
-    renamed = {name: _other_name(name) for name in unknown}
+    renamed = {name: standard_axis(name) for name in unknown}
+    for name in unknown:
+        if name in ARGUMENTS or (name not in RESERVED and axis_role(name) == "unknown"):
+            renamed[name] = renamed[name] or known_name(name, RESERVED)
     is_complete = all(renamed.values())
     kept = {name for name in unknown if axis_role(name) != "unknown" and not is_complete}
     return {name: new for name, new in renamed.items() if new and name not in kept}
 
 
-def _other_name(name: str) -> str | None:
-    """Return the axis or the option that a name stands for, or None."""
-    if name not in ARGUMENTS and (name in RESERVED or axis_role(name) != "unknown"):
-        return standard_axis(name)
-    return standard_axis(name) or known_name(name, RESERVED)
-
-
-def guess_size(size: object) -> int:
-    """Return 4 for ``"4"`` and 4.0, -1 for ``"auto"``, and 1, which switches an axis off."""
-    try:
-        number = 0 if isinstance(size, bool) else int(float(size))  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        number = -1 if size == "auto" else 0
-    return number if number == -1 else max(number, 1)
-
-
-Order = str | Iterable[str] | None
-
-MAX_RANKS = 2**31  # of a layout, so that every number made of ranks fits int64
-MAX_PLANNED_RANKS = 2**21  # what looks at every rank takes more than a few seconds for more
-STANDARD_AXES = frozenset(STANDARD)  # their names need no check
-
-
-def check_sizes(
-    sizes: Mapping[str, object], *, inferable: bool = False, any_name: bool = False
-) -> dict[str, int]:
-    """Return the sizes as plain ints, each 1 or more, or -1, after a check of the names."""
-    if not any_name and not (sizes and sizes.keys() <= STANDARD_AXES):
-        check_options(sizes, ())
-        check_names(sizes, inferable=inferable)
-    return {
-        name: size
-        if type(size) is int and size >= 1  # the usual case
-        else _parse_size(name, sizes)
-        for name, size in sizes.items()
-    }
-
-
-def _parse_size(name: str, sizes: Mapping[str, object]) -> int:
-    size = sizes[name]
-    number = parse_integer(size)
-    if number is not None and (number >= 1 or number == -1):
-        return number
-    text = str(size) if number is not None else f"{size!r}, {article(type(size).__name__)}"
-    fix = f"{name}={guess_size(size)}." if size is not None else f"leave out {name}."
-    if axis_role(name) == "unknown" and not isinstance(size, int | float | str):
-        fix = f"leave out {name}, if it is no axis."  # probably an option
-    raise SpecError(
-        f"the size of {name} is {text}.",
-        "A size is an int of 1 or more, or -1.",
-        "1 switches an axis off, and -1 infers one size from the number of ranks.",
-        fix=fix,
-        sizes=dict(sizes),
-    )
-
-
-def check_one_inferred(sizes: Mapping[str, int], given: Collection[str] | None = None) -> None:
-    """Check that at most one size is -1: of two, only the product could be inferred."""
-    unknown = [name for name, size in sizes.items() if size == -1]
-    if len(unknown) > 1:
-        first = next((name for name in unknown if given is None or name in given), unknown[0])
-        ones = {name: 1 for name in unknown if name != first}
-        hint = "; dp is inferred if it is left out." if "dp" in unknown else "."
-        raise SpecError(
-            f"{CALL} leaves the sizes of {' and '.join(unknown)} open.",
-            f"Only one size can be inferred{hint}",
-            fix=f"{changes(**{first: -1}, **ones)}.",
-            sizes=dict(sizes),
-        )
-
-
-def check_complete(sizes: Mapping[str, int]) -> None:
-    """Check that no size is -1, and that a layout may have so many ranks."""
-    if -1 in sizes.values():
-        check_one_inferred(sizes)
-        unknown = next(name for name, size in sizes.items() if size == -1)
-        num_ranks = -2 * math.prod(sizes.values())  # a multiple of the known sizes
-        example = Call("factor_world", (num_ranks,), {**sizes, "order": " ".join(sizes)})
-        fix = f"{example}, which infers it from a number of ranks."
-        raise SpecError(f"there is nothing to infer {unknown} from.", fix=fix, sizes=dict(sizes))
-    check_num_ranks(math.prod(sizes.values()), sizes)
-
-
-def check_num_ranks(num_ranks: int, sizes: Mapping[str, object]) -> None:
-    """Check that a layout may have so many ranks."""
-    if num_ranks > MAX_RANKS:
-        line = f"{CALL} has more than {MAX_RANKS} ranks."
-        raise SpecError(line, fix="smaller sizes.", sizes=dict(sizes))
-
-
-def check_num_planned(num_ranks: int) -> None:
-    """Raise SpecError if a plan that looks at every rank would take too long. Local."""
-    if num_ranks > MAX_PLANNED_RANKS:
-        fix = f"at most {MAX_PLANNED_RANKS} ranks."
-        raise SpecError(f"{num_ranks} ranks are too many.", fix=fix)
-
-
-def merge_sizes(sizes: object, axes: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the sizes given as a mapping, such as a config, with those given by keyword."""
-    if sizes is not None and not isinstance(sizes, Mapping):
-        raise SpecError(
-            f"sizes is {article(type(sizes).__name__)}.",
-            fix='axes by keyword, such as dp=4, sp=2, or as a dict: {"dp": 4, "sp": 2}.',
-        )
-    mapping: Mapping[str, object] = sizes or {}
-    repeated = sorted(mapping.keys() & axes.keys())
-    if repeated:
-        raise SpecError(f"{CALL} gives {repeated[0]} twice.", fix=f"give {repeated[0]} once.")
-    return {**mapping, **axes}
-
-
-def read_sizes(
-    sizes: object, axes: Mapping[str, object], order: Order
-) -> tuple[Mapping[str, object], Order]:
-    """Return the sizes given as a mapping with those given by keyword, and the order of the axes.
-
-    The axes of a mapping nest as written if one of their names is not standard, and such an axis
-    needs no position. By keyword it needs one, since it may be a misspelt option.
-    """
-    if sizes is None:
-        return axes, order
-    merged = merge_sizes(sizes, axes)
-    if order is not None or not axes.keys() <= STANDARD_AXES:
-        return merged, order
-    mapping = [name for name in merged if name not in axes]
-    written = [*mapping, *sorted(axes, key=STANDARD.index)]
-    if {*mapping} <= STANDARD_AXES:
-        check_standard_order({name: merged[name] for name in mapping}, as_mapping=True)
-        return merged, None
-    nested = {name: merged[name] for name in written}
-    check_standard_order(nested, as_mapping=True)
-    return nested, written
-
-
-def ordered_sizes(
-    sizes: Mapping[str, object], order: Order, num_ranks: int | None = None
-) -> dict[str, int]:
-    """Return the checked sizes with dp, the outermost axis first, before the -1 is inferred."""
-    if not sizes.keys() <= STANDARD_AXES:
-        check_options(sizes, () if order is not None else sizes)
-    inferable = "dp" in sizes or order is not None
-    checked = check_sizes(sizes, inferable=inferable) if sizes else {}  # no sizes: dp alone
-    return order_axes(checked, order, num_ranks=num_ranks)
-
-
-def order_axes(
-    sizes: Mapping[str, int],
-    order: Order,
-    *,
-    num_ranks: int | None = None,
-) -> dict[str, int]:
-    """Return the sizes with dp, the outermost axis first."""
-    if order is None:
-        if not sizes.keys() <= STANDARD_AXES:
-            raise _no_position_error(sizes, num_ranks)
-        names: tuple[str, ...] = tuple(n for n in STANDARD if n in sizes or n == "dp")
-    else:
-        names = _parse_order(order, sizes)
-        _check_order(sizes, names, num_ranks)
-    ordered = {name: sizes.get(name, -1) for name in names}
-    if [*ordered.values()].count(-1) > 1:
-        check_one_inferred(ordered, sizes)
-    return ordered
-
-
-def view_sizes(sizes: Mapping[str, int], order: Order) -> dict[str, int]:
-    """Return the sizes of a view, the outermost axis first: as written, or in ``order``."""
-    if order is not None:
-        return order_axes(sizes, order)
-    check_standard_order(sizes)
-    return dict(sizes)
-
-
-def check_standard_order(sizes: Mapping[str, object], *, as_mapping: bool = False) -> None:
+def check_standard_order(sizes: Mapping[str, object]) -> None:
     """Check that the standard axes among the sizes are written in the standard order."""
     written = [name for name in sizes if name in STANDARD]
     standard = sorted(written, key=STANDARD.index)
@@ -328,13 +243,18 @@ def check_standard_order(sizes: Mapping[str, object], *, as_mapping: bool = Fals
 
 
 def _parse_order(order: object, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the axes of an order, without absent standard axes, which have size 1."""
-    if isinstance(order, Iterable) and not isinstance(order, Set):  # a set has no order
-        names = parse_order(order)
-        absent = STANDARD_AXES - sizes.keys() - {"dp"}
-        return tuple(name for name in names if name not in absent) if sizes else names
-    fix = "for example order='dp tp'."
-    raise SpecError(f"order is {order!r}, {article(type(order).__name__)}.", fix=fix)
+    """Return the axes of an order, without absent standard axes, which have size 1.
+
+    One word with hyphens is an order of Megatron, ``"tp-dp"``, the fastest-varying axis first.
+    """
+    if not isinstance(order, Iterable) or isinstance(order, Set):  # a set has no order
+        fix = "for example order='dp tp'."
+        raise SpecError(f"order is {order!r}, {article(type(order).__name__)}.", fix=fix)
+    names = parse_axes(order)
+    if isinstance(order, str) and len(names) == 1:
+        names = tuple(reversed(order.split("-")))
+    absent = STANDARD_AXES - sizes.keys() - {"dp"}
+    return tuple(name for name in names if name not in absent) if sizes else names
 
 
 def _no_position_error(sizes: Mapping[str, int], num_ranks: int | None) -> SpecError:
@@ -403,26 +323,37 @@ def infer_sizes(
     can_start: bool = True,
 ) -> dict[str, int]:
     """Return the sizes with the -1 replaced, so that their product is ``num_ranks``."""
-    if [*sizes.values()].count(-1) > 1:
-        check_one_inferred(sizes)
+    check_one_inferred(sizes)
     known = math.prod(size for size in sizes.values() if size != -1)
-    unknown = next((name for name, size in sizes.items() if size == -1), None)
-    if unknown is not None and num_ranks % known == 0:
-        return {**sizes, unknown: num_ranks // known}
-    if unknown is None and num_ranks == known:
-        return dict(sizes)
+    unknown = [name for name, size in sizes.items() if size == -1]
+    if (num_ranks % known == 0) if unknown else num_ranks == known:
+        return {**sizes, **dict.fromkeys(unknown, num_ranks // known)}
     product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size != -1)
+    need = f"a multiple of {known} ranks" if unknown else count_noun(known, "rank")
+    lines, ways = [f"{product} = {known}; {evidence}."], []
     divided = divide_data_axis(sizes, num_ranks)
-    need = count_noun(known, "rank") if unknown is None else f"a multiple of {known} ranks"
-    ways = [use_divided(sizes, divided)] if divided else []
-    ways += dense_mesh_and_view(sizes, divided) if divided and can_start else []
-    ways += [*_start_other_ranks(sizes, known, num_ranks)] if can_start else []
-    if not divided:
-        ways += [*_change_one_size(sizes, known, num_ranks, can_start=can_start)]
+    if divided:
+        lines.append(_describe_divided(sizes, divided))
+        ways.append(use_divided(sizes, divided))
+        standard = [axis for axis in divided if axis in STANDARD]
+        if can_start and _is_standard(standard):  # a view keeps the order of its axes
+            view = Call("mesh.view", kwargs=divided)
+            ways.append(f"{leave_out_experts(sizes)}, and then {view}")
+    if can_start:
+        below = num_ranks // known * known
+        fitting = [n for n in (below, below + known) if n] if unknown else [known]
+        noun = "rank" if fitting == [1] else "ranks"
+        ways.append(f"start {' or '.join(map(str, fitting))} {noun}")
+    if not divided and not unknown:
+        for axis in ["dp"] if "dp" in sizes else [] if can_start else [*sizes]:
+            size, remainder = divmod(num_ranks * sizes[axis], known)
+            if remainder == 0:
+                change = f"leave out {axis}" if can_start else f"{axis}=-1"
+                ways.append(f"{change}, which gives {axis}={size}")
+                break
     raise SpecError(
         f"{CALL} needs {need}, {owner} has {num_ranks}.",
-        f"{product} = {known}; {evidence}.",
-        *([describe_divided(sizes, divided)] if divided else []),
+        *lines,
         fix=either(*(ways or [f"sizes whose product is {num_ranks}"])),
         sizes=dict(sizes),
         world_size=num_ranks,
@@ -430,24 +361,44 @@ def infer_sizes(
     )
 
 
-def _start_other_ranks(sizes: Mapping[str, int], known: int, num_ranks: int) -> list[str]:
-    """Return the fix that starts the nearest numbers of ranks that fit the sizes."""
-    below = num_ranks // known * known
-    fitting = [n for n in (below, below + known) if n] if -1 in sizes.values() else [known]
-    noun = "rank" if fitting == [1] else "ranks"
-    return [f"start {' or '.join(map(str, fitting))} {noun}"]
+def divide_data_axis(sizes: Mapping[str, int], num_ranks: int) -> dict[str, int] | None:
+    """Return sizes that fit the ranks if a data axis counts the ranks along the expert axis, too.
+
+    None if the sizes do not fit in that reading either.
+
+    Example:
+        >>> divide_data_axis({"dp": 8, "ep": 4, "tp": 2}, 16)
+        {'dp': 2, 'ep': 4, 'tp': 2}
+    """
+    experts = [axis for axis in sizes if axis in EXPERT]
+    if len(experts) != 1 or math.prod(sizes.values()) != num_ranks * sizes[experts[0]]:
+        return None
+    size = sizes[experts[0]]
+    data = [axis for axis in sizes if axis in DATA and sizes[axis] % size == 0]
+    return {**sizes, data[-1]: sizes[data[-1]] // size} if data and size > 1 else None
 
 
-def _change_one_size(
-    sizes: Mapping[str, int], known: int, num_ranks: int, *, can_start: bool
-) -> list[str]:
-    """Return the fix that infers dp; without dp, and if no ranks can be started, another axis."""
-    if -1 in sizes.values():
-        return []
-    candidates = ["dp"] if "dp" in sizes else [] if can_start else [*sizes]
-    for axis in candidates:
-        size, remainder = divmod(num_ranks * sizes[axis], known)
-        if remainder == 0:
-            change = f"leave out {axis}" if can_start else f"{axis}=-1"
-            return [f"{change}, which gives {axis}={size}"]
-    return []
+def use_divided(sizes: Mapping[str, int], divided: Mapping[str, int]) -> str:
+    """Return the words for a smaller data axis."""
+    return changes(**{axis: size for axis, size in divided.items() if size != sizes[axis]})
+
+
+def leave_out_experts(sizes: Mapping[str, int]) -> str:
+    """Return the words for the dense mesh, without the expert axis."""
+    dense = [axis for axis in sizes if axis not in EXPERT]
+    order = {} if _is_standard(dense) else {"order": " ".join(dense)}
+    return changes(**order, **dict.fromkeys(axis for axis in sizes if axis not in dense))
+
+
+def _describe_divided(sizes: Mapping[str, int], divided: Mapping[str, int]) -> str:
+    """Return the evidence with the data axis in both readings."""
+    axis = next(axis for axis in sizes if divided[axis] != sizes[axis])
+    experts = next(axis for axis in sizes if axis in EXPERT)
+    product = f"{axis} {divided[axis]} x {experts} {divided[experts]}"
+    count = f"{sizes[axis]} data-parallel ranks"
+    return f"Ranks along {experts} read different samples, so {count} are {product}."
+
+
+def _is_standard(axes: list[str]) -> bool:
+    """Return whether all axes are standard ones in the standard order."""
+    return axes == [axis for axis in STANDARD if axis in axes]

@@ -1,8 +1,4 @@
-"""Types of the numpy arrays that the pure part takes and returns.
-
-Parts of messages: articles, plurals, and short forms of sizes, ranks and lists.
-
-Tables of text with aligned columns, in Unicode or ASCII.
+"""Parts of messages (articles, plurals, ranges of ranks) and tables with aligned columns.
 
 ::
 
@@ -16,7 +12,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import le
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,11 +19,13 @@ import numpy as np
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Seconds = Floats
-
-
 Value = TypeVar("Value")
 
 MAX_SHOWN = 6  # items of a list that is shown in full
+GAP = "  "  # between two columns
+MIN_WIDTH = 40  # columns of text that are always used
+MIN_CELL = 8  # characters that a wrapped cell keeps
+EMPTY = ("", "-")  # cells that a column of numbers may hold
 
 
 def article(noun: str) -> str:
@@ -94,12 +91,6 @@ def format_ranks(ranks: Iterable[int]) -> str:
     return ", ".join("-".join(map(str, ends)) for ends in ranges) or "none"
 
 
-GAP = "  "  # between two columns
-MIN_WIDTH = 40  # columns of text that are always used
-MIN_CELL = 8  # characters that a wrapped cell keeps
-EMPTY = ("", "-")  # cells that a column of numbers may hold
-
-
 def format_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int = 80, ascii: bool = False
 ) -> str:
@@ -153,8 +144,6 @@ def _fit(widths: list[int], numeric: list[bool], width: int) -> list[int]:
 
 def _row(cells: Sequence[str], widths: list[int], numeric: list[bool]) -> list[str]:
     """Return a row as the lines that its longest cell needs."""
-    if all(map(le, map(len, cells), widths)):
-        return [_line(cells, widths, numeric)]
     wrapped = [_wrap(cell, size) for cell, size in zip(cells, widths, strict=True)]
     height = max(map(len, wrapped))
     padded = [lines + [""] * (height - len(lines)) for lines in wrapped]

@@ -1,4 +1,4 @@
-"""Topology: the node of each rank, and the racks and other levels outside nodes.
+"""Topology: the node of each rank, the axes that cross nodes, and the placement of ranks by node.
 
 Levels nest, the outermost first. Each rank is in one domain of each level::
 
@@ -6,26 +6,13 @@ Levels nest, the outermost first. Each rank is in one domain of each level::
     node      | node 0  | node 1  | node 2  | node 3  |       .
     device    | 0  1  2 | 3  4  5 | 6  7  8 | 9 10 11 |      near
 
-Nodes are numbered in the order of their lowest ranks, so rank 0 is on node 0.
-
-Read a topology from a text: a line for each rank, with its host, rack, row and hall.
-
-::
-
-    node1  rack1        rank 0
-    node2  rack1        rank 1, on another node of the same rack
-    node1  rack1        rank 2, on the node of rank 0
-
-Which axes cross nodes, and the placement of ranks by node.
-
-Each member of a group sends to the next one along the ring of its axis, the last to the first::
+Nodes are numbered in the order of their lowest ranks, so rank 0 is on node 0. Each member of a
+group sends to the next one along the ring of its axis, the last to the first::
 
     Layout(dp=2, tp=4), ranks on nodes 0 and 1 in turn      node    0 1 0 1 | 0 1 0 1
                                                             dp=0    0-1-2-3-
     tp: each group spans 2 nodes, all its pairs cross       dp=1              4-5-6-7-
     dp: 0 and 4, 1 and 5, ... are on one node               nothing crosses
-
-Policies for axes that cross nodes (error, warn, allow), and the changes that prevent it.
 """
 
 from __future__ import annotations
@@ -35,6 +22,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -43,14 +31,17 @@ from .axes import check_axes_exist
 from .call import check_divides, check_integers, drop_none, parse_integer, quotes_call
 from .errors import CALL, CoordinateError, SpecError
 from .layout import Layout
-from .ranks import MAX_RANK, RankPositions
+from .ranks import RankPositions
+from .sizes import MAX_RANKS
 from .text import Ints, article, count_noun, format_ranks, plural
 
 NODE = "node"
+LEVELS = ("host", "rack", "row", "hall")  # the columns of a host file
+POLICIES = ("error", "warn", "allow")
+DEFAULT_POLICIES = {"tp": "warn"}  # tensor parallel ranks wait for each other in every layer
 
 
-@dataclass(frozen=True, eq=False)
-class Level:
+class Level(NamedTuple):
     """Domains of nodes, for example racks, NVLink domains or switches."""
 
     name: str  # noun for one domain, for example ``"rack"``
@@ -70,6 +61,10 @@ class Topology:
         names: the name of each node.
         outer: the levels outside nodes, the outermost first.
 
+    Raises:
+        CoordinateError: by every method, for a rank or a node that is not in the topology.
+        SpecError: by every method, for an unknown level, or arguments that describe no topology.
+
     Cost: O(nodes) in memory if each node holds consecutive ranks; otherwise an array of ranks.
 
     Example:
@@ -84,40 +79,33 @@ class Topology:
     _by_rank: Ints | None = None  # None: consecutive ranks on each node
 
     def __post_init__(self) -> None:
-        sizes, by_rank = self.sizes.copy(), self._by_rank
+        sizes, by_rank = self.sizes.copy(), self._by_rank  # the caller's array stays writable
         for array in (sizes, by_rank, *(level.of_node for level in self.outer)):
             if array is not None:
                 array.flags.writeable = False
-        object.__setattr__(self, "sizes", sizes)  # the caller's array stays writable
+        object.__setattr__(self, "sizes", sizes)
 
     @classmethod
     @quotes_call("Topology.even")
     def even(cls, world_size: int, *, nodes: int, racks: int | None = None) -> Topology:
-        """Return nodes of one size, with consecutive ranks.
+        """Return nodes of one size, with consecutive ranks. O(nodes).
 
         Args:
             world_size: the number of ranks.
             nodes: the number of nodes that the ranks divide over.
             racks: the number of racks that the nodes divide over; None omits the level.
 
-        Raises:
-            SpecError: if a number is not an int of 1 or more, or does not divide.
-
-        Cost: O(nodes).
-
         Example:
             >>> print(Topology.even(64, nodes=8), Topology.even(64, nodes=8, racks=2), sep="; ")
             64 ranks on 8 nodes of 8; 64 ranks on 8 nodes of 8, in 2 racks
         """
-        options = {"nodes": nodes, **drop_none(racks=racks)}
-        numbers = {"world_size": world_size, **options}
+        numbers = {"world_size": world_size, "nodes": nodes, **drop_none(racks=racks)}
         num_ranks, num_nodes, *rest = (_positive(*item) for item in numbers.items())
         check_divides(num_ranks, num_nodes)
         topology = cls.of_sizes(np.full(num_nodes, num_ranks // num_nodes))
         for num_racks in rest:
             if num_nodes % num_racks:
-                racks_text = count_noun(num_racks, "rack")
-                line = f"{num_nodes} nodes do not divide over {racks_text}."
+                line = f"{num_nodes} nodes do not divide over {count_noun(num_racks, 'rack')}."
                 fix = "leave out racks; then .with_level('rack', [...]) takes a rack for each node."
                 raise SpecError(line, fix=fix, world_size=num_ranks)
             topology = topology.with_level("rack", np.arange(num_nodes) // (num_nodes // num_racks))
@@ -126,16 +114,7 @@ class Topology:
     @classmethod
     @quotes_call("Topology.of_sizes")
     def of_sizes(cls, sizes: Sequence[int] | Ints) -> Topology:
-        """Return nodes of sizes that may differ, with consecutive ranks.
-
-        Args:
-            sizes: the number of ranks on each node.
-
-        Raises:
-            SpecError: if there are no sizes, one is not an int of 1 or more, or int64 cannot
-                number the ranks.
-
-        Cost: O(nodes).
+        """Return nodes of sizes that may differ, with consecutive ranks. O(nodes).
 
         Example:
             >>> print(Topology.of_sizes([7, 8]))
@@ -145,23 +124,17 @@ class Topology:
             fix = "for example Topology.of_sizes([7, 8]), the number of ranks on each node."
             raise SpecError(f"{CALL} has no node sizes.", fix=fix)
         counts = [_positive(f"the size of node {i}", size) for i, size in enumerate(sizes)]
-        if sum(counts) > MAX_RANK:
-            line = f"{CALL} has more ranks than int64 can number."
-            raise SpecError(line, fix="smaller sizes.")
-        return cls(np.array(counts, dtype=np.int64), name_domains(NODE, range(len(counts))))
+        names = tuple(f"{NODE} {i}" for i in range(len(counts)))
+        return cls(np.array(counts, dtype=np.int64), names)
 
     @classmethod
+    @quotes_call("Topology.of_hosts")
     def of_hosts(cls, hosts: Iterable[Hashable]) -> Topology:
-        """Return the topology in which ranks with the same host share a node.
+        """Return the topology in which ranks with the same host share a node. O(ranks).
 
         Args:
             hosts: the host of each rank, in the order of ranks. Equal hosts are one node. Ranks of
                 different hosts may alternate, as with Slurm's ``--distribution=cyclic``.
-
-        Raises:
-            SpecError: if there are no hosts, or ``hosts`` is a str.
-
-        Cost: O(ranks); O(nodes) in memory if each node holds consecutive ranks, else O(ranks).
 
         Example:
             >>> print(Topology.of_hosts(["node1", "node10", "node1", "node10"]))
@@ -172,87 +145,59 @@ class Topology:
             fix = "for example Topology.of_hosts(['a', 'a', 'b', 'b']), the host of each rank."
             is_str = isinstance(hosts, str)
             reason = "hosts is not a list of hosts" if is_str else "there are no hosts"
-            raise SpecError(f"Topology.of_hosts({hosts!r}): {reason}.", fix=fix)
+            raise SpecError(f"{reason}.", fix=fix)
         consecutive = bool((np.diff(by_rank) >= 0).all())
         return cls(np.bincount(by_rank), names, (), None if consecutive else by_rank)
 
     @quotes_call("topology.with_level")
     def with_level(self, name: str, domains: Sequence[Hashable] | Ints) -> Topology:
-        """Return the same nodes with one more level, outside all others.
+        """Return the same nodes with one more level, outside all others. O(nodes).
 
         Args:
             name: the noun for one domain, for example ``"rack"``.
             domains: the domain of each node, in the order of ``names``. Equal values are one
-                domain.
-
-        Raises:
-            SpecError: if there is not one domain for each node, the name is already used, or the
-                new level would split a domain of the level inside it.
-
-        Cost: O(nodes).
+                domain, which may not split a domain of the level inside.
 
         Example:
             >>> print(Topology.even(8, nodes=4).with_level("rack", ["r1", "r1", "r2", "r2"]))
             8 ranks on 4 nodes of 2, in 2 racks
         """
         if name in (*self.levels, "device"):
-            line = f"there is already a level {name!r}."
-            raise SpecError(line, fix="another name.")
+            raise SpecError(f"there is already a level {name!r}.", fix="another name.")
         of_node, names = number_labels(name, domains)
         if len(of_node) != self.num_nodes:
             nodes = count_noun(len(of_node), "node")
             line = f"{CALL} lists a domain for {nodes}; the topology has {self.num_nodes}."
             raise SpecError(line, fix="one domain for each node.")
-        level = Level(name, of_node, names)
-        check_nested(level, self.outer[:1])
-        return Topology(self.sizes, self.names, (level, *self.outer), self._by_rank)
+        for inner in self.outer[:1]:
+            parts = np.unique(np.stack([inner.of_node, of_node]), axis=1)[0]
+            split = np.flatnonzero(np.bincount(parts) > 1)
+            if len(split):
+                part = inner.names[split[0]]
+                line = f"the level {name!r} would split {part} into several {plural(name)}."
+                fix = f"one domain for all nodes of {part}; add levels from the inside out."
+                raise SpecError(line, fix=fix)
+        outer = (Level(name, of_node, names), *self.outer)
+        return Topology(self.sizes, self.names, outer, self._by_rank)
 
     @property
     def world_size(self) -> int:
-        """The number of ranks.
-
-        Example:
-            >>> topology = Topology.of_hosts(["a", "b", "a", "b"])
-            >>> topology.world_size
-            4
-        """
+        """The number of ranks."""
         return int(self._ends[-1])
 
     @property
     def num_nodes(self) -> int:
-        """The number of nodes.
-
-        Example:
-            >>> topology = Topology.of_hosts(["a", "b", "a", "b"])
-            >>> topology.num_nodes
-            2
-        """
+        """The number of nodes."""
         return len(self.sizes)
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The names of the levels, the outermost first; ``"node"`` is the last.
-
-        Example:
-            >>> Topology.even(8, nodes=4, racks=2).levels
-            ('rack', 'node')
-        """
+        """The names of the levels, the outermost first; ``"node"`` is the last."""
         return (*(level.name for level in self.outer), NODE)
 
     @quotes_call("topology.node_of")
     def node_of(self, ranks: ArrayLike) -> Ints:
-        """Return the node of each rank: int64 in the shape of ``ranks``.
-
-        Raises:
-            CoordinateError: if a rank is not an integer, or not in this topology.
-
-        Cost: O(ranks * log(nodes)).
-
-        Example:
-            >>> topology = Topology.of_hosts(["a", "b", "a", "b"])
-            >>> topology.node_of([0, 1, 2]).tolist()
-            [0, 1, 0]
-        """
+        """Return the node of each rank: int64 in the shape of ``ranks``. O(ranks * log(nodes))."""
         array = check_integers("ranks", ranks)
         outside = (array < 0) | (array >= self.world_size)
         if outside.any():
@@ -263,53 +208,35 @@ class Topology:
             return np.asarray(self._by_rank[array])
         return np.searchsorted(self._ends, array, side="right").astype(np.int64)
 
+    @quotes_call("topology.domain_of")
     def domain_of(self, level: str, ranks: ArrayLike) -> Ints:
-        """Return the domain of each rank at a level: int64 in the shape of ``ranks``.
-
-        Raises:
-            CoordinateError: if a rank is not an integer, or not in this topology.
-            SpecError: if the level is unknown.
-
-        Example:
-            >>> Topology.even(8, nodes=4, racks=2).domain_of("rack", [0, 3, 4]).tolist()
-            [0, 0, 1]
-        """
+        """Return the domain of each rank at a level: int64 in the shape of ``ranks``."""
         nodes = self.node_of(ranks)
         return nodes if level == NODE else np.asarray(self._level(level).of_node[nodes])
 
+    @quotes_call("topology.domain_names")
     def domain_names(self, level: str) -> tuple[str, ...]:
-        """Return the name of each domain of a level.
-
-        Raises:
-            SpecError: if the level is unknown.
-
-        Example:
-            >>> topology = Topology.of_hosts(["a", "b", "a", "b"])
-            >>> topology.domain_names("node")
-            ('a', 'b')
-        """
+        """Return the name of each domain of a level."""
         return self.names if level == NODE else self._level(level).names
 
+    @quotes_call("topology.ranks_of")
     def ranks_of(self, node: int) -> Ints:
         """Return the ranks on a node, ascending: int64 (sizes[node],).
 
         The index of a rank among them is its ``local_rank`` under torchrun and Slurm.
 
-        Raises:
-            CoordinateError: if the node does not exist.
-
         Cost: O(sizes[node]) if nodes hold consecutive ranks, otherwise O(ranks).
 
         Example:
-            >>> topology = Topology.of_hosts(["a", "b", "a", "b"])
-            >>> topology.ranks_of(1).tolist()
+            >>> Topology.of_hosts(["a", "b", "a", "b"]).ranks_of(1).tolist()
             [1, 3]
         """
         number = parse_integer(node)
         if number is None or not 0 <= number < self.num_nodes:
             fix = f"a node from 0 to {self.num_nodes - 1}."
-            line = f"topology.ranks_of({node!r}): the node does not exist."
-            raise CoordinateError(line, fix=fix, index=node, size=self.num_nodes)
+            raise CoordinateError(
+                "the node does not exist.", fix=fix, index=node, size=len(self.sizes)
+            )
         if self._by_rank is not None:
             return np.flatnonzero(self._by_rank == number).astype(np.int64)
         end = int(self._ends[number])
@@ -323,8 +250,7 @@ class Topology:
         for level in self.outer:
             if level.name == name:
                 return level
-        fix = f"use one of {', '.join(self.levels)}."
-        raise SpecError(f"topology: there is no level {name!r}.", fix=fix)
+        raise SpecError(f"there is no level {name!r}.", fix=f"use one of {', '.join(self.levels)}.")
 
     def _key(self) -> tuple[object, ...]:
         by_rank = None if self._by_rank is None else self._by_rank.tobytes()
@@ -356,40 +282,19 @@ class Topology:
 def _positive(name: str, value: object) -> int:
     """Return a number of ranks, nodes or racks as a plain int."""
     number = parse_integer(value)
-    if number is not None and 1 <= number <= MAX_RANK:
+    if number is not None and 1 <= number <= MAX_RANKS:
         return number
     text = str(number) if number is not None else f"{value!r}, {article(type(value).__name__)}"
-    is_large = number is not None and number > MAX_RANK
-    limits = "from 1 to 2**63 - 2" if is_large else "of 1 or more"
-    raise SpecError(f"{name} is {text}.", fix=f"an int {limits} for {name}.")
+    raise SpecError(f"{name} is {text}.", fix=f"an int from 1 to {MAX_RANKS} for {name}.")
 
 
 def number_labels(level: str, labels: Iterable[Hashable]) -> tuple[Ints, tuple[str, ...]]:
-    """Assign numbers to the labels in order of first appearance."""
+    """Assign numbers to the labels in order of first appearance; return them and their names."""
     numbers: dict[Hashable, int] = {}
     numbered = [numbers.setdefault(label, len(numbers)) for label in labels]
     are_integers = all(parse_integer(label) is not None for label in numbers)
-    return np.array(numbered, dtype=np.int64), name_domains(level if are_integers else "", numbers)
-
-
-def name_domains(level: str, labels: Iterable[object]) -> tuple[str, ...]:
-    """Return the names of domains: the level, if any, and the label."""
-    return tuple(f"{level} {label}".lstrip() for label in labels)
-
-
-def check_nested(level: Level, inner_levels: tuple[Level, ...]) -> None:
-    """Check that a level splits no domain of the levels inside it."""
-    for inner in inner_levels:
-        parts = np.unique(np.stack([inner.of_node, level.of_node]), axis=1)[0]
-        split = np.flatnonzero(np.bincount(parts) > 1)
-        if len(split):
-            name = inner.names[split[0]]
-            line = f"the level {level.name!r} would split {name} into several {plural(level.name)}."
-            fix = f"one domain for all nodes of {name}; add levels from the inside out."
-            raise SpecError(line, fix=fix)
-
-
-LEVELS = ("host", "rack", "row", "hall")  # the columns
+    names = tuple(f"{level} {label}" if are_integers else str(label) for label in numbers)
+    return np.array(numbered, dtype=np.int64), names
 
 
 def parse_hostfile(text: str) -> Topology:
@@ -414,7 +319,8 @@ def parse_hostfile(text: str) -> Topology:
             raise SpecError(f"{line} has {count_noun(len(outer) + 1, 'word')}.", fix=fix)
         if paths.setdefault(host, tuple(outer)) != tuple(outer):
             other = " ".join(paths[host])
-            raise SpecError(f"{line} puts {host} elsewhere than {other!r}.", fix="one of both.")
+            line += f" contradicts a line above, which has {host} in {other}."
+            raise SpecError(line, fix=f"one place for {host}.")
     topology = Topology.of_hosts(words[0] for _, words in rows)
     for column in range(len(rows[0][1]) - 1):
         tails = [paths[str(host)][column:] for host in topology.names]
@@ -428,16 +334,6 @@ def parse_hostfile(text: str) -> Topology:
 class Crossing:
     """How the groups of one axis lie on the domains of one level.
 
-    Attributes:
-        axis: the axis.
-        level: the level, for example ``"node"``.
-        groups: the number of groups of the axis.
-        crossing_groups: the number of groups in more than one domain.
-        fewest: the smallest number of domains that a group spans.
-        most: the largest number of domains that a group spans.
-        pairs: the number of neighbor pairs along the rings of the axis.
-        crossing_pairs: the number of pairs in two domains.
-
     Example:
         >>> from meshkit import Layout
         >>> print(crossings(Layout(dp=2, tp=4), Topology.even(8, nodes=4))["tp"])
@@ -445,13 +341,13 @@ class Crossing:
     """
 
     axis: str
-    level: str
-    groups: int
-    crossing_groups: int
-    fewest: int
+    level: str  # for example ``"node"``
+    groups: int  # of the axis
+    crossing_groups: int  # in more than one domain
+    fewest: int  # domains that a group spans
     most: int
-    pairs: int
-    crossing_pairs: int
+    pairs: int  # of neighbors along the rings of the axis
+    crossing_pairs: int  # in two domains
 
     @property
     def crosses(self) -> bool:
@@ -471,17 +367,8 @@ class Crossing:
 def crossings(layout: Layout, topology: Topology, *, level: str = NODE) -> dict[str, Crossing]:
     """Return how the groups of each axis lie on the nodes.
 
-    Args:
-        layout: the grid. It may hold only some of the ranks of the topology.
-        topology: the node of each rank.
-        level: the level of the topology whose domains are compared.
-
-    Returns:
-        Axis to its crossing, in the order of the layout.
-
-    Raises:
-        CoordinateError: if a rank of the layout is not in the topology.
-        SpecError: if the level is unknown.
+    The layout may hold only some of the ranks of the topology. The result maps each axis to its
+    crossing, in the order of the layout. Raises the errors of :class:`Topology`.
 
     Cost: O(axes * ranks).
 
@@ -521,14 +408,7 @@ def placed(layout: Layout, topology: Topology) -> Layout:
     are split. The layout is unchanged unless fewer pairs of neighbors cross nodes, compared from
     the innermost axis outward. Equal arguments give equal layouts, so all ranks choose the same.
 
-    Args:
-        layout: the axes, and the ranks to place, in any order.
-        topology: the node of each rank; it may hold more ranks.
-
-    Raises:
-        CoordinateError: if a rank of the layout is not in the topology.
-
-    Cost: O(ranks log ranks).
+    Cost: O(ranks log ranks). Raises the errors of :class:`Topology`.
 
     Example:
         >>> from meshkit import Layout
@@ -552,12 +432,7 @@ def _cost(layout: Layout, topology: Topology) -> list[int]:
     return [level[axis].crossing_pairs for axis in reversed(layout.axes) for level in by_level]
 
 
-POLICIES = ("error", "warn", "allow")
-DEFAULT_POLICIES = {"tp": "warn"}  # tensor parallel ranks wait for each other in every layer
-
-
-@dataclass(frozen=True)
-class CrossingVerdict:
+class CrossingVerdict(NamedTuple):
     """The messages about axes that cross nodes against their policy."""
 
     error: SpecError | None = None  # to raise
@@ -588,14 +463,14 @@ def check_crossings(
     layout: Layout, topology: Topology, policies: Mapping[str, str]
 ) -> CrossingVerdict:
     """Return the error and the warning about axes that cross nodes."""
-    watched = [axis for axis, size in layout.sizes.items() if size > 1 and axis in policies]
-    if not watched:
+    if not policies.keys() & layout.sizes:
         return CrossingVerdict()
-    by_axis = crossings(layout, topology)
-    crossing = [by_axis[axis] for axis in watched if by_axis[axis].crosses]
-    errors = [item for item in crossing if policies[item.axis] == "error"]
-    warnings = [item for item in crossing if policies[item.axis] == "warn"]
-    return CrossingVerdict(_message(layout, topology, errors), _message(layout, topology, warnings))
+    crossing = [item for item in crossings(layout, topology).values() if item.crosses]
+    error, warning = (
+        _message(layout, topology, [item for item in crossing if policies.get(item.axis) == policy])
+        for policy in ("error", "warn")
+    )
+    return CrossingVerdict(error, warning)
 
 
 def _message(layout: Layout, topology: Topology, crossing: list[Crossing]) -> SpecError | None:

@@ -59,10 +59,6 @@ def config(plan: BatchPlan) -> dict[str, int]:
     Args:
         plan: the result of ``mesh.batch``, or a :class:`meshkit.BatchPlan`.
 
-    Returns:
-        ``train_batch_size``, ``train_micro_batch_size_per_gpu`` and
-        ``gradient_accumulation_steps``.
-
     Raises:
         BatchError: if the plan is uneven, because DeepSpeed has no micro batches without weight.
         SpecError: if ``plan`` is no plan.
@@ -102,9 +98,6 @@ def check_engine(engine: Any, plan: BatchPlan) -> None:  # noqa: ANN401  # untyp
         BatchError: if the engine has another batch, micro batch or number of accumulation steps,
             with those of both; if the plan is uneven.
         SpecError: for ZeRO stage 3 with several sequence ranks, see :class:`Mpu`.
-
-    Example:
-        ``check_engine(engine, plan)``
     """
     _check_stage(engine.zero_optimization_stage(), engine.sequence_parallel_size)
     planned = config(plan)

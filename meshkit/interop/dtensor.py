@@ -14,7 +14,7 @@ of ``to_local``. The parts of a DTensor are those of ``torch.chunk``, so use eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
@@ -128,37 +128,23 @@ def _mark(placement: Placement, gradient: Placement) -> str:
 
 def _placements(side: Side, axes: tuple[str, ...], op: str) -> Placements:
     check_axes_exist([*side.types], axes)
-    _check_order(side, axes)
-    places = {**dict(_marked(side, op)), **dict(_cut(side))}
-    return tuple(places.get(axis, Replicate()) for axis in axes)
-
-
-def _marked(side: Side, op: str) -> Iterator[tuple[str, Placement]]:
-    """Yield each axis of a mark with its placement."""
+    places: dict[str, Placement] = {}
     for mark in side.marks:
         if mark.type.symbol == "@":
             line = f"no placement says {mark}, a tensor on one rank of {mark.axis}."
             raise SpecError(line, fix=f"={mark.axis}, after mesh.redistribute.")
-        yield mark.axis, Partial(op) if mark.type.symbol == "+" else Replicate()
-
-
-def _cut(side: Side) -> Iterator[tuple[str, Placement]]:
-    """Yield each axis of a cut with its placement."""
+        places[mark.axis] = Partial(op) if mark.type.symbol == "+" else Replicate()
     for index, entry in enumerate(side.entries):
         for number, dim in enumerate(entry):
+            present = [axis for axis in dim.axes if axis in axes]  # an absent one has size 1
+            ordered = sorted(present, key=axes.index)
+            if present != ordered:
+                line = f"a DTensor cuts {dim.name} by {ordered[0]} first, as in its DeviceMesh."
+                raise SpecError(line, fix="/".join([dim.name, *ordered]) + ".")
             if dim.name == DOTS:
                 raise SpecError("... has no number of dims.", fix="a name for each dim.")
             if number and dim.axes:
                 line = f"no placement says {dim}, which is inside a dim of the tensor."
                 raise SpecError(line, fix=f"a side with {dim.name} outside the brackets.")
-            yield from ((axis, Shard(index)) for axis in dim.axes)
-
-
-def _check_order(side: Side, axes: tuple[str, ...]) -> None:
-    """Check that the axes of each dim stand in the order of the DeviceMesh."""
-    for dim in side.dims:
-        present = [axis for axis in dim.axes if axis in axes]  # an absent one has size 1
-        ordered = sorted(present, key=axes.index)
-        if present != ordered:
-            line = f"a DTensor cuts {dim.name} by {ordered[0]} first, as in its DeviceMesh."
-            raise SpecError(line, fix="/".join([dim.name, *ordered]) + ".")
+            places |= dict.fromkeys(dim.axes, Shard(index))
+    return tuple(places.get(axis, Replicate()) for axis in axes)

@@ -27,7 +27,7 @@ from ..core.layout import Layout
 from ..core.text import article
 from ..launch.job import require_job
 from ..live.mesh import Mesh
-from ..live.proposal import announcing_failure
+from ..live.open_mesh import announcing_failure
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

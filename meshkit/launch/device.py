@@ -1,4 +1,4 @@
-"""The table of accelerators: one row each, with the facts missing from torch's own backend map.
+"""The device of a process and the backend of its collectives, from torch and one table.
 
 ::
 
@@ -12,9 +12,7 @@
     cpu     gloo, mpi    --                                         no
 
 torch's map takes precedence, so an accelerator without a row works as soon as its package has
-registered a backend. Tested here: cpu, and hpu with a stand-in. The other rows were never run.
-
-Selection of the device of a process, and of the backend of its collectives.
+registered a backend. Tested: cpu, cuda, and hpu with a stand-in. The other rows were never run.
 """
 
 from __future__ import annotations
@@ -38,14 +36,10 @@ class Accelerator(NamedTuple):
 
     device: str  # the device type, as torch names it
     backends: tuple[str, ...]  # the backends of its collectives, newest first
-    # modules to import before torch knows the device; the first is its package
-    bridge: tuple[str, ...] = ()
-    # the variable that lists the modules this node may use, by local rank
-    visible: str | None = None
-    # the variable that selects one of them before the bridge is imported; each process then sees
-    # one device
-    module: str | None = None
-    shares: str | None = None  # the variable that allows several ranks on one device when set to 1
+    bridge: tuple[str, ...] = ()  # modules to import before torch knows the device
+    visible: str = ""  # the variable that lists the modules this node may use, by local rank
+    module: str = ""  # the variable that binds a process to one of them before the import
+    shares: str = ""  # the variable that allows several ranks on one device when set to 1
 
 
 ACCELERATORS = (
@@ -77,24 +71,10 @@ def installed() -> str | None:
     return next((row.device for row in rows), None)
 
 
-def bridge_packages(backend: str) -> dict[str, str]:
-    """Return the packages that add a backend to torch, by device type.
-
-    Example:
-        >>> bridge_packages("hccl")
-        {'hpu': 'habana_frameworks', 'npu': 'torch_npu'}
-    """
-    rows = (row for row in ACCELERATORS if row.bridge and backend in row.backends)
-    return {row.device: row.bridge[0].partition(".")[0] for row in rows}
-
-
 def load_bridge(device_type: str, local_rank: int | None) -> None:
-    """Import the modules that make a device known to torch.
-
-    Selects this rank's module first. Does nothing for a device without a bridge.
-    """
+    """Import the modules that make a device known to torch, after selecting this rank's module."""
     row = accelerator_row(device_type)
-    if local_rank is not None and row.module is not None:
+    if local_rank is not None and row.module and row.module not in os.environ:
         _select_module(row, local_rank)
     for name in row.bridge:
         try:
@@ -109,8 +89,8 @@ def load_bridge(device_type: str, local_rank: int | None) -> None:
 
 def _select_module(row: Accelerator, local_rank: int) -> None:
     """Set the variable that binds this process to one of the visible modules."""
-    visible = os.environ.get(row.visible or "")
-    if row.visible is None or row.module is None or not visible or row.module in os.environ:
+    visible = os.environ.get(row.visible)
+    if not visible:
         return
     modules = [module.strip() for module in visible.split(",")]
     if len({*modules}) < len(modules) or not all(module.isdecimal() for module in modules):
@@ -132,13 +112,14 @@ def _select_module(row: Accelerator, local_rank: int) -> None:
 def can_share_device(device_type: str, backend: str) -> bool:
     """Return whether a backend allows several ranks on one device."""
     variable = accelerator_row(device_type).shares
-    return backend not in EXCLUSIVE or (variable is not None and os.environ.get(variable) == "1")
+    return backend not in EXCLUSIVE or os.environ.get(variable) == "1"
 
 
 def accelerator() -> str | None:
     """Return the type of this machine's accelerator as torch sees it, or None."""
-    available = torch.accelerator.is_available()
-    current = torch.accelerator.current_accelerator() if available else None
+    if not torch.accelerator.is_available():
+        return None
+    current = torch.accelerator.current_accelerator()
     return current.type if current is not None else None
 
 
@@ -166,7 +147,7 @@ def select_device(requested: str | torch.device | None, local_rank: int) -> torc
     num_visible = visible_devices(device)
     if requested is None and not num_visible:  # a bridge without a device
         return torch.device("cpu")
-    single = num_visible == 1 or accelerator_row(device.type).module is not None
+    single = num_visible == 1 or bool(accelerator_row(device.type).module)
     index = device.index if device.index is not None else (0 if single else local_rank)
     if index >= num_visible:
         fewer = f"start {count_noun(num_visible, 'rank')} on this node, or " if num_visible else ""
@@ -224,18 +205,14 @@ def _default_backend(device_type: str) -> str:
     names += accelerator_row(device_type).backends
     available = next((name for name in names if dist.is_backend_available(name)), None)
     if available is None and device_type == "cuda":  # gloo copies its tensors to the host
-        warnings.warn(_slower_backend(names[0]), RuntimeWarning, stacklevel=7)
+        text = format_error(
+            f"this torch {torch.__version__} has no backend {names[0]}; collectives use gloo.",
+            "gloo copies each tensor of a GPU to the host, and lacks some collectives.",
+            fix=f"a torch built with {names[0]}, or init(backend='gloo') to silence this warning.",
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=7)
         return "gloo"
     return available or names[0]
-
-
-def _slower_backend(missing: str) -> str:
-    """Return the text of the warning that collectives of GPUs use gloo."""
-    return format_error(
-        f"this torch {torch.__version__} has no backend {missing}; collectives use gloo.",
-        "gloo copies each tensor of a GPU to the host, and lacks some collectives.",
-        fix=f"a torch built with {missing}, or init(backend='gloo') to silence this warning.",
-    )
 
 
 def check_backend(name: object) -> str:
@@ -255,24 +232,19 @@ def check_backend(name: object) -> str:
         if backend == "undefined" or not dist.is_backend_available(backend)
     ]
     if missing:
-        packages = bridge_packages(missing[0])
+        rows = [row for row in ACCELERATORS if row.bridge and missing[0] in row.backends]
+        packages = {row.device: row.bridge[0].partition(".")[0] for row in rows}
         names = " or ".join(f"{package} (device {kind})" for kind, package in packages.items())
+        install = f"install {' or '.join(packages.values())}, or backend='gloo'."
         raise LaunchError(
             f"this torch {torch.__version__} has no backend {missing[0]!r}.",
             *[f"The package {names} adds it when it is imported."] * bool(packages),
-            fix=f"install {' or '.join(packages.values())}, or backend='gloo'."
-            if packages
-            else "backend='gloo', or a torch built with it.",
+            fix=install if packages else "backend='gloo', or a torch built with it.",
         )
     return ",".join(parts)
 
 
 def backend_for(backend: str, device_type: str) -> str:
-    """Return the part of a backend's name that serves a device type.
-
-    Example:
-        >>> backend_for("cpu:gloo,cuda:nccl", "cuda"), backend_for("gloo", "cuda")
-        ('nccl', 'gloo')
-    """
+    """Return the part of a backend's name that serves a device type, "" if it has none."""
     parts = dict(part.split(":") for part in backend.split(",") if ":" in part)
     return parts.get(device_type, "" if parts else backend)

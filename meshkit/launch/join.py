@@ -16,12 +16,12 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import get_worker_info
 
+from ..core import VERSION
 from ..core.call import caller_level, drop_none, quotes_call
 from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, format_error
 from ..core.judges import Arrivals, Decision, all_same
-from ..core.version import VERSION
 from .default_group import commit, create_default_group
-from .detect import allocation_without_srun, check_arguments, detect_world, use_master_variables
+from .detect import check_arguments, detect_world, use_master_variables
 from .device import (
     backend_for,
     can_share_device,
@@ -174,9 +174,9 @@ def identify(
         )
     if get_worker_info() is not None:
         check_own_process(world.rank)
-    if world.world_size == 1 and (variable := allocation_without_srun(world)):
+    if world.world_size == 1 and world.allocation:
         text = format_error(
-            f"this is a single process in an allocation of several tasks: {variable}.",
+            f"this is a single process in an allocation of several tasks: {world.allocation}.",
             "No srun has started it: SLURM_STEP_ID of a step is missing.",
             fix="srun python ..., or init(rank=0, world_size=1) to run one process.",
         )

@@ -1,6 +1,4 @@
-"""A launcher: the environment variables that it sets on every rank, as one row of the table.
-
-The table of launchers: one row each, in the order in which the rows are matched.
+"""The table of launchers: the variables that each sets on every rank, in the order of matching.
 
 ::
 
@@ -25,14 +23,14 @@ before outer ones: torchrun's workers and mpirun's children inherit the variable
 
 To add a launcher, write a row and put it into ``LAUNCHERS``. :class:`Launcher` describes the
 columns. Add a recorded environment of one of its ranks to
-``tests/launch/launchers/recorded.py``: the tests then check the new row like the others.
+``tests/launch/recorded.py``: the tests then check the new row like the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from .endpoint import EndpointSource, Env, HeadNode, Names, NodeList, RankFile, first_value
 
@@ -81,84 +79,65 @@ def set_by_srun(rank: Names, world_size: Names, env: Env, *, own: Names) -> bool
     return all(first_value(pmi, env) == first_value(srun, env) for pmi, srun in pairs)
 
 
-class _Ranks(TypedDict):
-    rank: Names
-    world_size: Names
-    local_rank: Names
-    local_world_size: Names
-
-
-_COMMON: _Ranks = {
-    "rank": ("RANK",),
-    "world_size": ("WORLD_SIZE",),
-    "local_rank": ("LOCAL_RANK",),
-    "local_world_size": ("LOCAL_WORLD_SIZE",),
-}
-_OPEN_MPI: _Ranks = {
-    "rank": ("OMPI_COMM_WORLD_RANK",),
-    "world_size": ("OMPI_COMM_WORLD_SIZE",),
-    "local_rank": ("OMPI_COMM_WORLD_LOCAL_RANK",),
-    "local_world_size": ("OMPI_COMM_WORLD_LOCAL_SIZE",),
-}
-_OPEN_MPI_MARKERS = (_OPEN_MPI["world_size"], _OPEN_MPI["rank"])
-
-TORCHRUN = Launcher(
-    "torchrun",
-    markers=(("TORCHELASTIC_RUN_ID",),),
-    **_COMMON,
-    node_rank=("GROUP_RANK",),
-    num_nodes=("GROUP_WORLD_SIZE",),
-    by_node=True,
-    job=("TORCHELASTIC_RUN_ID",),
-)
-ACCELERATE = TORCHRUN._replace(
-    name="accelerate",
-    markers=(("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION"),),
-)
-BY_TORCHRUN = {TORCHRUN.name, ACCELERATE.name}  # accelerate starts several ranks by torchrun
-SPAWN = Launcher(
-    "spawn",
-    markers=(("MESHKIT_SPAWN",),),
-    **_COMMON,
-    master_addr=(),
-    master_port=(),
-    init_method=("MESHKIT_SPAWN",),
-    by_node=True,
-)
-DEEPSPEED = Launcher(
-    "deepspeed",
-    markers=(("CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE"),),
+HAND_WRITTEN = Launcher(
+    "hand-written",
+    markers=(("RANK",), ("WORLD_SIZE",)),
     rank=("RANK",),
     world_size=("WORLD_SIZE",),
     local_rank=("LOCAL_RANK",),
+    local_world_size=("LOCAL_WORLD_SIZE",),
+    by_node=True,
+)
+TORCHRUN = HAND_WRITTEN._replace(
+    name="torchrun",
+    markers=(("TORCHELASTIC_RUN_ID",),),
+    node_rank=("GROUP_RANK",),
+    num_nodes=("GROUP_WORLD_SIZE",),
+    job=("TORCHELASTIC_RUN_ID",),
+)
+ACCELERATE = TORCHRUN._replace(
+    name="accelerate", markers=(("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION"),)
+)
+BY_TORCHRUN = {TORCHRUN.name, ACCELERATE.name}  # accelerate starts several ranks by torchrun
+SPAWN = HAND_WRITTEN._replace(
+    name="spawn",
+    markers=(("MESHKIT_SPAWN",),),
+    master_addr=(),
+    master_port=(),
+    init_method=("MESHKIT_SPAWN",),
+)
+DEEPSPEED = HAND_WRITTEN._replace(
+    name="deepspeed",
+    markers=(("CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE"),),
     local_world_size=("LOCAL_SIZE",),
     node_rank=("CROSS_RANK",),
     num_nodes=("CROSS_SIZE",),
-    by_node=True,
 )
-HAND_WRITTEN = Launcher(
-    "hand-written", markers=(("RANK",), ("WORLD_SIZE",)), **_COMMON, by_node=True
+OPEN_MPI = Launcher(
+    "openmpi",
+    markers=(("OMPI_COMM_WORLD_SIZE",), ("OMPI_COMM_WORLD_RANK",)),
+    rank=("OMPI_COMM_WORLD_RANK",),
+    world_size=("OMPI_COMM_WORLD_SIZE",),
+    local_rank=("OMPI_COMM_WORLD_LOCAL_RANK",),
+    local_world_size=("OMPI_COMM_WORLD_LOCAL_SIZE",),
+    by_mpi=True,
+    job=("PMIX_NAMESPACE",),
 )
-AZUREML = Launcher(
-    "azureml",
-    markers=tuple(("AZUREML_EXPERIMENT_ID", *names) for names in _OPEN_MPI_MARKERS),
-    **_OPEN_MPI,
+AZUREML = OPEN_MPI._replace(
+    name="azureml",
+    markers=tuple(("AZUREML_EXPERIMENT_ID", *names) for names in OPEN_MPI.markers),
     endpoint_sources=(
         HeadNode("AZ_BATCH_MASTER_NODE", 6105),
         HeadNode("AZ_BATCHAI_MPI_MASTER_NODE", 54965),
     ),
-    by_mpi=True,
+    job=(),
 )
-SAGEMAKER = Launcher(
-    "sagemaker",
-    markers=tuple(("SM_TRAINING_ENV", *names) for names in _OPEN_MPI_MARKERS),
-    **_OPEN_MPI,
+SAGEMAKER = OPEN_MPI._replace(
+    name="sagemaker",
+    markers=tuple(("SM_TRAINING_ENV", *names) for names in OPEN_MPI.markers),
     master_addr=("MASTER_ADDR", "SM_MASTER_ADDR"),
     master_port=("MASTER_PORT", "SM_MASTER_PORT"),
-    by_mpi=True,
-)
-OPEN_MPI = Launcher(
-    "openmpi", markers=_OPEN_MPI_MARKERS, **_OPEN_MPI, by_mpi=True, job=("PMIX_NAMESPACE",)
+    job=(),
 )
 MVAPICH2 = Launcher(
     "mvapich2",
@@ -220,19 +199,8 @@ SLURM = Launcher(
 )
 
 LAUNCHERS = (
-    ACCELERATE,
-    TORCHRUN,
-    SPAWN,
-    DEEPSPEED,
-    HAND_WRITTEN,
-    AZUREML,
-    SAGEMAKER,
-    OPEN_MPI,
-    MVAPICH2,
-    PALS,
-    HYDRA,
-    LSF,
-    SLURM,
+    *(ACCELERATE, TORCHRUN, SPAWN, DEEPSPEED, HAND_WRITTEN),
+    *(AZUREML, SAGEMAKER, OPEN_MPI, MVAPICH2, PALS, HYDRA, LSF, SLURM),
 )
 BY_MPI = {row.name for row in LAUNCHERS if row.by_mpi}
 
@@ -273,4 +241,4 @@ def contradicting_variables(env: Env, rank: int, world_size: int) -> set[str]:
         row for row in LAUNCHERS[index + 1 :] if first_value(row.world_size, env) == str(world_size)
     )
     ranks = {n for row in same_size if first_value(row.rank, env) != str(rank) for n in row.rank}
-    return {name for name in preceding | ranks if name in env}
+    return (preceding | ranks) & {*env}

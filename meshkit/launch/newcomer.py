@@ -1,8 +1,7 @@
-"""Newcomers: processes started anew with the numbers of ranks that a running job has lost.
+"""Let a process that was started anew join a job that has lost its rank: a newcomer.
 
-A newcomer waits at the store like any rank that joins a job, in the newest generation, which it has
-begun. The ranks that run write an admission for their next recovery round, and end the start in
-which the newcomer waits::
+A newcomer waits at the store in a generation that it has begun, like any rank that joins a job. The
+ranks that run write an admission for their next recovery round, and end that generation::
 
     rank 3 (new)   init: waits ................ reads: round 2 admits it ... arrives there
     rank 0         trains ... mesh.admit(): looks, writes the admission .... arrives there
@@ -38,34 +37,20 @@ CONFLICT = "a new process disagrees with the job that runs, which goes on withou
 
 @dataclass(frozen=True)
 class Admission:
-    """The newcomers of a recovery round, and what they must know of the job.
+    """The newcomers of a recovery round, and the facts of the job that they need."""
 
-    Attributes:
-        num_ranks: the ranks of the job. The newcomers are numbered from there.
-        ranks_before: the rank at the start of the job of each rank, newcomers included.
-        processes: the process of each newcomer.
-        sizes: the sizes of the mesh, the outermost axis first.
-        ranks: the rank at each position of the mesh.
-        full_sizes: the sizes of the mesh before its first loss.
-        seed: the seed of the job as a number; None if it has none.
-    """
-
-    num_ranks: int
-    ranks_before: tuple[int, ...]
-    processes: tuple[Process, ...]
-    sizes: Mapping[str, int]
-    ranks: tuple[int, ...]
-    full_sizes: Mapping[str, int]
-    seed: int | None
+    num_ranks: int  # the ranks of the job; the newcomers are numbered from there
+    ranks_before: tuple[int, ...]  # the first rank of each rank, newcomers included
+    processes: tuple[Process, ...]  # the process of each newcomer
+    sizes: Mapping[str, int]  # the sizes of the mesh, the outermost axis first
+    ranks: tuple[int, ...]  # the rank at each position of the mesh
+    full_sizes: Mapping[str, int]  # the sizes of the mesh before its first loss
+    seed: int | None  # the seed of the job
 
     @property
     def newcomers(self) -> range:
         """The numbers of the newcomers."""
         return range(self.num_ranks, len(self.ranks_before))
-
-    def number_of(self, rank_before: int) -> int:
-        """Return the number of the newcomer that was started with a rank."""
-        return self.ranks_before.index(rank_before, self.num_ranks)
 
     @classmethod
     def from_json(cls, text: str) -> Admission:
@@ -83,26 +68,16 @@ class Admission:
 
 @dataclass(frozen=True)
 class Joined:
-    """The mesh that a newcomer joins by ``build_mesh``.
+    """The mesh that a newcomer joins by ``build_mesh``."""
 
-    Attributes:
-        world: the newcomer as it was started, in a world of the first size.
-        admission: the admission that it has read.
-        regrouped: the ranks of the job, newcomers included.
-        sources: the step, and who sends the state to each rank that lacks it.
-    """
-
-    world: World
-    admission: Admission
-    regrouped: Regrouping
-    sources: Sources
+    world: World  # the newcomer as it was started, in a world of the first size
+    admission: Admission  # the admission that it has read
+    regrouped: Regrouping  # the ranks of the job, newcomers included
+    sources: Sources  # the step, and the ranks that send the state
 
 
 def read_admission(round: Round) -> Admission | None:
-    """Return the admission of a recovery round, if there is one. Local.
-
-    Cost: 1 or 2 store operations.
-    """
+    """Return the admission of a recovery round, if any. Local. Cost: 2 store operations."""
     store = round.store
     return store.within(TIMES.store, lambda: store.read(ADMISSION, Admission.from_json))
 
@@ -110,13 +85,11 @@ def read_admission(round: Round) -> Admission | None:
 def read_invitation(base: Store, generation: int) -> tuple[int, int] | None:
     """Return the generation and the recovery round of the job that admits this rank, if any.
 
-    Local. Cost: 1 or 2 store operations.
+    Local. Cost: 2 store operations.
     """
     part = generation_part(base, generation)
     invited = part.within(TIMES.store, lambda: part.read(INVITED, _parse_invitation))
-    if invited is None or base.world.rank not in invited[2]:
-        return None
-    return invited[:2]
+    return invited[:2] if invited and base.world.rank in invited[2] else None
 
 
 def _parse_invitation(text: str) -> tuple[int, int, list[int]]:
@@ -137,10 +110,10 @@ def running_job_evidence(base: Store, generation: int) -> tuple[str, ...]:
 
 
 def find_newcomers(job: Job) -> tuple[int, dict[int, Process]]:
-    """Return the generation in which newcomers wait, and the process of each by its number.
+    """Return the generation in which newcomers wait, and their processes by their rank. Local.
 
-    Local. Newcomers whose process has ended are left out. If a newcomer called ``init`` with other
-    arguments than this job, all that wait with it raise, and none is returned.
+    Newcomers whose process has ended are left out. If a newcomer called ``init`` with other
+    arguments than this job, all newcomers that wait raise, and none is returned.
 
     Cost: one store operation if no process has come since the last look, else about 6.
     """
@@ -175,9 +148,9 @@ def _agree(job: Job, base: Store, waiting: Round, arrived: Mapping[int, Arrival]
 
 
 def invite(job: Job, waiting_in: int, number: int, admission: Admission) -> None:
-    """Admit newcomers in a recovery round: write it for all ranks, and then for the newcomers.
+    """Write the admission for the ranks that run, and then for the newcomers. Local.
 
-    Local. Cost: 5 store operations.
+    Cost: 5 store operations.
     """
     base, recovery = cast(Store, job.attempt), job.recovery_round(number, ())
     record = [job.generation, number, admission.ranks_before[admission.num_ranks :]]
@@ -191,28 +164,19 @@ def invite(job: Job, waiting_in: int, number: int, admission: Admission) -> None
 
 
 def join_running_job(
-    base: Store,
-    invitation: tuple[int, int],
-    timeout: timedelta | None,
-    wait: timedelta,
+    base: Store, invitation: tuple[int, int], timeout: timedelta | None, wait: timedelta
 ) -> Job:
     """Create the default group with the ranks of the job that admits this process. Collective.
 
-    The job knows the mesh that the process joins by ``build_mesh``.
-
-    Args:
-        base: the store of the attempt.
-        invitation: the generation of the job, and the recovery round.
-        timeout: as in ``init``.
-        wait: how long ranks wait for each other.
+    The job knows the mesh that the process joins by ``build_mesh``. The invitation is the
+    generation of the job and the recovery round.
     """
     world, (generation, number) = base.world, invitation
     store = generation_part(base, generation)
-    unknown = Round(store, RECOVERY.format(number), world.rank, ())
-    admission = cast(Admission, read_admission(unknown))
-    own = replace(world, rank=admission.number_of(world.rank))
-    expected = range(len(admission.ranks_before))
-    round = Round(store, RECOVERY.format(number), own.rank, expected)
+    round = Round(store, RECOVERY.format(number), world.rank, ())
+    admission = cast(Admission, read_admission(round))
+    own = replace(world, rank=admission.ranks_before.index(world.rank, admission.num_ranks))
+    round.rank, round.expected = own.rank, range(len(admission.ranks_before))
     round.arrive(Request().to_facts())
     decision = round.follow(Deadline.after(wait))
     if decision is None:

@@ -1,10 +1,4 @@
-"""The start method of local processes: forkserver, or fork for functions typed into a session.
-
-The child side of ``spawn``: run one rank and send its outcome to the parent.
-
-Recognise calls of ``spawn`` that are written for ``torch.multiprocessing.spawn``.
-
-Start a job of local processes from Python, on a laptop or in tests.
+"""Start a job of local processes from Python, on a laptop or in tests.
 
 Children are forked from multiprocessing's forkserver with torch already imported, so eight of them
 start within a second. Ranks of a function typed into a notebook are forked from the notebook. Ranks
@@ -39,117 +33,47 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+import torch.distributed as dist
+
 from ..core.call import changes, format_value, parse_integer, quotes_call
 from ..core.errors import LaunchError, RankTimeoutError, SpawnError, SpecError
 from ..core.text import count_noun, format_ranks, name_ranks
 from .detect import detect, program_arguments
 from .device import ACCELERATORS
-from .endpoint import COMPLETED, LOOPBACK
+from .endpoint import LOOPBACK
+from .job import current_job
 from .launchers import LAUNCHERS, SPAWN
 from .log import report_uncaught_error
 from .progress import Progress, show_progress
 from .times import Time, parse_timeout
-from .world import LOOPBACK_HOST, World, free_port
-
-Context = ForkContext | ForkServerContext
+from .world import COMPLETED, LOOPBACK_HOST, World, free_port
 
 # Modules that the forkserver imports once, in this order. Otherwise all ranks import them at the
-# same time, on a few cores. Packages that import this one add modules with `preload`.
-_preloaded: tuple[str, ...] = ("torch", "torch.distributed", __name__)
+# same time, on a few cores. A module that is missing is skipped.
+PRELOADED: tuple[str, ...] = (
+    f"{__package__}.forkserver",
+    "torch.distributed",
+    __name__,
+    "meshkit.core.topology",
+    *("meshkit.live.build_mesh", "meshkit.live.mesh", "meshkit.live.data.batch"),
+    *("meshkit.live.move.redistribution", "meshkit.live.hosts"),
+)
+# Time that the other ranks have to notice the failure of a rank before they are killed.
+GRACE = timedelta(seconds=10)
+# Seconds. A rank may raise because a peer died before the parent sees that death. The parent
+# therefore dates the death back.
+NOTICE = 1.0
+LONGEST = 86400.0  # seconds of one wait; poll(2) overflows after 24.8 days
 
-
-def preload(*modules: str) -> None:
-    """Let a forkserver that starts later import more modules before it forks ranks. Local."""
-    global _preloaded
-    _preloaded = tuple(dict.fromkeys((*_preloaded, *modules)))
-
-
-def context_for(fn: Callable[..., object]) -> Context:
-    """Return a multiprocessing context whose processes can find ``fn``, with torch imported once.
-
-    No other process can import a function that was typed into a notebook or a prompt. For such a
-    function the ranks are forked from this process.
-    """
-    main = sys.modules.get("__main__")
-    file = getattr(main, "__file__", None)
-    if getattr(fn, "__module__", "") != "__main__" or (file and Path(file).exists()):
-        context = multiprocessing.get_context("forkserver")
-        # gc_freeze must be last: it freezes the objects of the modules before it
-        first, last = f"{__package__}.end_on_interrupt", f"{__package__}.gc_freeze"
-        context.set_forkserver_preload([first, *_preloaded, last])
-        return context
-    _check_forkable()
-    import torch.distributed  # noqa: F401  (once for all ranks)
-
-    return multiprocessing.get_context("fork")
-
-
-def _start_forkserver() -> None:
-    """Start the forkserver, which gets a Ctrl-C only after its first import can handle it."""
-    resource_tracker.ensure_running()  # the forkserver would start it, and unblock the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def start_process(process: BaseProcess) -> None:
-    """Start a process without Python's warning about forks in threaded programs."""
-    if isinstance(process, ForkServerProcess):
-        _start_forkserver()
-    with warnings.catch_warnings():
-        # Python 3.12 warns if a process with threads forks; our ranks use one torch thread.
-        warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
-        process.start()
-
-
-def inherited_pipe_ends(
-    context: Context, started: Sequence[tuple[BaseProcess, Connection]], own_end: Connection
-) -> tuple[Connection, ...]:
-    """Return the parent's pipe ends that a forked child must close; none with a forkserver.
-
-    A child that keeps the parent's end of a pipe open never sees the parent close that end.
-    """
-    forked = isinstance(context, ForkContext)
-    return (own_end, *(pipe for _, pipe in started)) if forked else ()
-
-
-def _check_forkable() -> None:
-    """Check that children forked from this process could use their accelerator and join a job."""
-    torch = sys.modules.get("torch")
-    devices = [row.device for row in ACCELERATORS]
-    used = [name for name in devices if _in_use(getattr(torch, name, None))]
-    joined = torch is not None and torch.distributed.is_initialized()
-    if not used and not joined:
-        return
-    reason = f"it uses {used[0]}, which does not work in a fork" if used else "it has joined a job"
-    raise SpecError(
-        f"fn was typed into this session, which cannot be forked: {reason}.",
-        fix=(
-            f"write fn into a file and import it; or restart, and spawn before {used[0]} is used."
-            if used
-            else "meshkit.shutdown() first."
-        ),
-    )
-
-
-def _in_use(module: object) -> bool:
-    """Return whether an accelerator's torch module has been initialized."""
-    is_initialized = getattr(module, "is_initialized", None)
-    return bool(is_initialized and is_initialized())
-
-
-@dataclass(frozen=True)
-class Success:
-    """The outcome of a rank that returned."""
-
-    result: Any
+Context = ForkContext | ForkServerContext
+Ranks = list[tuple[BaseProcess, Connection]]  # the processes, each with the pipe of its outcome
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The outcome of a rank that failed."""
+    """The outcome of a rank that failed; a rank that returned sends its result in a tuple."""
 
     error: BaseException  # raised, or describes how the process ended
     traceback: str
@@ -162,120 +86,98 @@ class Failure:
         return f"{type(self.error).__name__}: {line}"
 
 
-Outcome = Success | Failure
+Outcome = tuple[Any] | Failure
 
 
-def child_environment(
-    rank: int, world_size: int, init_method: str, master_port: int
-) -> dict[str, str]:
-    """Return the variables of a child: this process' own, with those of its launcher replaced.
+@quotes_call("spawn")
+def spawn(
+    fn: Callable[..., Result],
+    world_size: int,
+    args: Sequence[object] = (),
+    *,
+    timeout: Time | None = None,
+) -> list[Result]:
+    """Run ``fn(*args)`` in ``world_size`` local processes that form one job.
 
-    torch's own ``init_process_group()`` meets at the port, meshkit at the file of ``init_method``.
+    In each, ``meshkit.init()``, ``meshkit.build_mesh()`` and torch's ``init_process_group()`` work
+    as under torchrun. ``fn`` gets no rank: ``meshkit.detect().rank`` returns it. A rank that
+    does not call ``shutdown()`` is shut down at its end. A rank uses OMP_NUM_THREADS threads, one
+    if the variable is unset or the rank is forked from a session. No rank is left when this
+    function returns or raises, or when this process dies. A rank that has returned is killed if its
+    process does not end within 10 s.
+
+    Args:
+        fn: a function that another process can import: at the top level of a module, a script or
+            a notebook. If it was typed into a session, the ranks are forked from the session.
+        world_size: the number of processes.
+        args: the arguments of ``fn``, the same on every rank; they are pickled.
+        timeout: how long the whole job may take, in seconds or as a timedelta; None waits as long
+            as every rank is alive and none has failed.
+
+    Returns:
+        The results of ``fn`` in rank order; None for a rank that called ``sys.exit(0)``.
+
+    Raises:
+        SpawnError: if a rank raised, died or ran out of time. It names the rank that failed first
+            and holds the error of every failed rank. An error that pickle cannot rebuild becomes
+            a RuntimeError with its text. The other ranks have 10 s to end.
+        SpecError: if ``fn`` cannot be sent to another process or does not take ``args``, if
+            ``world_size`` is not a positive int, or if the session cannot be forked: it uses an
+            accelerator or has joined a job.
+        LaunchError: if a launcher has started this process as one rank of several.
+
+    Example:
+        >>> import operator
+        >>> spawn(operator.add, 2, (40, 2))
+        [42, 42]
     """
-    preceding = LAUNCHERS[: LAUNCHERS.index(SPAWN)]  # these would match before spawn
-    hidden = {name for row in preceding for names in row.markers for name in names}
-    hidden |= {COMPLETED} | {
-        row.module for row in ACCELERATORS if row.module
-    }  # each rank chooses its own
-    inherited = {name: value for name, value in os.environ.items() if name not in hidden}
-    defaults = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
-    return {
-        **defaults,
-        **inherited,
-        "MESHKIT_SPAWN": init_method,
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": LOOPBACK_HOST,
-        "MASTER_PORT": str(master_port),
-    }
+    _check_no_launcher(fn)
+    return start_ranks(fn, world_size, args, timeout=timeout)
 
 
-def run_rank(job: bytes, environ: dict[str, str], pipe: Connection, *inherited: Connection) -> None:
-    """Run one rank of a spawned job and send its outcome."""
-    for end in inherited:
-        end.close()
-    # OpenMP's threads do not survive a fork, so several threads would wait for them forever.
-    set_up_worker(environ, "1" if inherited else environ["OMP_NUM_THREADS"])
-    outcome = _outcome(job)
-    pipe.send_bytes(_serialize(outcome))
-    if isinstance(outcome, Success):  # a failed rank exits at once, so that the others notice
-        _wait_for_parent(pipe)
-        _leave_job()
+@quotes_call("spawn")
+def start_ranks(
+    fn: Callable[..., Result],
+    world_size: int,
+    args: Sequence[object] = (),
+    *,
+    timeout: Time | None = None,
+    title: str = "",
+) -> list[Result]:
+    """Run ``fn(*args)`` as :func:`spawn` does, also under a launcher, and show progress.
 
-
-def set_up_worker(environ: dict[str, str], threads: str) -> None:
-    """Make this process a rank: set its variables and threads, and end it with its parent.
-
-    Ctrl-C ends it at once: the parent gets the signal as well, and reports it.
+    The title begins the lines of progress on stderr; without one there are none.
     """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_follow_parent, name="meshkit-parent", daemon=True).start()
-    os.environ.clear()
-    os.environ.update(environ)
-    _limit_threads(threads)
-
-
-def _follow_parent() -> None:
-    """End this process when its parent has ended, for whatever reason."""
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-
-def _limit_threads(count: str) -> None:
-    """Set torch's threads: the forkserver imported it under another OMP_NUM_THREADS."""
-    if "torch" in sys.modules and count.isdigit() and int(count) > 0:
-        sys.modules["torch"].set_num_threads(int(count))
-
-
-def _outcome(job: bytes) -> Outcome:
-    """Run the job and return its outcome."""
+    count = parse_integer(world_size)
+    if count is None or count < 1:
+        raise SpecError(f"world_size is {world_size!r}.", fix="an int of 1 or more.")
+    limit = parse_timeout("timeout", timeout)
+    _check_arguments_fit(fn, args)
+    context = context_for(fn)
     try:
-        fn, args = pickle.loads(job)  # sent by our own parent
-        return Success(fn(*args))
-    except SystemExit as error:
-        if error.code in (None, 0):
-            return Success(None)
-        return Failure(error, traceback.format_exc(), time.monotonic())
-    except BaseException as error:  # a KeyboardInterrupt is an outcome too
-        return Failure(error, traceback.format_exc(), time.monotonic())
-
-
-def _wait_for_parent(pipe: Connection) -> None:
-    """Wait until the parent closes the pipe: an early exit could break a rank that connects."""
-    try:
-        pipe.recv_bytes()
-    except (EOFError, OSError):
-        pipe.close()
-
-
-def _leave_job() -> None:
-    """Shut down the job that this rank has joined, if any."""
-    from .job import current_job
-
-    record = current_job()
-    if record is not None and record.leave is not None:
-        record.leave()
-
-
-def _serialize(outcome: Outcome) -> bytes:
-    """Return the outcome as bytes; if pickle fails, with a description in its place."""
-    try:
-        data = pickle.dumps(outcome)
-        pickle.loads(data)
-        return data
+        job = pickle.dumps((fn, tuple(args)))
     except Exception as error:  # a foreign __reduce__ may raise anything
-        if isinstance(outcome, Failure):
-            description = RuntimeError(f"{type(outcome.error).__name__}: {outcome.error}")
-            return pickle.dumps(Failure(description, outcome.traceback, outcome.when))
-        text = f"the result of fn, a {type(outcome.result).__name__}, cannot be sent back: {error}"
-        return pickle.dumps(Failure(TypeError(text), traceback.format_exc(), time.monotonic()))
+        raise SpecError(
+            "fn and args cannot be sent to another process.",
+            str(error),
+            fix="define fn at the top level of a module, script or notebook, with picklable args.",
+        ) from error
+    folder = Path(tempfile.mkdtemp(prefix="meshkit-"))
+    progress = Progress(title, sys.stderr if title else None)
+    is_forked = isinstance(context, ForkContext)  # a fork copies the lock of another thread
+    try:
+        with closing(progress) if is_forked or not title else show_progress(progress):
+            outcomes = _outcomes(_start(context, job, count, folder, progress), limit, progress)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    failures = {rank: out for rank, out in enumerate(outcomes) if isinstance(out, Failure)}
+    if failures:
+        first = min(failures, key=lambda rank: failures[rank].when)
+        raise _spawn_error(failures, first) from failures[first].error
+    return [outcome[0] for outcome in outcomes if isinstance(outcome, tuple)]
 
 
-def check_no_launcher(fn: Callable[..., object]) -> None:
+def _check_no_launcher(fn: Callable[..., object]) -> None:
     """Check that this process is not already one rank of several."""
     report_uncaught_error()
     world: World | None = None
@@ -293,18 +195,17 @@ def check_no_launcher(fn: Callable[..., object]) -> None:
     )
 
 
-def check_arguments_fit(fn: Callable[..., object], args: Sequence[object]) -> None:
+def _check_arguments_fit(fn: Callable[..., object], args: Sequence[object]) -> None:
     """Check that ``fn(*args)`` is a valid call. A function may expect a rank before ``args``."""
     if not callable(fn):
         called = "spawn calls it on each rank, so pass the function itself, without brackets."
         raise SpecError(f"fn is {fn!r}, no function.", called, fix="spawn(fn, world_size).")
     if isinstance(args, str) or not isinstance(args, Sequence):
         raise SpecError(f"args is {args!r}, no tuple.", fix=f"{changes(args=(args,))}.")
-    try:
+    signature = None
+    with suppress(TypeError, ValueError):  # a builtin without a signature
         signature = inspect.signature(fn)
-    except (TypeError, ValueError):  # a builtin without a signature
-        return
-    if _binds(signature, args):
+    if signature is None or _binds(signature, args):
         return
     name = format_value(fn, "fn")
     first = next(iter(signature.parameters), "")
@@ -331,125 +232,64 @@ def _binds(signature: inspect.Signature, args: Sequence[object]) -> bool:
     return True
 
 
-Result = TypeVar("Result")
+def context_for(fn: Callable[..., object]) -> Context:
+    """Return a multiprocessing context whose processes can find ``fn``, with torch imported once.
 
-# Time that the other ranks have to notice the failure of a rank before they are killed.
-GRACE = timedelta(seconds=10)
-# Seconds. A rank may raise because a peer died before the parent sees that death. The parent
-# therefore dates the death back.
-NOTICE = 1.0
-LONGEST = 86400.0  # seconds of one wait; poll(2) overflows after 24.8 days
-
-
-@quotes_call("spawn")
-def spawn(
-    fn: Callable[..., Result],
-    world_size: int,
-    args: Sequence[object] = (),
-    *,
-    timeout: Time | None = None,
-    progress: bool = False,
-) -> list[Result]:
-    """Run ``fn(*args)`` in ``world_size`` local processes that form one job.
-
-    In each, ``meshkit.init()``, ``meshkit.build_mesh()`` and torch's ``init_process_group()`` work
-    as under torchrun. ``fn`` gets no rank: ``meshkit.detect().rank`` returns it. A rank that
-    does not call ``shutdown()`` is shut down at its end. A rank uses OMP_NUM_THREADS threads, one
-    if the variable is unset. A forked rank always uses one. No rank is left when this function
-    returns or raises. If this process dies, the ranks end as well. A rank that has returned is
-    killed if its process does not end within 10 s. (multiprocessing keeps its forkserver for the
-    next call.)
-
-    Args:
-        fn: a function that another process can import: at the top level of a module, a script or
-            a notebook. If it was typed into a session, the ranks are forked from the session.
-        world_size: the number of processes.
-        args: the arguments of ``fn``, the same on every rank; they are pickled.
-        timeout: how long the whole job may take, in seconds or as a timedelta; None waits as long
-            as every rank is alive and none has failed.
-        progress: show the number of ranks that run on stderr: in a line that is redrawn on a
-            terminal, in a line every 30 s elsewhere.
-
-    Returns:
-        The results of ``fn`` in rank order; None for a rank that called ``sys.exit(0)``.
-
-    Raises:
-        SpawnError: if a rank raised, died or ran out of time. It names the rank that failed first
-            and holds the error of every failed rank. An error that pickle cannot rebuild becomes
-            a RuntimeError with its text. The other ranks have 10 s to end.
-        SpecError: if ``fn`` cannot be sent to another process or does not take ``args``, if
-            ``world_size`` is not a positive int, or if the session cannot be forked: it uses an
-            accelerator or has joined a job.
-        LaunchError: if a launcher has started this process as one rank of several.
-
-    Example:
-        >>> import operator
-        >>> spawn(operator.add, 2, (40, 2))
-        [42, 42]
+    No other process can import a function that was typed into a notebook or a prompt. For such a
+    function the ranks are forked from this process.
     """
-    check_no_launcher(fn)
-    return start_ranks(fn, world_size, args, timeout=timeout, title="spawn" if progress else "")
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    if getattr(fn, "__module__", "") != "__main__" or (file and Path(file).exists()):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([*PRELOADED])
+        return context
+    _check_forkable()
+    return multiprocessing.get_context("fork")
 
 
-@quotes_call("spawn")
-def start_ranks(
-    fn: Callable[..., Result],
-    world_size: int,
-    args: Sequence[object] = (),
-    *,
-    timeout: Time | None = None,
-    title: str = "",
-) -> list[Result]:
-    """Run ``fn(*args)`` as :func:`spawn` does, also under a launcher: for commands that say so.
-
-    The title begins the lines of progress; without one there are none.
-    """
-    count = parse_integer(world_size)
-    if count is None or count < 1:
-        raise SpecError(f"world_size is {world_size!r}.", fix="an int of 1 or more.")
-    limit = parse_timeout("timeout", timeout)
-    check_arguments_fit(fn, args)
-    context = context_for(fn)
-    job = _pickled(fn, args)
-    folder = Path(tempfile.mkdtemp(prefix="meshkit-"))
-    progress = Progress(title, sys.stderr if title else None)
-    is_forked = isinstance(context, ForkContext)  # a fork copies the lock of another thread
-    try:
-        with closing(progress) if is_forked or not title else show_progress(progress):
-            outcomes = _outcomes(_start(context, job, count, folder, progress), limit, progress)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    failures = {rank: out for rank, out in enumerate(outcomes) if isinstance(out, Failure)}
-    if failures:
-        raise _spawn_error(failures) from failures[_first_failure(failures)].error
-    return [outcome.result for outcome in outcomes if isinstance(outcome, Success)]
+def start_process(process: BaseProcess) -> None:
+    """Start a process without Python's warning about forks in threaded programs."""
+    if isinstance(process, ForkServerProcess):
+        resource_tracker.ensure_running()  # the forkserver would start it, and unblock the signal
+        # the forkserver gets a Ctrl-C only after its first import can handle it
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with warnings.catch_warnings():
+        # Python 3.12 warns if a process with threads forks; our ranks use one torch thread.
+        warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
+        process.start()
 
 
-def _pickled(fn: Callable[..., object], args: Sequence[object]) -> bytes:
-    """Return fn and its arguments as bytes."""
-    try:
-        return pickle.dumps((fn, tuple(args)))
-    except Exception as error:  # a foreign __reduce__ may raise anything
-        raise SpecError(
-            "fn and args cannot be sent to another process.",
-            str(error),
-            fix="define fn at the top level of a module, script or notebook, with picklable args.",
-        ) from error
+def _check_forkable() -> None:
+    """Check that children forked from this process could use their accelerator and join a job."""
+    modules = {row.device: getattr(torch, row.device, None) for row in ACCELERATORS}
+    used = [kind for kind, m in modules.items() if getattr(m, "is_initialized", bool)()]
+    if not used and not dist.is_initialized():
+        return
+    reason, fix = "it has joined a job", "meshkit.shutdown() first."
+    if used:
+        reason = f"it uses {used[0]}, which does not work in a fork"
+        fix = f"write fn into a file and import it; or restart, and spawn before {used[0]} is used."
+    raise SpecError(f"fn was typed into this session, which cannot be forked: {reason}.", fix=fix)
 
 
-def _start(
-    context: Context, job: bytes, count: int, folder: Path, progress: Progress
-) -> list[tuple[BaseProcess, Connection]]:
-    """Start all processes; return each with the pipe on which it will send its outcome."""
+def _start(context: Context, job: bytes, count: int, folder: Path, progress: Progress) -> Ranks:
+    """Start all processes."""
     init_method, port = f"file://{folder}/store", free_port()
-    started: list[tuple[BaseProcess, Connection]] = []
+    started: Ranks = []
     try:
         for rank in range(count):
             progress.show(f"{rank} of {count_noun(count, 'rank')} started")
             pipe, child_end = context.Pipe()
-            args = job, child_environment(rank, count, init_method, port), child_end
-            inherited = inherited_pipe_ends(context, started, pipe)
-            process = context.Process(target=run_rank, args=(*args, *inherited))
+            environ = child_environment(rank, count, init_method, port)
+            # a forked child that kept the parent's ends would never see the parent close them
+            forked = isinstance(context, ForkContext)
+            inherited = (pipe, *(other for _, other in started)) if forked else ()
+            process = context.Process(target=run_rank, args=(job, environ, child_end, *inherited))
             start_process(process)
             child_end.close()
             started.append((process, pipe))
@@ -459,9 +299,7 @@ def _start(
     return started
 
 
-def _outcomes(
-    started: list[tuple[BaseProcess, Connection]], limit: timedelta | None, progress: Progress
-) -> list[Outcome]:
+def _outcomes(started: Ranks, limit: timedelta | None, progress: Progress) -> list[Outcome]:
     """Return the outcome of each rank. All processes have ended when this returns or raises."""
     start = time.monotonic()
     deadline = start + limit.total_seconds() if limit else float("inf")
@@ -473,35 +311,32 @@ def _outcomes(
             left = min(max(0.0, deadline - time.monotonic()), progress.seconds_left, LONGEST)
             for pipe in wait(list(open_pipes), left):
                 rank = open_pipes[pipe]  # type: ignore[index]
-                outcomes[rank] = _outcome_spawn(*started[rank])
+                outcomes[rank] = _receive(*started[rank])
                 if isinstance(outcomes[rank], Failure):
                     deadline = min(deadline, time.monotonic() + GRACE.total_seconds())
         seconds = time.monotonic() - start
     finally:
         _end(started, finished=outcomes.keys())
-    return [outcomes.get(rank) or _timed_out(rank, seconds) for rank in range(len(started))]
+    text = f"still running after {seconds:.1f} s, killed"
+    for rank in range(len(started)):
+        error = RankTimeoutError(text, missing_ranks=(rank,))
+        outcomes.setdefault(rank, Failure(error, "", time.monotonic()))
+    return [outcomes[rank] for rank in range(len(started))]
 
 
-def _outcome_spawn(process: BaseProcess, pipe: Connection) -> Outcome:
+def _receive(process: BaseProcess, pipe: Connection) -> Outcome:
     """Return the outcome that a rank sent; if it died before, describe how."""
     try:
-        outcome = pickle.loads(pipe.recv_bytes())  # sent by our own child on a private pipe
+        return pickle.loads(pipe.recv_bytes())  # type: ignore[no-any-return]  # by our own child
     except (EOFError, OSError):  # OSError: it died while sending
         died = time.monotonic() - NOTICE
         process.join(5)
         code = process.exitcode
         cause = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
         return Failure(RuntimeError(f"the process ended by itself, with {cause}"), "", died)
-    return outcome  # type: ignore[no-any-return]
 
 
-def _timed_out(rank: int, seconds: float) -> Failure:
-    """Return the outcome of a rank that had to be killed."""
-    error = RankTimeoutError(f"still running after {seconds:.1f} s, killed", missing_ranks=(rank,))
-    return Failure(error, "", time.monotonic())
-
-
-def _end(started: list[tuple[BaseProcess, Connection]], finished: Collection[int]) -> None:
+def _end(started: Ranks, finished: Collection[int]) -> None:
     """Wait for the finished ranks, kill the others, and return when all processes have ended."""
     for rank, (process, pipe) in enumerate(started):
         pipe.close()
@@ -514,41 +349,24 @@ def _end(started: list[tuple[BaseProcess, Connection]], finished: Collection[int
         process.join()
 
 
-def _first_failure(failures: dict[int, Failure]) -> int:
-    """Return the rank that failed first."""
-    return min(failures, key=lambda rank: failures[rank].when)
-
-
-def _was_killed(failure: Failure) -> bool:
-    """Return whether the rank still ran at the deadline."""
-    return isinstance(failure.error, RankTimeoutError) and not failure.traceback
-
-
-def _all_killed_error(failures: dict[int, Failure]) -> SpawnError:
-    """Return the error of ranks of which none failed before the deadline."""
-    return SpawnError(
-        f"{name_ranks(sorted(failures))}: {failures[min(failures)].error}.",
-        fix="timeout=<more seconds>, if the work takes longer; if it hangs, run it inside `with "
-        "mesh.guard(timeout=<seconds>):`, which reports where each rank waits.",
-        errors={rank: failure.error for rank, failure in failures.items()},
-    )
-
-
-def _advice(first: int, failure: Failure) -> str:
-    """Return the fix; a child that exits before its first line usually lacks a main guard."""
-    if failure.summary.endswith("with exit code 1") and not failure.traceback:
-        return "write if __name__ == '__main__': before the lines of the script that call spawn."
-    return f"look at rank {first} first; the others may have failed because it did."
-
-
-def _spawn_error(failures: dict[int, Failure]) -> SpawnError:
+def _spawn_error(failures: dict[int, Failure], first: int) -> SpawnError:
     """Return the error that names the rank that failed first, and the outcomes of the others."""
-    first = _first_failure(failures)
-    if all(_was_killed(failure) for failure in failures.values()):
-        return _all_killed_error(failures)
+    errors = {rank: failure.error for rank, failure in failures.items()}
+    tracebacks = {r: failure.traceback for r, failure in failures.items() if failure.traceback}
+    if not tracebacks and all(isinstance(error, RankTimeoutError) for error in errors.values()):
+        return SpawnError(  # each of them still ran at the deadline
+            f"{name_ranks(sorted(failures))}: {errors[first]}.",
+            fix="timeout=<more seconds>, if the work takes longer; if it hangs, run it inside "
+            "`with mesh.guard(timeout=<seconds>):`, which reports where each rank waits.",
+            errors=errors,
+        )
     ranks_by_summary: dict[str, list[int]] = {}
     for rank in sorted(failures.keys() - {first}):
         ranks_by_summary.setdefault(failures[rank].summary, []).append(rank)
+    fix = f"look at rank {first} first; the others may have failed because it did."
+    if failures[first].summary.endswith("with exit code 1") and first not in tracebacks:
+        # a child that exits before its first line
+        fix = "write if __name__ == '__main__': before the lines of the script that call spawn."
     return SpawnError(
         f"rank {first} failed first, with {failures[first].summary}",
         *failures[first].traceback.splitlines(),
@@ -556,7 +374,96 @@ def _spawn_error(failures: dict[int, Failure]) -> SpawnError:
             f"{'Rank' if len(ranks) == 1 else 'Ranks'} {format_ranks(ranks)}: {summary}"
             for summary, ranks in ranks_by_summary.items()
         ),
-        fix=_advice(first, failures[first]),
-        errors={rank: failure.error for rank, failure in failures.items()},
-        tracebacks={r: failure.traceback for r, failure in failures.items() if failure.traceback},
+        fix=fix,
+        errors=errors,
+        tracebacks=tracebacks,
     )
+
+
+def child_environment(
+    rank: int, world_size: int, init_method: str, master_port: int
+) -> dict[str, str]:
+    """Return the variables of a child: this process' own, with those of its launcher replaced.
+
+    torch's own ``init_process_group()`` meets at the port, meshkit at the file of ``init_method``.
+    """
+    preceding = LAUNCHERS[: LAUNCHERS.index(SPAWN)]  # these would match before spawn
+    hidden = {name for row in preceding for names in row.markers for name in names}
+    hidden |= {COMPLETED} | {row.module for row in ACCELERATORS if row.module}  # a rank's own
+    inherited = {name: value for name, value in os.environ.items() if name not in hidden}
+    defaults = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
+    return {
+        **defaults,
+        **inherited,
+        "MESHKIT_SPAWN": init_method,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": LOOPBACK_HOST,
+        "MASTER_PORT": str(master_port),
+    }
+
+
+def run_rank(job: bytes, environ: dict[str, str], pipe: Connection, *inherited: Connection) -> None:
+    """Run one rank of a spawned job and send its outcome."""
+    for end in inherited:
+        end.close()
+    # OpenMP's threads do not survive a fork, so several threads would wait for them forever.
+    set_up_worker(environ, "1" if inherited else environ["OMP_NUM_THREADS"])
+    outcome = _outcome(job)
+    pipe.send_bytes(_serialize(outcome))
+    if isinstance(outcome, Failure):  # a failed rank exits at once, so that the others notice
+        return
+    with suppress(EOFError, OSError):  # an early exit could break a rank that still connects
+        pipe.recv_bytes()  # until the parent closes the pipe
+    pipe.close()
+    record = current_job()
+    if record is not None and record.leave is not None:
+        record.leave()
+
+
+def set_up_worker(environ: dict[str, str], threads: str) -> None:
+    """Make this process a rank: set its variables and threads, and end it with its parent.
+
+    Ctrl-C ends it at once: the parent gets the signal as well, and reports it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_follow_parent, name="meshkit-parent", daemon=True).start()
+    os.environ.clear()
+    os.environ.update(environ)
+    if threads.isdigit() and int(threads) > 0:  # the forkserver had another OMP_NUM_THREADS
+        torch.set_num_threads(int(threads))
+
+
+def _follow_parent() -> None:
+    """End this process when its parent has ended, for whatever reason."""
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def _outcome(job: bytes) -> Outcome:
+    """Run the job and return its outcome."""
+    try:
+        fn, args = pickle.loads(job)  # sent by our own parent
+        return (fn(*args),)
+    except BaseException as error:  # a KeyboardInterrupt is an outcome too
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            return (None,)
+        return Failure(error, traceback.format_exc(), time.monotonic())
+
+
+def _serialize(outcome: Outcome) -> bytes:
+    """Return the outcome as bytes; if pickle fails, with a description in its place."""
+    try:
+        data = pickle.dumps(outcome)
+        pickle.loads(data)
+        return data
+    except Exception as error:  # a foreign __reduce__ may raise anything
+        if isinstance(outcome, Failure):
+            description = RuntimeError(f"{type(outcome.error).__name__}: {outcome.error}")
+            return pickle.dumps(Failure(description, outcome.traceback, outcome.when))
+        text = f"the result of fn, a {type(outcome[0]).__name__}, cannot be sent back: {error}"
+        return pickle.dumps(Failure(TypeError(text), traceback.format_exc(), time.monotonic()))

@@ -9,7 +9,7 @@ feature                           since  test
 ================================  =====  ====================================================
 ``new_group(sort_ranks=)``        2.12   tests/live/test_mesh.py, with and without it
 ``_mesh_layout._FlatLayout``      2.13   tests/live/test_device_mesh.py
-``dist.*_single`` collectives     2.13   tests/live/move, tests/bench/test_collectives.py
+``dist.*_single`` collectives     2.13   tests/live/move, tests/bench/test_measure.py
 count of groups of one rank       2.15   tests/live/test_groups.py
 private counter of groups         none   tests/live/test_groups.py
 ================================  =====  ====================================================
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.autograd import forward_ad
 from torch.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
 from torch.utils.data._utils import worker
 
@@ -54,8 +55,10 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
 
     The groups of a mesh get this timeout of the default group, instead of torch's default.
     """
+    kinds = [device.type for device in group._device_types]
+    device = torch.device("cpu" if "cpu" in kinds else kinds[0])
     try:
-        timeout = group._get_backend(_device(group)).options._timeout
+        timeout = group._get_backend(device).options._timeout
     except (AttributeError, RuntimeError):
         return None
     return timeout if isinstance(timeout, timedelta) else None
@@ -75,11 +78,13 @@ def mark_constant(function: Function) -> Function:
     return function
 
 
-def make_constant(value: Any) -> Any:  # noqa: ANN401
-    """Return a value of which torch.compile takes an int as a constant, with a guard.
+def has_dual_level() -> bool:
+    """Return whether tensors may have tangents, in the time of one attribute."""
+    return forward_ad._current_level >= 0
 
-    The length of a range is such a constant. A size that is dynamic becomes one.
-    """
+
+def make_constant(value: Any) -> Any:  # noqa: ANN401
+    """Return a value of which torch.compile takes an int as a constant, with a guard."""
     return len(range(value)) if isinstance(value, int) and value > 0 else value
 
 
@@ -114,8 +119,7 @@ def _as_only_worker() -> Iterator[None]:
 
 def default_timeout(backend: str) -> timedelta:
     """Return torch's default timeout of a group: 10 min for nccl, 30 min for all others."""
-    nccl = default_pg_nccl_timeout if backend == "nccl" else None
-    return nccl or default_pg_timeout
+    return (default_pg_nccl_timeout if backend == "nccl" else None) or default_pg_timeout
 
 
 def connects_at_creation(backend: str) -> bool:
@@ -126,8 +130,7 @@ def connects_at_creation(backend: str) -> bool:
 def collective_count(group: dist.ProcessGroup) -> int | None:
     """Return how many collectives this rank has started on the group; None if unknown. Local.
 
-    A collective that is not complete counts too. Sends and receives also count, so the ranks of a
-    pipeline have different counts.
+    Sends and receives also count, so the ranks of a pipeline have different counts.
     """
     try:
         return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
@@ -278,8 +281,3 @@ def slice_device_mesh(
     sliced._dim_group_names = [group.group_name for group in groups]
     root._pg_registry.update({group.group_name: group for group in groups})
     return sliced
-
-
-def _device(group: dist.ProcessGroup) -> torch.device:
-    kinds = [device.type for device in group._device_types]
-    return torch.device("cpu" if "cpu" in kinds else kinds[0])

@@ -1,11 +1,9 @@
-"""World: the rank of a process in its job, with the source of every field.
-
-Variables that ``init`` adds to the environment, for libraries that read their rank there.
+"""World: the rank of a process in its job, and the environment variables that pass it on.
 
 DeepSpeed, the Gaudi bridge and torch's ``env://`` read RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR
-and others. srun, mpirun and explicit arguments set none of them. ``init`` adds the missing ones,
-and names them with their values in one variable more, MESHKIT_COMPLETED. ``detect`` ignores them
-there, so a program that this process starts still finds its own launcher.
+and others, which srun, mpirun and explicit arguments do not set. ``init`` adds the missing ones,
+and names them with their values in MESHKIT_COMPLETED. ``detect`` ignores these variables, so a
+program that this process starts still finds its own launcher.
 """
 
 from __future__ import annotations
@@ -18,14 +16,16 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .endpoint import COMPLETED, FIRST_PORT, NUM_PORTS, Env
+from .endpoint import FIRST_PORT, NUM_PORTS, Env
 from .launchers import LAUNCHERS, SPAWN, contradicting_variables, matching_launchers
 
 if TYPE_CHECKING:
     import torch
 
-
 MAX_WORLD_SIZE = 2**21  # ranks; messages and memory grow with the ranks that are missing
+LOOPBACK_HOST = "127.0.0.1"
+COMPLETED = "MESHKIT_COMPLETED"  # [[RANK, WORLD_SIZE], the variables that init has added]
+COMPLETE = LAUNCHERS[: LAUNCHERS.index(SPAWN) + 1]  # these set all variables themselves
 # Field name to the variable that passes it to a child process.
 EXPORTED = {
     "rank": "RANK",
@@ -55,8 +55,8 @@ class World:
         device: a ``torch.device``; None until ``init``.
         backend: the backend of collectives, ``"gloo"`` or ``"nccl"``; None until ``init``.
         sources: field name to the source of its value: a variable, ``"argument"``, ...
-        size_evidence: the source of the world size as errors print it, for example
-            ``"WORLD_SIZE = 6 (torchrun)"``.
+        allocation: the size of the Slurm allocation in which no srun has started this single
+            process: ``"SLURM_NTASKS = 4"``; None outside an allocation of several tasks.
 
     Example:
         >>> from meshkit import detect
@@ -78,15 +78,15 @@ class World:
     device: torch.device | None = None
     backend: str | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
+    allocation: str | None = field(default=None, repr=False)
 
-    size_evidence: str = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
+    @property
+    def size_evidence(self) -> str:
+        """The source of the world size as errors print it: ``"WORLD_SIZE = 6 (torchrun)"``."""
         source = self.sources.get("world_size", "world_size")
-        evidence = f"{source} = {self.world_size} ({self.launcher})"
         if self.launcher == "single" and source != "argument":
-            evidence = f"there is 1 process and {source}"
-        object.__setattr__(self, "size_evidence", evidence)
+            return f"there is 1 process and {source}"
+        return f"{source} = {self.world_size} ({self.launcher})"
 
     def export(self, environ: MutableMapping[str, str] | None = None) -> dict[str, str]:
         """Set the variables from which a child process detects this same world. Local.
@@ -103,43 +103,41 @@ class World:
 
         Example:
             >>> from meshkit import detect
-            >>> world = detect({}, rank=1, world_size=2, master_addr="node1", master_port=29500)
-            >>> world.export({})["LOCAL_RANK"], world.export({})["MASTER_ADDR"]
-            ('1', 'node1')
+            >>> detect({}, rank=1, world_size=2, master_addr="node1").export({})["MASTER_ADDR"]
+            'node1'
         """
         values = {name: getattr(self, field) for field, name in EXPORTED.items()}
         exported = {name: str(value) for name, value in values.items() if value is not None}
         target = os.environ if environ is None else environ
-        for name in contradicting_variables(target, self.rank, self.world_size) | {
-            "LOCAL_WORLD_SIZE",
-            COMPLETED,
-        }:
+        contradicting = contradicting_variables(target, self.rank, self.world_size)
+        for name in contradicting | {"LOCAL_WORLD_SIZE", COMPLETED}:
             target.pop(name, None)
         target.update(exported)
         return exported
 
 
-LOOPBACK_HOST = "127.0.0.1"
-IDENTITY = ("RANK", "WORLD_SIZE")
-COMPLETE = LAUNCHERS[: LAUNCHERS.index(SPAWN) + 1]  # these set all variables themselves
-
-
 def complete_environment(
     world: World, host: str | None, port: int | None, environ: MutableMapping[str, str]
 ) -> dict[str, str]:
-    """Set the variables of a world that are missing, and return those that were set. Local."""
+    """Set the variables of a world that are missing, and return those that were set. Local.
+
+    Ranks on one node without a TCP store get an address too: a free port if there is one rank,
+    else one derived from the file of the store.
+    """
+    if not (host and port) and world.local_world_size == world.world_size:
+        derived = FIRST_PORT + zlib.crc32(str(world.init_method).encode()) % NUM_PORTS
+        host, port = (
+            host or LOOPBACK_HOST,
+            port or (free_port() if world.world_size == 1 else derived),
+        )
     values = {name: getattr(world, field) for field, name in EXPORTED.items()}
-    values |= dict(zip(("MASTER_ADDR", "MASTER_PORT"), _endpoint(world, host, port), strict=True))
-    missing = {
-        name: str(value)
-        for name, value in values.items()
-        if value is not None and name not in environ
-    }
-    if missing:
-        environ.update(missing)
-        identity = [environ[name] for name in IDENTITY]
-        missing[COMPLETED] = environ[COMPLETED] = json.dumps([identity, missing])
-    return missing
+    values |= {"MASTER_ADDR": host, "MASTER_PORT": port}
+    added = {name: str(v) for name, v in values.items() if v is not None and name not in environ}
+    if added:
+        environ.update(added)
+        identity = [environ["RANK"], environ["WORLD_SIZE"]]
+        added[COMPLETED] = environ[COMPLETED] = json.dumps([identity, added])
+    return added
 
 
 def restore_environment(completed: Mapping[str, str], environ: MutableMapping[str, str]) -> None:
@@ -158,21 +156,10 @@ def without_completed(env: Env) -> Env:
     if COMPLETED not in env or any(row in COMPLETE for row in matching_launchers(env)):
         return env
     identity, added = json.loads(env[COMPLETED])
-    unchanged = {name for name, value in added.items() if env.get(name) == value}
-    if [env.get(name) for name in IDENTITY] != identity:
-        unchanged &= {"LOCAL_RANK", "LOCAL_WORLD_SIZE"}
-    hidden = {COMPLETED, *unchanged}
-    return {name: value for name, value in env.items() if name not in hidden}
-
-
-def _endpoint(world: World, host: str | None, port: int | None) -> tuple[str | None, int | None]:
-    """Return the address of rank 0; on one node without a TCP store, a free or a derived port."""
-    if (host and port) or world.local_world_size != world.world_size:
-        return host, port
-    if world.world_size == 1:
-        return host or LOOPBACK_HOST, port or free_port()
-    derived = FIRST_PORT + zlib.crc32(str(world.init_method).encode()) % NUM_PORTS
-    return host or LOOPBACK_HOST, port or derived
+    hidden = {name for name, value in added.items() if env.get(name) == value}
+    if [env.get("RANK"), env.get("WORLD_SIZE")] != identity:
+        hidden &= {"LOCAL_RANK", "LOCAL_WORLD_SIZE"}
+    return {name: value for name, value in env.items() if name not in hidden | {COMPLETED}}
 
 
 def free_port() -> int:

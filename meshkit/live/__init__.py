@@ -1,5 +1,5 @@
 """Live meshes: the process groups of a running job, and the mesh that holds them.
 
 :func:`build_mesh` creates a mesh (build_mesh.py), and :class:`Mesh` answers every question about it
-(mesh.py). The ranks agree on it in proposal.py, and its groups are in groups.py.
+(mesh.py). The ranks agree on it in open_mesh.py, and its groups are in groups.py.
 """

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -23,10 +25,11 @@ from ..core.text import format_sizes
 from ..launch.job import Job, set_current_job
 from ..launch.newcomer import Admission, Joined, find_newcomers, invite
 from ..launch.round import COUNT
+from ..launch.store import Store
 from ..launch.times import TIMES
 from .group_registry import MeshGroups
 from .guard import GuardState, guard_mesh
-from .proposal import MeshProposal, announcing_failure, open_groups
+from .open_mesh import MeshProposal, announcing_failure, open_groups
 from .recovery import Failure, Recovered, Recovery, Rounds, check_can_recover, propose_again
 
 
@@ -56,7 +59,7 @@ def admit_newcomers(rounds: Rounds, state: GuardState) -> Recovered | None:
 
 
 def _invite_newcomers(mesh: MeshGroups, job: Job, last: Recovery) -> int:
-    """Admit those who wait in the next round, and return its number; 0 if nobody waits. Local."""
+    """Write the admission to the next round, and return its number; 0 if nobody waits. Local."""
     waiting_in, processes = find_newcomers(job)
     if not processes:
         return 0
@@ -71,41 +74,33 @@ def _invite_newcomers(mesh: MeshGroups, job: Job, last: Recovery) -> int:
         job.seed,
     )
     number = max(job.counts.recoveries, job.epoch.number) + 1
-    while _has_begun(job, number):
+    base, has_begun = (
+        cast(Store, job.store),
+        lambda number: job.recovery_round(number, ()).store.has(COUNT),
+    )
+    while base.within(TIMES.store, partial(has_begun, number)):
         number += 1
     invite(job, waiting_in, number, admission)
     return number
 
 
-def _has_begun(job: Job, number: int) -> bool:
-    store = job.recovery_round(number, ()).store
-    return store.within(TIMES.store, lambda: store.has(COUNT))
-
-
 def open_mesh_of_job(proposal: MeshProposal, joined: Joined) -> Recovered:
     """Return the proposal and the groups of the mesh that the job builds now. Collective.
 
-    Args:
-        proposal: the mesh as it was before the first loss, as this rank requests it.
-        joined: the mesh of the job.
+    The given proposal is the mesh before the first loss, as this rank requests it.
     """
     job, admission = replace(proposal.job, arrival=None), joined.admission
     set_current_job(job)
+    full, own = dict(admission.full_sizes), proposal.plan.layout.sizes
     with announcing_failure(job.world, proposal.built_by):
-        _check_sizes(proposal, admission)
+        if full != own:
+            raise SpecError(
+                f"the job that runs began with another mesh: {format_sizes(full)}.",
+                f"This rank was started anew, and requests {format_sizes(own)}.",
+                fix="start it with the program and the arguments of the other ranks.",
+            )
     new = propose_again(proposal, job, joined.regrouped.after)
     limit = min(job.arrival_timeout, timedelta(seconds=TIMES.newcomer))
     groups = open_groups(new._replace(job=replace(job, arrival_timeout=limit)))
-    full, size = admission.full_sizes, admission.num_ranks
-    return new, groups, Recovery.of(groups, full, joined.regrouped, joined.sources, size)
-
-
-def _check_sizes(proposal: MeshProposal, admission: Admission) -> None:
-    """Raise if the job did not begin with the mesh that this rank requests."""
-    full, own = dict(admission.full_sizes), proposal.plan.layout.sizes
-    if full != own:
-        raise SpecError(
-            f"the job that runs began with another mesh: {format_sizes(full)}.",
-            f"This rank was started anew, and requests {format_sizes(own)}.",
-            fix="start it with the program and the arguments of the other ranks.",
-        )
+    regrouped, sources, size = joined.regrouped, joined.sources, admission.num_ranks
+    return new, groups, Recovery.of(groups, full, regrouped, sources, size)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from statistics import median
@@ -21,10 +22,10 @@ from ..core.axes import Names
 from ..core.errors import CALL, CollectiveError, MeshkitError, RankTimeoutError
 from ..core.group_plan import Axes
 from ..core.hang import REBUILD_ADVICE, describe_coordinate
-from ..core.judges import MAX_NAMES, Arrivals, RankState, missing_error
+from ..core.judges import MAX_NAMES, Arrivals, Describe, RankState, missing_error
 from ..core.layout import Layout
 from ..core.report import Verification, summarize_timings
-from ..core.text import Seconds, format_ranks, plural
+from ..core.text import format_ranks, plural
 from ..launch.job import Job
 from ..launch.process import current_process, state_of
 from ..launch.round import Round
@@ -38,8 +39,6 @@ from .status import in_collective
 ARRIVAL_TIME = "at"  # when a rank came, in seconds of the monotonic clock of its host
 REPEATS = 5
 WRONG = -1.0  # instead of seconds, if a group holds other ranks than the layout
-
-Describe = Callable[[int], str]
 
 
 def wait_at_barrier(
@@ -60,9 +59,8 @@ def wait_at_barrier(
         limits = [seconds for seconds in (limit, timeout_of(group)) if seconds is not None]
         bound = min(limits, default=None)
         try:
-            dist.barrier(group, async_op=True, device_ids=device_ids).wait(
-                *[limit] if limit else []
-            )
+            work = dist.barrier(group, async_op=True, device_ids=device_ids)
+            work.wait(*[limit] if limit else [])
         except RuntimeError as error:
             describe = partial(describe_coordinate, layout)
             if bound is None or time.monotonic() - began < bound.total_seconds():
@@ -73,9 +71,12 @@ def wait_at_barrier(
 def _broken_error(round: Round | None, error: RuntimeError, describe: Describe) -> CollectiveError:
     """Return the error of a barrier that failed before the timeout, with the dead ranks.
 
-    Dead ranks that did not come are named first, since the death of others may be a consequence.
+    It names dead ranks that did not arrive first, since the death of others may be a consequence.
     """
-    seen = Arrivals((), {}) if round is None else _read(round)
+    seen = Arrivals((), {})
+    if round is not None:
+        with suppress(MeshkitError):  # the store is lost
+            seen = round.arrivals()
     processes = {rank: state_of(arrival.process) for rank, arrival in seen.arrived.items()}
     ended = [rank for rank, state in seen.states.items() if state is RankState.ENDED]
     ended = ended or [rank for rank, state in processes.items() if state is RankState.ENDED]
@@ -98,14 +99,6 @@ def _broken_error(round: Round | None, error: RuntimeError, describe: Describe) 
         fix=f"{ranks if gone else 'look at the logs of all ranks'}; then {REBUILD_ADVICE}.",
         missing_ranks=tuple(gone),
     )
-
-
-def _read(round: Round) -> Arrivals:
-    """Return the arrivals of a round; none if the store is lost."""
-    try:
-        return round.arrivals()
-    except MeshkitError:
-        return Arrivals((), {})
 
 
 def _late_error(round: Round | None, limit: timedelta, describe: Describe) -> RankTimeoutError:
@@ -164,14 +157,24 @@ def verify_groups(
     """
     keys = [key for key in groups if key]
     matches = [_has_members(layout.peers(rank, *key).tolist(), groups[key], device) for key in keys]
-    timed = [_median_seconds(groups[key], device) for key in keys]  # even if a check has failed
+    timed = [  # even if a check has failed
+        median(_time_gather(groups[key], device) for _ in range(REPEATS)) for key in keys
+    ]
     own = [seconds if ok else WRONG for seconds, ok in zip(timed, matches, strict=True)]
     seconds = np.zeros((1, 0))
     if keys:
         whole = tuple(axis for axis in layout.axes if layout.size(axis) > 1)
         rows = all_gather(torch.tensor(own, dtype=torch.float64, device=device), groups[whole])
         seconds = torch.stack(rows).cpu().numpy()  # (num_ranks, num_keys)
-    _check_members(layout, keys, seconds)
+    for key, column in zip(keys, seconds.T, strict=True):
+        wrong = sorted(int(rank) for rank in layout.grid.ravel()[column == WRONG])
+        if wrong:
+            raise MeshkitError(
+                f"the group over {' '.join(key)} does not hold the ranks of the layout.",
+                "A gather over it returned other ranks, or another order, on ranks "
+                f"{format_ranks(wrong)}.",
+                fix="close the mesh and build it again; report this with the version of torch.",
+            )
     return summarize_timings(layout, keys, seconds)
 
 
@@ -181,28 +184,9 @@ def _has_members(members: list[int], group: dist.ProcessGroup, device: torch.dev
     return [int(rank) for rank in ranks] == members
 
 
-def _median_seconds(group: dist.ProcessGroup, device: torch.device) -> float:
-    """Return the median seconds of one collective of a few bytes."""
-    return median(_time_gather(group, device) for _ in range(REPEATS))
-
-
 def _time_gather(group: dist.ProcessGroup, device: torch.device) -> float:
     """Return the seconds of one gather, the copy to the host included."""
     began = time.perf_counter()
     for tensor in all_gather(torch.zeros((), device=device), group):
         tensor.cpu()
     return time.perf_counter() - began
-
-
-def _check_members(layout: Layout, keys: list[Axes], seconds: Seconds) -> None:
-    """Raise if a group of any rank has other members than in the layout."""
-    ranks = layout.grid.ravel()
-    for key, column in zip(keys, seconds.T, strict=True):
-        wrong = sorted(int(rank) for rank in ranks[column == WRONG])
-        if wrong:
-            raise MeshkitError(
-                f"the group over {' '.join(key)} does not hold the ranks of the layout.",
-                "A gather over it returned other ranks, or another order, on ranks "
-                f"{format_ranks(wrong)}.",
-                fix="close the mesh and build it again; report this with the version of torch.",
-            )

@@ -15,13 +15,12 @@ from ..launch.device import check_backend
 from ..launch.job import current_job
 from ..launch.join import identify, join
 from ..launch.times import Time, parse_timeout
-from ..launch.torch_internals import KEEPS_ORDER
 from .admission import open_mesh_of_job
 from .group_registry import GroupRegistry
 from .groups import GroupOptions, GroupTimeouts, check_orders
 from .hosts import check_place, gather_hosts
 from .mesh import Mesh
-from .proposal import CONFLICT, MeshProposal, announcing_failure, open_groups
+from .open_mesh import CONFLICT, MeshProposal, announcing_failure, open_groups
 
 
 @quotes_call("build_mesh")
@@ -134,12 +133,9 @@ def build_mesh(
             within=within,
             across=across,
         )
-        if not KEEPS_ORDER:
-            check_orders(plan)
+        check_orders(plan)
         timeouts = GroupTimeouts.of(plan, timeout)
-        wait = timeouts.default
-        if arrival_timeout is not None:
-            wait = parse_timeout("arrival_timeout", arrival_timeout)
+        wait = parse_timeout("arrival_timeout", arrival_timeout) or timeouts.default
         backend = None if backend is None else check_backend(backend)
         on_one_node = [axis for axis in within or () if axis not in (across or ())]
         policies: dict[str, str] = {}
@@ -148,31 +144,28 @@ def build_mesh(
         check_place(place, world)
     job = job or join(world, backend, None, timeouts.default, wait)
     timeouts = timeouts._replace(default=timeouts.default or job.timeout)
-    group_options = GroupOptions(backend, timeouts, job.default_timeout, policies, place)
     job = replace(job, arrival_timeout=wait or job.arrival_timeout)
+    group_options = GroupOptions(backend, timeouts, policies, place)
     proposal = MeshProposal(plan, job, group_options, GroupRegistry(call), call)
     if job.arrival is not None:
         return Mesh(*open_mesh_of_job(proposal, job.arrival))
     if place is not False:
-        proposal = _place(proposal, place)
+        proposal = proposal._replace(plan=_place(proposal))
     return Mesh(proposal, open_groups(proposal))
 
 
-def _place(proposal: MeshProposal, place: Topology | bool) -> MeshProposal:
-    """Return the proposal with its ranks on the nearest links.
+def _place(proposal: MeshProposal) -> GroupPlan:
+    """Return the plan with its ranks on the nearest links.
 
     Collective over the world if the nodes must be found.
     """
-    job, plan = proposal.job, proposal.plan
-    if isinstance(place, Topology):
-        topology = place
-    else:
+    plan, job, options, _, call = proposal
+    topology = options.place
+    if not isinstance(topology, Topology):
         fix = "place=meshkit.Topology.of_hosts([...]), with a host for each rank."
-        call = proposal.built_by.name
-        hosts = gather_hosts(job, call, proposal.fields(), CONFLICT, fix)
+        hosts = gather_hosts(job, call.name, proposal.fields(), CONFLICT, fix)
         topology = Topology.of_hosts(hosts)
-    with announcing_failure(job.world, proposal.built_by):
-        layout = placed(plan.layout, topology)
-        plan = GroupPlan.of(layout, plan.requested)
+    with announcing_failure(job.world, call):
+        plan = GroupPlan.of(placed(plan.layout, topology), plan.requested)
         check_orders(plan)
-    return proposal._replace(plan=plan)
+    return plan

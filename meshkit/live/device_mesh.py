@@ -8,7 +8,7 @@ Several dims out of nesting order are a root of their own: torch refuses to slic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -18,16 +18,16 @@ from ..core.axes import Names
 from ..core.errors import SpecError
 from ..core.group_plan import Axes
 from ..core.layout import Layout, parse_axis_pattern
-from ..core.ranks import Strides
 from ..core.text import Ints
 from ..launch.torch_internals import can_slice, slice_device_mesh
 from .group_registry import MeshGroups
 
-GroupOf = Callable[..., dist.ProcessGroup]
-
 
 def device_mesh(
-    mesh: MeshGroups, group_of: GroupOf, device_type: str, pattern: Names | None
+    mesh: MeshGroups,
+    group_of: Callable[..., dist.ProcessGroup],
+    device_type: str,
+    pattern: Names | None,
 ) -> DeviceMesh:
     """Return a slice of the root DeviceMesh of a mesh. Local; no group is created."""
     layout = mesh.plan.layout
@@ -37,7 +37,9 @@ def device_mesh(
     for part, group in zip(parts, groups, strict=True):
         check_members(part, group, layout.peers(mesh.rank, *part))
     dims = {"_".join(part): layout.strides(*part) for part in parts}
-    if not can_slice() or not (len(parts) == 1 or _is_descending(dims.values())):
+    strides = [stride for steps in dims.values() for _, stride in steps]
+    nests = strides == sorted(strides, reverse=True)  # else torch slices no mesh again
+    if not can_slice() or not (len(parts) == 1 or nests):
         return _make_root(layout, mesh.rank, parts, groups, device_type)
     if mesh.root is None:
         whole = groups if parts == single else [group_of(*part) for part in single]
@@ -47,12 +49,6 @@ def device_mesh(
     return slice_device_mesh(mesh.root, dims, groups)
 
 
-def _is_descending(dims: Iterable[Strides]) -> bool:
-    """Return whether the dims nest in their order, without which torch slices no mesh again."""
-    strides = [stride for steps in dims for _, stride in steps]
-    return strides == sorted(strides, reverse=True)
-
-
 def _make_root(
     layout: Layout,
     rank: int,
@@ -60,18 +56,13 @@ def _make_root(
     groups: Sequence[dist.ProcessGroup],
     device_type: str,
 ) -> DeviceMesh:
-    """Return a DeviceMesh that is no slice of another one."""
+    """Return a DeviceMesh that is no slice of another one, over this rank's row of the grid."""
     names = tuple("_".join(part) for part in parts)
     if len(groups) == 1:
         return DeviceMesh.from_group(groups[0], device_type, mesh_dim_names=names)
-    grid = torch.from_numpy(sub_grid(layout, rank, parts))
+    row = layout.peers(rank, *(axis for part in parts for axis in part))
+    grid = torch.from_numpy(row.reshape([layout.size(*part) for part in parts]))
     return DeviceMesh.from_group([*groups], device_type, mesh=grid, mesh_dim_names=names)
-
-
-def sub_grid(layout: Layout, rank: int, parts: tuple[Axes, ...]) -> Ints:
-    """Return the ranks with this rank's coordinate on all other axes, one array axis per part."""
-    flat = tuple(axis for part in parts for axis in part)
-    return layout.peers(rank, *flat).reshape([layout.size(*part) for part in parts])
 
 
 def check_members(

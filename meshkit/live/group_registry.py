@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
@@ -32,7 +32,7 @@ from ..core.axes import (
     unknown_role_error,
 )
 from ..core.call import Call, format_value, quotes_call
-from ..core.errors import MeshkitError, SpecError
+from ..core.errors import MeshkitError
 from ..core.group_plan import Axes, GroupPlan, missing_group_error
 from ..core.layout import Layout, check_member
 from ..core.ranks import Strides
@@ -42,7 +42,6 @@ from ..launch.process import check_own_process
 from ..launch.torch_internals import timeout_of
 
 GroupKey = tuple[Strides, str, timedelta]  # members in order, backend, timeout
-Provenance = Literal["external", "created", "default"]
 
 
 class Groups(NamedTuple):
@@ -97,16 +96,13 @@ class GroupRegistry:
         return view_id
 
     def release(self, view_id: int) -> tuple[dist.ProcessGroup, ...]:
-        """Remove a view; return this rank's created groups that no open view uses, in order.
-
-        It is harmless to repeat.
-        """
+        """Remove a view, if it is open; return this rank's groups that no view uses, in order."""
         self.open_views.pop(view_id, None)
         used = {key for view in self.open_views.values() for key in view.groups}
         unused = [self.groups.pop(key) for key in [*self.groups] if key not in used]
         return tuple(group for group in unused if group is not None)
 
-    def find(self, key: GroupKey) -> tuple[Provenance, dist.ProcessGroup | None]:
+    def find(self, key: GroupKey) -> tuple[str, dist.ProcessGroup | None]:
         """Return where the group of a key comes from, and the group.
 
         The group is None if this rank is not a member, and for ``"default"``. An external group
@@ -141,7 +137,6 @@ class MeshGroups:
     view_id: int  # the id of this view in the registry
     round_id: int  # the id of the agreement round in which the mesh was built
     built_by: Call  # the call that built it
-    extended_by: Call  # the call that builds an equal mesh with more groups
     world: weakref.ref[dist.ProcessGroup]  # the default group of its job, as long as that exists
     startup: Startup  # the seconds of this rank until the mesh was there, by phase
     # the groups that were requested before, by axes; empty when the mesh is closed
@@ -152,11 +147,13 @@ class MeshGroups:
     is_replaced: bool = False  # whether ``recover`` or ``admit`` has returned another
     pid: int = field(default_factory=os.getpid)  # the process of the rank
 
-    def get(self, axes: tuple[Names, ...]) -> dist.ProcessGroup:
-        """Return this rank's group over the axes, from the earlier requests if possible.
+    @property
+    def extended_by(self) -> Call:
+        """The call that builds an equal mesh with more groups; over groups of the user, a view."""
+        return self.built_by if self.built_by.name == "build_mesh" else Call("mesh.view")
 
-        It raises as :meth:`find`.
-        """
+    def get(self, axes: tuple[Names, ...]) -> dist.ProcessGroup:
+        """Return this rank's group over the axes, from the earlier requests if possible."""
         try:
             if self.world() is dist.GroupMember.WORLD:
                 return self.requested[axes]  # type: ignore[index]
@@ -166,14 +163,7 @@ class MeshGroups:
 
     @quotes_call("mesh.group")  # here, so that the common path of mesh.group has no wrapper
     def find(self, *axes: Names) -> dist.ProcessGroup:
-        """Return this rank's group over the axes; without axes, that of the whole mesh.
-
-        Raises:
-            UnknownAxisError: if the mesh does not have an axis.
-            SpecError: if the group was not requested, with the call that creates it.
-            CoordinateError: on a rank outside the mesh.
-            MeshkitError: after ``close``, or after ``shutdown``.
-        """
+        """Return this rank's group over the axes; without axes, that of the whole mesh."""
         names = parse_axes(axes)
         check_axes_exist(names, self.plan.layout.axes)
         self.check_open()
@@ -194,25 +184,18 @@ class MeshGroups:
         check_own_process(self.rank, self.pid)
 
     def gradient_group(self, *, experts: bool = False) -> dist.ProcessGroup:
-        """Return this rank's group over which gradients are averaged.
-
-        It raises as :meth:`find`, and SpecError if an axis longer than 1 has an unknown role.
-        """
+        """Return this rank's group over which gradients are averaged."""
         sizes = self.plan.layout.sizes
-        if unknown_axes(sizes):
-            raise self._unknown_role_error(experts)
-        return self.get(gradient_axes(sizes, experts=experts) or ("dp",))
-
-    def _unknown_role_error(self, experts: bool) -> SpecError:
-        """Return the error of :meth:`gradient_group` with the groups that a user may mean."""
-        sizes = self.plan.layout.sizes
-        choices = [c for c in axes_with_unknown(sizes, gradient_axes(sizes, experts=experts)) if c]
+        averaged = gradient_axes(sizes, experts=experts)
+        if not unknown_axes(sizes):
+            return self.get(averaged or ("dp",))
+        choices = [axes for axes in axes_with_unknown(sizes, averaged) if axes]
         groups = [Call("mesh.group", axes) for axes in choices if self.plan.has(axes)]
         missing = [" ".join(axes) for axes in choices if not self.plan.has(axes)]
         requested = [" ".join(axes) for axes in self.plan.requested]
         build = f"{self.extended_by.name}(..., groups={[*requested, *missing]})"
         ways = [*map(str, groups), *([f"a group of {build}"] if missing else [])]
-        return unknown_role_error(sizes, f"{', or '.join(ways)}.")
+        raise unknown_role_error(sizes, f"{', or '.join(ways)}.")
 
     def check_usable(self) -> None:
         """Raise if the mesh is closed, or if this rank is outside it."""
@@ -261,13 +244,6 @@ class GroupEntry:
     seconds: float | None
     uses: tuple[tuple[int, str], ...]
 
-    def cells(self) -> tuple[str, ...]:
-        """Return the cells of the group in a table: ranks, origin, backend and timeout, uses."""
-        timeout = "" if self.seconds is None else f" {self.seconds:g} s"
-        ranks = f"{count_noun(len(self.members), 'rank')} {format_value(list(self.members))}"
-        uses = "; ".join(f"{view}: {axes}" for view, axes in self.uses)
-        return ranks, self.origin, f"{self.backend}{timeout}", uses
-
 
 @dataclass(frozen=True)
 class GroupsReport:
@@ -293,7 +269,13 @@ class GroupsReport:
         groups = count_noun(self.communicators, "process group")
         head = f"rank {self.rank} holds {groups}, {created} created."
         views = (f"view {view}: {sizes}" for view, sizes in self.views.items())
-        return "\n  ".join([head, *views, *format_rows([group.cells() for group in self.groups])])
+        rows = []
+        for group in self.groups:
+            timeout = "" if group.seconds is None else f" {group.seconds:g} s"
+            ranks = f"{count_noun(len(group.members), 'rank')} {format_value([*group.members])}"
+            uses = "; ".join(f"{view}: {axes}" for view, axes in group.uses)
+            rows.append((ranks, group.origin, f"{group.backend}{timeout}", uses))
+        return "\n  ".join([head, *views, *format_rows(rows)])
 
 
 def report_groups(mesh: MeshGroups) -> GroupsReport:
@@ -305,25 +287,20 @@ def report_groups(mesh: MeshGroups) -> GroupsReport:
     registry, views = mesh.registry, mesh.registry.open_views
     keys_of: dict[dist.ProcessGroup, list[GroupKey]] = {}
     for key in dict.fromkeys(key for view in views.values() for key in view.groups):
-        if not registry.uses(key):
-            continue
         origin, group = registry.find(key)
         held = dist.group.WORLD if origin == "default" else group
-        if held is not None:  # an external group stands for all groups of equal members
-            keys_of.setdefault(held, []).append(key)
-    entries = [_entry(registry, group, keys) for group, keys in keys_of.items()]
+        if held is not None and registry.uses(key):
+            keys_of.setdefault(held, []).append(key)  # external: of any backend and timeout
+    entries = []
+    for group, keys in keys_of.items():
+        uses = tuple(sorted(use for key in keys for use in registry.uses(key)))
+        limit = timeout_of(group)
+        seconds = None if limit is None else limit.total_seconds()
+        try:
+            members = tuple(dist.get_process_group_ranks(group))
+            facts = registry.find(keys[0])[0], str(dist.get_backend(group))
+            entries.append(GroupEntry(members, *facts, seconds, uses))
+        except (KeyError, ValueError):  # destroyed by the user who created it
+            entries.append(GroupEntry((), "gone", "", None, uses))
     names = {view_id: view.layout.sizes_text for view_id, view in views.items()}
     return GroupsReport(mesh.rank, names, tuple(sorted(entries, key=lambda e: -len(e.members))))
-
-
-def _entry(
-    registry: GroupRegistry, group: dist.ProcessGroup, keys: Sequence[GroupKey]
-) -> GroupEntry:
-    uses = tuple(sorted(use for key in keys for use in registry.uses(key)))
-    limit = timeout_of(group)
-    try:
-        members, backend = dist.get_process_group_ranks(group), dist.get_backend(group)
-    except (KeyError, ValueError):  # destroyed by the user who created it
-        return GroupEntry((), "gone", "", None, uses)
-    seconds = None if limit is None else limit.total_seconds()
-    return GroupEntry(tuple(members), registry.find(keys[0])[0], backend, seconds, uses)

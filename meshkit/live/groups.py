@@ -6,7 +6,7 @@ every rank. Groups that the registry holds, and the default group, are used agai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -44,15 +44,10 @@ DESCRIPTION = "meshkit"  # begins the description of each group that a mesh crea
 
 
 class GroupTimeouts(NamedTuple):
-    """The timeout of every group.
+    """The timeout of every group."""
 
-    Attributes:
-        default: for all groups without a timeout of their own; None is the default of the backend.
-        by_key: key of the group plan to the timeout of its groups.
-    """
-
-    default: timedelta | None
-    by_key: Mapping[Axes, timedelta] = {}
+    default: timedelta | None  # of all groups without one of their own; None is the backend's
+    by_key: Mapping[Axes, timedelta] = {}  # key of the group plan to the timeout of its groups
 
     @classmethod
     def of(
@@ -62,8 +57,6 @@ class GroupTimeouts(NamedTuple):
         default: timedelta | None = None,
     ) -> GroupTimeouts:
         """Return the timeouts that a caller requests."""
-        if timeout is None:
-            return cls(default)
         if not isinstance(timeout, Mapping):
             return cls(parse_timeout("timeout", timeout) or default)
         by_key: dict[Axes, timedelta] = {}
@@ -78,31 +71,29 @@ class GroupTimeouts(NamedTuple):
                 by_key[key] = max(limit, by_key.get(key, limit))
         return cls(default, by_key)
 
+    def inherit(self, plan: GroupPlan, view: GroupPlan, own: GroupTimeouts) -> GroupTimeouts:
+        """Return the timeouts of a view: its own, else those of groups that both plans have."""
+        by_members = {  # no axes would mean the whole mesh
+            plan.layout.strides(*key) if key else (): limit for key, limit in self.by_key.items()
+        }
+        members = {view.group_key(axes): view.layout.strides(*axes) for axes in view.axis_sets}
+        by_key = {key: by_members[steps] for key, steps in members.items() if steps in by_members}
+        return own._replace(by_key={**by_key, **own.by_key})
+
     def __str__(self) -> str:
         by_axes = [
-            f"{' '.join(key)} {format_timeout(limit)}" for key, limit in sorted(self.by_key.items())
+            f"{' '.join(key)} {format_timeout(self.by_key[key])}" for key in sorted(self.by_key)
         ]
         return ", ".join([format_timeout(self.default), *by_axes])
 
 
 class GroupOptions(NamedTuple):
-    """Options for the creation of the groups of one mesh, computed once per mesh.
+    """Options for the creation of the groups of one mesh."""
 
-    Attributes:
-        backend: the backend that the caller requests; None is that of the default group.
-        timeouts: the timeout of each group.
-        world_timeout: the timeout of the default group. It serves a mesh of the whole world only
-            if the timeouts are equal. None is the default of the backend.
-        crossing: axis to its policy if its groups cross nodes; all other axes may cross.
-        place: the topology by which ranks were placed; True if ranks were placed by the hosts of
-            their check-ins, False if they were not placed.
-    """
-
-    backend: str | None
+    backend: str | None  # the requested backend; None is that of the default group
     timeouts: GroupTimeouts
-    world_timeout: timedelta | None = None
-    crossing: Mapping[str, str] = {}
-    place: Topology | bool = False
+    crossing: Mapping[str, str] = {}  # axis to its policy if its groups cross nodes
+    place: Topology | bool = False  # the topology by which ranks are placed; True: by their hosts
 
 
 def check_orders(plan: GroupPlan) -> None:
@@ -118,46 +109,28 @@ def check_orders(plan: GroupPlan) -> None:
 
 
 class GroupRequest(NamedTuple):
-    """All groups over one set of axes.
+    """All groups over one set of axes."""
 
-    Attributes:
-        axes: key of the group plan.
-        description: the axes as text, for torch.
-        members: int64 (num_groups, group_size).
-        timeout: how long a collective may take.
-        key: the key under which equal groups are shared.
-    """
-
-    axes: Axes
-    description: str
-    members: Ints
+    axes: Axes  # key of the group plan
+    description: str  # the axes as text, for torch
+    members: Ints  # int64 (num_groups, group_size)
     timeout: timedelta
-    key: GroupKey
+    key: GroupKey  # equal groups are shared under it
 
 
 class FoundGroups(NamedTuple):
-    """The groups of a plan that exist, and requests for those that are missing; equal on all ranks.
-
-    Attributes:
-        plan: the plan.
-        requests: one request for each set of groups, in the order of creation.
-        found: key of the group plan to this rank's group, or None.
-        missing: the requests without a group.
-        connects: whether the default group serves without all connections that the plan needs.
-        every_pair: whether it then connects every pair, as the group of an axis.
-    """
+    """The groups of a plan that exist, and requests for the missing ones; equal on all ranks."""
 
     plan: GroupPlan
-    requests: list[GroupRequest]
-    found: dict[Axes, dist.ProcessGroup | None]
-    missing: list[GroupRequest]
-    connects: bool
-    every_pair: bool
+    requests: list[GroupRequest]  # one for each set of groups, in the order of creation
+    found: dict[Axes, dist.ProcessGroup | None]  # key of the group plan to this rank's group
+    missing: list[GroupRequest]  # the requests without a group
+    connects: Literal["none", "near", "every"]  # the pairs that the default group must connect yet
 
     @property
     def is_complete(self) -> bool:
         """Return whether nothing is left to create."""
-        return not self.missing and not self.connects
+        return not self.missing and self.connects == "none"
 
 
 def find_groups(
@@ -165,23 +138,23 @@ def find_groups(
 ) -> FoundGroups:
     """Return which groups of a plan exist. Local."""
     backend = options.backend or str(dist.get_backend())
-    requests = list_requests(plan, options, backend)
     found: dict[Axes, dist.ProcessGroup | None] = {}
-    missing: list[GroupRequest] = []
-    connects = every_pair = False
-    default = dist.get_backend(), options.world_timeout or default_timeout(backend)
+    groups = FoundGroups(plan, list_requests(plan, options, backend), found, [], "none")
+    default = dist.get_backend(), job.default_timeout or default_timeout(backend)
     everyone = [[*range(dist.get_world_size())]]
-    for request in requests:
-        provenance, group = registry.find(request.key)
-        if provenance != "default":
+    for request in groups.requests:
+        origin, group = registry.find(request.key)
+        if origin != "default":
             found[request.axes] = group
         elif request.key[1:] == default and request.members.tolist() == everyone:
             found[request.axes] = dist.group.WORLD
-            every_pair = len(request.axes) == 1
-            connects = not (job.connections.all if every_pair else job.connections.near)
+            if len(request.axes) == 1:  # an axis may need every pair
+                groups = groups._replace(connects="none" if job.connections.all else "every")
+            else:
+                groups = groups._replace(connects="none" if job.connections.near else "near")
         else:
-            missing.append(request)
-    return FoundGroups(plan, requests, found, missing, connects, every_pair)
+            groups.missing.append(request)
+    return groups
 
 
 def list_requests(plan: GroupPlan, options: GroupOptions, backend: str) -> list[GroupRequest]:
@@ -189,18 +162,20 @@ def list_requests(plan: GroupPlan, options: GroupOptions, backend: str) -> list[
 
     The last one may be the group of each rank alone, which every absent standard axis has.
     """
-    timeouts, requests = options.timeouts, []
+    timeouts = options.timeouts
     default = timeouts.default or default_timeout(backend)
-    for step in plan.steps:
-        axes = plan.keys[step.axes]
+
+    def request(axes: Axes, names: str, strides: Strides, members: Ints) -> GroupRequest:
         timeout = timeouts.by_key.get(axes, default)
-        description = f"{DESCRIPTION} {' '.join(step.axes) or 'mesh'}"
-        key = plan.layout.strides(*step.axes), backend, timeout
-        requests.append(GroupRequest(axes, description, step.members, timeout, key))
+        key = strides, backend, timeout
+        return GroupRequest(axes, f"{DESCRIPTION} {names}", members, timeout, key)
+
+    requests = []
+    for step in plan.steps:
+        names, strides = " ".join(step.axes) or "mesh", plan.layout.strides(*step.axes)
+        requests.append(request(plan.keys[step.axes], names, strides, step.members))
     if () not in plan.keys.values() and not STANDARD_AXES.issubset(plan.layout.axes):
-        timeout, members = timeouts.by_key.get((), default), plan.layout.grid.reshape(-1, 1)
-        key = (), backend, timeout
-        requests.append(GroupRequest((), f"{DESCRIPTION} rank", members, timeout, key))
+        requests.append(request((), "rank", (), plan.layout.grid.reshape(-1, 1)))
     return requests
 
 
@@ -208,10 +183,9 @@ def create_groups(
     groups: FoundGroups, job: Job, options: GroupOptions, connect_timeout: timedelta
 ) -> Groups:
     """Create the missing groups of a plan. Collective over the default group."""
-    if groups.connects:  # first of all: every rank comes here after the agreement
-        job.connections.connect(every_pair=groups.every_pair)
-    creator = _Creator.read(job.world.rank, options, connect_timeout)
-    new = creator.create_all(groups.missing)
+    if groups.connects != "none":  # first of all: every rank comes here after the agreement
+        job.connections.connect(every_pair=groups.connects == "every")
+    new = _Creator.read(job.world.rank, options, connect_timeout).create_all(groups.missing)
     by_key = groups.found | {request.axes: new[request.key] for request in groups.missing}
     key_of = {request.axes: request.key for request in groups.requests}
     # the group of one rank is used only by axes that the mesh does not have
@@ -258,34 +232,25 @@ def log_send_time(plan: GroupPlan, groups: Groups, backend: str, connect: timede
 
 
 class _Creator(NamedTuple):
-    """One creation of groups: its options, and the facts of the default group, read once.
-
-    Attributes:
-        rank: this rank.
-        options: the options of the mesh.
-        connect_timeout: how long a group may take to connect its members; None if the backend has
-            no such timeout.
-        is_bound: whether the default group is bound to a device. torch then splits each group from
-            it, so that every rank takes part in each creation.
-        includes_all: whether that holds for the backend of these groups.
-        can_split: whether one call can split several groups from the default group, as on NCCL.
-    """
+    """One creation of groups: its options, and the facts of the default group, read once."""
 
     rank: int
-    options: GroupOptions
-    connect_timeout: timedelta | None
+    backend: str | None  # the requested one
+    connect_timeout: timedelta | None  # for connecting a group, if its backend connects it
+    # whether the default group is bound to a device. torch then splits each group from it, so that
+    # every rank takes part in each creation
     is_bound: bool
-    includes_all: bool
-    can_split: bool
+    includes_all: bool  # whether that holds for the backend of these groups
+    can_split: bool  # whether one call can split several groups from it, as on NCCL
 
     @classmethod
     def read(cls, rank: int, options: GroupOptions, connect_timeout: timedelta) -> _Creator:
         """Read the facts of the default group."""
-        bound, backend = bound_device(), options.backend or str(dist.get_backend())
+        is_bound, backend = bound_device() is not None, options.backend or str(dist.get_backend())
         connect = connect_timeout if connects_at_creation(backend) else None
-        includes_all = bound is not None and takes_part_in_split(backend)
+        includes_all = is_bound and takes_part_in_split(backend)
         splits = includes_all and can_split(backend)
-        return cls(rank, options, connect, bound is not None, includes_all, splits)
+        return cls(rank, options.backend, connect, is_bound, includes_all, splits)
 
     def create_all(self, requests: list[GroupRequest]) -> dict[GroupKey, dist.ProcessGroup | None]:
         """Create the groups of all requests; return this rank's group of each, or None.
@@ -298,7 +263,10 @@ class _Creator(NamedTuple):
         try:
             for request in requests:
                 way = self._way(request.members)
-                new[request.key] = create[way](request, created)
+                group = create[way](request, created)
+                if group is not None and self.connect_timeout is not None:
+                    group.set_timeout(request.timeout)  # it has connected
+                new[request.key] = group
                 outside = self._ranks_outside(request) if way == "each" else []
                 if outside:
                     key = (*request.key[0], (0, 0)), *request.key[1:]
@@ -319,7 +287,7 @@ class _Creator(NamedTuple):
         """
         if not self.is_bound or self.includes_all:
             return []
-        return sorted({*range(dist.get_world_size())}.difference(request.members.ravel().tolist()))
+        return _ranks_outside(request.members)
 
     def num_names(self, request: GroupRequest) -> int:
         """Return how many groups torch counts for a request; torch names groups by that count."""
@@ -341,7 +309,7 @@ class _Creator(NamedTuple):
         if ranks != sorted(ranks):
             more["sort_ranks"] = False
         timeout = self.connect_timeout or request.timeout
-        options: dict[str, Any] = {"backend": self.options.backend, "timeout": timeout, **more}
+        options: Any = {"backend": self.backend, "timeout": timeout, **more}
         group: dist.ProcessGroup = dist.new_group(ranks, group_desc=request.description, **options)
         return group
 
@@ -350,36 +318,29 @@ class _Creator(NamedTuple):
     ) -> dist.ProcessGroup | None:
         """Create the group of this rank alone."""
         created.append(self._new_group(request, [self.rank], use_local_synchronization=True))
-        if self.rank not in request.members:  # created all the same, for one history of groups
-            destroy_groups([created.pop()])
-            return None
-        return self._set_timeout(request, created[-1])
+        if self.rank in request.members:
+            return created[-1]
+        destroy_groups([created.pop()])  # created all the same, for one history of groups
+        return None
 
     def _create_each(
         self, request: GroupRequest, created: list[dist.ProcessGroup]
     ) -> dist.ProcessGroup | None:
         """Create the groups of a request one by one, on every rank."""
-        is_own = (request.members == self.rank).any(axis=1)
-        index = int(np.argmax(is_own)) if is_own.any() else len(is_own)
-        pass_over = partial(self._new_group, request)
-        self._pass_over(request.members[:index], pass_over)
-        for ranks in request.members[index : index + 1].tolist():
+        members = request.members
+        own = [*np.flatnonzero((members == self.rank).any(axis=1)), len(members)][0]
+        self._pass_over(request, members[:own])
+        for ranks in members[own : own + 1].tolist():
             created.append(self._new_group(request, ranks))
-        self._pass_over(request.members[index + 1 :], pass_over)
-        return None if index == len(is_own) else self._set_timeout(request, created[-1])
+        self._pass_over(request, members[own + 1 :])
+        return None if own == len(members) else created[-1]
 
-    def _set_timeout(self, request: GroupRequest, group: dist.ProcessGroup) -> dist.ProcessGroup:
-        """Give a group, which has connected, the timeout of its collectives."""
-        if self.connect_timeout is not None:
-            group.set_timeout(request.timeout)
-        return group
-
-    def _pass_over(self, others: Ints, new: Callable[[list[int]], object]) -> None:
+    def _pass_over(self, request: GroupRequest, others: Ints) -> None:
         """Let torch count groups of other ranks, as it names groups by their number."""
         if not self.is_bound and advance_group_counter(len(others)):
             return
         for ranks in others.tolist():
-            new(ranks)
+            self._new_group(request, ranks)
 
     def _split(
         self, request: GroupRequest, created: list[dist.ProcessGroup]
@@ -389,10 +350,9 @@ class _Creator(NamedTuple):
         The ranks that are in no group form one more group and destroy it at once. A split of a
         part of the ranks can hang when its groups are destroyed.
         """
-        parts: list[list[int]] = request.members.tolist()
-        outside = sorted(set(range(dist.get_world_size())).difference(*parts))
+        outside = _ranks_outside(request.members)
         group: dist.ProcessGroup = dist.split_group(  # type: ignore[assignment]  # never None here
-            split_ranks=[*parts, *([outside] if outside else [])],
+            split_ranks=[*request.members.tolist(), *([outside] if outside else [])],
             timeout=request.timeout,
             group_desc=request.description,
         )
@@ -401,6 +361,11 @@ class _Creator(NamedTuple):
             return None
         created.append(group)
         return group
+
+
+def _ranks_outside(members: Ints) -> list[int]:
+    """Return the ranks of the world that are in none of these groups, ascending."""
+    return sorted({*range(dist.get_world_size())}.difference(members.ravel().tolist()))
 
 
 def is_destroyed_collectively(groups: Iterable[dist.ProcessGroup]) -> bool:

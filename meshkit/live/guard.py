@@ -7,18 +7,18 @@
                                         its watching thread answers the roll call of rank 0
     CollectiveError, on rank 0:         Behind: rank 2 (dp=1 sp=0) has begun 7 of 8 collectives ...
 
-A roll call is a round in which every rank leaves its status. The first rank that fails opens it, a
-few ranks that fail judge, and all raise the report. The watching thread of a guard answers for a
-rank that hangs. A mesh has one report: later failures are consequences and raise it too. If a
-watching thread only suspected a hang and no rank is behind, the roll call ends without a report.
+A roll call is a round in which every rank leaves its status. The first rank that fails opens it. A
+few ranks that failed judge, and all ranks raise the report. The watching thread of a guard answers
+for a rank that hangs. A mesh has one report: later failures are its consequences, and raise it too.
 
-On gloo the waiting thread gets torch's error, at the group's timeout or as soon as a peer dies.
-Other backends return from a call before its work is done, so no thread would get an error. There
-the watching thread opens the roll call itself, once this rank has begun nothing new for the
-timeout. If a rank is behind or silent, it prints the report and aborts all groups of the job. On
-gloo it does so for collectives on a foreign group, which keeps its own timeout.
+On gloo, the waiting thread gets torch's error at the group's timeout, or as soon as a peer dies. On
+other backends a call returns before its work is done, so no thread gets an error. There the
+watching thread opens the roll call, once its rank has begun no collective for the timeout. If a
+rank is behind or silent, the thread prints the report and aborts all groups of the job. If not, the
+roll call ends without a report. On gloo the thread does the same for a group of the user, which
+keeps its own timeout.
 
-The process that hosts the store leaves last: rank 0 stays until all ranks have read the report.
+The host of the store leaves last: rank 0 stays until all ranks have read the report.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 import torch.distributed as dist
@@ -67,15 +68,19 @@ LOST = Sighting(RankState.UNKNOWN, "it hosted the store, which does not answer")
 
 @dataclass
 class GuardState:
-    """The roll calls of one mesh, as this rank knows them. The mesh owns it."""
+    """The roll calls of one mesh, as this rank knows them. The mesh owns it.
 
-    # whether this rank left a guard with an error of its own, and entered none since
+    Attributes:
+        has_left: whether this rank left a guard with an error of its own, and entered none since.
+        answered: roll call to the time at which this rank answered.
+        reports: roll call to the report that this rank has read, as JSON, since the store may end.
+        watcher: the client of the watching threads, once one has begun.
+    """
+
     has_left: bool = False
-    # roll call to the time at which this rank answered
     answered: dict[int, float] = field(default_factory=dict)
-    # roll call to the report that this rank has read as JSON, kept since the store may end
     reports: dict[int, dict[str, Any] | None] = field(default_factory=dict)
-    watcher: Store | None = None  # the client of the watching threads, once one has begun
+    watcher: Store | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,8 @@ class Guard:
     @property
     def store(self) -> Store | None:
         """The part of the store for the guards of this mesh; None if torch exposes no store."""
-        return guard_store(self.job, self.round_id)
+        store = self.job.store
+        return None if store is None else store.part(f"mesh/{self.round_id}/guard")
 
     @property
     def watch_store(self) -> Store | None:
@@ -152,15 +158,10 @@ class Guard:
         return statuses
 
 
-def guard_store(job: Job, round_id: int) -> Store | None:
-    """Return the part of a job's store for the guards of one mesh; None without a store."""
-    return None if job.store is None else job.store.part(f"mesh/{round_id}/guard")
-
-
 def guard_mesh(
     mesh: MeshGroups, job: Job, state: GuardState, timeout: Time | None
 ) -> AbstractContextManager[None]:
-    """Return a guard of the mesh's collectives. See :meth:`meshkit.Mesh.guard`."""
+    """Check the arguments, and return a guard. See :meth:`meshkit.Mesh.guard`."""
     mesh.check_can_communicate()
     limit = parse_timeout("timeout", timeout)
     return _guard(Guard(mesh.plan.layout, job, mesh.groups.by_key, mesh.round_id, state), limit)
@@ -181,10 +182,10 @@ def post_end(mesh: MeshGroups, job: Job, state: GuardState | None, call: str) ->
 @contextmanager
 def _guard(guard: Guard, limit: timedelta | None) -> Iterator[None]:
     """Translate the errors of collectives inside; with a limit, also turn a hang into an error."""
-    state, store = guard.state, guard.store
-    if state.has_left and store is not None:
+    store = guard.store
+    if guard.state.has_left and store is not None:
         store.within(TIMES.store, lambda: store.set(STATUS.format(guard.rank), ""))
-        state.has_left = False
+        guard.state.has_left = False
     raises = _raises_in_caller(guard)
     with (
         tracking() as tracker,
@@ -217,9 +218,7 @@ def _translate(
         if status.is_other_mesh:
             return None  # the guard of that mesh reports it, if there is one
         summary = f"{status.operation or 'a collective'} failed on rank {guard.rank}: {line}."
-        report = report_failure(guard, guard.store, summary, status)
-        leave_last(guard, guard.store)
-        return report
+        return report_failure(guard, guard.store, summary, status)
     if not isinstance(error, CollectiveError):
         guard.post(rank_status(*arguments, line))
         guard.state.has_left = True
@@ -229,8 +228,7 @@ def _translate(
 @contextmanager
 def _with_timeout(guard: Guard, limit: timedelta | None) -> Iterator[None]:
     """Set the timeout of the mesh's groups inside the block, and restore it afterwards."""
-    groups = () if limit is None else guard.groups.values()
-    before = {group: timeout_of(group) for group in groups}
+    before = {group: timeout_of(group) for group in guard.groups.values() if limit is not None}
     for group in before:
         set_timeout(group, limit)
     try:
@@ -241,10 +239,7 @@ def _with_timeout(guard: Guard, limit: timedelta | None) -> Iterator[None]:
 
 
 def _raises_in_caller(guard: Guard) -> bool:
-    """Return whether a collective raises in the thread that waits for it, at a settable timeout.
-
-    A group of several backends may have one that does not.
-    """
+    """Return whether each collective raises in the thread that waits for it, at its timeout."""
     backends = [str(dist.get_backend(group)) for group in guard.groups.values()]
     return all("gloo" in backend and "ccl" not in backend for backend in backends)
 
@@ -257,8 +252,8 @@ def _watching(
     if guard.store is None:
         yield
         return
-    over = threading.Event()
-    arguments = guard, tracker, limit, raises, threading.get_ident(), over
+    over, caller = threading.Event(), threading.get_ident()
+    arguments = guard, tracker, limit.total_seconds(), raises, caller, over
     watcher = threading.Thread(target=_watch, args=arguments, name="meshkit-guard", daemon=True)
     watcher.start()
     try:
@@ -271,14 +266,14 @@ def _watching(
 def _watch(
     guard: Guard,
     tracker: CollectiveTracker,
-    limit: timedelta,
+    limit: float,
     raises: bool,
     thread: int,
     over: threading.Event,
 ) -> None:
     """Answer roll calls; open one if the thread begins no collective for too long."""
-    # a collective on a foreign group has its own timeout, and raises nothing at this one
-    patience = limit.total_seconds() + (guard.answer_time if raises else 0)
+    # on gloo only a collective on a group of the user does not raise at the limit
+    patience = limit + (guard.answer_time if raises else 0)
     since, begun, is_logged = time.monotonic(), None, False
     while not over.wait(guard.poll_interval):
         try:
@@ -287,9 +282,9 @@ def _watch(
                 since, begun = time.monotonic(), status.begun
             if time.monotonic() - since > patience:
                 since = time.monotonic()
-                if _report_hang(guard, status, limit, raises):
+                if _report_hang(guard, status, timedelta(seconds=limit), raises):
                     return
-            respond(guard, guard.watch_store, status)
+            respond(guard, cast(Store, guard.watch_store), status)
         except Exception as error:  # the store may answer again: the thread goes on
             guard.state.watcher = None
             if not is_logged:
@@ -298,10 +293,7 @@ def _watch(
 
 
 def _status_of_thread(guard: Guard, tracker: CollectiveTracker, thread: int) -> RankStatus:
-    """Return the status of another thread, without its line if its stack cannot be described.
-
-    The thread runs on while its frames are read, so any error is possible.
-    """
+    """Return the status of another thread; without its line on any error, as its frames change."""
     try:
         frames = frames_of_thread(thread)
         return rank_status(guard.rank, guard.groups, frames, tracker.current)
@@ -313,20 +305,17 @@ def _report_hang(guard: Guard, status: RankStatus, limit: timedelta, raises: boo
     """Report a hang of this rank, and abort all groups; return whether there was a report."""
     summary = f"rank {guard.rank} waits in {status.operation}." if raises else ""
     report = report_failure(guard, guard.watch_store, summary, status)
-    leave_last(guard, guard.watch_store)
     if report is not None:
         print(_quote(report, limit), file=sys.stderr, flush=True)
         abort_all_groups()
     return report is not None
 
 
-def respond(guard: Guard, store: Store | None, status: RankStatus) -> None:
+def respond(guard: Guard, store: Store, status: RankStatus) -> None:
     """Answer an open roll call for another thread, and read the report.
 
     Cost: one store operation when no roll call is open, else up to 5.
     """
-    if store is None:
-        return
     number = store.within(TIMES.store, lambda: store.add(CALLS, 0))
     if not number or number in guard.state.reports:
         return
@@ -341,21 +330,24 @@ def report_failure(
 ) -> MeshkitError | None:
     """Open a roll call, or answer the open one; return the error that all ranks raise.
 
-    Collective over the ranks that are alive. This rank waits ``answer_time`` seconds for the
-    others. If the store is gone, the result is the last report that this rank has read, or a report
-    of its own status. Call :func:`leave_last` after it.
+    Collective over the ranks that are alive, for ``answer_time`` seconds at most; the host of the
+    store leaves last. If the store is gone, the result is the last report that this rank has read,
+    or a report of its own status.
     """
     if store is None:
         return hang_error(summary, guard.layout, {status.rank: status}, {})
     try:
         record = _run_roll_call(guard, store, summary, status)
+        _leave_last(guard, store)
     except MeshkitError as lost:
         reports = guard.state.reports
         record = reports.get(max(reports, default=0))
         if record is None:
             silent = dict.fromkeys(getattr(lost, "missing_ranks", ()), LOST)
             return hang_error(summary, guard.layout, {status.rank: status}, silent)
-    return None if record is None else read_value("report", json.dumps(record), _parse_report)
+    if record is None:
+        return None
+    return read_value("report", json.dumps(record), lambda text: error_from_json(json.loads(text)))
 
 
 def _run_roll_call(
@@ -378,12 +370,8 @@ def _judge(guard: Guard, store: Store, summary: str) -> Judge:
 
     A decision with an error would make rank 0 wait for ranks that answered by a watching thread.
     """
-    judge = who_is_behind(
-        guard.layout,
-        summary,
-        lambda ranks: guard.left(store, ranks),
-        known=TIMES.known,
-    )
+    left = partial(guard.left, store)
+    judge = who_is_behind(guard.layout, summary, left, known=TIMES.known)
 
     def with_value(seen: Arrivals) -> Decision | None:
         decision = judge(seen)
@@ -409,14 +397,14 @@ def _open_call(store: Store, rank: int) -> int:
     return number + 1
 
 
-def leave_last(guard: Guard, store: Store | None) -> None:
+def _leave_last(guard: Guard, store: Store) -> None:
     """Wait on rank 0, if it hosts the store, until each rank that answered has read the report.
 
     Local. It takes ``answer_time`` seconds at most. A rank that has not answered yet has as long,
     counted from the answer of rank 0, or a second if that is over.
     """
     reports = guard.state.reports
-    if store is None or not store.is_host or not any(reports.values()):
+    if not store.is_host or not any(reports.values()):
         return
     number = max(reports)
     began, call = time.monotonic(), guard.roll_call(store, number)
@@ -433,8 +421,8 @@ def leave_last(guard: Guard, store: Store | None) -> None:
 def _may_read(guard: Guard, call: Round, ranks: Sequence[int], *, is_early: bool) -> bool:
     """Return whether one of some ranks may still read the report.
 
-    It may if it has answered this roll call; early on also if it has posted nothing, has not left
-    the job, and its process is not known to have ended.
+    It may if it has answered this roll call. Early on it may also if it has not left, and its
+    process can answer.
     """
     seen = call.arrivals()
     if any(rank in seen.arrived for rank in ranks):
@@ -446,7 +434,3 @@ def _may_read(guard: Guard, call: Round, ranks: Sequence[int], *, is_early: bool
 def _parse_facts(text: str) -> dict[str, Any]:
     """Return what a rank has posted; empty if it has withdrawn that."""
     return dict(json.loads(text or "{}").items())
-
-
-def _parse_report(text: str) -> MeshkitError:
-    return error_from_json(json.loads(text))

@@ -13,13 +13,15 @@ from itertools import groupby
 
 from ..core.call import Call, caller_level
 from ..core.errors import SpecError
-from ..core.judges import Json
 from ..core.layout import Layout
 from ..core.topology import CrossingVerdict, Topology, check_crossings
 from ..launch.job import Job
 from ..launch.store import error_from_json, error_to_json
 from ..launch.world import World
 from .groups import GroupOptions
+
+NO_STORE = "there is no store, so the hosts of the ranks are unknown."
+HOSTS, FIX = "the hosts of the ranks", "look at the log of rank 0 first."
 
 
 def check_place(place: object, world: World) -> None:
@@ -47,7 +49,7 @@ def check_crossing(
     is_strict = "error" in policies.values()
     if job.store is None:
         if is_strict:
-            raise no_store_error("leave out crossing.")
+            raise SpecError(NO_STORE, fix="leave out crossing.")
         return None
     verdict, fatal = CrossingVerdict(), None
     if job.world.rank == 0:
@@ -61,7 +63,7 @@ def check_crossing(
                 fatal = warning
     if is_strict:
         error = verdict.error and error_to_json(verdict.error.quote(built_by))
-        record = _broadcast(job, f"crossing/{number}", error)
+        record = job.broadcast(f"crossing/{number}", error, what=HOSTS, fix=FIX)
         if record:
             raise error_from_json(record)
     return fatal
@@ -75,11 +77,11 @@ def gather_hosts(
     Cost: 6 store operations per rank: an agreement round, and the broadcast of rank 0.
     """
     if job.store is None:
-        raise no_store_error(fix)
+        raise SpecError(NO_STORE, fix=fix)
     number = job.agree(call, facts, summary)
     names = machines(job) if job.world.rank == 0 else []
     counts = [(name, len([*ranks])) for name, ranks in groupby(names)]
-    heard = _broadcast(job, f"hosts/{number}", counts)
+    heard = job.broadcast(f"hosts/{number}", counts, what=HOSTS, fix=FIX)
     return [str(name) for name, count in heard for _ in range(int(count))]
 
 
@@ -89,20 +91,8 @@ def machines(job: Job) -> list[str]:
     hosts: dict[str, list[str]] = {}  # the name of a host to the machines that have it
     names: dict[str, str] = {}
     for rank in range(job.world.world_size):
-        process = known[rank]
-        of_name = hosts.setdefault(process.host, [])
-        if process.machine not in names:
-            of_name.append(process.machine)
-            again = f" ({len(of_name)})" * (len(of_name) > 1)
-            names[process.machine] = f"{process.host}{again}"
+        host, machine = known[rank].host, known[rank].machine
+        if machine not in names:
+            hosts.setdefault(host, []).append(machine)
+            names[machine] = host if len(hosts[host]) == 1 else f"{host} ({len(hosts[host])})"
     return [names[known[rank].machine] for rank in range(job.world.world_size)]
-
-
-def no_store_error(fix: str) -> SpecError:
-    """Return the error of a job whose default group exposes no store."""
-    return SpecError("there is no store, so the hosts of the ranks are unknown.", fix=fix)
-
-
-def _broadcast(job: Job, name: str, value: Json) -> Json:
-    what, fix = "the hosts of the ranks", "look at the log of rank 0 first."
-    return job.broadcast(name, value, what=what, fix=fix)

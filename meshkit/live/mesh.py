@@ -26,7 +26,15 @@ from .barrier import verify_mesh, wait_at_barrier
 from .device_mesh import device_mesh
 from .group_registry import GroupsReport, MeshGroups, report_groups
 from .guard import GuardState, guard_mesh, post_end
-from .proposal import MeshProposal, agree_on_value, close_mesh, open_groups, propose_view
+from .open_mesh import (
+    MeshProposal,
+    agree_in_mesh,
+    close_mesh,
+    open_groups,
+    propose_from_device_mesh,
+    propose_from_groups,
+    propose_view,
+)
 from .recovery import Recovery, RecoveryRequest, Rounds, recover_mesh
 
 # Methods import the functions that they call, so that build_mesh loads no samplers.
@@ -55,6 +63,16 @@ class Mesh:
     ``redistribute``, ``begin``, ``shift``, ``exchange``, ``view``, ``barrier``, ``agree``,
     ``verify``, ``recover``, ``admit``, ``check_batch``, ``check_parameters`` and ``token_weights``
     communicate. ``with`` closes the mesh at the end.
+
+    Raises:
+        UnknownAxisError: in every method, if the mesh does not have an axis.
+        CoordinateError: in every method that needs the coordinate or a group of this rank, on a
+            rank outside the mesh, where ``inside`` is False.
+        SpecError: in every method that needs the data axes or the gradient group, if an axis longer
+            than 1 has an unknown role and no axes are given; if a group was not requested.
+        MeshkitError: in every method that needs a group, after ``close`` or ``shutdown``.
+        DisagreementError: in every method that creates or compares, if ranks pass different values.
+        RankTimeoutError: in these methods, if ranks did not arrive within ``arrival_timeout``.
     """
 
     _proposal: MeshProposal  # with the job, the arrival timeout of this mesh, and its options
@@ -66,50 +84,26 @@ class Mesh:
 
     @property
     def layout(self) -> Layout:
-        """The grid of ranks.
-
-        Example:
-            >>> mesh.layout
-            Layout(dp=4, sp=2)
-        """
+        """The grid of ranks: a :class:`meshkit.Layout`."""
         return self._groups.plan.layout
 
     @property
     def rank(self) -> int:
-        """The global rank of this process.
-
-        Example:
-            >>> mesh.rank
-            5
-        """
+        """The global rank of this process."""
         return self._groups.rank
 
     @property
     def coordinate(self) -> dict[str, int]:
-        """The coordinate of this rank: axis name to index. Local.
-
-        Raises:
-            CoordinateError: on a rank outside the mesh, for which ``mesh.inside`` is False.
-
-        Cost: O(axes) at the first use, then that of a copy.
-
-        Example:
-            >>> mesh.coordinate
-            {'dp': 2, 'sp': 1}
-        """
+        """The coordinate of this rank: axis name to index, as in ``{"dp": 2, "sp": 1}``."""
         if self._coordinate is None:  # a cached_property would take a lock, which is not compiled
             self._coordinate = Coordinate(self.layout.coordinate(self.rank))
         return Coordinate(self._coordinate)
 
     @property
     def position(self) -> Position:
-        """The rank and its layout without process groups, which can be pickled. Local.
+        """The rank and its layout without process groups, which can be pickled.
 
         Give it, not the mesh, to datasets, to workers of a DataLoader and to other processes.
-
-        Example:
-            >>> mesh.position.coordinate  # for a dataset, or a worker of a DataLoader
-            {'dp': 2, 'sp': 1}
         """
         from ..core.layout import Position
 
@@ -117,30 +111,17 @@ class Mesh:
 
     @property
     def inside(self) -> bool:
-        """Whether this rank is in the mesh. Local. Other ranks have no coordinate and no group.
-
-        Example:
-            >>> mesh.inside
-            True
-        """
+        """Whether this rank is in the mesh. Other ranks have no coordinate and no group."""
         return self.rank in self.layout
 
     @property
     def device(self) -> torch.device:
-        """The device of this process, on which tensors of its collectives are. Local.
-
-        Example:
-            >>> torch.ones(2, device=mesh.device).sum()
-            tensor(2.)
-        """
+        """The device of this process, for the tensors of its collectives."""
         return self._proposal.job.world.device or torch.device("cpu")
 
     @quotes_call("mesh.size")
     def size(self, *axes: Names) -> int:
         """Return the size of the groups over the axes; without axes, of the whole mesh. Local.
-
-        Raises:
-            UnknownAxisError: if the mesh does not have an axis.
 
         Example:
             >>> mesh.size("dp"), mesh.size("dp", "sp"), mesh.size()
@@ -150,33 +131,16 @@ class Mesh:
 
     @quotes_call("mesh.group_rank")
     def group_rank(self, *axes: Names) -> int:
-        """Return the rank of this process in its group over the axes. Local.
+        """Return the rank of this process in its group over the axes. Local, O(axes).
 
         It equals ``mesh.group(*axes).rank()``, but such a group need not exist. It is the index
         along the axes as listed, the last one fastest. Without axes it is the position in the mesh.
-
-        Raises:
-            UnknownAxisError: if the mesh does not have an axis.
-            CoordinateError: on a rank outside the mesh.
-
-        Cost: O(axes).
-
-        Example:
-            >>> mesh.group_rank("dp"), mesh.group_rank("sp", "dp")
-            (2, 6)
         """
         return group_rank(self.layout, self.rank, axes or self.layout.axes)
 
     @quotes_call("mesh.peers")
     def peers(self, *axes: Names) -> Ints:
         """Return the global ranks of this rank's group over the axes, in group order. Local.
-
-        Returns:
-            int64 (group_size,), with this rank.
-
-        Raises:
-            UnknownAxisError: if the mesh does not have an axis.
-            CoordinateError: on a rank outside the mesh.
 
         Example:
             >>> mesh.peers("dp")
@@ -188,14 +152,7 @@ class Mesh:
     def neighbor(self, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
         """Return the global rank some steps along an axis. Local, O(axes).
 
-        Args:
-            axis: the axis to step along.
-            shift: the number of steps; negative steps go back.
-            wrap: whether the axis is a ring. Otherwise the result is None beyond its ends.
-
-        Raises:
-            UnknownAxisError: if the mesh does not have the axis.
-            CoordinateError: on a rank outside the mesh, or if ``shift`` is no int.
+        Negative steps go back. Without ``wrap`` the result is None beyond the ends of the axis.
 
         Example:
             >>> mesh.neighbor("dp"), mesh.neighbor("dp", -1), mesh.neighbor("dp", 2, wrap=False)
@@ -208,17 +165,6 @@ class Mesh:
         """Return the global ranks around an axis, or around several, this one first. Local.
 
         See :meth:`meshkit.Layout.ring`.
-
-        Returns:
-            int64 (size of the axis,).
-
-        Raises:
-            UnknownAxisError: if the mesh does not have the axis.
-            CoordinateError: on a rank outside the mesh.
-
-        Example:
-            >>> mesh.ring("dp")
-            array([5, 7, 1, 3])
         """
         return self.layout.ring(self.rank, axis)
 
@@ -228,13 +174,8 @@ class Mesh:
         """Return this rank's process group over the axes; without axes, that of the whole mesh.
 
         Local: ``build_mesh`` created it. ``group.rank()`` is the index along the axes as listed,
-        the last one fastest.
-
-        Raises:
-            UnknownAxisError: if the mesh does not have an axis.
-            SpecError: if the group was not requested, with the argument that creates it.
-            CoordinateError: on a rank outside the mesh.
-            MeshkitError: after ``close``, or after ``shutdown``.
+        the last one fastest. The SpecError for a group that was not requested has the argument that
+        creates it.
 
         Example:
             >>> number = torch.tensor(mesh.rank)
@@ -248,28 +189,15 @@ class Mesh:
     def gradient_group(self, *, experts: bool = False) -> dist.ProcessGroup:
         """Return this rank's group over which gradients are averaged, for DDP. Local.
 
-        ``build_mesh`` created it. Its ranks hold equal weights and see different tokens. Along dp
-        and ep they read different samples, along cp and sp different tokens of one sample. Axes
-        with names of other libraries count by their role. Ranks along tp and pp are in other
-        groups. Without dp, ep, cp and sp the group holds this rank only.
+        Its ranks hold equal weights and see different tokens: along dp and ep other samples, along
+        cp and sp other tokens of one sample. Names of other libraries count by their role. Ranks
+        along tp and pp are in other groups. Without dp, ep, cp and sp it holds this rank only.
 
         Args:
             experts: return the group for the weights of experts, which ranks along ep do not share.
-                Sum their gradients over it, and divide by the size of the group without
-                ``experts``: an expert has the tokens of all ranks along ep. With one rank along ep,
-                or without ep, it is the group of the other weights.
-
-        Raises:
-            SpecError: if an axis longer than 1 has an unknown role, with the groups to choose from.
-            CoordinateError: on a rank outside the mesh.
-            MeshkitError: after ``close``, or after ``shutdown``.
-
-        Example:
-            >>> from torch.nn.parallel import DistributedDataParallel
-            >>> model = torch.nn.Linear(2, 2)
-            >>> ddp = DistributedDataParallel(model, process_group=mesh.gradient_group())
-            >>> dist.get_process_group_ranks(mesh.gradient_group())  # dp and sp
-            [0, 1, 2, 3, 4, 5, 6, 7]
+                Sum their gradients over it, and divide the sum by the size of the group without
+                ``experts``, since an expert has the tokens of all ranks along ep. Without ep both
+                groups are the same.
         """
         return self._groups.gradient_group(experts=experts)
 
@@ -280,63 +208,32 @@ class Mesh:
         All DeviceMeshes of a mesh are slices of one root, so that ``fully_shard`` over
         ``device_mesh("(dp sp)")`` and ``parallelize_module`` over ``device_mesh("tp")`` combine in
         one model. Below torch 2.13, and for dims out of nesting order, slice one result instead:
-        ``device_mesh("(dp sp) tp")["tp"]``.
+        ``device_mesh("(dp sp) tp")["tp"]``. Use no DeviceMesh after ``close``.
 
         Args:
-            pattern: ``"(dp sp) tp"`` gives a mesh of two dimensions, ``dp_sp`` and ``tp``: the
-                name of a dimension is its axes, joined by an underscore. Axes that are left out
-                are fixed at this rank's coordinate. None gives every axis of the mesh. An absent
-                standard axis has size 1.
+            pattern: ``"(dp sp) tp"`` gives a mesh of two dimensions, ``dp_sp`` and ``tp``. Axes
+                that are left out are fixed at this rank's coordinate. None gives every axis of the
+                mesh. An absent standard axis has size 1.
             *more: further dims of the pattern: ``("dp", "tp")`` is the same as ``("dp tp")``.
-
-        Returns:
-            A DeviceMesh over existing groups, after a check of the members of each. No group is
-            created. It must not be used after ``close``.
-
-        Raises:
-            SpecError: if the pattern is invalid, or a group was not requested.
-            UnknownAxisError: if the mesh does not have an axis.
-            CoordinateError: on a rank outside the mesh.
-            MeshkitError: after ``close``, or after ``shutdown``.
 
         Example:
             >>> mesh.device_mesh("(dp sp)").mesh_dim_names
             ('dp_sp',)
-            >>> mesh.device_mesh("sp").mesh
-            tensor([4, 5], dtype=torch.int32)
         """
         pattern = " ".join([str(pattern), *more]) if more else pattern
         return device_mesh(self._groups, self.group, self.device.type, pattern)
 
     @property
     def startup(self) -> Startup:
-        """The seconds of this rank until the mesh was there, by phase. Local. ``print`` shows them.
-
-        ``init`` has the phases store, arrival and default group, the mesh has agreement, groups and
-        end.
-
-        Example:
-            >>> print(mesh.startup)
-            store ... s, arrival ... s, default group ... s, agreement ... s, ...
-        """
+        """The seconds of this rank until the mesh was there, by phase. ``print`` shows them."""
         return self._groups.startup
 
     def __getitem__(self, pattern: Names) -> DeviceMesh:
-        """Return ``device_mesh(pattern)``, for those who know DeviceMesh: ``mesh["dp"]``.
-
-        Example:
-            >>> mesh["sp"].mesh
-            tensor([4, 5], dtype=torch.int32)
-        """
+        """Return ``device_mesh(pattern)``, for those who know DeviceMesh: ``mesh["dp"]``."""
         return self.device_mesh(pattern)
 
     def __contains__(self, axis: object) -> bool:
-        """Return whether the mesh has an axis: ``"tp" in mesh``. Local.
-
-        Example:
-            >>> "dp" in mesh, "tp" in mesh
-            (True, False)
-        """
+        """Return whether the mesh has an axis: ``"tp" in mesh``. Local."""
         return axis in self.layout.axes
 
     __iter__ = None  # a mesh is no sequence, though mesh["dp"] works
@@ -351,16 +248,9 @@ class Mesh:
 
     @quotes_call("mesh.groups_report")
     def groups_report(self) -> GroupsReport:
-        """Return the groups of this rank in the mesh and all its open views, and their users.
+        """Return the groups of this rank in the mesh and its open views, and their users. Local.
 
-        Local. ``print`` shows a table; ``.communicators`` is the number of groups.
-
-        Raises:
-            MeshkitError: after ``close``, or after ``shutdown``.
-
-        Example:
-            >>> mesh.groups_report().communicators
-            3
+        ``print`` shows a table; ``.communicators`` is the number of groups.
         """
         return report_groups(self._groups)
 
@@ -370,10 +260,7 @@ class Mesh:
         """Create a mesh over process groups of the user. Collective over the world.
 
         Views use the groups too. They keep their timeouts and are never destroyed. Missing groups
-        are created, also those over the whole mesh and those with one rank. The default group
-        serves as the group of the whole world.
-
-        Cost: as :func:`build_mesh`, and one store operation per group.
+        are created, also those over the whole mesh and those with one rank.
 
         Args:
             layout: the grid.
@@ -381,45 +268,26 @@ class Mesh:
                 layout, to None.
 
         Raises:
-            SpecError: if a group does not hold exactly the ranks of the layout in their order, or
-                ranks are not in the world. The other ranks quote it.
-            UnknownAxisError: if the layout does not have an axis.
+            SpecError: on every rank, if a group does not hold exactly the ranks of the layout in
+                their order, or ranks are not in the world.
             LaunchError: if there is no default group.
-            DisagreementError: if ranks pass different layouts or axes.
-            RankTimeoutError: if ranks did not arrive in time.
 
-        Example:
-            >>> groups = {axis: mesh.group(axis) for axis in ("dp", "sp")}
-            >>> with meshkit.Mesh.from_groups(mesh.layout, groups) as other:
-            ...     other.group("sp") is mesh.group("sp")
-            True
+        Cost: as :func:`build_mesh`, and one store operation per group.
         """
-        from .external import propose_from_groups
-
         proposal = propose_from_groups(layout, groups)
         return cls(proposal, open_groups(proposal))
 
     @classmethod
     @quotes_call("Mesh.from_device_mesh")
     def from_device_mesh(cls, device_mesh: DeviceMesh, /) -> Mesh:
-        """Create a mesh over a DeviceMesh and its groups. Collective over the world.
-
-        Args:
-            device_mesh: a DeviceMesh with names, equal on every rank; not a slice of this rank.
-
-        Raises:
-            SpecError: if the DeviceMesh has no names, or the members of a group are not in the
-                order of its ranks; and the errors of :meth:`from_groups`.
+        """Create a mesh over a DeviceMesh with names. Collective over the world.
 
         Example:
             >>> from torch.distributed.device_mesh import init_device_mesh
             >>> grid = init_device_mesh("cpu", (2, 4), mesh_dim_names=("replicate", "shard"))
-            >>> with meshkit.Mesh.from_device_mesh(grid) as other:
-            ...     other.coordinate
+            >>> meshkit.Mesh.from_device_mesh(grid).coordinate
             {'replicate': 1, 'shard': 1}
         """
-        from .external import propose_from_device_mesh
-
         proposal = propose_from_device_mesh(device_mesh)
         return cls(proposal, open_groups(proposal))
 
@@ -439,28 +307,14 @@ class Mesh:
 
         Collective over the world, as ``build_mesh``. Only missing groups are created. A group of
         this mesh or of its views is used again if members, order, backend and timeout are equal.
-        Call ``close()``: dropping the object does not free its groups.
-
-        Args:
-            sizes: axis name to size; the same as ``**axes``.
-            order: axis names from the outside in; None keeps the order in which axes are written.
-            groups: as in ``build_mesh``.
-            timeout: as in ``build_mesh``; None is that of this mesh, group by group.
-            arrival_timeout: as in ``build_mesh``; None is that of this mesh.
-            **axes: axis name to size, the outermost first; one may be -1.
-
-        Raises:
-            SpecError: if the product is not the number of ranks; if standard axes are not in the
-                standard order and ``order`` is not given; if a timeout is invalid.
-            UnknownAxisError: if ``groups`` or ``timeout`` names an axis that the view lacks.
-            DisagreementError: if ranks request different views, or have different open views.
-            RankTimeoutError: if ranks did not arrive in time.
-            MeshkitError: after ``close``, or after ``shutdown``.
+        Call ``close()``: dropping the object does not free its groups. Arguments are as in
+        ``build_mesh``, with one size of -1 at most. Without ``order``, axes nest as written.
+        Without timeouts, those of this mesh hold, group by group.
 
         Example:
             >>> with mesh.view(replicate=2, shard=-1) as hsdp:
-            ...     hsdp.coordinate, hsdp.peers("shard")
-            ({'replicate': 1, 'shard': 1}, array([4, 5, 6, 7]))
+            ...     hsdp.coordinate
+            {'replicate': 1, 'shard': 1}
         """
         request = sizes, axes, order, groups, timeout, arrival_timeout
         job, options = self._proposal.job, self._proposal.options
@@ -490,37 +344,35 @@ class Mesh:
 
         - ``s/sp``: cut along s; ``s/dp/sp`` by two axes, the outer one first.
         - ``+tp``: the ranks of tp have the parts of a sum.
-        - ``*tp``: each has a copy, and goes on with its own part of the work.
-        - ``=tp``: each has a copy, and all do the same work.
+        - ``*tp``: each rank has a copy, and goes on with its own part of the work.
+        - ``=tp``: each rank has a copy, and all do the same work.
         - ``@dp:0``: the rank with that coordinate has it. Others pass any tensor of the shape, and
           get zeros.
 
         ``*`` and ``=`` differ in the gradient only: at ``*`` the gradients of the ranks are summed,
-        at ``=`` they are equal. :meth:`checked` finds a wrong one.
+        at ``=`` they are equal. :meth:`checked` finds a wrong mark.
 
         Args:
-            x: the local tensor, contiguous or not, of a dtype that the backend communicates.
-                ``requires_grad`` is equal on all ranks, since the backward is collective too.
+            x: the local tensor. ``requires_grad`` is equal on all ranks, since the backward is
+                collective too.
             pattern: the division before and after.
             op: the reduction of ``+``: ``"sum"``, ``"avg"``, ``"max"`` or ``"min"``.
             grad_dtype: the dtype in which gradients are summed, needed below float32.
             to: the view of this mesh whose axes the right side names; None is this mesh.
             sizes: the sizes of dims that are called like an argument, as in ``sizes={"op": 8}``.
             **dims: global sizes of dims: for a bracket on the left; for parts of different sizes,
-                cut as by ``numpy.array_split``; or a :class:`meshkit.SequencePlan` for a sequence
-                that is cut in its order, with zeros as its padding.
+                cut as by ``numpy.array_split``; or a :class:`meshkit.SequencePlan`, which keeps its
+                order and pads with zeros.
 
         Returns:
-            The local tensor of the right side. It may share memory with ``x``, so do not change
-            either of them in place.
+            The local tensor of the right side. It may share memory with ``x``, so change neither of
+            them in place.
 
         Raises:
             SpecError: if the pattern is invalid; if a size does not divide or does not fit the
                 tensor; if a gradient flows over an axis without a mark on one side, through a
                 maximum, or below float32 without ``grad_dtype``; if a group is missing.
-            UnknownAxisError: if the mesh does not have an axis.
-            CoordinateError: on a rank outside the mesh, or for a mark outside its axis.
-            MeshkitError: after ``close``, or after ``shutdown``.
+            CoordinateError: if a mark lies outside its axis.
 
         Cost: no more than each rank lacks, in at most one collective of each kind; see
         :func:`meshkit.plan_redistribution`. The plan is made once for each shape.
@@ -529,9 +381,6 @@ class Mesh:
             >>> x = torch.ones(1, 8, 4, 2)  # 8 of 16 tokens, all heads
             >>> mesh.redistribute(x, "b s/sp h d -> b s h/sp d").shape
             torch.Size([1, 16, 2, 2])
-            >>> loss = torch.tensor(float(mesh.rank))
-            >>> mesh.redistribute(loss, "+dp +sp -> =dp =sp", op="avg")
-            tensor(3.5000)
         """
         options = pattern, op, grad_dtype, _groups_of(to)
         given = merge_sizes(sizes, dims)
@@ -556,24 +405,7 @@ class Mesh:
     ) -> Redistribution:
         """Return the redistribution of a pattern, a function of a tensor. Local.
 
-        Args:
-            pattern: as in :meth:`redistribute`.
-            op: as in :meth:`redistribute`.
-            grad_dtype: as in :meth:`redistribute`.
-            to: as in :meth:`redistribute`.
-            sizes: as in :meth:`redistribute`.
-            **dims: as in :meth:`redistribute`.
-
-        Raises:
-            SpecError: if the pattern is invalid; and when called, as :meth:`redistribute`.
-            UnknownAxisError: if the mesh does not have an axis.
-            CoordinateError: on a rank outside the mesh, or for a mark outside its axis.
-            MeshkitError: after ``close``, or after ``shutdown``.
-
-        Example:
-            >>> gather = mesh.redistribution("b s/sp d -> b s d *sp")
-            >>> gather(torch.ones(1, 8, 2)).shape
-            torch.Size([1, 16, 2])
+        Arguments and errors are those of :meth:`redistribute`.
         """
         given = tuple(merge_sizes(sizes, dims).items())
         return self._moves.find(pattern, op, grad_dtype, _groups_of(to), given)
@@ -593,23 +425,8 @@ class Mesh:
         """Begin a redistribution, and return a handle whose ``wait`` returns the result.
 
         Collective over the axes that change. Only the last collective of the plan runs beside the
-        caller's work; most plans have one. Keep ``x`` unchanged until then.
-
-        Args:
-            x: the local tensor, without a gradient.
-            pattern: as in :meth:`redistribute`.
-            op: as in :meth:`redistribute`.
-            to: as in :meth:`redistribute`.
-            sizes: as in :meth:`redistribute`.
-            **dims: as in :meth:`redistribute`.
-
-        Raises:
-            SpecError: if the tensor requires a gradient; and as :meth:`redistribute`.
-
-        Example:
-            >>> handle = mesh.begin(torch.ones(2, 4), "o/dp i -> o i *dp")
-            >>> handle.wait().shape  # after other work
-            torch.Size([8, 4])
+        caller's work; most plans have one. Keep ``x`` unchanged until ``wait``. The tensor has no
+        gradient; all else is as in :meth:`redistribute`.
         """
         given = tuple(merge_sizes(sizes, dims).items())
         return self._moves.begin(x, pattern, op, _groups_of(to), given)
@@ -619,20 +436,7 @@ class Mesh:
         """Send a tensor some steps along an axis, and return the one that arrives. Differentiable.
 
         Collective over the axis, which is a ring: the rank at index i gets the tensor of index
-        i - steps. The gradient goes the other way.
-
-        Args:
-            x: the local tensor, of equal shape and dtype on all ranks of the axis.
-            axis: the axis.
-            steps: the number of steps; negative ones go back.
-
-        Returns:
-            A tensor of that shape.
-
-        Raises:
-            UnknownAxisError: if the mesh does not have the axis.
-            CoordinateError: on a rank outside the mesh, or if ``steps`` is no int.
-            MeshkitError: after ``close``, or after ``shutdown``.
+        i - steps. The gradient goes the other way. Shape and dtype are equal on all ranks.
 
         Example:
             >>> mesh.shift(torch.tensor([mesh.rank]), "dp")  # from rank 3
@@ -653,17 +457,13 @@ class Mesh:
 
         Args:
             x: the rows in its dim 0; all other dims are equal on all ranks.
-            axis: the axis.
-            counts: the number of rows for each rank of the axis, in their order.
+            axis: the axis of the mesh.
+            counts: the number of rows for each rank of the axis, in their order and with the sum
+                of the rows.
 
         Returns:
             The rows received, in the order of the ranks, and how many came from each. Pass these
             counts to a second call to send results back.
-
-        Raises:
-            SpecError: if the counts are not one number for each rank, with the sum of the rows.
-            UnknownAxisError: if the mesh does not have the axis.
-            MeshkitError: after ``close``, or after ``shutdown``.
 
         Cost: two all_to_alls, the first one of the counts, which are read on the host.
 
@@ -686,16 +486,10 @@ class Mesh:
         not zero are an error: these ranks do the same work, and it would count several times.
         Enter it on every rank, also around the backward. Calls that torch compiled are not checked.
 
-        Cost: a hash of each tensor on the host, and a small collective for each axis.
-
         Raises:
-            SpecError: inside, the same on all ranks of the axis, with the mark to write.
+            SpecError: the same on all ranks of the axis, with the mark to write.
 
-        Example:
-            >>> with mesh.checked():
-            ...     y = mesh.redistribute(torch.ones(2), "i +sp -> i =sp")
-            >>> y
-            tensor([2., 2.])
+        Cost: a hash of each tensor on the host, and a small collective for each axis.
         """
         return self._moves.checked()
 
@@ -740,8 +534,7 @@ class Mesh:
             accumulation_steps: micro batches per rank and optimizer step.
             data: the axes that divide the samples, ``"dp ep"`` or ``("dp", "ep")``; the ranks of
                 all others share them. Empty means that all ranks read the same samples. None means
-                the axes whose names are of data or experts: ``dp``, ``ep``, ``data``, ``fsdp``,
-                ``shard``, ``replicate``, ``dp_shard``, ``dp_replicate``, ``expert`` and others.
+                the axes whose names have the role of data or of experts.
             uneven: let some ranks run one micro batch more than others if the micro batches do not
                 divide; see :meth:`meshkit.BatchPlan.solve`.
 
@@ -752,15 +545,10 @@ class Mesh:
 
         Raises:
             BatchError: if they do not divide, with the nearest batches that do.
-            SpecError: without ``data``, if an axis longer than 1 has an unknown role.
-            UnknownAxisError: if ``data`` names an axis that the mesh does not have.
 
         Example:
-            >>> plan = mesh.batch(global_batch=32, micro_batch=2)
-            >>> print(plan)
+            >>> print(mesh.batch(global_batch=32, micro_batch=2))
             global_batch 32 = micro_batch 2 x accumulation_steps 4 x dp 4
-            >>> plan.samples(step=0).tolist()
-            [[4, 5], [12, 13], [20, 21], [28, 29]]
         """
         from .data.batch import plan_rank_batch
 
@@ -792,13 +580,7 @@ class Mesh:
             float64 (micro batches,), on the cpu. It replaces ``micro.weight``.
 
         Raises:
-            SpecError: if counts are not whole numbers of 0 or more, or no rank has a token; if the
-                group was not requested; without axes, if an axis longer than 1 has an unknown role.
-            UnknownAxisError: if the mesh does not have an axis.
-
-        Example:
-            >>> mesh.token_weights([10, 30])  # the same counts on all 8 ranks
-            tensor([0.2500, 0.7500], dtype=torch.float64)
+            SpecError: if counts are not whole numbers of 0 or more, or no rank has a token.
         """
         from .data.batch import weigh_tokens
 
@@ -847,12 +629,8 @@ class Mesh:
         same samples, and data coordinates read different ones. A state that is saved on one mesh
         resumes on another.
 
-        Cost: no array of all samples. 0.1 microseconds per sample with shuffle, and 0.3
-        milliseconds per step.
-
         Args:
-            dataset: anything with ``len``, or that number; or an ``IterableDataset``, which gives a
-                :class:`~meshkit.live.data.sampler.MicroBatchStream`.
+            dataset: anything with ``len``, or that number; or an ``IterableDataset``.
             plan: the result of :meth:`batch`; or a plain :class:`meshkit.BatchPlan` over the data
                 axes of the mesh.
             shuffle: whether each epoch has its own order, by ``seed`` and the number of the epoch.
@@ -865,16 +643,16 @@ class Mesh:
                 count twice. None is ``"keep"``, and ``"drop"`` for a stream, which has no other.
 
         Returns:
-            A ``Sampler[list[int]]`` for ``DataLoader(dataset, batch_sampler=...)`` with any number
-            of workers. For an iterable dataset, a ``MicroBatchStream`` for ``DataLoader(stream,
+            A ``Sampler[list[int]]`` for ``DataLoader(dataset, batch_sampler=...)``. For an iterable
+            dataset, a :class:`~meshkit.live.data.sampler.MicroBatchStream` for ``DataLoader(stream,
             batch_size=None)``.
 
         Raises:
             BatchError: if the dataset is empty or has no ``len``; if an order or a tail is invalid;
-                if there are fewer samples than a global batch with ``"drop"``; if the plan is of
-                another mesh.
-            SpecError: for a plain plan, if an axis longer than 1 has an unknown role.
-            CoordinateError: on a rank outside the mesh.
+                if ``"drop"`` leaves no step; if the plan is of another mesh.
+
+        Cost: 0.1 microseconds per sample with shuffle, and 0.3 milliseconds per step. No array of
+        all samples is made.
 
         Example:
             >>> plan = mesh.batch(global_batch=8, micro_batch=2)
@@ -900,31 +678,14 @@ class Mesh:
     ) -> DataLoader[Any]:
         """Return torch's DataLoader over this rank's micro batches of a dataset. Local.
 
-        Each item is one collated micro batch. The position for a checkpoint is that of the sampler:
-        ``loader.batch_sampler.state_dict(steps=...)``, for an iterable dataset
-        ``loader.dataset.state_dict(steps=...)``.
-
-        Args:
-            dataset: a dataset that is read by index, or an ``IterableDataset``.
-            plan: as in :meth:`sampler`.
-            shuffle: as in :meth:`sampler`.
-            seed: as in :meth:`sampler`.
-            epoch: as in :meth:`sampler`.
-            tail: as in :meth:`sampler`.
-            **options: more options of ``DataLoader``: ``num_workers``, ``collate_fn``,
-                ``pin_memory``.
+        Each item is one collated micro batch. ``options`` are more options of ``DataLoader``, as
+        ``num_workers``; all other arguments are those of :meth:`sampler`. The position for a
+        checkpoint is that of the sampler: ``loader.batch_sampler.state_dict(steps=...)``, for an
+        iterable dataset ``loader.dataset.state_dict(steps=...)``.
 
         Raises:
             BatchError: as :meth:`sampler`; if an option would change the samples of a batch, such
                 as ``batch_size``; if the dataset is a number.
-            CoordinateError: on a rank outside the mesh.
-
-        Example:
-            >>> plan = mesh.batch(global_batch=8, micro_batch=2)
-            >>> for tokens in mesh.loader(torch.arange(16), plan):
-            ...     print(tokens)
-            tensor([4, 5])
-            tensor([12, 13])
         """
         from ..core.epoch import SampleOrder
         from .data.batch import sample
@@ -938,34 +699,18 @@ class Mesh:
     def check_batch(self, batch: object, *, data: str | tuple[str, ...] | None = None) -> None:
         """Check that ranks which share samples hold equal batches, and other ranks different ones.
 
-        Collective over the mesh. Pass the batch as it was read, before sp cuts the sequence, and no
-        filler. Two data coordinates can hold equal batches by chance if the dataset repeats them.
-
-        Cost: one gather of 265 bytes per rank, and one more if there is a conflict. Tensors are
-        copied to the host and hashed there, a second or two per gigabyte.
+        Collective over the mesh. The BatchError is the same on every rank, with the first key that
+        differs. Pass the batch as it was read, before sp cuts the sequence, and no filler. Two data
+        coordinates can hold equal batches by chance if the dataset repeats them.
 
         Args:
             batch: a tensor, or nested dicts, lists and tuples of tensors, int, float, str, bytes,
                 bool and None. Dtype, shape and bytes are compared, not the device. The order of
                 keys does not matter.
-            data: the axes that divide the samples, as in :meth:`batch`. Empty means that all ranks
-                must hold the same batch. None means the data axes by their names.
+            data: the axes that divide the samples, as in :meth:`batch`.
 
-        Raises:
-            BatchError: the same on every rank: if ranks of one data coordinate hold different
-                batches, with the first key that differs; if two data coordinates hold equal ones;
-                if a rank holds a value of another type.
-            SpecError: without ``data``, if an axis longer than 1 has an unknown role.
-            UnknownAxisError: if ``data`` names an axis that the mesh does not have.
-            CoordinateError: on a rank outside the mesh.
-            MeshkitError: after ``close``, or after ``shutdown``.
-
-        Example:
-            >>> mesh.check_batch({"tokens": torch.tensor(mesh.coordinate["dp"])})
-            >>> mesh.check_batch(torch.tensor(mesh.rank))  # differs along sp too
-            Traceback (most recent call last):
-                ...
-            meshkit.core.errors.BatchError: ...
+        Cost: one gather of 265 bytes per rank, and one more if there is a conflict. Tensors are
+        copied to the host and hashed there, a second or two per gigabyte.
         """
         from .data.checks import compare_batches
 
@@ -978,34 +723,18 @@ class Mesh:
         """Check that parameters are equal on all ranks that average their gradients.
 
         Collective over the mesh. It finds replicas that drift, for example because DDP averages
-        over dp alone on a mesh with sp. Call it between steps, on models of any wrapper.
+        over dp alone on a mesh with sp. Call it between steps. Buffers are not compared.
 
-        A plain tensor must be equal along the axes of :meth:`gradient_group`, and may differ along
-        tp and pp. A parameter with ``parameter.allreduce = False``, the mark of Megatron-core and
-        DeepSpeed for experts, may also differ along ep. The placements of a DTensor say which of
-        these ranks hold the same part, and also that the ranks of a replicated dim do.
+        A plain tensor must be equal along ``axes``, by default those of :meth:`gradient_group`. A
+        parameter with ``parameter.allreduce = False``, the mark of Megatron-core and DeepSpeed for
+        experts, may differ along ep. The placements of a DTensor say which ranks hold equal parts.
+
+        Raises:
+            DisagreementError: the same on every rank, with the first parameter that differs in
+                bytes, dtype, shape or placement. Also for a shard of FSDP1 or ZeRO-3.
 
         Cost: one gather of 265 bytes per rank, and one more if there is a conflict. Bytes are
         summed on the device of the parameter, in one pass.
-
-        Args:
-            model: the model, or its wrapper. Parameters are compared, buffers are not.
-            axes: the axes along which plain tensors must be equal; None is those of
-                :meth:`gradient_group`.
-
-        Raises:
-            SpecError: if an axis longer than 1 has an unknown role, and ``axes`` is None.
-            DisagreementError: if bytes differ, if a rank lacks a parameter, or if it has another
-                dtype, shape or placement. Also if a parameter is a shard of FSDP1 or ZeRO-3. Every
-                rank raises the same, with the first parameter; ``requests`` has its content.
-            CoordinateError: on a rank outside the mesh.
-            MeshkitError: after ``close``, or after ``shutdown``.
-
-        Example:
-            >>> torch.manual_seed(0).initial_seed()
-            0
-            >>> model = torch.nn.Linear(2, 2)
-            >>> mesh.check_parameters(model)
         """
         from .data.checks import compare_parameters
 
@@ -1023,7 +752,8 @@ class Mesh:
         """Return this rank's tokens of a sequence, the same number on every rank. Local.
 
         The part of this rank is ``mesh.group_rank(*axes)``. If the axes have size 1, every rank
-        holds the whole sequence.
+        holds the whole sequence. A length that does not divide raises a SpecError with the nearest
+        lengths, except with ``pad``.
 
         Args:
             length: tokens in the sequence.
@@ -1034,17 +764,8 @@ class Mesh:
                 :class:`meshkit.SequencePlan`.
             pad: whether a length that does not divide is filled with padding at its end.
 
-        Raises:
-            SpecError: if the length is no multiple of the ranks (of twice as many for zigzag) and
-                ``pad`` is False, with the nearest lengths; if a value is invalid.
-            UnknownAxisError: if the mesh does not have an axis.
-            CoordinateError: on a rank outside the mesh.
-            MeshkitError: after ``close``, or after ``shutdown``.
-
         Example:
             >>> shard = mesh.sequence(8, order="zigzag")
-            >>> shard.positions
-            tensor([2, 3, 4, 5])
             >>> shard.take(torch.arange(100, 108)[None])
             tensor([[102, 103, 104, 105]])
         """
@@ -1069,14 +790,7 @@ class Mesh:
             An int from 0 to 2**63 - 1, valid for every generator of torch. On fewer than 2**13
             ranks its low 32 bits are distinct too: ``np.random.seed(mesh.seed() % 2**32)``.
 
-        Raises:
-            SpecError: if the base is no int, or ``vary`` does not name axes.
-            UnknownAxisError: if ``vary`` names an axis that the mesh does not have.
-            CoordinateError: on a rank outside the mesh, if ``vary`` names an axis.
-
         Example:
-            >>> mesh.seed(7) == meshkit.stream_seed(7)  # on all ranks
-            True
             >>> mesh.seed(7, vary=("dp",)) == meshkit.stream_seed(7, dp=2)
             True
         """
@@ -1090,11 +804,7 @@ class Mesh:
     def rng(self) -> RandomStreams:
         """The random streams of this rank, as :class:`~meshkit.live.data.rng.RandomStreams`.
 
-        Example:
-            >>> with mesh.rng("dropout", vary="dp"):  # equal along sp
-            ...     noise = torch.rand(2)
-            >>> noise.shape
-            torch.Size([2])
+        ``with mesh.rng("dropout", vary="dp"):`` draws numbers that are equal along sp.
         """
         from .data.rng import RandomStreams, base_seed
 
@@ -1107,22 +817,14 @@ class Mesh:
     def barrier(self, *axes: Names, timeout: Time | None = None) -> None:
         """Wait until every rank of this rank's group over the axes has called this.
 
-        Collective over that group; without axes, over the whole mesh.
-
-        Cost: one store operation per rank, beside the group's own barrier. It names missing ranks
-        on any backend.
-
-        Args:
-            *axes: as in :meth:`group`.
-            timeout: the maximum wait, in seconds or as a timedelta; None is the group's timeout.
+        Collective over that group; without axes, over the whole mesh. It names missing ranks on any
+        backend. None as the timeout, in seconds or as a timedelta, is that of the group.
 
         Raises:
-            RankTimeoutError: if ranks did not arrive in time, with their coordinates. The group
-                cannot be used then.
+            RankTimeoutError: with the coordinates of missing ranks. The group is then unusable.
             CollectiveError: if the barrier broke earlier because a rank died.
 
-        Example:
-            >>> mesh.barrier("dp", timeout=30)
+        Cost: one store operation per rank, beside the group's own barrier.
         """
         wait_at_barrier(self._groups, self._proposal.job, axes, timeout)
 
@@ -1131,26 +833,16 @@ class Mesh:
         """Report a failed collective inside with coordinates: the ranks behind, the ranks gone.
 
         Enter it on every rank. Without a timeout it costs nothing until a collective fails. With a
-        timeout, a collective of the mesh's groups may take that long inside. On backends other than
-        gloo, the guard acts if a rank has begun no collective for that long: it prints the report
-        and aborts all groups of the job. A thread on each rank then reads the store twice a second,
-        so that ranks that hang answer too. Other errors pass unchanged, and the other ranks quote
-        them at the timeout.
-
-        Args:
-            timeout: how long one collective may take, in seconds or as a timedelta; None leaves
-                each group its own.
+        timeout, in seconds or as a timedelta, a collective of the mesh may take that long inside.
+        On backends other than gloo, the guard acts if a rank has started no collective for that
+        long: it prints the report and aborts all groups of the job. A thread on each rank then
+        reads the store twice a second, so that ranks that hang answer too. Other errors pass
+        unchanged, and the other ranks quote them at the timeout.
 
         Raises:
             CollectiveError: the same on every rank that notices, within 4 s of torch's own error,
                 which is the cause. Call :meth:`recover` then; or close the mesh, shut down and
-                build again. The promises are in ``meshkit/live/README.md``.
-            CoordinateError: on a rank outside the mesh.
-            MeshkitError: after ``close``, or after ``shutdown``.
-
-        Example:
-            >>> with mesh.guard(timeout=60):
-            ...     dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+                build again. The seconds of each case are in the docs, on "Promises about failures".
         """
         return guard_mesh(self._groups, self._proposal.job, self._guard_state, timeout)
 
@@ -1159,13 +851,7 @@ class Mesh:
         """Check each group with one collective, and time some more.
 
         Collective over the mesh. On every group, ranks gather their numbers, which must arrive in
-        the order of the coordinate. Then the same call is timed. All ranks get all results.
-
-        Cost: six collectives of a few bytes per group, and one over all ranks.
-
-        Args:
-            timeout: how long one collective may take, in seconds or as a timedelta; None leaves
-                each group its own.
+        the order of the coordinate. Then the call is timed. ``timeout`` is as in :meth:`guard`.
 
         Returns:
             The time of each group, the slowest group, and the rank for which others waited most.
@@ -1173,11 +859,8 @@ class Mesh:
         Raises:
             CollectiveError: if a collective failed or did not complete, with the ranks behind.
             MeshkitError: if a group holds other ranks than the layout.
-            CoordinateError: on a rank outside the mesh.
 
-        Example:
-            >>> len(mesh.verify().groups)  # over dp and sp, over dp, over sp
-            3
+        Cost: six collectives of a few bytes per group, and one over all ranks.
         """
         return verify_mesh(
             self._groups, self._proposal.job, self._guard_state, timeout, self.device
@@ -1193,10 +876,10 @@ class Mesh:
     ) -> Mesh:
         """Return a mesh of the ranks that live, after a rank was lost or a collective failed.
 
-        Collective over the ranks that live, in the same processes, with the state in memory. Call
-        it when :meth:`guard` has raised a CollectiveError. It destroys the default group and all
-        groups on it, those of other meshes and of views too. The ranks decide at the store, once
-        for all, which of them live. They create a new default group, and a mesh in which data axes
+        Collective over the ranks that live, in the same processes, with the state in memory:
+        ``except meshkit.CollectiveError: mesh = mesh.recover(step=done)``. It destroys the default
+        group and all groups on it, those of other meshes and of views too. The ranks decide at the
+        store which of them live. They create a new default group, and a mesh in which data axes
         shrink and all other axes are whole. If another rank is lost meanwhile, they decide again.
 
         Ranks are numbered anew: ``mesh.rank`` and ``torch.distributed.get_rank()`` are equal, and
@@ -1204,16 +887,15 @@ class Mesh:
         Ranks that are left over are spares, for which ``mesh.inside`` is False. On a spare this
         call waits for the next loss or admission. If all ranks close the mesh instead, it returns
         this mesh, and ``mesh.recovery.is_over`` is True. :attr:`recovery` tells what has changed.
-
-        Models, optimizers, DDP and FSDP that hold groups must be built again on the new mesh. A
-        sampler, ``mesh.batch`` and ``mesh.rng`` belong to a mesh, too: take those of the new one.
+        Build again on the new mesh whatever holds groups, and its samplers and streams.
 
         Args:
             step: the number of optimizer steps that this rank has completed; all ranks pass one,
                 or none does. ``mesh.recovery.step`` is then the number from which all go on.
             arrival_timeout: how long ranks wait for those that do not come, in seconds or as a
                 timedelta. A rank whose process is known to have ended is not waited for. None is
-                that of the mesh, but 1 s for a rank that was silent in the report of the guard.
+                the ``arrival_timeout`` of the mesh. Ranks that the report of the guard names as
+                silent are then waited for 1 s only.
             min_ranks: the least number of ranks with which to go on, spares included; None means
                 those of one replica.
 
@@ -1224,16 +906,12 @@ class Mesh:
             RankTimeoutError: if fewer ranks live than ``min_ranks`` or than one replica needs, or
                 if this rank came too late and was declared lost. Also if the store is lost, for
                 example with rank 0, or if no collective has failed and ranks did not call it.
-            DisagreementError: if ranks recover different meshes.
             SpecError: if an argument is invalid; if no step is held for each part of the state.
-            MeshkitError: if the mesh is healthy; after ``close``, or if it was recovered before;
-                on a view, or on a mesh of groups that meshkit did not create.
+            MeshkitError: if the mesh is healthy, or was recovered before; on a view, or on a mesh
+                of groups that meshkit did not create.
 
         Cost: about 15 store operations per rank, and those of :func:`build_mesh`. From the error to
         the new mesh it takes less than 1 s on 8 ranks, plus the wait for ranks that do not come.
-
-        Example:
-            ``except meshkit.CollectiveError: mesh = mesh.recover(step=done)``
         """
         request = RecoveryRequest.of(step, arrival_timeout, min_ranks)
         rounds = Rounds(self._groups, self._proposal, self.recovery, request)
@@ -1244,43 +922,27 @@ class Mesh:
     def admit(self, *, step: int | None = None) -> Mesh:
         """Return a mesh with the processes that were started anew for lost ranks, if any wait.
 
-        Collective over the mesh; call it between steps, inside the ``try`` of :meth:`recover`. A
-        process started anew with the number of a lost rank waits in :func:`meshkit.init`. One rank
-        looks for such processes at the store, and broadcasts the answer. If one waits, all ranks go
-        through a recovery with it: data axes grow again, up to their sizes before the first loss,
-        and no rank of the mesh changes its coordinate. ``mesh.recovery.new_ranks`` lists the new
-        ranks, which are spares if they do not fill a replica. ``mesh.recovery.restore`` sends them
-        the state. Then build again what holds groups, as after :meth:`recover`. A spare waits in
-        :meth:`recover`, which returns there.
-
-        A new process calls ``init`` and ``build_mesh`` as at the start of the job, one right after
-        the other. If it dies meanwhile, differs, or takes longer than 30 s, the other ranks go on
-        without it.
+        Collective over the mesh; call it between steps, with the ``step`` of :meth:`recover`. A
+        process started anew with the number of a lost rank calls ``init`` and ``build_mesh`` as at
+        the start of the job. If one waits, all ranks go through a recovery with it: data axes grow
+        again, up to their sizes before the first loss, and no rank of the mesh changes its
+        coordinate. ``mesh.recovery.new_ranks`` lists the new ranks, which are spares if they do not
+        fill a replica. ``mesh.recovery.restore`` sends them the state. If the process dies
+        meanwhile, differs, or takes longer than 30 s, the other ranks go on without it.
 
         With FSDP over all ranks, no rank holds a second copy of a shard, so the mesh can grow only
         from a checkpoint: call this right after saving one.
-
-        Args:
-            step: the number of optimizer steps that this rank has completed; all ranks pass one,
-                or none does.
 
         Returns:
             A new mesh, and this one can no longer be used; or this mesh, if nobody waits.
 
         Raises:
-            CollectiveError: if a rank was lost, as in :meth:`guard`. Call :meth:`recover`.
-            RankTimeoutError: as :meth:`recover`.
-            SpecError: if ``step`` is invalid, or only some ranks pass it.
-            MeshkitError: on a spare; after ``close``; on a view, or on a mesh of groups that
-                meshkit did not create.
+            CollectiveError: if a rank was lost. Call :meth:`recover`, whose errors it raises too.
+            MeshkitError: on a spare; on a view, or on a mesh of groups that meshkit did not create.
 
         Cost: none while no rank is lost. After a loss, a broadcast of 8 bytes, and on one rank one
         store operation; three once a process was started anew. An admission costs as much as
         :meth:`recover`, and up to 5 s for a process that does not answer.
-
-        Example:
-            >>> mesh.admit(step=100) is mesh  # nobody waits
-            True
         """
         request = RecoveryRequest.of_admission(step)
         rounds = Rounds(self._groups, self._proposal, self.recovery, request)
@@ -1292,10 +954,6 @@ class Mesh:
         """The last recovery: lost ranks, moves, the step to go on from, and ``restore``. Local.
 
         Before the first recovery it is empty.
-
-        Example:
-            >>> mesh.recovery.is_over
-            False
         """
         if self._recovery is None:
             self._recovery = Recovery(self._groups, self.layout.sizes)
@@ -1303,45 +961,24 @@ class Mesh:
 
     @quotes_call("mesh.agree")
     def agree(self, what: str, value: object) -> None:
-        """Compare a value over all ranks of the mesh: a learning rate, a path, a version.
+        """Compare the ``repr`` of a value over all ranks of the mesh: a learning rate, a version.
 
-        Collective over the mesh, on the host, without a process group.
+        Collective over the mesh, on the host, without a process group. The error has ``what``, the
+        name of the value, and the value of each rank.
 
         Cost: 4 store operations per rank.
-
-        Args:
-            what: the name of the value, for the error.
-            value: compared by its ``repr``.
-
-        Raises:
-            DisagreementError: the same on every rank, with the value of each.
-            RankTimeoutError: if ranks did not arrive within the mesh's ``arrival_timeout``.
-            CoordinateError: on a rank outside the mesh.
-
-        Example:
-            >>> mesh.agree("learning rate", 3e-4)
         """
-        agree_on_value(self._groups, self._proposal.job, what, value)
+        self._groups.check_usable()
+        facts, summary = {what: repr(value)}, f"ranks disagree about {what}."
+        agree_in_mesh(self._groups, self._proposal.job, "mesh.agree", facts, summary)
 
     @quotes_call("mesh.close")
     def close(self) -> None:
         """Destroy the groups that this mesh created and no open view uses. Harmless to repeat.
 
-        Call it on every rank. The default group and groups of the user stay. No descriptor and no
-        thread is left, once the caller too has dropped the groups that it took.
-
-        Local on gloo. On NCCL, all ranks of a group destroy it together, so they agree first. Close
-        views in the same order on every rank there.
-
-        Raises:
-            RankTimeoutError: on NCCL, if ranks are missing; the groups are then aborted.
-            DisagreementError: on NCCL, if a rank makes another call.
-
-        Example:
-            >>> view = mesh.view(all=8)
-            >>> view.close()
-            >>> mesh.peers("sp")  # the mesh stays
-            array([4, 5])
+        Call it on every rank. The default group and groups of the user stay. Local on gloo. On
+        NCCL, all ranks of a group destroy it together, so they agree first: close views in the same
+        order on every rank. If ranks are missing there, the groups are aborted.
         """
         self._close(failed=False)
 

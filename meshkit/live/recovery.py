@@ -1,14 +1,15 @@
-"""Go on with the ranks that live: a new default group, and a mesh of as many whole replicas.
+"""Recover a mesh: a new default group of the ranks that live, and a mesh of whole replicas.
 
-Every rank that lives goes through the same rounds. A round decides who lives, and then creates the
-groups. If another rank is lost meanwhile, creation fails on all ranks together, and another round
-begins::
+Every rank that lives takes part in the same rounds. A round decides who lives. Its members then
+create the groups. If another rank is lost meanwhile, the creation fails on all ranks, and another
+round begins::
 
     rank 0   round 1: 0 1 2 live   creates ... fails   round 2: 0 1 live   creates   a mesh
     rank 1   round 1: 0 1 2 live   creates ... fails   round 2: 0 1 live   creates   a mesh
     rank 2   round 1: 0 1 2 live   is killed
 
-A round may admit newcomers. If the groups cannot be created with them, the next round is without.
+A round may admit newcomers. If the ranks cannot create the groups with them, the next round leaves
+them out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 from ..core.call import Call, parse_integer, quotes_call
 from ..core.errors import CollectiveError, MeshkitError, RankTimeoutError, SpecError
@@ -49,7 +50,7 @@ from ..launch.times import TIMES, Deadline, Time, parse_timeout
 from ..launch.torch_internals import abort_all_groups
 from .group_registry import GroupRegistry, MeshGroups
 from .guard import GuardState
-from .proposal import CLOSED, WAITING, MeshProposal, open_groups
+from .open_mesh import CLOSED, WAITING, MeshProposal, open_groups
 from .restore import Restoration, restore_state
 from .status import is_collective_error
 
@@ -59,21 +60,13 @@ LOOK_INTERVAL = 0.25  # seconds between two looks of a spare for a loss
 LOOKS = 4  # looks for a loss between two looks for ended processes
 
 
-@dataclass(frozen=True)
-class RecoveryRequest:
-    """The arguments of ``mesh.recover`` or ``mesh.admit`` on this rank, checked.
-
-    Attributes:
-        step: the number of completed steps.
-        arrival_timeout: how long ranks wait for each other.
-        min_ranks: the least number of ranks with which to go on.
-        least: the same as text; None in an admission, which does not compare it.
-    """
+class RecoveryRequest(NamedTuple):
+    """The arguments of ``mesh.recover`` or ``mesh.admit`` on this rank, checked."""
 
     step: int | None
     arrival_timeout: timedelta | None = None
     min_ranks: int | None = None
-    least: str | None = None
+    least: str | None = None  # min_ranks as text; None in an admission, which does not compare it
 
     @classmethod
     def of_admission(cls, step: object) -> RecoveryRequest:
@@ -96,8 +89,8 @@ def _parse_count(name: str, value: object, least: int) -> int | None:
     number = parse_integer(value)
     if value is None or (number is not None and number >= least):
         return number
-    line = f"{name} is {value!r}."
-    raise SpecError(line, fix=f"{name}={least}, or another int of {least} or more.")
+    fix = f"{name}={least}, or another int of {least} or more."
+    raise SpecError(f"{name} is {value!r}.", fix=fix)
 
 
 @dataclass(eq=False)
@@ -108,7 +101,7 @@ class Recovery:
         mesh: the groups of this rank in the new mesh.
         full_sizes: the sizes of the mesh before its first loss, to which it may grow again.
         regrouped: the ranks that live and their coordinates; None before the first loss.
-        sources: the step and the source of each rank that lacks its state.
+        sources: the step, and the source of each rank that lacks its state.
         lost_ranks: the ranks that were lost, by their numbers before.
         new_ranks: the ranks that were admitted, by their numbers now.
         is_over: on a spare, whether the ranks of the mesh have closed it.
@@ -128,65 +121,45 @@ class Recovery:
     def of(
         cls,
         mesh: MeshGroups,
-        full_sizes: Mapping[str, int],
+        full: Mapping[str, int],
         regrouped: Regrouping,
         sources: Sources,
         num_ranks: int,
     ) -> Recovery:
-        """Return the recovery of a rank in a job that had so many ranks before.
-
-        The rank lacks its state if it has a source.
-        """
+        """Return the recovery of a rank in a job that had ``num_ranks`` ranks before."""
         lost = [rank for rank in range(num_ranks) if rank not in regrouped.new_rank_of]
         new = [rank for rank, old in enumerate(regrouped.old_ranks) if old >= num_ranks]
         lacks = mesh.rank in sources.by_rank
-        return cls(mesh, full_sizes, regrouped, sources, lost, new, lacks_state=lacks)
+        return cls(mesh, full, regrouped, sources, lost, new, lacks_state=lacks)
 
     @property
     def step(self) -> int:
-        """The number of completed optimizer steps from which all ranks go on, equal on every rank.
-
-        0 if no rank passed a step.
-        """
+        """The number of completed steps from which all ranks go on; 0 if no rank passed a step."""
         return self.sources.step or 0
 
     @property
-    def is_inside(self) -> bool:
-        """Whether this rank is in the new mesh."""
-        return self.mesh.rank in self.mesh.plan.layout
-
-    @property
     def old_ranks(self) -> Sequence[int]:
-        """The number of each rank before the recovery; empty before the first.
-
-        Ranks that were admitted are numbered after all ranks before.
-        """
+        """The number of each rank before. Newcomers are numbered after all ranks before."""
         return () if self.regrouped is None else self.regrouped.old_ranks
 
     @property
     def moves(self) -> Sequence[Move]:
-        """The ranks whose coordinate has changed, equal on every rank."""
+        """The ranks whose coordinate has changed."""
         return () if self.regrouped is None else self.regrouped.moves
-
-    @property
-    def layout_before(self) -> Layout | None:
-        """The layout with the lost ranks; None before the first recovery."""
-        return None if self.regrouped is None else self.regrouped.before
 
     @quotes_call("mesh.recovery.restore")
     def restore(self, *objects: object, held: Sequence[object] | None = None) -> None:
         """Bring models, optimizers and dicts to the state of :attr:`step`. Collective.
 
-        All ranks that live call it with the same objects, spares too. A rank that is behind, or new
-        in its place, gets the state of a rank that holds it, over the default group. Other ranks
-        keep theirs. Before the first recovery nothing happens.
+        All ranks that live call it with the same objects, spares too. A rank that is behind, or has
+        a new coordinate, gets the state of a rank that holds it, over the default group. Other
+        ranks keep theirs. Before the first recovery nothing happens.
 
-        Objects that were built again on the new mesh are empty: then ``held`` has the old ones. A
-        rank copies its own state from there, and sends it from there. Each rank
-        sends its own shard of a DTensor. Gradients are not restored, so clear them.
+        Objects that were built again on the new mesh are empty: pass the old ones as ``held``. Each
+        rank sends its own shard of a DTensor. Gradients are not restored, so clear them.
 
         Call it inside ``mesh.guard``: if a rank is lost meanwhile, the guard raises as usual. The
-        ranks that still lack their state are then known to the next recovery.
+        next recovery knows the ranks that still lack their state.
 
         Cost: the bytes of the state, once in memory and once for each rank that lacks it.
 
@@ -194,13 +167,12 @@ class Recovery:
             *objects: modules, optimizers, or anything else with ``state_dict`` and
                 ``load_state_dict``; or dicts, which are changed in place. States hold tensors,
                 numbers, texts, None, lists, tuples and dicts.
-            held: the objects that hold the state of before, one for each; None means that the
-                objects hold it themselves.
+            held: for each object the one that holds its state; None means the objects themselves.
 
         Raises:
             MeshkitError: the same on every rank, if no rank that lives holds a part of the state,
-                or a DTensor is sharded over an axis that may shrink, as with FSDP over all ranks.
-                It names the step of the checkpoint that is needed.
+                for example under FSDP over all ranks. It names the step of the checkpoint that is
+                needed.
             SpecError: if an object has no state, or a state holds a value of another type.
 
         Example:
@@ -229,26 +201,20 @@ class Recovery:
         return ", ".join(part for part in parts if part)
 
 
-@dataclass(frozen=True)
-class Failure:
-    """The failure, as far as this rank knows it.
+class Failure(NamedTuple):
+    """The failure, as far as this rank knows it."""
 
-    Attributes:
-        is_known: whether a collective failed here.
-        silent: the ranks that did not answer when the failure was reported.
-    """
-
-    is_known: bool
-    silent: Collection[int]
+    is_known: bool  # whether a collective failed here
+    silent: Collection[int]  # the ranks that did not answer when the failure was reported
 
 
 Recovered = tuple[MeshProposal, MeshGroups, Recovery]
 
 
 def recover_mesh(rounds: Rounds, state: GuardState) -> Recovered | None:
-    """Return the proposal and the groups of a mesh of the ranks that live. Collective over them.
+    """Return the mesh of the ranks that live; None on a spare whose mesh was closed.
 
-    None on a spare whose mesh was closed. See :meth:`meshkit.Mesh.recover`.
+    Collective over the ranks that live. See :meth:`meshkit.Mesh.recover`.
     """
     mesh, job = rounds.mesh, rounds.proposal.job
     store = check_can_recover(mesh, job)
@@ -277,11 +243,9 @@ def check_can_recover(mesh: MeshGroups, job: Job) -> Store:
     """Return the store of the job; raise if the groups of a mesh cannot be created again."""
     mesh.check_open()
     if mesh.view_id:
-        raise MeshkitError(
-            "this mesh is a view.",
-            "A recovery replaces all groups of the job.",
-            fix="recover the mesh from which it was created, then create the view again.",
-        )
+        fix = "recover the mesh from which it was created, then create the view again."
+        line = "A recovery replaces all groups of the job."
+        raise MeshkitError("this mesh is a view.", line, fix=fix)
     if job.store is not None and job.generation and not mesh.registry.external_groups:
         return job.store
     groups = "groups of the mesh" if mesh.registry.external_groups else "the default group"
@@ -290,19 +254,14 @@ def check_can_recover(mesh: MeshGroups, job: Job) -> Store:
 
 
 def find_failure(state: GuardState) -> Failure:
-    """Return what the guards of this mesh, or the error that is handled now, tell of the failure.
-
-    Local.
-    """
+    """Return the failure that the guards, or the error that is handled now, report. Local."""
     reports = [report for report in state.reports.values() if report is not None]
     silent = {int(rank) for report in reports for rank in report.get("missing_ranks", ())}
     error = sys.exc_info()[1]
-    failed = isinstance(error, RankTimeoutError) or (
-        error is not None and is_collective_error(error)
-    )
     if isinstance(error, CollectiveError):
         silent |= {*error.missing_ranks}
-    return Failure(bool(reports) or failed, silent)
+    failed = isinstance(error, RankTimeoutError) or (error and is_collective_error(error))
+    return Failure(bool(reports or failed), silent)
 
 
 @dataclass
@@ -322,7 +281,7 @@ class Rounds:
 
     @property
     def _wait(self) -> timedelta:
-        """How long ranks wait for each other."""
+        """The time for which ranks wait for each other."""
         return self.request.arrival_timeout or self.job.arrival_timeout
 
     def run(self, failure: Failure) -> Recovered:
@@ -353,8 +312,7 @@ class Rounds:
         self, candidates: Sequence[int], failure: Failure, *, patient: bool
     ) -> tuple[int, dict[int, Request]]:
         """Return the number of this round, and the ranks that live with their requests."""
-        job, wait = self.job, self._wait
-        layout = self.mesh.plan.layout
+        job, wait, layout = self.job, self._wait, self.mesh.plan.layout
         request = Request(
             f"{layout.sizes_text}, number {self.mesh.round_id}",
             self.request.least,
@@ -379,10 +337,15 @@ class Rounds:
                 continue  # a failure that comes later has a round of its own
             decision.check(job.world.rank)
             self.admission = read_admission(round)
-            members = decision.members
-            if job.world.rank in members:
+            members, rank = decision.members, job.world.rank
+            if rank in members:
                 return number, {r: Request.from_facts(members[r]) for r in sorted(members)}
-            raise _lost_error(job.world.rank, sorted(members))
+            raise RankTimeoutError(
+                f"rank {rank} was declared lost, as it did not come in time.",
+                f"{plural('Rank', len(members))} {format_ranks(sorted(members))} "
+                f"{'goes' if len(members) == 1 else 'go'} on without it.",
+                fix="end this process.",
+            )
 
     def _round(self, number: int, candidates: Sequence[int]) -> Round:
         """Return a round of the candidates, and of the newcomers that it admits."""
@@ -418,7 +381,7 @@ class Rounds:
         )
 
     def _create(self, number: int, regrouped: Regrouping) -> tuple[MeshProposal, MeshGroups]:
-        """Create the default group and the groups of the mesh. Collective over those who live."""
+        """Create the default group and the groups of the mesh. Collective over the members."""
         self.mesh.release()
         self.mesh.is_replaced = True
         leave_default_group()
@@ -433,23 +396,14 @@ class Rounds:
         return proposal, groups
 
 
-def _lost_error(rank: int, ranks: Sequence[int]) -> RankTimeoutError:
-    """Return the error of a rank without which the others go on."""
-    return RankTimeoutError(
-        f"rank {rank} was declared lost, as it did not come in time.",
-        f"{plural('Rank', len(ranks))} {format_ranks(ranks)} "
-        f"{'goes' if len(ranks) == 1 else 'go'} on without it.",
-        fix="end this process.",
-    )
-
-
 def propose_again(proposal: MeshProposal, job: Job, layout: Layout) -> MeshProposal:
     """Return the proposal of the same mesh over other ranks, with the same options of its groups.
 
     Axes may cross nodes that did not before, as every rank that lives is used.
     """
-    before, requested = proposal.plan, proposal.plan.requested
-    plan = GroupPlan.of(layout, [" ".join(axes) for axes in requested])
+    before = proposal.plan
+    groups = [" ".join(axes) for axes in before.requested]
+    plan = GroupPlan.of(layout, groups)
     timeouts = proposal.options.timeouts
     by_key = {
         plan.group_key(axes): timeouts.by_key[key]
@@ -459,29 +413,21 @@ def propose_again(proposal: MeshProposal, job: Job, layout: Layout) -> MeshPropo
     options = proposal.options._replace(
         timeouts=timeouts._replace(by_key=by_key), crossing={}, place=False
     )
-    call = _call_of(layout, requested, job.world.world_size)
+    sizes, standard = layout.sizes, STANDARD_AXES.issuperset(layout.sizes)
+    is_whole = layout.rank_positions.is_identity and layout.num_ranks == job.world.world_size
+    given = {"groups": groups or None, "ranks": None if is_whole else layout.ranks}
+    kwargs: Mapping[str, object] = {**(sizes if standard else {}), **given}
+    call = Call("build_mesh", () if standard else (sizes,), kwargs, ("sizes",))
     return MeshProposal(plan, job, options, GroupRegistry(call), call)
-
-
-def _call_of(layout: Layout, requested: Sequence[Sequence[str]], world_size: int) -> Call:
-    """Return the call that builds a mesh of these ranks."""
-    sizes = layout.sizes
-    standard = STANDARD_AXES.issuperset(sizes)
-    is_whole = layout.rank_positions.is_identity and layout.num_ranks == world_size
-    ranks = None if is_whole else layout.ranks
-    groups = [" ".join(axes) for axes in requested] or None
-    kwargs: Mapping[str, object] = {**(sizes if standard else {}), "groups": groups, "ranks": ranks}
-    return Call("build_mesh", () if standard else (sizes,), kwargs, ("sizes",))
 
 
 def wait_for_loss(mesh: MeshGroups, job: Job, store: Store) -> bool:
     """Wait on a spare until a rank of the mesh is lost; return False if it was closed. Local.
 
-    Each rank that closes the mesh says so in the store. A rank whose process has ended without that
-    is lost, also if nobody is left to say so.
+    Each rank that closes the mesh posts that in the store. A rank whose process has ended without
+    that is lost, also if no other rank is left to notice.
 
-    Cost: two store operations four times a second, and some for each rank of another machine once a
-    second.
+    Cost: two store operations four times a second, and once a second a look at each rank.
     """
     part = store.part(f"mesh/{mesh.round_id}")
     ranks = [int(rank) for rank in mesh.plan.layout.grid.flat]
@@ -496,13 +442,11 @@ def wait_for_loss(mesh: MeshGroups, job: Job, store: Store) -> bool:
             return False
         seen = {} if number % LOOKS else job.look(ranks)
         ended = [rank for rank, sighting in seen.items() if sighting.state is RankState.ENDED]
-        return True if any(not part.has(closed[rank]) for rank in ended) else None
+        return any(not part.has(closed[rank]) for rank in ended) or None
 
     part.within(TIMES.store, lambda: part.add(WAITING, 1))
-    for number in itertools.count():
-        is_lost = part.within(TIMES.store, partial(look, number))
-        if is_lost is not None:
-            break
+    numbers = itertools.count()
+    while (is_lost := part.within(TIMES.store, lambda: look(next(numbers)))) is None:
         time.sleep(LOOK_INTERVAL)
     part.within(TIMES.store, lambda: part.add(WAITING, -1))
-    return bool(is_lost)
+    return is_lost

@@ -1,19 +1,18 @@
 """Give each rank the state of its coordinate after a recovery.
 
-Ranks that hold their state keep it. A rank that is behind, or new in its place, gets the state of a
-rank that holds it, over the default group: its length, and then the bytes that ``torch.save`` makes
-of its tensors on this rank. ``torch.load`` reads them with ``weights_only``, so nothing else is
-unpickled. A tensor that is sharded over the ranks of a data axis that may shrink has no second
-holder, so the recovery names the checkpoint that is needed.
+A rank that holds its state keeps it. A rank that is behind, or has a new coordinate, gets the state
+of a rank that holds it, over the default group: first its length, then the bytes that
+``torch.save`` writes. ``torch.load`` reads them with ``weights_only``, so it unpickles no code. A
+tensor that is sharded over a data axis that may shrink has no second holder. Then all ranks raise,
+and the error names the checkpoint that is needed.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -35,17 +34,8 @@ DTENSOR = "meshkit.dtensor"  # marks the dict that stands for a DTensor
 Templates = Mapping[tuple[str, ...], Any]  # dims and placements to a DTensor of this rank
 
 
-@dataclass(frozen=True)
-class Restoration:
-    """The facts by which a rank restores its state.
-
-    Attributes:
-        mesh: the groups of this rank in the new mesh.
-        regrouped: the ranks that live and their coordinates.
-        sources: the step, and the source of each rank that lacks its state.
-        lost_ranks: the ranks that were lost, by their numbers before.
-        lacks_state: whether this rank lacks its state.
-    """
+class Restoration(NamedTuple):
+    """The facts by which a rank restores its state; see ``Recovery``."""
 
     mesh: MeshGroups
     regrouped: Regrouping
@@ -57,10 +47,7 @@ class Restoration:
 def restore_state(
     recovery: Restoration, objects: Sequence[object], held: Sequence[object] | None
 ) -> None:
-    """Bring the objects of every rank to the state of the step. Collective.
-
-    See :meth:`meshkit.live.recovery.Recovery.restore`.
-    """
+    """Bring the objects of every rank to the state of the step. See ``Recovery.restore``."""
     _check_arguments(objects, held)
     check_not_lost(recovery, [*objects, *(held or ())])
     rank, sources = recovery.mesh.rank, recovery.sources.by_rank
@@ -70,12 +57,16 @@ def restore_state(
     local = None
     if targets or keeps_own:
         local = to_local([_state_of(thing) for thing in held or objects])
-    received = _exchange(local, targets, source, _time_of(recovery.mesh))
+    received = _exchange(local, targets, source, _message_timeout(recovery.mesh))
     if source is not None or keeps_own:
-        templates = templates_of([_state_of(thing) for thing in objects])
+        own = dtensors_in([_state_of(thing) for thing in objects])
+        templates = {tuple(_key(tensor)): tensor for tensor in own}
         states = from_local(local if source is None else received, templates)
         for thing, state in zip(objects, states, strict=True):
-            _load(thing, state)
+            if isinstance(thing, dict):
+                _update(thing, state)
+            else:
+                thing.load_state_dict(state)  # type: ignore[attr-defined]
 
 
 def _exchange(
@@ -85,7 +76,10 @@ def _exchange(
     job = require_job()
     device = job.world.device or torch.device("cpu")
     via = torch.device("cpu") if "gloo" in str(dist.get_backend()) else device
-    data = _to_bytes(local) if targets else torch.empty(0, dtype=torch.uint8)
+    data = torch.empty(0, dtype=torch.uint8)
+    if targets:
+        torch.save(local, buffer := io.BytesIO())
+        data = torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
     length = torch.zeros(1, dtype=torch.int64, device=via)
     size = torch.tensor([len(data)], device=via)
     _communicate([(size, target) for target in targets], [(length, source)], limit)
@@ -110,8 +104,7 @@ def _communicate(
 ) -> None:
     """Send and receive in one batch, since NCCL runs the messages of a pair in their order.
 
-    gloo takes the time in which a group may connect for the time of a message, unless ``wait`` gets
-    one.
+    Without a limit gloo waits for a message only as long as the group may take to connect.
     """
     messages = [dist.P2POp(dist.isend, tensor, peer) for tensor, peer in sends]
     messages += [
@@ -121,14 +114,7 @@ def _communicate(
         work.wait(limit)
 
 
-def _to_bytes(local: object) -> Tensor:
-    """Return the bytes of a state."""
-    buffer = io.BytesIO()
-    torch.save(local, buffer)
-    return torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
-
-
-def _time_of(mesh: MeshGroups) -> timedelta:
+def _message_timeout(mesh: MeshGroups) -> timedelta:
     """Return how long a message may take: the least timeout of the mesh, also inside a guard."""
     limits = [limit for group in mesh.groups.by_key.values() if (limit := timeout_of(group))]
     job = require_job()
@@ -136,12 +122,7 @@ def _time_of(mesh: MeshGroups) -> timedelta:
 
 
 def to_local(value: object, path: str = "state") -> Any:  # noqa: ANN401
-    """Return a state without DTensors: a dict with the shard of this rank stands for each.
-
-    Raises:
-        SpecError: for a value of another type than tensors, numbers, texts, None, lists, tuples and
-            dicts, with its path.
-    """
+    """Return a state with a dict in place of each DTensor, which holds the shard of this rank."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping) and all(isinstance(key, int | str) for key in value):
@@ -171,11 +152,7 @@ def _without_rest(tensor: Tensor) -> Tensor:
 
 
 def from_local(value: Any, templates: Templates) -> Any:  # noqa: ANN401
-    """Return the state that :func:`to_local` has prepared, with DTensors of this rank.
-
-    Raises:
-        SpecError: if no DTensor of this rank has the dims and placements of one in the state.
-    """
+    """Return the state that :func:`to_local` has prepared, with DTensors of this rank."""
     if isinstance(value, list | tuple):
         return type(value)(from_local(part, templates) for part in value)
     if not isinstance(value, dict):
@@ -190,14 +167,9 @@ def from_local(value: Any, templates: Templates) -> Any:  # noqa: ANN401
             fix="build the model on the new mesh as on the old one, and restore it with its "
             "optimizer: mesh.recovery.restore(model, optimizer).",
         )
-    return type(template).from_local(
-        value["shard"],
-        template.device_mesh,
-        template.placements,
-        run_check=False,
-        shape=torch.Size(value["shape"]),
-        stride=tuple(value["stride"]),
-    )
+    whole = {"shape": torch.Size(value["shape"]), "stride": tuple(value["stride"])}
+    place = template.device_mesh, template.placements
+    return type(template).from_local(value["shard"], *place, run_check=False, **whole)
 
 
 def dtensors_in(value: object) -> Iterator[Any]:
@@ -207,11 +179,6 @@ def dtensors_in(value: object) -> Iterator[Any]:
     elif isinstance(value, Mapping | list | tuple):
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from dtensors_in(part)
-
-
-def templates_of(states: object) -> dict[tuple[str, ...], Any]:
-    """Return a DTensor of this rank for each DeviceMesh and its placements."""
-    return {tuple(_key(tensor)): tensor for tensor in dtensors_in(states)}
 
 
 def is_dtensor(value: object) -> bool:
@@ -239,9 +206,11 @@ def check_not_lost(recovery: Restoration, objects: Sequence[object]) -> None:
         for layout in (regrouped.before, regrouped.after):
             axis = _sharded_axis(tensor, layout, regrouped.replica_axes)
             if axis is not None:
-                line = f"a tensor of shape {tuple(tensor.shape)} is sharded over {axis}."
-                evidence = f"No other rank holds the shards of rank {format_ranks([*lost])}."
-                raise MeshkitError(line, evidence, fix=fix)
+                raise MeshkitError(
+                    f"a tensor of shape {tuple(tensor.shape)} is sharded over {axis}.",
+                    f"No other rank holds the shards of rank {format_ranks([*lost])}.",
+                    fix=fix,
+                )
 
 
 def _sharded_axis(tensor: Any, layout: Layout, axes: Sequence[str]) -> str | None:  # noqa: ANN401
@@ -274,14 +243,6 @@ def _check_arguments(objects: Sequence[object], held: Sequence[object] | None) -
 
 def _state_of(thing: Any) -> Any:  # noqa: ANN401  # anything with a state
     return thing if isinstance(thing, dict) else thing.state_dict()
-
-
-def _load(thing: Any, state: Any) -> None:  # noqa: ANN401
-    """Load a state into a module, an optimizer or a dict."""
-    if isinstance(thing, dict):
-        _update(thing, state)
-    else:
-        thing.load_state_dict(state)
 
 
 @torch.no_grad()

@@ -1,8 +1,8 @@
 """Read the status of a rank: its collective counts, its collective, its line of user code.
 
-The status is read from the frames of a thread, by the thread itself or by a guard's watching
-thread. A context variable is visible to its own thread only. It therefore holds an object that the
-guard creates and shares with its watching thread, and that ``barrier`` and ``wait`` fill in::
+A thread reads its own status from its frames, and the watching thread of a guard reads that of the
+guarded thread. A context variable is visible to its own thread only. It therefore holds a tracker
+that the guard shares with its watching thread, and that ``barrier`` and ``wait`` fill in::
 
     mesh.guard()          tracker = CollectiveTracker()     the watcher reads tracker.current
     mesh.barrier("dp")    tracker.current = barrier, group  "barrier over dp"
@@ -22,6 +22,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -43,12 +44,11 @@ _BACKEND_ERROR = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class CurrentCollective:
-    """A function of ours that waits for other ranks."""
+class CurrentCollective(NamedTuple):
+    """A function of meshkit that waits for other ranks, for example ``"barrier"``."""
 
-    name: str  # the name of the function, for example ``"barrier"``
-    group: dist.ProcessGroup  # the process group that it runs on
+    name: str
+    group: dist.ProcessGroup
 
 
 @dataclass
@@ -56,7 +56,7 @@ class CollectiveTracker:
     """The collective of one guarded thread."""
 
     current: CurrentCollective | None = None  # the collective that the thread is in; None outside
-    # the last one that an error left, with the id of that error
+    # the last collective that an error left, with the id of that error
     failed: tuple[int, CurrentCollective] | None = None
 
     def of_error(self, error: BaseException) -> CurrentCollective | None:
@@ -70,11 +70,7 @@ _TRACKER: ContextVar[CollectiveTracker | None] = ContextVar("meshkit_tracker", d
 @contextmanager
 def tracking() -> Iterator[CollectiveTracker]:
     """Track the collectives of this thread. Nested guards share one tracker. Local."""
-    outer = _TRACKER.get()
-    if outer is not None:
-        yield outer
-        return
-    tracker = CollectiveTracker()
+    tracker = _TRACKER.get() or CollectiveTracker()
     token = _TRACKER.set(tracker)
     try:
         yield tracker

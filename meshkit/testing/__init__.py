@@ -1,9 +1,7 @@
-"""Which layouts, batches and faults should the tests of code that uses meshkit try?
+"""Tests of code that uses meshkit: hypothesis strategies, faults, and tests on several ranks.
 
-The hypothesis strategies, such as :func:`layouts`, :func:`sizes` and :func:`batch_plans`, are in
-strategies.py. They are imported on their first use, and need hypothesis. Scripts of faults are in
-faults.py. The marker ``@pytest.mark.ranks(4)`` of pytest_plugin.py runs a test on several ranks. No
-other package of meshkit imports this one.
+The strategies need hypothesis, and are imported on their first use. No other package of meshkit
+imports this one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Inject a fault into some ranks of a local job, and record the outcome of every rank.
 
-Unlike :func:`meshkit.spawn`, :func:`play` never ends a rank because another one failed: it records
-the error of each rank and its time. A fault records that it fired, so that no test passes without
-it::
+Unlike :func:`meshkit.spawn`, :func:`play` never ends a rank because another one failed. A fault
+records that it fired, so that no test passes without it::
 
     def job(strike, limit):
         mesh = meshkit.build_mesh(dp=-1, arrival_timeout=limit)
@@ -29,7 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -37,7 +36,6 @@ from ..core.call import quotes_call
 from ..launch.process import process_stat
 from ..launch.spawn import child_environment, context_for, set_up_worker, start_process
 from ..launch.world import free_port
-from ..live.preload import preload_mesh
 
 POLL_INTERVAL = 0.05  # seconds between two checks of the processes
 
@@ -120,16 +118,20 @@ class Strike:
         descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
         for descriptor in descriptors:
-            _shut_down(descriptor)
+            with suppress(OSError):  # no socket, or none that is connected
+                connection = socket.socket(fileno=descriptor)
+                try:
+                    listens = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                    if connection.family in (socket.AF_INET, socket.AF_INET6) and not listens:
+                        connection.shutdown(socket.SHUT_RDWR)
+                finally:
+                    connection.detach()
 
     def later(self, seconds: float, fault: Callable[[], None]) -> None:
-        """Call a fault after some seconds, from another thread.
-
-        Args:
-            seconds: the delay.
-            fault: for example ``strike.kill``.
-        """
-        threading.Thread(target=_call_after, args=(seconds, fault), daemon=True).start()
+        """Call a fault, for example ``strike.kill``, after some seconds from another thread."""
+        timer = threading.Timer(seconds, fault)
+        timer.daemon = True
+        timer.start()
 
 
 @quotes_call("play")
@@ -158,23 +160,28 @@ def play(
         SpecError: if ``fn`` was typed into a session that cannot be forked.
     """
     folder, port = tempfile.mkdtemp(prefix="meshkit-faults-"), free_port()
-    preload_mesh()
-    context = context_for(fn)
+    context, deadline = context_for(fn), time.monotonic() + timeout
     processes: dict[int, BaseProcess] = {}
+    starts = Counter[int]()
 
-    def start(rank: int, number: int) -> None:
+    def start(rank: int) -> None:
         environ = child_environment(rank, world_size, f"file://{folder}/store", port)
-        arguments = fn, tuple(args), environ, Strike(folder, rank, number)
-        process: BaseProcess = context.Process(target=_run_rank, args=arguments)
-        start_process(process)
-        processes[rank] = process
+        arguments = fn, tuple(args), environ, Strike(folder, rank, starts[rank])
+        processes[rank] = context.Process(target=_run_rank, args=arguments)
+        start_process(processes[rank])
+        starts[rank] += 1
 
     try:
         for rank in range(world_size):
-            start(rank, 0)
-        deadline = time.monotonic() + timeout
-        ends = _wait_for_ends(processes, deadline, restarts, start)
-        return _read_outcomes(Path(folder), ends)
+            start(rank)
+        while True:
+            ends = {rank: _process_state(process) for rank, process in processes.items()}
+            killed = [r for r, end in ends.items() if end[:3] == "SIG" and starts[r] <= restarts]
+            if time.monotonic() > deadline or not (killed or "running" in ends.values()):
+                return _read_outcomes(Path(folder), ends)
+            for rank in killed:
+                start(rank)
+            time.sleep(POLL_INTERVAL)
     finally:
         for process in processes.values():
             process.kill()
@@ -194,51 +201,10 @@ def _run_rank(
         missing = tuple(getattr(error, "missing_ranks", ()))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # after a cut
-    outcome = Outcome(kind, text, missing, time.monotonic())
     path = Path(strike.folder, f"{strike.rank}.tmp")
-    path.write_text(json.dumps(asdict(outcome)))
+    path.write_text(json.dumps([kind, text, missing, time.monotonic()]))
     path.rename(path.with_suffix(".json"))
     os._exit(0)  # threads of torch that a fault left behind must not keep the process
-
-
-def _shut_down(descriptor: int) -> None:
-    """Shut down a connection over the network, if the descriptor is one."""
-    with suppress(OSError):
-        connection = socket.socket(fileno=descriptor)
-        try:
-            listens = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-            if connection.family in (socket.AF_INET, socket.AF_INET6) and not listens:
-                connection.shutdown(socket.SHUT_RDWR)
-        finally:
-            connection.detach()
-
-
-def _call_after(seconds: float, fault: Callable[[], None]) -> None:
-    time.sleep(seconds)
-    fault()
-
-
-def _wait_for_ends(
-    processes: Mapping[int, BaseProcess],
-    deadline: float,
-    restarts: int,
-    start: Callable[[int, int], None],
-) -> dict[int, str]:
-    """Return the state of each process, once none runs or the deadline has passed."""
-    starts = Counter[int]()
-    while True:
-        ends = {rank: _process_state(process) for rank, process in processes.items()}
-        killed = [
-            rank
-            for rank, process in processes.items()
-            if (process.exitcode or 0) < 0 and starts[rank] < restarts
-        ]
-        if time.monotonic() > deadline or not (killed or "running" in ends.values()):
-            return ends
-        for rank in killed:
-            starts[rank] += 1
-            start(rank, starts[rank])
-        time.sleep(POLL_INTERVAL)
 
 
 def _process_state(process: BaseProcess) -> str:
@@ -249,11 +215,10 @@ def _process_state(process: BaseProcess) -> str:
 
 def _read_outcomes(folder: Path, ends: Mapping[int, str]) -> Played:
     """Return the outcome of the job, from the files that its ranks have written."""
-    records = {int(path.stem): json.loads(path.read_text()) for path in folder.glob("*.json")}
-    outcomes = {
-        rank: Outcome(**{**record, "missing_ranks": tuple(record["missing_ranks"])})
-        for rank, record in sorted(records.items())
-    }
-    fired = {int(path.stem): float(path.read_text()) for path in folder.glob("*.fired")}
-    first = min(fired, key=lambda rank: fired[rank], default=None)
-    return Played(outcomes, ends, first, fired[first] if first is not None else 0.0)
+    outcomes = {}
+    for path in sorted(folder.glob("*.json"), key=lambda path: int(path.stem)):
+        kind, text, missing, at = json.loads(path.read_text())
+        outcomes[int(path.stem)] = Outcome(kind, text, tuple(missing), at)
+    fired = [(float(path.read_text()), int(path.stem)) for path in folder.glob("*.fired")]
+    at, first = min(fired, default=(0.0, None))
+    return Played(outcomes, ends, first, at)

@@ -26,6 +26,8 @@ from types import ModuleType
 
 import pytest
 
+from ..core.errors import MeshkitError, format_error
+
 TIMEOUT = 120.0  # seconds of a test, its start included
 MARKER = f"ranks(n, timeout={TIMEOUT:g}): run the test on n local ranks that form one job"
 
@@ -37,28 +39,36 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test with the marker on its ranks."""
+    """Run a test with the marker on its ranks, and report the rank that failed first.
+
+    If a rank skips, the test is skipped.
+    """
     marker = pyfuncitem.get_closest_marker("ranks")
     if marker is None:
         return None
     num_ranks, timeout = _read_marker(*marker.args, **marker.kwargs)
     names = inspect.signature(pyfuncitem.obj).parameters
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
-    _check_picklable(arguments)
-    place = str(pyfuncitem.path), pyfuncitem.function.__module__, pyfuncitem.function.__qualname__
-    _run_on_ranks(num_ranks, timeout, (*place, arguments))
-    return True
-
-
-def _check_picklable(arguments: Mapping[str, object]) -> None:
-    """Fail the test if a fixture cannot be sent to the ranks."""
     for name, value in arguments.items():
         try:
             ForkingPickler.dumps(value)
         except Exception as error:  # whatever the object raises
-            lines = (f"{type(error).__name__}: {error}", f"Fix: a test without {name}.")
-            summary = f"the fixture {name} cannot be sent to the ranks."
-            pytest.fail("\n  ".join((summary, *lines)), pytrace=False)
+            line, cause = f"the fixture {name} cannot be sent to the ranks.", type(error).__name__
+            text = format_error(line, f"{cause}: {error}", fix=f"a test without {name}.")
+            pytest.fail(text, pytrace=False)
+    from ..launch.spawn import spawn  # imports torch
+
+    test = str(pyfuncitem.path), pyfuncitem.function.__module__, pyfuncitem.function.__qualname__
+    failure, reasons = "", list[str]()
+    try:
+        reasons = spawn(run_test, num_ranks, (*test, arguments), timeout=timeout)
+    except MeshkitError as error:  # its call is one of this file
+        failure = format_error(error.summary, *error.evidence, fix=error.fix_text)
+    if failure:
+        pytest.fail(failure, pytrace=False)
+    if any(reasons):
+        pytest.skip(next(filter(None, reasons)))
+    return True
 
 
 def _read_marker(
@@ -67,24 +77,6 @@ def _read_marker(
     if unknown or isinstance(n, bool) or not isinstance(n, int) or n < 1:
         pytest.fail("the marker needs a number of ranks: @pytest.mark.ranks(4)", pytrace=False)
     return n, timeout
-
-
-def _run_on_ranks(num_ranks: int, timeout: float, args: tuple[object, ...]) -> None:
-    """Run the test, and report the rank that failed first. If a rank skips, the test is skipped."""
-    from ..core.errors import MeshkitError, format_error
-    from ..launch.spawn import spawn
-    from ..live.preload import preload_mesh
-
-    preload_mesh()
-    failure = ""
-    try:
-        reasons = spawn(run_test, num_ranks, args, timeout=timeout)
-    except MeshkitError as error:  # its call is one of this file
-        failure = format_error(error.summary, *error.evidence, fix=error.fix_text)
-    if failure:
-        pytest.fail(failure, pytrace=False)
-    if any(reasons):
-        pytest.skip(next(filter(None, reasons)))
 
 
 def run_test(file: str, module: str, name: str, arguments: Mapping[str, object]) -> str:

@@ -7,7 +7,6 @@ Hypothesis shrinks to simple examples: few axes, small sizes, no ``ranks``.
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from ..core.axes import STANDARD, check_names
 from ..core.batch import BatchPlan
 from ..core.errors import SpecError
 from ..core.layout import Layout
-from ..core.text import Ints
 
 _NAME = r"[A-Za-z][A-Za-z0-9_]{0,6}[A-Za-z0-9]|[A-Za-z]"
 
@@ -39,13 +37,7 @@ _AXIS_NAMES = st.sampled_from(STANDARD) | st.from_regex(_NAME, fullmatch=True).f
 
 
 def axis_names() -> st.SearchStrategy[str]:
-    """Return legal names of axes: the standard ones, and others of up to 8 characters.
-
-    Example:
-        >>> from hypothesis import find
-        >>> find(axis_names(), lambda name: True)
-        'pp'
-    """
+    """Return legal names of axes: the standard ones, and others of up to 8 characters."""
     return _AXIS_NAMES
 
 
@@ -64,7 +56,7 @@ def sizes(  # noqa: D417  # hypothesis passes draw
         >>> find(sizes(max_axes=1), lambda sizes: sizes.get("dp", 1) > 1)
         {'dp': 2}
     """
-    names = draw(_lists_of_names(max_axes))
+    names = draw(st.lists(_AXIS_NAMES, min_size=1, max_size=max_axes, unique=True))
     limit, numbers = max_ranks, []
     for _ in names[1:]:
         numbers.append(draw(st.integers(1, math.isqrt(limit))))
@@ -94,36 +86,26 @@ def layouts(  # noqa: D417
         >>> each_rank_has_a_coordinate()
     """
     axis_sizes = draw(sizes(max_ranks=max_ranks, max_axes=max_axes))
-    ranges = _ranges(math.prod(axis_sizes.values()))
-    explicit = draw(st.none() | ranges if with_ranks else st.none())
-    if explicit is None or draw(st.booleans()):
-        return Layout(ranks=explicit, **axis_sizes)
-    return Layout(ranks=_shuffle(explicit, draw(st.integers(0, 2**32 - 1))), **axis_sizes)
+    if not with_ranks or not draw(st.booleans()):
+        return Layout(ranks=None, **axis_sizes)
+    start, step = draw(st.integers(0, 100)), draw(st.integers(1, 3))
+    explicit = range(start, start + step * math.prod(axis_sizes.values()), step)
+    order = draw(st.sampled_from(("ascending", "descending", "any")))
+    if order == "any":
+        shuffle = np.random.default_rng(draw(st.integers(0, 2**32 - 1))).permutation
+        return Layout(ranks=shuffle(np.array(explicit, dtype=np.int64)), **axis_sizes)
+    return Layout(ranks=explicit if order == "ascending" else explicit[::-1], **axis_sizes)
 
 
 def coordinates(layout: Layout) -> st.SearchStrategy[dict[str, int]]:
-    """Return coordinates of a layout: axis name to index, for every axis.
-
-    Cost: O(axes).
-
-    Example:
-        >>> from hypothesis import find
-        >>> find(coordinates(Layout(dp=4, sp=2)), lambda coordinate: coordinate["dp"] > 1)
-        {'dp': 2, 'sp': 0}
-    """
+    """Return coordinates of a layout: axis name to index, for every axis."""
     return st.fixed_dictionaries(
         {axis: st.integers(0, size - 1) for axis, size in layout.sizes.items()}
     )
 
 
 def ranks(layout: Layout) -> st.SearchStrategy[int]:
-    """Return ranks of a layout of any size.
-
-    Example:
-        >>> from hypothesis import find
-        >>> find(ranks(Layout(dp=2, ranks=range(8, 10))), lambda rank: True)
-        8
-    """
+    """Return ranks of a layout of any size."""
     return st.integers(0, layout.num_ranks - 1).map(lambda position: int(layout.ranks[position]))
 
 
@@ -135,11 +117,6 @@ def axes_of(layout: Layout, *, min_size: int = 0) -> st.SearchStrategy[tuple[str
     Args:
         layout: the layout.
         min_size: the least number of axes. No axes mean the whole mesh.
-
-    Example:
-        >>> from hypothesis import find
-        >>> find(axes_of(Layout(dp=4, sp=2)), lambda axes: len(axes) == 2)
-        ('dp', 'sp')
     """
     return st.lists(st.sampled_from(layout.axes), min_size=min_size, unique=True).map(tuple)
 
@@ -158,11 +135,6 @@ def batch_plans(
         max_micro_batch: the largest micro batch, in samples.
         max_accumulation_steps: the largest number of micro batches in a step.
         uneven: whether some data coordinates may run one micro batch less than others.
-
-    Example:
-        >>> from hypothesis import find
-        >>> print(find(batch_plans(), lambda plan: plan.dp > 1))
-        global_batch 2 = micro_batch 1 x accumulation_steps 1 x dp 2
     """
     return st.builds(
         _solve_plan,
@@ -177,19 +149,3 @@ def _solve_plan(dp: int, micro_batch: int, steps: int, num_skipping: int) -> Bat
     """Return a plan in which some data coordinates do not run the last micro step."""
     total = micro_batch * (dp * steps - min(num_skipping, dp - 1))
     return BatchPlan.solve(dp=dp, global_batch=total, micro_batch=micro_batch, uneven=True)
-
-
-@cache
-def _lists_of_names(max_axes: int) -> st.SearchStrategy[list[str]]:
-    return st.lists(_AXIS_NAMES, min_size=1, max_size=max_axes, unique=True)
-
-
-@st.composite
-def _ranges(draw: st.DrawFn, count: int) -> range:
-    start, step = draw(st.integers(0, 100)), draw(st.integers(1, 3))
-    ascending = range(start, start + step * count, step)
-    return ascending[::-1] if draw(st.booleans()) else ascending
-
-
-def _shuffle(ranks: range, seed: int) -> Ints:
-    return np.random.default_rng(seed).permutation(np.array(ranks, dtype=np.int64))

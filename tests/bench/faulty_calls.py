@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
 
-from meshkit.bench.measure import COLLECTIVES, PreparedCall, Works
+from meshkit.bench import measure
+from meshkit.bench.measure import PreparedCall
 
 
 def return_wrong_elements(patch: pytest.MonkeyPatch, op: str, number: int) -> None:
@@ -24,37 +23,22 @@ def return_wrong_elements(patch: pytest.MonkeyPatch, op: str, number: int) -> No
     patch.setattr(PreparedCall, "num_wrong", count_after_spoiling)
 
 
+def before_each_call(patch: pytest.MonkeyPatch, op: str, act: Callable[[], Any]) -> None:
+    """Run a function before each call of an operation."""
+    begin = measure.begin_collective
+
+    def act_and_begin(name: str, *given: Any) -> measure.Works:
+        if name == op:
+            act()
+        return begin(name, *given)
+
+    patch.setattr(measure, "begin_collective", act_and_begin)
+
+
 def raise_not_supported(patch: pytest.MonkeyPatch, op: str) -> None:
     """Make an operation raise as in a backend that does not have it."""
 
-    def begin(
-        out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
-    ) -> Works:
+    def refuse() -> None:
         raise RuntimeError(f"Backend gloo does not support {op}\nmore of c10d")
 
-    patch.setitem(COLLECTIVES, op, replace(COLLECTIVES[op], begin=begin))
-
-
-def run_out_of_memory(patch: pytest.MonkeyPatch, op: str) -> None:
-    """Make an operation allocate more memory than any machine has."""
-
-    def begin(
-        out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
-    ) -> Works:
-        torch.empty(2**60)
-        return []
-
-    patch.setitem(COLLECTIVES, op, replace(COLLECTIVES[op], begin=begin))
-
-
-def start_late(patch: pytest.MonkeyPatch, op: str, seconds: float) -> None:
-    """Make an operation start so many seconds late."""
-    begin = COLLECTIVES[op].begin
-
-    def late(
-        out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
-    ) -> Works:
-        time.sleep(seconds)
-        return begin(out, source, group, later)
-
-    patch.setitem(COLLECTIVES, op, replace(COLLECTIVES[op], begin=late))
+    before_each_call(patch, op, refuse)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from datetime import timedelta
 from itertools import product
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import torch.distributed as dist
 
 import meshkit
 from benchmarks import agreement
-from benchmarks.agreement import LOCAL, count_store_calls, first_calls
+from benchmarks.agreement import count_store_calls, first_calls
 from benchmarks.harness import ITSELF
 
 CALLS = ("init", "build_mesh", "mesh.agree", "mesh.barrier")
@@ -53,50 +51,6 @@ def test_every_operation_on_every_store_is_counted_once_however_many_prefixes_it
         assert counts == USED
 
 
-def test_operations_on_several_keys_are_one_each() -> None:
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    with count_store_calls() as counts:
-        store.multi_set(["a", "b"], ["1", "2"])
-        store.multi_get(["a", "b"])
-        store.append("a", "1")
-        store.num_keys()
-    assert counts == dict.fromkeys(("multi_set", "multi_get", "append", "num_keys"), 1)
-
-
-def test_methods_that_send_nothing_are_not_counted() -> None:
-    store = dist.HashStore()
-    with count_store_calls() as counts:
-        store.set_timeout(store.timeout)
-        store.has_extended_api()
-        store.clone()
-    assert counts == {}
-    assert {name for name in vars(dist.Store) if name in LOCAL} == LOCAL
-
-
-def test_operations_of_other_threads_and_those_that_fail_are_counted() -> None:
-    store = dist.HashStore()
-    with count_store_calls() as counts:
-        thread = threading.Thread(target=store.add, args=("number", 1))
-        thread.start()
-        thread.join()
-        with pytest.raises(RuntimeError):
-            store.wait(["nothing"], timedelta(milliseconds=1))
-    assert counts == {"wait": 1, "add": 1}
-
-
-def test_the_methods_are_restored_after_an_error() -> None:
-    def fail() -> None:
-        with count_store_calls():
-            changed.append(vars(dist.Store)["add"] is not before["add"])
-            raise KeyError
-
-    before, changed = dict(vars(dist.Store)), []
-    with pytest.raises(KeyError):
-        fail()
-    assert changed == [True]
-    assert dict(vars(dist.Store)) == before
-
-
 def agreement_of(ranks: int) -> Counter[str]:
     """Return the operations of all ranks of one agreement together."""
     # request; arrival; the count by which a rank knows that it is the last; the decision
@@ -117,17 +71,11 @@ def expected(ranks: int) -> dict[str, Counter[str]]:
     }
 
 
-def url_of(store: str) -> str | None:
-    """Return the URL of a free port, or None for the FileStore of spawn."""
-    if store == "file":
-        return None
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-
-
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_operations_of_a_rank_do_not_depend_on_the_number_of_ranks(ranks: int) -> None:
-    counts = meshkit.spawn(first_calls, ranks, (url_of("tcp"),), timeout=60)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        url = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    counts = meshkit.spawn(first_calls, ranks, (url,), timeout=60)
     together = {call: sum((rank[call] for rank in counts), Counter()) for call in CALLS}
     # a rank that comes later reads who has begun the start of the job
     late = together["init"]["get"] - expected(ranks)["init"]["get"]

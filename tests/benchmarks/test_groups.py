@@ -18,11 +18,6 @@ def test_the_groups_of_a_mesh_and_two_views() -> None:
     assert (row.ours, row.theirs, row.scale, row.met) == (7, 9, 8, True)
 
 
-def test_the_rank_that_holds_the_most_groups_is_counted() -> None:
-    row = groups.count_row("w", [([(0, 1)], [(0, 1)]), ([(0, 1), (1,)], [(0, 1), (1,), (1,)])])
-    assert (row.ours, row.theirs, row.met) == (2, 3, True)
-
-
 def test_sides_that_hold_different_groups_are_not_counted() -> None:
     with pytest.raises(RuntimeError, match=r"w: rank 1 holds \[\(0, 1\)\] and \[\(1, 0\)\]"):
         groups.count_row("w", [([(0, 1)], [(0, 1)]), ([(0, 1)], [(1, 0)])])

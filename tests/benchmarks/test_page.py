@@ -40,27 +40,17 @@ One run of `python -m benchmarks`: medians; all rows are in \
 | plan | 16,384 | 0.2 s | - |  |  | ours <= 0.4 | met |
 | plan | 16,384 | 0.2 s | - |  |  | ours <= 0.3 | met |
 | training | 8 | 900 seqs/s | DDP | 1,200 seqs/s | 0.75 (0.75-0.75) | ratio >= 1 | missed by 33 % |
-
-![maps](maps.png)
-![startup](startup.png)
 <!-- /benchmarks -->"""
 EMPTY = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
 
 
 def make_folder(folder: Path, rows: list[Row], quick: bool = False) -> Path:
-    """Write results, plots and a page in a folder of its own; return the page."""
+    """Write results and a page in a folder of its own; return the page."""
     report.write({"first": rows}, MACHINE, folder, quick)
-    for name in report.PLOTS:
-        (folder / f"{name}.png").touch()
     page = folder / "docs" / "benchmarks.md"
     page.parent.mkdir(exist_ok=True)
     page.write_text(EMPTY)
     return page
-
-
-def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
-    make_folder(tmp_path, ROWS)
-    assert report.read(tmp_path / "results.json") == ({"first": ROWS}, MACHINE, False)
 
 
 def test_the_section_to_the_letter_and_in_its_place(tmp_path: Path) -> None:
@@ -70,34 +60,10 @@ def test_the_section_to_the_letter_and_in_its_place(tmp_path: Path) -> None:
         assert page.read_text() == f"before\n{SECTION}\nafter\n"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        report.BEGIN,
-        report.END,
-        f"{report.END} {report.BEGIN}",
-        f"{report.BEGIN} {EMPTY}",
-        f"{EMPTY} {report.END}",
-    ],
-)
-def test_wrong_markers_are_refused(tmp_path: Path, text: str) -> None:
-    page = make_folder(tmp_path, ROWS)
-    page.write_text(text)
-    with pytest.raises(
-        ValueError, match=r"^benchmarks\.md needs the lines <!-- benchmarks --> and <"
-    ):
-        report.update_page(page, tmp_path, ["first"])
-    assert page.read_text() == text
-
-
 def test_an_incomplete_run_is_refused(tmp_path: Path) -> None:
     page = make_folder(tmp_path, ROWS)
     with pytest.raises(ValueError, match=r"results\.json lacks second: run python -m benchmarks$"):
         report.update_page(page, tmp_path, ["first", "second"])
-    (tmp_path / "maps.png").unlink()
-    with pytest.raises(ValueError, match=r"lacks maps\.png: "):
-        report.update_page(page, tmp_path, ["first"])
     make_folder(tmp_path, ROWS, quick=True)
     with pytest.raises(ValueError, match="is a quick run: "):
         report.update_page(page, tmp_path, ["first"])
@@ -105,7 +71,11 @@ def test_an_incomplete_run_is_refused(tmp_path: Path) -> None:
     make_folder(tmp_path, [*ROWS, missing])
     with pytest.raises(ValueError, match="lacks deepspeed is not installed: pip install"):
         report.update_page(page, tmp_path, ["first"])
-    assert page.read_text() == EMPTY
+    make_folder(tmp_path, ROWS)
+    page.write_text("no marker")
+    with pytest.raises(ValueError, match="needs the lines <!-- benchmarks -->"):
+        report.update_page(page, tmp_path, ["first"])
+    assert page.read_text() == "no marker"
 
 
 def test_the_page_shows_the_committed_results() -> None:
@@ -113,6 +83,3 @@ def test_the_page_shows_the_committed_results() -> None:
     assert [*rows] == [*runner.BENCHMARKS]
     assert not quick
     assert report.section(rows, machine) in runner.PAGE.read_text()
-    for name in report.PLOTS:
-        plot = (runner.RESULTS / f"{name}.png").read_bytes()
-        assert (runner.PAGE.parent / f"{name}.png").read_bytes() == plot

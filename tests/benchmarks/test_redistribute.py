@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -11,8 +10,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import meshkit
-from benchmarks import __main__ as runner
-from benchmarks import redistribute
 from benchmarks.moves import plans, times
 from benchmarks.moves.by_hand import BY_HAND
 
@@ -41,14 +38,6 @@ def test_both_sides_of_every_move_give_equal_results_and_gradients_on_eight_rank
     assert len(results[0]) == 4 + 3 + 17 + 1
 
 
-def test_a_move_has_the_elements_wanted_on_its_larger_side() -> None:
-    for text, free in times.USES.values():
-        move = times.sized_move(text, free, 2**20)
-        first = {axis: 0 for axis, _ in move.axes}
-        sizes = [torch.Size(cut.shape(first)).numel() for cut in (move.source, move.target)]
-        assert 2**19 < max(sizes) <= 2**20, text
-
-
 def test_rows_have_the_geometric_mean_of_the_moves() -> None:
     pair = times.Pair("move", (torch.clone, torch.clone), torch.zeros(1), None)
     seconds = torch.tensor([[[2.0], [1.0]], [[8.0], [1.0]]], dtype=torch.float64)
@@ -56,17 +45,6 @@ def test_rows_have_the_geometric_mean_of_the_moves() -> None:
     assert [row.what for row in rows] == ["16 MiB, move"] * 2 + ["16 MiB, 2 moves, geometric mean"]
     assert rows[2].ours == pytest.approx(4)
     assert [row.met for row in rows] == [None, None, False]
-
-
-def test_there_are_702_pairs_of_divisions() -> None:
-    pairs = plans.pairs()
-    assert len(pairs) == len({*pairs}) == 702
-    assert plans.side_text(("i", "", "i")) == "o i/a/c *b"
-
-
-def test_planned_moves_are_planned_for_any_number_of_ranks() -> None:
-    for text, ranks in itertools.product(plans.PLANNED, plans.SCALES):
-        plans.plan_new(text, ranks)
 
 
 @pytest.fixture
@@ -88,20 +66,3 @@ def test_elements_of_the_steps_of_dtensor(fake_ranks: object) -> None:
     }
     for pair, elements in counted.items():
         assert plans.count_elements(*pair, mesh) == elements
-
-
-def test_the_report_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from pathlib import Path
-
-    folder = Path(str(tmp_path))
-    monkeypatch.setattr(runner, "RESULTS", folder)
-    monkeypatch.setattr(runner, "PART", folder / "part")
-    monkeypatch.setattr(redistribute, "run", lambda quick: [])
-    assert runner.main(["redistribute", "--quick"]) == 0
-    assert not (folder / "redistribute").exists()
-    assert runner.main(["redistribute"]) == 0
-    assert (folder / "redistribute" / "results.json").is_file()
-    assert not (folder / "results.json").exists()
-    assert "redistribute: 0 rows" in capsys.readouterr().err

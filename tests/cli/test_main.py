@@ -6,8 +6,10 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from meshkit import LaunchError, SpecError
-from meshkit.cli import bench, main
-from meshkit.cli import ranks as check
+from meshkit.cli import bench, main, ranks
 from meshkit.cli.main import Command, Result
-from meshkit.core.version import VERSION
-from tests.bench.results.example_runs import CLEAN
-from tests.core.report.example_reports import REPORT
+from meshkit.core import VERSION
+from tests.bench.example_runs import CLEAN
+from tests.cli.processes import ended
+from tests.core.example_reports import REPORT
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,7 +74,7 @@ def test_the_help_of_a_command_ends_with_two_examples(
 EXAMPLES = [
     shlex.split(f"{name} {example}".replace("\\\n", ""))
     for name in main.COMMANDS
-    if name != "store"  # it runs until Ctrl-C; tests/cli/commands/test_store.py has its examples
+    if name != "store"  # it runs until Ctrl-C; tests/cli/test_ranks.py has its examples
     for example in main.load_command(name).examples
 ]
 
@@ -109,17 +111,6 @@ def test_help_does_not_import_torch(command: str, tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.stdout.splitlines()[-2:] == ["0 False", "True"], done.stderr
-
-
-def test_a_command_is_read_without_the_others() -> None:
-    code = (
-        "import sys\nfrom meshkit.cli.main import COMMANDS, main\nmain(['plan', 'dp=2'])\n"
-        "print([name for name in COMMANDS if f'meshkit.cli.commands.{name}' in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert done.stdout.splitlines()[-1] == "['plan']", done.stderr
 
 
 def test_version_is_that_of_the_project() -> None:
@@ -178,12 +169,12 @@ def test_sizes_in_every_spelling_give_one_output(
 ) -> None:
     requests: list[object] = []
 
-    def keep(n: int, request: object, *_: object) -> object:
-        requests.append(getattr(request, "axes", request))
-        return REPORT if isinstance(request, dict) else (0, CLEAN)
+    def keep(*given: object, **_: object) -> object:
+        requests.append(str(given))
+        return [REPORT] if given[0] is ranks.check_mesh else (0, CLEAN)
 
-    monkeypatch.setattr(check, "_check_locally", keep)
-    monkeypatch.setattr(bench, "_measure_locally", keep)
+    monkeypatch.setattr(ranks, "spawn_ranks", keep)
+    monkeypatch.setattr(bench, "measure_locally", keep)
     outcome = answer(command.format(sizes))
     assert outcome[0] == 0, outcome
     assert outcome == answer(command.format("dp=4 tp=2"))
@@ -302,3 +293,136 @@ def test_ctrl_c_while_commands_are_imported_is_one_line(module: str) -> None:
     )
     assert (done.returncode, done.stdout) == (130, "")
     assert re.fullmatch(r"meshkit(?: bench)?: interrupted\.\n", done.stderr)
+
+
+# ---------------------------------------------------------------- terminals
+
+
+def shell(arguments: str) -> tuple[int, str, str]:
+    """Run a command line with redirections in a shell; return exit code, output and errors."""
+    done = subprocess.run(
+        ["sh", "-c", f"'{sys.executable}' -W error -m meshkit {arguments}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_pipe_without_a_reader_is_no_traceback() -> None:
+    assert shell("explain --all dp=20000 | true; echo over")[1:] == ("over\n", "")
+
+
+def test_an_answer_that_cannot_be_written_is_a_failure() -> None:
+    assert shell("plan dp=4 > /dev/full") == (1, "", "")
+
+
+class Stream:
+    """A stdout of an encoding."""
+
+    def __init__(self, encoding: str | None) -> None:
+        self.encoding = encoding
+
+
+@pytest.mark.parametrize(
+    ("encoding", "drawn"),
+    [("utf-8", True), ("cp437", True), ("latin-1", False), (None, False), ("none such", False)],
+)
+def test_lines_are_drawn_if_stdout_can_encode_them(
+    monkeypatch: pytest.MonkeyPatch, encoding: str | None, drawn: bool
+) -> None:
+    monkeypatch.setattr("sys.stdout", Stream(encoding))
+    characters = main.get_line_characters()
+    monkeypatch.undo()
+    assert characters == (main.LINES if drawn else "")
+
+
+@pytest.mark.parametrize(("columns", "width"), [("97", 97), ("x", 80), ("0", 80)])
+def test_columns_are_taken_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, columns: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr("os.get_terminal_size", lambda _: (_ for _ in ()).throw(OSError()))
+    assert main.get_width() == width
+
+
+def test_a_fix_is_bold_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for forced, start in (("0", "  Fix: "), ("1", "\x1b[1m  Fix:\x1b[0m ")):
+        monkeypatch.setenv("FORCE_COLOR", forced)
+        main.main(["plan", "dp"])
+        assert capsys.readouterr().err.splitlines()[-1].startswith(start)
+
+
+def test_characters_that_the_terminal_can_show_are_kept() -> None:
+    assert main.to_ascii("\u2500 \u2713 a\n  b", "\u2500") == "\u2500 \\u2713 a\n  b"
+    assert main.to_ascii("\udc80").isascii()  # os.fsdecode returns it for undecodable host names
+
+
+# ---------------------------------------------------------------- Ctrl-C in real runs
+
+
+def members(group: int) -> dict[int, str]:
+    """Return the processes of a process group, and the command of each."""
+    commands = {}
+    for folder in Path("/proc").iterdir():
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[2]) == group and fields[0] != "Z":
+                commands[int(folder.name)] = (folder / "cmdline").read_text()
+        except (OSError, ValueError, IndexError):
+            continue
+    return commands
+
+
+def wait_until_empty(group: int) -> None:
+    deadline = time.monotonic() + 30
+    while left := members(group):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def interrupt(delay: float, *words: str) -> tuple[int, str, str]:
+    """Press Ctrl-C some time after a server of processes was started."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "meshkit", *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not any("forkserver" in command for command in members(process.pid).values()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    time.sleep(delay)
+    os.killpg(process.pid, signal.SIGINT)
+    result = ended(process)
+    wait_until_empty(process.pid)
+    return result
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.3, 1.0])
+def test_ctrl_c_while_ranks_import_torch(delay: float) -> None:
+    code, out, error = interrupt(delay, "check", "dp=2", "-n", "2", "--device", "cpu")
+    assert (code, out, error) == (130, "", "meshkit check: interrupted.\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.0, 0.1, 0.5, 1.5, 2.5])
+@pytest.mark.parametrize("command", ["hello -n 4", "bench dp=2 tp=2 -n 4 --iters 200"])
+def test_ctrl_c_at_other_moments(command: str, delay: float) -> None:
+    code, out, error = interrupt(delay, *command.split(), "--device", "cpu")
+    assert "Traceback" not in error
+    if code == 0:  # it had ended before
+        assert out
+        return
+    assert code == 130
+    name = command.split()[0]
+    assert error.splitlines()[-1] == f"meshkit {name}: interrupted." or "Interrupted: " in out

@@ -119,12 +119,6 @@ def test_resize_keeps_the_global_batch_and_is_invertible(plan: BatchPlan, dp: in
     assert not other.resize(plan.dp).uneven
 
 
-@pytest.mark.parametrize("dp", [0, 2.5, True, None])
-def test_an_invalid_dp_of_resize_raises(dp: int) -> None:
-    with pytest.raises(BatchError):
-        EVEN.resize(dp)
-
-
 def test_the_text_of_a_plan() -> None:
     plan = BatchPlan.solve(dp=4, global_batch=1024, micro_batch=4)
     assert str(plan) == "global_batch 1024 = micro_batch 4 x accumulation_steps 64 x dp 4"
@@ -183,13 +177,6 @@ def test_an_invalid_step_or_first_sample_raises(number: int) -> None:
             method(0, 0, first=2 * number if number == 2**62 else number)
 
 
-def test_the_cost_of_samples_does_not_depend_on_the_global_batch() -> None:
-    plan = BatchPlan.solve(dp=2**40, micro_batch=2, accumulation_steps=2)
-    assert plan.samples(0, 3).tolist() == [[6, 7], [2**41 + 6, 2**41 + 7]]
-    late = BatchPlan.solve(dp=2, micro_batch=1, accumulation_steps=2**40)
-    assert next(late.micro_batches(0, 1)).samples.tolist() == [1]
-
-
 steps = st.tuples(st.integers(1, 40), st.integers(1, 5), st.integers(1, 6), st.integers(0, 100))
 
 
@@ -227,11 +214,6 @@ def test_the_average_over_dp_is_the_mean_over_the_step(case: tuple[int, int, int
             assert batch.weight == float(exact)
         sums.append(sum(batch.weight * values[batch.samples].mean() for batch in row))
     assert sum(sums) / dp == pytest.approx(values[first : first + total].mean(), abs=1e-12)
-
-
-def test_more_ranks_than_micro_batches() -> None:
-    rows = [[(b.samples.tolist(), b.weight) for b in row] for row in ranks(3, 2, 4, 10)]
-    assert rows == [[([10, 11], 8 / 3)], [([12], 4 / 3)], [([10, 11], 0)], [([12], 0)]]
 
 
 @pytest.mark.parametrize("uneven", [False, True])

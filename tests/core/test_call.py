@@ -1,4 +1,4 @@
-"""A call as its caller wrote it, and the decorator that quotes it in errors."""
+"""A quoted call, the decorator that quotes it in errors, and integers as callers pass them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from meshkit.core.call import Call, drop_none, quotes_call
+from meshkit import CoordinateError
+from meshkit.core.call import (
+    Call,
+    check_index,
+    check_integer,
+    check_integers,
+    divisors,
+    parse_integer,
+    quotes_call,
+)
 from meshkit.core.errors import CALL, BatchError, MeshkitError, SpecError
 
 
@@ -30,13 +41,6 @@ from meshkit.core.errors import CALL, BatchError, MeshkitError, SpecError
 )
 def test_the_text_of_a_call(call: Call, text: str) -> None:
     assert str(call) == text
-
-
-def test_drop_none() -> None:
-    assert drop_none(a=1, b=None, c=0, d=False, e="") == {"a": 1, "c": 0, "d": False, "e": ""}
-
-
-# ---------------------------------------------------------------- the decorator
 
 
 @quotes_call("inner")
@@ -176,3 +180,61 @@ def test_an_error_keeps_no_argument_alive() -> None:
     del counts
     assert alive() is None
     assert error.call == "weigh([0.0, 0.0, ..., 0.0])"
+
+
+class Four:
+    def __index__(self) -> int:
+        return 4
+
+
+@pytest.mark.parametrize("value", [4, np.int64(4), np.uint8(4), np.array(4), Four()])
+def test_everything_with_an_index_method_is_an_integer(value: object) -> None:
+    number = parse_integer(value)
+    assert number == 4
+    assert type(number) is int
+
+
+@pytest.mark.parametrize("value", [True, False, np.True_, 4.0, np.float64(4), "4", None, [4], b"4"])
+def test_other_values_are_no_integers(value: object) -> None:
+    assert parse_integer(value) is None
+
+
+@settings(deadline=None, max_examples=60, database=None)
+@given(st.integers(1, 3000))
+def test_divisors_equal_those_of_trial_division(number: int) -> None:
+    assert divisors(number) == tuple(n for n in range(1, number + 1) if number % n == 0)
+
+
+def test_divisors_of_a_large_number_are_limited() -> None:
+    few = [2**n for n in range(20)]  # those below a million
+    assert divisors(2**62) == (*few, *(2**62 // n for n in reversed(few)))
+
+
+@pytest.mark.parametrize("value", [3, np.int32(3), np.array(3)])
+def test_check_integer_returns_a_plain_int(value: object) -> None:
+    assert type(check_integer("rank", value)) is int
+    assert check_integer("rank", value) == 3
+
+
+@pytest.mark.parametrize("value", [True, 3.0, "3", None])
+def test_check_integer_raises_an_error_with_the_value(value: object) -> None:
+    with pytest.raises(CoordinateError) as caught:
+        check_integer("rank", value)
+    assert caught.value.index is value
+
+
+@pytest.mark.parametrize(("index", "nearest"), [(-1, 0), (4, 3), (2**70, 3)])
+def test_an_index_outside_raises_an_error_with_the_nearest_one(index: int, nearest: int) -> None:
+    with pytest.raises(CoordinateError) as caught:
+        check_index("dp", index, 4)
+    assert (caught.value.axis, caught.value.index, caught.value.size) == ("dp", index, 4)
+    assert caught.value.fix == f"dp={nearest}."
+
+
+def test_check_integers_keeps_the_shape() -> None:
+    array = check_integers("ranks", np.array([[1, 2]], dtype=np.uint8))
+    assert array.dtype == np.int64
+    assert array.tolist() == [[1, 2]]
+    assert check_integers("ranks", []).tolist() == []
+    with pytest.raises(CoordinateError, match="ranks are float64, not integers"):
+        check_integers("ranks", [1.0])

@@ -187,17 +187,6 @@ def test_a_fault_of_one_rank_is_the_error_of_all() -> None:
     assert lines(batch_conflict(LAYOUT, by_rank))[0] == "a cannot be read, on rank 2 (dp=1 sp=0)."
 
 
-def test_the_fix_of_an_expert_sums_over_its_group_and_divides_by_the_whole_one() -> None:
-    layout = Layout(dp=2, ep=2)
-    drifted = {rank: model("a", is_expert=True, digest=f"{rank // 2}") for rank in range(4)}
-    error = parameter_conflict(layout, EqualAxes.of(layout.sizes), drifted)
-    assert error is not None
-    assert error.fix_text == (  # examples/howto/moe.py does so, with the losses of one process
-        "sum gradients of experts over mesh.gradient_group(experts=True), and divide them by the "
-        "size of mesh.gradient_group()."
-    )
-
-
 def test_many_contents_are_cut_short() -> None:
     layout = Layout(dp=64)
     drifted = {rank: model("a", "b", digest=f"{rank:02d}") for rank in range(64)}

@@ -124,19 +124,6 @@ def test_weights_and_numbers_of_micro_batches(epoch: Epoch, begin: int) -> None:
     assert lengths == [epoch.num_micro_batches] * epoch.plan.dp
 
 
-def test_short_epochs() -> None:
-    epoch = Epoch(10, plan_of(2, 4, 1, 1))
-    rows = [[m.samples.tolist() for m in epoch.micro_batches(step)] for step in range(3)]
-    assert rows == [[[1], [3]], [[5], [7]], [[9]]]
-    short = Epoch(5, plan_of(2, 4, 2, 1)).micro_batches(1)
-    assert [(m.samples.tolist(), m.weight, m.is_filler) for m in short] == [([4], 0.0, True)]
-    padded = Epoch(3, plan_of(2, 8, 2, 1), tail="pad").micro_batches(0)
-    assert [m.samples.tolist() for m in padded] == [[2, 0], [0, 1]]
-    for tail in ("keep", "drop", "pad"):
-        end = Epoch(8, plan_of(1, 4, 2), tail=tail, begin=8)
-        assert (end.steps, end.num_micro_batches) == (0, 0)
-
-
 def test_an_order_becomes_an_epoch_of_plain_ints() -> None:
     given: Any = SampleOrder(True, np.int8(3), np.uint8(2), "drop")
     epoch = Epoch.of(np.int64(4), plan_of(1, 4, 2), given)  # exactly one step
@@ -170,12 +157,6 @@ def test_an_invalid_step_raises(step: Any) -> None:
     with pytest.raises(CoordinateError) as caught:
         Epoch(8, plan_of(1, 4, 2)).micro_batches(step)
     assert (caught.value.index, caught.value.size) == (step, 2)
-
-
-def test_the_cost_of_a_step_does_not_depend_on_the_length() -> None:
-    plan = BatchPlan.solve(dp=2**40, micro_batch=2, accumulation_steps=2)
-    far = Epoch(2**60, replace(plan, data_index=3), True).micro_batches(10**4)
-    assert len({int(sample) for micro in far for sample in micro.samples}) == 4
 
 
 # ---------------------------------------------------------------- states
@@ -232,12 +213,6 @@ def test_every_length_seed_and_epoch_gives_a_permutation(
     assert sorted(shuffled(length, seed, epoch)) == list(range(length))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("length", [2**k + d for k in range(1, 13) for d in (-1, 0, 1)])
-def test_lengths_around_powers_of_two_give_permutations(length: int) -> None:
-    assert sorted(shuffled(length)) == list(range(length))
-
-
 def shuffle_one(position: int, length: int, seed: int, epoch: int) -> int:
     """Apply the network with plain ints to one position."""
     digest = hashlib.blake2b(f"{seed} {epoch} {length}".encode()).digest()
@@ -285,15 +260,6 @@ def test_orders_differ_by_seed_epoch_and_length() -> None:
             assert equal < 10  # 1 is expected
 
 
-def test_positions_of_any_shape() -> None:
-    whole = np.array(shuffled(100, 5))
-    selected = np.array([[3, 4], [99, 3]])
-    assert shuffle_indices(selected, 100, 5, 0).tolist() == whole[selected].tolist()
-    assert selected.tolist() == [[3, 4], [99, 3]]  # left as it was
-    assert shuffle_indices(np.array(7), 100, 5, 0).shape == ()
-    assert shuffle_indices(np.zeros(0, np.int64), 100, 5, 0).dtype == np.int64
-
-
 @pytest.mark.parametrize("position", [-1, 8, 2**62])
 def test_a_position_outside_the_order_raises(position: int) -> None:
     with pytest.raises(CoordinateError) as caught:
@@ -327,24 +293,3 @@ def test_orders_are_uniform_over_positions_and_neighboring_pairs(length: int) ->
     apart = ~np.eye(length, dtype=bool).ravel()
     assert not pairs[~apart].any()
     assert abs(excess(pairs[apart], length * (length - 1) - 1)) < 4
-
-
-@pytest.mark.slow
-def test_samples_two_positions_apart_are_independent() -> None:
-    """Check 8 samples, which fail with halves of one and two bits."""
-    rows = np.array([shuffled(8, seed) for seed in range(500)])
-    apart = ~np.eye(8, dtype=bool).ravel()
-    starts = [rows[:, first] * 8 + rows[:, first + 2] for first in (0, 1, 4, 5)]
-    cells = np.array([np.bincount(pairs, minlength=64)[apart] for pairs in starts])
-    assert abs(excess(cells, 4 * 55)) < 4
-
-
-@pytest.mark.slow
-def test_one_long_order_is_uniform() -> None:
-    length = 200_000
-    samples = np.array(shuffled(length, seed=3))
-    steps = np.diff(samples) % length  # between neighbours
-    assert abs(excess(np.bincount(steps * 100 // length), 99)) < 4
-    # of a hundred parts of the order, how many samples each takes from a hundred parts of the data
-    cells = np.bincount(np.arange(length) * 100 // length * 100 + samples * 100 // length)
-    assert abs(excess(cells, 99 * 99)) < 4

@@ -22,7 +22,6 @@ from meshkit.core.errors import (
     SpawnError,
     SpecError,
     UnknownAxisError,
-    format_error,
 )
 
 BUILTIN = {
@@ -89,28 +88,9 @@ def test_each_error_copies_with_its_attributes(error: MeshkitError) -> None:
     assert repr(vars(copy.deepcopy(error))) == repr(vars(error))
 
 
-@pytest.mark.parametrize("kind", [type(error) for error in FILLED])
-def test_each_error_prints_its_text(kind: type[MeshkitError]) -> None:
-    text = "line one, with a 'quote'.\n  line two.\n  Fix: f(dp=1)."
-    assert str(kind(text)) == text
-    assert f"{kind(text)}" == text
-
-
-@pytest.mark.parametrize("kind", [type(error) for error in FILLED])
-def test_each_documented_attribute_has_a_default(kind: type[MeshkitError]) -> None:
-    documented = re.findall(r"^        (\w+): ", kind.__doc__ or "", re.MULTILINE)
-    if kind is not MeshkitError:  # which documents its arguments
-        assert [name for name in documented if not hasattr(kind("text"), name)] == []
-
-
 def test_the_facts_of_an_error_are_its_own() -> None:
     assert SpecError("a", sizes={"dp": 1}).sizes == {"dp": 1}
     assert SpecError("b").sizes is None
-
-
-def test_format_error_is_the_summary_then_the_evidence_then_the_fix() -> None:
-    assert format_error("f() is wrong.", fix="g().") == "f() is wrong.\n  Fix: g()."
-    assert format_error("a", "b", "c", fix="d") == "a\n  b\n  c\n  Fix: d"
 
 
 def unquoted() -> SpecError:

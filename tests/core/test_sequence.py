@@ -13,7 +13,6 @@ from einops import rearrange
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import meshkit
 from meshkit import CoordinateError, SequencePlan, SpecError
 from meshkit.core.sequence import ORDERS
 
@@ -123,14 +122,6 @@ def test_zigzag_parts_have_equal_numbers_of_pairs(parts: int, chunk: int) -> Non
 
 
 @quick
-@given(st.integers(1, 99), st.sampled_from(ORDERS), st.booleans())
-def test_one_part_is_the_identity(length: int, order: Any, pad: bool) -> None:
-    plan = SequencePlan(length, 1, order, pad)
-    assert (plan.padded, plan.tokens, plan.ranges(0)) == (length, length, (range(length),))
-    assert plan.positions(0).tolist() == plan.inverse().tolist() == list(range(length))
-
-
-@quick
 @given(st.integers(1, 80), st.integers(1, 9), st.sampled_from(ORDERS))
 def test_the_nearest_lengths_divide_and_none_is_nearer(length: int, parts: int, order: Any) -> None:
     def is_valid(candidate: int) -> bool:
@@ -150,17 +141,6 @@ def test_the_nearest_lengths_divide_and_none_is_nearer(length: int, parts: int, 
 # ---------------------------------------------------------------- examples
 
 
-def test_the_diagram_of_the_module() -> None:
-    doc = meshkit.core.sequence.__doc__  # type: ignore[attr-defined]
-    rows = [line.split() for line in doc.splitlines() if line.strip().startswith("part ")]
-    assert len(rows) == 4
-    for part, row in enumerate(rows):
-        numbers = [int(word) for word in row[1:]]
-        runs, zigzag = SequencePlan(16, 4), SequencePlan(16, 4, "zigzag")
-        drawn = [part, *runs.positions(part), pairs(runs, part)]
-        assert numbers == [*drawn, *zigzag.positions(part), pairs(zigzag, part)]
-
-
 def test_a_loss_weighted_by_tokens_is_the_mean() -> None:
     plan, losses = SequencePlan(13, 4, "zigzag", pad=True), np.random.default_rng(0).random(16)
     each = [
@@ -174,12 +154,6 @@ def test_str() -> None:
     assert str(SequencePlan(16, 4)) == "length 16 = tokens 4 x parts 4, contiguous"
     plan = SequencePlan(10, 4, "zigzag", pad=True)
     assert str(plan) == "length 10 + padding 6 = tokens 4 x parts 4, zigzag"
-
-
-def test_the_cost_of_positions_does_not_depend_on_the_length() -> None:
-    plan = SequencePlan(2**60, 2**59, "zigzag", pad=True)
-    assert plan.positions(3).tolist() == [3, 2**60 - 4]
-    assert plan.num_tokens(3) == 2
 
 
 # ---------------------------------------------------------------- errors

@@ -7,10 +7,8 @@ from typing import Any, Literal
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import meshkit
 from examples import attention
@@ -61,30 +59,6 @@ def torchs(qkv: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
-def count(sp: int, order: Order) -> dict[str, list[int]]:
-    """Count the pairs of query and key this rank computes, and its sends: [forward, backward]."""
-    done = {"pairs": 0, "sent": 0}
-    scores, batch = attention.scores, dist.batch_isend_irecv
-
-    def counted(*args: Any) -> Tensor:
-        results = scores(*args)
-        done["pairs"] += results.shape[-2] * results.shape[-1]
-        return results
-
-    def sent(moves: Any) -> Any:
-        done["sent"] += 1
-        return batch(moves)
-
-    with meshkit.build_mesh(dp=-1, sp=sp) as mesh, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "scores", counted)
-        patch.setattr(dist, "batch_isend_irecv", sent)
-        qkv = torch.randn(3, 2, 4, 3, 8, requires_grad=True)
-        mixed = attention.ring(qkv, mesh, meshkit.SequencePlan(4 * sp, sp, order))
-        forward = dict(done)
-        mixed.sum().backward()
-    return {name: [forward[name], done[name] - forward[name]] for name in done}
-
-
 def off(mesh: meshkit.Mesh, case: Case) -> list[float]:
     """How far this rank's slice is from torch's in float64, by the largest number in each."""
     kind, shape, dtype, scale, order = case
@@ -122,20 +96,6 @@ def test_it_is_torchs_attention_over_the_whole_sequence() -> None:
             assert results == [pytest.approx([0, 0], abs=limit) for limit in limits]
 
 
-def test_blocks_of_the_future_are_sent_on_and_not_computed() -> None:
-    reported = meshkit.spawn(count, 4, (4, "contiguous"), timeout=120)
-    assert [rank["pairs"] for rank in reported] == [[16, 0], [32, 0], [48, 0], [64, 0]]
-    # keys and values three steps on, and their gradients the same way back
-    assert [rank["sent"] for rank in reported] == [[3, 3]] * 4
-
-
-def test_zigzag_is_equal_work_for_all() -> None:
-    """Its own block, and of each other one the half that is seen."""
-    reported = meshkit.spawn(count, 4, (4, "zigzag"), timeout=120)
-    pairs = 16 + 3 * 8
-    assert reported == [{"pairs": [pairs, 0], "sent": [3, 3]}] * 4
-
-
 def padded() -> list[float]:
     """Zigzag over 13 tokens and 3 of padding: how far the tokens here are from torch's."""
     with meshkit.build_mesh(sp=4) as mesh:
@@ -158,11 +118,6 @@ def test_padding_is_not_seen() -> None:
         assert gradient < 1e-12
 
 
-def test_alone_nothing_is_sent() -> None:
-    reported = meshkit.spawn(count, 2, (1, "zigzag"), timeout=120)
-    assert reported == [{"pairs": [16, 0], "sent": [0, 0]}] * 2
-
-
 def see(poisoned: int) -> list[bool]:
     """Whether NaN in the slice of one sp rank is seen by the output and by the gradient here."""
     with meshkit.build_mesh(sp=4) as mesh:
@@ -180,25 +135,3 @@ def test_what_is_in_the_future_is_not_seen() -> None:
     """Not even a NaN, which a weight of zero would let through."""
     reported = meshkit.spawn(see, 4, (2,), timeout=120)
     assert reported == [[False, False], [False, False], [True, True], [True, True]]
-
-
-def differentiate_twice() -> float:
-    """How far the second derivative of this rank's tokens is from torch's own."""
-    with meshkit.build_mesh(sp=2) as mesh, sdpa_kernel(SDPBackend.MATH):
-        whole = draw((1, 8, 1, 2), torch.float64, 1.0)[0]
-        shard = mesh.sequence(8)
-        ring = second_derivative(
-            lambda x: attention.ring(x, mesh, shard.plan), shard.take(whole, dim=2)
-        )
-        return float((ring - shard.take(second_derivative(torchs, whole), dim=2)).abs().max())
-
-
-def second_derivative(attend: Callable[[Tensor], Tensor], qkv: Tensor) -> Tensor:
-    """Return the gradient of the sum of squares of the gradient of a sum of squares."""
-    qkv = qkv.clone().requires_grad_()
-    (first,) = torch.autograd.grad(attend(qkv).square().sum(), qkv, create_graph=True)
-    return torch.autograd.grad(first.square().sum(), qkv)[0]
-
-
-def test_a_second_derivative_is_torchs_own() -> None:
-    assert max(meshkit.spawn(differentiate_twice, 2, timeout=120)) < 1e-12

@@ -1,12 +1,6 @@
-"""The first example: as one process, under torchrun and under spawn; and its check can fail."""
+"""The first example runs under spawn, and its check can fail."""
 
 from __future__ import annotations
-
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,39 +8,6 @@ import torch.distributed as dist
 
 import meshkit
 from examples import hello
-from meshkit.launch.launchers import LAUNCHERS
-from tests.preloaded_python import run_python
-
-HELLO = Path(hello.__file__)
-KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
-ENVIRON = {name: value for name, value in os.environ.items() if name not in KNOWN}
-ENVIRON["OMP_NUM_THREADS"] = "1"
-
-
-def run(*command: str) -> list[str]:
-    """The lines of a run, in the order of the ranks."""
-    done = subprocess.run(
-        [sys.executable, *command],
-        env=ENVIRON,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return sorted(done.stdout.splitlines())
-
-
-def greets(line: str, rank: int, ranks: int, launcher: str) -> bool:
-    who = rf"rank {rank} of {ranks} \({launcher}\) says hello from host \S+, device \S+, pid \d+"
-    return re.fullmatch(rf"{who}, and hears {ranks}", line) is not None
-
-
-def test_as_one_process() -> None:
-    code = f"import runpy\nrunpy.run_path({str(HELLO)!r}, run_name='__main__')"
-    done = run_python(code, environ=ENVIRON)
-    assert done.returncode == 0, done.stderr
-    assert greets(done.stdout.strip(), 0, 1, "single")
 
 
 def test_under_spawn() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,20 +56,3 @@ def test_a_stream_along_tp_is_equal_over_dp_and_sp(
     pairs = {(row["at"]["tp"], row["plain"]) for row in drawn[mesh]}
     assert len(pairs) == len({tp for tp, _ in pairs}) == len({plain for _, plain in pairs})
     assert (pairs == {(0, alone["plain"])}) is (mesh == "--tp=1")  # as one process with tp=1 only
-
-
-def test_another_seed_draws_another_weight(alone: dict[str, Any]) -> None:
-    results = init_weights.block(1, "layer.weight", 0)
-    assert results.shape == (16, 32)
-    assert init_weights.digest(results) != alone["blocks"][0]
-    assert init_weights.digest(init_weights.block(0, "layer.weight", 0)) == alone["blocks"][0]
-
-
-@pytest.mark.slow
-def test_as_a_script(alone: dict[str, Any]) -> None:
-    command = [sys.executable, "-W", "error", init_weights.__file__, "--tp", "1"]
-    job = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert job.returncode == 0, job.stderr
-    blocks = " ".join(alone["blocks"].values())
-    printed = f"bias {alone['bias']}  plain {alone['plain']}  blocks {blocks}"
-    assert job.stdout == f"dp=0 sp=0 tp=0  {printed}\n"

@@ -11,7 +11,7 @@ from multiprocessing.forkserver import _forkserver as server
 
 import pytest
 
-from meshkit.launch import spawn as start_method
+from meshkit.launch import spawn
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,7 +23,6 @@ def _library(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     server._stop()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(start_method, "_preloaded", start_method._preloaded)  # restored at the end
-        start_method.preload(*modules)
+        patch.setattr(spawn, "PRELOADED", (*spawn.PRELOADED, *modules))
         yield
     server._stop()

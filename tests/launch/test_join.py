@@ -155,10 +155,10 @@ def test_a_missing_rank_is_named_within_the_deadline(over: str, absent: int) -> 
     results = meshkit.spawn(one_never_joins, 4, (1.5, absent, method), timeout=60)
     del results[absent]
     # the rank that came first decides at its deadline, and the others follow its decision
-    assert max(seconds for _, seconds, _ in results) >= 1.5
+    assert max(seconds for _, seconds, _ in results) >= (1.5 if absent else 1)
     for missing, seconds, initialised in results:
         assert (missing, initialised) == ((absent,), False)
-        assert seconds < 1.5 + 3  # as promised in live/README.md
+        assert seconds < 1.5 + 3  # as promised in docs/evidence/promises.md
 
 
 def one_joins_late(seconds: float, folder: str) -> Any:

@@ -12,7 +12,7 @@ import pytest
 
 import meshkit
 from meshkit.launch.mpi import store_of_one_node
-from tests.launch.launchers.recorded import OPEN_MPI_4, OPEN_MPI_5
+from tests.launch.recorded import OPEN_MPI_4, OPEN_MPI_5
 from tests.launchers.checks import clean_environ
 
 CODE = """

@@ -34,18 +34,6 @@ def test_under_torchrun(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_under_mpirun(tmp_path: Path) -> None:
-    require_programs("openmpi-bin", "mpirun.openmpi")
-    mpirun = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
-    mpirun += ["-np", "2", *PYTHON]
-    more = {**PATH, "HABANA_VISIBLE_MODULES": "4,7", "MASTER_ADDR": "127.0.0.1"}
-    sizes = {"dp": 1, "sp": 2}
-    records = run_job(mpirun, tmp_path / "out", sizes, **more, MASTER_PORT="29617")
-    check_records(records, sizes, "openmpi")
-    assert [record["module"] for record in records] == ["4", "7"]
-
-
-@pytest.mark.slow
 def test_the_bridge_reads_its_rank_from_the_environment_under_mpirun(tmp_path: Path) -> None:
     """Without HABANA_VISIBLE_MODULES and without an address: the bridge chooses by LOCAL_RANK."""
     require_programs("openmpi-bin", "mpirun.openmpi")
@@ -68,13 +56,11 @@ def one_process(code: str, **more: str) -> str:
 
 
 def test_a_rank_without_a_module_raises() -> None:
-    code = "import meshkit\ntry: meshkit.init()\nexcept meshkit.LaunchError as e: print(e)"
-    output = one_process(code, RANK="2", WORLD_SIZE="4", HABANA_VISIBLE_MODULES="0,1")
-    assert output == (
-        "init(): there is no hpu module for local_rank 2.\n"
-        "  HABANA_VISIBLE_MODULES=0,1 names 2.\n"
-        "  Fix: start 2 ranks on this node, or name more in HABANA_VISIBLE_MODULES.\n"
-    )
+    code = "import meshkit\ntry: meshkit.init()\n"
+    code += "except meshkit.LaunchError as e: print(e.variables)"
+    for modules in ("0,1", "0,0,1", "0,x,1"):
+        output = one_process(code, RANK="2", WORLD_SIZE="4", HABANA_VISIBLE_MODULES=modules)
+        assert output == f"{{'HABANA_VISIBLE_MODULES': '{modules}'}}\n"
 
 
 @pytest.mark.slow
@@ -95,7 +81,7 @@ def test_a_bridge_without_a_device_uses_the_cpu() -> None:
 @pytest.mark.slow
 def test_the_doctor_selects_no_module() -> None:
     code = "import os; from meshkit.cli.doctor import checkup\n"
-    code += "findings = {finding.name: finding for finding in checkup()}\n"
+    code += "findings = {finding.name: finding for finding in checkup(os.environ)}\n"
     code += "print(findings['devices'].ok, os.environ.get('HLS_MODULE_ID'))"
     output = one_process(code, HLS_MODULE_ID="1", HABANA_VISIBLE_MODULES=MODULES)
     assert output == "True 1\n"
@@ -105,23 +91,6 @@ def test_spawned_ranks_select_their_own_modules() -> None:
     code = "import os; from meshkit.launch.spawn import child_environment\n"
     code += "print('HLS_MODULE_ID' in child_environment(0, 2, 'file:///x', 29500))"
     assert one_process(code, HLS_MODULE_ID="1") == "False\n"
-
-
-@pytest.mark.slow
-def test_a_bridge_that_cannot_be_imported_raises(tmp_path: Path) -> None:
-    broken = tmp_path / "habana_frameworks"
-    broken.mkdir()
-    (broken / "__init__.py").write_text("raise OSError('no driver')")
-    code = "import meshkit\ntry: meshkit.init()\nexcept meshkit.LaunchError as e: print(e)"
-    environ = clean_environ(PYTHONPATH=f"{tmp_path}:{ROOT}")
-    done = subprocess.run(
-        [*PYTHON, "-c", code], env=environ, capture_output=True, text=True, timeout=60
-    )
-    assert done.stdout == (
-        "init(): cannot import habana_frameworks.torch.core, which makes torch know hpu.\n"
-        "  OSError: no driver\n"
-        "  Fix: repair that package, or init(device='cpu').\n"
-    ), done.stderr
 
 
 def test_detect_and_import_touch_no_device() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from meshkit.launch.world import free_port
 from tests.launchers.checks import PYTHON, check_records, clean_environ, require_programs, run_job
 
 OPEN_MPI = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np"]
@@ -28,6 +29,7 @@ OPEN_MPI_SLOW = [
 HIDE_NODE = ["env", "-u", "OMPI_COMM_WORLD_LOCAL_SIZE", "-u", "MPI_LOCALNRANKS"]
 # Lets an import of mpi4py fail, as if it were not installed.
 WITHOUT = "import sys; sys.modules['mpi4py'] = None; "
+RUN = "import runpy\nsys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')"
 INIT = "import meshkit\ntry: meshkit.init(arrival_timeout=20)\nexcept meshkit.LaunchError as e: "
 
 
@@ -75,56 +77,34 @@ def test_one_node_needs_neither_mpi4py_nor_an_address(
 ) -> None:
     """A wrapper between mpirun and a rank does not change the file that the ranks share."""
     require_programs(package, command[0])
-    program = f"{WITHOUT}import runpy\nsys.argv = sys.argv[1:]\n"
-    program += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    program = f"{WITHOUT}{RUN}"
     wrapper = ["sh", "-c", '"$@"; exit $?', "wrapper"]
     argv = [*command, "2", *wrapper, *PYTHON, "-c", program]
     records = run_job(argv, tmp_path / "out", {"dp": 2}, TMPDIR=str(tmp_path))
     check_records(records, {"dp": 2}, name)
     environs = [record["environ"] for record in records]
     port = environs[0]["MASTER_PORT"]
-    assert environs == [
-        {
-            "RANK": str(rank),
-            "WORLD_SIZE": "2",
-            "LOCAL_RANK": str(rank),
-            "LOCAL_WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-        }
-        for rank in range(2)
+    assert [[*environ.values()] for environ in environs] == [
+        [str(rank), "2", str(rank), "2", "127.0.0.1", port] for rank in range(2)
     ]
     assert [*tmp_path.glob("meshkit-*/*")] == []  # the last rank removes the file
 
 
 @pytest.mark.parametrize(("name", "command", "package"), OPEN_MPI_SLOW)
-@pytest.mark.parametrize("store", ["MASTER_ADDR", pytest.param("file", marks=pytest.mark.slow)])
-def test_without_mpi4py(
-    name: str, command: list[str], package: str, store: str, tmp_path: Path
+def test_an_exported_address_needs_no_mpi4py(
+    name: str, command: list[str], package: str, tmp_path: Path
 ) -> None:
     require_programs(package, command[0])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    file = f"meshkit.init(init_method='file://{tmp_path}/store', arrival_timeout=60)"
-    program = (
-        f"{WITHOUT}import runpy, meshkit\n"
-        f"if {store == 'file'}: {file}\n"
-        "sys.argv = sys.argv[1:]\n"
-        "runpy.run_path(sys.argv[0], run_name='__main__')"
-    )
-    more = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if store != "file" else {}
-    sizes = {"dp": 1, "sp": 2}
-    records = run_job([*command, "2", *PYTHON, "-c", program], tmp_path / "out", sizes, **more)
-    check_records(records, sizes, name)
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    argv = [*command, "2", *HIDE_NODE, *PYTHON, "-c", f"{WITHOUT}{RUN}"]
+    check_records(run_job(argv, tmp_path / "out", {"sp": 2}, **address), {"sp": 2}, name)
 
 
 @pytest.mark.parametrize(("name", "command", "package"), OPEN_MPI_SLOW)
-def test_an_unknown_address_of_rank_0_raises_with_the_ways_to_set_it(
-    name: str, command: list[str], package: str
-) -> None:
+def test_an_unknown_address_of_rank_0_raises(name: str, command: list[str], package: str) -> None:
     require_programs(package, command[0])
-    code = f"{WITHOUT}import meshkit\nif meshkit.detect().rank != 1: sys.exit()\n{INIT}print(e)"
+    code = f"{WITHOUT}import meshkit\nif meshkit.detect().rank != 1: sys.exit()\n"
+    code += f"{INIT}print(e.summary)"
     done = subprocess.run(
         [*command, "2", *HIDE_NODE, *PYTHON, "-c", code],
         env=clean_environ(),
@@ -132,17 +112,7 @@ def test_an_unknown_address_of_rank_0_raises_with_the_ways_to_set_it(
         text=True,
         timeout=60,
     )
-    assert done.stdout == (
-        "init(arrival_timeout=20): rank 1 of 2 has no address of the job's store.\n"
-        f"  init_method=None, MASTER_ADDR=None, MASTER_PORT=None ({name}).\n"
-        "  mpi4py: import of mpi4py halted; None in sys.modules.\n"
-        "  Fix: one of these, the same on all ranks:\n"
-        "    export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500   "
-        '(init_method="env://" reads them)\n'
-        '    init(init_method="tcp://<host of rank 0>:29500")\n'
-        '    init(init_method="file:///shared/new-file")\n'
-        "    pip install mpi4py   (under mpirun and mpiexec)\n"
-    ), done.stderr
+    assert done.stdout == "rank 1 of 2 has no address of the job's store.\n", done.stderr
 
 
 @pytest.mark.slow
@@ -168,20 +138,12 @@ def test_a_missing_rank_0_is_named(tmp_path: Path) -> None:
         "    time.sleep(40)\n"
         "else:\n"
         "    init = meshkit.init\n"  # imports torch
-        "    began = time.monotonic()\n"
         "    try: init(arrival_timeout=2)\n"
-        "    except meshkit.RankTimeoutError as e:\n"
-        "        waited = time.monotonic() - began\n"
-        "        print(e.missing_ranks, 2 <= waited < 8, e, flush=True)\n"
+        "    except meshkit.RankTimeoutError as e: print(e.missing_ranks, flush=True)\n"
     )
     environ = clean_environ(**abi_variables("openmpi", tmp_path))
     command = [*OPEN_MPI, "2", *HIDE_NODE, PYTHON[0], "-c", code]
     began = time.monotonic()
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     assert time.monotonic() - began < 38  # no rank waits for rank 0 in MPI_Finalize
-    assert done.stdout == (
-        "(0,) True init(arrival_timeout=2): rank 0 did not send rank 1 the address of the store "
-        "within 2 s.\n"
-        "  It sends the address through mpi4py, in its own init().\n"
-        "  Fix: look at the log of rank 0 first.\n"
-    ), done.stderr
+    assert done.stdout == "(0,)\n", done.stderr

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshkit import Layout
 from meshkit.testing import layouts, ranks
-from tests.core.draw.grids import draw_grid
+from tests.core.test_draw import draw_grid
 from tests.laws.derivations import law
 
 

@@ -12,7 +12,13 @@ import pytest
 import torch.distributed as dist
 
 import meshkit
+from meshkit.launch.world import free_port
 from meshkit.live import groups as create
+
+
+def free_address() -> str:
+    """Return an address on this machine that no process uses."""
+    return f"tcp://127.0.0.1:{free_port()}"
 
 
 def error_of(call: Callable[[], Any]) -> tuple[str, str] | None:

@@ -61,9 +61,8 @@ def test_the_registry_as_text() -> None:
     assert registry.find(group_key(4)) == ("external", None)
     assert registry.find(group_key(8)) == ("default", None)
     registry.release(first)
-    assert (
-        registry.register(Layout(y=8), groups(set(), set()), round_id=9) == 2
-    )  # view_ids are never used twice
+    third = registry.register(Layout(y=8), groups(set(), set()), round_id=9)
+    assert third == 2  # ids are never used twice
     assert registry.describe_views() == "views 1 (x=8), 2 (y=8) of mesh 5"
 
 
@@ -86,8 +85,3 @@ def test_a_report_is_a_table() -> None:
         "  2 ranks [4, 5]            created   gloo 30 s    0: sp; 2: tp",
         "  1 rank [5]                external  nccl",
     ]
-
-
-def test_one_group() -> None:
-    report = GroupsReport(0, {0: "dp=1"}, (GroupEntry((0,), "default", "gloo", 1.0, ((0, "dp"),)),))
-    assert str(report).startswith("rank 0 holds 1 process group, 0 created.\n")

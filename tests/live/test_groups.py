@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -10,13 +11,13 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.core.call import Call
 from meshkit.core.group_plan import GroupPlan
 from meshkit.launch.torch_internals import timeout_of
 from meshkit.live import groups
 from meshkit.live.groups import GroupOptions, GroupTimeouts, list_requests
 from tests.live.faults import fail_new_group
 from tests.live.membership import all_reduce_members
+from tests.pool import Pool, start_pool
 
 LAYOUT = meshkit.Layout(dp=2, sp=2, tp=2)
 
@@ -24,12 +25,14 @@ LAYOUT = meshkit.Layout(dp=2, sp=2, tp=2)
 JOB = timedelta(seconds=900)
 
 
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with start_pool(4) as ranks:
+        yield ranks
+
+
 def limits(timeout: Any, layout: meshkit.Layout = LAYOUT) -> GroupTimeouts:
-    call = Call("build_mesh", kwargs={**layout.sizes, "timeout": timeout})
-    try:
-        return GroupTimeouts.of(GroupPlan.of(layout), timeout, JOB)
-    except meshkit.MeshkitError as error:
-        raise error.quote(call) from None
+    return GroupTimeouts.of(GroupPlan.of(layout), timeout, JOB)
 
 
 def seconds(found: GroupTimeouts, *axes: str) -> float:
@@ -74,16 +77,11 @@ def test_invalid_timeouts_raise() -> None:
         limits({"tp": 0})
     with pytest.raises(meshkit.SpecError) as caught:
         limits({"dp tp": 30})
-    assert str(caught.value) == (
-        "build_mesh(dp=2, sp=2, tp=2, timeout={'dp tp': 30}): the mesh has no group over dp tp.\n"
-        "  It has groups over (dp), (sp), (tp), (dp sp); a getter never creates one.\n"
-        "  Fix: build_mesh(..., groups=['dp tp'])."
-    )
+    assert caught.value.fix == "build_mesh(..., groups=['dp tp'])."
 
 
 def build_with_timeouts(timeout: Any) -> Any:
     """Return the timeout that torch keeps for each group; the group dp sp equals dp here."""
-    meshkit.init(arrival_timeout=60)
 
     def seconds(mesh: meshkit.Mesh, axes: str) -> float:
         limit = timeout_of(mesh.group(*axes.split()))
@@ -99,12 +97,10 @@ def build_with_timeouts(timeout: Any) -> Any:
     return times, own, shared, is_world
 
 
-def test_the_groups_of_a_live_mesh() -> None:
+def test_the_groups_of_a_live_mesh(pool: Pool) -> None:
     """A mesh of the whole world with its own timeout does not use the default group."""
     by_axis = {"tp": 30, "dp sp": 600}
-    for times, own, shared, is_world in meshkit.spawn(
-        build_with_timeouts, 4, (by_axis,), timeout=60
-    ):
+    for times, own, shared, is_world in pool.run(build_with_timeouts, by_axis):
         assert times == {"dp": 1800, "tp": 30, "dp sp": 1800, "": 1800}
         assert own == {"dp": 33, "": 33}
         assert (shared, is_world) == (False, True)
@@ -112,12 +108,12 @@ def test_the_groups_of_a_live_mesh() -> None:
 
 def fail_on_one_rank_at_the_group_of_one() -> Any:
     """Fail on rank 1 when all other groups exist; return torch's count, and use a new mesh."""
-    rank = meshkit.init(arrival_timeout=30).rank
+    rank = dist.get_rank()
     with pytest.MonkeyPatch.context() as patch:
         number = 3 if rank == 1 else 0  # after those of dp and of sp
         calls = fail_new_group(patch, number, RuntimeError("planted"), together=False)
         try:
-            meshkit.build_mesh(dp=2, sp=2)
+            meshkit.build_mesh(dp=2, sp=2, arrival_timeout=30)
         except (RuntimeError, meshkit.MeshkitError) as error:
             outcome = str(error)
     count = dist.get_pg_count()
@@ -125,9 +121,9 @@ def fail_on_one_rank_at_the_group_of_one() -> Any:
         return outcome, len(calls), calls[-1], count, all_reduce_members(mesh, "dp")
 
 
-def test_torch_counts_equally_many_groups_after_one_rank_failed_at_the_last() -> None:
+def test_torch_counts_equally_many_groups_after_one_rank_failed_at_the_last(pool: Pool) -> None:
     """The rank that failed counts as many groups of one rank as the others do."""
-    results = meshkit.spawn(fail_on_one_rank_at_the_group_of_one, 4, timeout=90)
+    results = pool.run(fail_on_one_rank_at_the_group_of_one)
     for rank, (outcome, calls, last, count, members) in enumerate(results):
         assert "planted" in outcome
         assert (calls, last) == (3, ([rank],))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-import sys
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch.torch_internals import timeout_of
 from meshkit.live import groups as create
-from tests.live.faults import create_every_group, fail_new_group
+from tests.live.faults import create_every_group, error_of, fail_new_group
 from tests.live.membership import all_reduce_members, gather_members
 from tests.live.resources import descriptors, live_groups, threads
+from tests.pool import Pool, start_pool
 
 WORLDS = [
     ({"dp": 4, "sp": 2, "tp": 1}, []),
@@ -30,6 +31,12 @@ WORLDS = [
     ({"dp": 4, "tp": 2, "ranks": [0, 2, 4, 6, 1, 3, 5, 7]}, []),
     ({"dp": 2, "tp": 2, "ranks": range(4, 8)}, []),
 ]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with start_pool(8) as ranks:
+        yield ranks
 
 
 def list_axis_sets(sizes: dict[str, object], groups: list[str]) -> list[tuple[str, ...]]:
@@ -63,7 +70,7 @@ def build_and_collect_members(
     return report
 
 
-def test_law_11_a_collective_over_a_group_reaches_exactly_its_members() -> None:
+def test_law_11_a_collective_over_a_group_reaches_exactly_its_members(pool: Pool) -> None:
     worlds = [
         (sizes, groups)
         for sizes, groups in WORLDS
@@ -71,7 +78,7 @@ def test_law_11_a_collective_over_a_group_reaches_exactly_its_members() -> None:
     ]
     requests = [{**sizes, "groups": groups} for sizes, groups in worlds]
     sets = [list_axis_sets(sizes, groups) for sizes, groups in worlds]
-    reports = meshkit.spawn(build_and_collect_members, 8, (requests, sets), timeout=120)
+    reports = pool.run(build_and_collect_members, requests, sets)
     for i, request in enumerate(requests):
         sizes = {k: v for k, v in request.items() if k not in ("groups", "ranks", "order")}
         ranks = list(request.get("ranks", range(8)))
@@ -133,15 +140,6 @@ def test_law_10_equal_to_device_mesh_on_the_fake_backend() -> None:
                 assert layout.peers(rank, axis).tolist() == members
 
 
-def first_line_of_error(mesh: meshkit.Mesh, axis: Any) -> str:
-    """Return the first line of the error that ``mesh.group`` raises."""
-    try:
-        mesh.group(axis)
-    except meshkit.MeshkitError as error:
-        return str(error).partition("\n")[0]
-    return "nothing was raised"
-
-
 def call_getters_on_one_rank(folder: str) -> Any:
     """Call every getter on rank 5 alone, while the other ranks take part in no collective."""
     with meshkit.build_mesh(dp=4, sp=2, tp=1) as mesh:
@@ -170,7 +168,6 @@ def call_getters_on_one_rank(folder: str) -> Any:
                 mesh.group(*axes) is group for axes, group in zip(axis_sets, groups, strict=True)
             ],
             "own": mesh.coordinate is not mesh.coordinate,
-            "a list": first_line_of_error(mesh, ["dp", "sp"]),
             "tp_ranks": dist.get_process_group_ranks(mesh.group("tp")),
             "repr": repr(mesh),
             "str": str(mesh),
@@ -182,9 +179,10 @@ def call_getters_on_one_rank(folder: str) -> Any:
         return answers, made
 
 
-def test_getters_answer_on_one_rank_alone_and_never_make_a_group(tmp_path: Path) -> None:
-    results = meshkit.spawn(call_getters_on_one_rank, 8, (str(tmp_path),), timeout=60)
-    answers, made = results[5]
+def test_getters_answer_on_one_rank_alone_and_never_make_a_group(
+    pool: Pool, tmp_path: Path
+) -> None:
+    answers, made = pool.run(call_getters_on_one_rank, str(tmp_path))[5]
     assert made == 0
     assert answers == {
         "coordinate": {"dp": 2, "sp": 1, "tp": 0},
@@ -195,7 +193,6 @@ def test_getters_answer_on_one_rank_alone_and_never_make_a_group(tmp_path: Path)
         "is_world": [True, False, False, False, True],
         "again": [True] * 5,
         "own": True,
-        "a list": "nothing was raised",
         "tp_ranks": [5],
         "repr": "Mesh(dp=4, sp=2, tp=1; rank 5: dp=2 sp=1 tp=0)",
         "str": "\n".join(
@@ -213,37 +210,38 @@ def test_getters_answer_on_one_rank_alone_and_never_make_a_group(tmp_path: Path)
 
 def count_singleton_groups() -> Any:
     """Return whether axes of size 1 share one group, its members, and the number of new groups."""
-    meshkit.init()
     before = live_groups()
-    with meshkit.build_mesh(dp=2, sp=1, tp=1, pp=1) as mesh:
+    with meshkit.build_mesh(dp=8, sp=1, tp=1, pp=1) as mesh:
         alone = mesh.group("tp")
         shared = all(mesh.group(axis) is alone for axis in ("sp", "tp", "pp"))
         return shared, all_reduce_members(mesh, "sp"), live_groups() - before
 
 
-def test_axes_of_size_one_share_one_singleton_and_the_world_is_the_default_group() -> None:
-    results = meshkit.spawn(count_singleton_groups, 2, timeout=60)
-    assert results == [(True, [0], 1), (True, [1], 1)]
+def test_axes_of_size_one_share_one_singleton_and_the_world_is_the_default_group(
+    pool: Pool,
+) -> None:
+    assert pool.run(count_singleton_groups) == [(True, [rank], 1) for rank in range(8)]
 
 
 def build_and_close(times: int) -> Any:
     """Build and close many times; return the descriptors and threads after each build."""
-    meshkit.init()
     counts = []
     for _ in range(times):
         more = ["sp dp"] if create.KEEPS_ORDER else []
-        with meshkit.build_mesh(dp=2, sp=2, groups=more) as mesh:
+        with meshkit.build_mesh(dp=4, sp=2, groups=more) as mesh:
             for axes in (("dp",), ("sp",), *(tuple(axes.split()) for axes in more), ()):
                 all_reduce_members(mesh, *axes)
             inside = (descriptors(), threads())
         mesh.close()
         counts.append((descriptors(), threads()))
     dist.barrier()
+    with pytest.raises(meshkit.MeshkitError, match="the mesh is closed"):
+        mesh.group("dp")
     return inside, counts, repr(mesh)
 
 
-def test_close_releases_every_descriptor_and_thread_ten_times() -> None:
-    for inside, counts, text in meshkit.spawn(build_and_close, 4, (10,), timeout=60):
+def test_close_releases_every_descriptor_and_thread_ten_times(pool: Pool) -> None:
+    for inside, counts, text in pool.run(build_and_close, 10):
         assert len(counts) == 10
         assert len(set(counts)) == 1, counts
         assert inside[0] > counts[0][0], "the groups cost nothing, so this test sees nothing"
@@ -251,24 +249,7 @@ def test_close_releases_every_descriptor_and_thread_ten_times() -> None:
         assert text.endswith("; closed)")
 
 
-def use_closed_mesh() -> str:
-    mesh = meshkit.build_mesh(dp=2)
-    mesh.group("dp")  # a group that was returned once is not returned for ever
-    mesh.close()
-    try:
-        mesh.group("dp")
-    except meshkit.MeshkitError as error:
-        return str(error)
-    return "nothing was raised"
-
-
-def test_a_closed_mesh_raises() -> None:
-    assert set(meshkit.spawn(use_closed_mesh, 2, timeout=60)) == {
-        "mesh.group('dp'): the mesh is closed.\n  Fix: build_mesh(dp=2) again."
-    }
-
-
-BAD = [
+SPEC_ERRORS: list[Request] = [
     {"dp": 4, "sp": 2, "tp": 1},
     {"dp": -1, "sp": -1},
     {"dp": 0},
@@ -279,10 +260,8 @@ BAD = [
     {"dp": 2, "tpp": 3},
     {"sizes": {"timeout": 2, "dp": 3}},
     {"sizes": {"dp": 3}, "dp": 3},
-    {"dp": 6, "groups": ["dp xp"]},
     {"dp": 6, "timeout": -1},
     {"dp": 6, "arrival_timeout": "soon"},
-    {"dp": 6, "backend": "smoke"},
     {"dp": 2, "ranks": [5, 6]},
     {"dp": 2, "ranks": [1, 1]},
     {"sp": 4},
@@ -290,44 +269,14 @@ BAD = [
     {"dp": 1, "ranks": 5},
     {"sizes": [("dp", 6)]},
 ]
-
-
-SIX = "WORLD_SIZE = 6 (spawn)"
-
-
-ERRORS = ["SpecError"] * 6 + ["SpecError"] * 2 + ["SpecError"] * 2
-
-
-ERRORS += ["UnknownAxisError", "SpecError", "SpecError", "LaunchError"] + ["SpecError"] * 6
+BAD = [*SPEC_ERRORS, {"dp": 6, "groups": ["dp xp"]}, {"dp": 6, "backend": "smoke"}]
+ERRORS = [*["SpecError"] * len(SPEC_ERRORS), "UnknownAxisError", "LaunchError"]
 
 
 @pytest.mark.parametrize("joined", [False, True])
 def test_an_invalid_request_raises_on_every_rank_before_a_group_is_made(joined: bool) -> None:
     results = meshkit.spawn(request_bad_meshes, 6, (joined,), timeout=60)
-    assert all(outcome == results[0] for outcome in results)
-    assert [(kind, made) for kind, _, made in results[0]] == [(e, False) for e in ERRORS]
-    assert results[0][0][1] == (
-        "build_mesh(dp=4, sp=2, tp=1) needs 8 ranks, the world has 6.\n"
-        "  dp 4 x sp 2 x tp 1 = 8; WORLD_SIZE = 6 (spawn).\n"
-        "  Fix: start 8 ranks, or leave out dp, which gives dp=3."
-    )
-    assert all("\n  Fix: " in text for _, text, _ in results[0])
-    assert [text for _, text, _ in results[0]][-6:] == [
-        "build_mesh(dp=2, ranks=[5, 6]): rank 6 is outside the world.\n"
-        f"  The world has 6 ranks, numbered from 0; {SIX}.\n"
-        "  Fix: ranks=range(6), or a part of it.",
-        "build_mesh(dp=2, ranks=[1, 1]): ranks contains a rank twice.\n"
-        "  Fix: distinct ranks of this world, such as ranks=range(4).",
-        "build_mesh(sp=4) needs a multiple of 4 ranks, the world has 6.\n"
-        f"  sp 4 = 4; {SIX}.\n"
-        "  Fix: start 4 or 8 ranks.",
-        "build_mesh(dp=1, ranks=range(0, 0)): ranks is empty.\n"
-        "  Fix: distinct ranks of this world, such as ranks=range(4).",
-        "build_mesh(dp=1, ranks=5): ranks is 5.\n"
-        "  Fix: distinct ranks of this world, such as ranks=range(4).",
-        "build_mesh([('dp', 6)]): sizes is a list.\n"
-        '  Fix: axes by keyword, such as dp=4, sp=2, or as a dict: {"dp": 4, "sp": 2}.',
-    ]
+    assert results == [[(error, False) for error in ERRORS]] * 6
 
 
 def request_bad_meshes(joined: bool) -> Any:
@@ -340,42 +289,38 @@ def request_bad_meshes(joined: bool) -> Any:
         sizes = request.pop("sizes", None)
         try:
             meshkit.build_mesh(sizes, **request)
-            outcomes.append(("accepted", "", True))
+            outcomes.append(("accepted", True))
         except meshkit.MeshkitError as error:
             made = live_groups() != before or dist.is_initialized() != joined
-            outcomes.append((type(error).__name__, str(error), made))
+            outcomes.append((type(error).__name__, made))
     return outcomes
 
 
-def fail_while_creating(at: int, told_of_each: bool) -> Any:
-    """Build a mesh while a call of new_group fails on every rank; return what is left."""
-    meshkit.init()
-    if told_of_each:
-        create_every_group(pytest.MonkeyPatch())
-    before = (descriptors(), threads())
-    with pytest.MonkeyPatch.context() as patch:
-        calls = fail_new_group(patch, at, RuntimeError("planted"), together=True)
-        try:
-            meshkit.build_mesh(dp=2, sp=2)
-        except RuntimeError as error:
-            outcome = str(error)
-    left = (descriptors(), threads())
-    with meshkit.build_mesh(dp=2, sp=2) as mesh:
-        return outcome, len(calls), before, left, all_reduce_members(mesh, "dp")
+def fail_while_creating(number: int, each: bool) -> Any:
+    """Build a mesh while a call of new_group fails on every rank; then build again."""
+    with pytest.MonkeyPatch.context() as slow_way:
+        if each:
+            create_every_group(slow_way)
+        before = (descriptors(), threads())
+        with pytest.MonkeyPatch.context() as patch:
+            calls = fail_new_group(patch, number, RuntimeError("planted"), together=True)
+            # the first rank to fail raises its error; the others quote it, as it may cause theirs
+            with pytest.raises((RuntimeError, meshkit.MeshkitError), match="planted"):
+                meshkit.build_mesh(dp=4, sp=2)
+        assert len(calls) >= number
+        assert (descriptors(), threads()) == before
+        with meshkit.build_mesh(dp=4, sp=2) as mesh:
+            return all_reduce_members(mesh, "dp")
 
 
-@pytest.mark.parametrize(("at", "each"), [(1, False), (2, False), (1, True), (3, True), (4, True)])
+@pytest.mark.parametrize(
+    ("number", "each"), [(1, False), (2, False), (1, True), (3, True), (6, True)]
+)
 def test_after_a_failed_creation_nothing_stays_and_the_next_build_works(
-    at: int, each: bool
+    pool: Pool, number: int, each: bool
 ) -> None:
-    for outcome, calls, before, left, members in meshkit.spawn(
-        fail_while_creating, 4, (at, each), timeout=60
-    ):
-        # the first rank to fail raises its error; the others quote it, as it may cause theirs
-        assert outcome == "planted" or "gave up: RuntimeError: planted" in outcome
-        assert calls >= at
-        assert left == before
-        assert len(members) == 2
+    for rank, members in enumerate(pool.run(fail_while_creating, number, each)):
+        assert members == [*range(rank % 2, 8, 2)]
 
 
 def test_groups_have_the_names_that_torch_gives_if_it_creates_each() -> None:
@@ -390,38 +335,25 @@ def test_groups_have_the_names_that_torch_gives_if_it_creates_each() -> None:
         assert ones == (3 if rank in (1, 2, 5) else 1)
 
 
-def build_on_older_torch(request: Request) -> str:
+def build_on_older_torch(request: Request) -> str | None:
     """Build a mesh as on a torch below 2.12, which sorts the ranks of a group."""
-    for module in ("live.groups", "live.build_mesh"):
-        pytest.MonkeyPatch().setattr(sys.modules[f"meshkit.{module}"], "KEEPS_ORDER", False)
-    try:
-        meshkit.build_mesh(**request)
-    except meshkit.SpecError as error:
-        return f"{error} {dist.is_initialized()}"
-    return "accepted"
+    pytest.MonkeyPatch().setattr(create, "KEEPS_ORDER", False)
+    outcome = error_of(lambda: meshkit.build_mesh(**request))
+    assert dist.is_initialized() == (outcome is None)
+    return outcome and outcome[0]
 
 
 @pytest.mark.parametrize(
-    ("request_", "axes"),
+    ("requested", "error"),
     [
-        ({"dp": 2, "ranks": [1, 0]}, "the whole mesh"),
-        ({"dp": 2, "sp": 1, "tp": 1, "order": "tp sp dp", "groups": ["dp tp"]}, None),
+        ({"dp": 2, "ranks": [1, 0]}, "SpecError"),
+        ({"dp": 2, "sp": 1, "tp": 1, "order": "tp sp dp", "groups": ["dp tp"]}, None),  # ascending
     ],
 )
 def test_ranks_out_of_order_raise_on_a_torch_that_sorts(
-    request_: dict[str, object], axes: str
+    requested: Request, error: str | None
 ) -> None:
-    (outcome, other) = meshkit.spawn(build_on_older_torch, 2, (request_,), timeout=60)
-    assert outcome == other
-    if axes is None:
-        assert outcome == "accepted"  # ascending all the same
-        return
-    assert outcome == (
-        "build_mesh(dp=2, ranks=[1, 0]): the ranks of group(the whole mesh) are not in ascending "
-        "order.\n"
-        "  torch below 2.12 sorts them, so group ranks would not be coordinates.\n"
-        "  Fix: torch 2.12 or newer; or list axes from the outside in, and ranks ascending. False"
-    )
+    assert meshkit.spawn(build_on_older_torch, 2, (requested,), timeout=60) == [error] * 2
 
 
 def join_foreign_group(path: str) -> Any:
@@ -496,24 +428,13 @@ def request_missing_group(request: Request) -> Any:
         return fix, list(mesh.layout.axes), gather_members(mesh, "tp", "expert")
 
 
-def test_the_fix_for_a_group_that_was_not_built_works() -> None:
+def test_the_fix_for_a_group_that_was_not_built_works(pool: Pool) -> None:
     request = {"order": "tp dp expert", "tp": 2, "dp": 2, "expert": 2, "timeout": 50}
-    results = meshkit.spawn(request_missing_group, 8, (request,), timeout=60)
+    results = pool.run(request_missing_group, request)
     fix, axes, members = results[3]
     assert fix == "build_mesh(..., groups=['tp expert'])."
     assert axes == ["tp", "dp", "expert"]
     assert members == [2, 3, 6, 7]
-
-
-def inherit_timeouts() -> Any:
-    meshkit.init(timeout=44)
-    with meshkit.build_mesh(dp=2) as world_mesh, meshkit.build_mesh(dp=1, sp=2) as mesh:
-        return [timeout_of(world_mesh.group("dp")), timeout_of(mesh.group("dp"))]
-
-
-def test_groups_inherit_the_timeout_of_init() -> None:
-    limit = timedelta(seconds=44)
-    assert meshkit.spawn(inherit_timeouts, 2, timeout=60) == [[limit, limit]] * 2
 
 
 def miss_barrier() -> Any:
@@ -616,5 +537,5 @@ def test_a_rank_missing_at_build_mesh_is_named_with_its_coordinate(
         assert rest[0].startswith(f"  Last seen: 1 on host {socket.gethostname()}, pid ")
         assert rest[1:-1] == (["  Rank 1 came after that."] if rank == 1 else [])
         assert (missing, groups) == ((1,), 0)
-        assert seconds < 1 + 3  # as promised in live/README.md
+        assert seconds < 1 + 3  # as promised in docs/evidence/promises.md
         assert members == [rank // 2 * 2, rank // 2 * 2 + 1]  # the next build works

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import doctest
-from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 
@@ -13,16 +11,13 @@ import meshkit
 from meshkit.live import mesh as module
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-SPECIAL = {"__getitem__", "__contains__"}
 RANK = 5  # whose output the examples show
 
 
 def examples() -> dict[str, doctest.DocTest]:
     """Return the doctest of each attribute of Mesh."""
-    finder = doctest.DocTestFinder()
-    found = finder.find(meshkit.Mesh, "mesh", module)
-    found += finder.find(meshkit.Mesh.rng.func, "mesh.rng", module)  # a cached property
-    return {test.name.removeprefix("mesh."): test for test in found if test.examples}
+    tests = doctest.DocTestFinder().find(meshkit.Mesh, "mesh", module)
+    return {test.name.removeprefix("mesh."): test for test in tests if test.examples}
 
 
 def run_examples() -> dict[str, str]:
@@ -42,13 +37,3 @@ def run_examples() -> dict[str, str]:
 
 def test_the_examples_print_the_output_of_rank_5() -> None:
     assert meshkit.spawn(run_examples, 8, timeout=300)[RANK] == {}
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in vars(meshkit.Mesh) if not name.startswith("_") or name in SPECIAL]
-)
-def test_every_attribute_has_an_example(name: str) -> None:
-    if name == "recover":  # it needs a loss: docs/how-to/recover.md runs it
-        return
-    value: Any = vars(meshkit.Mesh)[name]
-    assert name in examples(), value

@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,6 +38,12 @@ def total(mesh: meshkit.Mesh, *axes: str) -> float:
     return float(x)
 
 
+def count_held() -> tuple[int, int, int]:
+    """Return the descriptors, the threads and the groups that this process holds."""
+    time.sleep(1.2)  # the thread that calls the store ends a second after its last call
+    return descriptors(), threads(), live_groups()
+
+
 def recover_often() -> Any:
     """Recover twenty times; return what the process holds after the second and the last time."""
     mesh = meshkit.build_mesh(dp=2, tp=2, groups=["dp tp"], timeout={"tp": 500})
@@ -46,8 +53,7 @@ def recover_often() -> Any:
         assert mesh.recovery.step == number
         assert total(mesh, "tp") == [3, 7][mesh.coordinate["dp"]]
         if number in (1, TIMES - 1):
-            time.sleep(1.2)  # the thread that calls the store ends a second after its last call
-            counts.append((descriptors(), threads(), live_groups()))
+            counts.append(count_held())
     return counts, mesh.layout.sizes, str(mesh.recovery), mesh.group("dp", "tp").size()
 
 
@@ -64,72 +70,65 @@ def misuse() -> Any:
     world = meshkit.init()
     mesh = meshkit.build_mesh(dp=2, tp=2)
     errors: dict[str, Any] = {"healthy": error_of(mesh.recover)}
-    errors["after healthy"] = total(mesh)
-    if world.rank != 3:
-        errors["some"] = error_of(lambda: mesh.recover(arrival_timeout=1))
-    else:
+    sums = [total(mesh)]
+    if world.rank == 3:
         time.sleep(2.5)  # after the others have decided
-        errors["some"] = error_of(lambda: mesh.recover(arrival_timeout=0.1))
-    errors["after some"] = total(mesh)
-    view = mesh.view(x=4)
-    errors["view"] = error_of(view.recover)
-    view.close()
+    errors["not all"] = error_of(lambda: mesh.recover(arrival_timeout=0.1 + (world.rank != 3)))
+    sums.append(total(mesh))
+    with mesh.view(x=4) as view:
+        errors["view"] = error_of(view.recover)
     errors["step"] = error_of(lambda: mesh.recover(step=-1))
     errors["min_ranks"] = error_of(lambda: mesh.recover(min_ranks=2.5))  # type: ignore[arg-type]
     errors["timeout"] = error_of(lambda: mesh.recover(arrival_timeout=0))
     new = fail(mesh)
     errors["twice"] = error_of(mesh.recover)
     errors["old"] = error_of(lambda: mesh.group("dp"))
-    errors["after"] = total(new)
+    sums.append(total(new))
     errors["too many"] = error_of(lambda: fail(new, min_ranks=5))
-    return errors
+    return errors, sums
 
 
-def test_misuse_is_refused() -> None:
-    by_rank = meshkit.spawn(misuse, 4, timeout=120)
-    for rank, errors in enumerate(by_rank):
-        kind, text = errors["healthy"]
-        assert (kind, text.partition("\n")[0]) == (
-            "MeshkitError",
-            "mesh.recover(): the mesh is healthy: all 4 ranks are here.",
-        )
-        assert errors["after healthy"] == errors["after some"] == errors["after"] == 10
-        kind, text = errors["some"]
-        assert kind == "RankTimeoutError"
-        assert "rank 3 did not call it within 1 s." in text
-        assert "the mesh is unchanged" in text
-        assert "this mesh is a view" in errors["view"][1]
-        assert "step is -1" in errors["step"][1]
-        assert "min_ranks is 2.5" in errors["min_ranks"][1]
-        assert "arrival_timeout is 0" in errors["timeout"][1]
-        assert "mesh.recover() or mesh.admit() has returned another mesh" in errors["twice"][1]
-        assert "mesh.recover() or mesh.admit() has returned another mesh" in errors["old"][1]
-        assert "4 of 4 ranks live: min_ranks is 5" in errors["too many"][1]
-        assert errors["twice"][0] == "MeshkitError", rank
+REFUSALS = {
+    "healthy": ("MeshkitError", "the mesh is healthy: all 4 ranks are here."),
+    "not all": ("RankTimeoutError", "rank 3 did not call it within 1.1 s."),
+    "view": ("MeshkitError", "this mesh is a view"),
+    "step": ("SpecError", "step is -1"),
+    "min_ranks": ("SpecError", "min_ranks is 2.5"),
+    "timeout": ("SpecError", "arrival_timeout is 0"),
+    "twice": ("MeshkitError", "has returned another mesh"),
+    "old": ("MeshkitError", "has returned another mesh"),
+    "too many": ("RankTimeoutError", "4 of 4 ranks live: min_ranks is 5"),
+}
+
+
+def test_misuse_is_refused_and_the_mesh_is_unchanged() -> None:
+    for errors, sums in meshkit.spawn(misuse, 4, timeout=120):
+        assert sums == [10, 10, 10]
+        for name, (kind, text) in REFUSALS.items():
+            assert errors[name][0] == kind, name
+            assert text in errors[name][1], name
 
 
 def disagree() -> Any:
-    """Recover different meshes, and then with steps that nobody can serve."""
-    first, second = meshkit.build_mesh(dp=2, tp=2), meshkit.build_mesh(dp=2, tp=2)
-    rank = first.rank
-    return error_of(lambda: fail(first if rank else second))
-
-
-def different_steps(step_of: tuple[int | None, ...]) -> Any:
-    mesh = meshkit.build_mesh(dp=1, tp=2)
-    return error_of(lambda: fail(mesh, step=step_of[mesh.rank]))
+    """Recover with steps that are not held for each part, or that one rank lacks; other meshes."""
+    errors = []
+    for steps in ((4, 5), (4, None)):
+        mesh = meshkit.build_mesh(tp=2)
+        step = steps[mesh.rank]
+        errors.append(error_of(partial(fail, mesh, step=step)))
+        meshkit.shutdown()
+    first, second = meshkit.build_mesh(dp=2), meshkit.build_mesh(dp=2)
+    errors.append(error_of(lambda: fail(first if first.rank else second)))
+    return errors
 
 
 def test_ranks_that_disagree_are_named() -> None:
-    errors = meshkit.spawn(disagree, 4, timeout=120)
-    assert {kind for kind, _ in errors} == {"DisagreementError"}
-    assert all("ranks recover different meshes" in text for _, text in errors)
-    errors = meshkit.spawn(different_steps, 2, ((4, 5),), timeout=120)
-    assert len({text for _, text in errors}) == 1 or errors[0][0] == "SpecError"
-    assert all("tp=0: step 4 on rank 0." in text for _, text in errors)
-    assert all("tp=1: step 5 on rank 1." in text for _, text in errors)
-    errors = meshkit.spawn(different_steps, 2, ((4, None),), timeout=120)
-    assert all("rank 1 gives no step, and other ranks do" in text for _, text in errors)
+    for parts, step, meshes in meshkit.spawn(disagree, 2, timeout=120):
+        assert parts[0] == step[0] == "SpecError"
+        assert "tp=0: step 4 on rank 0." in parts[1]
+        assert "tp=1: step 5 on rank 1." in parts[1]
+        assert "rank 1 gives no step" in step[1]
+        assert meshes[0] == "DisagreementError"
 
 
 def watch_the_groups() -> Any:
@@ -149,7 +148,7 @@ def test_all_groups_are_aborted() -> None:
 
 
 def close_under_a_spare() -> Any:
-    """Close the mesh while rank 2 waits for a loss; return whether it was told."""
+    """Close the mesh while rank 2 waits for a loss; return what its recover reports."""
     mesh = meshkit.build_mesh(dp=2, ranks=range(2))
     if mesh.inside:
         time.sleep(0.5)
@@ -159,61 +158,51 @@ def close_under_a_spare() -> Any:
     return same is mesh, mesh.recovery.is_over
 
 
-def test_a_spare_is_told_when_the_mesh_is_closed() -> None:
+def test_recover_returns_on_a_spare_when_the_mesh_is_closed() -> None:
     assert meshkit.spawn(close_under_a_spare, 3, timeout=120) == [None, None, (True, True)]
 
 
-def keep_what_was_asked() -> Any:
+def keep_names_and_groups() -> Any:
     mesh = meshkit.build_mesh({"data": 2, "model": 2}, groups=["data model"], backend="gloo")
     before = mesh.recovery
     with contextlib.suppress(meshkit.MeshkitError):
         before.restore({})
     new = fail(mesh)
-    text = error_of(lambda: new.group("model", "data"))
-    again = meshkit.build_mesh(dp=4)
-    return str(before), new.layout.sizes, text, total(again)
+    _, text = error_of(lambda: new.group("model", "data")) or ("", "")
+    return str(before), new.layout.sizes, text, total(meshkit.build_mesh(dp=4))
 
 
 def test_names_and_groups_of_the_mesh_stay() -> None:
-    for before, sizes, error, again in meshkit.spawn(keep_what_was_asked, 4, timeout=120):
-        assert before == "no rank was lost"
-        assert sizes == {"data": 2, "model": 2}
-        assert error is not None
-        assert "groups=['data model', 'model data']" in error[1]
-        assert again == 10
+    for before, sizes, text, again in meshkit.spawn(keep_names_and_groups, 4, timeout=120):
+        assert (before, sizes, again) == ("no rank was lost", {"data": 2, "model": 2}, 10)
+        assert "groups=['data model', 'model data']" in text
 
 
 def misuse_admit() -> Any:
     """Call admit where it is refused, and on a mesh without a loss."""
     mesh = meshkit.build_mesh(dp=2, ranks=range(2))
-    errors: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(admission, "guard_mesh", None, raising=True)  # no rank communicates
-        errors["same"] = mesh.inside and mesh.admit(step=3) is mesh
-    errors["step"] = error_of(lambda: mesh.admit(step=-1))
-    errors["spare"] = error_of(mesh.admit)
+        is_same = mesh.inside and mesh.admit(step=3) is mesh
     view = mesh.view(x=2)
-    errors["view"] = error_of(view.admit)
+    calls = [lambda: mesh.admit(step=-1), mesh.admit, view.admit]
+    errors = [error_of(call) for call in calls]
     view.close()
     mesh.close()
-    errors["closed"] = error_of(mesh.admit)
-    return errors
+    return is_same, *errors, error_of(mesh.admit)
 
 
 def test_misuse_of_admit_is_refused() -> None:
     by_rank = meshkit.spawn(misuse_admit, 3, timeout=120)
-    assert [errors["same"] for errors in by_rank] == [True, True, False]
-    for errors in by_rank:
-        assert "step is -1" in errors["step"][1]
-        assert "this mesh is a view" in errors["view"][1]
-        assert "the mesh is closed" in errors["closed"][1]
-    assert by_rank[0]["spare"] is None
-    assert "rank 2 is a spare" in by_rank[2]["spare"][1]
-    assert "mesh.recover(), which waits" in by_rank[2]["spare"][1]
+    assert [is_same for is_same, *_ in by_rank] == [True, True, False]
+    for rank, (_, step, spare, view, closed) in enumerate(by_rank):
+        assert step[0] == "SpecError"
+        assert view[0] == closed[0] == "MeshkitError"
+        assert "rank 2 is a spare" in spare[1] if rank == 2 else spare is None
 
 
-def ask_often(strike: Strike) -> Any:
-    """After a loss ask for newcomers many times; return what the process holds, and the seconds."""
+def admit_often(strike: Strike) -> Any:
+    """Call admit many times after a loss; return whether the process holds as much as before."""
     mesh = meshkit.build_mesh(dp=3)
     try:
         with mesh.guard(timeout=5):
@@ -223,21 +212,17 @@ def ask_often(strike: Strike) -> Any:
     except meshkit.CollectiveError:
         mesh = mesh.recover()
     counts = []
-    for number in range(20):
+    for number in range(TIMES):
         assert mesh.admit() is mesh
-        if number in (1, 19):
-            time.sleep(1.2)  # the thread that calls the store ends a second after its last call
-            counts.append((descriptors(), threads(), live_groups()))
+        if number in (1, TIMES - 1):
+            counts.append(count_held())
     return counts[0] == counts[1]
 
 
-def test_a_look_leaves_nothing_behind() -> None:
-    played = play(ask_often, 3, timeout=120)
+def test_an_admission_without_newcomers_leaves_nothing_behind() -> None:
+    played = play(admit_often, 3, timeout=120)
     assert played.fired == 1
-    assert {rank: outcome.text for rank, outcome in played.outcomes.items()} == {
-        0: "True",
-        2: "True",
-    }
+    assert [played.outcomes[rank].text for rank in (0, 2)] == ["True", "True"]
 
 
 def test_an_admission_is_equal_after_its_way_through_the_store() -> None:
@@ -246,5 +231,4 @@ def test_an_admission_is_equal_after_its_way_through_the_store() -> None:
     first = (0, 3, 1, 2)
     sent = Admission(2, first, (process, process), sizes, (1, 0), {"pp": 1, "dp": 4}, None)
     assert Admission.from_json(json.dumps(asdict(sent))) == sent
-    assert [sent.number_of(rank) for rank in (1, 2)] == [2, 3]
     assert [*sent.newcomers] == [2, 3]

@@ -77,26 +77,28 @@ def test_errors_of_a_collective_and_others(error: BaseException, expected: bool)
 def find_operations() -> Any:
     """Return the operation that rank_status reads from the frames inside each collective."""
     mesh = meshkit.build_mesh(dp=2)
+    view = mesh.view(x=2, timeout=77)
     own = dist.new_group([0, 1], group_desc="a group of the user")
-    seen: list[str] = []
+    seen: list[tuple[str, bool]] = []
 
     def look(*_: Any, **__: Any) -> Any:
         frames, current = frames_of_thread(threading.get_ident()), tracker.current
-        seen.append(rank_status(mesh.rank, mesh._groups.groups.by_key, frames, current).operation)
+        status = rank_status(mesh.rank, mesh._groups.groups.by_key, frames, current)
+        seen.append((status.operation, status.is_other_mesh))
         raise ZeroDivisionError
 
     calls = {
         "dp": lambda: dist.all_reduce(torch.ones(1), group=mesh.group("dp")),
         "world": lambda: dist.broadcast(torch.ones(1), 0),
         "foreign": lambda: dist.all_gather([torch.ones(1)] * 2, torch.ones(1), group=own),
+        "view": lambda: dist.all_reduce(torch.ones(1), group=view.group("x")),
         "barrier": lambda: mesh.barrier("dp"),
         "begun": lambda: wait(SimpleNamespace(wait=look), mesh.group("dp")),  # type: ignore[arg-type]
         "none": look,
     }
-    c10d = dist.distributed_c10d
     operations = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(c10d, "_rank_not_in_group", look)
+        patch.setattr(dist.distributed_c10d, "_rank_not_in_group", look)
         patch.setattr(dist, "barrier", look)
         for name, call in calls.items():
             seen.clear()
@@ -107,37 +109,15 @@ def find_operations() -> Any:
 
 
 def test_the_operation_and_the_axes() -> None:
-    """For collectives and barriers over an axis, the world, and a group of the user."""
-    by_rank: list[Any] = meshkit.spawn(find_operations, 2, timeout=60)
-    for operations in by_rank:
+    for operations in meshkit.spawn(find_operations, 2, timeout=60):
+        description, is_other_mesh = operations.pop("view")
+        assert description.startswith("all_reduce over meshkit ")
+        assert is_other_mesh
         assert operations == {
-            "dp": "all_reduce over dp",
-            "world": "broadcast over dp",
-            "foreign": "all_gather over a group of the user",
-            "barrier": "barrier over dp",
-            "begun": "wait over dp",
-            "none": "",
+            "dp": ("all_reduce over dp", False),
+            "world": ("broadcast over dp", False),
+            "foreign": ("all_gather over a group of the user", False),
+            "barrier": ("barrier over dp", False),
+            "begun": ("wait over dp", False),
+            "none": ("", False),
         }
-
-
-def look_from_another_mesh() -> Any:
-    """Return whether the status in a collective of a view belongs to its mesh, and to the view."""
-    mesh = meshkit.build_mesh(dp=2)
-    view = mesh.view(x=2, timeout=77)
-    seen: list[bool] = []
-
-    def look(*_: Any, **__: Any) -> Any:
-        frames = list(frames_of_thread(threading.get_ident()))
-        for one in (mesh, view):
-            status = rank_status(one.rank, one._groups.groups.by_key, frames)
-            seen.append(status.is_other_mesh)
-        raise ZeroDivisionError
-
-    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(ZeroDivisionError):
-        patch.setattr(dist.distributed_c10d, "_rank_not_in_group", look)
-        dist.all_reduce(torch.ones(1), group=view.group("x"))
-    return seen[:2]
-
-
-def test_a_collective_of_another_mesh_is_known() -> None:
-    assert meshkit.spawn(look_from_another_mesh, 2, timeout=60) == [[True, False]] * 2

@@ -78,7 +78,7 @@ def test_a_mapping_takes_any_name_in_the_order_written() -> None:
     assert factor_world(8, {"model": -1, "data": 4}) == Layout(model=2, data=4)
     assert factor_world(8, {"replicate": 2, "tp": 4}) == Layout(replicate=2, tp=4)
     assert factor_world(8, {"tp": 2, "data": 4}, order="tp data") == Layout(tp=2, data=4)
-    assert factor_world(8, {"dp": 4}, tp=2) == factor_world(8, {"tp": 2}) == Layout(dp=4, tp=2)
+    assert factor_world(8, {"dp": 4, "tp": 2}) == factor_world(8, {"tp": 2}) == Layout(dp=4, tp=2)
     with pytest.raises(SpecError, match="needs 4 ranks"):
         factor_world(8, {"data": 4})
 

@@ -1,4 +1,4 @@
-"""Every case raises its error, with its attributes and, word for word, the text of the snapshot.
+"""Every case raises the error of the snapshot: its class, its attributes and its text.
 
 ``python -m pytest tests/messages --snapshot-update`` writes the snapshot anew.
 """
@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import re
 import traceback
 from pathlib import Path
@@ -26,17 +25,15 @@ CORE = Path(meshkit.__file__).parent / "core"
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_error_has_its_class_attributes_and_text(name: str, snapshot: SnapshotAssertion) -> None:
-    case = CASES[name]
-    error = error_of(case.call)
-    assert type(error) is case.error
-    assert {key: getattr(error, key) for key in case.attributes} == case.attributes
-    assert str(copy.copy(error)) == str(error)
-    assert str(error) == snapshot
+    error = error_of(CASES[name])
+    parts = ("summary", "evidence", "fix", "call")
+    facts = {key: value for key, value in vars(error).items() if key not in parts}
+    assert f"{type(error).__name__} {facts}\n{error}" == snapshot
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_text_has_the_call_first_the_evidence_and_one_fix_last(name: str) -> None:
-    text = str(error_of(CASES[name].call))
+    text = str(error_of(CASES[name]))
     first, *others = text.splitlines()
     assert first.strip()
     assert all(line.startswith("  ") and line[2] != " " for line in others)
@@ -59,7 +56,7 @@ def raises(file: Path) -> dict[tuple[str, int], str]:
 
 def test_every_raise_in_core_has_a_case() -> None:
     sites = {line: site for file in CORE.rglob("*.py") for line, site in raises(file).items()}
-    errors = [error_of(call) for call in (*(c.call for c in CASES.values()), REFUSED_BY_EINOPS)]
+    errors = [error_of(call) for call in (*CASES.values(), REFUSED_BY_EINOPS)]
     frames = [traceback.extract_tb(error.__traceback__)[-1] for error in errors]
     reached = {sites.get((frame.filename, frame.lineno or 0)) for frame in frames}
     assert sorted(set(sites.values()) - reached) == []

@@ -5,10 +5,8 @@ In every job one rank suffers a fault at a random moment: it is killed or stoppe
 or exits. Then each other rank must end in the promised time, with an error that names the rank, or
 with none if the fault came when all was over. A violation prints the command that repeats it.
 
-The faults come from a process beside the job, so they hit ``init``, ``build_mesh``, collectives and
-``close`` alike. Ranks reach each other by ``file://`` or by ``tcp://``.
-
-The job is :func:`use_mesh`, or a function of the caller: :func:`run_fuzz` takes it.
+The faults hit ``init``, ``build_mesh``, collectives and ``close`` alike. Ranks reach each other by
+``file://`` or by ``tcp://``.
 """
 
 from __future__ import annotations
@@ -25,8 +23,6 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from meshkit.core.call import quotes_call
-from meshkit.core.errors import SpecError
 from meshkit.launch.detect import detect
 from meshkit.launch.join import init, shutdown
 from meshkit.launch.world import free_port
@@ -37,7 +33,9 @@ FAULTS = ("kill", "stop", "sleep", "raise", "exit")
 STORES = ("file", "tcp")
 LIMIT = 4.0  # seconds that ranks wait for each other, and for a collective
 SLEEP = 60.0  # seconds of a rank that sleeps
-CREATION = 10.0  # seconds that the creation of groups may take at least, see live/README.md
+CREATION = (
+    10.0  # seconds that the creation of groups may take at least, see docs/evidence/promises.md
+)
 GRACE = 9.0  # the most seconds that a promise adds: a guard whose collector has gone too
 BUSY = 6.0  # seconds that other work on the machine may add
 KINDS = ("CollectiveError", "RankTimeoutError", "DisagreementError", "LaunchError", "returned")
@@ -51,21 +49,13 @@ class FuzzError(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """One fault: of which rank, when and how, in a job of some ranks over a kind of store.
+    """One fault: of which rank, when and how, in a job of some ranks over a kind of store."""
 
-    Attributes:
-        fault: one of ``"kill"``, ``"stop"``, ``"sleep"``, ``"raise"`` and ``"exit"``.
-        store: ``"file"`` or ``"tcp"``.
-        num_ranks: the ranks of the job.
-        odd: the rank with the fault.
-        delay: seconds from the start of that rank to the fault.
-    """
-
-    fault: str
-    store: str
+    fault: str  # of FAULTS
+    store: str  # of STORES
     num_ranks: int
-    odd: int
-    delay: float
+    odd: int  # the rank with the fault
+    delay: float  # seconds from the start of that rank to the fault
 
     @classmethod
     def draw(cls, chance: random.Random, num_ranks: int) -> Case:
@@ -78,23 +68,6 @@ class Case:
             f"{self.fault} rank {self.odd} of {self.num_ranks} after {self.delay:.3f} s, "
             f"store {self.store}"
         )
-
-
-@dataclass(frozen=True)
-class Result:
-    """The outcome of a case: what was violated, and whether the fault fired.
-
-    Attributes:
-        case: the fault.
-        seed: the seed of the case.
-        fired: whether the fault came before the rank had ended.
-        violations: a line for each broken promise.
-    """
-
-    case: Case
-    seed: int
-    fired: bool
-    violations: tuple[str, ...]
 
 
 def use_mesh(strike: Strike, init_method: str | None) -> str:
@@ -150,56 +123,19 @@ def _violations(case: Case, played: Played, busy: float) -> list[str]:
             seconds = outcome.at - played.at
             lines.append(f"rank {rank} ended after {seconds:.1f} s, promised {promised:g} s")
         strangers = set(outcome.missing_ranks) - {case.odd}
-        if strangers and case.odd not in outcome.missing_ranks and not _store_is_lost(case):
+        knows_less = case.store == "tcp" and case.odd == 0  # the fault also ends the store
+        if strangers and case.odd not in outcome.missing_ranks and not knows_less:
             lines.append(f"rank {rank} named ranks {sorted(strangers)}: {outcome.text}")
         if strangers and case.fault in ("kill", "stop") and case.odd in outcome.missing_ranks:
             lines.append(f"rank {rank} named ranks {sorted(strangers)} too: {outcome.text}")
     return lines
 
 
-def _store_is_lost(case: Case) -> bool:
-    """Return whether the fault also ends the store, so that ranks know less."""
-    return case.store == "tcp" and case.odd == 0
-
-
-def run_case(case: Case, seed: int, job: Job = use_mesh, busy: float = BUSY) -> Result:
-    """Run one case in processes of its own, and check the promises."""
+def run_case(case: Case, job: Job = use_mesh, busy: float = BUSY) -> list[str] | None:
+    """Run one case, and return the broken promises; None if the fault came after the end."""
     limit = case.delay + LIMIT + CREATION + GRACE + busy + 20
     played = play(_run_case, case.num_ranks, (case, job, free_port()), timeout=limit)
-    fired = played.fired == case.odd
-    return Result(case, seed, fired, tuple(_violations(case, played, busy)) if fired else ())
-
-
-@quotes_call("run_fuzz")
-def run_fuzz(
-    seed: int, runs: int, num_ranks: int = 6, *, job: Job = use_mesh, busy: float = BUSY
-) -> list[Result]:
-    """Break a job at random moments, and return what was violated.
-
-    Args:
-        seed: the seed of the first run; run i has ``seed + i``, so that each can be repeated alone.
-        runs: how many jobs.
-        num_ranks: the processes of each job, 2 or more.
-        job: a function at the top level of a module. It gets a
-            :class:`~meshkit.testing.faults.Strike` and the store for ``init``, and must wait for
-            other ranks only through meshkit, with timeouts of at most 4 s.
-        busy: seconds that other work on the machine may add to each promise.
-
-    Returns:
-        A :class:`Result` for each run.
-
-    Raises:
-        SpecError: if a number is too small.
-    """
-    if num_ranks < 2 or runs < 1:
-        raise SpecError(
-            f"{runs} runs of {num_ranks} ranks.", fix="1 run or more, of 2 ranks or more."
-        )
-    results = []
-    for number in range(seed, seed + runs):
-        case = Case.draw(random.Random(number), num_ranks)
-        results.append(run_case(case, number, job, busy))
-    return results
+    return _violations(case, played, busy) if played.fired == case.odd else None
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -213,16 +149,15 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     counts: Counter[str] = Counter()
     failed = 0
-    for number in range(options.seed, options.seed + options.runs):
-        (result,) = run_fuzz(number, 1, options.num_ranks, busy=options.busy)
-        counts[f"{result.case.fault} {result.case.store}"] += result.fired
-        failed += bool(result.violations)
-        for line in result.violations:
-            print(f"seed {number}: {result.case}: {line}")
-        if result.violations:
-            print(
-                f"  python -m tests.scenarios.fuzz --seed {number} --runs 1 -n {options.num_ranks}"
-            )
+    for seed in range(options.seed, options.seed + options.runs):
+        case = Case.draw(random.Random(seed), options.num_ranks)
+        violations = run_case(case, busy=options.busy)
+        counts[f"{case.fault} {case.store}"] += violations is not None
+        failed += bool(violations)
+        for line in violations or ():
+            print(f"seed {seed}: {case}: {line}")
+        if violations:
+            print(f"  python -m tests.scenarios.fuzz --seed {seed} --runs 1 -n {case.num_ranks}")
     print(f"{options.runs} runs, {sum(counts.values())} faults fired, {failed} with violations")
     for name, count in sorted(counts.items()):
         print(f"  {name}: {count}")

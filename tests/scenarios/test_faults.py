@@ -1,4 +1,4 @@
-"""A rank dies, stops, fails or leaves at each point of a job: the others raise in time and name it.
+"""A rank dies, stops, fails or leaves at each point of a job: the others raise in time.
 
 One table has all cases, and one job runs them. Every test asserts that its fault fired. The jobs
 mostly wait, so six of them run at the same time: ``JOBS`` holds the job of each test by its name.
@@ -25,8 +25,9 @@ import meshkit
 from meshkit.launch import join
 from meshkit.launch.default_group import commit
 from meshkit.launch.times import TIMES
-from meshkit.live import groups, guard, proposal
+from meshkit.live import groups, guard, open_mesh
 from meshkit.testing.faults import Played, Strike, play
+from tests.live.faults import free_address
 from tests.promises import BUSY
 
 LIMIT = 4.0  # arrival_timeout of build_mesh
@@ -68,7 +69,7 @@ class Case:
 
     @property
     def promised(self) -> float:
-        """The most seconds from the fault to the last error; see meshkit/live/README.md."""
+        """The most seconds from the fault to the last error; see docs/evidence/promises.md."""
         if self.point == "collective":
             return GUARD + (1.0 if self.how in LEAVES else ANSWERS)
         if self.point in ("before init", "before build"):
@@ -85,7 +86,7 @@ class Case:
 
     @property
     def evidence(self) -> str:
-        """What all errors say of the odd rank."""
+        """The words of all errors about the odd rank."""
         if self.how in LEAVES:
             return LEAVES[self.how]
         if self.point == "collective":
@@ -130,12 +131,6 @@ def init(store: str, address: str, limit: float) -> None:
     meshkit.init(arrival_timeout=limit, **({"init_method": address} if store == "tcp" else {}))
 
 
-def free_address() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
-
-
 def strike_before(fault: Callable[[], None], call: Callable[..., Any]) -> Callable[..., Any]:
     def changed(*args: Any, **options: Any) -> Any:
         fault()
@@ -147,15 +142,15 @@ def strike_before(fault: Callable[[], None], call: Callable[..., Any]) -> Callab
 def strike_after_creation(fault: Callable[[], None]) -> Callable[..., Any]:
     """Return a commit that strikes as soon as this rank has created its groups."""
 
-    def changed(
-        round: Any, call: Any, wait: Any, make: Callable[[Any], Any], *a: Any, **o: Any
-    ) -> Any:
-        def make_and_strike(limit: Any) -> Any:
-            made = make(limit)
-            fault()
-            return made
+    def changed(*args: Any, **options: Any) -> Any:
+        *first, create, undo = args
 
-        return commit(round, call, wait, make_and_strike, *a, **o)
+        def create_and_strike(limit: Any) -> Any:
+            created = create(limit)
+            fault()
+            return created
+
+        return commit(*first, create_and_strike, undo, **options)
 
     return changed
 
@@ -198,9 +193,9 @@ def run_and_strike(strike: Strike, case: Case, address: str) -> Any:
         time.sleep(1)  # the others have left init
         hit()
     if is_odd and case.point == "agreed":
-        patch.setattr(proposal, "commit", strike_before(hit, commit))
+        patch.setattr(open_mesh, "commit", strike_before(hit, commit))
     if is_odd and case.point == "made":
-        patch.setattr(proposal, "commit", strike_after_creation(hit))
+        patch.setattr(open_mesh, "commit", strike_after_creation(hit))
     if case.point == "creating":
         strike_in_new_group(strike, hit, case.odd, world.world_size)
     # with another timeout than the default group, so that two groups are created
@@ -217,10 +212,6 @@ def run_and_strike(strike: Strike, case: Case, address: str) -> Any:
     finally:
         time.sleep(LIVES_ON if is_odd else 0)
     return "through"
-
-
-def run(case: Case) -> Played:
-    return play(run_and_strike, case.ranks, (case, free_address()), timeout=120)
 
 
 def strike_before_barrier(strike: Strike, how: str, store: str, address: str) -> Any:
@@ -277,7 +268,7 @@ def answer_late(strike: Strike, address: str) -> Any:
         dist.recv(torch.ones(1), src=2, group=mesh.group("dp"))
 
 
-def kill_the_judge(strike: Strike) -> Any:
+def kill_the_judge(strike: Strike, address: str) -> Any:
     """Kill the first rank that judges, before it writes the report; rank 0 sleeps."""
     mesh = meshkit.build_mesh(dp=-1)
     judge = guard._judge
@@ -295,7 +286,7 @@ def kill_the_judge(strike: Strike) -> Any:
         dist.all_reduce(torch.ones(1), group=mesh.group())
 
 
-def stop_in_own_group(strike: Strike) -> Any:
+def stop_in_own_group(strike: Strike, address: str) -> Any:
     """Stop rank 1 while rank 0 is in a collective of a group of the user."""
     mesh = meshkit.build_mesh(dp=-1)
     own = dist.new_group([0, 1])
@@ -312,15 +303,13 @@ def stop_in_own_group(strike: Strike) -> Any:
     return printed
 
 
-def job(
-    fn: Callable[..., Any], ranks: int, *args: Any, address: bool = False
-) -> Callable[[], Played]:
-    """Return a job of a table: its function, its ranks, its arguments, and a free address."""
+def job(fn: Callable[..., Any], ranks: int, *args: Any) -> Callable[[], Played]:
+    """Return a job of the table: its function, its ranks and its arguments."""
+    return lambda: play(fn, ranks, (*args, free_address()), timeout=120)
 
-    def play_job() -> Played:
-        return play(fn, ranks, (*args, *[free_address()] * address), timeout=120)
 
-    return play_job
+def run(case: Case) -> Callable[[], Played]:
+    return job(run_and_strike, case.ranks, case)
 
 
 AT_ONCE = 6
@@ -328,23 +317,18 @@ AT_ONCE = 6
 JOBS: dict[str, Callable[[], Played]] = {
     "test_the_rank_that_judges_dies": job(kill_the_judge, 4),
     "test_a_stopped_rank_in_a_group_of_the_user": job(stop_in_own_group, 2),
-    "test_the_host_of_the_store_stays_for_a_rank_that_answers_late": job(
-        answer_late, 3, address=True
-    ),
-    **{
-        f"test_the_other_ranks_raise_in_time_and_name_it[{case}]": partial(run, case)
-        for case in CASES
-    },
-    **{f"test_the_remaining_cases[{case}]": partial(run, case) for case in REMAINING},
+    "test_the_host_of_the_store_stays_for_a_rank_that_answers_late": job(answer_late, 3),
+    **{f"test_the_other_ranks_raise_in_time_and_name_it[{case}]": run(case) for case in CASES},
+    **{f"test_the_remaining_cases[{case}]": run(case) for case in REMAINING},
     **{
         f"test_a_barrier_whose_rank_0_is_gone[{how}-{store}]": job(
-            strike_before_barrier, 3, how, store, address=True
+            strike_before_barrier, 3, how, store
         )
         for how, store in BARRIERS
     },
     **{
         f"test_the_host_of_the_store_leaves_after_all_ranks_have_read[{name}]": job(
-            read_report_late, 3, limit, address=True
+            read_report_late, 3, limit
         )
         for name, limit in READERS.items()
     },
@@ -430,4 +414,4 @@ def test_the_remaining_cases(case: Case, played: Played) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", LARGE, ids=str)
 def test_sixty_four_ranks(case: Case) -> None:
-    check(case, run(case))
+    check(case, run(case)())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from pathlib import Path
 
@@ -10,11 +9,7 @@ import pytest
 
 import meshkit
 from meshkit.testing.faults import Outcome, Played, Strike
-from tests.scenarios.fuzz import Case, _violations, main, run_case, run_fuzz
-
-
-def test_a_case_follows_from_its_seed() -> None:
-    assert Case.draw(random.Random(3), 6) == Case.draw(random.Random(3), 6)
+from tests.scenarios.fuzz import Case, _violations, main, run_case
 
 
 def test_a_rank_that_hangs_or_blames_another_is_a_violation() -> None:
@@ -41,14 +36,8 @@ def raise_later(strike: Strike, init_method: str | None) -> None:
 
 
 def test_a_job_of_the_caller_that_breaks_a_promise_is_found() -> None:
-    result = run_case(Case("raise", "tcp", 2, 1, 5.0), 0, raise_later)
-    assert result.fired
-    assert result.violations == ("rank 0 raised KeyError: 'not promised'",)
-
-
-def test_too_few_ranks_are_refused() -> None:
-    with pytest.raises(meshkit.SpecError, match="1 runs of 1 ranks"):
-        run_fuzz(1, 1, 1)
+    violations = run_case(Case("raise", "tcp", 2, 1, 5.0), raise_later)
+    assert violations == ["rank 0 raised KeyError: 'not promised'"]
 
 
 @pytest.mark.slow

@@ -1,15 +1,12 @@
-"""ModelShape: the sizes of a transformer, and the number of its weights.
+"""ModelShape: the sizes and weights of a transformer; and the memory of one rank that trains it.
 
-The sizes are read from a ``config.json`` of the Hugging Face Hub, with the names of Llama, Mixtral,
-Qwen, DeepSeek-MoE or GPT-2. Weights of a decoder, without the biases of GPT-2::
+Weights of a decoder, without the biases of GPT-2::
 
     layer    hidden x head_dim x (2 heads + 2 kv_heads)       attention
              3 x hidden x ffn                                 gate, up and down; 2 if not gated
              2 x hidden                                       norms
     experts  experts x 3 x hidden x expert_ffn                instead of the ffn, and a router
     ends     vocab x hidden, twice unless tied                embedding and head; a norm
-
-Memory of one rank in training: weights, gradients, optimizer states and activations, in bytes.
 
 Mixed precision with Adam needs 18 bytes per weight: 2 for the weight (bf16), 4 for its gradient, 12
 for its fp32 copy and two moments. Copies of a rank share them according to ``shard``::
@@ -83,48 +80,44 @@ class ModelShape:
     tied: bool = False  # whether the head is the embedding
 
     def __post_init__(self) -> None:
-        for name in NAMES:
-            self._set(name, _check_size(name, getattr(self, name)))
-        self._set("kv_heads", self.kv_heads or self.heads)
-        self._set("head_dim", self.head_dim or self.hidden // self.heads)
-        self._set("expert_ffn", self.expert_ffn or self.ffn)
-        self._set("dense_layers", self.dense_layers if self.experts else self.layers)
-        if self.heads % self.kv_heads:
-            raise self._conflict("kv_heads", "does not divide", "heads")
-        if self.experts and not 0 < self.top_k <= self.experts:
-            raise self._conflict("top_k", "is not from 1 to", "experts")
-        if self.dense_layers > self.layers:
-            raise self._conflict("dense_layers", "is more than", "layers")
+        vars(self).update({name: _check_size(name, getattr(self, name)) for name in NAMES})
+        vars(self).update(
+            kv_heads=self.kv_heads or self.heads,
+            head_dim=self.head_dim or self.hidden // self.heads,
+            expert_ffn=self.expert_ffn or self.ffn,
+            dense_layers=self.dense_layers if self.experts else self.layers,
+        )
+        is_top_k_wrong = self.experts and not 0 < self.top_k <= self.experts
+        for is_wrong, name, relation, other in (
+            (self.heads % self.kv_heads, "kv_heads", "does not divide", "heads"),
+            (is_top_k_wrong, "top_k", "is not from 1 to", "experts"),
+            (self.dense_layers > self.layers, "dense_layers", "is more than", "layers"),
+        ):
+            if is_wrong:
+                values = f"{name} is {getattr(self, name)}, {other} is {getattr(self, other)}."
+                fix = f"{NAMES[name][0]} and {NAMES[other][0]} as the model has them."
+                raise SpecError(f"{name} {relation} {other}.", values, fix=fix)
 
     @classmethod
     @quotes_call("ModelShape.of")
     def of(cls, config: Mapping[str, object]) -> ModelShape:
-        """Return the shape that a ``config.json`` describes. Local.
+        """Return the shape that a ``config.json`` of the Hugging Face Hub describes.
 
-        Args:
-            config: the content of the file, with the names of LlamaConfig or of ``NAMES``.
+        It knows the names of Llama, Mixtral, Qwen, DeepSeek-MoE and GPT-2.
 
         Raises:
             SpecError: if a size is missing or not an int of 1 or more, if sizes do not fit each
                 other, or for latent attention (``kv_lora_rank``), which is not modelled.
-
-        Cost: O(1).
-
-        Example:
-            >>> shape = ModelShape.of({"hidden_size": 4096, "num_hidden_layers": 32,
-            ...     "num_attention_heads": 32, "num_key_value_heads": 8,
-            ...     "intermediate_size": 14336, "vocab_size": 128256})
-            >>> shape.parameters
-            8030261248
         """
         if config.get("kv_lora_rank") is not None:
-            raise SpecError(
-                f"kv_lora_rank is {config['kv_lora_rank']!r}.",
-                "Latent attention is not modelled.",
-                fix="leave kv_lora_rank out; plain attention is then counted instead.",
-            )
+            summary = f"kv_lora_rank is {config['kv_lora_rank']!r}."
+            fix = "leave kv_lora_rank out; plain attention is then counted instead."
+            raise SpecError(summary, "Latent attention is not modelled.", fix=fix)
         plain = "n_embd" in config
-        sizes = {name: _first_present(config, names) for name, names in NAMES.items()}
+        sizes = {
+            name: next((config[key] for key in keys if config.get(key) is not None), None)
+            for name, keys in NAMES.items()
+        }
         hidden = parse_integer(sizes["hidden"])
         if plain and sizes["ffn"] is None and hidden is not None:
             sizes["ffn"] = 4 * hidden  # n_inner is null in the config of GPT-2
@@ -136,15 +129,6 @@ class ModelShape:
         tied = bool(config.get("tie_word_embeddings", plain))
         present = {name: value for name, value in sizes.items() if value is not None}
         return cls(**present, plain=plain, tied=tied)  # type: ignore[arg-type]
-
-    def _set(self, name: str, value: int) -> None:
-        object.__setattr__(self, name, value)
-
-    def _conflict(self, name: str, relation: str, other: str) -> SpecError:
-        """Return the error of two sizes that do not fit each other."""
-        values = f"{name} is {getattr(self, name)}, {other} is {getattr(self, other)}."
-        fix = f"{NAMES[name][0]} and {NAMES[other][0]} as the model has them."
-        return SpecError(f"{name} {relation} {other}.", values, fix=fix)
 
     @property
     def attention(self) -> int:
@@ -199,10 +183,6 @@ class ModelShape:
     def sparse(self) -> float:
         """The share of the layers that have experts."""
         return 1 - self.dense_layers / self.layers
-
-
-def _first_present(config: Mapping[str, object], names: tuple[str, ...]) -> object:
-    return next((config[name] for name in names if config.get(name) is not None), None)
 
 
 def _check_size(name: str, value: object) -> int:
@@ -266,10 +246,7 @@ def stage_weights(model: ModelShape, config: ParallelConfig) -> tuple[Floats, Fl
 def bytes_per_rank(
     model: ModelShape, config: ParallelConfig, global_batch: int, seq: int
 ) -> dict[str, Floats]:
-    """Return the memory of the rank that needs most, by kind. Pure.
-
-    Cost: O(ways to run).
-    """
+    """Return the memory of the rank that needs most, by kind. Cost: O(ways to run)."""
     shared, routed = stage_weights(model, config)
     memory = {}
     for kind, size in BYTES.items():

@@ -4,8 +4,6 @@ The columns of one array are all factorizations of the world over pp, dp, cp, sp
 model has experts. Rules exclude those that do not divide. The other layouts are
 evaluated in every configuration (micro batch, interleaving, sharding, recomputation) that fits into
 memory. Each layout is reported in the fastest configuration.
-
-The result of a search as text: the best layouts, their largest terms, and the excluded ones.
 """
 
 from __future__ import annotations
@@ -61,10 +59,7 @@ class SearchResult:
 
 
 def search(model: ModelShape, job: TrainingJob, top: int = 10) -> SearchResult:
-    """Return the layouts of a world, ranked by predicted step time. Pure.
-
-    Cost: less than a second at 16,384 ranks.
-    """
+    """Return the layouts of a world, ranked by predicted step time."""
     layouts, excluded = _divisible_layouts(model, job)
     index, config = _configurations(model, job, layouts)
     kinds = bytes_per_rank(model, config, job.global_batch, job.seq)
@@ -72,14 +67,15 @@ def search(model: ModelShape, job: TrainingJob, top: int = 10) -> SearchResult:
     fits = memory_gb <= job.machine.memory
     too_large = np.setdiff1d(index, index[fits])
     if len(too_large):
-        excluded.append(_exclude_too_large(job, layouts, too_large, index, memory_gb))
+        least = np.full(layouts.shape[1], np.inf)
+        np.minimum.at(least, index, memory_gb)
+        smallest = too_large[np.argmin(least[too_large])]  # the example is the one that needs least
+        needs = f"the smallest needs {least[smallest]:.4g} GB"
+        reason = f"no configuration fits into {job.machine.memory:g} GB; {needs}"
+        excluded.append(Excluded(reason, len(too_large), _sizes(layouts[:, smallest])))
     fitting = ParallelConfig(*(column[fits] for column in config))
     best = _rank_layouts(model, job, index[fits], fitting, memory_gb[fits], top)
-    return SearchResult(
-        tuple(_ranked_layout(job, fitting, i, terms, gb) for i, terms, gb in best),
-        layouts.shape[1] - len(too_large),
-        tuple(excluded),
-    )
+    return SearchResult(best, layouts.shape[1] - len(too_large), tuple(excluded))
 
 
 def world_factorizations(world_size: int, *, experts: bool) -> Ints:
@@ -146,18 +142,6 @@ def _configurations(
     return index, ParallelConfig(*layouts[:, index], *ways[:, way])
 
 
-def _exclude_too_large(
-    job: TrainingJob, layouts: Ints, too_large: Ints, index: Ints, memory_gb: Floats
-) -> Excluded:
-    """Return the layouts that fit in no configuration; the example is the one that needs least."""
-    least = np.full(layouts.shape[1], np.inf)
-    np.minimum.at(least, index, memory_gb)
-    smallest = too_large[np.argmin(least[too_large])]
-    needs = f"the smallest needs {least[smallest]:.4g} GB"
-    reason = f"no configuration fits into {job.machine.memory:g} GB; {needs}"
-    return Excluded(reason, len(too_large), _sizes(layouts[:, smallest]))
-
-
 def _rank_layouts(
     model: ModelShape,
     job: TrainingJob,
@@ -165,36 +149,32 @@ def _rank_layouts(
     config: ParallelConfig,
     memory_gb: Floats,
     top: int,
-) -> list[tuple[int, dict[str, float], float]]:
-    """Return the fastest configuration of each layout, its terms and its GB; the fastest first."""
+) -> tuple[RankedLayout, ...]:
+    """Return each layout in its fastest configuration; the fastest first."""
     terms = step_terms(model, job, config)
     step = sum(terms.values(), np.zeros(len(index)))
     # steps that agree to seven digits count as equal; less memory wins
     order = np.lexsort((memory_gb, step.astype(np.float32)))
     _, first = np.unique(index[order], return_index=True)
-    return [
-        (i, {name: float(term[i]) for name, term in terms.items()}, float(memory_gb[i]))
-        for i in order[np.sort(first)[:top]].tolist()
-    ]
-
-
-def _ranked_layout(
-    job: TrainingJob, configs: ParallelConfig, index: int, terms: dict[str, float], gb: float
-) -> RankedLayout:
-    config = ParallelConfig(*(int(column[index]) for column in configs))
-    groups = {axis: group_locality(job, config, axis) for axis in AXES}
-    return RankedLayout(
-        sizes=_sizes(config[:6]),
-        crossing=tuple(axis for axis, g in groups.items() if g.ranks_per_node < g.size),
-        micro_batch=config.micro_batch,
-        accumulation_steps=config.num_micro_batches(job.global_batch),
-        virtual=config.virtual,
-        shard=SHARDS[config.shard],
-        recompute=bool(config.recompute),
-        step=sum(terms.values()),
-        terms=terms,
-        memory_gb=gb,
-    )
+    best = []
+    for i in order[np.sort(first)[:top]].tolist():
+        one = ParallelConfig(*(int(column[i]) for column in config))
+        own_terms = {name: float(term[i]) for name, term in terms.items()}
+        groups = {axis: group_locality(job, one, axis) for axis in AXES}
+        layout = RankedLayout(
+            sizes=_sizes(one[:6]),
+            crossing=tuple(axis for axis, g in groups.items() if g.ranks_per_node < g.size),
+            micro_batch=one.micro_batch,
+            accumulation_steps=one.num_micro_batches(job.global_batch),
+            virtual=one.virtual,
+            shard=SHARDS[one.shard],
+            recompute=bool(one.recompute),
+            step=sum(own_terms.values()),
+            terms=own_terms,
+            memory_gb=float(memory_gb[i]),
+        )
+        best.append(layout)
+    return tuple(best)
 
 
 def _sizes(column: Iterable[int]) -> dict[str, int]:
@@ -203,11 +183,7 @@ def _sizes(column: Iterable[int]) -> dict[str, int]:
 
 
 HEADER = ("", "step s", "GB", "layout", "sharding", "micro batches", "across nodes")
-DDP = [
-    "model = DistributedDataParallel(",
-    "    model, process_group=mesh.gradient_group()",
-    ")",
-]
+DDP = ["model = DistributedDataParallel(", "    model, process_group=mesh.gradient_group()", ")"]
 IMPORTS = {  # sharding to the imports that its lines need
     "ddp": ["from torch.nn.parallel import DistributedDataParallel"],
     "zero1": [
@@ -232,26 +208,40 @@ def format_search(
     ascii: bool = False,
 ) -> str:
     """Return the result of a search as text."""
-    wrapped = [*_job_lines(job, title), *(f"  {line}" for line in unmeasured)]
-    lines = [line for text in wrapped for line in wrap_lines(text, width)]
+    machine = job.machine
+    head = [
+        f"{title}; {count_noun(job.world_size, 'rank')} on {count_noun(job.nodes, 'node')}.",
+        f"A step: {job.global_batch} samples of {job.seq} tokens.",
+        f"A rank: {machine.memory:g} GB, {machine.flops / 1e12:.0f} TFLOP/s attained, "
+        f"{machine.bandwidth_intra_node:g} GB/s in a node, "
+        f"{machine.bandwidth_inter_node:g} GB/s out of it.",
+        *(f"  {line}" for line in unmeasured),
+    ]
+    lines = [line for text in head for line in wrap_lines(text, width)]
     if result.best:
         lines += ["", *_tables(result.best, width, ascii=ascii)]
     total = result.fits + sum(reason.count for reason in result.excluded)
     lines += ["", f"{result.fits} of {count_noun(total, 'layout')} fit."]
     excluded = (f"{e.count:7} out: {e.reason}: {format_sizes(e.example)}" for e in result.excluded)
-    lines += [line for text in excluded for line in _wrap_excluded(text, width)]
+    indent = " " * 13
+    for text in excluded:
+        lines += textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
     if result.best:
         lines += ["", *format_snippet(result.best[0], job), "", *wrap_lines(DISCLAIMER, width)]
     return "\n".join(lines)
 
 
-def _wrap_excluded(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, subsequent_indent=" " * 13, break_on_hyphens=False)
-
-
 def _tables(best: Sequence[RankedLayout], width: int, *, ascii: bool) -> list[str]:
     """Return the layouts, and then the shares of their step time, as the lines of two tables."""
-    rows = [_cells(number, layout) for number, layout in enumerate(best, 1)]
+    rows = []
+    for number, layout in enumerate(best, 1):
+        virtual = f" virtual={layout.virtual}" if layout.virtual > 1 else ""
+        recompute = " recompute" if layout.recompute else ""
+        sharding = f"{layout.shard}{virtual}{recompute}"
+        batches = f"{layout.accumulation_steps} x {layout.micro_batch}"
+        crossing = " ".join(layout.crossing) or "none"
+        row = [f"{layout.step:.4g}", f"{layout.memory_gb:.1f}", format_sizes(layout.sizes)]
+        rows.append([str(number), *row, sharding, batches, crossing])
     lines = format_table(HEADER, rows, width=width, ascii=ascii).split("\n")
     shares = [{n: v / layout.step for n, v in layout.terms.items()} for layout in best]
     largest = {name: max(share[name] for share in shares) for name in shares[0]}
@@ -262,32 +252,6 @@ def _tables(best: Sequence[RankedLayout], width: int, *, ascii: bool) -> list[st
     ]
     terms = format_table(["", *names], cells, width=width, ascii=ascii).split("\n")
     return [*lines, "", "percent of the step", *terms]
-
-
-def _job_lines(job: TrainingJob, title: str) -> list[str]:
-    machine = job.machine
-    intra_node, inter_node = machine.bandwidth_intra_node, machine.bandwidth_inter_node
-    return [
-        f"{title}; {count_noun(job.world_size, 'rank')} on {count_noun(job.nodes, 'node')}.",
-        f"A step: {job.global_batch} samples of {job.seq} tokens.",
-        f"A rank: {machine.memory:g} GB, {machine.flops / 1e12:.0f} TFLOP/s attained, "
-        f"{intra_node:g} GB/s in a node, {inter_node:g} GB/s out of it.",
-    ]
-
-
-def _cells(number: int, layout: RankedLayout) -> list[str]:
-    """Return the cells of a layout in the order of ``HEADER``."""
-    virtual = f" virtual={layout.virtual}" if layout.virtual > 1 else ""
-    recompute = " recompute" if layout.recompute else ""
-    return [
-        str(number),
-        f"{layout.step:.4g}",
-        f"{layout.memory_gb:.1f}",
-        format_sizes(layout.sizes),
-        f"{layout.shard}{virtual}{recompute}",
-        f"{layout.accumulation_steps} x {layout.micro_batch}",
-        " ".join(layout.crossing) or "none",
-    ]
 
 
 def format_snippet(layout: RankedLayout, job: TrainingJob) -> list[str]:

@@ -1,8 +1,6 @@
-"""Compute, memory and links of a device, from data sheets or as measured.
+"""Predict the time of one optimizer step by an alpha-beta model with contention, to rank layouts.
 
-Data sheets give upper bounds. A ranking with measured figures is closer to the truth.
-
-Predicted time of one optimizer step: an alpha-beta model with contention, to rank layouts.
+The figures of a device are from data sheets, which give upper bounds, or measured.
 
 A collective takes ``steps x latency + max over links of bytes / bandwidth`` (alpha-beta; Thakur,
 Rabenseifner and Gropp, 2005). The bytes are those that each rank sends over the link. Nodes hold
@@ -66,17 +64,10 @@ class Machine:
 
     @quotes_call("machine.with_measured")
     def with_measured(self, measured: Mapping[str, object]) -> Machine:
-        """Return the same machine with some figures replaced by measured ones.
-
-        Args:
-            measured: name of a figure, as above, to its value.
+        """Return the same machine with some figures, by name, replaced by measured ones.
 
         Raises:
             SpecError: if a name is unknown, or a value is not a number from 1e-30 to 1e30.
-
-        Example:
-            >>> MACHINES["h100"].with_measured({"bandwidth_intra_node": 370}).bandwidth_intra_node
-            370
         """
         figures = asdict(self)
         for name in measured:
@@ -148,27 +139,22 @@ class TrainingJob:
     machine: Machine  # devices and links
 
     def __post_init__(self) -> None:
-        numbers = check_job(*(getattr(self, name) for name in LIMITS))
-        for name, number in numbers.items():
-            object.__setattr__(self, name, number)
+        vars(self).update(check_job(*(getattr(self, name) for name in LIMITS)))
 
 
 def check_job(
     world_size: object, nodes: object, global_batch: object, seq: object
 ) -> dict[str, int]:
     """Return the numbers of a :class:`TrainingJob` as plain ints, by name."""
-    values = dict(zip(LIMITS, (world_size, nodes, global_batch, seq), strict=True))
-    numbers = {name: _check_limit(name, value) for name, value in values.items()}
+    numbers: dict[str, int] = {}
+    for name, value in zip(LIMITS, (world_size, nodes, global_batch, seq), strict=True):
+        number = parse_integer(value)
+        if number is None or not 1 <= number <= LIMITS[name]:
+            fix = f"a whole number from 1 to {LIMITS[name]}."
+            raise SpecError(f"{name} is {value!r}.", fix=fix)
+        numbers[name] = number
     check_divides(numbers["world_size"], numbers["nodes"])
     return numbers
-
-
-def _check_limit(name: str, value: object) -> int:
-    number = parse_integer(value)
-    if number is None or not 1 <= number <= LIMITS[name]:
-        fix = f"a whole number from 1 to {LIMITS[name]}."
-        raise SpecError(f"{name} is {value!r}.", fix=fix)
-    return number
 
 
 class GroupLocality(NamedTuple):
@@ -230,10 +216,7 @@ def _busiest_link(machine: Machine, intra_node: Floats, inter_node: Floats) -> F
 
 
 def step_terms(model: ModelShape, job: TrainingJob, config: ParallelConfig) -> dict[str, Floats]:
-    """Return the terms of one optimizer step in seconds; their sum is the step. Pure.
-
-    Cost: O(ways to run).
-    """
+    """Return the terms of one optimizer step in seconds; their sum is the step."""
     machine, num_micros = job.machine, config.num_micro_batches(job.global_batch)
     path, gradients = _critical_traffic(model, job, config), _gradient_traffic(model, job, config)
     memory_time = 12 * sum(stage_weights(model, config)) / machine.memory_bandwidth / 1e9

@@ -1,7 +1,5 @@
 """How does a tensor move from one division over the axes of a mesh to another?
 
-:func:`parse_pattern` (pattern.py) reads ``"b s/sp h d -> b s h/sp d"``. :class:`Move` (move.py)
-adds the sizes. :func:`plan_move` (plan.py) returns the steps (steps.py) with their cost, on the
-common factors of axes and dims (digits.py) where there are some.
-:func:`plan_redistribution` (report.py) reports all of it.
+pattern.py reads ``"b s/sp h d -> b s h/sp d"``, move.py adds the sizes, plan.py returns the steps
+of steps.py with their cost, on the common factors of digits.py. report.py shows all of it.
 """

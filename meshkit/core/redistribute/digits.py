@@ -141,8 +141,8 @@ class CommonAxes:
 
     def rewrite(self, pattern: Pattern) -> Pattern:
         """Return a pattern with the factors in place of the axes."""
-        sides = (pattern.left, self.left), (pattern.right, self.right)
-        return Pattern(*(self._rewrite_side(side, factors) for side, factors in sides))
+        left = self._rewrite_side(pattern.left, self.left)
+        return Pattern(left, self._rewrite_side(pattern.right, self.right))
 
     def _rewrite_side(self, side: Side, factors: Mapping[str, tuple[str, ...]]) -> Side:
         def change(item: Dim | Mark) -> list[Dim | Mark]:
@@ -172,24 +172,23 @@ class CommonAxes:
 
     def check_even(self, move: Move) -> None:
         """Check that all parts are equal if an axis has several factors."""
-        if all(len(names) == 1 for names in (*self.left.values(), *self.right.values())):
-            return
-        for cut in (move.source, move.target):
-            if not cut.is_even:
-                summary = "the axes of the two views do not cut a dim into equal parts."
-                fix = "global sizes that the axes of both views divide."
-                raise SpecError(summary, fix=fix)
+        is_split = any(len(names) > 1 for names in (*self.left.values(), *self.right.values()))
+        if is_split and not (move.source.is_even and move.target.is_even):
+            summary = "the axes of the two views do not cut a dim into equal parts."
+            raise SpecError(summary, fix="global sizes that the axes of both views divide.")
 
 
 def find_common_axes(left: Sizes, right: Sizes) -> CommonAxes:
     """Return the common factors of two views of the same ranks."""
-    total = math.prod(left.values())
-    if total != math.prod(right.values()):
-        evidence = f"They have {total} and {math.prod(right.values())} ranks."
-        raise _no_factors_error(left, right, evidence)
-    points = sorted({*_strides(left), *_strides(right), total})
-    if any(b % a for a, b in pairwise(points)):
-        raise _no_factors_error(left, right, "Their axes have no common factors.")
+    totals = [math.prod(sizes.values()) for sizes in (left, right)]
+    points = sorted({*_strides(left), *_strides(right), *totals})
+    evidence = [f"They have {totals[0]} and {totals[1]} ranks."] * (totals[0] != totals[1])
+    if evidence or any(b % a for a, b in pairwise(points)):
+        raise SpecError(
+            f"{format_sizes(left)} and {format_sizes(right)} cannot exchange a tensor.",
+            *(evidence or ["Their axes have no common factors."]),
+            fix="a view whose axes split or join axes of the mesh.",
+        )
     strides = points[:-1][::-1]
     sizes = [above // below for below, above in pairwise(points)][::-1]
     names: dict[int, str] = {}
@@ -205,11 +204,9 @@ def find_common_axes(left: Sizes, right: Sizes) -> CommonAxes:
 
 
 def _strides(sizes: Sizes) -> list[int]:
-    strides, stride = [], math.prod(sizes.values())
-    for size in sizes.values():
-        stride //= size
-        strides.append(stride)
-    return strides
+    """Return the number of ranks between two neighbors along each axis."""
+    values = [*sizes.values()]
+    return [math.prod(values[number + 1 :]) for number in range(len(values))]
 
 
 def _factors(sizes: Sizes, names: Mapping[int, str]) -> dict[str, tuple[str, ...]]:
@@ -217,8 +214,3 @@ def _factors(sizes: Sizes, names: Mapping[int, str]) -> dict[str, tuple[str, ...
         axis: tuple(name for point, name in names.items() if stride <= point < stride * sizes[axis])
         for axis, stride in zip(sizes, _strides(sizes), strict=True)
     }
-
-
-def _no_factors_error(left: Sizes, right: Sizes, evidence: str) -> SpecError:
-    summary = f"{format_sizes(left)} and {format_sizes(right)} cannot exchange a tensor."
-    return SpecError(summary, evidence, fix="a view whose axes split or join axes of the mesh.")

@@ -152,13 +152,6 @@ class Move:
     reorderings: tuple[Reordering, ...] = ()  # the dims with a sequence plan
 
     @cached_property
-    def _hash(self) -> int:
-        return hash((self.axes, self.types, self.sizes, self.left, self.right))
-
-    def __hash__(self) -> int:  # cached: plans are looked up by their move
-        return self._hash
-
-    @cached_property
     def source(self) -> Cut:
         """The division on the left side."""
         return Cut(self.sizes, self.left, self.axes)
@@ -254,9 +247,10 @@ def check_axes(pattern: Pattern, axes: Sizes) -> None:
     for mark in [*pattern.left.marks, *pattern.right.marks]:
         size = axes.get(mark.axis, 1)
         if mark.type.holder >= size:
+            indices = "index" if size == 1 else "indices"
             raise CoordinateError(
                 f"{mark} is outside the axis.",
-                f"{mark.axis} has {size} {'index' if size == 1 else 'indices'}, 0 to {size - 1}.",
+                f"{mark.axis} has {size} {indices}, 0 to {size - 1}.",
                 fix=f"@{mark.axis}:{size - 1}{', or another index of the axis' * (size > 1)}.",
                 axis=mark.axis,
                 index=mark.type.holder,
@@ -268,9 +262,8 @@ def check_op(pattern: Pattern, op: str) -> None:
     """Check the name of the reduction, and that partial sums (+) begin only if it is sum."""
     if op not in ("sum", "max", "min", "avg"):
         fix = 'op="sum", which is the default, or op="max", op="min", op="avg".'
-        if op in ("mean", "average"):
-            fix = 'op="avg".'
-        raise SpecError(f"op is {op!r}.", fix=fix)
+        is_mean = op in ("mean", "average")
+        raise SpecError(f"op is {op!r}.", fix='op="avg".' if is_mean else fix)
     begins = [axis for axis, (a, b) in pattern.types.items() if b.symbol == "+" != a.symbol]
     if op != "sum" and begins:
         axis = begins[0]
@@ -314,13 +307,11 @@ def merge_sizes(sizes: GivenSizes | None, dims: GivenSizes) -> GivenSizes:
     if not sizes:
         return dims
     if not isinstance(sizes, Mapping):
-        raise SpecError(
-            f"sizes is {sizes!r}, not a mapping.", fix='sizes={"to": 4096}, for example.'
-        )
-    for name in sizes:
-        if name in dims:
-            fix = "one of the two sizes."
-            raise SpecError(f"the size of {name} is in sizes= and given by keyword.", fix=fix)
+        fix = 'sizes={"to": 4096}, for example.'
+        raise SpecError(f"sizes is {sizes!r}, not a mapping.", fix=fix)
+    for name in sizes.keys() & dims.keys():
+        summary = f"the size of {name} is in sizes= and given by keyword."
+        raise SpecError(summary, fix="one of the two sizes.")
     return {**sizes, **dims}
 
 
@@ -376,7 +367,16 @@ def infer_sizes(
                 f"{', '.join(f'{name}=64' for name in names[1:])}.",
             )
         if local != known if not unknown else (local % known if known else local):
-            raise _local_size_error(entry, local, known, sizes, coordinate)
+            if not entry:
+                summary = f"the dim 1 has {local} elements on this rank."
+                raise SpecError(summary, fix="a name for the dim.")
+            text = " ".join(map(str, entry))
+            raise SpecError(
+                f"{text} has {local} elements on this rank, and {format_sizes(sizes)} gives "
+                f"{known}.",
+                f"This rank is at {format_sizes(coordinate)}. Sizes by keyword are global.",
+                fix="the global size of the dim, or no size if it divides.",
+            )
         for dim in unknown:
             sizes[dim.name] = _num_parts(dim, axes) * (local // known if known else 0)
     _check_divides(pattern, axes, sizes, given)
@@ -398,19 +398,6 @@ def expand_to(pattern: Pattern, num_dims: int, *evidence: str) -> Pattern:
             fix="one name for each dim of the tensor on the left side, or ... for several.",
         )
     return pattern
-
-
-def _local_size_error(
-    entry: Sequence[Dim], local: int, known: int, sizes: Sizes, coordinate: Coordinate
-) -> SpecError:
-    if not entry:
-        return SpecError(f"the dim 1 has {local} elements on this rank.", fix="a name for the dim.")
-    text = " ".join(map(str, entry))
-    return SpecError(
-        f"{text} has {local} elements on this rank, and {format_sizes(sizes)} gives {known}.",
-        f"This rank is at {format_sizes(coordinate)}. Sizes by keyword are global.",
-        fix="the global size of the dim, or no size if it divides.",
-    )
 
 
 def _check_divides(pattern: Pattern, axes: Sizes, sizes: Sizes, given: Collection[str]) -> None:

@@ -125,10 +125,7 @@ class Pattern:
     """A parsed pattern. ``str`` gives it back, with single spaces.
 
     Example:
-        >>> pattern = parse_pattern("b  s/tp d -> b s d *tp")
-        >>> print(pattern)
-        b s/tp d -> b s d *tp
-        >>> print(pattern.mirror)
+        >>> print(parse_pattern("b  s/tp d -> b s d *tp").mirror)
         b s d +tp -> b s/tp d
     """
 
@@ -145,24 +142,21 @@ class Pattern:
     @cached_property
     def mirror(self) -> Pattern:
         """The pattern of the backward: the sides are exchanged, and so are ``+`` and ``*``."""
-        return Pattern(_mirror_side(self.right), _mirror_side(self.left))
+
+        def mirror(item: Dim | Mark) -> list[Dim | Mark]:
+            if isinstance(item, Dim):
+                return [item]
+            symbol = MIRROR.get(item.type.symbol, item.type.symbol)
+            return [Mark(item.type._replace(symbol=symbol), item.axis)]
+
+        return Pattern(self.right.rewrite(mirror), self.left.rewrite(mirror))
 
     def __str__(self) -> str:
         return f"{self.left} -> {self.right}"
 
 
-def _mirror_side(side: Side) -> Side:
-    def mirror(item: Dim | Mark) -> list[Dim | Mark]:
-        if isinstance(item, Dim):
-            return [item]
-        symbol = MIRROR.get(item.type.symbol, item.type.symbol)
-        return [Mark(item.type._replace(symbol=symbol), item.axis)]
-
-    return side.rewrite(mirror)
-
-
 def parse_pattern(text: str) -> Pattern:
-    """Return the parsed pattern, after a check that it is a text."""
+    """Return the parsed pattern of a text, from a cache if it was parsed before."""
     if not isinstance(text, str):  # a list has no hash for the cache
         raise SpecError(f"the pattern is {text!r}, not a str.", fix=EXAMPLE)
     return parse_text(text)
@@ -170,7 +164,7 @@ def parse_pattern(text: str) -> Pattern:
 
 @lru_cache(maxsize=4096)
 def parse_text(text: str) -> Pattern:
-    """Return the parsed pattern of a text, from a cache if it was parsed before."""
+    """Return the parsed pattern of a text."""
     if text.count("->") != 1:
         raise SpecError("the pattern has no arrow, or several.", fix=EXAMPLE)
     left, right = (_parse_side(side) for side in text.split("->"))
@@ -226,25 +220,19 @@ def _parse_mark(match: re.Match[str]) -> Dim | Mark:
 def _syntax_error(text: str, position: int) -> SpecError:
     """Return the error for a text that does not follow the grammar."""
     cut = re.search(rf"\(([^()]+)\)((?:/{NAME})+)", text)
-    if cut and cut[1].strip():
-        return _bracket_error(cut[0], cut[1].split(), cut[2])
+    if cut and (dims := cut[1].split()):
+        ways = (" ".join([*dims[:n], dims[n] + cut[2], *dims[n + 1 :]]) for n in range(len(dims)))
+        return SpecError(
+            f"{cut[0]} cuts a pair of brackets.",
+            "A cut belongs to one dim.",
+            fix=f"{', or '.join(f'({way})' for way in ways)}.",
+        )
     rest = text[position:].strip()
     place = f"at {rest!r}" if rest else "at the end of a side"
     return SpecError(
         f"the pattern cannot be parsed {place}.",
         "A side is dims (s, s/sp, 1), brackets of dims, ... and marks (+tp, *tp, =tp, @pp:0).",
         fix=EXAMPLE,
-    )
-
-
-def _bracket_error(written: str, dims: list[str], axes: str) -> SpecError:
-    """Return the error for a cut of a pair of brackets, with each dim that may be meant."""
-    numbers = range(len(dims))
-    cuts = [" ".join(d + axes * (number == n) for n, d in enumerate(dims)) for number in numbers]
-    return SpecError(
-        f"{written} cuts a pair of brackets.",
-        "A cut belongs to one dim.",
-        fix=f"{', or '.join(f'({cut})' for cut in cuts)}.",
     )
 
 
@@ -266,12 +254,7 @@ def _check_same_dims(pattern: Pattern) -> None:
 
 
 def drop_axes(pattern: Pattern, axes: Collection[str]) -> Pattern:
-    """Return the pattern without the axes that a mesh does not have, whose size is 1.
-
-    Example:
-        >>> print(drop_axes(parse_pattern("(b/dp s) =tp @pp:0 -> b s/cp =tp"), ["dp", "tp"]))
-        (b/dp s) =tp -> b s =tp
-    """
+    """Return the pattern without the axes that a mesh does not have, whose size is 1."""
     if pattern.types.keys() <= {*axes}:
         return pattern
 
@@ -284,12 +267,7 @@ def drop_axes(pattern: Pattern, axes: Collection[str]) -> Pattern:
 
 
 def expand_dots(pattern: Pattern, count: int) -> Pattern:
-    """Return the pattern with the ellipsis replaced by names for a number of dims.
-
-    Example:
-        >>> print(expand_dots(parse_pattern("... d =tp -> ... d *tp"), 2))
-        _0 _1 d =tp -> _0 _1 d *tp
-    """
+    """Return the pattern with the ellipsis replaced by the dims ``_0``, ``_1``, ..."""
     names = [Dim(f"_{index}") for index in range(count)]
 
     def expand(item: Dim | Mark) -> Iterable[Dim | Mark]:

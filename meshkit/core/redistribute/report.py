@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from ..call import quotes_call
 from ..errors import SpecError
@@ -18,30 +19,22 @@ from .digits import find_common_axes
 from .move import check_axes, local_shape, make_move, merge_sizes, split_sizes, unmarked_axes
 from .pattern import DOTS, Pattern, drop_axes, parse_pattern
 from .plan import Plan, most_needed, most_received, plan_move
-from .steps import GroupStep, Step
 
 BYTES = 4  # of a float32
+UNITS = ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)  # the largest first
 SIZE = re.compile(r"0*[1-9][0-9]{0,17}", re.ASCII)
 MESH_EXAMPLE = 'for example "dp=4 tp=2".'
 
 
 @dataclass(frozen=True)
 class RedistributionPlan:
-    """The plan of a redistribution, from :func:`plan_redistribution`. ``print`` shows it.
+    """The plan of a redistribution, from :func:`plan_redistribution`. ``print`` shows it."""
 
-    Attributes:
-        layout: the mesh.
-        pattern: the pattern, with common factors of axes between two views.
-        sizes: the global size of each dim.
-        forward: the steps.
-        backward: the steps of the gradient; None if an axis has no mark on one side.
-    """
-
-    layout: Layout
-    pattern: Pattern
-    sizes: Mapping[str, int]
-    forward: Plan
-    backward: Plan | None
+    layout: Layout  # the mesh
+    pattern: Pattern  # with common factors of axes between two views
+    sizes: Mapping[str, int]  # the global size of each dim
+    forward: Plan  # the steps
+    backward: Plan | None  # those of the gradient; None if an axis has no mark on one side
 
     @property
     def received(self) -> int:
@@ -89,57 +82,48 @@ class RedistributionPlan:
 
     def draw(self, *, width: int = 80, ascii: bool = False) -> str:
         """Return the plan as text."""
+        axes = [axis for _, axis in unmarked_axes(self.pattern)]
+        backward = f"none, since only one side names {', '.join(axes)}"
+        backward = str(self.pattern.mirror) if self.backward else backward
         before, after = (" x ".join(map(str, shape)) or "a number" for shape in self._shapes())
         items = [
             ("mesh", f"{format_sizes(self.layout.sizes)}, {self.layout.num_ranks} ranks"),
             ("forward", str(self.pattern)),
-            ("backward", str(self.pattern.mirror) if self.backward else self._no_gradient()),
+            ("backward", backward),
             ("sizes", format_sizes(self.sizes) or "a single number"),
             ("shape", f"{before} -> {after} on rank 0"),
         ]
         if self.missing_groups:
             names = ", ".join(f'"{group}"' for group in self.missing_groups)
             items.append(("groups", f"build_mesh(groups=[{names}]) creates the missing ones"))
-        header = ["", "step", "over", "KiB a rank", "at least"]
-        rows = _rows("forward", self.forward)
-        rows += _rows("backward", self.backward) if self.backward else []
+        plans = {"forward": self.forward, **({"backward": self.backward} if self.backward else {})}
+        most = BYTES * max(most_received(plan) for plan in plans.values())
+        unit, size = next((unit for unit in UNITS if most >= unit[1]), UNITS[-1])
+        rows = []
+        for name, plan in plans.items():
+            shown = _plan_dict(plan)
+            steps = [
+                [step["step"], " ".join(step["axes"]), f"{step['bytes'] / size:.1f}", "-"]
+                for step in shown["steps"]
+            ]
+            total, bound = (f"{shown[key] / size:.1f}" for key in ("bytes", "bound"))
+            steps.append(["in all" if steps else "no step", "", total, bound])
+            rows += [[name if number == 0 else "", *cells] for number, cells in enumerate(steps)]
+        header = ["", "step", "over", f"{unit} a rank", "at least"]
         table = format_table(header, rows, width=width, ascii=ascii)
         return f"{format_items(items, width=width)}\n\n{table}"
-
-    def _no_gradient(self) -> str:
-        axes = [axis for _, axis in unmarked_axes(self.pattern)]
-        return f"none, since only one side names {', '.join(axes)}"
 
     def __str__(self) -> str:
         return self.draw()
 
 
-def _plan_dict(plan: Plan) -> dict[str, object]:
+def _plan_dict(plan: Plan) -> dict[str, Any]:
     steps = [
-        {"step": step.name, "axes": list(step.axes), "bytes": BYTES * received}
-        for step, received in _received_by_step(plan)
+        {"step": s.name, "axes": [*s.axes], "bytes": BYTES * most_received(Plan(plan.move, (s,)))}
+        for s in plan.named_steps
     ]
     received, bound = most_received(plan), most_needed(plan.move)
     return {"steps": steps, "bytes": BYTES * received, "bound": BYTES * bound}
-
-
-def _received_by_step(plan: Plan) -> list[tuple[Step, int]]:
-    return [(step, most_received(Plan(plan.move, (step,)))) for step in plan.named_steps]
-
-
-def _rows(name: str, plan: Plan) -> list[list[str]]:
-    """Return a row for each step, and one for all of them."""
-    rows = []
-    for step, received in _received_by_step(plan):
-        kib = _kib(received) if isinstance(step, GroupStep) else "-"
-        rows.append([name, step.name, " ".join(step.axes), kib, "-"])
-        name = ""
-    total = [name, "in all" if rows else "no step", "", _kib(most_received(plan))]
-    return [*rows, [*total, _kib(most_needed(plan.move))]]
-
-
-def _kib(elements: int) -> str:
-    return f"{elements * BYTES / 1024:.1f}"
 
 
 @quotes_call("plan_redistribution")
@@ -162,10 +146,6 @@ def plan_redistribution(
         sizes: the sizes of dims that are called like an argument, as in ``sizes={"to": 8}``.
         **dims: the global size of each dim, or a :class:`SequencePlan` for a sequence that is cut
             in its order.
-
-    Returns:
-        The plan: its steps, the groups that they need, the numbers that a rank receives, the plan
-        of the gradient, and the least that any plan needs. Bytes are those of float32.
 
     Raises:
         SpecError: if the pattern or a size is invalid.
@@ -203,22 +183,19 @@ def plan_redistribution(
 
 def _read_layout(axes: str | Mapping[str, int] | Layout) -> Layout:
     """Return the layout that a caller names."""
-    sizes = _read_sizes(axes.split()) if isinstance(axes, str) else axes
+    sizes = axes
+    if isinstance(axes, str):
+        sizes = {}
+        for word in axes.split():
+            axis, _, size = word.partition("=")
+            if not SIZE.fullmatch(size) or axis in sizes:
+                raise SpecError(f"{word!r} is not an axis with its size.", fix=MESH_EXAMPLE)
+            sizes[axis] = int(size)
     if not sizes or not isinstance(sizes, Mapping | Layout):
         raise SpecError(f"{axes!r} is not a mesh.", fix=MESH_EXAMPLE)
     layout = sizes if isinstance(sizes, Layout) else Layout(sizes)
     check_num_planned(layout.num_ranks)
     return layout
-
-
-def _read_sizes(words: Sequence[str]) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for word in words:
-        axis, _, size = word.partition("=")
-        if not SIZE.fullmatch(size) or axis in sizes:
-            raise SpecError(f"{word!r} is not an axis with its size.", fix=MESH_EXAMPLE)
-        sizes[axis] = int(size)
-    return sizes
 
 
 def _check_all_sizes(pattern: Pattern, sizes: Mapping[str, int]) -> None:

@@ -36,7 +36,7 @@ from ...core.layout import group_rank
 from ...core.sequence import Order, plan_sequence, sequence_axes
 from ...core.text import article, count_noun, format_sizes
 from ..group_registry import MeshGroups
-from .sampler import MicroBatchSampler, MicroBatchStream, make_sampler, make_stream
+from .sampler import MicroBatchSampler, MicroBatchStream, make_source
 from .sequence import SequenceShard
 
 Axes = str | tuple[str, ...]
@@ -49,10 +49,6 @@ class RankBatch(BatchPlan):
 
     It equals every plan with the same sizes, of any rank or of none. Created by ``mesh.batch``.
 
-    Attributes:
-        axes: the axes that divide the samples.
-        data_index: this rank's index along these axes; None on a rank outside the mesh.
-
     Example:
         A whole training step, for any wrapper of the model::
 
@@ -62,7 +58,7 @@ class RankBatch(BatchPlan):
                     (loss * micro.weight).backward()
     """
 
-    axes: tuple[str, ...] = field(default=(), kw_only=True)
+    axes: tuple[str, ...] = field(default=(), kw_only=True)  # the axes that divide the samples
 
     def __init__(self, *, axes: tuple[str, ...], **fields: Any) -> None:  # noqa: ANN401
         super().__init__(**fields)
@@ -84,10 +80,6 @@ class RankBatch(BatchPlan):
         for every module under ``fully_shard``. FSDP2 then holds unsharded gradients until the last
         micro batch. Other models are unchanged. After the block, also after an error, the model
         synchronizes again. DDP with ``static_graph=True`` does not support ``no_sync``.
-
-        Args:
-            model: the module that forward is called on; compiled or not.
-            micro: a micro batch from :meth:`micro_batches`.
         """
         from torch.distributed.fsdp import FSDPModule  # imports 600 modules, so only on use
 
@@ -123,33 +115,29 @@ def weigh_tokens(
     axes: tuple[Names, ...],
     device: torch.device,
 ) -> torch.Tensor:
-    """Return the weights of micro batches by tokens. See :meth:`meshkit.Mesh.token_weights`."""
+    """Return the weights of micro batches by tokens. See :meth:`meshkit.Mesh.token_weights`.
+
+    Collective over the group: one all-reduce of two numbers.
+    """
     mesh.check_can_communicate()
     sizes = mesh.plan.layout.sizes
     if not axes and unknown_axes(sizes):
         choices = axes_with_unknown(sizes, gradient_axes(sizes))
         calls = [str(Call("mesh.token_weights", (Verbatim("counts"), *c))) for c in choices if c]
         raise unknown_role_error(sizes, f"{', or '.join(calls)}.")
-    return token_weights(counts, mesh.get(axes) if axes else mesh.gradient_group(), device)
-
-
-def token_weights(counts: object, group: dist.ProcessGroup, device: torch.device) -> torch.Tensor:
-    """Return the weight of each micro batch by its tokens. See ``mesh.token_weights``.
-
-    Collective over the group: one all-reduce of two numbers.
-    """
+    group = mesh.get(axes) if axes else mesh.gradient_group()
     tokens = _parse_counts(counts)
     # a rank with invalid counts joins the all-reduce too, as its peers wait for it
     sums = torch.tensor([0 if tokens is None else int(tokens.sum()), tokens is None], device=device)
     dist.all_reduce(sums, group=group)
     total, num_invalid = sums.tolist()
-    if tokens is None or num_invalid or not total:
-        if tokens is None:
-            line = "counts are whole numbers of 0 or more, one a micro batch."
-            raise SpecError(line, fix="[int(mask.sum()) for mask in masks].")
-        if num_invalid:
-            line = f"{count_noun(num_invalid, 'rank')} passed invalid counts."
-            raise SpecError(line, fix="see the error in the log of that rank.")
+    if tokens is None:
+        line = "counts are whole numbers of 0 or more, one a micro batch."
+        raise SpecError(line, fix="[int(mask.sum()) for mask in masks].")
+    if num_invalid:
+        line = f"{count_noun(num_invalid, 'rank')} passed invalid counts."
+        raise SpecError(line, fix="see the error in the log of that rank.")
+    if not total:
         raise SpecError("no rank has a token.", fix="skip this step on all ranks.")
     weights: torch.Tensor = tokens.double() * group.size() / total
     return weights
@@ -177,10 +165,7 @@ def sample(
 ) -> MicroBatchSampler | MicroBatchStream[Any]:
     """Return the sampler or stream of this rank. Local. See :meth:`meshkit.Mesh.sampler`."""
     mesh.check_usable()
-    own = _plan_of_rank(mesh, plan)
-    if isinstance(dataset, IterableDataset):
-        return make_stream(dataset, own, order)
-    return make_sampler(dataset, own, order)
+    return make_source(dataset, _plan_of_rank(mesh, plan), order)
 
 
 def shard_sequence(

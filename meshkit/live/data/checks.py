@@ -74,13 +74,11 @@ def _gather_conflicting(
 
 def list_batch(batch: object, index: str) -> Holdings:
     """Return the leaves of a batch; with a fault as text if the batch is unreadable. Local."""
-    rows = []
-    path = "batch"
+    rows, path = [], "batch"
     try:
         for path, leaf in _leaves("batch", batch):
             if not isinstance(leaf, torch.Tensor | PLAIN):
-                fault = f"{path} is {article(type(leaf).__name__)}"
-                return Holdings((), (index,), fault)
+                return Holdings((), (index,), f"{path} is {article(type(leaf).__name__)}")
             rows.append(Row(index, path, _describe_leaf(leaf)))
     except Exception as error:  # the peers wait in the gather, so this rank must join it
         return Holdings((), (index,), _describe_fault(path, error))
@@ -89,16 +87,12 @@ def list_batch(batch: object, index: str) -> Holdings:
 
 def _leaves(path: str, value: object) -> Iterator[tuple[str, object]]:
     """Yield every leaf with its path; an empty container is a leaf, so that it is compared too."""
-    items: list[tuple[object, object]] = []
-    if isinstance(value, Mapping):
-        items = [*value.items()]
-    elif isinstance(value, list | tuple):
-        items = [*enumerate(value)]
-    else:
+    if not isinstance(value, Mapping | list | tuple):
         yield path, value
-    if not items and isinstance(value, Mapping | list | tuple):
+        return
+    if not value:
         yield path, f"empty {type(value).__name__}"
-    for key, item in items:
+    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
         yield from _leaves(f"{path}[{key!r}]", item)
 
 
@@ -118,11 +112,8 @@ def _digest(content: bytes | memoryview) -> str:
 
 def list_model(model: nn.Module, layout: Layout, rank: int, axes: EqualAxes) -> Holdings:
     """Return a model's parameters; with a fault as text if one is unreadable. Local."""
-    forms = {
-        is_expert: f"form {_coordinate_without(layout, rank, equal)}"
-        for is_expert, equal in ((False, axes.dense), (True, axes.experts))
-    }
-    classes = tuple(dict.fromkeys(forms.values()))
+    forms = [f"form {_coordinate_without(layout, rank, a)}" for a in (axes.dense, axes.experts)]
+    classes = tuple(dict.fromkeys(forms))
     rows: list[Row] = []
     name = "the model"
     try:
@@ -154,20 +145,15 @@ def _read_parameter(
     if not (hasattr(parameter, "placements") and hasattr(parameter, "device_mesh")):
         return kind, _coordinate_without(layout, rank, equal), parameter
     kind += f" {' '.join(map(str, parameter.placements))}"
-    replicas, part = _replicas(parameter)
-    along = [axis for axis in layout.axes if replicas >= {*layout.peers(rank, axis).tolist()}]
-    share = f"{_coordinate_without(layout, rank, (*equal, *along))}; {part}"
-    return kind, share, parameter.to_local()
-
-
-def _replicas(parameter: Any) -> tuple[set[int], str]:  # noqa: ANN401  # a DTensor
-    """Return the ranks with the same part of a DTensor, and the part as text."""
     mesh, names = parameter.device_mesh, parameter.device_mesh.mesh_dim_names
     split = [dim for dim, kind in enumerate(parameter.placements) if not kind.is_replicate()]
     index = mesh.get_coordinate()
     select = tuple(index[dim] if dim in split else slice(None) for dim in range(mesh.ndim))
-    part = {names[dim] if names else f"dim {dim}": index[dim] for dim in split}
-    return {*mesh.mesh[select].flatten().tolist()}, format_sizes(part)
+    replicas = {*mesh.mesh[select].flatten().tolist()}  # the ranks with the same part
+    part = format_sizes({names[dim] if names else f"dim {dim}": index[dim] for dim in split})
+    along = [axis for axis in layout.axes if replicas >= {*layout.peers(rank, axis).tolist()}]
+    share = f"{_coordinate_without(layout, rank, (*equal, *along))}; {part}"
+    return kind, share, parameter.to_local()
 
 
 def _coordinate_without(layout: Layout, rank: int, axes: tuple[str, ...]) -> str:
@@ -184,9 +170,7 @@ def fingerprint(tensor: torch.Tensor) -> str:
     """Return 16 hexadecimal digits that depend on every byte of a tensor, and not on its device.
 
     Each chunk gives the sum of its elements times fixed odd factors, modulo 2**64. Sums of integers
-    are exact, so their order does not matter. The sums are hashed on the host.
-
-    Cost: one pass over the tensor, 8 MiB of memory twice, and one copy of 8 bytes per MiB.
+    are exact, so their order does not matter. Cost: one pass over the tensor, 17 MB of memory.
     """
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten()
     # the factors lose the highest bit of an int64, so that wide elements become int32

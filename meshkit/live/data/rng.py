@@ -40,14 +40,9 @@ class RandomStreams:
     recomputes with the same numbers. If the ``with`` is inside the checkpointed function, the
     stream has advanced before torch recomputes: pass ``context_fn=mesh.rng.replay``.
 
-    A view has its own streams. A stream of the view draws the same numbers as the stream of the
-    mesh with the same name, axes and coordinates.
+    A view has its own streams, with the numbers of the mesh for equal name, axes and coordinates.
 
-    Args:
-        layout: the layout of the mesh.
-        rank: a global rank; it may be outside the mesh if no axis is named.
-        device_type: the type of the mesh's accelerator, or ``"cpu"``.
-        base: returns the current seed of the job.
+    A rank outside the mesh may draw from streams that vary along no axis.
     """
 
     def __init__(
@@ -83,7 +78,9 @@ class RandomStreams:
             MeshkitError: when an open stream is entered again, which would repeat its numbers; when
                 a stream is left before one that was entered later, as a generator function may do.
         """
-        _check_name(name)
+        if not isinstance(name, str) or name.split() != [name]:  # blanks separate the coordinate
+            line = f"the name {name!r} of a stream is invalid."
+            raise SpecError(line, fix="a str without blanks, for example 'dropout'.")
         coordinate = select_coordinate(self._layout, self._rank, vary)
         number = compute_seed(self._base() if seed is None else seed, name, coordinate)
         key = f"{name} {format_sizes(dict(sorted(coordinate.items())))}".rstrip()
@@ -96,10 +93,7 @@ class RandomStreams:
         """Return the state of each stream: ``{"dropout dp=1 tp=0": {"cpu": bytes}}``. Local.
 
         Ranks that share a coordinate hold the same streams. A mesh of other sizes resumes from
-        the merged states of all ranks, ``{**a, **b}``.
-
-        Returns:
-            Copies, uint8 on the cpu, for ``torch.save`` or ``torch.distributed.checkpoint``.
+        the merged states of all ranks, ``{**a, **b}``. They are copies, uint8 on the cpu.
         """
         if self._open:
             self._states[self._open[-1]] = self._read_generators()
@@ -130,14 +124,10 @@ class RandomStreams:
         self._seeds = {}
 
     def replay(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Return the contexts that ``context_fn`` of ``torch.utils.checkpoint.checkpoint`` returns.
+        """Return the contexts for streams that are entered inside a checkpointed function. Local.
 
-        Pass it if streams are entered inside the checkpointed function. The recomputation starts
-        each stream from the state before the forward, and does not advance the stream. Local.
-        torch requires ``use_reentrant=False`` with a ``context_fn``.
-
-        Example:
-            ``checkpoint(block, x, use_reentrant=False, context_fn=mesh.rng.replay)``
+        ``checkpoint(block, x, use_reentrant=False, context_fn=mesh.rng.replay)``: the recomputation
+        starts each stream from the state before the forward, and does not advance the stream.
         """
         return nullcontext(), self._rewind(dict(self._states), dict(self._seeds))
 
@@ -176,11 +166,8 @@ class RandomStreams:
         self._open.remove(key)
         if inner != key:
             line = f"the stream {key!r} is left while {inner!r}, entered later, is open."
-            raise MeshkitError(
-                line,
-                "It is not known which numbers belong to which stream.",
-                fix="move the yield out of the with.",
-            )
+            evidence = "It is not known which numbers belong to which stream."
+            raise MeshkitError(line, evidence, fix="move the yield out of the with.")
         self._states[key] = self._read_generators()
 
     def _read_generators(self) -> State:
@@ -202,13 +189,6 @@ def base_seed(built: int | None) -> int:
     """Return the seed of the current job; without a job, the seed of the mesh's own job; or 0."""
     job = current_job()
     return (built if job is None else job.seed) or 0
-
-
-def _check_name(name: object) -> None:
-    """Raise if a name contains blanks, which separate name and coordinate in a stream's key."""
-    if not isinstance(name, str) or name.split() != [name]:
-        line = f"the name {name!r} of a stream is invalid."
-        raise SpecError(line, fix="a str without blanks, for example 'dropout'.")
 
 
 def _check_states(states: object, current: State) -> None:

@@ -60,9 +60,6 @@ class MicroBatchSampler(Sampler[list[int]]):
     workers. A loader state taken between steps resumes exactly, with the same number of workers. A
     state taken inside a step repeats that step. After a state taken at the end of a pass, without
     workers, the first pass is empty. On another mesh, load the sampler's own state.
-
-    Args:
-        epoch: the first pass, validated.
     """
 
     def __init__(self, epoch: Epoch) -> None:
@@ -89,14 +86,11 @@ class MicroBatchSampler(Sampler[list[int]]):
     def micro_batches(self, step: int) -> list[MicroBatch]:
         """Return the micro batches of a step of this pass, as ``iter`` yields them.
 
-        Cost: O(samples of the step).
+        Their samples are dataset indices. Weighted gradients, averaged over the data coordinates,
+        add up to the mean of the step. Cost: O(samples of the step).
 
         Args:
             step: from 0 to ``steps - 1``; after ``load_state_dict`` counted from the loaded state.
-
-        Returns:
-            The micro batches of this rank, fillers included, with dataset indices as ``samples``.
-            Weighted gradients, averaged over the data coordinates, add up to the mean of the step.
 
         Raises:
             CoordinateError: if the pass has no such step.
@@ -135,12 +129,6 @@ class MicroBatchSampler(Sampler[list[int]]):
         """Begin an epoch at its start, as ``DistributedSampler.set_epoch`` does. Optional.
 
         An epoch that was loaded from a state keeps its position until it is read.
-
-        Args:
-            epoch: from 0.
-
-        Raises:
-            CoordinateError: if ``epoch`` is not an int of 0 or more.
         """
         number = parse_count("epoch", epoch)
         if self._has_begun or number != self.epoch:
@@ -172,9 +160,6 @@ class MicroBatchSampler(Sampler[list[int]]):
         Steps are then counted from that position, even if ``consumed`` is not a multiple of this
         plan's global batch. After a state from the end of an epoch, the next pass is empty, and the
         pass after it is the next epoch.
-
-        Args:
-            state: the result of ``state_dict``.
 
         Raises:
             BatchError: if the state is invalid, or has another order of samples: another length,
@@ -270,14 +255,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
 
     @quotes_call("stream.set_epoch")
     def set_epoch(self, epoch: int) -> None:
-        """Begin another epoch at its start. An epoch that was loaded from a state is unchanged.
-
-        Args:
-            epoch: from 0.
-
-        Raises:
-            CoordinateError: if it is not an int of 0 or more.
-        """
+        """Begin another epoch at its start. An epoch that was loaded from a state is unchanged."""
         number = parse_count("epoch", epoch)
         if number != self.epoch:
             self._position[:] = torch.tensor([number, 0])
@@ -286,24 +264,14 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
     def state_dict(self, *, steps: int) -> State:
         """Return the position after some steps for a checkpoint; equal on every rank.
 
-        Args:
-            steps: completed steps of this pass. The stream cannot count them, as workers read
-                copies of it ahead of the trainer.
-
-        Raises:
-            CoordinateError: if it is not an int of 0 or more.
+        The stream cannot count the steps, as workers read copies of it ahead of the trainer.
         """
         done = parse_count("steps", steps)
         return {"version": VERSION, "epoch": self.epoch, "consumed": self._consumed(done)}
 
     @quotes_call("stream.load_state_dict", by_name=("state",))
     def load_state_dict(self, state: State) -> None:
-        """Continue from a state of any mesh and plan. Consumed samples are skipped.
-
-        Cost: one read of each skipped sample.
-
-        Args:
-            state: the result of ``state_dict``.
+        """Continue from a state of any mesh and plan. Cost: one read of each consumed sample.
 
         Raises:
             BatchError: if the state is invalid.
@@ -315,8 +283,18 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         return int(self._position[1]) + steps * self._plan.global_batch
 
 
-def make_sampler(dataset: Sized | int, plan: BatchPlan, order: SampleOrder) -> MicroBatchSampler:
-    """Return the sampler of a rank's plan. See ``mesh.sampler``."""
+def make_source(
+    dataset: IterableDataset[Sample] | Sized | int, plan: BatchPlan, order: SampleOrder
+) -> MicroBatchSampler | MicroBatchStream[Sample]:
+    """Return the sampler or the stream of a rank's plan. See ``mesh.sampler``."""
+    if isinstance(dataset, IterableDataset):
+        if order.shuffle or order.seed != 0:
+            fix = "leave out shuffle and seed, and shuffle in the dataset."
+            raise BatchError("a stream is read in its own order.", fix=fix)
+        if order.tail not in (None, "drop"):
+            rule = "The end of a stream is not known before, so only whole steps are read."
+            raise BatchError(f"tail is {order.tail!r}.", rule, fix="tail='drop'.")
+        return MicroBatchStream(dataset, plan, parse_count("epoch", order.epoch))
     # Sized before the int, since a tensor of one element is both
     length = len(dataset) if isinstance(dataset, Sized) else parse_integer(dataset)
     if length is None:
@@ -326,19 +304,6 @@ def make_sampler(dataset: Sized | int, plan: BatchPlan, order: SampleOrder) -> M
             fix="the number of samples, or a torch.utils.data.IterableDataset.",
         )
     return MicroBatchSampler(Epoch.of(length, plan, order))
-
-
-def make_stream(
-    dataset: IterableDataset[Sample], plan: BatchPlan, order: SampleOrder
-) -> MicroBatchStream[Sample]:
-    """Return the stream of a rank's plan. See ``mesh.sampler``."""
-    if order.shuffle or order.seed != 0:
-        fix = "leave out shuffle and seed, and shuffle in the dataset."
-        raise BatchError("a stream is read in its own order.", fix=fix)
-    if order.tail not in (None, "drop"):
-        rule = "The end of a stream is not known before, so only whole steps are read."
-        raise BatchError(f"tail is {order.tail!r}.", rule, fix="tail='drop'.")
-    return MicroBatchStream(dataset, plan, parse_count("epoch", order.epoch))
 
 
 def make_loader(
@@ -375,23 +340,16 @@ def check_not_batched_again(source: object) -> None:
         frame = frame.f_back if frame else None
         reader = frame.f_locals.get("self") if frame else None
         if isinstance(reader, BatchSampler) and getattr(reader, "sampler", None) is source:
-            raise _nested_sampler_error(reader.batch_size)
+            raise BatchError(
+                f"DataLoader(sampler=..., batch_size={reader.batch_size}) would make batches of "
+                "whole batches.",
+                "Each item of this sampler is a whole micro batch, not the index of one sample.",
+                fix="DataLoader(dataset, batch_sampler=sampler), or mesh.loader(dataset, plan).",
+            )
         if getattr(reader, "auto_collation", False) and getattr(reader, "dataset", None) is source:
-            raise _nested_stream_error()
-
-
-def _nested_sampler_error(batch_size: int) -> BatchError:
-    return BatchError(
-        f"DataLoader(sampler=..., batch_size={batch_size}) would make batches of whole batches.",
-        "Each item of this sampler is a whole micro batch, not the index of one sample.",
-        fix="DataLoader(dataset, batch_sampler=sampler), or mesh.loader(dataset, plan).",
-    )
-
-
-def _nested_stream_error() -> BatchError:
-    return BatchError(
-        "DataLoader(stream) without batch_size=None would make batches of whole batches.",
-        "Each item of this stream is a micro batch.",
-        fix="DataLoader(stream, batch_size=None, collate_fn=default_collate), "
-        "or mesh.loader(dataset, plan).",
-    )
+            raise BatchError(
+                "DataLoader(stream) without batch_size=None would make batches of whole batches.",
+                "Each item of this stream is a micro batch.",
+                fix="DataLoader(stream, batch_size=None, collate_fn=default_collate), "
+                "or mesh.loader(dataset, plan).",
+            )

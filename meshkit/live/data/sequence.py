@@ -25,20 +25,16 @@ class SequenceShard:
     Only ``gather`` communicates. Shift labels by one token before they are cut, since the token
     after a rank's last token is on another rank.
 
-    Attributes:
-        plan: the sequence plan of all ranks.
-        part: the part of this rank: its group rank in the group over the axes.
-        device: the device of the mesh, for ``positions`` and ``is_token``.
-        group_of: returns the group over the axes, when ``gather`` needs it.
+    A tensor whose ``dim`` is missing or has another number of tokens raises SpecError.
 
     Example:
         ``shard = mesh.sequence(4096, order="zigzag"); tokens = shard.take(tokens)``
     """
 
-    plan: SequencePlan
-    part: int
-    device: torch.device
-    group_of: Callable[[], dist.ProcessGroup] = field(repr=False)
+    plan: SequencePlan  # of all ranks
+    part: int  # of this rank: its group rank in the group over the axes
+    device: torch.device  # of the mesh, for ``positions`` and ``is_token``
+    group_of: Callable[[], dist.ProcessGroup] = field(repr=False)  # the group, for ``gather``
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return a copy without the group, for example for a DataLoader's worker."""
@@ -53,10 +49,9 @@ class SequenceShard:
 
     @cached_property
     def positions(self) -> Tensor:
-        """The position ids of this rank's tokens: int64 (tokens,), ascending. Local.
+        """The position ids of this rank's tokens, and from ``length`` on those of padding. Local.
 
-        Positions of padding continue from ``length``, so a table of positions needs ``plan.padded``
-        rows.
+        int64 (tokens,), ascending; a table of positions needs ``plan.padded`` rows.
         """
         return torch.from_numpy(self.plan.positions(self.part)).to(self.device)
 
@@ -82,9 +77,6 @@ class SequenceShard:
         Returns:
             A tensor with ``plan.tokens`` in ``dim``: a view if this rank holds one run without
             padding, else a copy.
-
-        Raises:
-            SpecError: if the tensor has no such dim, or ``dim`` has another number of tokens.
         """
         length = self.plan.length
         fix = "a tensor of whole sequences, or mesh.sequence with their length."
@@ -114,16 +106,19 @@ class SequenceShard:
             order is contiguous, else a copy.
 
         Raises:
-            SpecError: if a tensor has no such dim, if ``dim`` has another number of tokens, or if
-                the number of slices is not the number of parts.
+            SpecError: also if the number of slices is not the number of parts.
         """
         plan = self.plan
         fix = "the slices of all parts, in their order; shard.gather(tensor) collects them."
         if not isinstance(parts, Tensor):
-            _check_parts(parts, dim, plan, fix)
-        whole = parts if isinstance(parts, Tensor) else torch.cat(list(parts), dim)
-        _check_dim(whole, dim, plan.padded, f"All parts together have {plan.padded}.", fix)
-        return _reorder(whole, dim, plan).narrow(dim, 0, plan.length)
+            if len(parts) != plan.parts:
+                line = f"{count_noun(len(parts), 'slice')} for {count_noun(plan.parts, 'part')}."
+                raise SpecError(line, fix=fix)
+            for part in parts:
+                _check_dim(part, dim, plan.tokens, f"Each part has {plan.tokens}.", fix)
+            parts = torch.cat([*parts], dim)
+        _check_dim(parts, dim, plan.padded, f"All parts together have {plan.padded}.", fix)
+        return _reorder(parts, dim, plan).narrow(dim, 0, plan.length)
 
     @quotes_call("shard.gather", by_name=("tensor",))
     def gather(self, tensor: Tensor, dim: int = 1) -> Tensor:
@@ -137,12 +132,8 @@ class SequenceShard:
                 every rank. Its device must be one that the group's backend supports.
             dim: the dim of the sequence; negative ones count from the end.
 
-        Returns:
-            A new tensor with ``plan.length`` tokens in ``dim``; dtype and device are kept.
-
         Raises:
-            SpecError: if the tensor has no such dim, or ``dim`` has another number of tokens; if
-                the group was not requested, with the argument that creates it.
+            SpecError: also if the group was not requested, with the argument that creates it.
             MeshkitError: after ``close``, or after ``shutdown``; on a copy in another process.
         """
         fix = "the result of shard.take(tensor)."
@@ -169,14 +160,6 @@ def _reorder(whole: Tensor, dim: int, plan: SequencePlan) -> Tensor:
         starts[run.start] = whole.narrow(dim, first, len(run))
         first += len(run)
     return torch.cat([starts[start] for start in sorted(starts)], dim)
-
-
-def _check_parts(parts: Sequence[Tensor], dim: object, plan: SequencePlan, fix: str) -> None:
-    if len(parts) != plan.parts:
-        line = f"{count_noun(len(parts), 'slice')} for {count_noun(plan.parts, 'part')}."
-        raise SpecError(line, fix=fix)
-    for part in parts:
-        _check_dim(part, dim, plan.tokens, f"Each part has {plan.tokens}.", fix)
 
 
 def _check_dim(tensor: Tensor, dim: object, wanted: int, evidence: str, fix: str) -> None:

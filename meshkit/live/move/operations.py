@@ -1,4 +1,4 @@
-"""The steps of a plan on tensors: what one rank runs for a move in one direction."""
+"""The steps of a plan on tensors: what one rank runs for a move, and for its gradient."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from ...core.errors import SpecError
 from ...core.redistribute.plan import Plan
@@ -31,7 +30,9 @@ from ...core.redistribute.steps import (
     Take,
 )
 from ...core.text import article
+from ...launch.torch_internals import has_dual_level
 from ..status import in_collective, is_tracked
+from .checked import Check
 
 # torch 2.13 names the first two, and warns at every call of the older ones
 ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -44,7 +45,7 @@ REDUCE_OPS = {
     "max": dist.ReduceOp.MAX,
     "min": dist.ReduceOp.MIN,
 }
-COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+COMBINE: dict[str, Callable[..., Tensor]] = {
     "sum": torch.add,
     "avg": torch.add,
     "max": torch.maximum,
@@ -59,14 +60,9 @@ def check_tensor(x: object) -> None:
     if not isinstance(x, Tensor):
         fix = "torch.as_tensor(x), or another tensor."
         raise SpecError(f"x is {article(type(x).__name__)}, not a tensor.", fix=fix)
-    if torch.compiler.is_compiling() and has_dual_level(x):
+    if torch.compiler.is_compiling() and has_dual_level():
         line = "compiled code drops tangents, and a dual level of torch is active."
         raise SpecError(line, fix="call it without torch.compile, or take a gradient instead.")
-
-
-def has_dual_level(x: Tensor) -> bool:
-    """Return whether tensors may have tangents; if not, torch returns the tensor itself."""
-    return forward_ad.unpack_dual(x).primal is not x  # type: ignore[no-untyped-call]
 
 
 # ------------------------------------------------------------------ sizes under torch.compile
@@ -150,24 +146,18 @@ def run_local(step: Step, x: Tensor, sizes: Sizes) -> Tensor:
 
 
 def _reorder(step: Reorder, x: Tensor) -> Tensor:
-    """Return whole sequences in the order of a plan, with its padding, or back."""
     dim, plan = step.dim, step.plan
     padding = plan.padded - plan.length
     if padding and not step.back:
         shape = (*x.shape[:dim], padding, *x.shape[dim + 1 :])
         x = torch.cat([x, x.new_zeros(shape)], dim)
     if plan.order == "zigzag" and plan.parts > 1:
-        x = _reorder_chunks(x, dim, plan.parts, back=step.back)
+        first, second = (plan.parts, 2) if step.back else (2, plan.parts)
+        chunks = x.reshape((*x.shape[:dim], first, second, -1, *x.shape[dim + 1 :]))
+        early, late = chunks.unbind(dim + step.back)
+        stacked = torch.stack([early, late.flip(dim)], dim + (not step.back))  # half in reverse
+        x = stacked.flatten(dim, dim + 2)
     return x.narrow(dim, 0, plan.length) if padding and step.back else x
-
-
-def _reorder_chunks(x: Tensor, dim: int, parts: int, *, back: bool) -> Tensor:
-    """Return the tokens in zigzag order, or back: half of the chunks in reverse."""
-    first, second = (parts, 2) if back else (2, parts)
-    chunks = x.reshape((*x.shape[:dim], first, second, -1, *x.shape[dim + 1 :]))
-    early, late = chunks.unbind(dim + 1 if back else dim)
-    stacked = torch.stack([early, late.flip(dim)], dim if back else dim + 1)
-    return stacked.flatten(dim, dim + 2)
 
 
 # ------------------------------------------------------------------ communication
@@ -194,11 +184,6 @@ def start(
     if step.kind == "all_gather":
         return ALL_GATHER(result, source, group, is_async), result
     return REDUCE_SCATTER(result, source, REDUCE_OPS[op], group, is_async), result
-
-
-def finish(step: GroupStep, x: Tensor, op: str) -> Tensor:
-    """Return the result of a step whose work is done."""
-    return _unpack(step, x, op) if isinstance(step, Route) else x
 
 
 def _counts(shares: Shape | None, result: Tensor) -> list[int] | None:
@@ -254,8 +239,10 @@ def _start_route(step: Route, x: Tensor, group: Any, is_async: bool) -> tuple[An
     return dist.all_to_all_single(result, source, received, sent, group, is_async), result
 
 
-def _unpack(step: Route, x: Tensor, op: str) -> Tensor:
-    """Return the tensor with the regions that arrived, summed where several ranks sent one."""
+def finish(step: GroupStep, x: Tensor, op: str) -> Tensor:
+    """Return the result of a step whose work is done: regions that arrived, or the tensor."""
+    if not isinstance(step, Route):
+        return x
     result = x.new_zeros(step.shape)
     covered: list[Index] = []
     parts = torch.split(x, _region_sizes(step.receives))
@@ -349,3 +336,107 @@ def make_program(
     steps = (unknowns.replace_shape(step.bind(coordinate)) for step in plan.steps)
     divisor = plan.move.count_ranks(plan.move.axes_of("+", "/*=?@")) if op == "avg" else 1
     return Program(name, tuple(steps), group_of, op, divisor)
+
+
+# ------------------------------------------------------------------ forward and backward
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramPair:
+    """A forward and its backward."""
+
+    forward: Program  # the program of the forward
+    backward: Program | None  # the program of the gradient; None if a side has no mark for an axis
+    grad_dtype: torch.dtype | None  # the dtype in which gradients are summed; None is their own
+    backward_reduces: bool  # whether the backward sums gradients of several ranks
+    is_linear: bool = True  # whether the forward is no maximum and no minimum
+    # the check of values and gradients; None outside ``mesh.checked()``.
+    check: Check | None = None
+    # whether result and gradient are unchanged for its shape, as over axes of size 1
+    is_identity: bool = False
+    # for torch.compile: name, local dim, known part of the local size, and number of parts of each
+    # dim whose size a tensor gives; the shapes of the programs then depend on these sizes
+    dims: tuple[tuple[str, int, int, int], ...] = ()
+    checked_dtypes: set[torch.dtype] = field(default_factory=set)  # that have a gradient
+
+    def sizes(self, x: Tensor) -> Sizes:
+        """Return the global sizes of a local tensor, of the dims whose size it gives."""
+        return {name: x.size(dim) // known * parts for name, dim, known, parts in self.dims}
+
+    def run_forward(self, x: Tensor, sizes: Sizes) -> Tensor:
+        """Run the forward program. Collective."""
+        if self.check is not None:
+            self.check.check_values(x)
+        return self.forward.run(x, sizes)
+
+    def run_backward(self, grad: Tensor, sizes: Sizes) -> Tensor:
+        """Run the backward program, in the dtype of the caller's choice. Collective."""
+        if self.check is not None:
+            self.check.check_gradients(grad)
+        program: Any = self.backward
+        y = grad.to(self.grad_dtype or grad.dtype)
+        if _function_of(y) is None:  # the usual case needs no second pair
+            y = program.run(y, sizes)
+        else:
+            reverse = replace(self, forward=program, backward=self.forward, check=None)
+            y = apply_pair(y, reverse, sizes)
+        result: Tensor = y.to(grad.dtype)
+        return result
+
+    def with_groups(self) -> ProgramPair:
+        """Return the pair with the groups looked up, for torch.compile. Local."""
+        backward = self.backward and self.backward.with_groups()
+        return replace(self, forward=self.forward.with_groups(), backward=backward)
+
+
+class Redistribute(torch.autograd.Function):
+    """A program with the program of its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:  # noqa: ANN401
+        """Run the forward; a result that is the input itself becomes a view of it."""
+        ctx.pair, ctx.sizes = pair, sizes
+        y = pair.run_forward(x, sizes)
+        return y.view_as(y) if y is x else y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
+        """Run the backward, itself with a gradient and a tangent."""
+        return ctx.pair.run_backward(grad, ctx.sizes), None, None
+
+
+class RedistributeWithTangent(torch.autograd.Function):
+    """The same in forward mode, which costs more; torch.compile cannot trace a ``jvp``."""
+
+    @staticmethod
+    def forward(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
+        """Run the forward."""
+        y = pair.run_forward(x, sizes)
+        return y.view_as(y) if y is x else y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+        """Keep the programs, which alone determine gradient and tangent."""
+        _, ctx.pair, ctx.sizes = inputs
+
+    backward = Redistribute.backward
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Any:  # noqa: ANN401
+        """Move the tangent as the tensor: all but a maximum and a minimum are linear."""
+        if not ctx.pair.is_linear:
+            raise SpecError("a maximum or minimum has no tangent.", fix="x.detach().")
+        return apply_pair(tangent, replace(ctx.pair, check=None), ctx.sizes)
+
+
+def apply_pair(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Any:  # noqa: ANN401  # a Tensor
+    """Run the forward of a pair, with its gradient and its tangent. Collective."""
+    function = _function_of(x)
+    return pair.run_forward(x, sizes) if function is None else function.apply(x, pair, sizes)
+
+
+def _function_of(x: Tensor) -> Any:  # noqa: ANN401
+    """Return the autograd function that a tensor needs, or None."""
+    if has_dual_level() and not torch.compiler.is_compiling():
+        return RedistributeWithTangent
+    return Redistribute if x.requires_grad and torch.is_grad_enabled() else None

@@ -7,9 +7,9 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,6 @@ from ...core.group_plan import missing_group_error
 from ...core.layout import Layout
 from ...core.redistribute.digits import CommonAxes, find_common_axes
 from ...core.redistribute.move import (
-    Move,
     check_axes,
     check_gradient,
     check_op,
@@ -34,14 +33,21 @@ from ...core.redistribute.move import (
     unmarked_axes,
 )
 from ...core.redistribute.pattern import Pattern, drop_axes, parse_pattern
-from ...core.redistribute.plan import Plan, plan_move
+from ...core.redistribute.plan import plan_move
 from ...core.redistribute.steps import Arrange
 from ...core.sequence import SequencePlan
 from ...core.text import format_sizes
-from ...launch.torch_internals import make_constant, mark_constant
+from ...launch.torch_internals import has_dual_level, make_constant, mark_constant
 from ..group_registry import MeshGroups
 from .checked import Check
-from .operations import Axes, Program, Sizes, Unknowns, check_tensor, has_dual_level, make_program
+from .operations import (
+    Axes,
+    ProgramPair,
+    Unknowns,
+    apply_pair,
+    check_tensor,
+    make_program,
+)
 from .ring import Ring, make_ring, shift_tensor
 
 MAX_KEPT = 1000  # redistributions of a mesh, and shapes of a redistribution
@@ -93,21 +99,13 @@ class Cache(Generic[Value]):
 # ------------------------------------------------------------------ this rank on the mesh
 
 
-@dataclass
-class MoveState:
-    """Whether ``mesh.checked()`` is active."""
-
-    is_checked: bool = False
-
-
 @dataclass(frozen=True, eq=False)
 class Place:
     """This rank on a mesh, and on a view of it that the right side of a pattern names."""
 
     mesh: MeshGroups  # the groups of the mesh
-    state: MoveState = field(default_factory=MoveState)  # the state of ``mesh.checked()``
-    # the groups of the view; None if both sides name axes of the mesh
-    view: MeshGroups | None = None
+    view: MeshGroups | None  # those of the view; None if both sides name axes of the mesh
+    moves: MeshMoves  # knows whether ``mesh.checked()`` is active
 
     @cached_property
     def common(self) -> CommonAxes | None:
@@ -151,27 +149,17 @@ class Place:
         """Return the axes without a mark on one side, each after that side."""
         return unmarked_axes(pattern) if self.common is None else self.common.unmarked_axes(pattern)
 
-    def check_even(self, move: Move) -> None:
-        """Check that all parts are equal, if the axes of the view have several factors."""
-        if self.common is not None:
-            self.common.check_even(move)
-
     def group_of(self, axes: Axes) -> dist.ProcessGroup:
         """Return the group over some axes longer than 1, in the order of the mesh. Local."""
         self.mesh.check_open()
-        group = self.mesh.groups.by_key.get(axes)
-        if group is not None and self.common is None:
-            return group
-        return self._find_group(axes)
+        group = self.find_group(axes)
+        return self._raise_missing(axes) if group is None else group
 
-    def has_group(self, axes: Axes) -> bool:
-        """Return whether the group over some axes longer than 1 was built. Local."""
-        return axes in self.mesh.groups.by_key or self._shared_group(axes) is not None
-
-    def _shared_group(self, axes: Axes) -> dist.ProcessGroup | None:
-        """Return the group of the mesh or the view with the members that common axes give."""
+    def find_group(self, axes: Axes) -> dist.ProcessGroup | None:
+        """Return the group of the mesh or the view over some axes; None if there is none."""
         if self.common is None or self.view is None:
-            return None
+            return self.mesh.groups.by_key.get(axes)
+        self.view.check_open()
         wanted = Layout.of(self.common.sizes).strides(*axes)
         for groups in (self.mesh, self.view):
             layout = groups.plan.layout
@@ -180,13 +168,7 @@ class Place:
                     return group
         return None
 
-    def _find_group(self, axes: Axes) -> dist.ProcessGroup:
-        """Return the group of the mesh or the view, or raise."""
-        if self.view is not None:
-            self.view.check_open()
-        group = self._shared_group(axes)
-        if group is not None:
-            return group
+    def _raise_missing(self, axes: Axes) -> NoReturn:
         if self.common is None or self.view is None:
             raise missing_group_error(self.mesh.plan, axes, self.mesh.extended_by)
         for groups, factors in (self.mesh, self.common.left), (self.view, self.common.right):
@@ -202,137 +184,11 @@ class Place:
         )
 
 
-# ------------------------------------------------------------------ forward and backward
-
-
-@dataclass(frozen=True, eq=False)
-class ProgramPair:
-    """A forward and its backward."""
-
-    forward: Program  # the program of the forward
-    backward: Program | None  # the program of the gradient; None if a side has no mark for an axis
-    grad_dtype: torch.dtype | None  # the dtype in which gradients are summed; None is their own
-    backward_reduces: bool  # whether the backward sums gradients of several ranks
-    is_linear: bool = True  # whether the forward is no maximum and no minimum
-    # the check of values and gradients; None outside ``mesh.checked()``.
-    check: Check | None = None
-    # whether result and gradient are unchanged for its shape, as over axes of size 1
-    is_identity: bool = False
-    # for torch.compile: name, local dim, known part of the local size, and number of parts of each
-    # dim whose size a tensor gives; the shapes of the programs then depend on these sizes
-    dims: tuple[tuple[str, int, int, int], ...] = ()
-    checked_dtypes: set[torch.dtype] = field(default_factory=set)  # that have a gradient
-
-    def keeps(self, shape: tuple[int, ...]) -> bool:
-        """Return whether neither program changes a tensor of that shape."""
-        same = Arrange(shape)
-        return self.backward is not None and all(
-            program.divisor == 1 and all(step == same for step in program.steps)
-            for program in (self.forward, self.backward)
-        )
-
-    def sizes(self, x: Tensor) -> Sizes:
-        """Return the global sizes of a local tensor, of the dims whose size it gives."""
-        return {name: x.size(dim) // known * parts for name, dim, known, parts in self.dims}
-
-    def run_forward(self, x: Tensor, sizes: Sizes) -> Tensor:
-        """Run the forward program. Collective."""
-        if self.check is not None:
-            self.check.check_values(x)
-        return self.forward.run(x, sizes)
-
-    def begin_forward(self, x: Tensor) -> Callable[[], Tensor]:
-        """Begin the forward program, see :meth:`Program.begin`. Collective."""
-        if self.check is not None:
-            self.check.check_values(x)
-        return self.forward.begin(x)
-
-    def run_backward(self, grad: Tensor, sizes: Sizes) -> Tensor:
-        """Run the backward program, in the dtype of the caller's choice. Collective."""
-        if self.check is not None:
-            self.check.check_gradients(grad)
-        program: Any = self.backward
-        y = grad.to(self.grad_dtype or grad.dtype)
-        is_plain = _function_of(y) is None  # the usual case needs no second pair
-        y = program.run(y, sizes) if is_plain else apply_pair(y, self.reverse(), sizes)
-        return y.to(grad.dtype)
-
-    def with_groups(self) -> ProgramPair:
-        """Return the pair with the groups looked up, for torch.compile. Local."""
-        backward = self.backward and self.backward.with_groups()
-        return replace(self, forward=self.forward.with_groups(), backward=backward)
-
-    def reverse(self) -> ProgramPair:
-        """Return the pair for the gradient of the gradient."""
-        program: Any = self.backward
-        return replace(self, forward=program, backward=self.forward, check=None)
-
-
-class Redistribute(torch.autograd.Function):
-    """A program with the program of its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:  # noqa: ANN401
-        """Run the forward; a result that is the input itself becomes a view of it."""
-        ctx.pair, ctx.sizes = pair, sizes
-        y = pair.run_forward(x, sizes)
-        return y.view_as(y) if y is x else y
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
-        """Run the backward, itself with a gradient and a tangent."""
-        return ctx.pair.run_backward(grad, ctx.sizes), None, None
-
-
-class RedistributeWithTangent(torch.autograd.Function):
-    """The same in forward mode, which costs more; torch.compile cannot trace a ``jvp``."""
-
-    @staticmethod
-    def forward(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
-        """Run the forward."""
-        y = pair.run_forward(x, sizes)
-        return y.view_as(y) if y is x else y
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
-        """Keep the programs, which alone determine gradient and tangent."""
-        _, ctx.pair, ctx.sizes = inputs
-
-    backward = Redistribute.backward
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:  # noqa: ANN401
-        """Move the tangent as the tensor: all but a maximum and a minimum are linear."""
-        if not ctx.pair.is_linear:
-            raise SpecError("a maximum or minimum has no tangent.", fix="x.detach().")
-        return apply_pair(tangent, replace(ctx.pair, check=None), ctx.sizes)
-
-
-def apply_pair(x: Tensor, pair: ProgramPair, sizes: Sizes) -> Tensor:
-    """Run the forward of a pair, with its gradient and its tangent. Collective."""
-    function = _function_of(x)
-    if function is None:
-        return pair.run_forward(x, sizes)
-    y: Tensor = function.apply(x, pair, sizes)
-    return y
-
-
-def _function_of(x: Tensor) -> Any:  # noqa: ANN401
-    """Return the autograd function that a tensor needs, or None."""
-    if not torch.compiler.is_compiling() and has_dual_level(x):
-        return RedistributeWithTangent
-    return Redistribute if x.requires_grad and torch.is_grad_enabled() else None
-
-
 # ------------------------------------------------------------------ a pattern on a mesh
 
 
 class Handle:
-    """A redistribution in progress. Created by ``mesh.begin``.
-
-    Example:
-        ``handle = mesh.begin(kv, "two b s/cp d -> two b s d *cp"); ...; kv = handle.wait()``
-    """
+    """A redistribution in progress: ``handle = mesh.begin(...); ...; y = handle.wait()``."""
 
     def __init__(self, finish: Callable[[], Tensor]) -> None:
         self._finish = finish
@@ -347,12 +203,7 @@ class Handle:
 
 
 class Redistribution:
-    """A pattern on a mesh: call it with a tensor. Created by ``mesh.redistribution``.
-
-    Attributes:
-        pattern: the pattern.
-        place: this rank on the mesh, and on the view that the right side names.
-    """
+    """A pattern on a mesh: call it with a tensor. Created by ``mesh.redistribution``."""
 
     def __init__(
         self,
@@ -377,27 +228,29 @@ class Redistribution:
 
     @quotes_call("redistribution", by_name=("x",))
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the tensor in the division of the right side. Collective over these axes.
-
-        It raises as :meth:`meshkit.Mesh.redistribute` does.
-        """
+        """Return the tensor in the division of the right side, as ``mesh.redistribute``."""
         return self.run(x)
 
     def run(self, x: Tensor) -> Tensor:
         """Return the same, for callers that quote a call of their own."""
-        check_tensor(x)
-        sizes = None
-        if torch.compiler.is_compiling():
+        sizes, is_compiling = None, torch.compiler.is_compiling()
+        if is_compiling or not isinstance(x, Tensor):
+            check_tensor(x)
+        if is_compiling:
             name = self._publish(x.dim()) or self._publish_shape(*map(make_constant, x.shape))
             pair: ProgramPair = getattr(self._traced, name)
             sizes = pair.sizes(x)
         else:
             pair = self._find_pair(x)
-        if (x.requires_grad and torch.is_grad_enabled()) and (
-            torch.compiler.is_compiling() or x.dtype not in pair.checked_dtypes
-        ):
+        needs_gradient = x.requires_grad and torch.is_grad_enabled()
+        if needs_gradient and (is_compiling or x.dtype not in pair.checked_dtypes):
             self._check_differentiable(pair, x.dtype)
-        return x.view_as(x) if pair.is_identity else apply_pair(x, pair, sizes)
+        if pair.is_identity:
+            return x.view_as(x)
+        if not needs_gradient and not has_dual_level():
+            return pair.run_forward(x, sizes)
+        y: Tensor = apply_pair(x, pair, sizes)
+        return y
 
     def begin(self, x: Tensor) -> Handle:
         """Begin the redistribution of a tensor without a gradient. Collective."""
@@ -405,9 +258,12 @@ class Redistribution:
         if x.requires_grad and torch.is_grad_enabled():
             fix = "mesh.redistribute, which has a gradient, or x.detach()."
             raise SpecError("the tensor requires a gradient.", fix=fix)
-        if forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]
+        if has_dual_level() and forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]
             raise SpecError("the tensor has a tangent.", fix="mesh.redistribute, which moves it.")
-        return Handle(self._find_pair(x).begin_forward(x))
+        pair = self._find_pair(x)
+        if pair.check is not None:
+            pair.check.check_values(x)
+        return Handle(pair.forward.begin(x))
 
     def _find_pair(self, x: Tensor) -> ProgramPair:
         """Return the programs for a tensor of this shape. Local."""
@@ -417,19 +273,18 @@ class Redistribution:
         pair = self._pairs.get(x.shape)
         if pair is None:
             pair = self._bind(tuple(x.shape))
-        if self.place.state.is_checked:
+        if self.place.moves.is_checked:
             return replace(pair, check=self._make_check(tuple(x.shape)), is_identity=False)
         return pair
 
     def _make_check(self, shape: tuple[int, ...]) -> Check:
         """Return the check of the marks. A factor of an axis of a view may have no group."""
         place, named = self.place, self.place.rewrite(self.pattern)
-        axes = [axis for axis in named.types if place.sizes[axis] > 1 and place.has_group((axis,))]
+        axes = [axis for axis in named.types if place.sizes[axis] > 1 and place.find_group((axis,))]
         groups = {axis: place.group_of((axis,)) for axis in axes}
         return Check(self.pattern, named, groups, self._infer(shape)[1])
 
     def _check_differentiable(self, pair: ProgramPair, dtype: torch.dtype) -> None:
-        """Raise if the gradient of the pattern is not determined."""
         self._check_gradient(pair.backward is not None, pair.backward_reduces, dtype)
         if pair.backward is not None and not torch.compiler.is_compiling():
             pair.backward.with_groups()  # a missing group raises here, not in the backward
@@ -455,9 +310,12 @@ class Redistribution:
         """Make the programs for a shape."""
         self.place.mesh.check_usable()
         named, sizes = self._infer(shape)
-        pair = self._make_pair(self._make_plans(named, sizes), Unknowns())
-        pair = replace(pair, is_identity=pair.keeps(shape))
-        return self._pairs.add(torch.Size(shape), pair)
+        pair = self._make_pair(named, sizes)
+        is_identity = pair.backward is not None and all(
+            program.divisor == 1 and all(step == Arrange(shape) for step in program.steps)
+            for program in (pair.forward, pair.backward)
+        )
+        return self._pairs.add(torch.Size(shape), replace(pair, is_identity=is_identity))
 
     def _infer(self, shape: tuple[int, ...]) -> tuple[Pattern, dict[str, int]]:
         """Return the pattern over common axes without ellipsis, and the global sizes."""
@@ -469,28 +327,28 @@ class Redistribution:
         """Return the global sizes that the caller gave, as the left side has them."""
         return sizes_on_left(named, self.place.sizes, self._sizes, self._plans)
 
-    def _make_plans(self, named: Pattern, sizes: dict[str, int]) -> tuple[Plan, Plan | None]:
-        """Return the plans of the forward and, if all axes have marks, of the backward."""
-        place, plans = self.place, self._plans
-        forward = make_move(named, place.sizes, sizes, plans)
-        place.check_even(forward)
-        if place.unmarked_axes(self.pattern):
-            return plan_move(forward), None
-        return plan_move(forward), plan_move(make_move(named.mirror, place.sizes, sizes, plans))
-
-    def _make_pair(self, plans: tuple[Plan, Plan | None], unknowns: Unknowns) -> ProgramPair:
-        """Return the programs of two plans."""
-        forward = self._program(plans[0], self._op, unknowns)
-        is_linear = self._op not in ("max", "min")
-        if plans[1] is None:
+    def _make_pair(
+        self, named: Pattern, sizes: dict[str, int], unknowns: Unknowns | None = None
+    ) -> Any:  # noqa: ANN401  # a ProgramPair, or None
+        """Return the programs for global sizes; None if regions depend on unknown ones."""
+        place, is_linear = self.place, self._op not in ("max", "min")
+        moves = [make_move(named, place.sizes, sizes, self._plans)]
+        if place.common is not None:
+            place.common.check_even(moves[0])
+        if not place.unmarked_axes(self.pattern):
+            moves.append(make_move(named.mirror, place.sizes, sizes, self._plans))
+        plans = [plan_move(move) for move in moves]
+        if unknowns is not None and any(plan.uses_regions for plan in plans):
+            return None
+        name, unknowns = f'redistribute("{self.pattern}")', unknowns or Unknowns()
+        forward, *others = (
+            make_program(plan, place.coordinate, place.group_of, op, name, unknowns)
+            for plan, op in zip(plans, (self._op, "sum"), strict=False)
+        )
+        if not others:
             return ProgramPair(forward, None, None, False, is_linear)
-        backward = self._program(plans[1], "sum", unknowns)
-        backward = replace(backward, divisor=forward.divisor)  # a share of an average
+        backward = replace(others[0], divisor=forward.divisor)  # a share of an average
         return ProgramPair(forward, backward, self._grad_dtype, plans[1].reduces, is_linear)
-
-    def _program(self, plan: Plan, op: str, unknowns: Unknowns) -> Program:
-        place, name = self.place, f'redistribute("{self.pattern}")'
-        return make_program(plan, place.coordinate, place.group_of, op, name, unknowns)
 
     # -------------------------------------------------------------- torch.compile
 
@@ -518,34 +376,24 @@ class Redistribution:
         sizes = {**given, **{name: scale * prime for prime, name in primes.items()}}
         if len(sizes) < len(named.left.dims):
             return ""
-        plans = self._make_plans(named, sizes)
-        if any(plan is not None and plan.uses_regions for plan in plans):
+        pair = self._make_pair(named, sizes, Unknowns(primes, scale))
+        if pair is None:
             return ""
-        pair = self._make_pair(plans, Unknowns(primes, scale)).with_groups()
-        self._traced.add(num_dims, replace(pair, dims=tuple(self._unknown_dims(named))))
-        return self._traced.publish(num_dims)
-
-    def _unknown_dims(self, named: Pattern) -> Iterator[tuple[str, int, int, int]]:
-        """Yield the dims whose size a tensor gives, as in :attr:`ProgramPair.dims`."""
-        given = self._given(named)
+        dims = []
         for number, entry in enumerate(named.left.entries):
-            parts = {d.name: math.prod(self.place.sizes[axis] for axis in d.axes) for d in entry}
+            parts = {d.name: math.prod(place.sizes[axis] for axis in d.axes) for d in entry}
             known = math.prod(given[name] // parts[name] for name in parts if name in given)
-            for name in parts.keys() - given.keys():
-                yield name, number, known, parts[name]
+            dims += [(name, number, known, parts[name]) for name in parts if name not in given]
+        self._traced.add(num_dims, replace(pair.with_groups(), dims=tuple(dims)))
+        return self._traced.publish(num_dims)
 
 
 class MeshMoves:
-    """The redistributions of one mesh.
-
-    Attributes:
-        groups: the groups of the mesh.
-        state: the state of ``mesh.checked()``.
-    """
+    """The redistributions of one mesh."""
 
     def __init__(self, groups: MeshGroups) -> None:
         self.groups = groups
-        self.state = MoveState()
+        self.is_checked = False  # whether ``mesh.checked()`` is active
         self.known: Cache[Redistribution] = Cache()
         self.rings: Cache[Ring] = Cache()
 
@@ -588,10 +436,15 @@ class MeshMoves:
     def _make(self, key: Any) -> Redistribution:  # noqa: ANN401
         text, op, grad_dtype, view, given = key
         pattern = parse_pattern(text)
-        place = Place(self.groups, self.state, view)
+        place = Place(self.groups, view, self)
         place.check_pattern(pattern)
         check_op(pattern, op)
-        _check_dtype(grad_dtype)
+        if grad_dtype is not None and not (
+            isinstance(grad_dtype, torch.dtype)
+            and (grad_dtype.is_floating_point or grad_dtype.is_complex)
+        ):
+            fix = "grad_dtype=torch.float32, or leave it out."
+            raise SpecError(f"grad_dtype is {grad_dtype!r}, no dtype of gradients.", fix=fix)
         sizes, plans = split_sizes(pattern, dict(given))
         return self.known.add(key, Redistribution(pattern, place, op, grad_dtype, sizes, plans))
 
@@ -604,19 +457,8 @@ class MeshMoves:
     @contextmanager
     def checked(self) -> Iterator[None]:
         """Check the marks of all redistributions inside."""
-        before, self.state.is_checked = self.state.is_checked, True
+        before, self.is_checked = self.is_checked, True
         try:
             yield
         finally:
-            self.state.is_checked = before
-
-
-def _check_dtype(grad_dtype: object) -> None:
-    """Check that sums of gradients in this dtype keep fractions."""
-    if grad_dtype is None:
-        return
-    if not isinstance(grad_dtype, torch.dtype) or not (
-        grad_dtype.is_floating_point or grad_dtype.is_complex
-    ):
-        fix = "grad_dtype=torch.float32, or leave it out."
-        raise SpecError(f"grad_dtype is {grad_dtype!r}, no dtype of gradients.", fix=fix)
+            self.is_checked = before

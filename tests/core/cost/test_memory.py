@@ -1,8 +1,10 @@
-"""The memory of a rank, counted again weight by weight and tensor by tensor, and as published."""
+"""Weights of a model and the memory of a rank, counted again tensor by tensor, and as published."""
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,6 @@ from meshkit.core.cost.memory import (
     ParallelConfig,
     bytes_per_rank,
     stage_layers,
-    stage_weights,
 )
 
 law = settings(deadline=None, max_examples=80, database=None)
@@ -87,29 +88,6 @@ def test_states_again_in_fractions(model: ModelShape, config: ParallelConfig) ->
     assert found == pytest.approx([float(size) for size in by_hand(model, config)])
 
 
-@law
-@given(models, configs)
-def test_all_ranks_together_hold_each_copy_of_each_weight(
-    model: ModelShape, config: ParallelConfig
-) -> None:
-    shared, routed = stage_weights(model, config)
-    ranks = config.pp * config.dp * config.ep * config.cp * config.sp * config.tp
-    copies, apart = config.dp * config.ep * config.cp * config.sp, config.dp * config.cp * config.sp
-    tables = (
-        2 if config.pp == 1 else config.pp
-    ) * model.embedding  # counted on every stage: an upper bound
-    whole = copies * (model.shared + tables) + apart * model.routed
-    assert float(ranks * (shared + routed)) == pytest.approx(whole)
-
-
-def test_a_tied_embedding_is_held_once() -> None:
-    tied = ModelShape(64, 12, 8, 100, 96, 4, tied=True)
-    both = [
-        float(stage_weights(model, ParallelConfig(1, 1, 1, 1, 1, 1))[0]) for model in (DENSE, tied)
-    ]
-    assert both[0] - both[1] == DENSE.embedding
-
-
 # ---------------------------------------------------------------- activations
 
 
@@ -163,20 +141,7 @@ def test_activations_again_tensor_by_tensor(model: ModelShape, config: ParallelC
     assert float(memory["activations"]) == pytest.approx(float(expected))
 
 
-def test_a_pipeline_holds_no_more_micro_batches_than_there_are() -> None:
-    few, many = (
-        float(bytes_per_rank(DENSE, ParallelConfig(6, 1, 1, 1, 1, 1), batch, 64)["activations"])
-        for batch in (3, 6)
-    )
-    assert many == pytest.approx(2 * few)
-
-
 # ---------------------------------------------------------------- stages
-
-
-def test_the_ends_may_count_as_a_layer_each() -> None:
-    pp = np.array([1, 2, 3, 4, 8, 16, 32, 64, 128, 5])
-    assert stage_layers(LLAMA, pp).tolist() == [126, 63, 42, 32, 16, 8, 4, 2, 1, 0]
 
 
 @law
@@ -189,17 +154,6 @@ def test_stages_again_by_dealing_layers(layers: int, pp: int) -> None:
     assert int(stage_layers(model, np.int64(pp))) == longest
 
 
-def test_many_choices_at_once_are_as_one_at_a_time() -> None:
-    one = [ParallelConfig(1, 4, 1, 1, 1, 2), ParallelConfig(3, 1, 2, 2, 1, 1, 2, 2, 2, 1)]
-    many = ParallelConfig(*np.array([list(config) for config in one]).T)
-    together = bytes_per_rank(SPARSE, many, 64, 64)
-    for place, config in enumerate(one):
-        alone = bytes_per_rank(SPARSE, config, 64, 64)
-        assert {k: float(v[place]) for k, v in together.items()} == pytest.approx(
-            {k: float(v) for k, v in alone.items()}
-        )
-
-
 def test_llama_405b_fits_as_it_was_run_and_would_not_with_half_the_stages() -> None:
     memory = [
         float(sum(bytes_per_rank(LLAMA, choice, 2048, 8192).values())) / 1e9
@@ -209,3 +163,120 @@ def test_llama_405b_fits_as_it_was_run_and_would_not_with_half_the_stages() -> N
         )
     ]
     assert memory == pytest.approx([66.66, 85.7], abs=0.1)
+
+
+FIELDS = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+    *("intermediate_size", "vocab_size"),
+)
+MODELS: dict[str, tuple[dict[str, int], int]] = {
+    name: (dict(zip(FIELDS, sizes, strict=True)), parameters)
+    for name, sizes, parameters in (
+        ("Llama 3 8B", (4096, 32, 32, 8, 14336, 128256), 8_030_261_248),
+        ("Llama 3 70B", (8192, 80, 64, 8, 28672, 128256), 70_553_706_496),
+        ("Llama 3.1 405B", (16384, 126, 128, 8, 53248, 128256), 405_853_388_800),
+        ("Mixtral 8x7B", (4096, 32, 32, 8, 14336, 32000), 46_702_792_704),
+    )
+}
+MODELS["Mixtral 8x7B"][0].update(num_local_experts=8, num_experts_per_tok=2)
+MODELS["GPT-2"] = (
+    {"n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257},
+    124_439_808,
+)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_published_counts(name: str) -> None:
+    config, published = MODELS[name]
+    assert ModelShape.of(config).parameters == published
+
+
+# ---------------------------------------------------------------- counted tensor by tensor
+
+
+def tensors(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the weights of a model like Llama or Mixtral, as in a state dict."""
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    kv = config.get("num_key_value_heads", heads)
+    dim = config.get("head_dim", hidden // heads)
+    shapes: dict[str, tuple[int, ...]] = {
+        "embed": (config["vocab_size"], hidden),
+        "norm": (hidden,),
+    }
+    if not config.get("tie_word_embeddings", False):
+        shapes["head"] = (config["vocab_size"], hidden)
+    for layer in range(config["num_hidden_layers"]):
+        shapes |= {
+            f"{layer}.q": (heads * dim, hidden),
+            f"{layer}.k": (kv * dim, hidden),
+            f"{layer}.v": (kv * dim, hidden),
+            f"{layer}.o": (hidden, heads * dim),
+            f"{layer}.norm1": (hidden,),
+            f"{layer}.norm2": (hidden,),
+        }
+        experts = config.get("num_local_experts", 0)
+        if layer < config.get("first_k_dense_replace", 0) or not experts:
+            widths = {"mlp": config["intermediate_size"]}
+        else:
+            width = config.get("moe_intermediate_size", config["intermediate_size"])
+            shared = config.get("n_shared_experts", 0)
+            widths = {f"expert{e}": width for e in range(experts)}
+            widths |= {f"shared{e}": width for e in range(shared)}
+            shapes[f"{layer}.router"] = (experts, hidden)
+        for name, width in widths.items():
+            shapes |= {
+                f"{layer}.{name}.gate": (width, hidden),
+                f"{layer}.{name}.up": (width, hidden),
+                f"{layer}.{name}.down": (hidden, width),
+            }
+    return shapes
+
+
+@st.composite
+def model_configs(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw small configs, dense or with experts."""
+    kv = draw(st.integers(1, 4))
+    heads = kv * draw(st.integers(1, 4))
+    layers = draw(st.integers(1, 5))
+    config: dict[str, Any] = {
+        "hidden_size": heads * draw(st.integers(1, 8)),
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "intermediate_size": draw(st.integers(1, 50)),
+        "vocab_size": draw(st.integers(1, 100)),
+    }
+    config |= draw(st.sampled_from([{}, {"tie_word_embeddings": True}, {"head_dim": 3}]))
+    if draw(st.booleans()):
+        experts = draw(st.integers(1, 6))
+        config |= {
+            "num_local_experts": experts,
+            "num_experts_per_tok": draw(st.integers(1, experts)),
+            "first_k_dense_replace": draw(st.integers(0, layers)),
+            "n_shared_experts": draw(st.integers(0, 2)),
+        }
+        config |= draw(st.sampled_from([{}, {"moe_intermediate_size": 7}]))
+    return config
+
+
+@law
+@given(model_configs())
+def test_every_weight_is_counted_once(config: dict[str, Any]) -> None:
+    shape, shapes = ModelShape.of(config), tensors(config)
+    assert shape.parameters == sum(math.prod(size) for size in shapes.values())
+    routed = sum(math.prod(size) for name, size in shapes.items() if ".expert" in name)
+    assert shape.routed == routed
+    ends = sum(math.prod(shapes[name]) for name in ("embed", "head", "norm") if name in shapes)
+    assert shape.shared == shape.parameters - routed - ends
+    share = config.get("num_experts_per_tok", 0) / config.get("num_local_experts", 1)
+    assert shape.active_parameters == pytest.approx(shape.shared + routed * share)
+
+
+@law
+@given(model_configs())
+def test_the_width_counts_the_matrices_that_process_a_token(config: dict[str, Any]) -> None:
+    shape, shapes = ModelShape.of(config), tensors(config)
+    ups = {name: size[0] for name, size in shapes.items() if name.endswith(".up")}
+    share = config.get("num_experts_per_tok", 0) / config.get("num_local_experts", 1)
+    active = sum(width * (share if ".expert" in name else 1) for name, width in ups.items())
+    assert shape.width == pytest.approx(active / config["num_hidden_layers"])

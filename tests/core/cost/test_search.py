@@ -1,4 +1,4 @@
-"""Search: everything that fits, found again by loops over one choice at a time."""
+"""Search: everything that fits, counted again by loops over one choice at a time; its text."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit import BatchPlan, factor_world
-from meshkit.core.cost.memory import SHARDS, ModelShape, ParallelConfig, bytes_per_rank
-from meshkit.core.cost.search import search, world_factorizations
-from meshkit.core.cost.step_time import AXES, MACHINES, TrainingJob, group_locality, step_terms
+import meshkit
+from meshkit.core.cost.memory import ModelShape, ParallelConfig, bytes_per_rank
+from meshkit.core.cost.search import (
+    RankedLayout,
+    format_search,
+    format_snippet,
+    search,
+    world_factorizations,
+)
+from meshkit.core.cost.step_time import AXES, MACHINES, TrainingJob, step_terms
 
 TOO_LARGE = "no configuration fits into"
 
@@ -148,45 +156,6 @@ def test_search_again_by_loops(
         assert (one.step, one.memory_gb) == pytest.approx(best[way])
 
 
-def test_each_example_is_excluded_for_its_reason() -> None:
-    job = TrainingJob(96, 12, 24, 96, replace(H100, memory=0.0003))
-    found = search(SMALL, job)
-    assert len(found.excluded) == 6
-    *divide, _ = found.excluded  # the last is for memory
-    for one in divide:
-        config = ParallelConfig(*(one.example.get(axis, 1) for axis in AXES))
-        reason = reason_against(SMALL, job, config)
-        assert reason is not None
-        assert one.reason.startswith(reason)
-
-
-def test_a_layout_that_is_told_of_is_what_was_counted() -> None:
-    job = TrainingJob(64, 8, 1024, 8192, H100)
-    for one in search(MIXTRAL, job, top=40).best:
-        sizes = {axis: one.sizes.get(axis, 1) for axis in AXES}
-        config = ParallelConfig(
-            **sizes,
-            virtual=one.virtual,
-            micro_batch=one.micro_batch,
-            shard=SHARDS.index(one.shard),
-            recompute=int(one.recompute),
-        )
-        terms = {name: float(value) for name, value in step_terms(MIXTRAL, job, config).items()}
-        assert one.terms == pytest.approx(terms)
-        assert one.step == pytest.approx(sum(terms.values()))
-        memory_gb = float(sum(bytes_per_rank(MIXTRAL, config, 1024, 8192).values())) / 1e9
-        assert one.memory_gb == pytest.approx(memory_gb)
-        assert one.memory_gb <= 80
-        assert one.crossing == tuple(
-            a for a in AXES if group_locality(job, config, a)[1] < group_locality(job, config, a)[0]
-        )
-        assert factor_world(64, **one.sizes).num_ranks == 64
-        plan = BatchPlan.solve(
-            dp=config.dp * config.ep, global_batch=1024, micro_batch=one.micro_batch, uneven=False
-        )
-        assert plan.accumulation_steps == one.accumulation_steps
-
-
 # ---------------------------------------------------------------- what a person would check
 
 
@@ -214,28 +183,112 @@ def test_llama_405b_as_it_was_run_is_the_best(
     assert "tp" not in best.crossing
 
 
-def test_tp_across_nodes_costs_what_the_wires_are_slower() -> None:
-    """A ring of 8 leaves a node of 4 twice, by wires of 4 ranks: 1/4 of its bytes at 50 GB/s."""
-    terms = [
-        next(
-            one.terms["tp"]
-            for one in search(LLAMA_8B, TrainingJob(64, nodes, 64, 8192, quick), top=1000).best
-            if one.sizes == {"dp": 8, "tp": 8}
-        )
-        for nodes in (8, 16)
-        for quick in [replace(H100, latency_intra_node=1e-12, latency_inter_node=1e-12)]
-    ]
-    assert terms[1] / terms[0] == pytest.approx((1 / 4 / 50) / (1 / 450))
+CONFIG_8B = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+}
+CONFIG_405B = {
+    **CONFIG_8B,
+    "hidden_size": 16384,
+    "num_hidden_layers": 126,
+    "num_attention_heads": 128,
+    "intermediate_size": 53248,
+}
+
+TABLE = """\
+llama-405b.json: 405.85 billion weights; 16384 ranks on 2048 nodes.
+A step: 2048 samples of 8192 tokens.
+A rank: 80 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.
+
+   step s    GB  layout             sharding         micro batches  across nodes
+─  ──────  ────  ─────────────────  ───────────────  ─────────────  ────────────
+1   6.488  66.7  pp=16 dp=128 tp=8  zero1 virtual=8  16 x 1         pp dp
+2   6.527  66.7  pp=16 dp=64 cp=2   zero1 virtual=8  16 x 2         pp dp cp
+                   tp=8
+
+percent of the step
+   compute  bubble  tp  weights  pp  dp
+─  ───────  ──────  ──  ───────  ──  ──
+1       74      10   9        3   3   1
+2       74      10   9        3   3   1
+
+715 of 3060 layouts fit.
+    210 out: pp divides neither 126 layers nor 128: pp=256 dp=1 tp=64
+    986 out: tp does not divide 8 kv heads: dp=1 tp=16384
+   1104 out: tp x sp does not divide 8 kv heads: dp=1 sp=2048 tp=8
+     30 out: tp x sp x 2 cp does not divide 8192 tokens: dp=1 cp=2048 tp=8
+     15 out: dp x ep does not divide 2048 samples: dp=4096 tp=4
+
+# meshkit plan pp=16 dp=128 tp=8 --nodes 2048
+import torch
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+import meshkit
+
+mesh = meshkit.build_mesh(pp=16, dp=128, tp=8)
+plan = mesh.batch(global_batch=2048, micro_batch=1)
+model = DistributedDataParallel(
+    model, process_group=mesh.gradient_group()
+)
+optimizer = ZeroRedundancyOptimizer(
+    model.parameters(),
+    torch.optim.AdamW,
+    process_group=mesh.gradient_group(),
+)
+
+This ranks layouts by a model of compute and links; it promises no seconds."""
+
+NONE = """\
+llama-405b.json: 405.85 billion weights; 8 ranks on 1 node.
+A step: 2048 samples of 8192 tokens.
+A rank: 80 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.
+
+0 of 35 layouts fit.
+     35 out: no configuration fits into 80 GB; the smallest needs 918.5 GB: dp=1
+             tp=8"""
 
 
-@law
-@given(st.sampled_from([8, 12, 16, 24]), st.floats(0.05, 1))
-def test_less_memory_never_helps(world: int, share: float) -> None:
-    wide = search(LLAMA_8B, TrainingJob(world, 1, 48, 4096, H100), top=10**6)
-    less = replace(H100, memory=80 * share)
-    tight = search(LLAMA_8B, TrainingJob(world, 1, 48, 4096, less), top=10**6)
-    assert tight.fits <= wide.fits
-    steps = {tuple(one.sizes.items()): one.step for one in wide.best}
-    for one in tight.best:
-        assert one.memory_gb <= 80 * share
-        assert one.step >= steps[tuple(one.sizes.items())]
+def text(ranks: int, nodes: int, **more: Any) -> str:
+    job = TrainingJob(ranks, nodes, 2048, 8192, MACHINES["h100"])
+    model = ModelShape.of(CONFIG_405B)
+    title = f"llama-405b.json: {model.parameters / 1e9:.2f} billion weights"
+    return format_search(search(model, job, top=2), job, title, **more)
+
+
+def test_the_table_of_the_largest_job() -> None:
+    assert text(16384, 2048) == TABLE
+    assert max(map(len, TABLE.splitlines())) <= 80
+
+
+def layout(shard: str, **sizes: int) -> RankedLayout:
+    return RankedLayout(sizes, (), 2, 4, 1, shard, False, 1.0, {"compute": 1.0}, 1.0)
+
+
+def run_snippet(text: str) -> str:
+    """Run a snippet on a rank whose model is one layer; return the class of the model."""
+    names = {"model": torch.nn.Linear(4, 4)}
+    exec(text, names)
+    return type(names["model"]).__name__
+
+
+@pytest.mark.parametrize(
+    ("shard", "sizes", "kind"),
+    [
+        ("ddp", {"dp": 2}, "DistributedDataParallel"),
+        ("zero1", {"dp": 2}, "DistributedDataParallel"),
+        ("fsdp", {"dp": 2}, "FSDPLinear"),
+        ("fsdp", {"dp": 1, "cp": 2}, "FSDPLinear"),
+    ],
+)
+def test_the_snippet_can_be_pasted_whole(shard: str, sizes: dict[str, int], kind: str) -> None:
+    job = TrainingJob(2, 1, 16, 8, MACHINES["h100"])
+    snippet = "\n".join(format_snippet(layout(shard, **sizes), job))
+    assert meshkit.spawn(run_snippet, 2, (snippet,), timeout=120) == [kind] * 2
+
+
+def test_nothing_fits() -> None:
+    assert text(8, 1) == NONE

@@ -1,17 +1,17 @@
-"""The model of a step: who crosses nodes from the ranks themselves, the rest call by call."""
+"""The time of a step, counted again by loops over layers, passes and calls; figures of machines."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from meshkit import Layout
+from meshkit import Layout, SpecError
 from meshkit.core.call import divisors
 from meshkit.core.cost.memory import ModelShape, ParallelConfig
 from meshkit.core.cost.step_time import (
@@ -67,29 +67,6 @@ def jobs(draw: st.DrawFn) -> tuple[TrainingJob, ParallelConfig]:
 def groups(config: ParallelConfig, *axes: str) -> list[list[int]]:
     layout = Layout(**dict(zip(AXES, config[:6], strict=True)))
     return [[int(rank) for rank in group] for group in layout.groups(*axes)]
-
-
-def members_beside(group: Sequence[int], node: int) -> list[int]:
-    """How many of a group are on the node of each of its members."""
-    return [sum(other // node == rank // node for other in group) for rank in group]
-
-
-AXIS_SETS = [*((axis,) for axis in AXES), ("dp", "ep", "cp", "sp"), ("dp", "cp", "sp")]
-
-
-@law
-@given(jobs(), st.sampled_from(AXIS_SETS))
-def test_near_is_counted_again_on_the_ranks(
-    case: tuple[TrainingJob, ParallelConfig], axes: tuple[str, ...]
-) -> None:
-    job, config = case
-    size, ranks_per_node = (int(n) for n in group_locality(job, config, *axes))
-    node = job.world_size // job.nodes
-    found = [n for group in groups(config, *axes) for n in members_beside(group, node)]
-    assert size == len(groups(config, *axes)[0])
-    assert ranks_per_node <= min(found)  # never more than the least lucky rank has
-    if (job.world_size & (job.world_size - 1)) == 0:
-        assert {ranks_per_node} == {*found}
 
 
 @law
@@ -292,3 +269,15 @@ def test_llama_405b_within_a_tenth_of_what_was_reported(
     )
     token = 6 * (LLAMA.active_parameters + LLAMA.embedding + seq * LLAMA.hidden * LLAMA.layers)
     assert token * batch * seq / ranks / time / 1e12 == pytest.approx(published, rel=0.1)
+
+
+def test_measured_figures_replace_those_of_the_data_sheet() -> None:
+    machine = MACHINES["h100"].with_measured({"bandwidth_intra_node": 370, "source": "a run"})
+    expected = {**asdict(MACHINES["h100"]), "bandwidth_intra_node": 370, "source": "a run"}
+    assert asdict(machine) == expected
+
+
+@pytest.mark.parametrize("value", [0, -1.0, "50", True, None, float("nan")])
+def test_a_figure_is_a_number_above_zero(value: object) -> None:
+    with pytest.raises(SpecError):
+        MACHINES["h100"].with_measured({"bandwidth_inter_node": value})

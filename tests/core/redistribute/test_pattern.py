@@ -45,10 +45,6 @@ def test_parse_then_print_is_the_identity_of_any_pattern(case: Case) -> None:
     assert str(parse_pattern(case.pattern)) == case.pattern
 
 
-def test_a_pattern_is_parsed_once() -> None:
-    assert parse_pattern(USES[0]) is parse_pattern(USES[0])
-
-
 def test_the_types_of_axes() -> None:
     pattern = parse_pattern("(a/x b) c/y +z @w:2 -> c (a b/x) *y =z")
     assert pattern.types == {

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import io
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -226,17 +224,6 @@ def test_no_state_is_loaded_inside_a_stream(rng: RandomStreams) -> None:
         rng.load_state_dict({})
 
 
-def test_a_state_that_torch_refuses_changes_nothing_outside(rng: RandomStreams) -> None:
-    rng.load_state_dict({"x": {"cpu": torch.full_like(GOOD, 255)}})
-    before = torch.get_rng_state()
-    with pytest.raises(RuntimeError), rng("x"):
-        pass
-    assert torch.equal(before, torch.get_rng_state())
-    with rng("y"):  # and no stream is open
-        pass
-    assert "x" in rng.state_dict()
-
-
 # ---------------------------------------------------------------- activation checkpointing
 
 
@@ -375,88 +362,55 @@ def test_a_state_without_the_accelerator_begins_there_anew(
         assert numbers(2) == torch.rand(6, generator=generator("x")).tolist()[4:]
 
 
+# ---------------------------------------------------------------- real ranks
+
 Sizes = dict[str, int]
 
 
-def dropout_mask() -> list[int]:
-    """Return the mask of a dropout over 64 ones."""
-    return F.dropout(torch.ones(64), 0.5).ne(0).int().tolist()
-
-
-def draw_streams(sizes: Sizes) -> Any:
-    """Draw outside a stream, inside, outside again, and on entering it again."""
+def draw_and_seed(sizes: Sizes) -> Any:
+    """Return the coordinate, the seeds, and the draws outside and inside streams."""
     meshkit.init(seed=5)
     with meshkit.build_mesh(sizes) as mesh:
+        before = torch.get_rng_state()
+        seeds = {vary: mesh.seed(vary=vary) for vary in ("", "dp", "dp tp", "sp")}
+        seeds["another base"] = mesh.seed(7, vary="tp dp")
+        assert torch.equal(before, torch.get_rng_state())
         outside = [numbers()]
         with mesh.rng("dropout", vary=VARY):
-            first, dropped = numbers(), dropout_mask()
+            drawn = [numbers(), F.dropout(torch.ones(64), 0.5).tolist()]
         outside.append(numbers())
         with mesh.rng("dropout", vary="tp dp"):  # the same stream
-            second = numbers()
+            drawn.append(numbers())
         with mesh.rng("dropout"):
             alike = numbers()
-        return mesh.coordinate, outside, (first, dropped, second), alike
-
-
-def collect_seeds(sizes: Sizes) -> Any:
-    """Return the seeds by their varying axes, before and after another ``init``."""
-    meshkit.init(seed=5)
-    with meshkit.build_mesh(sizes) as mesh:
-        torch.manual_seed(1)
-        before = torch.get_rng_state()
-        results = {vary: mesh.seed(vary=vary) for vary in ("", "dp", "dp tp", "sp")}
-        touched = not torch.equal(before, torch.get_rng_state())
-        more = mesh.seed(7), mesh.seed(7, vary=["tp", "dp"])  # type: ignore[arg-type]
         meshkit.init(seed=11)
         later = mesh.seed()
-    meshkit.init(seed=12)
-    kept = mesh.seed()
     meshkit.shutdown()
-    return mesh.coordinate, results, touched, more, later, kept, mesh.seed()
+    return mesh.coordinate, seeds, [later, mesh.seed()], outside, drawn, alike
 
 
-def draw_and_seed(sizes: Sizes) -> Any:
-    """Return the draws and the seeds of a mesh."""
-    return draw_streams(sizes), collect_seeds(sizes)
-
-
-# ---------------------------------------------------------------- real ranks
-
-
-@pytest.fixture(scope="module")
-def ranks() -> list[Any]:
-    """Return the draws and the seeds of each rank of a mesh."""
-    return meshkit.spawn(draw_and_seed, 4, ({"dp": 2, "sp": 2, "tp": 1},), timeout=60)
-
-
-def test_seeds_of_a_mesh(ranks: list[Any]) -> None:
-    for _, (at, by_vary, touched, more, later, kept, after) in ranks:
-        assert not touched
-        assert by_vary == {
+def test_seeds_and_streams_are_equal_over_sp_and_distinct_over_dp() -> None:
+    by_rank = meshkit.spawn(draw_and_seed, 4, ({"dp": 2, "sp": 2, "tp": 1},), timeout=60)
+    by_dp: dict[int, list[Any]] = {}
+    for at, seeds, later, outside, drawn, alike in by_rank:
+        place = {axis: at[axis] for axis in VARY}
+        assert seeds == {
             "": stream_seed(5),
             "dp": stream_seed(5, dp=at["dp"]),
-            "dp tp": stream_seed(5, dp=at["dp"], tp=at["tp"]),
+            "dp tp": stream_seed(5, **place),
             "sp": stream_seed(5, sp=at["sp"]),
+            "another base": stream_seed(7, **place),
         }
-        assert more == (stream_seed(7), stream_seed(7, dp=at["dp"], tp=at["tp"]))
-        assert (later, kept) == (stream_seed(11), stream_seed(12))
-        assert after == stream_seed(5)  # when the job has been left, what it was built with
-
-
-def test_streams_are_equal_over_sp_and_distinct_over_dp(ranks: list[Any]) -> None:
-    by_place: dict[tuple[int, int], list[Any]] = {}
-    results = [streams for streams, _ in ranks]
-    for at, outside, drawn, alike in results:
-        by_place.setdefault((at["dp"], at["tp"]), []).append(drawn)
-        assert (outside, alike) == (results[0][1], results[0][3])
-        own = torch.Generator().manual_seed(stream_seed(5, "dropout", dp=at["dp"], tp=at["tp"]))
+        assert later == [stream_seed(11), stream_seed(5)]  # after the job, that of the mesh's job
+        own = torch.Generator().manual_seed(stream_seed(5, "dropout", **place))
         assert drawn[0] == torch.rand(4, generator=own).tolist()
-    assert [len(rows) for rows in by_place.values()] == [2, 2]
-    assert all(first == second for first, second in by_place.values())
-    for part in range(3):  # the numbers, the masks of dropout, the numbers on coming back
-        assert len({tuple(rows[0][part]) for rows in by_place.values()}) == 2
-    own = torch.Generator().manual_seed(5)  # as if there had been no stream
-    assert results[0][1] == [torch.rand(4, generator=own).tolist() for _ in range(2)]
+        own = torch.Generator().manual_seed(5)  # as if there had been no stream
+        assert outside == [torch.rand(4, generator=own).tolist() for _ in range(2)]
+        assert alike == by_rank[0][5]
+        by_dp.setdefault(at["dp"], []).append(drawn)
+    first, second = by_dp.values()
+    assert (first[0], second[0]) == (first[1], second[1])
+    assert all(a != b for a, b in zip(first[0], second[0], strict=True))
 
 
 def collect_bases() -> Any:
@@ -465,25 +419,18 @@ def collect_bases() -> Any:
     for seed in (None, "shared", "shared"):
         meshkit.init(seed=seed)
         with meshkit.build_mesh() as mesh, mesh.rng("x"):
-            base = mesh.seed(), require_job().seed
-        results.append((*base, stream_seed(torch.initial_seed())))
-        gone = weakref.ref(mesh)
-        gc.disable()  # a mesh that has been let go of is gone at once: its store is, too
-        del mesh
-        results[-1] = (*results[-1], gone() is None)
-        gc.enable()
+            seeds = mesh.seed(), require_job().seed
+        results.append((*seeds, stream_seed(torch.initial_seed())))
         meshkit.shutdown()
     return results
 
 
 def test_the_base_seed_is_that_of_init_or_zero() -> None:
     first, second = meshkit.spawn(collect_bases, 2, timeout=60)
-    (none, unsaid, *_), *shared = first
-    assert (none, unsaid) == (stream_seed(0), None)
-    for results, drawn, seeded, _ in shared:
-        assert results == seeded == stream_seed(drawn)
+    (base, job_seed, _), *shared = first
+    assert (base, job_seed) == (stream_seed(0), None)
+    assert all(base == seeded == stream_seed(job_seed) for base, job_seed, seeded in shared)
     assert len({row[0] for row in first}) == 3
-    assert all(gone for *_, gone in first)
     assert second[1:] == shared  # one for all ranks
 
 
@@ -495,77 +442,34 @@ def draw_both(mesh: meshkit.Mesh) -> tuple[list[float], list[float]]:
         return dropout, numbers()
 
 
-def save_streams(sizes: Sizes, folder: str, way: str) -> Any:
-    """Draw; save the streams in a file a rank or by torch.distributed.checkpoint; draw again."""
+def save_and_resume(first: Sizes, later: Sizes, folder: str) -> Any:
+    """Save the streams of one mesh in a file a rank, and load all of them on another."""
     meshkit.init(seed=5)
-    with meshkit.build_mesh(sizes) as mesh:
-        with mesh.rng("dropout", vary=VARY):
-            numbers()
-        with mesh.rng("noise", vary="dp"):
-            numbers(7)
-        state = mesh.rng.state_dict()
-        if way == "dcp":
-            import torch.distributed.checkpoint as dcp  # a second to import, needed here only
-
-            dcp.save({"rng": state}, checkpoint_id=Path(folder) / "dcp")
-        else:
-            torch.save(state, Path(folder) / f"{mesh.rank}.pt")
-            mesh.barrier()
-        return mesh.coordinate, sorted(state), draw_both(mesh)
-
-
-def load_streams(mesh: meshkit.Mesh, folder: str, way: str) -> None:
-    if way == "merged":
+    with meshkit.build_mesh(first) as mesh:
+        draw_both(mesh)
+        torch.save(mesh.rng.state_dict(), Path(folder) / f"{mesh.rank}.pt")
+        mesh.barrier()
+        saved = mesh.coordinate, draw_both(mesh)
+    with meshkit.build_mesh(later) as mesh:
         merged: dict[str, Any] = {}
         for path in Path(folder).glob("*.pt"):
             merged |= torch.load(path)
         mesh.rng.load_state_dict(merged)
-        return
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-
-    draw_both(mesh)  # so that there is something to read into, which is begun anew where it is not
-    state = {"rng": mesh.rng.state_dict()}
-    own = dict(state["rng"])
-    planner = DefaultLoadPlanner(allow_partial_load=True)
-    dcp.load(state, checkpoint_id=Path(folder) / "dcp", planner=planner)
-    keys = dcp.FileSystemReader(Path(folder) / "dcp").read_metadata().state_dict_metadata
-    there = {key for key in own if f"rng.{key}.cpu" in keys}
-    mesh.rng.load_state_dict({key: state["rng"][key] for key in there})
-
-
-def resume_streams(sizes: Sizes, folder: str, way: str) -> Any:
-    """Load the streams on a mesh of other sizes, and draw."""
-    meshkit.init(seed=5)
-    with meshkit.build_mesh(sizes) as mesh:
-        load_streams(mesh, folder, way)
-        return mesh.coordinate, sorted(mesh.rng.state_dict()), draw_both(mesh)
-
-
-def save_and_resume(first: Sizes, later: Sizes, folder: str, way: str) -> Any:
-    """Save the streams of one mesh, and load them on another."""
-    return save_streams(first, folder, way), resume_streams(later, folder, way)
+        return saved, (mesh.coordinate, sorted(mesh.rng.state_dict()), draw_both(mesh))
 
 
 @pytest.mark.parametrize(
-    ("way", "ranks", "first", "later", "new"),
+    ("first", "later", "new"),
     [
-        ("merged", 4, {"dp": 2, "sp": 1, "tp": 2}, {"dp": 1, "sp": 1, "tp": 4}, {(0, 2), (0, 3)}),
-        ("merged", 4, {"dp": 4, "sp": 1, "tp": 1}, {"dp": 2, "sp": 2, "tp": 1}, set()),
-        ("dcp", 2, {"dp": 2, "sp": 1, "tp": 1}, {"dp": 1, "sp": 1, "tp": 2}, {(0, 1)}),
+        ({"dp": 2, "sp": 1, "tp": 2}, {"dp": 1, "sp": 1, "tp": 4}, {(0, 2), (0, 3)}),
+        ({"dp": 4, "sp": 1, "tp": 1}, {"dp": 2, "sp": 2, "tp": 1}, set()),
     ],
 )
 def test_streams_are_resumed_on_a_mesh_of_other_sizes(
-    tmp_path: Path,
-    way: str,
-    ranks: int,
-    first: dict[str, int],
-    later: dict[str, int],
-    new: set[tuple[int, int]],
+    tmp_path: Path, first: Sizes, later: Sizes, new: set[tuple[int, int]]
 ) -> None:
-    folder = str(tmp_path)
-    results = meshkit.spawn(save_and_resume, ranks, (first, later, folder, way), timeout=60)
-    there = {(at["dp"], at["tp"]): drawn for (at, _, drawn), _ in results}
+    results = meshkit.spawn(save_and_resume, 4, (first, later, str(tmp_path)), timeout=60)
+    there = {(at["dp"], at["tp"]): drawn for (at, drawn), _ in results}
     begun = set()
     for _, (at, keys, drawn) in results:
         dp, tp = at["dp"], at["tp"]
@@ -575,8 +479,8 @@ def test_streams_are_resumed_on_a_mesh_of_other_sizes(
         else:  # a new one of dropout, beside one of noise that goes on
             begun.add((dp, tp))
             own = torch.Generator().manual_seed(stream_seed(5, "dropout", dp=dp, tp=tp))
-            numbers = torch.rand(4, generator=own).tolist()
-            assert (keys, drawn) == (known[1:], (numbers, there[dp, 0][1]))
+            new_numbers = torch.rand(4, generator=own).tolist()
+            assert (keys, drawn) == (known[1:], (new_numbers, there[dp, 0][1]))
     assert begun == new
 
 

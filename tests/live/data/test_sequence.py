@@ -255,22 +255,6 @@ def test_gradients_pass_through_take_and_restore(order: Any) -> None:
     assert torch.equal(whole.grad, scales)  # type: ignore[arg-type]
 
 
-def test_positions_are_made_once() -> None:
-    shard = shards(16, 4, "zigzag")[1]
-    assert shard.positions is shard.positions
-    assert shard.positions.dtype == torch.int64
-    assert shard.is_token.dtype == torch.bool
-    assert shard.positions.tolist() == [2, 3, 12, 13]
-
-
-def test_the_causal_mask_between_two_shards() -> None:
-    every, mask = shards(16, 4, "zigzag"), torch.ones(16, 16).tril().bool()
-    for own in every:
-        for theirs in every:
-            seen = own.positions[:, None] >= theirs.positions
-            assert torch.equal(seen, mask[own.positions][:, theirs.positions])
-
-
 TENSOR = torch.zeros(3, 5, 16)
 
 

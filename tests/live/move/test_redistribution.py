@@ -294,15 +294,6 @@ def check_absent_axes(mesh: meshkit.Mesh) -> None:
         assert mesh.redistribute(torch.ones(4), "s/sp =dp =tp -> s/x *cp", to=flat).tolist() == [1]
 
 
-def check_gradient_of_gradient(mesh: meshkit.Mesh) -> None:
-    x = torch.full((2,), 3.0, dtype=torch.float64, requires_grad=True)
-    y = mesh.redistribute(x, "s/tp -> s *tp")
-    (first,) = torch.autograd.grad((y**3).sum(), x, create_graph=True)
-    (second,) = torch.autograd.grad(first.sum(), x)
-    assert first.tolist() == [2 * 27.0] * 2
-    assert second.tolist() == [2 * 18.0] * 2
-
-
 def check_dtensor(mesh: meshkit.Mesh) -> None:
     from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
@@ -357,7 +348,7 @@ def on_mesh(check: Callable[[meshkit.Mesh], None]) -> None:
 
 CHECKS = [
     *(check_dtypes, check_reductions, check_grad_dtype, check_bits, check_ring),
-    *(check_view, check_zigzag, check_absent_axes, check_gradient_of_gradient, check_dtensor),
+    *(check_view, check_zigzag, check_absent_axes, check_dtensor),
     *(check_sizes_by_mapping, check_caches),
 ]
 
@@ -459,65 +450,6 @@ def second_gradients() -> list[str]:
 
 def test_second_gradients_are_those_of_the_whole_movement(pool: Pool) -> None:
     assert pool.run(second_gradients) == [[]] * 4
-
-
-# ------------------------------------------------------------------ a block of a model
-
-
-def one_process(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-    """Return the loss of a small block: attention, then an MLP."""
-    q, k, v = (x @ parameters["qkv"]).reshape(*x.shape[:2], 3, 4, 2).unbind(2)
-    attended = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)))
-    x = x + attended.transpose(1, 2).flatten(2)
-    hidden = F.gelu(F.layer_norm(x, (8,), parameters["norm"]) @ parameters["up"])
-    return ((x + hidden @ parameters["down"]) ** 2).mean()
-
-
-def make_parameters() -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    shapes = {"qkv": (8, 24), "norm": (8,), "up": (8, 16), "down": (16, 8)}
-    return {
-        name: torch.randn(shape, dtype=torch.float64, generator=generator)
-        for name, shape in shapes.items()
-    }
-
-
-def train_block() -> tuple[float, dict[str, Any]]:
-    """Return the loss and the gradients of the block, with Ulysses over sp and Megatron over tp."""
-    whole = make_parameters()
-    generator = torch.Generator().manual_seed(2)
-    batch = torch.randn(2, 8, 8, dtype=torch.float64, generator=generator)
-    with meshkit.build_mesh(sp=2, tp=2) as mesh:
-        move = mesh.redistribute
-        x = move(batch, "b s d -> b s/sp d")
-        weights = {name: value.clone().requires_grad_() for name, value in whole.items()}
-        # each weight is a copy on sp, whose ranks have tokens of their own, and equal on tp
-        own = {name: move(weight, "... =sp -> ... *sp") for name, weight in weights.items()}
-        qkv = (x @ own["qkv"]).reshape(2, 4, 3, 4, 2)
-        q, k, v = move(qkv, "b s/sp three h d -> three b h/sp s d")
-        attended = move(F.scaled_dot_product_attention(q, k, v), "b h/sp s d -> b s/sp (h d)", h=4)
-        x = x + attended
-        normed = move(F.layer_norm(x, (8,), own["norm"]), "b s d =tp -> b s d *tp")
-        up = move(own["up"], "i o =tp -> i o/tp")
-        down = move(own["down"], "o i =tp -> o/tp i")
-        x = x + move(F.gelu(normed @ up) @ down, "b s d +tp -> b s d =tp")
-        loss = move((x**2).sum() / batch.numel(), "+sp -> =sp")
-        loss.backward()
-        return loss.item(), {n: w.grad.numpy() for n, w in weights.items()}  # type: ignore[union-attr]
-
-
-def test_a_block_has_the_loss_and_the_gradients_of_one_process(pool: Pool) -> None:
-    parameters = {name: value.requires_grad_() for name, value in make_parameters().items()}
-    generator = torch.Generator().manual_seed(2)
-    batch = torch.randn(2, 8, 8, dtype=torch.float64, generator=generator)
-    expected = one_process(parameters, batch)
-    expected.backward()
-    for loss, gradients in pool.run(train_block):
-        assert loss == pytest.approx(expected.item(), rel=1e-12)
-        for name, gradient in gradients.items():
-            wanted = parameters[name].grad
-            assert wanted is not None
-            np.testing.assert_allclose(gradient, wanted.numpy(), rtol=1e-12, atol=1e-13)
 
 
 # ------------------------------------------------------------------ torch.compile

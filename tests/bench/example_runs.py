@@ -1,0 +1,55 @@
+"""A run with all modes, an overlap, an unsupported operation and a wrong element."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from meshkit import Layout
+from meshkit.bench.results import (
+    ALONE,
+    CONCURRENT,
+    OVERLAP,
+    BenchmarkRun,
+    Case,
+    Measurement,
+    parse_targets,
+    summarize,
+)
+
+LAYOUT = Layout(dp=2, sp=2)
+DP, SP, BOTH = parse_targets(LAYOUT, ["dp", "sp", "dp+sp"])
+
+
+def took(*milliseconds: float) -> np.ndarray:
+    """Return the seconds of three calls on four ranks, around these medians."""
+    middle = np.array(milliseconds)[:, None] / 1e3
+    return middle + np.array([[-1e-4, 0.0, 1e-4]])
+
+
+ROWS = (
+    summarize(LAYOUT, Case("all_reduce", DP, 1024), ALONE, took(1, 1, 1, 2)),
+    summarize(LAYOUT, Case("all_reduce", DP, 1024), CONCURRENT, took(2, 3, 2, 3)),
+    summarize(LAYOUT, Case("all_reduce", DP, 1048576), ALONE, took(4, 4, 4, 4)),
+    summarize(LAYOUT, Case("all_reduce", DP, 1048576), CONCURRENT, took(8, 6, 8, 6)),
+    summarize(LAYOUT, Case("all_reduce", SP, 1024), ALONE, took(1, 1, 1, 1), 3),
+    summarize(LAYOUT, Case("all_reduce", SP, 1024), CONCURRENT, took(1, 1, 2, 2), 3),
+    summarize(LAYOUT, Case("all_reduce", BOTH, 1024), OVERLAP, took(5, 5, 5, 5)),
+    Measurement(Case("all_to_all", DP, 1024), ALONE, (2,), unsupported="gloo does not support it"),
+)
+REPORT = BenchmarkRun(
+    sizes={"dp": 2, "sp": 2},
+    launcher="spawn",
+    device="cpu",
+    backend="gloo",
+    torch="2.13.0",
+    hosts={0: "a", 1: "a", 2: "b", 3: "b"},
+    warm_up=3,
+    iters=20,
+    measurements=ROWS,
+    planned=len(ROWS),
+    seconds=1.25,
+)
+CLEAN = replace(REPORT, measurements=ROWS[:4], planned=4)
+EMPTY = replace(REPORT, measurements=(), planned=8)

@@ -1,0 +1,406 @@
+"""Collectives of a benchmark: their outputs, their times, and a sweep of real ranks."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import meshkit
+from meshkit import SpawnError
+from meshkit.bench import measure
+from meshkit.bench.measure import (
+    SAME_SIGNAL,
+    Interruption,
+    Request,
+    Sweep,
+    SweepOptions,
+    begin_collective,
+    expected_output,
+    input_pattern,
+    prepare_call,
+    run_benchmark,
+    run_calls,
+    time_calls,
+)
+from meshkit.bench.results import (
+    ALONE,
+    CONCURRENT,
+    OPERATIONS,
+    OVERLAP,
+    Measurement,
+    parse_targets,
+    plan_cases,
+)
+from meshkit.launch.progress import LOG_INTERVAL, Progress
+from tests.bench.faulty_calls import (
+    before_each_call,
+    raise_not_supported,
+    return_wrong_elements,
+)
+
+LIMIT = 90
+CPU = torch.device("cpu")
+LATE = {"slow": 0.02, "slower": 0.2, "stuck": 3.0}  # seconds
+
+
+# ---------------------------------------------------------------- outputs
+
+
+@pytest.mark.parametrize("members", [[0], [1, 3], [0, 2, 4, 6], [5, 40, 7]])
+def test_expected_outputs_element_by_element(members: list[int]) -> None:
+    ranks, part = len(members), 7
+    items = ranks * part
+    # whole[m, p, i]: item i of the part p of member m
+    whole = np.array([[251 * (m % 31) + k % 251 for k in range(items)] for m in members])
+    whole = whole.reshape(ranks, ranks, part)
+    pieces = np.array([[251 * (m % 31) + k for k in range(part)] for m in members])
+    for place in range(ranks):
+        outputs = {
+            "all_reduce": whole.sum(0),
+            "all_gather": pieces,
+            "reduce_scatter": whole[:, place].sum(0),
+            "all_to_all": whole[:, place],
+            "broadcast": whole[0],
+            "send_recv": whole[(place - 1) % ranks],
+        }
+        assert outputs.keys() == OPERATIONS.keys()
+        for op, numbers in outputs.items():
+            expected = expected_output(op, members, place, items)
+            assert expected.tolist() == numbers.reshape(-1).tolist()
+
+
+def test_inputs_differ_between_ranks_and_positions_and_their_sum_is_exact() -> None:
+    held = torch.stack([input_pattern(rank, 8, 251) for rank in range(31)])
+    assert len(held.unique()) == 31 * 251
+    members, whole = range(5, 16_384 + 5), torch.zeros(40)
+    for rank in members:  # one after another: the order in which errors grow the most
+        whole += input_pattern(rank, len(members), 40)
+    assert whole.tolist() == expected_output("all_reduce", members, 0, 40).tolist()
+
+
+def every_call() -> tuple[dict[tuple[str, str], int], dict[str, int]]:
+    """Return the wrong elements of each call, and of each that was never made."""
+    wrong, silent = {}, {}
+    with meshkit.build_mesh(dp=3, sp=2) as mesh:
+        for op in OPERATIONS:
+            for axis in ("dp", "sp"):
+                group = mesh.peers(axis).tolist(), 24, mesh.group(axis), CPU
+                call = prepare_call(op, *group, checked=True)
+                if axis == "dp" and not OPERATIONS[op].in_place:
+                    silent[op] = call.num_wrong(mesh.rank)
+                run_calls([call])
+                wrong[op, axis] = call.num_wrong(mesh.rank)
+        mesh.barrier()
+    return wrong, silent
+
+
+def test_every_call_is_correct_on_real_groups_and_one_never_made_is_wrong() -> None:
+    for wrong, silent in meshkit.spawn(every_call, 6, timeout=60):
+        assert wrong == {(op, axis): 0 for op in OPERATIONS for axis in ("dp", "sp")}
+        assert silent == {"all_gather": 24, "reduce_scatter": 8, "all_to_all": 24, "send_recv": 24}
+
+
+# ---------------------------------------------------------------- times and Ctrl-C
+
+
+class Device:
+    """A stand-in for an accelerator: its acts in order, and the second of its stream."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.acts: list[str] = []
+        self.clock = 0.0
+        patch.setattr(measure.torch, "Event", self.event)
+        patch.setattr(measure, "synchronize", lambda _: self.acts.append("synchronize"))
+
+    def call(self) -> None:
+        self.acts.append("call")
+        self.clock += 0.5 * len(self.acts)
+
+    def event(self, device: torch.device, *, enable_timing: bool) -> SimpleNamespace:
+        assert enable_timing
+        event = SimpleNamespace(at=None)
+
+        def record() -> None:
+            self.acts.append("event")
+            event.at = self.clock
+
+        event.record = record
+        event.elapsed_time = lambda after: (after.at - event.at) * 1e3  # milliseconds
+        return event
+
+
+def test_on_cuda_events_are_read_once_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch)
+    took = time_calls(device.call, 1, 2, torch.device("cuda", 0))
+    assert device.acts == ["call", "synchronize", "event", *["call", "event"] * 2, "synchronize"]
+    assert took == pytest.approx([0.5 * 4, 0.5 * 6])
+
+
+def test_on_another_accelerator_each_call_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch)
+    assert len(time_calls(device.call, 1, 2, torch.device("xpu", 0))) == 2
+    assert device.acts == ["call", "synchronize", *["call", "synchronize"] * 2]
+
+
+def test_ctrl_c_sets_a_flag_here_or_for_all_and_the_second_one_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(measure.time, "monotonic", lambda: now[0])
+    before, file = signal.getsignal(signal.SIGINT), str(tmp_path / "stop")
+    with Interruption(file) as interruption, Interruption() as alone:
+        assert not interruption
+        signal.raise_signal(signal.SIGINT)
+        assert alone
+        assert not interruption
+    with Interruption(file) as interruption:
+        for later in (0.0, SAME_SIGNAL):  # a launcher forwards the signal soon after
+            now[0] = 100.0 + later
+            signal.raise_signal(signal.SIGINT)
+        assert interruption
+        assert Interruption(file)
+        now[0] += 0.01
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+# ---------------------------------------------------------------- sweeps of real ranks
+
+
+def hosts(mesh: meshkit.Mesh) -> dict[int, str]:
+    """Put all ranks on one host."""
+    return dict.fromkeys(mesh.peers().tolist(), "here")
+
+
+def sweep_on_a_mesh(
+    operations: Sequence[str],
+    names: Sequence[str],
+    fault: str = "",
+    timeout: float = 20.0,
+) -> list[Measurement]:
+    """Return the rows of a sweep with a fault on some ranks."""
+    groups = [name for name in names if " " in name] or None
+    with (
+        meshkit.build_mesh(dp=2, sp=2, groups=groups) as mesh,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        rank, num_cases = mesh.rank, 0
+
+        def begin_case(_: str) -> None:
+            nonlocal num_cases
+            num_cases += 1
+            if rank == 1 and num_cases == 2 and fault == "hangs":
+                time.sleep(6)
+            if rank == 1 and num_cases == 2 and fault == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        if fault == "wrong" and rank == 1:
+            return_wrong_elements(patch, "all_gather", 3)
+        if fault == "full" and rank == 1:
+            before_each_call(patch, "broadcast", lambda: torch.empty(2**60))
+        if fault == "lacks":
+            raise_not_supported(patch, "all_to_all")
+        if fault in LATE and rank == 2:
+            before_each_call(patch, "all_reduce", lambda: time.sleep(LATE[fault]))
+        cases = plan_cases(mesh.layout, operations, parse_targets(mesh.layout, names), [64])
+        options, progress = SweepOptions(1, 4, timeout), Progress("", None)
+        patch.setattr(progress, "show", begin_case)
+
+        def stop() -> bool:
+            return fault == "stops" and rank == 1 and num_cases == 2
+
+        return Sweep(mesh, CPU, hosts(mesh), options, stop, progress).run(cases)
+
+
+def swept(*given: object) -> list[Measurement]:
+    """Return the rows of a sweep, which must be the same on all ranks."""
+    rows, *others = meshkit.spawn(sweep_on_a_mesh, 4, given, timeout=LIMIT)
+    assert all(other == rows for other in others)
+    return rows
+
+
+def test_every_operation_in_every_mode() -> None:
+    rows = swept(list(OPERATIONS), ["dp", "dp sp", "dp+sp"])
+    each = [("dp", ALONE, 2), ("dp", CONCURRENT, 2), ("dp sp", ALONE, 1), ("dp+sp", OVERLAP, 1)]
+    assert [(r.case.op, r.case.target.name, r.mode, r.groups) for r in rows] == [
+        (op, *mode) for op in OPERATIONS for mode in each
+    ]
+    for row in rows:
+        assert (row.wrong, row.unsupported, row.calls) == (0, None, 4)
+        assert row.median is not None
+        assert row.p99 is not None
+        assert 0 < row.median <= row.p99
+
+
+def times_of_calls(max_alone: int | None = None) -> list[tuple[float, float]]:
+    """Return when this rank was in each timed call over dp: alone, then with all groups."""
+    times: list[tuple[float, float]] = []
+    with meshkit.build_mesh(dp=2, sp=2) as mesh, pytest.MonkeyPatch.context() as patch:
+
+        def begin(*given: Any) -> measure.Works:
+            began = time.monotonic()
+            begin_collective(*given)
+            time.sleep(0.03)
+            times.append((began, time.monotonic()))
+            return []
+
+        patch.setattr(measure, "begin_collective", begin)
+        cases = plan_cases(mesh.layout, ["all_reduce"], parse_targets(mesh.layout, ["dp"]), [64])
+        options = SweepOptions(0, 2, 20.0, max_alone)
+        sweep = Sweep(mesh, CPU, hosts(mesh), options, lambda: False, Progress("", None))
+        sweep.run(cases)
+    return times
+
+
+def test_alone_groups_take_turns_and_concurrent_groups_do_not() -> None:
+    by_rank = meshkit.spawn(times_of_calls, 4, timeout=LIMIT)
+    assert {len(row) for row in by_rank} == {5}  # one checked, two alone, two concurrent
+
+    def span(rank: int, calls: slice) -> tuple[float, float]:
+        return by_rank[rank][calls][0][0], by_rank[rank][calls][-1][1]
+
+    alone, concurrent = slice(1, 3), slice(3, 5)
+    for rank, other in ((0, 1), (2, 3), (0, 3)):  # members of sp=0 and of sp=1
+        assert span(rank, alone)[1] <= span(other, alone)[0]
+        assert span(rank, concurrent)[0] < span(other, concurrent)[1]
+        assert span(other, concurrent)[0] < span(rank, concurrent)[1]
+
+
+def test_only_a_sample_of_the_groups_takes_turns() -> None:
+    by_rank = meshkit.spawn(times_of_calls, 4, (1,), timeout=LIMIT)
+    assert [len(row) for row in by_rank] == [5, 3, 5, 3]  # the second group is not alone
+
+
+def test_a_wrong_result_is_counted_on_every_rank() -> None:
+    rows = swept(["broadcast", "all_gather"], ["dp"], "wrong")
+    assert {(row.case.op, row.wrong) for row in rows} == {("broadcast", 0), ("all_gather", 3)}
+
+
+def test_an_operation_that_the_backend_lacks_is_a_row_of_each_mode() -> None:
+    rows = swept(["all_to_all"], ["dp"], "lacks")
+    assert [(row.mode, row.median) for row in rows] == [(ALONE, None), (CONCURRENT, None)]
+    assert {row.unsupported for row in rows} == {"Backend gloo does not support all_to_all"}
+
+
+def test_a_slow_rank_makes_its_group_slow() -> None:
+    assert all(row.p99 and row.p99 > 0.02 for row in swept(["all_reduce"], ["dp"], "slow"))
+
+
+def test_a_slow_call_is_made_less_often() -> None:
+    # one group takes 0.2 s: a quarter of 2 s holds two calls, of four requested
+    assert [row.calls for row in swept(["all_reduce"], ["dp"], "slower", 2.0)] == [2, 2]
+
+
+def test_a_stop_on_one_rank_ends_all_after_the_same_measurement() -> None:
+    rows = swept(["broadcast"], ["dp", "sp"], "stops")
+    assert [(row.case.target.name, row.mode) for row in rows] == [("dp", ALONE), ("dp", CONCURRENT)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "limit"), [("hangs", 1.0), ("dies", 20.0)])
+def test_a_rank_that_hangs_or_dies_is_named(fault: str, limit: float) -> None:
+    given = ["broadcast"], ["dp", "sp"], fault, limit
+    with pytest.raises(SpawnError) as caught:
+        meshkit.spawn(sweep_on_a_mesh, 4, given, timeout=LIMIT)
+    texts = [str(error) for rank, error in caught.value.errors.items() if rank != 1]
+    assert texts
+    assert all("rank 1 (dp=0 sp=1)" in text for text in texts)
+    assert all(text.startswith(f"mesh.guard(timeout={limit:g}): ") for text in texts)
+    during = "\n  It was one of the collectives that measure broadcast over sp, 64 bytes.\n  Fix: "
+    assert all(during in text for text in texts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "waiting"), [("dp", "in all_reduce over dp, "), ("dp+sp", "in wait over ")]
+)
+def test_ranks_report_the_call_in_which_they_wait(target: str, waiting: str) -> None:
+    given = ["all_reduce"], [target], "stuck", 1.0
+    with pytest.raises(SpawnError) as caught:
+        meshkit.spawn(sweep_on_a_mesh, 4, given, timeout=LIMIT)
+    text = str(caught.value.errors[0])
+    assert waiting in text
+    assert "rank 2 (dp=1 sp=0) has begun " in text
+    assert text.count("in no collective, test_measure.py:") == 1
+    assert f" that measure all_reduce over {target}, 64 bytes.\n" in text
+
+
+def test_an_out_of_memory_error_proposes_smaller_sizes() -> None:
+    given = ["broadcast"], ["dp"], "full"
+    with pytest.raises(SpawnError) as caught:
+        meshkit.spawn(sweep_on_a_mesh, 4, given, timeout=LIMIT)
+    text = str(caught.value.errors[1])
+    first, *_, last = text.splitlines()
+    assert first == "broadcast over dp, 64 bytes on rank 1: the arrays do not fit into memory."
+    assert "can't allocate memory: you tried to allocate 4611686018427387904 bytes" in text
+    assert last == "  Fix: --sizes 16."
+    assert " left with MeshkitError: broadcast over dp, 64 " in str(caught.value.errors[0])
+
+
+def disagreements(others: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the error of each request in which rank 1 differs; nothing may be measured."""
+    layout = meshkit.Layout(dp=2)
+    targets = parse_targets(layout, ["dp"])
+    usual = Request({"dp": 2}, None, ("broadcast",), targets, (64,), SweepOptions(1, 2, 20.0))
+    errors = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "begin_collective", lambda *_: sys.exit("it was measured"))
+        for other in others:
+            request = replace(usual, **other) if meshkit.detect().rank == 1 else usual
+            with pytest.raises(meshkit.DisagreementError) as caught:
+                run_benchmark(request, layout, "cpu")
+            errors.append(str(caught.value))
+    return errors
+
+
+def test_different_measurements_are_reported_before_the_first() -> None:
+    others = [
+        ("--ops", {"operations": ("all_reduce",)}, "broadcast", "all_reduce"),
+        ("--sizes", {"sizes": (64, 256)}, "64", "64,256"),
+        ("--iters", {"options": SweepOptions(1, 5, 20.0)}, "2", "5"),
+        ("--warm-up", {"options": SweepOptions(0, 2, 20.0)}, "1", "0"),
+        ("--alone", {"options": SweepOptions(1, 2, 20.0, 3)}, "all", "3"),
+    ]
+    requests = [row[1] for row in others]
+    errors, same = meshkit.spawn(disagreements, 2, (requests,), timeout=LIMIT)
+    assert errors == same
+    for text, (option, _, usual, other) in zip(errors, others, strict=True):
+        first, rank0, rank1, fix = text.splitlines()
+        assert first == "ranks disagree about what to measure; nothing was measured."
+        assert rank0 == f"  rank 0:  {option}={usual}"
+        assert rank1.startswith("  rank 1 (")
+        assert rank1.endswith(f"):  {option}={other}")
+        assert fix == f"  Fix: pass equal {option} on every rank."
+
+
+def lines_of_a_run(seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the progress of a run of one rank, in which each look at the clock takes seconds."""
+    stream, clock = io.StringIO(), itertools.count(0.0, seconds).__next__
+    monkeypatch.setattr(measure, "Progress", lambda title, _: Progress(title, stream, clock))
+    layout, options = meshkit.Layout(dp=1), SweepOptions(0, 2, 20.0)
+    target = measure.Target((("dp",),))
+    request = Request({"dp": 1}, None, ("broadcast",), (target,), (64, 256), options)
+    run_benchmark(request, layout, "cpu")
+    meshkit.shutdown()
+    return stream.getvalue().splitlines()
+
+
+def test_progress_shows_the_case_that_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, *lines = lines_of_a_run(LOG_INTERVAL, monkeypatch)
+    assert start == "2 rows in 2 passes, one after the other, each of up to 2 calls"
+    states = dict.fromkeys(line.partition(" s: ")[2] for line in lines)
+    assert [*states] == ["0 %: broadcast over dp, 64 bytes", "50 %: broadcast over dp, 256 bytes"]

@@ -1,0 +1,334 @@
+"""``meshkit bench``: real ranks, started here and by torchrun; Ctrl-C; faults and misuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from meshkit import SpawnError
+from meshkit.bench.measure import Request
+from meshkit.bench.results import OPERATIONS, BenchmarkRun
+from meshkit.cli import bench
+from meshkit.cli.bench import SIZES, measure, read_max_alone, read_operations, read_size, read_sizes
+from meshkit.cli.main import CommandParser, load_command, main
+from meshkit.core.layout import Layout
+from meshkit.launch.detect import detect
+from meshkit.launch.launchers import LAUNCHERS
+from tests.bench.example_runs import CLEAN, EMPTY, REPORT
+from tests.bench.faulty_calls import return_wrong_elements
+from tests.cli.processes import ended
+
+ROOT = Path(__file__).parents[2]
+KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
+CLEAN_ENVIRON = {name: value for name, value in os.environ.items() if name not in KNOWN}
+MODULE = ["-m", "meshkit", "bench"]
+QUICK = ["--device", "cpu", "--iters", "2", "--warm-up", "0"]
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in KNOWN:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def begun(*command: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *command],
+        env={**CLEAN_ENVIRON, "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        start_new_session=True,
+    )
+
+
+# ---------------------------------------------------------------- real ranks
+
+
+def test_four_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "dp=2", "sp=2", "-n", "4", "--sizes", "64", *QUICK]) == 0
+    out, error = capsys.readouterr()
+    assert error == ""
+    lines = out.splitlines()
+    assert lines[0].startswith("dp=2 sp=2: 4 ranks on 1 host, launcher spawn; gloo on cpu, torch ")
+    heads = [line for line in lines if re.fullmatch(r"\w+ over [^,]+, n = .+", line)]
+    over = ["dp, n = 2", "sp, n = 2", "dp sp, n = 4", "dp+sp, n = 2 and 2"]
+    assert heads == [f"{op} over {one}" for op in OPERATIONS for one in over]
+    rows = [line.split() for line in lines if re.match("(alone|concurrent|overlap) ", line)]
+    assert {len(row) for row in rows} == {9}
+    modes = [*["alone", "concurrent"] * 2, "alone", "overlap"] * len(OPERATIONS)
+    assert [row[0] for row in rows] == modes
+    assert {(row[1], row[7], row[8]) for row in rows} == {("64", "0", "2")}
+    assert re.fullmatch(r"OK: 36 rows in \d+\.\d s; 0 wrong elements\.", lines[-1])
+    assert all(len(line) <= 80 for line in lines)
+
+
+@pytest.mark.slow
+def test_under_torchrun_rank_0_prints_for_all() -> None:
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    arguments = ["dp=-1", "tp=1", "--json", "--ops", "broadcast,send_recv", "--sizes", "1K:4K"]
+    code, out, error = ended(begun(*torchrun, *MODULE, *arguments, *QUICK))
+    assert code == 0, error
+    reported = json.loads(out)  # one object, printed once
+    assert (reported["ok"], reported["launcher"], reported["sizes"]) == (
+        True,
+        "torchrun",
+        {"dp": 2, "tp": 1},
+    )
+    assert (reported["warm_up"], reported["iters"]) == (0, 2)
+    rows = reported["measurements"]
+    assert [(row["op"], row["bytes"], row["mode"]) for row in rows] == [
+        (op, size, "alone") for op in ("broadcast", "send_recv") for size in (1024, 4096)
+    ]
+    for row in rows:
+        assert row["algbw"] == pytest.approx(row["bytes"] / row["us"] / 1e3)
+        assert (row["wrong"], row["ranks"]) == (0, [2])
+
+
+def test_from_eight_ranks_to_json_and_a_search(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "dp=4",
+        "tp=2",
+        "-n",
+        "8",
+        "--ops",
+        "all_reduce",
+        "--axes",
+        "dp,tp",
+        "--alone",
+        "2",
+    ]
+    assert main(["bench", *arguments, "--sizes", "1K:256K", "--json", *QUICK]) == 0
+    out = capfd.readouterr().out
+    reported = json.loads(out)
+    groups = {(one["axes"], one["mode"]): one["groups"] for one in reported["measurements"]}
+    assert groups == {
+        ("dp", "alone"): 2,
+        ("dp", "concurrent"): 2,
+        ("tp", "alone"): 2,
+        ("tp", "concurrent"): 4,
+    }
+    (tmp_path / "r.json").write_text(out)
+    model = ["--model", str(ROOT / "examples/llama-3-8b.json"), "--links", str(tmp_path / "r.json")]
+    job = ["--world-size", "8", "--nodes", "1", "--global-batch", "8", "--seq", "8192", "--json"]
+    assert main(["search", *job, *model]) == 0
+    links = json.loads(capfd.readouterr().out)["job"]["machine"]
+    assert {name: links[name] for name in reported["links"] if name != "source"} == {
+        name: figure for name, figure in reported["links"].items() if name != "source"
+    }
+    assert {"bandwidth_intra_node", "latency_intra_node"} & reported[
+        "links"
+    ].keys()  # of a line without a slope only one
+
+
+def one_is_wrong(
+    device: str | None, request: Request, layout: Layout
+) -> tuple[int, BenchmarkRun] | None:
+    """Measure with two wrong elements of each broadcast on rank 1."""
+    with pytest.MonkeyPatch.context() as patch:
+        if detect().rank == 1:
+            return_wrong_elements(patch, "broadcast", 2)
+        return measure(device, request, layout)
+
+
+def test_a_wrong_result_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "measure", one_is_wrong)
+    arguments = ["dp=2", "-n", "2", "--ops", "broadcast", "--sizes", "64:256", *QUICK]
+    assert main(["bench", *arguments]) == 1
+    out, _ = capsys.readouterr()
+    assert re.search(r"FAILED: 2 rows in \d+\.\d s; 4 wrong elements\.\n$", out)
+
+
+def one_leaves(
+    device: str | None, request: Request, layout: Layout
+) -> tuple[int, BenchmarkRun] | None:
+    """Measure without rank 1."""
+    return None if detect().rank == 1 else measure(device, request, layout)
+
+
+def test_a_rank_that_does_not_come(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "measure", one_leaves)
+    assert main(["bench", "dp=2", "-n", "2", "--timeout", "1", *QUICK]) == 1
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert ": rank 0 of 2 failed first." in error.splitlines()[0]
+    assert "did not arrive at init(device='cpu', timeout=1.0) within 1 s." in error
+    assert error.splitlines()[-1] == "  Fix: look at the logs of rank 1 first."
+
+
+# ---------------------------------------------------------------- Ctrl-C
+
+
+def interrupted(whole: bool, *command: str) -> tuple[int, str, str]:
+    """A long bench that gets a SIGINT once it measures, alone or with all that it has started."""
+    ours, theirs = pty.openpty()  # progress is redrawn on a terminal
+    many = ["--sizes", "1K:64K:2", "--iters", "400", "--timeout", "30", "--device", "cpu"]
+    process = begun(*command, *many, stderr=theirs)
+    os.close(theirs)
+    reported = b""
+    while not re.search(rb"[1-9]\d* %: ", reported):
+        assert select.select([ours], [], [], 60)[0]
+        reported += os.read(ours, 1024)
+    (os.killpg if whole else os.kill)(process.pid, signal.SIGINT)
+    code, out, _ = ended(process)
+    with suppress(OSError):  # the other end is closed
+        reported += os.read(ours, 65536)
+    os.close(ours)
+    return code, out, reported.decode()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_there_is_after_ctrl_c(whole: bool) -> None:
+    code, out, error = interrupted(whole, *MODULE, "dp=2", "-n", "2")
+    assert code == 130, error
+    assert "Traceback" not in error
+    assert "42 rows in 42 passes, one after the other, each of up to 403 calls" in error
+    last = out.splitlines()[-1]
+    found = re.fullmatch(r"Interrupted: (\d+) of 42 rows in \d+\.\d s; 0 wrong elements\.", last)
+    assert found, out
+    rows = re.findall(r"^(?:alone|concurrent|overlap) +\d+ +\d", out, re.MULTILINE)
+    assert 0 < len(rows) == int(found[1]) < 42
+
+
+@pytest.mark.parametrize(
+    ("raised", "signals", "kind"),
+    [
+        (EOFError(), 1, KeyboardInterrupt),  # the server of processes was interrupted
+        (EOFError(), 0, EOFError),
+        (
+            SpawnError("x", errors={0: RuntimeError("ended by signal SIGINT")}),
+            1,
+            KeyboardInterrupt,
+        ),
+        (SpawnError("x", errors={0: ValueError("x")}), 0, SpawnError),
+    ],
+)
+def test_ctrl_c_while_ranks_are_started(
+    raised: Exception,
+    signals: int,
+    kind: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def spawn(*_: object, timeout: float, title: str) -> None:
+        for _ in range(signals):
+            signal.raise_signal(signal.SIGINT)
+        raise raised
+
+    monkeypatch.setattr("meshkit.launch.spawn.start_ranks", spawn)
+    args = CommandParser(load_command("bench")).parse(["dp=2", "-n", "2"])
+    with pytest.raises(kind) as caught:
+        args.command.run(args)
+    assert type(caught.value) is kind
+
+
+# ---------------------------------------------------------------- misuse
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["dp=3", "sp=2", "-n", "8"],
+        ["dp=4", "sp=2", "--axes", "dp,dp sp"],
+        ["dp=1", "tp=1", "-n", "1"],
+        ["dp=2", "-n", "2", "--axes", "dp,zz zz"],
+        ["dp=2", "-n", "2", "--sizes", "1K:x"],
+    ],
+)
+def test_misuse_is_reported_before_a_rank_starts(
+    typed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("measure_locally", "measure_under_launcher"):
+        monkeypatch.setattr(bench, name, lambda *_: pytest.fail("ranks were started"))
+    assert main(["bench", *typed]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("meshkit bench ")
+    assert err.splitlines()[-1].startswith("  Fix: ")
+
+
+def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[float] = []
+
+    def spawn(*_: object, timeout: float, title: str) -> None:
+        seen.append(timeout)
+        error = SpawnError("x", errors={1: RuntimeError("the process ended with signal SIGKILL")})
+        error.__cause__ = error.errors[1]
+        raise error
+
+    monkeypatch.setattr("meshkit.launch.spawn.start_ranks", spawn)
+    typed = ["dp=2", "-n", "2", "--ops", "broadcast", "--sizes", "1K:4M:4096"]
+    args = CommandParser(load_command("bench")).parse([*typed, "--timeout", "2", "--device", "cpu"])
+    with pytest.raises(SpawnError) as error:
+        args.command.run(args)
+    assert seen == [(4 + 2 * (3 + 3 + 1)) * 2 + 10]  # two plan_cases, each of one group
+    assert str(error.value).splitlines()[-1] == (
+        "  Fix: run meshkit doctor; or --sizes 1048576, which needs fewer resources."
+    )
+
+
+# ---------------------------------------------------------------- outcome and options
+
+
+@pytest.mark.parametrize(("report", "code"), [(CLEAN, 0), (REPORT, 1), (EMPTY, 130)])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_only_rank_0_prints_and_all_leave_with_one_code(
+    report: BenchmarkRun,
+    code: int,
+    rank: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setattr(bench, "measure_under_launcher", lambda *_: (rank, report))
+    assert main(["bench", "dp=2", "sp=2", "--json"]) == code
+    out, error = capsys.readouterr()
+    assert error == ""
+    assert bool(out) is (rank == 0)
+    if out:
+        assert json.loads(out)["ok"] is (code == 0)
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        *((read_size, text) for text in ("", "0", "1T", "1.5K", "\u0661", "1025G")),
+        *((read_sizes, text) for text in ("4:2", "0", "1:2:1", "1:2:x", "1:2:3:4")),
+        *((read_max_alone, text) for text in ("0", "some")),
+        *((read_operations, text) for text in ("reduce", "broadcast,")),
+    ],
+)
+def test_an_invalid_option_is_quoted(read: Callable[[str], object], text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"^'"):
+        read(text)
+
+
+def test_options_as_typed() -> None:
+    assert read_operations("broadcast,all_reduce,broadcast") == ("broadcast", "all_reduce")
+    assert [read_max_alone(text) for text in ("16", "all")] == [16, None]
+    assert read_sizes("1K:64K") == (1024, 4096, 16384, 65536)
+    assert read_sizes("1k:1M:1024") == (1024, 1048576)
+    assert read_sizes("1G") == (2**30,)
+    assert read_sizes(SIZES) == (1024, 16384, 262144, 4194304)

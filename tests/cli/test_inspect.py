@@ -1,0 +1,482 @@
+"""``meshkit plan``, ``explain``, ``move`` and ``search``: text, JSON and misuse."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import meshkit
+from meshkit import BatchPlan, Layout, factor_world, stream_seed
+from meshkit.bench.results import run_to_json
+from meshkit.cli import main
+from meshkit.core.cost.step_time import MACHINES
+from tests.bench.example_runs import CLEAN, EMPTY, REPORT
+
+ROOT = Path(__file__).parents[2]
+
+Answers = Callable[[str], tuple[int, str, str]]
+
+
+PLAN = """\
+dp=4 sp=2 tp=1: 8 ranks on 2 nodes of 4
+
+axis  size  stride  groups  first group  crosses nodes
+────  ────  ──────  ──────  ───────────  ─────────────
+dp       4       2       2  0, 2, 4, 6   yes
+sp       2       1       4  0, 1         no
+tp       1       1       8  0            no
+
+┌ node 0 ──────────┐  ┌ node 1 ──────────┐
+│       sp=0  sp=1 │  │       sp=0  sp=1 │
+│ dp=0     0     1 │  │ dp=2     4     5 │
+│ dp=1     2     3 │  │ dp=3     6     7 │
+└──────────────────┘  └──────────────────┘
+
+groups  4 on each rank, the default group included; 15 in all
+batch   global_batch 1024 = micro_batch 4 x accumulation_steps 64 x dp 4
+"""
+
+BATCH = "--global-batch 1024 --micro-batch 4"
+BIG = "--global-batch 5000 --micro-batch 1"
+
+
+def test_the_text_of_a_plan(answer: Answers) -> None:
+    assert answer(f"plan dp=4 sp=2 tp=1 --nodes 2 {BATCH}") == (0, PLAN, "")
+
+
+def test_the_json_of_a_plan(answer: Answers) -> None:
+    code, text, _ = answer(
+        f"plan dp=-1 tp=2 --world-size 8 --nodes 2 --groups 'dp tp' --json {BATCH}"
+    )
+    assert code == 0
+    reported = json.loads(text)
+    assert reported["axes"][0] == {
+        **{"axis": "dp", "size": 4, "stride": 2, "groups": 2, "first_group": [0, 2, 4, 6]},
+        **{"crossing": 2, "spans": 2},
+    }
+    assert reported["batch"] == {
+        **{"dp": 4, "global_batch": 1024, "micro_batch": 4, "accumulation_steps": 64},
+        "uneven": False,
+    }
+    del reported["axes"], reported["batch"]
+    assert reported == {
+        "world_size": 8,
+        "sizes": {"dp": 4, "tp": 2},
+        "node_sizes": [4, 4],
+        "groups_per_rank": 3,
+        "groups": 7,
+        "warnings": [],
+        "placement": None,
+    }
+
+
+def test_sizes_are_nested_and_inferred_as_in_build_mesh(answer: Answers) -> None:
+    assert answer("plan tp=2 sp=2 --world-size 12")[1].startswith("dp=3 sp=2 tp=2: 12 ranks\n")
+    assert answer("plan tp=2 sp=2")[1].startswith("dp=1 sp=2 tp=2: 4 ranks\n")
+    assert answer("plan tp=2 dp=-1 --world-size 4 --order 'tp dp'")[1].startswith(
+        "tp=2 dp=2: 4 ranks\n"
+    )
+
+
+def test_nodes_that_differ(answer: Answers) -> None:
+    _, text, _ = answer("plan dp=15 --nodes 7,8")
+    assert text.startswith("dp=15: 15 ranks on 2 nodes of 7 and 8\n")
+
+
+SMALL_BATCH = "--global-batch 64 --micro-batch 4"
+PURE = """
+import sys
+from meshkit.cli.main import main
+code = main({0!r})
+print(code, 'numpy' in sys.modules, set(sys.modules) & set('torch meshkit.cli.ranks'.split()))
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "plan dp=4 --nodes 2 --json",
+        "explain 1 dp=4 --nodes 2 --json --seed 1 --seq 8",
+    ],
+)
+def test_no_torch_is_imported(command: str) -> None:
+    code = PURE.format(shlex.split(command))
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "0 True set()", done.stderr
+
+
+def test_a_plan_of_a_hundred_thousand_ranks(answer: Answers) -> None:
+    code, text, _ = answer(f"plan pp=10 dp=1250 tp=8 --nodes 12500 {BIG}")
+    assert code == 0
+    assert len(text.splitlines()) < 60
+    assert "pp=10 dp=1250 tp=8: 100000 ranks on 12500 nodes of 8\n" in text
+    assert "... 12496 nodes more ...\n" in text
+    assert "99999" in text
+
+
+DEALT = "a\nb\n" * 4
+
+
+def test_hosts_from_a_file_and_ranks_placed_on_them(answer: Answers, tmp_path: Path) -> None:
+    file, page = tmp_path / "hosts", tmp_path / "grid.html"
+    file.write_text(DEALT)
+    command = f"plan dp=2 tp=4 --hosts {file}"
+    _, printed, _ = answer(command)
+    assert "warning  tp crosses nodes: 2 of 2 groups span 2 nodes." in printed
+    code, printed, _ = answer(f"{command} --place --html {page}")
+    assert code == 0
+    assert "tp stays inside nodes; before, tp crosses nodes" in printed
+    assert "warning" not in printed
+    assert '"ranks": [0, 2, 4, 6, 1, 3, 5, 7]' in page.read_text()
+    _, printed, _ = answer(f"{command} --place --json")
+    assert json.loads(printed)["placement"]["ranks"] == [0, 2, 4, 6, 1, 3, 5, 7]
+    assert answer(f"{command} --html {tmp_path}/none/grid.html")[0] == 2
+    assert answer(f"plan dp=16 --hosts {file}")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "plan dp=4 sp=2 --world-size 6",
+        "plan dp=-1 tp=2",
+        "plan dp=4 sp=3 --nodes 5",
+        "plan dp=4 --nodes 7,8",
+        "plan dp=4 --global-batch 100 --micro-batch 3",
+        "plan x=8 --order x --global-batch 8 --micro-batch 1",
+        "plan dp=2 ep=2 --global-batch 10 --micro-batch 1 --data dd",
+        "plan dp=8 ep=4 --world-size 8",
+        "plan shard=2 dp=2",
+        "plan dp=4 --groups dd",
+        "plan dp=4 dp=2",
+        "plan four",
+        *(f"plan dp={size}" for size in ("four", "0", "-2", "4.0", "1_0")),
+        "plan dp=99999999999",
+        "plan dp=4 --world-size x",
+        "plan dp=4 --nodes 2,",
+        "plan dp=2 tp=4 --place",
+        "explain 9 dp=4 --seed 0",
+        "explain dp=4",
+        "explain -1 dp=4",
+        "explain 5",
+        "explain 5 dp=4 --all",
+        "explain 1 dp=4 sp=2 cp=2 --seq 7",
+        "explain --all dp=100000 --json",
+        "explain 0 dp=1 --global-batch 4000000000 --micro-batch 4000000000 --json",
+        "explain 5 dp=4 sp=2 --world-size 6",
+        "explain 5 four",
+        "explain 0 dp=4 --seed x",
+        "move 'dp=4 tp=2' 'o/dq i -> o i' o=4 i=4",
+        "move dp=4 'o/dp i -> o i' o=4",
+        "move dp=4 o=4",
+    ],
+)
+def test_misuse_has_exit_code_2_and_a_fix(answer: Answers, command: str) -> None:
+    code, out, err = answer(command)
+    assert code == 2
+    text = json.loads(out)["error"]["text"] if "--json" in command else err
+    assert text.startswith(f"meshkit {command.partition(' ')[0]} ")
+    assert text.splitlines()[-1].startswith("  Fix: ")
+
+
+# ---------------------------------------------------------------- explain
+
+
+def test_one_rank_as_text(answer: Answers) -> None:
+    code, text, _ = answer(f"explain 5 dp=4 sp=2 tp=1 --nodes 2 {SMALL_BATCH} --seq 8192 --seed 7")
+    assert code == 0
+    assert text == (
+        "rank 5 of dp=4 sp=2 tp=1: 8 ranks on 2 nodes of 4\n"
+        "\n"
+        "coordinate  dp=2 sp=1 tp=0\n"
+        "node        1, slot 1\n"
+        "samples     8-11, 24-27, 40-43, 56-59 in step 0, a range for each micro batch\n"
+        "tokens      4096-8191 of each sequence, which is cut over sp\n"
+        "seed        4232173327378486640 on all ranks; by axis below\n"
+        "\n"
+        "axis  index   before  after  group                      seed\n"
+        "────  ──────  ──────  ─────  ──────────  ───────────────────\n"
+        "dp    2 of 4       3      7  1, 3, 5, 7  5226965292822398527\n"
+        "sp    1 of 2       4      4  4, 5         579700634850306452\n"
+        "tp    0 of 1       -      -  5           5736562324411063986\n"
+    )
+
+
+def test_axes_of_other_names_cut_the_sequence(answer: Answers) -> None:
+    code, text, _ = answer('explain 1 data=2 seq=2 --order "data seq" --seq 16')
+    assert code == 0
+    assert "tokens      8-15 of each sequence, which is cut over seq\n" in text
+
+
+def test_one_rank_as_json(answer: Answers) -> None:
+    code, text, _ = answer(
+        f"explain 5 sp=2 --world-size 8 --nodes 2 {SMALL_BATCH} --seq 16 --seed 0 --json"
+    )
+    assert code == 0
+    reported = json.loads(text)
+    plan = BatchPlan.solve(dp=4, global_batch=64, micro_batch=4)
+    assert reported.pop("samples") == plan.samples(0, 2).tolist()
+    assert [axis.pop("peers") for axis in reported["axes"]] == [[1, 3, 5, 7], [4, 5]]
+    assert reported == {
+        "rank": 5,
+        "coordinate": {"dp": 2, "sp": 1},
+        "node": 1,
+        "slot": 1,
+        "axes": [
+            {"axis": "dp", "index": 2, "before": 3, "after": 7, "seed": stream_seed(0, dp=2)},
+            {"axis": "sp", "index": 1, "before": 4, "after": 4, "seed": stream_seed(0, sp=1)},
+        ],
+        "tokens": [[8, 15]],
+        "seed": stream_seed(0),
+    }
+
+
+def test_all_ranks_as_json(answer: Answers) -> None:
+    code, text, _ = answer("explain --all dp=4 sp=2 --nodes 2 --json")
+    assert code == 0
+    reported = json.loads(text)["ranks"]
+    layout = Layout(dp=4, sp=2)
+    assert [entry["rank"] for entry in reported] == [*range(8)]
+    assert [entry["coordinate"] for entry in reported] == [
+        layout.coordinate(rank) for rank in range(8)
+    ]
+    assert [(entry["node"], entry["slot"]) for entry in reported] == [
+        divmod(rank, 4) for rank in range(8)
+    ]
+
+
+def test_all_ranks_as_a_table(answer: Answers) -> None:
+    assert answer("explain dp=2 sp=2 --nodes 2 --all") == (
+        0,
+        "rank  node  slot  dp  sp\n"
+        "────  ────  ────  ──  ──\n"
+        "   0     0     0   0   0\n"
+        "   1     0     1   0   1\n"
+        "   2     1     0   1   0\n"
+        "   3     1     1   1   1\n",
+        "",
+    )
+
+
+def test_a_list_of_a_hundred_thousand_ranks(answer: Answers) -> None:
+    code, text, _ = answer("explain --all dp=100000 --nodes 12500")
+    assert code == 0
+    assert text.splitlines()[-1].split() == ["99999", "12499", "7", "99999"]
+
+
+@pytest.mark.parametrize("micro", [1, 10**17])
+def test_samples_of_huge_batches(answer: Answers, micro: int) -> None:
+    code, text, _ = answer(f"explain 1 dp=2 --global-batch {8 * 10**17} --micro-batch {micro}")
+    printed = next(line for line in text.splitlines() if line.startswith("samples"))
+    few, many = (
+        "1, 3, 5, ..., 799999999999999999 (400000000000000000)",
+        ("100000000000000000-199999999999999999"),
+    )
+    assert code == 0
+    assert printed.removeprefix("samples").lstrip().startswith(few if micro == 1 else many)
+
+
+# ---------------------------------------------------------------- move
+
+
+def test_the_text_and_the_json_of_a_move(answer: Answers) -> None:
+    code, text, error = answer("move 'dp=4 tp=2' 'o/dp/tp i -> o/tp i/dp' o=4096 i=4096")
+    plan = meshkit.plan_redistribution("dp=4 tp=2", "o/dp/tp i -> o/tp i/dp", o=4096, i=4096)
+    assert (code, text, error) == (0, f"{plan}\n", "")
+    _, text, _ = answer("move 'dp=4 tp=2' 'o/dp/tp i -> o/tp i/dp' o=4096 i=4096 --json")
+    assert json.loads(text) == json.loads(json.dumps(plan.as_dict()))
+
+
+def test_a_move_to_another_view(answer: Answers) -> None:
+    code, text, _ = answer("move 'dp=4 tp=2' 'o/dp -> o/y =x' o=8 --to 'x=2 y=4'")
+    assert code == 0
+    assert "o/dp.0/dp.1 -> o/dp.1/tp =dp.0" in text
+
+
+# ---------------------------------------------------------------- search
+
+LLAMA_8B = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+}
+LLAMA_405B = {
+    **LLAMA_8B,
+    "hidden_size": 16384,
+    "num_hidden_layers": 126,
+    "num_attention_heads": 128,
+    "intermediate_size": 53248,
+}
+MIXTRAL = {**LLAMA_8B, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2}
+
+JOB = ["--world-size", "64", "--nodes", "8", "--global-batch", "1024", "--seq", "8192"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    files = {"llama-8b": LLAMA_8B, "llama-405b": LLAMA_405B, "mixtral": MIXTRAL}
+    for name, config in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def run_search(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Return exit code, output and errors."""
+    code = main.main(["search", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+# ---------------------------------------------------------------- the table
+
+
+def test_the_printed_call_builds_a_mesh_of_that_world(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run_search(capsys, *JOB, "--model", str(folder / "mixtral.json"))
+    snippet = out[out.index("# meshkit plan") :].splitlines()
+    plan = snippet[0].removeprefix("# ")
+    mesh, batch = (next(line for line in snippet if line.startswith(n)) for n in ("mesh", "plan"))
+    build = {"build_mesh": lambda **sizes: factor_world(64, **sizes)}
+    layout = eval(mesh.removeprefix("mesh = meshkit."), build)
+    assert layout.num_ranks == 64
+    assert layout.sizes["ep"] > 1
+    assert batch.startswith("plan = mesh.batch(global_batch=1024, micro_batch=")
+    assert "data=" not in batch  # dp and ep divide the samples
+    sizes = " ".join(f"{axis}={size}" for axis, size in layout.sizes.items())
+    assert plan == f"meshkit plan {sizes} --nodes 8"
+    assert main.main(plan.split()[1:]) == 0
+    assert f"ep       {layout.sizes['ep']}" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- JSON and options
+
+
+def test_json_holds_the_whole_result(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(folder / "llama-8b.json")
+    code, out, _ = run_search(capsys, *JOB, "--model", model, "--json", "--top", "3")
+    printed = json.loads(out)
+    assert code == 0
+    assert printed["ok"] is True
+    assert printed["parameters"] == 8_030_261_248
+    assert printed["model"]["kv_heads"] == 8
+    assert printed["job"]["machine"]["bandwidth_intra_node"] == 450
+    assert len(printed["best"]) == 3
+    assert printed["best"][0]["sizes"] == {"dp": 64}
+    assert printed["best"][0]["step"] == pytest.approx(sum(printed["best"][0]["terms"].values()))
+    assert printed["fits"] + sum(row["count"] for row in printed["excluded"]) == 210
+    assert "promises no seconds" in printed["note"]
+
+
+def test_memory_and_links_are_those_that_were_given(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ["--model", str(folder / "llama-8b.json")]
+    measured = folder / "measured.json"
+    measured.write_text(
+        json.dumps({"bandwidth_intra_node": 370, "bandwidth_inter_node": 42.5, "source": "a run"})
+    )
+    lines = [
+        run_search(capsys, *JOB, *model, *more)[1].splitlines()[2]
+        for more in (["--links", "a100"], ["--links", str(measured)], ["--memory", "40"])
+    ]
+    assert lines == [
+        "A rank: 80 GB, 172 TFLOP/s attained, 300 GB/s in a node, 25 GB/s out of it.",
+        "A rank: 80 GB, 544 TFLOP/s attained, 370 GB/s in a node, 42.5 GB/s out of it.",
+        "A rank: 40 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.",
+    ]
+    tight = json.loads(run_search(capsys, *JOB, *model, "--memory", "40", "--json")[1])
+    assert all(row["memory_gb"] <= 40 for row in tight["best"])
+
+
+# ---------------------------------------------------------------- links out of meshkit bench
+
+
+def write_run(folder: Path, **changes: object) -> str:
+    path = folder / "bench.json"
+    path.write_text(json.dumps({**run_to_json(CLEAN), **changes}))
+    return str(path)
+
+
+def test_links_are_read_from_what_bench_printed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ["--model", str(folder / "llama-8b.json")]
+    code, out, _ = run_search(capsys, *JOB, *model, "--links", write_run(folder), "--json")
+    links, measured = json.loads(out)["job"]["machine"], run_to_json(CLEAN)["links"]
+    assert code == 0
+    assert links["bandwidth_inter_node"] == measured["bandwidth_inter_node"]
+    assert links["latency_inter_node"] == measured["latency_inter_node"]
+    assert (links["bandwidth_intra_node"], links["flops"]) == (
+        MACHINES["h100"].bandwidth_intra_node,
+        MACHINES["h100"].flops,
+    )
+    assert links["source"] == f"{measured['source']}; the others: {MACHINES['h100'].source}"
+
+
+def test_the_table_lists_the_figures_that_were_not_measured(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "links.json"
+    path.write_text(
+        '{"bandwidth_intra_node": 370, "flops": 4e14, "memory_bandwidth": 3e3, '
+        '"latency_inter_node": 2e-5}'
+    )
+    job = [*JOB, "--model", str(folder / "llama-8b.json")]
+    out = run_search(capsys, *job, "--links", str(path), "--memory", "60")[1]
+    assert out.splitlines()[3:6] == [
+        "  across nodes: h100's 50 GB/s, not measured",
+        "  a step in a node: h100's 3.4 us, not measured",
+        "",
+    ]
+    assert "not measured" not in run_search(capsys, *job)[1]
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("model", None),
+        ("model", {"hidden_size": 768}),
+        ("links", None),
+        ("links", [1]),
+        ("links", {"ok": True, "measurements": []}),
+        ("links", run_to_json(REPORT)),
+        ("links", run_to_json(EMPTY)),
+        ("links", {"unknown": 1}),
+        ("links", {"bandwidth_intra_node": "370"}),
+        ("links", {"bandwidth_intra_node": 0}),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_misuse(
+    folder: Path, capsys: pytest.CaptureFixture[str], file: str, content: object
+) -> None:
+    path = folder / "given.json"
+    if content is not None:
+        path.write_text(json.dumps(content))
+    files = {"--model": str(folder / "llama-8b.json"), f"--{file}": str(path)}
+    code, out, err = run_search(capsys, *JOB, *(word for pair in files.items() for word in pair))
+    assert (code, out) == (2, "")
+    assert err.startswith("meshkit search ")
+    assert err.splitlines()[-1].startswith("  Fix: ")
+
+
+@pytest.mark.parametrize(
+    "option", ["--world-size=0", "--seq=8k", "--memory=-1", "--memory=nan", "--nodes=7"]
+)
+def test_an_invalid_option_is_misuse(
+    folder: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    assert run_search(capsys, *JOB, "--model", str(folder / "llama-8b.json"), option)[0] == 2

@@ -1,0 +1,623 @@
+"""``meshkit check``, ``hello`` and ``store``: real ranks, faults and misuse."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import meshkit
+from meshkit.cli import ranks
+from meshkit.cli.main import main
+from meshkit.cli.ranks import Greeting, check_mesh, describe_failure, run_sharing, torch_errors
+from meshkit.core.errors import LaunchError, RankTimeoutError, SpawnError
+from meshkit.core.report import CheckReport
+from meshkit.launch.detect import detect
+from meshkit.launch.launchers import LAUNCHERS
+from meshkit.live import barrier as verify_module
+from meshkit.testing.faults import Strike, play
+from tests.cli.processes import ended
+from tests.core.example_reports import REPORT
+from tests.live.side_by_side import side_by_side
+from tests.preloaded_python import MESHKIT, run_python
+
+ROOT = Path(__file__).parents[2]
+KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
+CLEAN = {name: value for name, value in os.environ.items() if name not in KNOWN}
+MODULE = ["-m", "meshkit", "check"]
+CPU = ["--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in KNOWN:
+        monkeypatch.delenv(name, raising=False)
+
+
+def begun(*command: str, **environ: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *command],
+        env={**CLEAN, "OMP_NUM_THREADS": "1", **environ},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def variables_by_hand(world_size: int) -> list[dict[str, str]]:
+    """Return the variables of each rank of a job, with a free port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world_size)}
+    return [{**place, "RANK": str(rank)} for rank in range(world_size)]
+
+
+def by_hand(*ranks: list[str]) -> list[tuple[int, str, str]]:
+    """Start ranks one by one; return exit code, output and errors of each."""
+    pairs = zip(ranks, variables_by_hand(len(ranks)), strict=True)
+    started = [begun(*command, **environ) for command, environ in pairs]
+    return [ended(process) for process in started]
+
+
+# ---------------------------------------------------------------- real ranks
+
+
+def test_eight_local_ranks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    assert main(["check", "dp=2", "sp=2", "tp=2", "pp=1", "-n", "8", *CPU]) == 0
+    out, error = capsys.readouterr()
+    assert error == ""
+    ms, four = r"\d+\.\d{3} ms", r"8 members took \d+\.\d{3} ms, at most \d+\.\d{3} ms on ranks"
+    patterns = [
+        r"pp=1 dp=2 sp=2 tp=2: 8 ranks, launcher spawn, device cpu, backend gloo; "
+        r"joined and built in \d+\.\d\d s",
+        rf"OK  dp sp tp  1 group of 8   {four} 0-7",
+        rf"OK  dp        4 groups of 2  {four} \d, \d",
+        rf"OK  sp        4 groups of 2  {four} \d, \d",
+        rf"OK  tp        4 groups of 2  {four} \d-\d",
+        rf"OK  dp sp     2 groups of 4  {four} \d, \d, \d, \d",
+        r"OK  pp        8 groups of 1  nothing to check",
+        r"OK: 15 groups checked in \d+\.\d\d s; "
+        rf"rank \d \(pp=0 dp=\d sp=\d tp=\d\) came last, by {ms}",
+    ]
+    for line, pattern in zip(out.splitlines(), patterns, strict=True):
+        assert re.fullmatch(pattern, line), line
+
+
+@pytest.mark.slow
+def test_under_torchrun_rank_0_prints_for_all() -> None:
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "4"]
+    arguments = ["sp=2", "dp=-1", "tp=1", "--groups", "sp dp", "--json", *CPU]
+    code, out, error = ended(begun(*torchrun, *MODULE, *arguments))
+    assert code == 0, error
+    reported = json.loads(out)  # one object, printed once
+    assert reported["sizes"] == {"dp": 2, "sp": 2, "tp": 1}
+    assert (reported["ok"], reported["launcher"], reported["backend"]) == (True, "torchrun", "gloo")
+    results = {tuple(one["axes"]): one for one in reported["groups"]}
+    assert {axes: (one["num_groups"], one["group_size"]) for axes, one in results.items()} == {
+        ("dp", "sp"): (1, 4),
+        ("dp",): (2, 2),
+        ("sp",): (2, 2),
+        ("sp", "dp"): (1, 4),
+    }
+    assert all(one["members"] == 4 for one in results.values())
+    assert 0 < results["dp",]["seconds"] <= results["dp",]["slowest_seconds"] < reported["checked"]
+
+
+def test_one_rank_has_no_group_to_check(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    assert main(["check", "dp=-1", "tp=1", "-n", "1", *CPU]) == 0
+    _, dp, tp, last = capsys.readouterr().out.splitlines()
+    assert dp == "OK  dp  1 group of 1  nothing to check"
+    assert tp == "OK  tp  1 group of 1  nothing to check"
+    assert re.fullmatch(r"OK: 0 groups checked in \d\.\d\d s", last)
+
+
+# ---------------------------------------------------------------- a check that fails
+
+
+def fails(
+    job: Callable[..., CheckReport],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> str:
+    """Return the error of four local ranks that run a job."""
+    monkeypatch.setattr(ranks, "check_mesh", job)
+    assert main(["check", "dp=2", "sp=2", "-n", "4", "--timeout", "20", *CPU]) == 1
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in error
+    return error
+
+
+def dies(*_: object, **__: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def one_dies(device: str | None, request: Mapping[str, Any], timeout: float) -> CheckReport:
+    """Kill rank 1 when it begins to verify."""
+    with pytest.MonkeyPatch.context() as patch:
+        if detect().rank == 1:
+            patch.setattr(meshkit.Mesh, "verify", dies)
+        return check_mesh(device, request, timeout)
+
+
+def test_a_rank_that_is_killed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, what, *_ = fails(one_dies, monkeypatch, capsys).splitlines()
+    assert ": rank 1 of 4 failed first" in first
+    assert what == "  RuntimeError: the process ended by itself, with signal SIGKILL"
+
+
+def one_differs(device: str | None, request: Mapping[str, Any], timeout: float) -> CheckReport:
+    """Check, with other sizes on rank 2."""
+    return check_mesh(device, {"dp": 4} if detect().rank == 2 else request, timeout)
+
+
+def test_a_rank_with_other_sizes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, *rest = fails(one_differs, monkeypatch, capsys).splitlines()
+    assert re.match(r"meshkit check dp=2 .*: rank \d of 4 failed first", first)
+    assert rest[0].startswith("  DisagreementError: ")
+    assert rest[0].endswith("ranks disagree about the mesh; no process group was created.")
+    assert [line.split(" (")[0] for line in rest[1:3]] == [
+        "  ranks 0-1 and 3:  dp=2 sp=2",
+        "  rank 2",
+    ]
+    assert rest[-1].startswith("  Fix: ")
+
+
+def one_is_elsewhere(device: str | None, request: Mapping[str, Any], timeout: float) -> CheckReport:
+    """Check, with a proof that fails on rank 1."""
+    proved = verify_module._has_members
+    with pytest.MonkeyPatch.context() as patch:
+        if detect().rank == 1:
+            patch.setattr(verify_module, "_has_members", lambda *given: proved(*given) and False)
+        return check_mesh(device, request, timeout)
+
+
+def test_a_group_of_other_ranks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, *rest = fails(one_is_elsewhere, monkeypatch, capsys).splitlines()
+    assert rest == [
+        "  MeshkitError: mesh.verify(timeout=20.0): the group over dp sp does not hold "
+        "the ranks of the layout.",
+        "  A gather over it returned other ranks, or another order, on ranks 1.",
+        "  Fix: close the mesh and build it again; report this with the version of torch.",
+    ]
+
+
+def one_leaves(device: str | None, request: Mapping[str, Any], timeout: float) -> CheckReport:
+    """Check without rank 1."""
+    if detect().rank == 1:
+        raise SystemExit(0)
+    return check_mesh(device, request, timeout)
+
+
+def test_a_rank_that_does_not_come_within_the_timeout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ranks, "check_mesh", one_leaves)
+    assert main(["check", "dp=2", "-n", "2", "--timeout", "1", *CPU]) == 1
+    assert capsys.readouterr() == (
+        "",
+        "meshkit check dp=2 -n 2 --timeout 1 --device cpu: rank 0 of 2 failed first.\n"
+        "  RankTimeoutError: 1 of 2 ranks did not arrive at init(device='cpu', timeout=1.0) "
+        f"within 1 s.\n  Missing: 1. Arrived: 0 on host {socket.gethostname()}.\n"
+        "  Fix: look at the logs of rank 1 first.\n",
+    )
+
+
+@pytest.mark.slow
+def test_ranks_started_by_hand_that_ask_for_different_meshes() -> None:
+    zero, one = by_hand([*MODULE, "dp=2", *CPU], [*MODULE, "sp=2", *CPU])
+    assert (zero[0], zero[1], one[0], one[1]) == (1, "", 1, "")
+    for _, _, error in (zero, one):
+        assert "Traceback" not in error
+        assert (
+            "ranks disagree about the mesh; no process group was created.\n"
+            "  rank 0:  dp=2\n  rank 1 (host " in error
+        )
+        assert error.splitlines()[-1].startswith("  Fix: ")
+
+
+@pytest.mark.slow
+def test_a_rank_of_a_launcher_that_is_killed() -> None:
+    arguments = ["dp=2", "--timeout", "20", *CPU]
+    spoiled = "from meshkit import Mesh\nfrom meshkit.cli.main import main\n"
+    spoiled += "from tests.cli.test_ranks import dies\nimport pytest\n"
+    spoiled += "pytest.MonkeyPatch().setattr(Mesh, 'verify', dies)\n"
+    spoiled += f"main(['check', *{arguments}])"
+    zero, one = by_hand([*MODULE, *arguments], ["-c", spoiled])
+    assert one[0] == -9
+    assert (zero[0], zero[1]) == (1, "")
+    assert "Traceback" not in zero[2]
+    assert "meshkit check dp=2 --timeout 20 --device cpu: " in zero[2]
+    assert "rank 1 (dp=1)" in zero[2]
+
+
+# ---------------------------------------------------------------- misuse
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["dp=3", "sp=2", "-n", "8"],
+        ["x=2", "-n", "2"],
+        ["dp=4", "sp=2"],
+        ["dp=2", "dp=2", "-n", "2"],
+        ["timeout=2", "-n", "2"],
+        ["dp=2", "--groups", "dp dp", "-n", "2"],
+        *([text, "-n", "2"] for text in ("dp", "dp=", "dp=2.0", "dp=\u0662", "dp=0", "")),
+    ],
+)
+def test_misuse_is_reported_before_a_rank_starts(
+    typed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("spawn_ranks", "run_under_launcher"):
+        monkeypatch.setattr(ranks, name, lambda *_: pytest.fail("ranks were started"))
+    assert main(["check", *typed]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("meshkit check ")
+    assert err.splitlines()[-1].startswith("  Fix: ")
+
+
+def test_a_mesh_that_does_not_fit_a_launcher_is_quoted_as_typed() -> None:
+    arguments = ["check", "dp=4", "--groups", "dp", *CPU]
+    typed = "meshkit check dp=4 --groups dp --device cpu"
+    runs = {
+        environ["RANK"]: partial(run_python, MESHKIT, *arguments, environ={**CLEAN, **environ})
+        for environ in variables_by_hand(2)
+    }
+    with side_by_side(runs, at_once=2) as results:
+        done = [results[rank].result() for rank in ("0", "1")]
+    assert [(one.returncode, one.stdout) for one in done] == [(2, "")] * 2
+    assert all(f"{typed} needs 4 ranks, the world has 2.\n" in one.stderr for one in done)
+
+
+def test_only_rank_0_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    for rank in (0, 1):
+        report = replace(REPORT, rank=rank)
+        monkeypatch.setattr(ranks, "run_under_launcher", lambda *_, report=report: report)
+        assert main(["check", "dp=2", "sp=2"]) == 0
+        assert bool(capsys.readouterr().out) is (rank == 0)
+
+
+# ---------------------------------------------------------------- hello
+
+HELLO = ["-m", "meshkit", "hello"]
+Here = Callable[..., tuple[int, str, str]]
+
+
+def run(*command: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        env={**CLEAN, "OMP_NUM_THREADS": "1", **environ},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def here(capsys: pytest.CaptureFixture[str]) -> Here:
+    """Return a function: run ``meshkit hello`` here; return its exit code, output and errors."""
+    return lambda *typed: (main(["hello", *typed]), *capsys.readouterr())
+
+
+def test_hello_of_four_local_processes_greet() -> None:
+    done = run("-W", "error", *HELLO, "-n", "4")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    *lines, last = done.stdout.splitlines()
+    where = re.escape(socket.gethostname())
+    pids = set()
+    for rank, line in enumerate(lines):
+        pattern = rf"rank {rank} of 4 says hello from host {where}, device \S+, pid (\d+)"
+        results = re.fullmatch(pattern, line)
+        assert results, line
+        pids.add(results[1])
+    assert len(pids) == 4
+    assert re.fullmatch(r"OK: the all-reduce over 4 ranks on \w+\.", last)
+
+
+@pytest.mark.slow
+def test_hello_of_four_local_processes_as_one_json_object(here: Here) -> None:
+    code, out, error = here("-n", "4", "--json", "--device", "cpu")
+    assert (code, error) == (0, "")
+    reported = json.loads(out)
+    assert (reported["ok"], reported["world_size"]) == (True, 4)
+    assert [rank["rank"] for rank in reported["ranks"]] == [0, 1, 2, 3]
+    assert [rank["local_rank"] for rank in reported["ranks"]] == [0, 1, 2, 3]
+    assert {rank["device"] for rank in reported["ranks"]} == {"cpu"}
+    assert {rank["host"] for rank in reported["ranks"]} == {socket.gethostname()}
+    assert {rank["launcher"] for rank in reported["ranks"]} == {"spawn"}
+    assert len({rank["pid"] for rank in reported["ranks"]}) == 4
+
+
+def test_without_n_it_is_one_process_here() -> None:
+    done = run_python(MESHKIT, "hello", "--json", "--device", "cpu", environ=CLEAN)
+    assert done.returncode == 0, done.stderr
+    reported = json.loads(done.stdout)
+    assert reported["world_size"] == 1
+    assert reported["ranks"][0]["launcher"] == "single"
+
+
+@pytest.mark.slow
+def test_hello_under_torchrun() -> None:
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = run(*torchrun, *HELLO, "--json", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    reported = json.loads(done.stdout)  # one object, printed once
+    assert [rank["rank"] for rank in reported["ranks"]] == [0, 1]
+    assert {rank["launcher"] for rank in reported["ranks"]} == {"torchrun"}
+
+
+def test_n_inside_a_launcher_starts_a_job_of_its_own(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "far", "MASTER_PORT": "29500"}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    code, out, _ = here("-n", "2", "--json", "--device", "cpu")
+    assert (code, json.loads(out)["world_size"]) == (0, 2)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without one")
+def test_a_device_that_is_not_there(here: Here) -> None:
+    assert here("-n", "1", "--device", "cuda") == (
+        1,
+        "",
+        "meshkit hello -n 1 --device cuda: rank 0 of 1 failed first.\n"
+        "  LaunchError: init(device='cuda', timeout=60.0): there is no cuda:0 for local_rank 0.\n"
+        "  This process sees 0 cuda devices.\n"
+        "  Fix: init(device='cpu').\n",
+    )
+
+
+@pytest.mark.slow
+def test_ranks_that_do_not_come_within_the_timeout() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    arguments = ("--device=cpu", "--timeout=2")
+    done = run(*HELLO, *arguments, RANK="0", WORLD_SIZE="2", **place)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert done.stderr.endswith(  # torch's own log may stand before it
+        "1 of 2 ranks did not arrive at meshkit hello --device=cpu --timeout=2 "
+        f"within 2 s.\n  Missing: 1. Arrived: 0 on host {socket.gethostname()}.\n"
+        "  Fix: look at the logs of rank 1 first.\n"
+    )
+
+
+def test_a_bad_environment_is_one_message(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "9")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert here() == (
+        1,
+        "",
+        "meshkit hello: RANK=9 must be below WORLD_SIZE=8.\n"
+        "  Both were read for the launcher hand-written.\n"
+        "  Fix: export RANK and WORLD_SIZE so that they agree.\n",
+    )
+
+
+def test_no_torch_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('no libtorch.so')\n")
+    done = run(*HELLO, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (1, "meshkit hello: no libtorch.so\n")
+
+
+def greeting(rank: int, *, ok: bool = True) -> Greeting:
+    return {
+        **{"rank": rank, "world_size": 3, "host": "a", "device": "cpu", "pid": 310 + rank},
+        **{"backend": "gloo", "ok": ok},
+    }
+
+
+def test_a_wrong_sum_fails_on_every_rank(monkeypatch: pytest.MonkeyPatch, here: Here) -> None:
+    greetings = [greeting(0), greeting(1, ok=False), greeting(2, ok=False)]
+    for rank in (0, 2):
+        monkeypatch.setattr(ranks, "greet_all", lambda *_, rank=rank: (rank, greetings))
+        code, text, _ = here()
+        assert code == 1
+        assert (
+            text == ""
+            if rank
+            else text
+            == (
+                "rank 0 of 3 says hello from host a, device cpu, pid 310\n"
+                "rank 1 of 3 says hello from host a, device cpu, pid 311\n"
+                "rank 2 of 3 says hello from host a, device cpu, pid 312\n"
+                "FAILED: the all-reduce over 3 ranks on gloo was wrong on 1-2.\n"
+            )
+        )
+
+
+def missing_one() -> tuple[bool, bool]:
+    """Run the check with the real all-reduce, then with one that loses rank 1."""
+    world = meshkit.init(device="cpu")
+    right = ranks.check_all_reduce(world.rank, world.world_size, "cpu")
+    reduce = dist.all_reduce
+
+    def lossy(seen: torch.Tensor) -> None:
+        reduce(seen)
+        seen[1] = 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_reduce", lossy)
+        return right, ranks.check_all_reduce(world.rank, world.world_size, "cpu")
+
+
+def test_the_check_can_fail() -> None:
+    assert meshkit.spawn(missing_one, 2, timeout=60) == [(True, False)] * 2
+
+
+# ---------------------------------------------------------------- store
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Host a store in a process of its own, which ends at SIGTERM with exit code 0."""
+    command = [sys.executable, "-m", "meshkit", "store", "--port", "0", "--json"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield json.loads(server.stdout.readline())["address"]
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(timeout=30) == 0
+        finally:
+            server.kill()
+
+
+def lose_rank_0(strike: Strike, method: str) -> Any:
+    """Join at a store, lose rank 0, and go on."""
+    meshkit.init(init_method=method, arrival_timeout=30)
+    mesh = meshkit.build_mesh(dp=-1)
+    try:
+        with mesh.guard(timeout=3):
+            if mesh.rank == 0:
+                strike.kill()
+            dist.all_reduce(torch.ones(1), group=mesh.group())
+    except meshkit.CollectiveError:
+        mesh = mesh.recover()
+    total = torch.ones(1)
+    dist.all_reduce(total, group=mesh.group())
+    return mesh.rank, float(total)
+
+
+@pytest.mark.parametrize("job", ["first", "second"])
+def test_two_jobs_survive_rank_0_at_one_store(address: str, job: str) -> None:
+    port = address.rpartition(":")[2]
+    played = play(lose_rank_0, 3, (f"store://127.0.0.1:{port}/{job}",), timeout=60)
+    assert played.fired == 0
+    assert {rank: ast.literal_eval(played.outcomes[rank].text) for rank in (1, 2)} == {
+        1: (1, 2.0),
+        2: (0, 2.0),
+    }
+
+
+def test_a_taken_port_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        assert main(["store", "--port", str(port)]) == 1
+    assert f"port {port} of this host cannot be used" in capsys.readouterr().err
+
+
+def test_an_invalid_port_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "--port", "70000"]) == 2
+    assert "'70000' is not a port from 0 to 65535" in capsys.readouterr().err
+
+
+def test_a_store_that_is_not_there_is_named() -> None:
+    with pytest.raises(meshkit.SpawnError, match="python -m meshkit store --port 1, on that host"):
+        meshkit.spawn(join_nowhere, 2, timeout=60)
+
+
+def join_nowhere() -> None:
+    meshkit.init(init_method="store://127.0.0.1:1/job", arrival_timeout=1)
+
+
+# ---------------------------------------------------------------- local ranks
+
+
+def failing(errors: dict[int, BaseException], first: int) -> SpawnError:
+    error = SpawnError("long, with a traceback", errors=errors)
+    error.__cause__ = errors[first]
+    return error
+
+
+def test_the_words_of_the_rank_that_failed_first() -> None:
+    died = RuntimeError("the process ended by itself, with signal SIGKILL")
+    late = RankTimeoutError("2 of 4 ranks did not arrive.", fix="look.", missing_ranks=(1, 3))
+    results = describe_failure(4, failing({0: late, 1: died, 2: late}, 1), "cuda")
+    assert str(results) == (
+        "rank 1 of 4 failed first; also failed: 0, 2.\n"
+        "  RuntimeError: the process ended by itself, with signal SIGKILL\n"
+        "  Fix: run meshkit doctor; or --device cpu, which needs fewer resources."
+    )
+    assert results.errors == {0: late, 1: died, 2: late}
+    fixes = {
+        "cpu": "",
+        "cuda:1": "; or --sizes 1K or --device cpu, which needs fewer resources",
+    }
+    for device, less in fixes.items():
+        text = str(describe_failure(4, failing({1: died}, 1), device, "--sizes 1K" if less else ""))
+        assert text.splitlines()[-1] == f"  Fix: run meshkit doctor{less}."
+    assert str(describe_failure(4, failing({0: late}, 0), None)) == (
+        "rank 0 of 4 failed first.\n  RankTimeoutError: 2 of 4 ranks did not arrive.\n  Fix: look."
+    )
+
+
+def test_an_error_of_torch_is_printed() -> None:
+    with (
+        pytest.raises(LaunchError) as reported,
+        torch_errors("the all-reduce of rank 1 of 4"),
+    ):
+        raise RuntimeError("Connection closed by peer\nException raised from x")
+    assert str(reported.value) == (
+        "the all-reduce of rank 1 of 4 failed.\n"
+        "  Connection closed by peer\n"
+        "  Fix: run meshkit doctor on the machines of the job."
+    )
+    late = RankTimeoutError("late")
+    with pytest.raises(RankTimeoutError) as kept, torch_errors("x"):
+        raise late
+    assert kept.value is late
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "seen", "chosen"),
+    [
+        (None, None, 0, None),
+        (None, "cuda", 4, None),
+        (None, "cuda", 3, "cpu"),
+        ("cuda", "cuda", 3, "cuda"),
+    ],
+)
+def test_local_ranks_share_the_cpu_if_there_are_too_few_devices(
+    monkeypatch: pytest.MonkeyPatch,
+    device: str | None,
+    kind: str | None,
+    seen: int,
+    chosen: str | None,
+) -> None:
+    monkeypatch.setattr("meshkit.launch.device.accelerator", lambda: kind)
+    monkeypatch.setattr("meshkit.launch.device.visible_devices", lambda _: seen)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert run_sharing(lambda device: device, device, ()) == chosen
+    assert ranks.uses_cpu(device, 4) is (chosen == "cpu" or kind is None)

@@ -1,0 +1,377 @@
+"""Reports of a job, of a rank, and of the timings of groups, against other derivations."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import meshkit
+from meshkit import BatchPlan, Layout, SequencePlan, factor_world, stream_seed
+from meshkit.core.group_plan import GroupPlan
+from meshkit.core.report import (
+    JobReport,
+    format_rank,
+    format_rank_table,
+    headline,
+    rank_reports,
+    sequence_part,
+    summarize_timings,
+)
+from meshkit.core.topology import Topology, placed
+from meshkit.testing import batch_plans, layouts
+from tests.core.example_reports import REPORT
+
+
+@given(layouts(max_ranks=48), st.data())
+def test_rows_equal_groups_created_one_by_one(layout: Layout, data: st.DataObject) -> None:
+    node_lists = st.lists(st.integers(0, 3), min_size=layout.num_ranks, max_size=layout.num_ranks)
+    hosts = data.draw(node_lists)
+    report = JobReport.of(GroupPlan.of(layout), Topology.of_hosts(hosts))
+    for row in report.axes:
+        groups = layout.groups(row["axis"]).tolist()
+        spans = [len({hosts[rank] for rank in group}) for group in groups]
+        assert (row["size"], row["groups"]) == (len(groups[0]), len(groups))
+        assert row["first_group"] == groups[0]
+        assert (row["crossing"], row["spans"]) == (sum(n > 1 for n in spans), max(spans))
+        if row["size"] > 1:
+            assert row["stride"] == groups[0][1] - groups[0][0]
+
+
+@given(layouts(max_ranks=48), st.booleans())
+def test_groups_are_as_many_as_the_plan_makes(layout: Layout, more: bool) -> None:
+    plan = GroupPlan.of(layout, [tuple(reversed(layout.axes))] if more else [])
+    report = JobReport.of(plan)
+    assert report.groups == sum(len(step.members) for step in plan.steps)
+    assert report.groups_per_rank == len(plan.steps)
+    assert report.topology is None
+    assert {(row["crossing"], row["spans"]) for row in report.axes} == {(None, None)}
+
+
+def warnings_of(layout: Layout, topology: Topology) -> tuple[str, ...]:
+    return JobReport.of(GroupPlan.of(layout), topology).warnings
+
+
+def even(layout: Layout, nodes: int) -> Topology:
+    return Topology.even(layout.num_ranks, nodes=nodes)
+
+
+def test_tp_across_nodes_is_a_warning() -> None:
+    layout = Layout(dp=2, tp=4)
+    assert warnings_of(layout, even(layout, 2)) == warnings_of(layout, even(layout, 1)) == ()
+    assert warnings_of(Layout(dp=8), Topology.even(8, nodes=8)) == ()
+    assert warnings_of(Layout(tp=4, dp=2), Topology.even(8, nodes=2)) == (
+        "tp crosses nodes: 2 of 2 groups span 2 nodes.\n"
+        "  tp communicates in every layer, so it needs the fastest links.\n"
+        '  Fix: order the axes "dp tp" (order).',
+    )
+
+
+def test_a_placement_says_which_axes_crossed_before() -> None:
+    topology, layout = Topology.of_hosts(["a", "b"] * 4), Layout(dp=2, sp=1, tp=4)
+    new = placed(layout, topology)
+    report = JobReport.of(GroupPlan.of(new), topology, before=layout)
+    assert report.placement.splitlines() == [
+        "dp crosses nodes: 4 of 4 groups span 2 nodes; before, dp stays inside nodes",
+        "tp stays inside nodes; before, tp crosses nodes: 2 of 2 groups span 2 nodes",
+    ]
+    assert report.as_dict()["placement"] == {
+        "reason": report.placement,
+        "ranks": [0, 2, 4, 6, 1, 3, 5, 7],
+    }
+
+
+def test_the_json_of_a_job() -> None:
+    layout = Layout(dp=2, tp=2)
+    batch = BatchPlan.solve(dp=2, micro_batch=1, accumulation_steps=3)
+    fields = JobReport.of(GroupPlan.of(layout), even(layout, 2), batch).as_dict()
+    assert json.loads(json.dumps(fields)) == fields
+    assert fields["batch"] == {
+        **{"dp": 2, "global_batch": 6, "micro_batch": 1, "accumulation_steps": 3},
+        "uneven": False,
+    }
+    assert JobReport.of(GroupPlan.of(layout)).as_dict()["batch"] is None
+
+
+def test_a_narrow_text_in_unicode_and_ascii() -> None:
+    layout = Layout(dp=2, sp=2, tp=2)
+    batch = BatchPlan.solve(dp=2, global_batch=1024, micro_batch=4)
+    report = JobReport.of(GroupPlan.of(layout), Topology.of_sizes([3, 5]), batch)
+    text = report.draw(width=50)
+    assert text == (
+        "dp=2 sp=2 tp=2: 8 ranks on 2 nodes of 3 and 5\n"
+        "\n"
+        "axis  size  stride  groups  first group  crosses\n"
+        "                                           nodes\n"
+        "────  ────  ──────  ──────  ───────────  ─────────\n"
+        "dp       2       4       4  0, 4         yes\n"
+        "sp       2       2       4  0, 2         yes\n"
+        "tp       2       1       4  0, 1         yes\n"
+        "\n"
+        "┌ node 0 ───────────────┐\n"
+        "│            tp=0  tp=1 │\n"
+        "│ dp=0 sp=0     0     1 │\n"
+        "│ dp=0 sp=1     2       │\n"
+        "└───────────────────────┘\n"
+        "┌ node 1 ───────────────┐\n"
+        "│            tp=0  tp=1 │\n"
+        "│ dp=0 sp=1           3 │\n"
+        "│ dp=1 sp=0     4     5 │\n"
+        "│ dp=1 sp=1     6     7 │\n"
+        "└───────────────────────┘\n"
+        "\n"
+        "groups   5 on each rank, the default group\n"
+        "           included; 15 in all\n"
+        "batch    global_batch 1024 = micro_batch 4 x\n"
+        "           accumulation_steps 128 x dp 2\n"
+        "warning  tp crosses nodes: 1 of 4 groups span 2\n"
+        "           nodes.\n"
+        "           tp communicates in every layer, so it\n"
+        "             needs the fastest links.\n"
+        "           Fix: tp=1, which divides the ranks of\n"
+        "             every node."
+    )
+    in_ascii = text.translate(str.maketrans("┌─┐│└┘", "+-+|++"))
+    table, _, rest = in_ascii.partition("\n\n+")
+    assert report.draw(width=50, ascii=True) == f"{table}\n\n+{rest}"
+
+
+@pytest.mark.parametrize("width", [1, 40, 61, 80])
+@pytest.mark.parametrize("ascii", [False, True])
+def test_the_text_fits_into_the_width(width: int, ascii: bool) -> None:
+    layout = Layout(pp=16, dp=128, tp=8)
+    report = JobReport.of(GroupPlan.of(layout), Topology.even(16384, nodes=2048))
+    text = report.draw(width=width, ascii=ascii)
+    assert text.isascii() is ascii
+    # five columns of numbers are 55 wide, and no number is cut
+    assert max(map(len, text.splitlines())) <= max(width, 55)
+
+
+def test_the_first_line() -> None:
+    assert headline(Layout(dp=1)) == "dp=1: 1 rank"
+    assert headline(Layout(dp=2), Topology.even(2, nodes=1)) == "dp=2: 2 ranks on 1 node of 2"
+
+
+LAYOUT = Layout(dp=4, sp=2, tp=1)
+
+
+NODES = Topology.even(8, nodes=2)
+
+
+BATCH = BatchPlan.solve(dp=4, global_batch=64, micro_batch=4)
+
+
+ALL = (NODES, BATCH, SequencePlan(8192, 2), 7)
+
+
+def test_one_rank_word_for_word() -> None:
+    (report,) = rank_reports(LAYOUT, [5], *ALL)
+    text = format_rank(report, LAYOUT, "dp=4 sp=2 tp=1: 8 ranks on 2 nodes of 4")
+    assert text == (
+        "rank 5 of dp=4 sp=2 tp=1: 8 ranks on 2 nodes of 4\n"
+        "\n"
+        "coordinate  dp=2 sp=1 tp=0\n"
+        "node        1, slot 1\n"
+        "samples     8-11, 24-27, 40-43, 56-59 in step 0, a range for each micro batch\n"
+        "tokens      4096-8191 of each sequence, which is cut over sp\n"
+        "seed        4232173327378486640 on all ranks; by axis below\n"
+        "\n"
+        "axis  index   before  after  group                      seed\n"
+        "────  ──────  ──────  ─────  ──────────  ───────────────────\n"
+        "dp    2 of 4       3      7  1, 3, 5, 7  5226965292822398527\n"
+        "sp    1 of 2       4      4  4, 5         579700634850306452\n"
+        "tp    0 of 1       -      -  5           5736562324411063986"
+    )
+    assert format_rank(report, LAYOUT, "x", ascii=True).isascii()
+
+
+def test_a_report_leaves_out_what_is_unknown() -> None:
+    (report,) = rank_reports(Layout(dp=2), [1])
+    assert format_rank(report, Layout(dp=2), "dp=2: 2 ranks", ascii=True) == (
+        "rank 1 of dp=2: 2 ranks\n"
+        "\n"
+        "coordinate  dp=1\n"
+        "\n"
+        "axis  index   before  after  group\n"
+        "----  ------  ------  -----  -----\n"
+        "dp    1 of 2       0      0  0, 1"
+    )
+    assert report.as_dict() == {
+        **{"rank": 1, "coordinate": {"dp": 1}, "node": None, "slot": None},
+        **{"samples": None, "tokens": None, "seed": None},
+        "axes": [
+            {"axis": "dp", "index": 1, "peers": [0, 1], "before": 0, "after": 0, "seed": None}
+        ],
+    }
+
+
+def test_the_json_of_a_rank() -> None:
+    (report,) = rank_reports(LAYOUT, [5], *ALL)
+    fields = report.as_dict()
+    assert fields["samples"] == BATCH.samples(0, 2).tolist()
+    assert fields["tokens"] == [[4096, 8191]]
+    assert (fields["node"], fields["slot"], fields["seed"]) == (1, 1, stream_seed(7))
+    assert [axis["seed"] for axis in report.axes] == [
+        stream_seed(7, dp=2),
+        stream_seed(7, sp=1),
+        stream_seed(7, tp=0),
+    ]
+
+
+@given(layouts(), st.data())
+def test_the_report_of_a_rank_agrees_with_the_layout(layout: Layout, data: st.DataObject) -> None:
+    node_lists = st.lists(st.integers(0, 3), min_size=layout.num_ranks, max_size=layout.num_ranks)
+    topology = Topology.of_hosts(data.draw(node_lists))
+    nodes = topology.node_of(range(layout.num_ranks))
+    ranks = [int(rank) for rank in layout.ranks]
+    slots = set()
+    for position, report in enumerate(rank_reports(layout, ranks, topology)):
+        assert report.coordinate == layout.coordinate(ranks[position])
+        assert report.node == nodes[position]
+        mates = sorted(r for r, n in zip(ranks, nodes, strict=True) if n == report.node)
+        assert mates[report.slot or 0] == report.rank
+        slots.add((report.node, report.slot))
+        for axis in report.axes:
+            assert list(axis["peers"]) == layout.peers(report.rank, axis["axis"]).tolist()
+            assert axis["peers"][axis["index"]] == report.rank
+            if len(axis["peers"]) > 1:
+                assert axis["before"] == axis["peers"][axis["index"] - 1]
+                assert axis["after"] == axis["peers"][(axis["index"] + 1) % len(axis["peers"])]
+            else:
+                assert (axis["before"], axis["after"]) == (None, None)
+    assert len(slots) == layout.num_ranks
+
+
+def test_the_part_of_a_sequence_is_the_index_along_cp_and_sp() -> None:
+    layout = Layout(dp=2, cp=2, sp=3, tp=2)
+    for rank in range(layout.num_ranks):
+        group = layout.peers(rank, "cp", "sp").tolist()
+        assert group[sequence_part(layout, rank)] == rank
+    assert sequence_part(Layout(dp=2), 1) == 0
+
+
+def test_axes_cut_the_sequence_by_their_role() -> None:
+    layout = factor_world(8, order="data seq context", data=2, seq=2, context=2)
+    for rank in range(8):
+        _, seq, context = np.unravel_index(rank, (2, 2, 2))
+        assert sequence_part(layout, rank) == 2 * context + seq  # cp before sp, in any order
+    (report,) = rank_reports(layout, [1], sequence=SequencePlan(16, 4))
+    assert report.tokens == (range(8, 12),)
+    tokens = "tokens      8-11 of each sequence, which is cut over context seq"
+    assert tokens in format_rank(report, layout, "x").splitlines()
+
+
+def test_the_table_of_ranks() -> None:
+    topology = Topology.of_hosts("abab"[i] for i in range(4))
+    assert format_rank_table(Layout(dp=2, sp=2), topology, ascii=True) == (
+        "rank  node  slot  dp  sp\n"
+        "----  ----  ----  --  --\n"
+        "   0     0     0   0   0\n"
+        "   1     1     0   0   1\n"
+        "   2     0     1   1   0\n"
+        "   3     1     1   1   1"
+    )
+    assert format_rank_table(Layout(dp=1)).splitlines()[-1] == "   0     -     -   0"
+
+
+@given(layouts(), st.data())
+def test_the_table_of_ranks_agrees_with_their_reports(layout: Layout, data: st.DataObject) -> None:
+    size = max(layout.ranks) + 1
+    topology = Topology.of_hosts(
+        data.draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
+    )
+    rows = [
+        line.split() for line in format_rank_table(layout, topology, width=400).splitlines()[2:]
+    ]
+    reports = rank_reports(layout, [int(rank) for rank in layout.ranks], topology)
+    assert rows == [
+        [str(n) for n in (report.rank, report.node, report.slot, *report.coordinate.values())]
+        for report in reports
+    ]
+
+
+@given(batch_plans(), st.data())
+def test_samples_are_those_of_the_plan(plan: BatchPlan, data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, plan.dp - 1))
+    (report,) = rank_reports(Layout(dp=plan.dp), [index], batch=plan)
+    assert report.as_dict()["samples"] == plan.samples(0, index).tolist()
+
+
+@given(st.data())
+def test_the_slowest_group_and_rank_by_another_derivation(data: st.DataObject) -> None:
+    layout = data.draw(layouts(max_ranks=24))
+    keys = [(axis,) for axis in layout.axes]
+    ranks = [int(rank) for rank in layout.grid.flat]
+    times = st.integers(1, 1000).map(lambda ms: ms / 1000)
+    seconds = np.array([[data.draw(times) for _ in keys] for _ in ranks]).reshape(len(ranks), -1)
+    times_of = {(r, k): seconds[i, j] for i, r in enumerate(ranks) for j, k in enumerate(keys)}
+    result = summarize_timings(layout, keys, seconds)
+    waited = {
+        rank: max(
+            max(times_of[p, k] for p in layout.peers(rank, *k).tolist()) - times_of[rank, k]
+            for k in keys
+        )
+        for rank in ranks
+    }
+    assert result.waited == max(waited.values())
+    assert result.slowest_rank is not None
+    assert waited[result.slowest_rank] == result.waited
+    for group, key in zip(result.groups, keys, strict=True):
+        column = {rank: times_of[rank, key] for rank in ranks}
+        assert group.slowest_seconds == max(column.values())
+        assert max(column[rank] for rank in group.slowest) == group.slowest_seconds
+        assert group.slowest == tuple(layout.peers(group.slowest[0], *key).tolist())
+        assert group.num_groups * group.group_size == len(ranks)
+    assert result.slowest_group is not None
+    assert result.slowest_group.slowest_seconds == seconds.max()
+
+
+def test_the_text_of_a_verification() -> None:
+    layout = meshkit.Layout(dp=2, sp=2)
+    seconds = np.array([[0.5, 0.002], [0.25, 0.002], [0.1, 0.002], [0.25, 0.001]])
+    result = summarize_timings(layout, [("dp",), ("sp",)], seconds)
+    assert str(result) == (
+        "group  groups  ranks  median ms  slowest ms  of ranks\n"
+        "─────  ──────  ─────  ─────────  ──────────  ────────\n"
+        "dp          2      2    375.000     500.000  0, 2\n"
+        "sp          2      2      2.000       2.000  0-1\n"
+        "slowest rank: 2 (dp=1 sp=0), its peers wait 400.000 ms for it"
+    )
+
+
+def test_a_mesh_of_one_rank() -> None:
+    result = summarize_timings(meshkit.Layout(dp=1), [], np.zeros((1, 0)))
+    assert (result.groups, result.slowest_rank, result.slowest_group) == ((), None, None)
+    assert len(str(result).splitlines()) == 2
+
+
+def test_the_text_of_a_check() -> None:
+    assert REPORT.draw(width=120) == (
+        "dp=2 sp=2 tp=1: 4 ranks, launcher slurm, device cuda, backend nccl; "
+        "joined and built in 1.25 s\n"
+        "OK  dp     2 groups of 2  4 members took 1.000 ms, at most 2.000 ms on ranks 1, 3\n"
+        "OK  dp sp  1 group of 2   2 members took 1.000 ms, at most 2.000 ms on ranks 1, 3\n"
+        "OK  tp     4 groups of 1  nothing to check\n"
+        "OK: 3 groups checked in 0.50 s; rank 3 (dp=1 sp=1) came last, by 500.000 ms"
+    )
+
+
+def test_the_json_of_a_check() -> None:
+    report = json.loads(json.dumps(REPORT.as_dict()))
+    assert list(report) == [
+        *("ok", "sizes", "launcher", "device", "backend", "built", "checked"),
+        *("groups", "slowest_rank", "waited", "coordinate"),
+    ]
+    assert report["groups"][0] == {
+        "axes": ["dp"],
+        "num_groups": 2,
+        "group_size": 2,
+        "seconds": 0.001,
+        "slowest": [1, 3],
+        "slowest_seconds": 0.002,
+        "members": 4,
+    }
+    assert (report["built"], report["checked"], report["slowest_rank"]) == (1.25, 0.5, 3)

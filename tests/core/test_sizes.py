@@ -1,0 +1,247 @@
+"""Sizes of axes: their check, their order, and inference of the size that is -1."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshkit import Layout, SpecError, factor_world
+from meshkit.core.axes import STANDARD
+from meshkit.core.sizes import (
+    check_sizes,
+    divide_data_axis,
+    infer_sizes,
+    order_axes,
+    view_sizes,
+)
+
+
+@pytest.mark.parametrize("size", [1, 7, -1, 2**62, np.int64(4), np.uint8(4)])
+def test_a_size_becomes_a_plain_int(size: int) -> None:
+    sizes = check_sizes({"dp": size})
+    assert sizes == {"dp": int(size)}
+    assert type(sizes["dp"]) is int
+
+
+@pytest.mark.parametrize("size", [0, -2, -(2**70), True, False, 4.0, "4", None, np.True_, [4], 1j])
+def test_an_invalid_size_raises_an_error(size: object) -> None:
+    with pytest.raises(SpecError, match="the size of dp is"):
+        check_sizes({"dp": size})
+
+
+@pytest.mark.parametrize(
+    ("size", "suggestion"),
+    [
+        ("4", 4),
+        (4.0, 4),
+        (2.7, 2),
+        (0, 1),
+        (-3, 1),
+        ("four", 1),
+        (math.inf, 1),
+        (math.nan, 1),
+    ],
+)
+def test_the_fix_suggests_a_valid_size(size: object, suggestion: int) -> None:
+    with pytest.raises(SpecError) as caught:
+        check_sizes({"dp": size})
+    assert caught.value.fix == f"dp={suggestion}."
+
+
+@settings(deadline=None, max_examples=60, database=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.data())
+def test_the_size_that_is_minus_1_is_inferred(numbers: list[int], data: st.DataObject) -> None:
+    sizes = {f"a{i}": size for i, size in enumerate(numbers)}
+    total = math.prod(numbers)
+    hidden = data.draw(st.sampled_from(list(sizes)))
+    assert infer_sizes({**sizes, hidden: -1}, total, "") == sizes
+    assert list(infer_sizes({**sizes, hidden: -1}, total, "")) == list(sizes)
+    assert infer_sizes(sizes, total, "") == sizes
+    for wrong in (total - 1, total + 1, 2 * total):
+        with pytest.raises(SpecError) as caught:
+            infer_sizes(sizes, wrong, "")
+        assert (caught.value.sizes, caught.value.world_size) == (sizes, wrong)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_ranks", "can_start", "fix"),
+    [
+        ({"dp": 4, "tp": 2}, 6, True, "start 8 ranks, or leave out dp, which gives dp=3."),
+        ({"dp": 4, "tp": 2}, 6, False, "dp=-1, which gives dp=3."),
+        ({"dp": 4, "tp": 4}, 6, True, "start 16 ranks."),
+        ({"dp": -1, "tp": 4}, 6, True, "start 4 or 8 ranks."),
+        ({"dp": -1, "tp": 4}, 3, True, "start 4 ranks."),
+        ({"dp": -1, "tp": 4}, 6, False, "sizes whose product is 6."),
+        ({"sp": 4, "tp": 4}, 8, False, "sp=-1, which gives sp=2."),
+        ({"sp": 3, "tp": 4}, 6, False, "tp=-1, which gives tp=2."),
+        ({"sp": 4, "tp": 4}, 8, True, "start 16 ranks."),
+        ({"sp": 1}, 2, True, "start 1 rank."),
+    ],
+)
+def test_the_fix_starts_other_ranks_only_if_that_is_possible(
+    sizes: dict[str, int], num_ranks: int, can_start: bool, fix: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        infer_sizes(sizes, num_ranks, "", owner="ranks=", can_start=can_start)
+    assert caught.value.fix == fix
+    assert f"ranks= has {num_ranks}." in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "order", "names"),
+    [
+        ({"tp": 2, "dp": 4}, None, "dp tp"),
+        ({"tp": 2, "sp": 2, "cp": 2, "ep": 2, "dp": 2, "pp": 2}, None, "pp dp ep cp sp tp"),
+        ({"tp": 2, "pp": 2}, None, "pp dp tp"),
+        ({}, None, "dp"),
+        ({"tp": 2, "dp": 4}, "tp dp", "tp dp"),
+        ({"tp": 2, "dp": 4}, ["tp", "dp"], "tp dp"),
+        ({"tp": 2}, "tp dp", "tp dp"),
+        ({"tp": 2, "sp": 4}, "tp sp", "tp sp"),
+        ({"replicate": 2, "shard": 4}, "replicate shard", "replicate shard"),
+        ({"shard": 4}, "dp shard", "dp shard"),
+        ({}, "dp", "dp"),
+    ],
+)
+def test_the_axes_are_in_the_given_or_the_standard_order(
+    sizes: dict[str, int], order: Any, names: str
+) -> None:
+    ordered = order_axes(sizes, order)
+    assert list(ordered) == names.split()
+    assert {axis: size for axis, size in ordered.items() if axis in sizes} == sizes
+    assert all(ordered[axis] == -1 for axis in ordered if axis not in sizes)
+
+
+@settings(deadline=None, max_examples=60, database=None)
+@given(st.permutations(STANDARD), st.integers(0, 6))
+def test_the_standard_order_does_not_depend_on_the_order_written(
+    names: list[str], count: int
+) -> None:
+    ordered = order_axes(dict.fromkeys(names[:count], 2), None)
+    assert list(ordered) == [n for n in STANDARD if n in {*names[:count], "dp"}]
+
+
+@pytest.mark.parametrize("order", ["tp dp sp", "tp-dp-sp", "tp dp", ("tp", "dp", "cp")])
+def test_an_absent_standard_axis_may_stand_in_the_order(order: str | tuple[str, ...]) -> None:
+    reverse = isinstance(order, str) and "-" in order  # Megatron's begins at the innermost axis
+    expected = ["dp", "tp"] if reverse else ["tp", "dp"]
+    assert [*order_axes({"tp": 2}, order)] == expected
+
+
+@pytest.mark.parametrize(
+    ("sizes", "order", "evidence"),
+    [
+        ({"tp": 2}, "dp x tp", "x is in order but has no size."),
+        ({"tp": 2, "sp": 2}, "dp tp", "sp has a size but is not in order."),
+        ({"tp": 2, "dp": 2}, "tp", "dp has a size but is not in order."),
+        ({"tp": 2}, "tp dp tp", "tp appears twice in order."),
+        ({"dp": -1, "tp": 2}, "tp", "dp has a size but is not in order."),
+    ],
+)
+def test_an_order_that_differs_from_the_sizes_raises_an_error(
+    sizes: dict[str, int], order: str, evidence: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        order_axes(sizes, order)
+    assert f"  {evidence}\n" in str(caught.value)
+
+
+def test_a_set_is_no_order_as_its_order_differs_between_processes() -> None:
+    with pytest.raises(SpecError, match=r"order is .*, a set"):
+        order_axes({"tp": 2, "dp": 4}, {"dp", "tp"})
+
+
+def test_dp_is_not_inferred_if_another_size_is_open() -> None:
+    with pytest.raises(SpecError, match="leaves the sizes of dp and tp open"):
+        order_axes({"tp": -1}, None)
+    assert order_axes({"tp": -1}, "tp") == {"tp": -1}
+
+
+def test_a_view_keeps_the_order_written() -> None:
+    assert list(view_sizes({"replicate": 2, "dp": 2, "shard": 4, "tp": 2}, None)) == [
+        "replicate",
+        "dp",
+        "shard",
+        "tp",
+    ]
+    assert view_sizes({"tp": 2, "dp": 4}, "tp dp") == {"tp": 2, "dp": 4}
+
+
+def test_a_view_with_standard_axes_out_of_order_raises_an_error() -> None:
+    with pytest.raises(SpecError) as caught:
+        view_sizes({"tp": 2, "x": 3, "dp": 4}, None)
+    assert str(caught.value).startswith("tp dp is not the standard order, dp tp.\n")
+    assert caught.value.fix_text.startswith("dp=4, x=3, tp=2; or ")
+
+
+small = st.integers(1, 3)
+
+
+def ways_of(error: SpecError) -> list[str]:
+    """Return the changes that a fix proposes."""
+    return re.split(r", or ", error.fix.removesuffix("."))
+
+
+@given(small, small, st.integers(2, 4), small)
+def test_both_readings_work(pp: int, dp: int, ep: int, tp: int) -> None:
+    """Megatron would name these ranks dp * ep, of which every ep are a group of experts."""
+    sizes = {"pp": pp, "dp": dp * ep, "ep": ep, "tp": tp}
+    with pytest.raises(SpecError) as caught:
+        factor_world(pp * dp * ep * tp, **sizes)
+    one, two, three = ways_of(caught.value)
+    assert three == f"start {pp * dp * ep * ep * tp} ranks"
+    ranks = pp * dp * ep * tp
+    layout = factor_world(ranks, **{**sizes, **eval(f"dict({one})")})
+    assert layout == Layout(pp=pp, dp=dp, ep=ep, tp=tp)
+    first, _, second = two.partition(", and then ")
+    assert first == "leave out ep"
+    dense = factor_world(ranks, pp=pp, dp=dp * ep, tp=tp)
+    assert eval(second, {"mesh": dense}) == layout
+    # the ranks of a group of the dense mesh, cut into runs of ep
+    rows = dense.groups("dp").reshape(-1, ep)
+    assert sorted(rows.tolist()) == sorted(layout.groups("ep").tolist())
+
+
+@given(st.dictionaries(st.sampled_from(["dp", "fsdp", "ep", "tp", "x"]), st.integers(1, 6)))
+def test_divided_sizes_have_the_product_of_the_ranks(sizes: dict[str, int]) -> None:
+    for ranks in range(1, 40):
+        divided = divide_data_axis(sizes, ranks)
+        if divided is not None:
+            assert np.prod([*divided.values()]) == ranks
+            changed = [axis for axis in sizes if divided[axis] != sizes[axis]]
+            assert changed in (["dp"], ["fsdp"])
+            assert divided[changed[0]] * sizes["ep"] == sizes[changed[0]]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sizes"),
+    [
+        (8, {"dp": 6, "ep": 4}),  # does not divide
+        (8, {"dp": 2, "ep": 8}),  # more experts than data
+        (4, {"dp": 8, "ep": 4}),  # fits in no reading
+        (8, {"tp": 8, "ep": 4}),  # no axis of data
+        (8, {"dp": 8, "ep": 1}),
+        (8, {"dp": 8, "ep": 2, "expert": 2}),
+    ],
+)
+def test_other_sizes_are_no_such_reading(ranks: int, sizes: dict[str, int]) -> None:
+    assert divide_data_axis(sizes, ranks) is None
+
+
+def test_names_of_other_libraries_and_another_order() -> None:
+    with pytest.raises(SpecError) as caught:
+        factor_world(8, order="data expert", data=8, expert=4)
+    one, two, _ = ways_of(caught.value)
+    assert (one, two) == (
+        "data=2",
+        "order='data', and leave out expert, and then mesh.view(data=2, expert=4)",
+    )
+    with pytest.raises(SpecError) as caught:
+        factor_world(8, order="ep dp", dp=8, ep=4)
+    assert ways_of(caught.value) == ["dp=2", "start 32 ranks"]

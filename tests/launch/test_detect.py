@@ -1,0 +1,374 @@
+"""detect: every launcher of the table to the last field, its errors, arguments, and no launcher."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import meshkit
+from meshkit.launch import detect as detect_module
+from meshkit.launch.launchers import LAUNCHERS, job_hosts, job_name, matching_launchers
+from tests.launch import recorded
+from tests.launch.recorded import ALL, ALONE, EXPECTED, ROWS, SRUN, TORCHRUN, Env, without
+from tests.launchers.checks import clean_environ
+from tests.preloaded_python import run_python
+
+NUMBERS = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
+FIELDS = (*NUMBERS, "master_addr", "master_port", "init_method")
+TABLE = {row.name: row for row in LAUNCHERS}
+# The variables that torchrun and spawn set, or replace, in every process that they start.
+SET_INSIDE = {*recorded.ACCELERATE, *recorded.SPAWN}
+
+
+def detect_error(environ: Env, **arguments: Any) -> meshkit.LaunchError:
+    """Return the error that detect raises for an environment."""
+    with pytest.raises(meshkit.LaunchError) as caught:
+        meshkit.detect(environ, **arguments)
+    return caught.value
+
+
+# ---------------------------------------------------------------- the table and its recordings
+
+
+def test_every_recording_has_an_expectation_and_every_row_a_recording() -> None:
+    assert {*EXPECTED, *ALONE} == {*ALL}
+    assert [*ROWS] == [*TABLE]
+    everything: Env = {}
+    for name, environ in ROWS.items():
+        assert matching_launchers(environ)[0] is TABLE[name]
+        everything |= environ
+    assert matching_launchers(everything) == [*LAUNCHERS]  # in the order of the table
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_field_and_its_source(name: str) -> None:
+    launcher, expected = EXPECTED[name]
+    world = meshkit.detect(ALL[name])
+    assert world.launcher == launcher
+    assert {field: getattr(world, field) for field in FIELDS} == {
+        field: expected.get(field, (None, ""))[0] for field in FIELDS
+    }
+    assert world.sources == {field: source for field, (_, source) in expected.items()}
+    assert (world.device, world.backend, world.allocation) == (None, None, None)
+    size = expected["world_size"]
+    assert world.size_evidence == f"{size[1]} = {size[0]} ({launcher})"
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_launcher_inside_another_one_is_used_alone(name: str) -> None:
+    for around in ("SRUN", "SBATCH", "INTERACTIVE", "SALLOC"):
+        for inner in (recorded.TORCHRUN, recorded.SPAWN):
+            nested = {**ALL[around], **without(ALL[name], *SET_INSIDE), **inner}
+            assert meshkit.detect(nested) == meshkit.detect(inner)
+        if around != "SRUN" and "IN_SLURM" not in name:
+            assert meshkit.detect({**ALL[around], **ALL[name]}).rank == EXPECTED[name][1]["rank"][0]
+
+
+@pytest.mark.parametrize("name", ["AZUREML", "SAGEMAKER", "LSF"])
+def test_the_variables_of_a_cloud_or_a_queue_are_no_launcher(name: str) -> None:
+    environ = {key: v for key, v in ALL[name].items() if not key.startswith(("OMPI_", "JSM_"))}
+    assert environ
+    assert meshkit.detect(environ) == meshkit.detect({})
+
+
+@pytest.mark.parametrize(("tasks", "task"), [("2", "1"), ("8", "3"), ("4", "0")])
+@pytest.mark.parametrize("name", ["MVAPICH2", "PALS", "MPICH", "LSF"])
+def test_an_mpi_launcher_inside_a_step_of_srun_is_used(name: str, tasks: str, task: str) -> None:
+    """PMI variables that differ in size or rank from those of the step do not come from srun."""
+    around = {**SRUN, "SLURM_NTASKS": tasks, "SLURM_PROCID": task}
+    assert meshkit.detect({**around, **ALL[name]}) == meshkit.detect(ALL[name])
+
+
+def test_hydra_in_srun_is_hydra_on_every_rank() -> None:
+    """On rank 0 both launchers agree by chance: one rank per node, the hosts in another order."""
+    for rank, procid in ((0, 0), (1, 2), (2, 1)):
+        environ = {"PMI_RANK": str(rank), "PMI_SIZE": "3", "MPI_LOCALRANKID": "0"}
+        environ |= {"SLURM_PROCID": str(procid), "SLURM_NTASKS": "3", "SLURM_STEP_ID": "0"}
+        assert meshkit.detect(environ).launcher == "hydra"
+
+
+def test_a_step_of_srun_without_its_id() -> None:
+    """The nodes of the step or the older name of its id distinguish a task from a batch script."""
+    first = {**SRUN, "SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}
+    for gone in (("SLURM_STEP_ID",), ("SLURM_STEP_ID", "SLURM_STEPID")):
+        world = meshkit.detect(without(first, *gone))
+        assert (world.launcher, world.rank, world.world_size) == ("slurm", 0, 4)
+    assert meshkit.detect(without(recorded.INTERACTIVE, "SLURM_STEP_ID")).launcher == "single"
+
+
+def test_the_name_and_the_hosts_of_a_job() -> None:
+    """The name distinguishes two jobs at one address."""
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "SLURM_STEP_NODELIST": "n[1-2],login"}
+    assert job_name(slurm, "slurm") == "7.1"
+    assert job_name({**slurm, "SLURM_HET_SIZE": "2"}, "slurm") == ""  # parts of one job
+    assert job_name({"SLURM_JOB_ID": "7"}, "slurm") == job_name(slurm, "single") == ""
+    assert job_hosts(slurm, "slurm") == ["n1", "n2", "login"]
+    assert job_hosts(slurm, "torchrun") == job_hosts({"SLURM_STEP_NODELIST": "n["}, "slurm") == []
+
+
+# ---------------------------------------------------------------- missing and malformed variables
+
+
+@pytest.mark.parametrize("field", ["rank", "world_size", "local_rank"])
+@pytest.mark.parametrize("name", ROWS)
+def test_a_missing_variable_is_named(name: str, field: str) -> None:
+    """Without PALS_RANKID, its marker, the row pals does not match and hydra does."""
+    names = getattr(TABLE[name], field)
+    environ = without(ROWS[name], *names)
+    if field == "local_rank" and TABLE[name].by_node:
+        world = meshkit.detect(environ)
+        assert world.local_rank == 3 % int(world.local_world_size or 0)
+        assert world.sources["local_rank"] == "rank % local_world_size"
+    else:
+        missing = ("MPI_LOCALRANKID",) if names == ("PALS_RANKID",) else names
+        assert detect_error(environ).variables == dict.fromkeys(missing)
+
+
+def malformed(field: str, source: str) -> list[str]:
+    """Return invalid values of a variable that is the source of a field."""
+    if source.endswith("TASKS_PER_NODE"):
+        return ["", "2(x", "two", "2(x999999999999)"]
+    if field in NUMBERS:
+        zero = ["0"] * (field in ("world_size", "local_world_size", "num_nodes"))
+        return ["", " ", "-1", "x", "1.0", "0x1", "\u0663", "²", "9" * 5000, *zero]
+    kinds = {"PORT": ["x", "0", "70000"], "ADDR": ["", " "], "NODELIST": ["n[2-1]", "n[1-2", ""]}
+    return next((values for end, values in kinds.items() if source.endswith(end)), [])
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_malformed_variable_is_named(name: str) -> None:
+    for field, source in meshkit.detect(ROWS[name]).sources.items():
+        for value in malformed(field, source) if source in ROWS[name] else []:
+            error = detect_error({**ROWS[name], source: value})
+            assert error.variables == {source: value}
+            assert pickle.loads(pickle.dumps(error)).variables == error.variables
+
+
+@pytest.mark.parametrize(
+    ("index", "count"),
+    [("rank", "world_size"), ("local_rank", "local_world_size"), ("node_rank", "num_nodes")],
+)
+@pytest.mark.parametrize("name", ROWS)
+def test_an_index_outside_its_job_or_node_raises(name: str, index: str, count: str) -> None:
+    world = meshkit.detect(ROWS[name])
+    sources = [world.sources.get(field, "") for field in (index, count)]
+    if not {*sources} <= {*ROWS[name]}:  # derived
+        return
+    for value in (getattr(world, count), 9):
+        variables = {sources[0]: str(value), sources[1]: ROWS[name][sources[1]]}
+        error = detect_error({**ROWS[name], **variables})
+        if name == "slurm" and index == "node_rank":
+            variables = {sources[0]: str(value), "SLURM_STEP_TASKS_PER_NODE": "2(x2)"}
+        assert error.variables == variables
+    if count == "local_world_size" and name != "slurm":
+        assert detect_error({**ROWS[name], sources[1]: "16"}).variables.keys() == {
+            *(sources[1], world.sources["world_size"])
+        }
+
+
+@pytest.mark.parametrize("name", [name for name, row in TABLE.items() if not row.by_node])
+def test_a_hand_written_rank_must_equal_the_one_of_the_launcher(name: str) -> None:
+    """Jobs of different sizes are one launcher inside the other; those of one size must agree."""
+    rank, size = TABLE[name].rank[0], TABLE[name].world_size[0]
+    for own, other in (("1", "3"), ("3", "1")):
+        error = detect_error({**ROWS[name], rank: other, "RANK": own, "WORLD_SIZE": "4"})
+        assert error.variables == {"RANK": own, rank: other}
+    for own_size, other_size in (("8", "4"), ("2", "4")):
+        environ = {**ROWS[name], "RANK": "1", "WORLD_SIZE": own_size, size: other_size}
+        world = meshkit.detect(environ)
+        assert (world.rank, world.world_size, world.launcher) == (1, int(own_size), "hand-written")
+    assert meshkit.detect({**ROWS[name], "RANK": "3", "WORLD_SIZE": "4"}).launcher == "hand-written"
+
+
+def test_the_evidence_names_the_markers_and_the_next_launcher() -> None:
+    inner = without(recorded.OPEN_MPI_5, "OMPI_COMM_WORLD_RANK")
+    (evidence,) = detect_error({**SRUN, **recorded.MVAPICH2, **inner}).evidence
+    assert "OMPI_COMM_WORLD_SIZE is set." in evidence
+    assert "mvapich2 would be used" in evidence
+
+
+def test_pals_without_the_pmi_of_cray_has_no_size() -> None:
+    assert detect_error(recorded.PALS_WITHOUT_PMI).variables == {"PMI_SIZE": None}
+    world = meshkit.detect(recorded.PALS_WITHOUT_PMI, world_size=4)
+    assert (world.rank, world.world_size, world.local_rank, world.node_rank) == (3, 4, 1, 1)
+
+
+# ---------------------------------------------------------------- derived fields and addresses
+
+NODE = {"RANK": "6", "WORLD_SIZE": "8", "LOCAL_RANK": "2"}
+GROUPS = {"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "fields", "source"),
+    [
+        ({"RANK": "3", "WORLD_SIZE": "4"}, (3, 4, 0, 1), "one node assumed"),
+        ({**NODE, "LOCAL_WORLD_SIZE": "4"}, (2, 4, 1, 2), "LOCAL_WORLD_SIZE"),
+        (NODE, (2, None, None, None), None),  # a local rank does not imply a local size
+        ({**NODE, "RANK": "0", "LOCAL_RANK": "0"}, (0, None, None, None), None),
+        (GROUPS, (1, 2, 1, 2), "world_size // num_nodes"),
+    ],
+)
+def test_derived_fields(environ: Env, fields: tuple[int | None, ...], source: str | None) -> None:
+    world = meshkit.detect(environ)
+    assert tuple(getattr(world, field) for field in NUMBERS[2:]) == fields
+    assert world.sources.get("local_world_size") == source
+
+
+@pytest.mark.parametrize(
+    ("name", "exported", "address"),
+    [
+        ("SRUN", {"MASTER_ADDR": " a "}, ("a", 12_062)),
+        ("SRUN", {"MASTER_PORT": "7"}, ("n1", 7)),
+        ("SRUN", {"MASTER_ADDR": "a", "MASTER_PORT": "7", "SLURM_STEP_NODELIST": "["}, ("a", 7)),
+        ("SAGEMAKER_ADDRESS", {"MASTER_ADDR": "a"}, ("a", 7777)),
+        ("SAGEMAKER_ADDRESS", {"MASTER_PORT": "1"}, ("algo-1", 1)),
+        ("AZUREML_BATCHAI", {"AZ_BATCH_MASTER_NODE": "10.0.0.7:6000"}, ("10.0.0.7", 6105)),
+        ("AZUREML", {"MASTER_ADDR": "a", "MASTER_PORT": "1"}, ("a", 1)),
+    ],
+)
+def test_exported_and_newer_variables_come_first(
+    name: str, exported: Env, address: tuple[str, int]
+) -> None:
+    world = meshkit.detect({**ALL[name], **exported})
+    assert (world.master_addr, world.master_port) == address
+    for field, variable in (("master_addr", "MASTER_ADDR"), ("master_port", "MASTER_PORT")):
+        assert (world.sources[field] == variable) == (variable in exported)
+
+
+# ---------------------------------------------------------------- arguments
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_arguments_override_every_launcher(name: str) -> None:
+    """The node of another rank is ignored; an argument equal to the variable changes nothing."""
+    before = meshkit.detect(ROWS[name])
+    world = meshkit.detect(ROWS[name], rank=1, world_size=2, local_rank=0, master_port=1234)
+    assert (world.rank, world.world_size, world.local_rank) == (1, 2, 0)
+    assert (world.launcher, world.local_world_size, world.node_rank) == (name, None, None)
+    assert (world.master_addr, world.master_port) == (before.master_addr, 1234)
+    sources = [world.sources[field] for field in (*NUMBERS[:3], "master_port")]
+    assert sources == ["argument"] * 4
+    other = meshkit.detect(ROWS[name], rank=1)
+    assert (other.rank, other.world_size, other.local_rank) == (1, 4, 1)
+    assert other.sources["local_rank"] == "one node assumed"
+    moved = meshkit.detect(ROWS[name], local_rank=0)
+    assert (moved.rank, moved.world_size, moved.local_rank) == (3, 4, 0)
+    same = meshkit.detect(ROWS[name], rank=3, world_size=4)
+    assert dataclasses.replace(same, sources=before.sources) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"rank": 1},  # no world size
+        {"local_rank": 3},
+        {"rank": 2, "world_size": 2},
+        *({"rank": 1, "world_size": 2, "master_addr": addr} for addr in (" ", 7)),
+        *({"rank": 1, "world_size": 2, "master_port": port} for port in (0, "x", 65536)),
+        *({"rank": rank, "world_size": 2} for rank in (-1, 1.5, True, "1")),
+        {"rank": 0, "world_size": 0},
+        {"rank": 0, "world_size": 2**21 + 1},
+    ],
+)
+def test_invalid_arguments(arguments: dict[str, Any]) -> None:
+    detect_error({}, **arguments)
+
+
+def test_an_error_marks_the_values_that_are_arguments() -> None:
+    error = detect_error({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, rank=9)
+    assert error.variables == {"argument rank": "9", "OMPI_COMM_WORLD_SIZE": "4"}
+    assert detect_error({"WORLD_SIZE": "4", "SECRET": "x" * 100}, rank=4).args
+    assert "SECRET" not in str(detect_error({"WORLD_SIZE": "4", "SECRET": "x" * 100}, rank=4))
+
+
+# ---------------------------------------------------------------- no launcher
+
+
+def test_a_single_process() -> None:
+    world = meshkit.detect({}, local_rank=0, master_addr="node1")
+    assert tuple(getattr(world, field) for field in NUMBERS) == (0, 1, 0, 1, 0, 1)
+    assert (world.launcher, world.master_addr) == ("single", "node1")
+    assert world.size_evidence == "there is 1 process and no launcher"
+    assert meshkit.detect({}, rank=1, world_size=2).launcher == "hand-written"
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_an_allocation_without_srun_is_a_single_process(name: str) -> None:
+    world = meshkit.detect(ALL[name])
+    assert world.sources == dict.fromkeys(NUMBERS, ALONE[name])
+    assert dataclasses.replace(world, sources={}, allocation=None) == dataclasses.replace(
+        meshkit.detect({}), sources={}
+    )
+    assert world.size_evidence == f"there is 1 process and {ALONE[name]}"
+    assert f"no srun ({world.allocation})" == ALONE[name]
+    assert meshkit.detect(ALL[name], world_size=1, rank=0).allocation is None
+
+
+@pytest.mark.parametrize("several", ["9" * 5000, "04", "2"])
+@pytest.mark.parametrize("alone", ["1", "01", "0", "", "x", "\u0662"])
+def test_only_an_allocation_of_several_tasks_is_mentioned(several: str, alone: str) -> None:
+    environ = {"SLURM_NTASKS": alone}
+    assert meshkit.detect(environ) == meshkit.detect({})
+    environ["SLURM_JOB_NUM_NODES"] = several
+    assert meshkit.detect(environ).allocation == f"SLURM_JOB_NUM_NODES = {several}"
+
+
+def test_the_environment_of_this_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(TORCHRUN))
+    assert meshkit.detect() == meshkit.detect(TORCHRUN)
+    assert dict(os.environ) == TORCHRUN
+
+
+# ---------------------------------------------------------------- the command to type instead
+
+MESH = "import meshkit\n\nmeshkit.build_mesh(dp=4, sp=2)\n"
+
+
+def last_line(folder: Path, *argv: str, **more: str) -> str:
+    """Return the last line on stderr of a program that fails."""
+    done = subprocess.run(
+        [sys.executable, *argv],
+        cwd=folder,
+        env=clean_environ(**more),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return done.stderr.splitlines()[-1]
+
+
+def test_a_script_without_a_launcher_proposes_its_own_command(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(MESH)
+    fix = "  Fix: torchrun --nproc-per-node 8 train.py --name 'a b'"
+    assert last_line(tmp_path, "train.py", "--name", "a b") == fix
+    fix = "  Fix: srun -n 8 python train.py"
+    assert last_line(tmp_path, "train.py", SLURM_NTASKS="8", SLURM_JOB_ID="1") == fix
+
+
+@pytest.mark.slow
+def test_a_module_without_a_launcher_proposes_its_own_command(tmp_path: Path) -> None:
+    package = tmp_path / "pack"
+    package.mkdir()
+    (package / "__main__.py").write_text(MESH)
+    (package / "train.py").write_text(MESH.replace("dp=4", "dp=-1"))
+    fix = "  Fix: torchrun --nproc-per-node 8 -m pack"
+    assert last_line(tmp_path, "-m", "pack") == fix
+    fix = "  Fix: torchrun --nproc-per-node 2 -m pack.train -x"
+    assert last_line(tmp_path, "-m", "pack.train", "-x") == fix
+
+
+def test_a_prompt_proposes_spawn_and_a_rank_of_a_launcher_keeps_the_fix(tmp_path: Path) -> None:
+    done = run_python(MESH, environ=clean_environ(), cwd=tmp_path)
+    assert done.stderr.endswith("  Fix: meshkit.spawn(fn, 8), with build_mesh(dp=4, sp=2) in fn.\n")
+    world = meshkit.detect({"RANK": "0", "WORLD_SIZE": "1"})
+    error = meshkit.SpecError("too few.", fix="start 8 ranks.", num_ranks=8)
+    detect_module.propose_command(error, world, 8)
+    assert error.fix_text == "start 8 ranks."

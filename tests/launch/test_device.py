@@ -1,0 +1,186 @@
+"""Device and backend, on a fake accelerator."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import meshkit
+from meshkit.launch import device
+from meshkit.launch.device import ACCELERATORS
+
+
+class DeviceModule:
+    """A device module of torch for some devices, which records the devices made current."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.current: list[int] = []
+
+    def device_count(self) -> int:
+        return self.count
+
+    def set_device(self, index: int) -> None:
+        self.current.append(index)
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> DeviceModule:
+    """Let torch see four cuda devices."""
+    accelerator = SimpleNamespace(
+        is_available=lambda: True, current_accelerator=lambda: torch.device("cuda")
+    )
+    module = DeviceModule(4)
+    monkeypatch.setattr(device.torch, "accelerator", accelerator)
+    monkeypatch.setattr(device.torch, "get_device_module", lambda _: module)
+    return module
+
+
+def make_available(monkeypatch: pytest.MonkeyPatch, *backends: str) -> None:
+    """Let torch have these backends only."""
+    monkeypatch.setattr(device.dist, "is_backend_available", lambda name: name in backends)
+
+
+def test_every_row_has_a_device_of_its_own_and_backends() -> None:
+    assert len({row.device for row in ACCELERATORS}) == len(ACCELERATORS)
+    assert all(row.backends for row in ACCELERATORS)
+
+
+@pytest.mark.parametrize(
+    ("requested", "local_rank", "count", "selected"),
+    [
+        (None, 3, 4, "cuda:3"),
+        ("cuda:1", 3, 4, "cuda:1"),
+        ("cuda", 3, 1, "cuda:0"),  # each rank sees its own device
+        (None, 3, 0, "cpu"),
+        ("cpu", 3, 4, "cpu"),
+    ],
+)
+def test_the_local_rank_is_the_index_of_the_accelerator(
+    cuda: DeviceModule, requested: str | None, local_rank: int, count: int, selected: str
+) -> None:
+    cuda.count = count
+    expected = torch.device(selected)
+    assert device.select_device(requested, local_rank) == expected
+    assert cuda.current == ([] if expected.index is None else [expected.index])
+
+
+def test_a_local_rank_without_a_device_raises(cuda: DeviceModule) -> None:
+    with pytest.raises(meshkit.LaunchError):
+        device.select_device(None, 4)
+    assert cuda.current == []
+
+
+def test_a_requested_device_needs_no_detection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "accelerator", None)
+    assert device.select_device("cpu", 3) == torch.device("cpu")
+
+
+@pytest.mark.parametrize("requested", [b"cpu", 0, "", "toaster", ["cpu"], 1.5])
+def test_invalid_devices(requested: object) -> None:
+    with pytest.raises(meshkit.LaunchError):
+        device.select_device(requested, 0)
+
+
+def test_a_bridge_that_cannot_be_imported_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: str) -> None:
+        raise OSError("libhcl.so")
+
+    monkeypatch.setattr(device, "import_module", fail)
+    with pytest.raises(meshkit.LaunchError) as caught:
+        device.load_bridge("npu", 0)
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend", "allowed", "shared"),
+    [
+        ("cuda", "gloo", "", True),
+        ("cuda", "nccl", "", False),
+        ("cuda", "nccl", "1", True),
+        ("hpu", "hccl", "1", False),
+    ],
+)
+def test_several_ranks_may_share_a_device_unless_the_backend_is_exclusive(
+    kind: str, backend: str, allowed: str, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", allowed)
+    assert device.can_share_device(kind, backend) is shared
+
+
+@pytest.mark.parametrize(
+    ("kind", "backends", "selected"),
+    [
+        *((row.device, row.backends, row.backends[0]) for row in ACCELERATORS),
+        ("xpu", ("ccl",), "ccl"),  # an older one replaces a missing one
+        ("cpu", ("gloo",), "gloo"),
+        ("toaster", ("gloo",), "gloo"),
+    ],
+)
+def test_the_table_gives_the_backend_if_torch_has_no_default(
+    kind: str, backends: tuple[str, ...], selected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(_: object) -> str:
+        raise ValueError("Default backend not registered for device")
+
+    monkeypatch.setattr(device.dist, "get_default_backend_for_device", unknown)
+    make_available(monkeypatch, *backends)
+    assert device.select_backend(None, SimpleNamespace(type=kind)) == selected  # type: ignore[arg-type]
+
+
+def backend_of_new_accelerator() -> str:
+    """Register a backend as the package of an accelerator does; return the selected one."""
+    device.dist.Backend.register_backend("fancy", lambda *_: None, devices=["privateuseone"])
+    return device.select_backend(None, torch.device("privateuseone"))
+
+
+def test_an_accelerator_without_a_row_works() -> None:
+    assert meshkit.spawn(backend_of_new_accelerator, 1) == ["fancy"]
+
+
+def test_gloo_replaces_a_missing_nccl_unless_it_is_requested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_available(monkeypatch, "gloo")
+    monkeypatch.setattr(device.dist, "get_default_backend_for_device", lambda _: "nccl")
+    with pytest.warns(RuntimeWarning, match="has no backend nccl; collectives use gloo"):
+        assert device.select_backend(None, torch.device("cuda")) == "gloo"
+    with pytest.raises(meshkit.LaunchError):
+        device.select_backend("nccl", torch.device("cuda"))
+    monkeypatch.setattr(device.dist, "get_default_backend_for_device", lambda _: "xccl")
+    with pytest.raises(meshkit.LaunchError):  # gloo cannot
+        device.select_backend(None, torch.device("xpu"))
+
+
+@pytest.mark.parametrize(
+    ("backend", "parts"),
+    [
+        ("gloo", {"cpu": "gloo", "cuda": "gloo"}),
+        (" CPU:gloo, cuda:gloo", {"cpu": "gloo", "cuda": "gloo", "xpu": ""}),
+    ],
+)
+def test_one_backend_per_device_type(backend: str, parts: dict[str, str]) -> None:
+    """Blanks and capitals are accepted."""
+    name = device.select_backend(backend, torch.device("cpu"))
+    assert {kind: device.backend_for(name, kind) for kind in parts} == parts
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        *("a:b:gloo", ":gloo", "gloo,gloo", "cpu:gloo,cpu:gloo", "cpu:gloo,gloo", "", ","),
+        *("undefined", "smoke", 0, {}, b"gloo", "cuda:gloo", "cpu:gloo,cuda:smoke", "hccl"),
+    ],
+)
+def test_invalid_backends(backend: object) -> None:
+    with pytest.raises(meshkit.LaunchError):
+        device.select_backend(backend, torch.device("cpu"))  # type: ignore[arg-type]
+
+
+def test_a_backend_without_collectives_on_the_cpu_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_available(monkeypatch, "gloo", "nccl")
+    with pytest.raises(meshkit.LaunchError):
+        device.select_backend("nccl", torch.device("cpu"))
+    assert device.select_backend("cpu:gloo,cuda:nccl", torch.device("cpu"))

@@ -1,0 +1,335 @@
+"""Local processes: results, errors, and nothing left behind; from a script and from a session."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from multiprocessing import Pipe
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import meshkit
+from meshkit.launch import spawn as spawn_module
+from meshkit.launch.spawn import Failure, _receive
+from tests.preloaded_python import run_python
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started() -> None:
+    """Let the forkserver import torch before a test measures a time."""
+    meshkit.spawn(os.getpid, 1, timeout=60)
+
+
+def tensor_and_variable(name: str) -> tuple[torch.Tensor, str | None]:
+    return torch.arange(3) + meshkit.detect().rank, os.environ.get(name)
+
+
+def test_results_are_in_rank_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forkserver was started before the variable was set."""
+    monkeypatch.setenv("MESHKIT_TEST", "a")
+    results = meshkit.spawn(tensor_and_variable, 4, ("MESHKIT_TEST",), timeout=3e6)
+    assert [(int(tensor[0]), value) for tensor, value in results] == [(r, "a") for r in range(4)]
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "outer")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "0")
+    ((_, value),) = meshkit.spawn(tensor_and_variable, 1, ("TORCHELASTIC_RUN_ID",), timeout=60)
+    assert value is None
+
+
+def use_plain_torch() -> tuple[int, list[str]]:
+    """Join as torch does, beside the store of meshkit, and build a mesh on that group."""
+    dist.init_process_group("gloo")
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    with meshkit.build_mesh(dp=-1, tp=1) as mesh:
+        assert mesh.layout.sizes == {"dp": 3, "tp": 1}
+    names = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
+    dist.destroy_process_group()
+    return int(total), [os.environ[name] for name in names]
+
+
+def test_torch_can_join_without_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "an.outer.host.invalid")
+    results = meshkit.spawn(use_plain_torch, 3, timeout=120)
+    assert [total for total, _ in results] == [3] * 3
+    ports = {environ[1] for _, environ in results}
+    assert [environ for _, environ in results] == [
+        ["127.0.0.1", *ports, str(rank), "3"] for rank in range(3)
+    ]
+
+
+def takes_a_rank(rank: int, number: int) -> None:
+    raise AssertionError((rank, number))
+
+
+INVALID_CALLS: list[tuple[Any, ...]] = [
+    (takes_a_rank, 2, (10,)),  # torch.multiprocessing.spawn passes the rank first
+    (takes_a_rank, 2, (1, 2, 3)),
+    (takes_a_rank, 2),
+    (os.getpid(), 2),  # the function was called
+    (takes_a_rank, 2, 5),
+    (takes_a_rank, 2, "ab"),
+    (lambda: None, 2),
+    *((os.getpid, count) for count in (0, -1, True, 2.0, "2")),
+]
+
+
+@pytest.mark.parametrize("call", INVALID_CALLS)
+def test_invalid_arguments_start_no_process(
+    call: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spawn_module, "start_process", None)
+    with pytest.raises(meshkit.SpecError):
+        meshkit.spawn(*call)
+
+
+def spawn_again() -> str:
+    with pytest.raises(meshkit.LaunchError) as caught:
+        meshkit.spawn(os.getpid, 2)
+    return caught.value.summary
+
+
+def test_spawn_under_a_launcher_is_refused() -> None:
+    for rank, summary in enumerate(meshkit.spawn(spawn_again, 2, timeout=60)):
+        assert summary == f"spawn has started this process as rank {rank} of 2."
+
+
+def raise_on_rank_1() -> None:
+    if meshkit.detect().rank == 1:
+        raise ValueError("boo")
+    meshkit.init()
+    dist.barrier()
+
+
+def test_the_first_failed_rank_is_named_and_the_others_are_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spawn_module, "GRACE", timedelta(seconds=2))
+    with pytest.raises(meshkit.SpawnError) as caught:
+        meshkit.spawn(raise_on_rank_1, 3)
+    error = caught.value
+    assert error.summary == "rank 1 failed first, with ValueError: boo"
+    assert error.__cause__ is error.errors[1]
+    assert "in raise_on_rank_1" in error.tracebacks[1]
+    for rank in (0, 2):
+        killed = error.errors[rank]
+        assert isinstance(killed, meshkit.RankTimeoutError)
+        assert killed.missing_ranks == (rank,)
+
+
+def end_on_rank_1(how: str) -> None:
+    if meshkit.detect().rank != 1:
+        time.sleep(60)
+    elif how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how != "returned":
+        sys.exit(int(how))
+
+
+@pytest.mark.parametrize(
+    ("how", "errors"),
+    [
+        ("returned", (meshkit.RankTimeoutError, None, meshkit.RankTimeoutError)),
+        ("0", (meshkit.RankTimeoutError, None, meshkit.RankTimeoutError)),
+        ("3", (meshkit.RankTimeoutError, SystemExit, meshkit.RankTimeoutError)),
+        ("killed", (meshkit.RankTimeoutError, RuntimeError, meshkit.RankTimeoutError)),
+    ],
+)
+def test_the_error_of_each_rank(how: str, errors: tuple[type[BaseException] | None, ...]) -> None:
+    """If no rank failed before the deadline, no rank failed first."""
+    with pytest.raises(meshkit.SpawnError) as caught:
+        meshkit.spawn(end_on_rank_1, 3, (how,), timeout=1.5)
+    error = caught.value
+    expected = {rank: kind for rank, kind in enumerate(errors) if kind}
+    assert {rank: type(error) for rank, error in error.errors.items()} == expected
+    assert error.summary.startswith("rank 1 failed first" if errors[1] else "ranks 0 and 2: ")
+    assert ("SIGKILL" in str(error)) == (how == "killed")
+
+
+def test_a_dead_process_failed_before_the_peer_that_raised_because_of_it() -> None:
+    """The peer raises half a second before the parent sees that the process is dead."""
+    peer = Failure(RuntimeError("connection closed by peer"), "", time.monotonic() - 0.5)
+    receiver, sender = Pipe(duplex=False)
+    sender.close()
+    process: Any = SimpleNamespace(join=lambda seconds: None, exitcode=-signal.SIGKILL)
+    dead = _receive(process, receiver)
+    assert isinstance(dead, Failure)
+    assert dead.when < peer.when
+
+
+class UnpicklableError(Exception):
+    """An exception that pickle cannot rebuild."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+def fail_to_send(raises: bool) -> Any:
+    if raises:
+        raise UnpicklableError(1, 2)
+    return lambda: None
+
+
+@pytest.mark.parametrize(
+    ("raises", "text", "kind"),
+    [(True, "UnpicklableError: 1 and 2", RuntimeError), (False, "a function", TypeError)],
+)
+def test_values_that_cannot_be_pickled_raise(raises: bool, text: str, kind: type) -> None:
+    with pytest.raises(meshkit.SpawnError, match=text) as caught:
+        meshkit.spawn(fail_to_send, 1, (raises,), timeout=60)
+    assert type(caught.value.errors[0]) is kind
+
+
+def modules_imported_by_build_mesh() -> list[str]:
+    """Return the modules of meshkit that init and build_mesh import in this process."""
+    before = set(sys.modules)
+    meshkit.build_mesh(dp=-1, tp=2).close()
+    return sorted(name for name in set(sys.modules) - before if name.startswith("meshkit"))
+
+
+def test_children_start_with_all_modules_of_a_mesh_imported() -> None:
+    assert meshkit.spawn(modules_imported_by_build_mesh, 2, timeout=60) == [[], []]
+
+
+# ---------------------------------------------------------------- scripts and sessions
+
+JOB = """
+import os, sys, time
+import meshkit
+
+def job(folder):
+    open(f"{folder}/{meshkit.detect().rank}.{os.getpid()}", "w").close()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    meshkit.spawn(job, 3, (sys.argv[1],))
+"""
+
+
+@pytest.mark.parametrize("forked", [False, True])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGKILL,
+        *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGINT, signal.SIGTERM)),
+    ],
+)
+def test_no_rank_outlives_its_parent(tmp_path: Path, number: signal.Signals, forked: bool) -> None:
+    """``python -c`` has no file, so its ranks are forked. On Ctrl-C only the parent prints."""
+    script, folder = tmp_path / "script.py", tmp_path / "pids"
+    script.write_text(JOB)
+    folder.mkdir()
+    code = ["-c", JOB] if forked else [str(script)]
+    parent = subprocess.Popen(
+        [sys.executable, *code, str(folder)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until(lambda: len(list(folder.iterdir())) == 3)
+    pids = [int(path.suffix[1:]) for path in folder.iterdir()]
+    if number == signal.SIGINT:
+        os.killpg(parent.pid, number)  # as a terminal does
+    else:
+        parent.send_signal(number)
+    _, stderr = parent.communicate(timeout=30)
+    assert parent.returncode != 0
+    assert stderr.count("Traceback") == (number == signal.SIGINT), stderr
+    wait_until(lambda: not any(is_alive(pid) for pid in pids))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "the condition is still false"
+        time.sleep(0.05)
+
+
+def run_script(path: Path, code: str) -> subprocess.CompletedProcess[str]:
+    path.write_text(code)
+    command = [sys.executable, "-W", "error", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_script_needs_a_main_guard_and_its_ranks_start_with_a_frozen_heap(tmp_path: Path) -> None:
+    """A script is a process of its own, since the preloaded modules of the tests are frozen too."""
+    code = (
+        "import gc, meshkit\n{}print(*meshkit.spawn(gc.get_freeze_count, 1), gc.get_freeze_count())"
+    )
+    done = run_script(tmp_path / "guarded.py", code.format("if __name__ == '__main__': "))
+    rank, caller = map(int, done.stdout.split())
+    assert rank > 100_000
+    assert caller < 1000  # the heap of the caller is not frozen
+    done = run_script(tmp_path / "unguarded.py", code.format(""))
+    assert done.returncode == 1
+    assert "Fix: write if __name__ == '__main__':" in done.stderr
+
+
+SUM = """
+import os
+import meshkit, torch, torch.distributed as dist
+def job(number):
+    with meshkit.build_mesh(dp=2) as mesh:
+        total = torch.tensor([mesh.rank + number])
+        dist.all_reduce(total, group=mesh.group("dp"))
+        return int(total), os.getppid()
+(a, parent), b = meshkit.spawn(job, 2, (10,), timeout=60)
+print(a, b[0], parent == os.getpid(), dist.is_initialized())
+"""
+
+
+@pytest.mark.parametrize("stdin", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_function_typed_into_a_session_is_forked_from_it(stdin: bool) -> None:
+    command = [sys.executable, "-W", "error", *(["-"] if stdin else ["-c", SUM])]
+    text = SUM if stdin else None
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "21 21 True False\n", done.stderr
+
+
+# The sessions below are like the one above, except that torch is imported before they begin.
+
+
+def test_forked_ranks_use_one_thread_and_do_not_wait_for_openmp() -> None:
+    """The session has started OpenMP threads, which do not survive a fork."""
+    code = "import meshkit, torch\n"
+    code += "def f():\n    x = torch.ones(600, 600)\n"
+    code += "    return float((x @ x).sum()), torch.get_num_threads()\n"
+    code += "torch.set_num_threads(4)\nf()\nprint(meshkit.spawn(f, 3, timeout=60))\n"
+    done = run_python(code)
+    assert done.stdout == f"{[(600.0**3, 1)] * 3}\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [("torch.cuda.is_initialized = lambda: True", "cuda"), ("meshkit.init()", "joined a job")],
+)
+def test_a_session_that_cannot_be_forked_raises(state: str, word: str) -> None:
+    code = f"import meshkit, torch\ndef f(): return 1\n{state}\n"
+    code += "try: meshkit.spawn(f, 2)\nexcept meshkit.SpecError as e: print(e.summary)\n"
+    code += "meshkit.shutdown()\n" + "print(meshkit.spawn(f, 2))\n" * ("init" in code)
+    summary, *results = run_python(code).stdout.splitlines()
+    assert word in summary
+    assert results == ["[1, 1]"] * (word == "joined a job")
+
+
+def test_a_rank_of_a_session_that_fails_shows_its_traceback() -> None:
+    code = "import meshkit\ndef f():\n    raise KeyError('boo')\n"
+    code += "try: meshkit.spawn(f, 2)\nexcept meshkit.SpawnError as e: print(e)\n"
+    assert ", in f\n" in run_python(code).stdout

@@ -1,0 +1,104 @@
+"""World: exported to a child process, and the variables that init adds for other libraries."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+
+import pytest
+
+import meshkit
+from meshkit.launch.world import (
+    EXPORTED,
+    complete_environment,
+    restore_environment,
+    without_completed,
+)
+from tests.launch.recorded import ALL, ALONE, EXPECTED, OPEN_MPI_5, ROWS, Env
+
+
+def exported_fields(world: meshkit.World) -> list[object]:
+    return [getattr(world, field) for field in EXPORTED]
+
+
+def complete(environ: Env) -> dict[str, str]:
+    world = meshkit.detect(environ)
+    return complete_environment(world, world.master_addr, world.master_port, environ)
+
+
+def test_a_world_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        meshkit.detect({}).rank = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", [*EXPECTED, *ALONE])
+def test_an_exported_world_is_detected_again(name: str) -> None:
+    world = meshkit.detect(ALL[name])
+    target: Env = {}
+    again = meshkit.detect(world.export(target))
+    assert again.launcher == "hand-written"
+    assert exported_fields(again) == exported_fields(world)
+    assert target == world.export({})
+    beside = meshkit.detect({**ALL[name], **target})  # in a child of this very process
+    assert exported_fields(beside) == exported_fields(world)
+
+
+def test_export_removes_contradicting_variables() -> None:
+    environ = {**OPEN_MPI_5, "LOCAL_WORLD_SIZE": "2", "HOME": "/"}
+    complete(environ)
+    environ["MESHKIT_SPAWN"] = "file:///x"
+    world = meshkit.detect({}, rank=1, world_size=4, master_addr="node1", master_port=29500)
+    world.export(environ)
+    child = meshkit.detect(environ)
+    assert child.launcher == "hand-written"
+    assert exported_fields(child) == exported_fields(world)
+    assert environ["HOME"] == "/"
+    assert environ["OMPI_COMM_WORLD_SIZE"] == "4"  # it contradicts nothing
+
+
+def test_fields_that_are_none_are_not_exported() -> None:
+    world = replace(meshkit.detect(OPEN_MPI_5), local_world_size=None)
+    environ = {"MASTER_ADDR": "kept"}
+    assert world.export(environ) == {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
+    assert environ == {"MASTER_ADDR": "kept", **world.export({})}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_missing_variables_are_added_and_removed_again(row: str) -> None:
+    """Every launcher: detect then returns the same world as before, and nothing is overwritten."""
+    environ = {**ROWS[row], "MASTER_PORT": "1234"}
+    before, expected = dict(environ), meshkit.detect(environ)
+    completed = complete(environ)
+    assert {name: v for name, v in environ.items() if name not in completed} == before
+    assert [environ["RANK"], environ["LOCAL_RANK"]] == [
+        str(expected.rank),
+        str(expected.local_rank),
+    ]
+    assert meshkit.detect(environ) == expected
+    assert without_completed(environ) == before
+    restore_environment(completed, environ)
+    assert environ == before
+
+
+def test_a_process_without_launcher_has_an_address_until_it_leaves() -> None:
+    environ: Env = {}
+    completed = complete(environ)
+    assert environ.keys() == {*EXPORTED.values(), "MESHKIT_COMPLETED"}
+    assert environ["MASTER_ADDR"] == "127.0.0.1"
+    assert 1 <= int(environ["MASTER_PORT"]) <= 65535
+    assert meshkit.detect(environ).launcher == "single"
+    environ["MASTER_PORT"] = "7"  # changed since
+    restore_environment(completed, environ)
+    assert environ == {"MASTER_PORT": "7"}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_launcher_that_was_started_since_is_detected(name: str) -> None:
+    """A single process joins, and then starts a launcher, whose ranks inherit the variables."""
+    inherited: Env = {}
+    complete(inherited)
+    inner, expected = meshkit.detect({**inherited, **ALL[name]}), meshkit.detect(ALL[name])
+    fields = ("rank", "world_size", "local_rank", "launcher", "sources")
+    if expected.launcher == "hand-written":  # the variables that it leaves out are inherited
+        fields = fields[:4]
+    assert [getattr(inner, f) for f in fields] == [getattr(expected, f) for f in fields]

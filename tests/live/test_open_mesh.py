@@ -1,0 +1,301 @@
+"""All ranks compare their requests before a group exists."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+import meshkit
+from meshkit.core.call import Call
+from meshkit.core.group_plan import GroupPlan
+from meshkit.launch.job import require_job
+from meshkit.launch.round import Round
+from meshkit.live import open_mesh
+from meshkit.live.group_registry import NO_GROUPS, GroupRegistry
+from meshkit.live.groups import GroupOptions, GroupTimeouts
+from meshkit.live.open_mesh import MeshProposal
+from tests.live.faults import fail_new_group
+from tests.live.membership import all_reduce_members
+from tests.live.newer_torch import needs_order
+from tests.live.resources import descriptors
+from tests.pool import Pool, start_pool
+
+SLACK = 5.0  # seconds; a disagreement is raised as soon as all ranks have arrived, in ms
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with start_pool(4) as ranks:
+        yield ranks
+
+
+def list_compared_fields() -> list[str]:
+    call, plan = Call("build_mesh"), GroupPlan.of(meshkit.Layout(dp=1))
+    options = GroupOptions(None, GroupTimeouts(None), {"tp": "warn"})
+    proposed = MeshProposal(plan, require_job(), options, GroupRegistry(call), call)
+    return ["call", *proposed.fields()]
+
+
+# Options or faults of the odd rank, so that one field of its request differs.
+PASSED: dict[str, dict[str, Any]] = {
+    "sizes": {"dp": -1, "sp": 1},
+    "ranks": {"ranks": "reversed"},
+    "groups": {"groups": ["sp dp"]},
+    "crossing": {"crossing": {"sp": "warn"}},
+    "place": {"place": "one node"},
+    "backend": {"backend": "cpu:gloo"},
+    "timeout": {"timeout": 77, "arrival_timeout": 300},
+    "arrival_timeout": {"arrival_timeout": 50},
+}
+
+
+Fields = dict[str, str]
+ARRIVE = Round.arrive
+
+
+ALTERED = ("call", "meshkit", "torch", "history")
+
+
+def test_the_tests_perturb_every_field_of_a_request(pool: Pool) -> None:
+    assert set(pool.run(list_compared_fields)[0]) == {*PASSED, *ALTERED}
+
+
+Refusal = tuple[str, str, dict[int, str], float]
+
+
+def time_error(call: Any) -> Refusal | str:
+    """Return the error that a call raises and the seconds until then, or 'built'."""
+    began = time.monotonic()
+    try:
+        call()
+    except meshkit.MeshkitError as error:
+        requests = dict(getattr(error, "requests", {}))
+        return type(error).__name__, str(error), requests, time.monotonic() - began
+    return "built"
+
+
+def patch_requests(patch: pytest.MonkeyPatch, change: Callable[[Fields], Fields]) -> None:
+    """Let this rank arrive with another request; a later patch replaces this one."""
+
+    def changed(round: Round, facts: Fields, **options: Any) -> None:
+        ARRIVE(round, change(facts), **options)
+
+    patch.setattr(Round, "arrive", changed)
+
+
+def alter_field(patch: pytest.MonkeyPatch, field: str) -> None:
+    """Change one field of this rank's request, until the patch is undone."""
+    if field == "meshkit":
+        patch.setattr(open_mesh, "VERSION", "9.9")
+    elif field == "torch":
+        patch.setattr(open_mesh, "torch", SimpleNamespace(__version__="9.9"))
+    elif field == "history":
+        count = dist.get_pg_count
+        patch.setattr(dist, "get_pg_count", lambda: count() + 1)
+    else:
+        patch_requests(patch, lambda old: {**old, field: "something else"})
+
+
+def ask_with_one_field_perturbed(
+    patch: pytest.MonkeyPatch, field: str, odd: int
+) -> Callable[[], meshkit.Mesh]:
+    """Return a call of build_mesh that differs in one field on the odd rank."""
+    size = dist.get_world_size()
+    request: dict[str, Any] = {"dp": -1, "sp": 2}
+    if dist.get_rank() == odd:
+        request |= PASSED.get(field, {})
+        if field in ALTERED:
+            alter_field(patch, field)
+    if request.get("ranks") == "reversed":
+        request["ranks"] = list(reversed(range(size)))
+    if "place" in request:
+        request["place"] = meshkit.Topology.even(size, nodes=1)
+    return lambda: meshkit.build_mesh(**request)
+
+
+def perturb_each_field() -> Any:
+    """Perturb each field on each rank in turn; then build a mesh."""
+    groups, outcomes = dist.get_pg_count(), {}
+    for field in (*PASSED, *ALTERED):
+        for odd in range(dist.get_world_size()):
+            with pytest.MonkeyPatch.context() as patch:
+                outcomes[field, odd] = time_error(ask_with_one_field_perturbed(patch, field, odd))
+    assert dist.get_pg_count() == groups
+    with meshkit.build_mesh(dp=-1, sp=2) as mesh:
+        assert all_reduce_members(mesh) == [*range(4)]
+    return outcomes
+
+
+@needs_order
+def test_each_field_on_each_rank_in_turn(pool: Pool) -> None:
+    by_rank = pool.run(perturb_each_field, timeout=120)
+    for field, odd in by_rank[0]:
+        outcomes = [everything[field, odd] for everything in by_rank]
+        assert len({(kind, text) for kind, text, _, _ in outcomes}) == 1, field
+        kind, text, requests, _ = outcomes[0]
+        assert kind == "DisagreementError"
+        assert max(seconds for *_, seconds in outcomes) < SLACK
+        assert set(requests) == set(range(4))
+        assert f"  rank {odd} (host " in text, text
+        assert ("dp=" if field == "sizes" else f"{field}=") in text, text
+
+
+def skip_each_comparison(odd: int) -> Any:
+    """Perturb each field on one rank while no rank compares it; return which build fails.
+
+    The build creates no group, since ranks that disagree would hang there.
+    """
+    noticed = {}
+    for field in (*PASSED, *ALTERED):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(open_mesh, "commit", lambda *args, **options: NO_GROUPS, raising=True)
+            build = ask_with_one_field_perturbed(patch, field, odd)
+
+            def lacking(old: Fields, field: str = field) -> Fields:
+                return {name: value for name, value in old.items() if name != field}
+
+            patch_requests(patch, lacking)
+            outcome = time_error(build)
+            noticed[field] = outcome if isinstance(outcome, str) else outcome[1]
+    return noticed
+
+
+@needs_order
+def test_each_comparison_is_needed(pool: Pool) -> None:
+    """If the ranks do not compare a field, a rank that differs in it builds without an error."""
+    for noticed in pool.run(skip_each_comparison, 2):
+        assert noticed == dict.fromkeys((*PASSED, *ALTERED), "built")
+
+
+def refuse_on_one_rank(odd: int) -> Any:
+    """Build an invalid mesh on the odd rank; then the same mesh on all ranks."""
+    sizes = {"dp": 3} if meshkit.detect().rank == odd else {"dp": 4}
+    outcome = time_error(lambda: meshkit.build_mesh(sizes, arrival_timeout=60))
+    with meshkit.build_mesh(dp=4, arrival_timeout=60) as mesh:
+        assert all_reduce_members(mesh, "dp") == [*range(4)]
+    return outcome
+
+
+@pytest.mark.parametrize("joined", [True, False])
+@pytest.mark.parametrize("odd", [0, 2])
+def test_the_other_ranks_quote_an_invalid_request_at_once(
+    pool: Pool, odd: int, joined: bool
+) -> None:
+    fresh = None if joined else meshkit.spawn(refuse_on_one_rank, 4, (odd,), timeout=120)
+    for rank, outcome in enumerate(fresh or pool.run(refuse_on_one_rank, odd)):
+        kind, text, requests, seconds = outcome
+        assert seconds < SLACK
+        assert kind == ("SpecError" if rank == odd else "DisagreementError")
+        assert "build_mesh({'dp': 3}, arrival_timeout=60)" in text
+        assert rank == odd or [*requests] == [odd]
+
+
+def fail_before_creating(odd: int, error: Exception) -> Any:
+    """Raise an error on one rank between the two rounds of a build; then build again."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise type(error)(*error.args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == odd:
+            patch.setattr(open_mesh, "create_groups", broken, raising=True)
+        with pytest.raises((OSError, meshkit.MeshkitError)) as caught:
+            meshkit.build_mesh(dp=4)  # the default group: no rank waits inside create
+    with meshkit.build_mesh(dp=2, sp=2) as mesh:
+        assert all_reduce_members(mesh) == [*range(4)]
+    return type(caught.value).__name__, str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "quoted"),
+    [
+        (OSError("too many open files"), "gave up: OSError: too many open files"),
+        (meshkit.MeshkitError("odd."), "gave up: MeshkitError: build_mesh(dp=4): odd.\n"),
+    ],
+)
+def test_the_other_ranks_quote_a_rank_that_cannot_create_its_groups(
+    pool: Pool, error: Exception, quoted: str
+) -> None:
+    for rank, (kind, text) in enumerate(pool.run(fail_before_creating, 2, error)):
+        assert kind == (type(error).__name__ if rank == 2 else "DisagreementError")
+        assert rank == 2 or quoted in text
+
+
+def fail_while_creating(odd: int, number: int, error: BaseException) -> Any:
+    """Let one call of new_group fail on one rank while the others connect; then build again."""
+    calls: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == odd:
+            calls = fail_new_group(patch, number, error, together=False)
+        began = time.monotonic()
+        with pytest.raises((OSError, RuntimeError, meshkit.MeshkitError)) as caught:
+            meshkit.build_mesh(dp=2, sp=2, tp=1, arrival_timeout=10)
+        seconds = time.monotonic() - began
+    assert len(calls) >= number * (dist.get_rank() == odd)
+    with meshkit.build_mesh(dp=2, sp=2, tp=1) as mesh:
+        mesh.verify()
+    return type(caught.value).__name__, str(caught.value), seconds
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Gloo: too many open files"), OSError("too many open files")]
+)
+def test_a_group_fails_on_one_rank_while_others_connect(
+    pool: Pool, number: int, error: Exception
+) -> None:
+    """The other ranks wait for one attempt, name the rank, and can build again."""
+    by_rank = pool.run(fail_while_creating, 1, number, error)
+    for rank, (kind, text, seconds) in enumerate(by_rank):
+        assert kind == (type(error).__name__ if rank == 1 else "DisagreementError"), text
+        assert rank == 1 or f"gave up: {type(error).__name__}: {error}" in text
+        assert seconds < 10 + 3
+
+
+def agree_on_values(by_rank: list[Any], options: dict[str, Any]) -> Any:
+    """Agree on a value of each rank; return the error and the descriptors that stay open."""
+    with meshkit.build_mesh(**options) as mesh:
+        mesh.agree("learning rate", 3e-4) if mesh.rank in mesh.layout else None
+        before = descriptors()
+        outcome = time_error(lambda: mesh.agree("learning rate", by_rank[mesh.rank]))
+        assert descriptors() == before
+        return outcome if isinstance(outcome, str) else (outcome[0], outcome[2])
+
+
+def test_ranks_agree_on_a_value(pool: Pool) -> None:
+    assert pool.run(agree_on_values, [1e-3] * 4, {"dp": 4}) == ["built"] * 4
+    requests = dict.fromkeys(range(4), "call=mesh.agree learning rate=0.001")
+    requests[2] = "call=mesh.agree learning rate=0.002"
+    outcomes = pool.run(agree_on_values, [1e-3, 1e-3, 2e-3, 1e-3], {"dp": 4})
+    assert outcomes == [("DisagreementError", requests)] * 4
+
+
+def test_ranks_agree_on_a_value_over_a_part_of_the_world(pool: Pool) -> None:
+    outcomes = pool.run(agree_on_values, [1, 2, 1, 3], {"dp": 2, "ranks": [0, 2]})
+    assert outcomes[::2] == ["built", "built"]
+    assert [outcome[0] for outcome in outcomes[1::2]] == ["CoordinateError"] * 2
+
+
+def make_different_calls(first: str, second: str) -> Any:
+    """Make another call on rank 1 than on the other ranks."""
+    with meshkit.build_mesh(dp=-1, arrival_timeout=20) as mesh:
+        calls = {
+            "build": lambda: meshkit.build_mesh(dp=-1, arrival_timeout=20),
+            "agree": lambda: mesh.agree("step", 1),
+            "other": lambda: mesh.agree("epoch", 1),
+        }
+        return time_error(calls[second if mesh.rank == 1 else first])
+
+
+@pytest.mark.parametrize("calls", [("build", "agree"), ("agree", "other")])
+def test_different_calls_raise(pool: Pool, calls: tuple[str, str]) -> None:
+    outcomes = pool.run(make_different_calls, *calls)
+    assert {kind for kind, *_ in outcomes} == {"DisagreementError"}
+    assert len({text for _, text, *_ in outcomes}) == 1
+    assert max(seconds for *_, seconds in outcomes) < SLACK
+    assert "  rank 1 (host " in outcomes[0][1]
