@@ -16,7 +16,7 @@ def try_to_build(odd: int) -> str:
     """Build a mesh with another config on one rank; return the mesh or the error as text."""
     sizes = {"dp": 2, "sp": 4} if meshkit.detect().rank == odd else {"dp": 4, "sp": 2}
     try:
-        with meshkit.build_mesh(sizes, tp=1) as mesh:
+        with meshkit.build_mesh({**sizes, "tp": 1}) as mesh:
             return str(mesh)
     except meshkit.DisagreementError as error:
         return f"DisagreementError: {error}"

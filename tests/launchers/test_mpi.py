@@ -97,7 +97,9 @@ def test_an_exported_address_needs_no_mpi4py(
     require_programs(package, command[0])
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     argv = [*command, "2", *HIDE_NODE, *PYTHON, "-c", f"{WITHOUT}{RUN}"]
-    check_records(run_job(argv, tmp_path / "out", {"sp": 2}, **address), {"sp": 2}, name)
+    check_records(
+        run_job(argv, tmp_path / "out", {"dp": 1, "sp": 2}, **address), {"dp": 1, "sp": 2}, name
+    )
 
 
 @pytest.mark.parametrize(("name", "command", "package"), OPEN_MPI_SLOW)
