@@ -123,6 +123,9 @@ def init(
         RuntimeWarning: if this is one process in an allocation of several tasks, and no srun has
             started it.
 
+
+    Example:
+        ``device = meshkit.init(seed=0, timeout=600).device``
     """
     parsed_seed = parse_seed(seed)
     limit = parse_timeout("timeout", timeout)
@@ -148,6 +151,9 @@ def shutdown() -> None:
     Local, and harmless to repeat. A default group that someone else created is left alone. The
     variables that :func:`init` added to the environment are removed. In a forked process it does
     nothing.
+
+    Example:
+        ``mesh.close(); meshkit.shutdown()``
     """
     job = current_job()
     if job is not None and job.generation and job.pid == os.getpid():
