@@ -6,8 +6,10 @@ Everything here is pure: numpy and einops, without torch, a clock, the environme
     axes  sizes  ranks  layout   names and roles, inference of a size, Layout
     group_plan  topology         the groups to create; nodes, racks and placement
     batch  schedule  epoch  sequence  seeds     who reads which sample, token and random number
-    compare  hang  regroup       who differs from whom; who is left
-    report  draw  page           results as text and pictures
+    compare  judges              who differs from whom; the decision of ranks that meet
+    hang  regroup                who is behind in a hang; who is left after a loss
+    report                       what `meshkit plan`, `explain` and `check` print
+    draw  page                   pictures of a grid
     cost/  redistribute/         time and memory of a step; moves of a tensor
 """
 

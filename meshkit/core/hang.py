@@ -104,8 +104,8 @@ def lagging_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> dict[in
 def who_is_behind(layout: Layout, summary: str, left: Left, *, known: float) -> Judge:
     """Return the judge of a roll call, whose decision is the report of all ranks.
 
-    Without a summary a rank only suspects a hang. The decision is then no report if no rank is
-    behind or silent.
+    Without a summary a hang is only suspected: the decision holds a report if a rank is behind or
+    silent.
 
     Args:
         layout: the ranks of the mesh.

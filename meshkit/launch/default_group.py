@@ -200,7 +200,7 @@ def commit(
             created = _in_time(limit, work, undo) if connects else work()
         except RuntimeError as error:  # torch's own: a peer may be the reason
             objection = failure_error(round.summary, round.rank, current_process(), error)
-            round.arrive(facts, same=True, objection=objection)
+            round.arrive(facts, same=True, objection=objection, deadline=deadline)
             reason = round.decide(judge, deadline).error
             if reason is None or round.rank in getattr(reason, "requests", ()):
                 raise
@@ -209,7 +209,7 @@ def commit(
             finally:
                 del reason  # a frame that holds its own error would keep groups
         try:
-            round.arrive(facts, same=True)
+            round.arrive(facts, same=True, deadline=deadline)
             # If a rank closed its groups while another still connects, that one would hang.
             round.decide(judge, deadline if connects else Deadline.after(whole)).check(round.rank)
         except BaseException:

@@ -154,7 +154,7 @@ class Job:
         deadline = Deadline.after(self.arrival_timeout)
         seconds = self.arrival_timeout.total_seconds()
         with round:
-            round.arrive({"call": call, **facts}, same=True)
+            round.arrive({"call": call, **facts}, same=True, deadline=deadline)
             judge = all_same(round.summary, seconds=seconds, describe=describe)
             round.decide(judge, deadline).check(self.world.rank)
         return round.number

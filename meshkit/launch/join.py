@@ -334,7 +334,8 @@ def _rendezvous(
         over, is_gone = False, False
         try:
             with init_round(base, lease.generation, range(world.world_size)) as round:
-                round.arrive(request, same=True, unique=device_claim(world))
+                claims = device_claim(world)
+                round.arrive(request, same=True, unique=claims, deadline=deadline)
                 over = round.decide(judge, deadline).check(world.rank).over
             if not over:
                 phases.update(store=entered - began, arrival=time.monotonic() - entered)
@@ -422,10 +423,10 @@ def _reseed(job: Job, seed: int | str) -> None:
     if round is None:
         number = random.SystemRandom().randrange(2**32) if isinstance(seed, str) else seed
     else:
-        round.arrive({"seed": repr(seed)}, same=True)
+        deadline = Deadline.after(job.arrival_timeout)
+        round.arrive({"seed": repr(seed)}, same=True, deadline=deadline)
         compared = Arrivals((), round.dissent)
         (all_same(SEEDS_DIFFER)(compared) or Decision()).check(job.world.rank)
-        deadline = Deadline.after(job.arrival_timeout)
         number = draw_seed(cast(Store, job.store), seed, round.number, deadline)
     set_current_job(replace(job, seed=number))
     seed_all(number)

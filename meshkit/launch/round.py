@@ -124,6 +124,7 @@ class Round:
         same: bool = False,
         unique: Mapping[str, Clash] | None = None,
         objection: MeshkitError | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
         """Leave a record: the process of this rank, and its facts. Local.
 
@@ -132,6 +133,8 @@ class Round:
             same: whether all ranks must state equal facts.
             unique: keys that only one rank may have, with the error of two ranks that have one.
             objection: an error of this rank, which the judge weighs.
+            deadline: the end of the wait of the ranks. A slow store has until then to answer, as a
+                TCP store stalls for 5 s if no name server answers. None limits it to 4 s.
         """
         own = Arrival(current_process(), facts)
 
@@ -149,7 +152,7 @@ class Round:
                 self.store.append(ARRIVED, f"{line}\n")
             self.turn = self.store.add(COUNT, 1)
 
-        self._within(TIMES.store, post)
+        self._within(TIMES.store + (0 if deadline is None else deadline.left), post)
 
     def fail(self, error: BaseException) -> None:
         """Announce to the ranks that wait in this round that this rank's own call failed. Local.

@@ -295,7 +295,10 @@ class _Creator(NamedTuple):
         return ways[self._way(request.members)]
 
     def _way(self, members: Ints) -> Literal["split", "local", "each"]:
-        """Return how groups are created: one call splits all, each rank creates its own, or each.
+        """Return how groups are created.
+
+        ``split``: one call creates all. ``local``: a rank creates its group of one. ``each``: the
+        groups are created one by one.
 
         A split sorts the ranks of each group. A rank creates a group of one rank by itself.
         """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from meshkit.core.regroup import Patience, Request, who_lives
 from meshkit.launch import round as rounds
 from meshkit.launch.round import Claimant, Round
 from meshkit.launch.store import Store
-from meshkit.launch.times import Deadline
+from meshkit.launch.times import TIMES, Deadline
 from meshkit.launch.world import World
 
 SUMMARY = "ranks disagree about the mesh."
@@ -63,6 +65,24 @@ def agree(facts: Mapping[str, Any], seconds: float = 5, **options: Any) -> Act:
         return round.decide(judge, Deadline.after(seconds)).check(round.rank)
 
     return act
+
+
+def test_a_store_that_stalls_has_the_time_of_the_ranks_to_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stalling(Store):
+        def add(self, key: str, number: int) -> int:
+            time.sleep(0.5)
+            return super().add(key, number)
+
+        def part(self, name: str) -> Store:
+            return Stalling(self.root, self.world, name)
+
+    monkeypatch.setattr(rounds, "TIMES", replace(TIMES, store=0.1))
+    for deadline, is_lost in ((Deadline.after(5), False), (None, True)):
+        round = Round(Stalling(dist.HashStore(), world(0, 1)), "round/1", 0, range(1))
+        with pytest.raises(meshkit.RankTimeoutError) if is_lost else nullcontext():
+            round.arrive(A, deadline=deadline)
 
 
 def kinds(results: Mapping[int, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """How does a tensor move over the axes of a mesh, and its gradient back?
 
 :class:`Redistribution` (redistribution.py) is a pattern on a mesh. :class:`Program` (operations.py)
-runs the steps of a plan on this rank. :func:`shift_tensor` and :func:`exchange_rows` (ring.py) are
-the moves without a pattern. :class:`Check` (checked.py) finds wrong marks.
+runs the steps of a plan on this rank, and :class:`Redistribute` there is the autograd function.
+:func:`shift_tensor` and :func:`exchange_rows` (ring.py) are the moves without a pattern.
+:class:`Check` (checked.py) finds wrong marks.
 """
