@@ -1,4 +1,4 @@
-"""What a benchmark measures, its results, their table and their fits. Pure: without torch.
+"""The plan of a benchmark, its results, their table and their fits. Pure: without torch.
 
 Conventions are those of nccl-tests, ``doc/PERFORMANCE.md`` of github.com/NVIDIA/nccl-tests. S is
 the size of the total array in bytes, t the time, n the number of ranks. GB are decimal::
@@ -12,8 +12,8 @@ A target is the groups of one axis (``dp``) or several (``dp sp``), the group of
 (``world``), or two at once (``dp+sp``): in training the gradients of dp are reduced while tp, sp,
 cp and ep still communicate. Those four wait for each other, and do not overlap.
 
-Measuring alone takes one pass a group, while all others wait. Of many groups, a sample is measured,
-spread evenly over the nodes::
+Measuring alone takes one pass a group, while all others wait. If there are many groups, a sample
+is measured, spread evenly over the nodes::
 
     group      0  1  2  3 | 4  5  6  7 | 8  9 10 11 | 12 13 14 15
     4 of 16    x            .  x         .  .  x                x

@@ -53,7 +53,7 @@ class Process(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """What a rank leaves at a round: its process, and the facts that it states."""
+    """The record of a rank in a round: its process, and the facts that it states."""
 
     process: Process
     facts: Mapping[str, Json]

@@ -6,10 +6,10 @@
     rank 1   arrive .... wait .................. wait ... reads "ok"
     rank 2   arrive, the last of three: writes "ok"
 
-A round is open until its decision is written. The rank that arrives last decides, or the first
-whose deadline has passed, or a few that poll. A rank whose own call failed writes that at once. A
-rank that comes later reads the decision. What is decided, a judge says: see
-:mod:`meshkit.core.judges`.
+A round is open until its decision is written. The last rank to arrive writes it, or the first one
+past its deadline, or in a polled round one of four ranks. A rank whose own call fails writes its
+error as the decision at once. A rank that comes later reads the decision. A judge of
+:mod:`meshkit.core.judges` determines it.
 
 ::
 
@@ -129,7 +129,7 @@ class Round:
         """Leave a record: the process of this rank, and its facts. Local.
 
         Args:
-            facts: what this rank states, as JSON.
+            facts: the statement of this rank, as JSON.
             same: whether all ranks must state equal facts.
             unique: keys that only one rank may have, with the error of two ranks that have one.
             objection: an error of this rank, which the judge weighs.

@@ -176,8 +176,8 @@ def abort_all_groups() -> None:
     """Abort the collectives of all groups, so that every waiting thread gets an error. Local.
 
     NCCL deadlocks if groups are aborted one after another (pytorch#119797). All aborts therefore
-    stand in one NCCL call, as in torch's ``_abort_process_group``. That function also forgets the
-    groups. Here they stay until they are destroyed. On gloo nothing happens.
+    stand in one NCCL call, as in torch's ``_abort_process_group``. torch's function also forgets
+    the groups. Here they stay until they are destroyed. On gloo nothing happens.
     """
     names = getattr(getattr(dist.distributed_c10d, "_world", None), "pg_names", {})
     nccl = next((backend for group in names if (backend := _nccl_backend(group))), None)

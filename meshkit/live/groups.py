@@ -282,8 +282,8 @@ class _Creator(NamedTuple):
         """Return the ranks that form one more group, as they are in none of a request.
 
         torch splits a bound default group on each rank outside a new group, on all of them
-        together, so every rank must be inside one (pytorch#145376). That group is not destroyed
-        before the mesh, since gloo ranks may still connect.
+        together, so every rank must be inside one (pytorch#145376). The group stays as long
+        as the mesh, since gloo ranks may still connect.
         """
         if not self.is_bound or self.includes_all:
             return []

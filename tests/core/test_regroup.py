@@ -1,4 +1,4 @@
-"""Who lives, which mesh they form, and who sends the state, against searches over all answers."""
+"""The ranks that live, their mesh and the senders of state, against searches over all answers."""
 
 from __future__ import annotations
 
