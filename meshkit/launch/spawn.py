@@ -78,6 +78,7 @@ class Failure:
     error: BaseException  # raised, or describes how the process ended
     traceback: str
     when: float  # seconds of the machine's monotonic clock
+    exit_code: int | None = None  # of a process that ended without an outcome
 
     @property
     def summary(self) -> str:
@@ -333,7 +334,8 @@ def _receive(process: BaseProcess, pipe: Connection) -> Outcome:
         process.join(5)
         code = process.exitcode
         cause = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
-        return Failure(RuntimeError(f"the process ended by itself, with {cause}"), "", died)
+        error = RuntimeError(f"the process ended by itself, with {cause}")
+        return Failure(error, "", died, exit_code=code)
 
 
 def _end(started: Ranks, finished: Collection[int]) -> None:
@@ -364,8 +366,7 @@ def _spawn_error(failures: dict[int, Failure], first: int) -> SpawnError:
     for rank in sorted(failures.keys() - {first}):
         ranks_by_summary.setdefault(failures[rank].summary, []).append(rank)
     fix = f"look at rank {first} first; the others may have failed because it did."
-    if failures[first].summary.endswith("with exit code 1") and first not in tracebacks:
-        # a child that exits before its first line
+    if failures[first].exit_code == 1:  # a child that exits before its first line
         fix = "write if __name__ == '__main__': before the lines of the script that call spawn."
     return SpawnError(
         f"rank {first} failed first, with {failures[first].summary}",
