@@ -71,6 +71,7 @@ class Counts:
 
     rounds: Counter[str] = field(default_factory=Counter)
     recoveries: int = 0
+    agreed: Round | None = None  # the last round in which all ranks of the world agreed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -157,6 +158,9 @@ class Job:
             round.arrive({"call": call, **facts}, same=True, deadline=deadline)
             judge = all_same(round.summary, seconds=seconds, describe=describe)
             round.decide(judge, deadline).check(self.world.rank)
+        if ranks is None and not part:  # without ``look``, which would make a cycle
+            store, own = cast(Store, self.store), self.world.rank
+            self.counts.agreed = Round(store, round.name, own, round.expected)
         return round.number
 
     def broadcast(self, name: str, value: Json, *, what: str, fix: str) -> Json:
@@ -166,11 +170,11 @@ class Job:
 
     def processes(self) -> dict[int, Process]:
         """Return the process of each rank, as far as known. Local."""
-        if self.known or self.store is None:
+        # if someone else created the default group, the last agreement knows
+        first = self.joined or self.counts.agreed
+        if self.known or first is None:
             return self.known
         ranks = range(self.world.world_size)
-        # someone else created the default group: its first round knows
-        first = self.joined or Round(self.store, "round/1", self.world.rank, ranks)
         arrived = first.arrivals().arrived
         processes = {rank: arrival.process for rank, arrival in arrived.items()}
         if len(processes) == len(ranks):

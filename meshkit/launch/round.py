@@ -190,8 +190,12 @@ class Round:
             if poll is None and self.turn >= len(self.expected):
                 seen = self._see(self._began) if self.store.has(CONFLICT) else None
                 return self._say((seen and judge(seen)) or Decision())
-            if poll is not None and self.store.add(JUDGING, 1) <= JUDGES:
-                self._judge_until(judge, deadline, poll)
+            if poll is not None:
+                is_first = self.store.add(JUDGING, 1) <= JUDGES
+                if is_first or self._hear(Deadline.after(min(deadline.left, TIMES.answer))) is None:
+                    # the first ones may be lost too; many judges look less often
+                    pause = poll if is_first else min(2.0, poll * len(self.expected) / JUDGES)
+                    self._judge_until(judge, deadline, pause)
             return self._hear(deadline) or self._judge_at_deadline(judge)
 
         decision = self._within(deadline.left + TIMES.store, lambda: self._end(wait()))
@@ -233,14 +237,15 @@ class Round:
         """Return the result of work at the store; if it is lost, nothing can be announced."""
         try:
             return self.store.within(seconds, work)
-        except MeshkitError:
-            self.is_over = True
+        except BaseException as error:  # an interrupted wait still holds the client of the store
+            self.is_over |= isinstance(error, MeshkitError) or not isinstance(error, Exception)
             raise
 
     def _see(self, began: float, *, expired: bool = False) -> Arrivals:
         """Return what a judge sees now."""
+        arrived = self._arrived()  # first: a rank posts its conflict before it arrives
         conflict = self.store.read(CONFLICT, _parse_conflict) or ([], {})
-        arrived, waited = {**conflict[1], **self._arrived()}, time.monotonic() - began
+        arrived, waited = {**conflict[1], **arrived}, time.monotonic() - began
         seen = Arrivals(self.expected, arrived, conflict[0], waited=waited, expired=expired)
         missing = seen.missing
         if not missing or self.look is None:
@@ -251,7 +256,9 @@ class Round:
         now = self._arrived()  # ranks that came while the missing ones were looked at
         late = tuple(rank for rank in missing if rank in now)
         left = {rank: sight for rank, sight in sightings.items() if rank not in now}
-        return seen._replace(arrived={**arrived, **now}, seen=left, late=late)
+        errors = (self.store.read(CONFLICT, _parse_conflict) or ([], {}))[0]
+        arrived = {**arrived, **now}
+        return seen._replace(arrived=arrived, objections=errors, seen=left, late=late)
 
     def _compare(self, own: Arrival) -> dict[str, Any]:
         """Return the conflict of this rank with the first one, if they differ."""

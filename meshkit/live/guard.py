@@ -131,7 +131,11 @@ class Guard:
         """Leave the status of this rank in a roll call, unless another thread has done so."""
         now = time.monotonic()
         if self.state.answered.setdefault(number, now) is now:
-            call.arrive(status.to_facts())
+            try:
+                call.arrive(status.to_facts())
+            except BaseException:  # the thread goes on, and answers again
+                self.state.answered.pop(number, None)
+                raise
 
     def keep(self, call: Round, number: int, decision: Decision) -> None:
         """Keep a report, and post that this rank has read it."""

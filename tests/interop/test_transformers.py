@@ -298,7 +298,7 @@ def test_invalid_calls_are_errors_before_a_group_is_created() -> None:
             "  Fix: options that Transformers accepts.",
             "SpecError: distribute(model, mesh, ep_size=4): experts need groups that a view does"
             " not have.\n"
-            "  Fix: distribute(model, mesh).",
+            "  Fix: leave out ep_size and enable_expert_parallel.",
         ]
 
 

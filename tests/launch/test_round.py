@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -83,6 +83,48 @@ def test_a_store_that_stalls_has_the_time_of_the_ranks_to_answer(
         round = Round(Stalling(dist.HashStore(), world(0, 1)), "round/1", 0, range(1))
         with pytest.raises(meshkit.RankTimeoutError) if is_lost else nullcontext():
             round.arrive(A, deadline=deadline)
+
+
+def test_other_ranks_judge_if_the_first_ones_are_lost(root: dist.Store) -> None:
+    def look(ranks: Sequence[int]) -> dict[int, Sighting]:
+        return {rank: Sighting(RankState.ENDED, "") for rank in ranks if rank < 4}
+
+    own = [Round(Store(root, world(rank, 6)), "lost", rank, range(6), look=look) for rank in (4, 5)]
+    for _ in range(4):
+        own[0].store.add("judging", 1)  # of ranks 0 to 3, which have ended since
+    for round in own:
+        round.arrive(Request().to_facts())
+    began = time.monotonic()
+    decision = own[0].decide(who_lives(Patience(20.0, 1.0, 5.0)), Deadline.after(20), poll=0.05)
+    assert sorted(decision.members) == [4, 5]
+    assert time.monotonic() - began < 10
+
+
+def test_an_interrupted_wait_announces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(self: Store, seconds: float, work: object) -> None:
+        raise KeyboardInterrupt
+
+    round = Round(Store(dist.HashStore(), world(0, 2)), "round/1", 0, range(2))
+    round.arrive(A)
+    monkeypatch.setattr(Store, "within", interrupt)
+    monkeypatch.setattr(Store, "try_within", lambda *_: pytest.fail("the store is held"))
+    with pytest.raises(KeyboardInterrupt), round:
+        round.decide(all_same(SUMMARY, seconds=5), Deadline.after(5))
+
+
+def test_a_conflict_that_comes_during_the_look_counts() -> None:
+    store = Store(dist.HashStore(), world(0, 2))
+    late = Round(store, "end", 1, range(2))
+
+    def look(ranks: Sequence[int]) -> dict[int, Sighting]:
+        if not late.turn:
+            late.arrive({"call": "end"}, same=True, objection=meshkit.LaunchError("no group"))
+        return {}
+
+    first = Round(store, "end", 0, range(2), look=look)
+    first.arrive({"call": "end"}, same=True)
+    decision = first.decide(all_done(SUMMARY, seconds=0.1), Deadline.after(0.1))
+    assert decision.error is not None
 
 
 def kinds(results: Mapping[int, Any]) -> list[str]:

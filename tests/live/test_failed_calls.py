@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch.distributed as dist
 
 import meshkit
 from meshkit.launch.world import free_port
@@ -71,3 +72,16 @@ def test_ranks_in_a_valid_call_are_told_at_once_that_one_rank_failed() -> None:
     _, (named, seconds) = meshkit.spawn(fail_on_rank_0, 2, timeout=120)
     assert named == [0]
     assert seconds < 30
+
+
+def fail_over_the_default_group_of_the_user() -> int:
+    """Build a valid mesh after the first build failed on rank 1; return the size of its axis."""
+    dist.init_process_group("gloo")
+    with pytest.raises(meshkit.MeshkitError):
+        meshkit.build_mesh(tp=2 + (dist.get_rank() == 1), arrival_timeout=20)
+    with meshkit.build_mesh(tp=2, arrival_timeout=20) as mesh:
+        return mesh.size("tp")
+
+
+def test_a_valid_build_follows_a_failed_first_one_over_the_default_group_of_the_user() -> None:
+    assert meshkit.spawn(fail_over_the_default_group_of_the_user, 2, timeout=60) == [2, 2]
