@@ -125,7 +125,10 @@ for i in 1 2; do
 done
 """
 # In the namespaces of a host: set its host name and its /etc/hosts, then run the command.
-ENTER = 'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
+ENTER = (
+    'hostname "$1" && mount --bind "$2" /etc/hosts && export MESHKIT_MACHINE="$1" && shift 2 && '
+    'exec "$@"'
+)
 
 
 class NoHostsError(RuntimeError):
