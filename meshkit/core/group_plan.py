@@ -222,8 +222,9 @@ class GroupPlan:
     """The groups to create for a mesh. Make it with :meth:`of`."""
 
     layout: Layout
-    # the axes of every group that can be looked up, each once: the whole mesh ``()``, every axis,
-    # the axes over which gradients are averaged, those of experts, and the requested ones
+    # the axes of every group that can be looked up, each once: all axes, every axis, the axes over
+    # which gradients are averaged, those of experts, and the requested ones. A set whose axes all
+    # have size 1, or that has none, is a group of one rank
     axis_sets: tuple[Axes, ...]
     # the axes of the groups that the caller requested in addition, as written
     requested: tuple[Axes, ...]
@@ -235,35 +236,38 @@ class GroupPlan:
         Example:
             >>> plan = GroupPlan.of(Layout(dp=4, sp=2, tp=1))
             >>> plan.axis_sets
-            ((), ('dp',), ('sp',), ('tp',), ('dp', 'sp'))
+            (('dp', 'sp', 'tp'), ('dp',), ('sp',), ('tp',), ('dp', 'sp'))
             >>> [(step.axes, step.members.shape) for step in plan.steps]
-            [((), (1, 8)), (('dp',), (2, 4)), (('sp',), (4, 2)), (('tp',), (8, 1))]
+            [(('dp', 'sp', 'tp'), (1, 8)), (('dp',), (2, 4)), (('sp',), (4, 2)), (('tp',), (8, 1))]
         """
         listed = _parse_groups([groups] if isinstance(groups, str) else groups) if groups else ()
         for axes in listed:
             check_axes_exist(axes, layout.axes)
         requested = tuple(names for axes in listed if (names := _drop_absent(axes, layout)))
-        usual: list[Axes] = [(), *((axis,) for axis in layout.axes)]
+        usual: list[Axes] = [layout.axes, *((axis,) for axis in layout.axes)]
         sizes = layout.sizes
         if unknown_axes(sizes):  # then only the standard names have groups together
             sizes = {axis: size for axis, size in sizes.items() if axis in STANDARD}
         usual += [gradient_axes(sizes), gradient_axes(sizes, experts=True)]
-        whole = {layout.axes: ()}  # all axes in their own order are the whole mesh
-        axis_sets = dict.fromkeys([whole.get(axes, axes) for axes in (*usual, *requested)])
+        axis_sets = dict.fromkeys(axes for axes in (*usual, *requested) if axes)
         return cls(layout, tuple(axis_sets), requested)
 
     def has(self, axes: Axes) -> bool:
         """Return whether the plan has the group over these axes; those of size 1 change none."""
-        names = _drop_absent(axes, self.layout)
-        return not names or self.group_key(names) in self.keys.values()
+        key = self.group_key(axes)
+        return not _drop_absent(axes, self.layout) or key in self.keys.values()
 
     def group_key(self, axes: Axes) -> Axes:
         """Return the axes longer than 1, in the caller's order: equal keys mean equal groups.
 
-        No axes mean the whole mesh. An empty key is a group of one.
+        An empty key is a group of one rank.
         """
         sizes = self.layout.sizes
-        return tuple(axis for axis in axes or self.layout.axes if sizes.get(axis, 1) > 1)
+        return tuple(axis for axis in axes if sizes.get(axis, 1) > 1)
+
+    def describe(self, axes: Axes) -> str:
+        """Return the axes of a group as text."""
+        return "the whole mesh" if axes == self.layout.axes else " ".join(axes)
 
     @cached_property
     def keys(self) -> dict[Axes, Axes]:
@@ -276,7 +280,7 @@ class GroupPlan:
         first: dict[Axes, Axes] = {}
         for axes, key in self.keys.items():
             first.setdefault(key, axes)
-        return tuple(GroupStep(axes, self.layout.groups(*axes)) for axes in first.values())
+        return tuple(GroupStep(axes, self.layout.groups(axes)) for axes in first.values())
 
 
 def plan_groups(
@@ -336,7 +340,7 @@ def check_in_world(highest: int, world_size: int, evidence: str, *, fix: str = "
 
 def missing_group_error(plan: GroupPlan, axes: Axes, built_by: Call | None = None) -> SpecError:
     """Return the error for a group that was not requested."""
-    existing = ", ".join("(" + " ".join(names) + ")" for names in plan.axis_sets if names)
+    existing = ", ".join(f"({' '.join(names)})" for names in plan.axis_sets)
     groups = [" ".join(names) for names in (*plan.requested, _drop_absent(axes, plan.layout))]
     return SpecError(
         f"the mesh has no group over {' '.join(axes)}.",

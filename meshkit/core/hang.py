@@ -90,7 +90,7 @@ def lagging_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> dict[in
     """Return the ranks that have begun fewer collectives than a peer, with their largest lag."""
     lags: dict[int, Lag] = {}
     for axes in dict.fromkeys(name for status in statuses.values() for name in status.begun):
-        for row in layout.groups(*axes.split()).tolist():
+        for row in layout.groups(axes.split()).tolist():
             answered = [rank for rank in row if rank in statuses and axes in statuses[rank].begun]
             begun = {rank: statuses[rank].begun[axes] for rank in answered}
             most = max(begun.values(), default=0)
@@ -200,7 +200,7 @@ def _first_suspects(
         int(peer)
         for rank, status in statuses.items()
         if status.group in status.begun  # else a group of the user
-        for peer in layout.peers(rank, *status.group.split())
+        for peer in layout.peers(rank, status.group.split())
     }
     kinds = [certain, sorted([*idle, *unknown]), sorted(silent)]
     waits_for = [[rank for rank in ranks if rank in awaited] for ranks in kinds]

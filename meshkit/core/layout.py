@@ -413,10 +413,10 @@ class Layout:
         return draw_positions(self.axes, self.shape, rank_at, mark=marked, width=width)
 
     def _parse_axes(self, axes: tuple[Names, ...]) -> tuple[str, ...]:
-        """Return the axes that a caller names, absent standard ones included; all if none."""
-        names = parse_axes(axes)
+        """Return the axes that a caller names, absent standard ones included; no argument: all."""
+        names = parse_axes(axes) if axes else self.axes
         check_axes_exist(names, self.axes)
-        return names or self.axes
+        return names
 
     def _steps_along(self, axes: tuple[Names, ...]) -> Strides:
         """Return size and stride of some axes, or of all, in order; an absent one has size 1."""

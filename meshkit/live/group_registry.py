@@ -116,7 +116,8 @@ class GroupRegistry:
         """Return the ids of the open views that use a group, each with the axes as text."""
         uses = []
         for view_id, view in self.open_views.items():
-            names = [" ".join(axes) or "all" for axes in view.groups.get(key, ())]
+            whole = view.layout.axes
+            names = ["all" if s == whole else " ".join(s) for s in view.groups.get(key, ())]
             uses += [(view_id, ", ".join(names))] if names else []
         return tuple(uses)
 
@@ -139,7 +140,7 @@ class MeshGroups:
     built_by: Call  # the call that built it
     world: weakref.ref[dist.ProcessGroup]  # the default group of its job, as long as that exists
     startup: Startup  # the seconds of this rank until the mesh was there, by phase
-    # the groups that were requested before, by axes; empty when the mesh is closed
+    # the groups that were requested before, by the arguments; empty when the mesh is closed
     requested: dict[tuple[str, ...], dist.ProcessGroup] = field(default_factory=dict)
     # the DeviceMesh of all axes, of which all others are slices; None before the first
     root: DeviceMesh | None = None
@@ -164,13 +165,15 @@ class MeshGroups:
     @quotes_call("mesh.group")  # here, so that the common path of mesh.group has no wrapper
     def find(self, *axes: Names) -> dist.ProcessGroup:
         """Return this rank's group over the axes; without axes, that of the whole mesh."""
-        names = parse_axes(axes)
+        names = parse_axes(axes) if axes else self.plan.layout.axes
         check_axes_exist(names, self.plan.layout.axes)
         self.check_open()
         if not self.plan.has(names):
             raise missing_group_error(self.plan, names, self.extended_by)
         check_member(self.plan.layout, self.rank)
-        group = self.requested[names] = self.groups.by_key[self.plan.group_key(names)]
+        group = self.groups.by_key[self.plan.group_key(names)]
+        if names:
+            self.requested[names if axes else ()] = group
         return group
 
     def collective_group(self, axes: tuple[Names, ...]) -> dist.ProcessGroup:

@@ -73,10 +73,10 @@ class GroupTimeouts(NamedTuple):
 
     def inherit(self, plan: GroupPlan, view: GroupPlan, own: GroupTimeouts) -> GroupTimeouts:
         """Return the timeouts of a view: its own, else those of groups that both plans have."""
-        by_members = {  # no axes would mean the whole mesh
-            plan.layout.strides(*key) if key else (): limit for key, limit in self.by_key.items()
+        by_members = {
+            plan.layout.strides(key): limit for key, limit in self.by_key.items()
         }
-        members = {view.group_key(axes): view.layout.strides(*axes) for axes in view.axis_sets}
+        members = {view.group_key(axes): view.layout.strides(axes) for axes in view.axis_sets}
         by_key = {key: by_members[steps] for key, steps in members.items() if steps in by_members}
         return own._replace(by_key={**by_key, **own.by_key})
 
@@ -100,9 +100,8 @@ def check_orders(plan: GroupPlan) -> None:
     """Raise if torch would sort the members of a group that are not in ascending order."""
     for step in () if KEEPS_ORDER else plan.steps:
         if (step.members[:, 1:] < step.members[:, :-1]).any():
-            axes = " ".join(step.axes) or "the whole mesh"
             raise SpecError(
-                f"the ranks of group({axes}) are not in ascending order.",
+                f"the ranks of group({plan.describe(step.axes)}) are not in ascending order.",
                 "torch below 2.12 sorts them, so group ranks would not be coordinates.",
                 fix="torch 2.12 or newer; or list axes from the outside in, and ranks ascending.",
             )
@@ -172,7 +171,7 @@ def list_requests(plan: GroupPlan, options: GroupOptions, backend: str) -> list[
 
     requests = []
     for step in plan.steps:
-        names, strides = " ".join(step.axes) or "mesh", plan.layout.strides(*step.axes)
+        names, strides = plan.describe(step.axes), plan.layout.strides(step.axes)
         requests.append(request(plan.keys[step.axes], names, strides, step.members))
     if () not in plan.keys.values() and not STANDARD_AXES.issubset(plan.layout.axes):
         requests.append(request((), "rank", (), plan.layout.grid.reshape(-1, 1)))

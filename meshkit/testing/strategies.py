@@ -116,7 +116,7 @@ def axes_of(layout: Layout, *, min_size: int = 0) -> st.SearchStrategy[tuple[str
 
     Args:
         layout: the layout.
-        min_size: the least number of axes. No axes mean the whole mesh.
+        min_size: the least number of axes. No axes mean the group of one rank.
     """
     return st.lists(st.sampled_from(layout.axes), min_size=min_size, unique=True).map(tuple)
 

@@ -160,11 +160,11 @@ class Place:
         if self.common is None or self.view is None:
             return self.mesh.groups.by_key.get(axes)
         self.view.check_open()
-        wanted = Layout.of(self.common.sizes).strides(*axes)
+        wanted = Layout.of(self.common.sizes).strides(axes)
         for groups in (self.mesh, self.view):
             layout = groups.plan.layout
             for key, group in groups.groups.by_key.items():
-                if layout.strides(*key) == wanted:
+                if layout.strides(key) == wanted:
                     return group
         return None
 
