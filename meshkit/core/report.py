@@ -76,7 +76,7 @@ class JobReport:
         crossing = {} if topology is None else crossings(layout, topology)
         rows = tuple(_axis_rows(layout, crossing))
         keys = {*plan.keys.values()}  # axis sets of one key have the same groups
-        groups = sum(layout.num_ranks // math.prod(layout.sizes[axis] for axis in key) for key in keys)
+        groups = sum(layout.num_ranks // layout.size(key) for key in keys)
         if topology is not None and "tp" in crossing and crossing["tp"].crosses:
             reason = "tp communicates in every layer, so it needs the fastest links."
             fix = f"{suggest_fix(layout, topology, 'tp')}."

@@ -73,9 +73,7 @@ class GroupTimeouts(NamedTuple):
 
     def inherit(self, plan: GroupPlan, view: GroupPlan, own: GroupTimeouts) -> GroupTimeouts:
         """Return the timeouts of a view: its own, else those of groups that both plans have."""
-        by_members = {
-            plan.layout.strides(key): limit for key, limit in self.by_key.items()
-        }
+        by_members = {plan.layout.strides(key): limit for key, limit in self.by_key.items()}
         members = {view.group_key(axes): view.layout.strides(axes) for axes in view.axis_sets}
         by_key = {key: by_members[steps] for key, steps in members.items() if steps in by_members}
         return own._replace(by_key={**by_key, **own.by_key})
