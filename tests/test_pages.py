@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.newer_torch import needs_slices
 from tests.pages import ROOT, rewrite, run_page
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -19,6 +20,7 @@ def case(page: Path) -> object:
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 
+@needs_slices  # the pages show torch 2.13
 @pytest.mark.parametrize("page", [case(page) for page in PAGES])
 def test_the_blocks_of_a_page_print_what_it_shows(page: Path, updates_docs: bool) -> None:
     outputs = run_page(page)

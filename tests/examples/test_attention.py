@@ -12,6 +12,7 @@ from torch import Tensor
 
 import meshkit
 from examples import attention
+from tests.live.newer_torch import needs_order
 
 # with order="sp dp" the ranks of an sp group are not neighbours, and no place is a global rank
 MESHES = [{"sp": 4}, {"dp": 2, "sp": 2}, {"dp": 2, "sp": 2, "order": "sp dp"}, {"dp": 4, "sp": 1}]
@@ -89,6 +90,7 @@ def compare(meshes: Sequence[dict[str, Any]], cases: Sequence[Case]) -> list[lis
     return report
 
 
+@needs_order
 def test_it_is_torchs_attention_over_the_whole_sequence() -> None:
     cases, limits = zip(*CASES, strict=True)
     for rank in meshkit.spawn(compare, 4, (MESHES, cases), timeout=120):

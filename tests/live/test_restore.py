@@ -23,6 +23,7 @@ from meshkit.core.errors import SpecError
 from meshkit.live.restore import from_local, to_local
 from meshkit.testing.faults import Played, Strike, play
 from tests.live.faults import error_of
+from tests.live.newer_torch import needs_slices
 from tests.live.side_by_side import side_by_side
 
 GUARD = 3.0
@@ -240,12 +241,14 @@ def weights_alone(layers: str) -> Any:
     return train_tensor_parallel(model, optimizer, steps=1)
 
 
+@needs_slices
 def test_shards_of_column_wise_layers_need_a_checkpoint() -> None:
     arguments = {"dp": 2, "tp": 2}, "dp", "column"
     for text in meshkit.spawn(restore_tensor_parallel, 4, arguments, timeout=120):
         assert "is sharded over dp" in str(text)
 
 
+@needs_slices
 def test_a_rank_gets_its_shards_of_column_wise_and_row_wise_layers() -> None:
     arguments = {"replicate": 2, "shard": 2, "tp": 2}, "replicate shard", "norm column row"
     (alone,) = meshkit.spawn(weights_alone, 1, ("norm column row",), timeout=120)

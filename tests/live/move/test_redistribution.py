@@ -25,6 +25,7 @@ import meshkit
 from meshkit.core.redistribute.move import Move
 from meshkit.core.redistribute.pattern import parse_pattern
 from meshkit.core.redistribute.plan import plan_move
+from meshkit.launch.torch_internals import KEEPS_ORDER
 from tests.core.redistribute.interpreter import Array, coordinates, deal, join, run_plan
 from tests.core.redistribute.moves import Case, cases
 from tests.pool import Pool, start_pool
@@ -393,8 +394,10 @@ def move_tangents() -> list[str]:
             "begin": lambda x: mesh.begin(x, "s +tp -> s =tp").wait(),
             "shift": lambda x: mesh.shift(x, "tp", 1),
             "exchange": lambda x: mesh.exchange(x, "tp", [2, 2])[0],
-            "compiled shift": torch.compile(lambda x: mesh.shift(x, "tp", 1), backend="aot_eager"),
         }
+        if KEEPS_ORDER:  # the compiler of torch 2.11 fails over an error that the function raises
+            compiled = torch.compile(lambda x: mesh.shift(x, "tp", 1), backend="aot_eager")
+            refused["compiled shift"] = compiled
         for name, move in refused.items():
             for use in (with_dual, with_jvp):
                 with contextlib.suppress(meshkit.SpecError, RuntimeError):
