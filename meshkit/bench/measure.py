@@ -46,7 +46,7 @@ from ..core.layout import Layout
 from ..core.text import Seconds, count_noun
 from ..launch.job import require_job
 from ..launch.join import init
-from ..launch.progress import Progress, show_progress
+from ..launch.log import Progress, show_progress
 from ..live.build_mesh import build_mesh
 from ..live.groups import all_gather
 from ..live.hosts import gather_hosts

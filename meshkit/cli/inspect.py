@@ -14,16 +14,16 @@ from ..core.call import divisors, either
 from ..core.cost.memory import ModelShape
 from ..core.cost.search import DISCLAIMER, format_search, search
 from ..core.cost.step_time import MACHINES, TrainingJob, check_job
+from ..core.draw import draw_page
 from ..core.errors import CoordinateError, SpecError
 from ..core.group_plan import GroupPlan
 from ..core.layout import Layout
-from ..core.page import draw_page
 from ..core.redistribute.report import plan_redistribution
 from ..core.report import JobReport, format_rank, format_rank_table, headline, rank_reports
 from ..core.sequence import SequencePlan, plan_sequence, sequence_axes
 from ..core.text import Ints, count_noun
 from ..core.topology import placed
-from ..launch.progress import Progress, show_progress
+from ..launch.log import Progress, show_progress
 from .main import Command, Result
 from .options import (
     DEFAULT_MACHINE,

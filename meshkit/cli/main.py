@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import sys
+import textwrap
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -23,9 +24,9 @@ from typing import NoReturn
 from ..core import VERSION
 from ..core.axes import ARGUMENTS, STANDARD
 from ..core.errors import BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
-from ..core.text import format_items
+from ..core.text import format_rows
 from ..launch.detect import detect
-from ..launch.progress import shows_colors
+from ..launch.log import shows_colors
 
 # Command to the file that has it, imported when the command is typed
 MODULES = {
@@ -169,8 +170,8 @@ def overview() -> str:
     rows = [(f"  {command.name}", command.help) for command in commands]
     rows.append(("  help", "show the options and two examples of a command"))
     usage = "usage: meshkit COMMAND [WORD ...]"
-    lines = [format_items([("", DESCRIPTION)], width=get_width()).strip(), "", usage, ""]
-    lines += ["commands:", format_items(rows, width=get_width()), "", "examples:"]
+    lines = [*textwrap.wrap(DESCRIPTION, get_width()), "", usage, ""]
+    lines += ["commands:", *format_rows(rows, width=get_width()), "", "examples:"]
     return "\n".join([*lines, *map("  {}".format, EXAMPLES)])
 
 

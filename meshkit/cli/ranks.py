@@ -25,7 +25,7 @@ from ..core.report import CheckReport
 from ..core.sizes import infer_sizes, ordered_sizes
 from ..core.text import count_noun, format_ranks, wrap_lines
 from ..launch.detect import detect
-from ..launch.progress import Progress, show_progress
+from ..launch.log import Progress, show_progress
 from .main import Command, Result
 from .options import (
     SIZES_HELP,
@@ -297,7 +297,7 @@ def format_greetings(greetings: Sequence[Greeting], *, width: int, ascii: bool =
 
 def run_store(args: Namespace) -> Result:
     """Host a store until a signal ends the process."""
-    from ..launch.open_store import serve_store
+    from ..launch.store import serve_store
 
     def announce(address: str) -> None:
         text = f'The store is at {address}, for init(init_method="{address}/<name of the job>").'

@@ -20,7 +20,6 @@ from .text import (
     Floats,
     Ints,
     count_noun,
-    format_items,
     format_range,
     format_ranks,
     format_rows,
@@ -139,7 +138,8 @@ class JobReport:
             *(("warning", warning) for warning in self.warnings),
         ]
         title = headline(layout, self.topology)
-        return "\n\n".join([title, table, grid, format_items(facts, width=width)])
+        lines = "\n".join(format_rows(facts, width=width))
+        return "\n\n".join([title, table, grid, lines])
 
 
 def describe_placement(before: Layout, layout: Layout, topology: Topology) -> str:
@@ -275,7 +275,7 @@ def format_rank(
         for row in report.axes
     ]
     drawn = format_table(header, rows, width=width, ascii=ascii)
-    facts = format_items(list(_facts(report, layout)), width=width)
+    facts = "\n".join(format_rows([*_facts(report, layout)], width=width))
     return "\n\n".join([f"rank {report.rank} of {job}", facts, drawn])
 
 

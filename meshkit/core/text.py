@@ -106,8 +106,12 @@ def format_table(
 
 
 def format_rows(rows: Sequence[Sequence[str]], *, width: int | None = None) -> list[str]:
-    """Return the lines of a table of text without a header, at most ``width`` wide if given."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    """Return the lines of a table of text without a header, at most ``width`` wide if given.
+
+    Long cells continue below themselves.
+    """
+    columns = zip(*rows, strict=True)
+    widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
     texts = [False] * len(widths)
     widths = widths if width is None else _fit(widths, texts, max(width, MIN_WIDTH))
     return [line.rstrip() for row in rows for line in _row(row, widths, texts)]
@@ -116,16 +120,6 @@ def format_rows(rows: Sequence[Sequence[str]], *, width: int | None = None) -> l
 def wrap_lines(text: str, width: int) -> list[str]:
     """Return a text in lines of a width, all but the first indented."""
     return textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
-
-
-def format_items(items: Sequence[tuple[str, str]], *, width: int = 80) -> str:
-    """Return a line for each name and its text; long texts continue below themselves."""
-    indent = max((len(name) for name, _ in items), default=0) + len(GAP)
-    lines = []
-    for name, text in items:
-        first, *rest = [part for line in text.split("\n") for part in _wrap(line, width - indent)]
-        lines += [f"{name:{indent}}{first}", *(" " * indent + line for line in rest)]
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def _is_number(cell: str) -> bool:
@@ -144,7 +138,10 @@ def _fit(widths: list[int], numeric: list[bool], width: int) -> list[int]:
 
 def _row(cells: Sequence[str], widths: list[int], numeric: list[bool]) -> list[str]:
     """Return a row as the lines that its longest cell needs."""
-    wrapped = [_wrap(cell, size) for cell, size in zip(cells, widths, strict=True)]
+    wrapped = [
+        [part for line in cell.split("\n") for part in _wrap(line, size)]
+        for cell, size in zip(cells, widths, strict=True)
+    ]
     height = max(map(len, wrapped))
     padded = [lines + [""] * (height - len(lines)) for lines in wrapped]
     return [_line(parts, widths, numeric) for parts in zip(*padded, strict=True)]

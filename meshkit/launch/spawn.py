@@ -44,8 +44,7 @@ from .device import ACCELERATORS
 from .endpoint import LOOPBACK
 from .job import current_job
 from .launchers import LAUNCHERS, SPAWN
-from .log import report_uncaught_error
-from .progress import Progress, show_progress
+from .log import Progress, report_uncaught_error, show_progress
 from .times import Time, parse_timeout
 from .world import COMPLETED, LOOPBACK_HOST, World, free_port
 

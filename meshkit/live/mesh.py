@@ -242,7 +242,7 @@ class Mesh:
 
         def __getattr__(self, name: str) -> object:
             """Return the value of a name of DeviceMesh, or raise with its counterpart."""
-            from .habits import find_attribute
+            from .device_mesh import find_attribute
 
             return find_attribute(self, name)
 

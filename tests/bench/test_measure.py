@@ -44,7 +44,7 @@ from meshkit.bench.results import (
     parse_targets,
     plan_cases,
 )
-from meshkit.launch.progress import LOG_INTERVAL, Progress
+from meshkit.launch.log import LOG_INTERVAL, Progress
 from tests.bench.faulty_calls import (
     before_each_call,
     raise_not_supported,

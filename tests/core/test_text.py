@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from meshkit.core.text import (
     article,
     count_noun,
-    format_items,
     format_ranks,
+    format_rows,
     format_sizes,
     format_table,
     name_ranks,
@@ -131,13 +131,13 @@ def test_a_table_fits_and_loses_no_word(rows: list[tuple[str, str]], width: int)
 
 def test_items_go_on_below_themselves() -> None:
     pairs = [("node", "1"), ("warning", "tp crosses.\n  Fix: " + "dp " * 14)]
-    assert format_items(pairs, width=40) == lines(
+    assert "\n".join(format_rows(pairs, width=40)) == lines(
         "node     1",
         "warning  tp crosses.",
         "           Fix: dp dp dp dp dp dp dp dp",
         "             dp dp dp dp dp dp",
     )
-    assert format_items([]) == ""
+    assert format_rows([]) == []
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from meshkit.core.call import quotes_call
 from meshkit.core.compare import EqualAxes
 from meshkit.core.cost.memory import ModelShape
 from meshkit.core.cost.step_time import MACHINES, TrainingJob
+from meshkit.core.draw import draw_page
 from meshkit.core.epoch import Epoch, SampleOrder, parse_count, shuffle_indices
 from meshkit.core.errors import (
     MeshkitError,
@@ -39,7 +40,6 @@ from meshkit.core.errors import (
 from meshkit.core.group_plan import GroupPlan
 from meshkit.core.judges import Arrival, Arrivals, Judge, Process, RankState, Sighting, all_same
 from meshkit.core.layout import Position, parse_axis_pattern
-from meshkit.core.page import draw_page
 from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
 from meshkit.core.regroup import Regrouping, find_sources, regroup

@@ -14,7 +14,7 @@ from ..group_plan import GroupPlan
 from ..layout import Layout
 from ..sequence import SequencePlan
 from ..sizes import check_num_planned
-from ..text import format_items, format_sizes, format_table
+from ..text import format_rows, format_sizes, format_table
 from .digits import find_common_axes
 from .move import check_axes, local_shape, make_move, merge_sizes, split_sizes, unmarked_axes
 from .pattern import DOTS, Pattern, drop_axes, parse_pattern
@@ -111,7 +111,7 @@ class RedistributionPlan:
             rows += [[name if number == 0 else "", *cells] for number, cells in enumerate(steps)]
         header = ["", "step", "over", f"{unit} a rank", "at least"]
         table = format_table(header, rows, width=width, ascii=ascii)
-        return f"{format_items(items, width=width)}\n\n{table}"
+        return "\n".join([*format_rows(items, width=width), "", table])
 
     def __str__(self) -> str:
         return self.draw()
