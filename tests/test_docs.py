@@ -143,3 +143,11 @@ def test_links_and_files_of_a_page_exist(page: Path) -> None:
 def _anchor(title: str) -> str:
     """Return the anchor that the site gives to a heading."""
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
+
+
+def test_the_tests_that_the_evidence_names_exist() -> None:
+    """A path may be shortened to its end."""
+    tests = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
+    for page in (DOCS / "evidence").glob("*.md"):
+        for name in re.findall(r"`((?:[\w-]+/)*test_\w+\.py)", page.read_text()):
+            assert any(f"/{path}".endswith(f"/{name}") for path in tests), f"{page.name}: {name}"

@@ -110,6 +110,11 @@ def axis_colors(axes: Collection[str]) -> dict[str, str]:
     return colors
 
 
+def has_pipeline(axes: Iterable[str]) -> bool:
+    """Return whether one of the axes is a pipeline, whose ranks send and receive."""
+    return any(STANDARD_OF.get(axis) == "pp" for axis in axes)
+
+
 def data_axes(sizes: Mapping[str, int]) -> tuple[str, ...]:
     """Return the axes along which ranks read different samples, in the order of the mesh."""
     return tuple(axis for axis in sizes if axis in DATA or axis in EXPERT)

@@ -7,6 +7,7 @@ first suspect is a rank behind that is in no collective, or a rank that does not
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ STATES = {
     RankState.ENDED: "it has ended",
     RankState.STOPPED: "it is stopped",
     RankState.UNKNOWN: "not known here whether it runs",
-    RankState.BUSY: "it runs, outside a guard with a timeout or too busy to answer",
+    RankState.BUSY: "it runs, but does not answer",
 }
 NO_ANSWER = Sighting(RankState.UNKNOWN, "no answer")
 
@@ -42,14 +43,15 @@ class RankStatus:
     error: str = ""  # error with which it left the guard, other than a collective's; else empty
     ended_by: str = ""  # call by which it stopped using the mesh, ``"mesh.close()"``; else empty
     is_other_mesh: bool = False  # whether another mesh created the group of the collective
+    left_guard: int = 0  # the number of the last guard that it left without an error, from 1
 
     @classmethod
     def from_facts(cls, rank: int, facts: Mapping[str, Any]) -> RankStatus:
         """Return the status that a rank has posted."""
         begun = {str(axes): int(count) for axes, count in facts.get("begun", {}).items()}
         names = ("function", "group", "line", "error", "ended_by")
-        function, group, line, error, ended_by = (str(facts.get(name, "")) for name in names)
-        return cls(rank, begun, function, group, line, error, ended_by)
+        texts: dict[str, Any] = {name: str(facts.get(name, "")) for name in names}
+        return cls(rank, begun, **texts, left_guard=int(facts.get("left_guard", 0)))
 
     def to_facts(self) -> dict[str, Any]:
         """Return the status as a rank posts it."""
@@ -70,6 +72,8 @@ class RankStatus:
             return f"left with {self.error}"
         if self.ended_by:
             return f"has called {self.ended_by}"
+        if self.left_guard:
+            return "has left the guard"
         return f"in {self.operation or 'no collective'}, {self.line or 'no line is known'}"
 
 
@@ -79,6 +83,9 @@ class Lag(NamedTuple):
     axes: str
     begun: int
     most: int
+
+    def __str__(self) -> str:
+        return f"{self.begun} of {self.most} collectives over {self.axes}"
 
 
 def describe_coordinate(layout: Layout, rank: int) -> str:
@@ -117,10 +124,13 @@ def who_is_behind(layout: Layout, summary: str, left: Left, *, known: float) -> 
     def judge(seen: Arrivals) -> Decision | None:
         answers = {r: RankStatus.from_facts(r, a.facts) for r, a in seen.arrived.items()}
         gone = left(seen.missing)
-        silent = {r: seen.seen.get(r, NO_ANSWER) for r in seen.missing if r not in gone}
-        can_answer = [s for s in silent.values() if s.state is not RankState.ENDED]
-        if can_answer and not seen.expired and not (gone and seen.waited >= known):
-            return None
+        missing = {r: seen.seen.get(r, NO_ANSWER) for r in seen.missing}
+        has_left = {r for r, status in gone.items() if status.has_left}
+        can_answer = [r for r in missing.keys() - has_left if missing[r].state != RankState.ENDED]
+        if can_answer and not seen.expired and not (has_left and seen.waited >= known):
+            return None  # a rank that left a guard well may be in the next one, and answer there
+        known_ranks = has_left | {r for r in gone if not missing[r].state.is_certain}
+        silent = {r: sighting for r, sighting in missing.items() if r not in known_ranks}
         report = hang_error(summary, layout, {**gone, **answers}, silent)
         is_report = summary or report.behind or report.missing_ranks
         return Decision(report if is_report else None)
@@ -141,31 +151,35 @@ def hang_error(
     states = {rank: silence.state for rank, silence in silent.items()}
     lines = []
     for rank in sorted(
-        [*late, *left, *silent], key=lambda r: (r not in first, states.get(r, -1), r)
+        {*late, *left, *silent}, key=lambda r: (r not in first, states.get(r, -1), r)
     ):
         name = f"rank {rank} ({describe_coordinate(layout, rank)})"
+        count = f"has begun {late[rank]}" if rank in late else ""
         if rank in silent:
             kind = "Busy" if states[rank] is RankState.BUSY else "Silent"
-            lines.append(f"{kind}: {name}: {silent[rank].text}; {STATES[states[rank]]}.")
+            more = f"; it {count}" * bool(count)
+            lines.append(f"{kind}: {name}: {silent[rank].text}; {STATES[states[rank]]}{more}.")
         elif rank in left:
             lines.append(f"Left: {name} {statuses[rank]}.")
         else:
-            axes, begun, most = late[rank]
-            count = f"has begun {begun} of {most} collectives over {axes}"
             lines.append(f"Behind: {name} {count}; {statuses[rank]}.")
     alike: dict[str, list[int]] = {}
-    for rank in sorted(statuses.keys() - {*late, *left}):
+    for rank in sorted(statuses.keys() - {*late, *left, *silent}):
         alike.setdefault(str(statuses[rank]), []).append(rank)
     lines += [
         f"{plural('Rank', len(ranks))} {format_ranks(ranks)}: {status}."
         for status, ranks in alike.items()
     ]
-    ranks = f"{plural('rank', len(first))} {format_ranks(first)} first"
-    target = ranks if first else "the logs of all ranks"
+    fix = f"look at {plural('rank', len(first))} {format_ranks(first)} first"
+    places = Counter(status.line for status in statuses.values() if status.line)
+    if not first and len(places) > 1:  # the ranks are in different collectives of a group
+        fix = f"do all ranks reach {min(places, key=places.__getitem__)}? Look there"
+    elif not first:
+        fix = "look at the logs of all ranks"
     return CollectiveError(
         summary,
         *shorten(lines, MAX_LINES, "."),
-        fix=f"look at {target}; then {REBUILD_ADVICE}.",
+        fix=f"{fix}; then {REBUILD_ADVICE}.",
         missing_ranks=_missing(statuses, late, states),
         behind=tuple(late),
     )

@@ -29,17 +29,18 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, cast
 
 import torch.distributed as dist
 
+from ..core.axes import has_pipeline
 from ..core.call import Call, Verbatim, drop_none
 from ..core.errors import CollectiveError, MeshkitError
 from ..core.group_plan import Axes
-from ..core.hang import RankStatus, hang_error, who_is_behind
+from ..core.hang import RankStatus, hang_error, lagging_ranks, who_is_behind
 from ..core.judges import Arrivals, Decision, Judge, RankState, Sighting
 from ..core.layout import Layout
 from ..launch.job import LEFT, Job
@@ -61,6 +62,11 @@ from .status import (
 CALLS = "calls"  # the number of roll calls of a mesh
 OPENER = "opener/{}"  # the rank that opened a roll call
 STATUS = "left/{}"  # the status with which a rank left the guard, or stopped using the mesh
+EXIT = "exit/{}"  # what a rank had begun when it left its last guard without an error
+EXITS = "exits/{}"  # how many ranks have left a guard of this number, modulo SLOTS
+SLOTS = 4  # guards by which ranks may be apart
+OVER = "over/{}"  # a false alarm: the rank that opened it left its guard without an error
+UNEQUAL = "ranks have begun different numbers of collectives in their groups."
 READ = "read/{}"  # in a roll call: a rank has read the report
 POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 operations/s
 LOST = Sighting(RankState.UNKNOWN, "it hosted the store, which does not answer")
@@ -72,12 +78,16 @@ class GuardState:
 
     Attributes:
         has_left: whether this rank left a guard with an error of its own, and entered none since.
+        entered: the number of guards with a timeout that this rank has entered.
+        alarm: the roll call that the watching thread of this rank has opened; 0 without one.
         answered: roll call to the time at which this rank answered.
         reports: roll call to the report that this rank has read, as JSON, since the store may end.
         watcher: the client of the watching threads, once one has begun.
     """
 
     has_left: bool = False
+    entered: int = 0
+    alarm: int = 0
     answered: dict[int, float] = field(default_factory=dict)
     reports: dict[int, dict[str, Any] | None] = field(default_factory=dict)
     watcher: Store | None = None
@@ -149,16 +159,19 @@ class Guard:
             store.try_within(TIMES.host_stays, lambda: store.set(STATUS.format(self.rank), text))
 
     def left(self, store: Store, ranks: Sequence[int]) -> dict[int, RankStatus]:
-        """Return the status of those ranks that left the guard, closed the mesh, or left the job.
+        """Return the status of those ranks that left a guard, closed the mesh, or left the job.
 
-        Cost: one or two store operations per rank.
+        Cost: two to four store operations per rank.
         """
         statuses = {}
         for rank in ranks:
-            if facts := store.read(STATUS.format(rank), _parse_facts):
-                statuses[rank] = RankStatus.from_facts(rank, facts)
+            facts = store.read(EXIT.format(rank), _parse_facts) or {}
+            if own := store.read(STATUS.format(rank), _parse_facts):
+                facts |= {name: value for name, value in own.items() if value}
             elif cast(Store, self.job.store).has(LEFT.format(rank)):
-                statuses[rank] = RankStatus(rank, ended_by="meshkit.shutdown()")
+                facts |= {"ended_by": "meshkit.shutdown()"}
+            if facts:
+                statuses[rank] = RankStatus.from_facts(rank, facts)
         return statuses
 
 
@@ -191,6 +204,8 @@ def _guard(guard: Guard, limit: timedelta | None) -> Iterator[None]:
         store.within(TIMES.store, lambda: store.set(STATUS.format(guard.rank), ""))
         guard.state.has_left = False
     raises = _raises_in_caller(guard)
+    guard.state.entered += limit is not None
+    number = guard.state.entered
     with (
         tracking() as tracker,
         _with_timeout(guard, limit if raises else None),
@@ -203,6 +218,50 @@ def _guard(guard: Guard, limit: timedelta | None) -> Iterator[None]:
             if translated is None:
                 raise
             raise _quote(translated, limit) from error
+        difference = None if limit is None else _leave(guard, number)
+        if difference is not None:
+            raise _quote(difference, limit)
+
+
+def _leave(guard: Guard, number: int) -> MeshkitError | None:
+    """Post how many collectives this rank has begun, and end a false alarm. Nobody waits.
+
+    The last rank to leave a guard of this number returns the error of ranks whose counts differ.
+    Groups along a pipeline are left out, as sends and receives count too. Local.
+
+    Cost: two store operations; on the last rank up to two more per rank.
+    """
+    store, layout = guard.store, guard.layout
+    if store is None or layout.num_ranks == 1:
+        return None
+    begun = rank_status(guard.rank, guard.groups, ()).begun
+    facts = json.dumps(RankStatus(guard.rank, begun, left_guard=number).to_facts())
+
+    def post() -> int:
+        if alarm := guard.state.alarm:
+            store.set(OVER.format(alarm), "")
+            guard.state.alarm, guard.state.reports[alarm] = 0, None
+        store.set(EXIT.format(guard.rank), facts)
+        return store.add(EXITS.format(number % SLOTS), 1)
+
+    def compare() -> MeshkitError | None:
+        statuses = {}
+        for rank in map(int, layout.grid.flat):
+            status = RankStatus.from_facts(rank, store.read(EXIT.format(rank), _parse_facts) or {})
+            counts = {k: n for k, n in status.begun.items() if not has_pipeline(k.split())}
+            if status.left_guard == number:
+                statuses[rank] = replace(status, begun=counts)
+        differs = bool(lagging_ranks(layout, statuses))
+        return hang_error(UNEQUAL, layout, statuses, {}) if differs else None
+
+    num_left = store.try_within(TIMES.store, post)
+    if num_left is None or num_left % layout.num_ranks:
+        return None
+    error = store.try_within(TIMES.store, compare)
+    if error is not None:
+        guard.post(RankStatus(guard.rank, begun, error=f"CollectiveError: {error.summary}"))
+        guard.state.has_left = True
+    return error
 
 
 def _quote(error: MeshkitError, limit: timedelta | None) -> MeshkitError:
@@ -278,16 +337,15 @@ def _watch(
     """Answer roll calls; open one if the thread begins no collective for too long."""
     # on gloo only a collective on a group of the user does not raise at the limit
     patience = limit + (guard.answer_time if raises else 0)
-    since, begun, is_logged = time.monotonic(), None, False
+    since, begun, is_logged, is_reported = time.monotonic(), None, False, False
     while not over.wait(guard.poll_interval):
         try:
             status = _status_of_thread(guard, tracker, thread)
             if status.begun != begun or (raises and not status.function):
-                since, begun = time.monotonic(), status.begun
-            if time.monotonic() - since > patience:
+                since, begun, is_reported = time.monotonic(), status.begun, False
+            if time.monotonic() - since > patience and not is_reported:
                 since = time.monotonic()
-                if _report_hang(guard, status, timedelta(seconds=limit), raises):
-                    return
+                is_reported = _report_hang(guard, status, timedelta(seconds=limit), raises)
             respond(guard, cast(Store, guard.watch_store), status)
         except Exception as error:  # the store may answer again: the thread goes on
             guard.state.watcher = None
@@ -310,6 +368,7 @@ def _report_hang(guard: Guard, status: RankStatus, limit: timedelta, raises: boo
     summary = f"rank {guard.rank} waits in {status.operation}." if raises else ""
     report = report_failure(guard, guard.watch_store, summary, status)
     if report is not None:
+        guard.state.alarm = max(guard.state.reports, default=0)
         print(_quote(report, limit), file=sys.stderr, flush=True)
         abort_all_groups()
     return report is not None
@@ -390,11 +449,13 @@ def _judge(guard: Guard, store: Store, summary: str) -> Judge:
 def _open_call(store: Store, rank: int) -> int:
     """Return the number of the open roll call, or of a new one.
 
-    A roll call that ended without a report is over, so the next one gets a new number.
+    A roll call that ended without a report is over, and so is a false alarm, after which a rank
+    left its guard without an error. The next roll call gets a new number.
     """
     number = store.add(CALLS, 0)
     decision = store.part(f"call/{number}").read("decision", json.loads) if number else None
-    if number and (decision is None or decision["value"] is not None):
+    is_open = number and (decision is None or decision["value"] is not None)
+    if is_open and not store.has(OVER.format(number)):
         return number
     if store.claim(OPENER.format(number + 1), str(rank)) == str(rank).encode():
         store.add(CALLS, 1)

@@ -839,10 +839,17 @@ class Mesh:
         reads the store twice a second, so that ranks that hang answer too. Other errors pass
         unchanged, and the other ranks quote them at the timeout.
 
+        On leaving a guard with a timeout, a rank posts how many collectives it has begun over each
+        group, and waits for nobody. The last rank to leave compares them, and raises if they
+        differ: a rank has skipped a collective, so sums may be wrong. Sends and receives count too.
+        Groups along a pipeline are left out; over others, use a group of your own for them.
+
         Raises:
             CollectiveError: the same on every rank that notices, within 4 s of torch's own error,
                 which is the cause. Call :meth:`recover` then; or close the mesh, shut down and
                 build again. The seconds of each case are in the docs, on "Promises about failures".
+
+        Cost: with a timeout, two store operations on leaving.
         """
         return guard_mesh(self._groups, self._proposal.job, self._guard_state, timeout)
 

@@ -74,6 +74,8 @@ SLEEPS = {
     2: SLEEPS[2],
     3: waits(SLEEPS[3], "sp"),
 }
+LATE_3 = statuses(dp_3=7)
+WAITING = {rank: waits(LATE_3[rank], "dp") for rank in range(3)}
 RAISED = LATE_0 | {1: RankStatus(1, error="ValueError: bad sample 17")}
 ENDED, STOPPED, UNKNOWN, BUSY = RankState
 Report = tuple[dict[int, RankStatus], dict[int, Sighting], tuple[Any, ...], str]
@@ -112,6 +114,20 @@ REPORTS: dict[str, Report] = {
         "rank 2",
     ),
     "one is unknown": (statuses(), sight(r0=BUSY, r1=UNKNOWN), (1,), "Silent 1, Busy 0", "rank 1"),
+    "one has left the guard": (
+        {**WAITING, 3: replace(LATE_3[3], left_guard=2)},
+        {},
+        (),
+        "Behind 3, Ranks 0-2",
+        "rank 3",
+    ),
+    "one has left the guard and ended": (
+        {**WAITING, 3: replace(LATE_3[3], left_guard=2)},
+        sight(r3=ENDED),
+        (3,),
+        "Silent 3, Ranks 0-2",
+        "rank 3",
+    ),
     "one is busy": (statuses(), sight(r0=BUSY), (0,), "Busy 0, Ranks 1-3", "rank 0"),
 }
 

@@ -45,6 +45,8 @@ def results() -> Iterator[Results]:
         "all close": partial(spawn, close_together, 2, (False,)),
         "one rank does not close": partial(spawn, close_together, 2, (True,)),
         "no stack": partial(spawn, fail_to_describe_the_stack, 1),
+        "skipped": partial(spawn, skip_one_collective, 4, (False,)),
+        "skipped at last": partial(spawn, skip_one_collective, 4, (True,)),
     }
     with side_by_side(jobs, at_once=3) as futures:
         yield futures
@@ -144,14 +146,57 @@ def hang_in_own_group() -> Any:
         if mesh.rank == 1:
             load_batch(8)
         dist.all_reduce(torch.ones(1), group=own)
-    return printed
+    try:
+        with mesh.guard(timeout=3):
+            if mesh.rank == 0:
+                time.sleep(9)
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+    except meshkit.CollectiveError as error:
+        return printed, error.behind
+    return printed, None
 
 
 def test_a_hang_in_a_group_of_the_user_is_reported(results: Results) -> None:
-    printed, _ = results["group of the user"].result()
+    (printed, _), _ = results["group of the user"].result()
     (text,) = printed
     assert "mesh.guard(timeout=1): rank 0 waits in all_reduce over a group of the user." in text
     assert "Rank 1: in no collective, test_guard.py:" in text
+
+
+def test_after_a_false_alarm_the_next_failure_has_its_own_report(results: Results) -> None:
+    """The collective of the group of the user ends well after 8 s; then rank 0 hangs."""
+    _, (_, behind) = results["group of the user"].result()
+    assert behind == (0,)
+
+
+def skip_one_collective(at_last: bool) -> Any:
+    """Skip a collective over tp on rank 3, in the last of three guards if ``at_last``."""
+    mesh = meshkit.build_mesh(dp=2, tp=2)
+    try:
+        for step in range(3):
+            with mesh.guard(timeout=2):
+                dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+                if mesh.rank != 3 or step != (2 if at_last else 1):
+                    dist.all_reduce(torch.ones(1), group=mesh.group("tp"), async_op=at_last)
+    except meshkit.CollectiveError as error:
+        return describe_error(error)
+    return None
+
+
+def test_a_rank_that_skips_a_collective_is_named_by_its_count(results: Results) -> None:
+    (report,) = filter(None, results["skipped"].result())
+    assert report["behind"] == [3]
+    line = "Behind: rank 3 (dp=1 tp=1) has begun 2 of 3 collectives over tp; has left the guard."
+    assert line in report["text"]
+    assert "Busy" not in report["text"]
+    assert "outside" not in report["text"]
+
+
+def test_the_last_rank_to_leave_compares_what_ranks_have_begun(results: Results) -> None:
+    """The collective that rank 3 skips is asynchronous, so no rank waits for it."""
+    (report,) = filter(None, results["skipped at last"].result())
+    assert report["behind"] == [3]
+    assert "2 of 3 collectives over tp; has left the guard" in report["text"]
 
 
 def hang_after_false_alarm() -> Any:
