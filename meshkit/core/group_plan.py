@@ -223,8 +223,8 @@ class GroupPlan:
 
     layout: Layout
     # the axes of every group that can be looked up, each once: all axes, every axis, the axes over
-    # which gradients are averaged, those of experts, and the requested ones. A set whose axes all
-    # have size 1, or that has none, is a group of one rank
+    # which gradients are averaged, those of experts, the requested ones, and none, for standard
+    # axes that are absent. A set that has no axis longer than 1 is a group of one rank
     axis_sets: tuple[Axes, ...]
     # the axes of the groups that the caller requested in addition, as written
     requested: tuple[Axes, ...]
@@ -236,7 +236,7 @@ class GroupPlan:
         Example:
             >>> plan = GroupPlan.of(Layout(dp=4, sp=2, tp=1))
             >>> plan.axis_sets
-            (('dp', 'sp', 'tp'), ('dp',), ('sp',), ('tp',), ('dp', 'sp'))
+            (('dp', 'sp', 'tp'), ('dp',), ('sp',), ('tp',), ('dp', 'sp'), ())
             >>> [(step.axes, step.members.shape) for step in plan.steps]
             [(('dp', 'sp', 'tp'), (1, 8)), (('dp',), (2, 4)), (('sp',), (4, 2)), (('tp',), (8, 1))]
         """
@@ -250,12 +250,12 @@ class GroupPlan:
             sizes = {axis: size for axis, size in sizes.items() if axis in STANDARD}
         usual += [gradient_axes(sizes), gradient_axes(sizes, experts=True)]
         axis_sets = dict.fromkeys(axes for axes in (*usual, *requested) if axes)
-        return cls(layout, tuple(axis_sets), requested)
+        absent: list[Axes] = [()] * any(axis not in layout.axes for axis in STANDARD)
+        return cls(layout, (*axis_sets, *absent), requested)
 
     def has(self, axes: Axes) -> bool:
         """Return whether the plan has the group over these axes; those of size 1 change none."""
-        key = self.group_key(axes)
-        return not _drop_absent(axes, self.layout) or key in self.keys.values()
+        return self.group_key(axes) in self.keys.values()
 
     def group_key(self, axes: Axes) -> Axes:
         """Return the axes longer than 1, in the caller's order: equal keys mean equal groups.
@@ -264,10 +264,6 @@ class GroupPlan:
         """
         sizes = self.layout.sizes
         return tuple(axis for axis in axes if sizes.get(axis, 1) > 1)
-
-    def describe(self, axes: Axes) -> str:
-        """Return the axes of a group as text."""
-        return "the whole mesh" if axes == self.layout.axes else " ".join(axes)
 
     @cached_property
     def keys(self) -> dict[Axes, Axes]:
@@ -340,7 +336,7 @@ def check_in_world(highest: int, world_size: int, evidence: str, *, fix: str = "
 
 def missing_group_error(plan: GroupPlan, axes: Axes, built_by: Call | None = None) -> SpecError:
     """Return the error for a group that was not requested."""
-    existing = ", ".join(f"({' '.join(names)})" for names in plan.axis_sets)
+    existing = ", ".join(f"({' '.join(names)})" for names in plan.axis_sets if names)
     groups = [" ".join(names) for names in (*plan.requested, _drop_absent(axes, plan.layout))]
     return SpecError(
         f"the mesh has no group over {' '.join(axes)}.",

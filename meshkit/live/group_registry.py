@@ -117,8 +117,9 @@ class GroupRegistry:
         uses = []
         for view_id, view in self.open_views.items():
             whole = view.layout.axes
-            names = ["all" if s == whole else " ".join(s) for s in view.groups.get(key, ())]
-            uses += [(view_id, ", ".join(names))] if names else []
+            axis_sets = view.groups.get(key, ())
+            names = ["all" if axes == whole else " ".join(axes) for axes in axis_sets if axes]
+            uses += [(view_id, ", ".join(names) or "absent axes")] if axis_sets else []
         return tuple(uses)
 
     def describe_views(self) -> str:
@@ -282,10 +283,7 @@ class GroupsReport:
 
 
 def report_groups(mesh: MeshGroups) -> GroupsReport:
-    """Return every group of the open views that this rank holds, the largest first. Local.
-
-    A group of one rank that only absent axes have is left out.
-    """
+    """Return every group of the open views that this rank holds, the largest first. Local."""
     mesh.check_open()
     registry, views = mesh.registry, mesh.registry.open_views
     keys_of: dict[dist.ProcessGroup, list[GroupKey]] = {}

@@ -20,7 +20,6 @@ from ..core.axes import check_axes_exist, parse_axes
 from ..core.errors import SpecError
 from ..core.group_plan import Axes, GroupPlan, missing_group_error
 from ..core.ranks import Strides
-from ..core.sizes import STANDARD_AXES
 from ..core.text import Ints
 from ..core.topology import Topology
 from ..launch.job import Job
@@ -99,7 +98,7 @@ def check_orders(plan: GroupPlan) -> None:
     for step in () if KEEPS_ORDER else plan.steps:
         if (step.members[:, 1:] < step.members[:, :-1]).any():
             raise SpecError(
-                f"the ranks of group({plan.describe(step.axes)}) are not in ascending order.",
+                f"the ranks of group({' '.join(step.axes)}) are not in ascending order.",
                 "torch below 2.12 sorts them, so group ranks would not be coordinates.",
                 fix="torch 2.12 or newer; or list axes from the outside in, and ranks ascending.",
             )
@@ -155,24 +154,18 @@ def find_groups(
 
 
 def list_requests(plan: GroupPlan, options: GroupOptions, backend: str) -> list[GroupRequest]:
-    """Return one request for each set of groups in the plan, in the order of creation.
-
-    The last one may be the group of each rank alone, which every absent standard axis has.
-    """
+    """Return one request for each set of groups in the plan, in the order of creation."""
     timeouts = options.timeouts
     default = timeouts.default or default_timeout(backend)
 
-    def request(axes: Axes, names: str, strides: Strides, members: Ints) -> GroupRequest:
-        timeout = timeouts.by_key.get(axes, default)
-        key = strides, backend, timeout
-        return GroupRequest(axes, f"{DESCRIPTION} {names}", members, timeout, key)
-
+    whole = {plan.layout.axes: "mesh", (): "rank"}
     requests = []
     for step in plan.steps:
-        names, strides = plan.describe(step.axes), plan.layout.strides(step.axes)
-        requests.append(request(plan.keys[step.axes], names, strides, step.members))
-    if () not in plan.keys.values() and not STANDARD_AXES.issubset(plan.layout.axes):
-        requests.append(request((), "rank", (), plan.layout.grid.reshape(-1, 1)))
+        name, key = whole.get(step.axes, " ".join(step.axes)), plan.keys[step.axes]
+        timeout = timeouts.by_key.get(key, default)
+        group_key = plan.layout.strides(step.axes), backend, timeout
+        description = f"{DESCRIPTION} {name}"
+        requests.append(GroupRequest(key, description, step.members, timeout, group_key))
     return requests
 
 

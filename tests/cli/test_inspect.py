@@ -69,8 +69,8 @@ def test_the_json_of_a_plan(answer: Answers) -> None:
         "world_size": 8,
         "sizes": {"dp": 4, "tp": 2},
         "node_sizes": [4, 4],
-        "groups_per_rank": 3,
-        "groups": 7,
+        "groups_per_rank": 4,
+        "groups": 15,
         "warnings": [],
         "placement": None,
     }

@@ -23,37 +23,39 @@ PLAN = GroupPlan.of(Layout(pp=2, dp=4, sp=2, tp=1))
 
 def test_the_usual_groups() -> None:
     single = (("pp",), ("dp",), ("sp",), ("tp",))
-    assert PLAN.axis_sets == (("pp", "dp", "sp", "tp"), *single, ("dp", "sp"))
-    assert GroupPlan.of(Layout(dp=4)).axis_sets == (("dp",),)
-    assert GroupPlan.of(Layout(dp=4, tp=2)).axis_sets == (("dp", "tp"), ("dp",), ("tp",))
-    assert GroupPlan.of(Layout(dp=4, sp=2)).axis_sets == (("dp", "sp"), ("dp",), ("sp",))
+    assert PLAN.axis_sets == (("pp", "dp", "sp", "tp"), *single, ("dp", "sp"), ())
+    assert GroupPlan.of(Layout(dp=4)).axis_sets == (("dp",), ())
+    assert GroupPlan.of(Layout(dp=4, tp=2)).axis_sets == (("dp", "tp"), ("dp",), ("tp",), ())
+    assert GroupPlan.of(Layout(dp=4, sp=2)).axis_sets == (("dp", "sp"), ("dp",), ("sp",), ())
+    every = GroupPlan.of(Layout(pp=1, dp=2, ep=1, cp=1, sp=1, tp=2))
+    assert () not in every.axis_sets  # no standard axis is absent
 
 
 def test_gradients_are_averaged_over_dp_ep_cp_sp_if_present() -> None:
-    both = GroupPlan.of(Layout(dp=2, ep=2, cp=2, sp=2, tp=2)).axis_sets[-2:]
+    both = GroupPlan.of(Layout(dp=2, ep=2, cp=2, sp=2, tp=2)).axis_sets[-3:-1]
     assert both == (("dp", "ep", "cp", "sp"), ("dp", "cp", "sp"))
     # with one rank along ep, both names are one group
     alone = GroupPlan.of(Layout(dp=2, ep=1, sp=2, tp=2))
-    assert alone.axis_sets[-2:] == (("dp", "ep", "sp"), ("dp", "sp"))
-    assert len(alone.steps) == len(GroupPlan.of(Layout(dp=2, sp=2, tp=2)).steps) + 1  # one of one
-    assert GroupPlan.of(Layout(data=2, seq=2, model=2)).axis_sets[-1] == ("data", "seq")
+    assert alone.axis_sets[-3:-1] == (("dp", "ep", "sp"), ("dp", "sp"))
+    assert len(alone.steps) == len(GroupPlan.of(Layout(dp=2, sp=2, tp=2)).steps)  # one of one each
+    assert GroupPlan.of(Layout(data=2, seq=2, model=2)).axis_sets[-2] == ("data", "seq")
     # with an axis of unknown role, only the standard names have a group together
-    assert GroupPlan.of(Layout(data=2, seq=2, x=2)).axis_sets[-1] == ("x",)
-    assert GroupPlan.of(Layout(dp=2, x=2, sp=2)).axis_sets[-1] == ("dp", "sp")
-    assert GroupPlan.of(Layout(dp=2, cp=2, tp=2)).axis_sets[-1] == ("dp", "cp")
-    assert GroupPlan.of(Layout(cp=2, sp=2, tp=2)).axis_sets[-1] == ("cp", "sp")
+    assert GroupPlan.of(Layout(data=2, seq=2, x=2)).axis_sets[-2] == ("x",)
+    assert GroupPlan.of(Layout(dp=2, x=2, sp=2)).axis_sets[-2] == ("dp", "sp")
+    assert GroupPlan.of(Layout(dp=2, cp=2, tp=2)).axis_sets[-2] == ("dp", "cp")
+    assert GroupPlan.of(Layout(cp=2, sp=2, tp=2)).axis_sets[-2] == ("cp", "sp")
     # in that order, for every order of the axes
-    assert GroupPlan.of(Layout(sp=2, tp=2, dp=2)).axis_sets[-1] == ("dp", "sp")
-    assert GroupPlan.of(Layout(sp=2, dp=2)).axis_sets[1:] == (("sp",), ("dp",), ("dp", "sp"))
+    assert GroupPlan.of(Layout(sp=2, tp=2, dp=2)).axis_sets[-2] == ("dp", "sp")
+    assert GroupPlan.of(Layout(sp=2, dp=2)).axis_sets[1:-1] == (("sp",), ("dp",), ("dp", "sp"))
 
 
 def test_requested_groups() -> None:
     layout = Layout(pp=2, dp=2, tp=2)
     plan = GroupPlan.of(layout, ["dp tp"])
-    assert plan.axis_sets == (layout.axes, ("pp",), ("dp",), ("tp",), ("dp", "tp"))
+    assert plan.axis_sets == (layout.axes, ("pp",), ("dp",), ("tp",), ("dp", "tp"), ())
     assert plan.requested == (("dp", "tp"),)
     assert GroupPlan.of(layout, [("dp", "tp")]) == plan
-    assert GroupPlan.of(layout, ["dp tp", "tp dp"]).axis_sets[-2:] == (("dp", "tp"), ("tp", "dp"))
+    assert GroupPlan.of(layout, ["dp tp", "tp dp"]).axis_sets[-3:-1] == (("dp", "tp"), ("tp", "dp"))
     assert GroupPlan.of(layout, ["dp", "pp dp tp"]).axis_sets == GroupPlan.of(layout).axis_sets
 
 

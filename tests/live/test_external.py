@@ -83,7 +83,7 @@ def test_a_mesh_over_groups(pool: Pool) -> None:
         created, members, origins, total = outcome
         assert created == 1  # the whole is the default group; absent axes have a group of one
         assert members == rows(Layout(dp=4, tp=2), rank)
-        assert origins == [("default", 8), ("external", 8), *held]
+        assert origins == [("default", 8), ("external", 8), *held, ("created", 1)]
         assert total == 4
 
 
@@ -167,7 +167,7 @@ def test_different_groups_of_equal_members_raise_on_every_rank(pool: Pool) -> No
         assert "passed different groups of these members." in text
         assert members == [*range(rank % 2, 8, 2)]
         assert held.count(("external", 4)) == 1  # one group, whatever time a view asks for
-        assert len(held) == 5
+        assert len([size for _, size in held if size > 1]) == 5
         assert gone.count("gone") == 1
         assert again[0] == "SpecError"
 
