@@ -39,7 +39,7 @@ from .round import Round
 from .store import Store
 from .times import ARRIVAL, TIMES, Deadline
 from .torch_internals import clear_dtensor_cache, connects_at_creation, timeout_of
-from .world import World
+from .world import World, follow_recovery
 
 Seed = int | str | None
 
@@ -71,6 +71,7 @@ class Counts:
 
     rounds: Counter[str] = field(default_factory=Counter)
     recoveries: int = 0
+    messages: int = 0  # sends and receives of meshkit, which torch counts with the collectives
     agreed: Round | None = None  # the last round in which all ranks of the world agreed
 
 
@@ -245,6 +246,7 @@ class Job:
             startup=Startup(),
             counts=Counts(),
             known={},
+            completed=follow_recovery(world, self.completed, os.environ),
         )
         set_current_job(job)
         return job

@@ -43,7 +43,7 @@ from ..core.errors import LaunchError, MeshkitError, RankTimeoutError
 from .file_store import check_file, file_error, is_store, open_file, reserve_room
 from .launchers import BY_TORCHRUN
 from .times import Deadline, DeadlineExceededError, run_with_deadline
-from .world import World
+from .world import World, free_port
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -348,7 +348,8 @@ def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.St
         raise LaunchError(
             f"rank 0 cannot host the store at {host}:{port}.",
             str(error).partition("\n")[0],
-            fix="export MASTER_PORT=<a free port> on all ranks, and MASTER_ADDR=<this host>.",
+            fix=f"export MASTER_PORT={free_port()} on all ranks, a port that is free on this host; "
+            "and MASTER_ADDR=<this host>.",
             variables={"MASTER_PORT": str(port)},
         ) from error
 
@@ -409,7 +410,7 @@ def serve_store(port: int, announce: Callable[[str], None]) -> None:
         raise LaunchError(
             f"port {port} of this host cannot be used.",
             str(error).partition("\n")[0],
-            fix="python -m meshkit store --port <a free port>.",
+            fix=f"python -m meshkit store --port {free_port()}, which is free.",
         ) from error
     announce(f"store://{host}:{store.port}")
     while not ended.wait(LOOK_FOR_SIGNAL):  # a thread of torch may get it, which wakes no other

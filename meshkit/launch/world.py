@@ -147,6 +147,21 @@ def restore_environment(completed: Mapping[str, str], environ: MutableMapping[st
             del environ[name]
 
 
+def follow_recovery(
+    world: World, completed: Mapping[str, str], environ: MutableMapping[str, str]
+) -> dict[str, str]:
+    """Set RANK and WORLD_SIZE to those of a recovered world, if they are set. Local.
+
+    LOCAL_RANK stays, as the device does. LOCAL_WORLD_SIZE is removed, since the number of ranks on
+    this node is not known any more. Returns the variables that ``init`` has added, with new values.
+    """
+    new = {"RANK": str(world.rank), "WORLD_SIZE": str(world.world_size)}
+    if new.keys() <= environ.keys():
+        environ.update(new)
+        environ.pop("LOCAL_WORLD_SIZE", None)
+    return {name: new.get(name, value) for name, value in completed.items()}
+
+
 def without_completed(env: Env) -> Env:
     """Return the environment without the variables that an ``init`` added.
 

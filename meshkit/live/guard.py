@@ -52,6 +52,8 @@ from ..launch.torch_internals import abort_all_groups, set_timeout, timeout_of
 from .group_registry import MeshGroups
 from .status import (
     CollectiveTracker,
+    CurrentCollective,
+    Frames,
     frames_of_error,
     frames_of_thread,
     is_collective_error,
@@ -66,6 +68,7 @@ EXIT = "exit/{}"  # what a rank had begun when it left its last guard without an
 EXITS = "exits/{}"  # how many ranks have left a guard of this number, modulo SLOTS
 SLOTS = 4  # guards by which ranks may be apart
 OVER = "over/{}"  # a false alarm: the rank that opened it left its guard without an error
+MESSAGES = "Sends and receives count too: make those of some ranks alone over a group of their own."
 UNEQUAL = "ranks have begun different numbers of collectives in their groups."
 READ = "read/{}"  # in a roll call: a rank has read the report
 POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 operations/s
@@ -121,6 +124,13 @@ class Guard:
         if self.state.watcher is None and (store := self.store) is not None:
             self.state.watcher = store.within(TIMES.store, store.watcher)
         return self.state.watcher
+
+    def status(
+        self, frames: Frames, current: CurrentCollective | None = None, error: str = ""
+    ) -> RankStatus:
+        """Return the status of this rank, from the frames of a thread or of an error."""
+        messages = self.job.counts.messages
+        return rank_status(self.rank, self.groups, frames, current, error, messages)
 
     @property
     def poll_interval(self) -> float:
@@ -234,7 +244,7 @@ def _leave(guard: Guard, number: int) -> MeshkitError | None:
     store, layout = guard.store, guard.layout
     if store is None or layout.num_ranks == 1:
         return None
-    begun = rank_status(guard.rank, guard.groups, ()).begun
+    begun = guard.status(()).begun
     facts = json.dumps(RankStatus(guard.rank, begun, left_guard=number).to_facts())
 
     def post() -> int:
@@ -259,6 +269,7 @@ def _leave(guard: Guard, number: int) -> MeshkitError | None:
         return None
     error = store.try_within(TIMES.store, compare)
     if error is not None:
+        error.evidence += (MESSAGES,)
         guard.post(RankStatus(guard.rank, begun, error=f"CollectiveError: {error.summary}"))
         guard.state.has_left = True
     return error
@@ -275,15 +286,15 @@ def _translate(
 ) -> MeshkitError | None:
     """Return the report on a failed collective; for any other error, post it and return None."""
     line = ": ".join(filter(None, (type(error).__name__, str(error).partition("\n")[0])))
-    arguments = guard.rank, guard.groups, frames_of_error(error), tracker.of_error(error)
+    arguments = frames_of_error(error), tracker.of_error(error)
     if is_collective_error(error):
-        status = rank_status(*arguments)
+        status = guard.status(*arguments)
         if status.is_other_mesh:
             return None  # the guard of that mesh reports it, if there is one
         summary = f"{status.operation or 'a collective'} failed on rank {guard.rank}: {line}."
         return report_failure(guard, guard.store, summary, status)
     if not isinstance(error, CollectiveError):
-        guard.post(rank_status(*arguments, line))
+        guard.post(guard.status(*arguments, line))
         guard.state.has_left = True
     return None
 
@@ -358,9 +369,9 @@ def _status_of_thread(guard: Guard, tracker: CollectiveTracker, thread: int) -> 
     """Return the status of another thread; without its line on any error, as its frames change."""
     try:
         frames = frames_of_thread(thread)
-        return rank_status(guard.rank, guard.groups, frames, tracker.current)
+        return guard.status(frames, tracker.current)
     except Exception:
-        return rank_status(guard.rank, guard.groups, (), tracker.current)
+        return guard.status((), tracker.current)
 
 
 def _report_hang(guard: Guard, status: RankStatus, limit: timedelta, raises: bool) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,7 @@ from ..core.layout import Layout
 from ..core.regroup import Regrouping, Sources
 from ..core.text import article, count_noun, format_ranks, format_sizes
 from ..launch.job import require_job
-from ..launch.torch_internals import default_timeout, timeout_of
+from ..launch.torch_internals import collective_count, default_timeout, timeout_of
 from .group_registry import MeshGroups
 
 MAX_PARTS = 4  # parts of the state that an error names
@@ -110,7 +110,11 @@ def _communicate(
     messages += [
         dist.P2POp(dist.irecv, tensor, peer) for tensor, peer in receives if peer is not None
     ]
-    for work in dist.batch_isend_irecv(messages) if messages else ():
+    world, counts = cast(dist.ProcessGroup, dist.group.WORLD), require_job().counts
+    before = collective_count(world) or 0
+    works = dist.batch_isend_irecv(messages) if messages else []
+    counts.messages += (collective_count(world) or 0) - before
+    for work in works:
         work.wait(limit)
 
 

@@ -133,10 +133,13 @@ def rank_status(
     frames: Frames,
     current: CurrentCollective | None = None,
     error: str = "",
+    messages: int = 0,
 ) -> RankStatus:
-    """Return the status of this rank. Local."""
-    all_counts = {" ".join(key): collective_count(group) for key, group in groups.items() if key}
-    counts = {axes: count for axes, count in all_counts.items() if count is not None}
+    """Return the status of this rank; ``messages`` of its default group are no collectives."""
+    counts = {}
+    for key, own in groups.items():
+        if key and (count := collective_count(own)) is not None:
+            counts[" ".join(key)] = count - messages * (own is dist.group.WORLD)
     function, line = "" if current is None else current.name, ""
     over: object = None if current is None else current.group
     for frame, number in frames:

@@ -148,6 +148,8 @@ def kill_at(point: str, strike: Strike) -> None:
 
 def add_samples(mesh: meshkit.Mesh, state: dict[str, Any]) -> None:
     """Run one step: every data coordinate adds its samples, and all tp ranks take part."""
+    identity = [os.environ["RANK"], os.environ["WORLD_SIZE"]]  # they follow the recoveries
+    assert identity == [str(dist.get_rank()), str(dist.get_world_size())]
     plan = mesh.batch(global_batch=GLOBAL_BATCH, micro_batch=1, uneven=True)
     batches = list(plan.micro_batches(state["steps"]))
     own = [float(m.samples.sum()) for m in batches if not m.is_filler]
@@ -266,6 +268,7 @@ def run(case: Case) -> Played:
 
 def claim_ranks(strike: Strike) -> Any:
     """After a loss, start processes with the rank of one that lives, and of one that is lost."""
+    environ = dict(os.environ)
     meshkit.init(arrival_timeout=WAIT)
     mesh = meshkit.build_mesh(dp=-1)
     try:
@@ -275,16 +278,16 @@ def claim_ranks(strike: Strike) -> Any:
             dist.all_reduce(torch.ones(1), group=mesh.group())
     except meshkit.CollectiveError:
         mesh = mesh.recover()
-    errors = [run_as(rank) for rank in (0, 1)] if mesh.rank == 0 else []
+    errors = [run_as(rank, environ) for rank in (0, 1)] if mesh.rank == 0 else []
     total = torch.ones(1)
     with mesh.guard(timeout=2 * WAIT):
         dist.all_reduce(total, group=mesh.group())
     return float(total), errors
 
 
-def run_as(rank: int) -> str:
+def run_as(rank: int, environ: Mapping[str, str]) -> str:
     """Start a process that joins the job as a rank; return what it writes to stderr."""
-    environ = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    environ = {**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}
     command = [sys.executable, "-c", "import meshkit; meshkit.init(arrival_timeout=2)"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=WAIT)
     return done.stderr
