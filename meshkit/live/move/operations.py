@@ -51,15 +51,23 @@ COMBINE: dict[str, Callable[..., Tensor]] = {
     "max": torch.maximum,
     "min": torch.minimum,
 }
+# the dtypes that gloo takes; the bytes of others move as a dtype of the same size
+MOVED = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool, torch.uint8}
+MOVED |= {torch.int8, torch.int32, torch.int64, torch.complex64, torch.complex128}
+CARRIERS = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}
 Axes = tuple[str, ...]
 GroupOf = Callable[[Axes], dist.ProcessGroup]
 
 
 def check_tensor(x: object) -> None:
-    """Check that an argument is a tensor."""
+    """Check that an argument is a dense tensor."""
     if not isinstance(x, Tensor):
         fix = "torch.as_tensor(x), or another tensor."
         raise SpecError(f"x is {article(type(x).__name__)}, not a tensor.", fix=fix)
+    if x.layout != torch.strided or x.is_nested or x.is_quantized:
+        kind = "nested" if x.is_nested else "quantized" if x.is_quantized else "sparse"
+        fix = "x.dequantize()." if x.is_quantized else "a dense tensor, for example x.to_dense()."
+        raise SpecError(f"x is a {kind} tensor.", fix=fix)
     if torch.compiler.is_compiling() and has_dual_level():
         line = "compiled code drops tangents, and a dual level of torch is active."
         raise SpecError(line, fix="call it without torch.compile, or take a gradient instead.")
@@ -176,14 +184,32 @@ def start(
         return _start_route(step, x, group, is_async)
     if not step.is_flat:
         return _start_in_place(step, x, op, group, is_async)
-    source = x.contiguous().view(-1)
+    source = x.resolve_conj().contiguous().view(-1)
     result = x.new_empty(prod(evaluate(step.shape, sizes)))
     if isinstance(step, AllToAll):
         counts = _counts(step.receives, result), _counts(step.sends, result)
-        return dist.all_to_all_single(result, source, *counts, group, is_async), result
+        return exchange(result, source, *counts, group, is_async), result
     if step.kind == "all_gather":
-        return ALL_GATHER(result, source, group, is_async), result
+        return ALL_GATHER(carried(result), carried(source), group, is_async), result
+    check_reduced(x)
     return REDUCE_SCATTER(result, source, REDUCE_OPS[op], group, is_async), result
+
+
+def carried(x: Tensor) -> Tensor:
+    """Return a contiguous tensor, or its bytes as a dtype that every backend takes."""
+    return x if x.dtype in MOVED else x.view(CARRIERS[x.element_size()])
+
+
+def exchange(result: Tensor, source: Tensor, *more: Any) -> Any:  # noqa: ANN401
+    """Start an all_to_all of a contiguous tensor. Return its work."""
+    return dist.all_to_all_single(carried(result), carried(source), *more)
+
+
+def check_reduced(x: Tensor) -> None:
+    """Check that a backend can reduce the dtype of a tensor."""
+    if x.dtype not in MOVED:
+        line = f"the backend cannot reduce tensors of {str(x.dtype).removeprefix('torch.')}."
+        raise SpecError(line, fix="x.float(), or another dtype, and convert the result.")
 
 
 def _counts(shares: Shape | None, result: Tensor) -> list[int] | None:
@@ -204,12 +230,14 @@ def _start_in_place(
     """Start a collective that changes a copy of the tensor: all_reduce, broadcast or reduce."""
     if torch.compiler.is_compiling() and step.kind != "all_reduce":
         return None, _run_traced(step, x, op, group)
-    copy = x.clone(memory_format=torch.contiguous_format)
+    copy = x.resolve_conj().clone(memory_format=torch.contiguous_format)
+    if step.kind != "broadcast":
+        check_reduced(x)
     if step.kind == "all_reduce":
         return dist.all_reduce(copy, REDUCE_OPS[op], group, is_async), copy
     options = {"group": group, "async_op": is_async}
     if step.kind == "broadcast":
-        return dist.broadcast(copy, group_src=step.root_rank, **options), copy
+        return dist.broadcast(carried(copy), group_src=step.root_rank, **options), copy
     return dist.reduce(copy, op=REDUCE_OPS[op], group_dst=step.root_rank, **options), copy
 
 
@@ -236,7 +264,7 @@ def _start_route(step: Route, x: Tensor, group: Any, is_async: bool) -> tuple[An
     source = torch.cat(packed) if packed else x.new_empty(0)
     sent, received = _region_sizes(step.sends), _region_sizes(step.receives)
     result = x.new_empty(sum(received))
-    return dist.all_to_all_single(result, source, received, sent, group, is_async), result
+    return exchange(result, source.resolve_conj(), received, sent, group, is_async), result
 
 
 def finish(step: GroupStep, x: Tensor, op: str) -> Tensor:

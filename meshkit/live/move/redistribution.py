@@ -234,7 +234,8 @@ class Redistribution:
     def run(self, x: Tensor) -> Tensor:
         """Return the same, for callers that quote a call of their own."""
         sizes, is_compiling = None, torch.compiler.is_compiling()
-        if is_compiling or not isinstance(x, Tensor):
+        is_dense = isinstance(x, Tensor) and not (x.is_sparse or x.is_nested or x.is_quantized)
+        if is_compiling or not is_dense:
             check_tensor(x)
         if is_compiling:
             name = self._publish(x.dim()) or self._publish_shape(*map(make_constant, x.shape))

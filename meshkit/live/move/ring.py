@@ -20,7 +20,7 @@ from ...core.errors import SpecError
 from ...core.text import count_noun
 from ..group_registry import MeshGroups
 from ..status import in_collective
-from .operations import check_tensor
+from .operations import check_tensor, exchange
 
 Counts = list[int]
 
@@ -39,8 +39,10 @@ class Ring:
         if steps % self.size == 0:
             return x
         target, origin = (self.index + steps) % self.size, (self.index - steps) % self.size
-        source = x.contiguous()
+        source = x.resolve_conj().contiguous()
         result = torch.empty_like(source)
+        if x.is_meta:
+            return result
         if torch.compiler.is_compiling():
             return self._pass_all_to_all(source, target, origin)
         with in_collective(self.name, self.group):
@@ -59,7 +61,7 @@ class Ring:
         result, ranks = torch.empty_like(source).view(-1), range(self.size)
         received = [source.numel() * (rank == origin) for rank in ranks]
         sent = [source.numel() * (rank == target) for rank in ranks]
-        dist.all_to_all_single(result, source.view(-1), received, sent, group=self.group)
+        exchange(result, source.view(-1), received, sent, self.group)
         return result.view(source.shape)
 
 
@@ -113,7 +115,7 @@ class ExchangeRows(torch.autograd.Function):
         """Send blocks of rows, and return the rows received."""
         ctx.group, ctx.sent, ctx.received = group, sent, received
         result = x.new_empty((sum(received), *x.shape[1:]))
-        dist.all_to_all_single(result, x.contiguous(), received, sent, group=group)
+        exchange(result, x.resolve_conj().contiguous(), received, sent, group)
         return result
 
     @staticmethod
@@ -130,6 +132,8 @@ def exchange_rows(
 ) -> tuple[Tensor, Counts]:
     """Exchange rows over an axis. See :meth:`meshkit.Mesh.exchange`."""
     check_tensor(x)
+    if x.is_meta:
+        raise SpecError("x is a meta tensor; the rows that arrive are data.", fix="a real tensor.")
     group = mesh.get((axis,))
     values = counts.tolist() if isinstance(counts, Tensor) else counts
     sent = _check_counts(values, x, axis, mesh.plan.layout.size(axis))

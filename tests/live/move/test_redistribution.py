@@ -195,6 +195,49 @@ def _half(mesh: meshkit.Mesh) -> tuple[int, int]:
     return (0, 1) if mesh.coordinate["tp"] == 0 else (1, 2)
 
 
+def list_moves(mesh: meshkit.Mesh) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Return moves of a tensor of two rows that change no value."""
+    return {
+        "gather": lambda x: mesh.redistribute(x, "s/tp d -> s d *tp"),
+        "all_to_all": lambda x: mesh.redistribute(x, "s/tp d -> s d/tp"),
+        "shift": lambda x: mesh.shift(x, "tp", 1),
+        "exchange": lambda x: mesh.exchange(x, "tp", [1, 1])[0],
+    }
+
+
+def check_other_dtypes(mesh: meshkit.Mesh) -> None:
+    """Dtypes that gloo does not take, and lazy conjugates, move as others do; no sum is wrong."""
+    x = torch.arange(4.0).reshape(2, 2) + 4 * mesh.rank
+    small = (torch.float8_e4m3fn, torch.float8_e5m2)
+    for dtype in (torch.int16, torch.uint16, torch.uint32, torch.uint64, *small):
+        for name, move in list_moves(mesh).items():
+            moved = move(x.to(dtype))
+            assert moved.dtype == dtype, name
+            assert torch.equal(moved.float(), move(x.to(dtype).float())), (name, dtype)
+        with pytest.raises(meshkit.SpecError, match="cannot reduce tensors of"):
+            mesh.redistribute(x.to(dtype), "s d +tp -> s d =tp")
+    lazy = torch.complex(x, x + 1).conj()
+    assert lazy.is_conj()
+    for name, move in list_moves(mesh).items():
+        assert torch.equal(move(lazy), move(lazy.resolve_conj())), name
+        assert torch.equal(move(lazy.imag), move(lazy.imag.resolve_neg())), name
+
+
+def check_kinds_of_tensors(mesh: meshkit.Mesh) -> None:
+    """Sparse, nested and quantized tensors are refused; a meta tensor gives the shape."""
+    x = torch.ones(2, 2)
+    quantized = torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)
+    for name, move in list_moves(mesh).items():
+        for other in (x.to_sparse(), quantized, torch.nested.nested_tensor([x[0], x[1]])):
+            with pytest.raises(meshkit.SpecError, match="x is a"):
+                move(other)
+        if name == "exchange":
+            with pytest.raises(meshkit.SpecError, match="meta"):
+                move(x.to("meta"))
+        else:
+            assert move(x.to("meta")).shape == move(x).shape
+
+
 def check_grad_dtype(mesh: meshkit.Mesh) -> None:
     """Sum 256 and three times 1 in float32: bfloat16 has no 257, so it would lose some of them."""
     grads = []
@@ -348,6 +391,7 @@ def on_mesh(check: Callable[[meshkit.Mesh], None]) -> None:
 
 
 CHECKS = [
+    *(check_other_dtypes, check_kinds_of_tensors),
     *(check_dtypes, check_reductions, check_grad_dtype, check_bits, check_ring),
     *(check_view, check_zigzag, check_absent_axes, check_dtensor),
     *(check_sizes_by_mapping, check_caches),
