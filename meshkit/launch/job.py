@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -73,6 +74,8 @@ class Counts:
     recoveries: int = 0
     messages: int = 0  # sends and receives of meshkit, which torch counts with the collectives
     agreed: Round | None = None  # the last round in which all ranks of the world agreed
+    # held while groups are made: two threads that build a mesh do so one after the other
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -1004,6 +1005,9 @@ class Mesh:
 
     def _close(self, *, failed: bool) -> None:
         job = self._proposal.job
+        if self._groups.pid != os.getpid():  # a fork: freeing the parent's groups would end it
+            self._groups.is_closed = True
+            return
         post_end(self._groups, job, self.__dict__.get("_guard_state"), "mesh.close()")
         close_mesh(self._groups, job, failed=failed)
         self.__dict__.pop("_moves", None)  # programs that torch compiled hold groups

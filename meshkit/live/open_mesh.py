@@ -251,7 +251,15 @@ def _describe_axes(axes: tuple[str, ...]) -> str:
 
 
 def open_groups(proposal: MeshProposal) -> MeshGroups:
-    """Agree on a mesh, and create its missing groups. Collective over the world."""
+    """Agree on a mesh, and create its missing groups. Collective over the world.
+
+    Threads of one rank wait for each other. Ranks whose threads come in another order disagree.
+    """
+    with proposal.job.counts.lock:
+        return _open_groups(proposal)
+
+
+def _open_groups(proposal: MeshProposal) -> MeshGroups:
     plan, job, options, registry, call = proposal
     describe = partial(describe_coordinate, plan.layout)
     found = find_groups(plan, job, options, registry)

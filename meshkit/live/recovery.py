@@ -51,7 +51,7 @@ from ..launch.torch_internals import abort_all_groups
 from .group_registry import GroupRegistry, MeshGroups
 from .guard import GuardState
 from .open_mesh import CLOSED, WAITING, MeshProposal, open_groups
-from .restore import Restoration, restore_state
+from .restore import Restoration, check_objects, restore_state
 from .status import is_collective_error
 
 ANSWER_TIME = 1.0  # seconds in which the store answers
@@ -167,17 +167,20 @@ class Recovery:
             *objects: modules, optimizers, or anything else with ``state_dict`` and
                 ``load_state_dict``; or dicts, which are changed in place. States hold tensors,
                 numbers, texts, None, lists, tuples and dicts.
-            held: for each object the one that holds its state; None means the objects themselves.
+            held: for each object the one that holds its state, or None on a newcomer or a spare,
+                which has none. None instead of all means the objects themselves.
 
         Raises:
             MeshkitError: the same on every rank, if no rank that lives holds a part of the state,
                 for example under FSDP over all ranks. It names the step of the checkpoint that is
                 needed.
-            SpecError: if an object has no state, or a state holds a value of another type.
+            SpecError: if an object has no state, also before the first recovery; if a state holds
+                a value of another type; or if ``held`` is None where this rank holds the state.
 
         Example:
             ``mesh.recovery.restore(model, optimizer, held=(old_model, old_optimizer))``
         """
+        check_objects(objects, held)
         if self.regrouped is None:
             return
         facts = self.mesh, self.regrouped, self.sources, self.lost_ranks, self.lacks_state

@@ -48,12 +48,15 @@ def restore_state(
     recovery: Restoration, objects: Sequence[object], held: Sequence[object] | None
 ) -> None:
     """Bring the objects of every rank to the state of the step. See ``Recovery.restore``."""
-    _check_arguments(objects, held)
-    check_not_lost(recovery, [*objects, *(held or ())])
+    present = [thing for thing in held or () if thing is not None]
+    check_not_lost(recovery, [*objects, *present])
     rank, sources = recovery.mesh.rank, recovery.sources.by_rank
     targets = [target for target, source in sources.items() if source == rank]
     source = sources.get(rank) if recovery.lacks_state else None
     keeps_own = held is not None and source is None and rank in recovery.mesh.plan.layout
+    if (targets or keeps_own) and len(present) < len(held or ()):
+        line = f"held is None for an object, but rank {rank} holds its state."
+        raise SpecError(line, fix="the object of the old mesh; None is for newcomers and spares.")
     local = None
     if targets or keeps_own:
         local = to_local([_state_of(thing) for thing in held or objects])
@@ -231,9 +234,9 @@ def _sharded_axis(tensor: Any, layout: Layout, axes: Sequence[str]) -> str | Non
     return None
 
 
-def _check_arguments(objects: Sequence[object], held: Sequence[object] | None) -> None:
+def check_objects(objects: Sequence[object], held: Sequence[object] | None) -> None:
     """Raise if an object has no state, or ``held`` has another number of objects."""
-    for thing in (*objects, *(held or ())):
+    for thing in (*objects, *(thing for thing in held or () if thing is not None)):
         is_stateful = hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
         if not is_stateful and not isinstance(thing, dict):
             raise SpecError(

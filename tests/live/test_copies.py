@@ -100,6 +100,22 @@ def copies() -> dict[str, Any]:
         }
 
 
+def close_in_a_fork() -> Any:
+    """Close the mesh in a forked child; return its exit code and a sum of the parents."""
+    mesh, total = meshkit.build_mesh(dp=2), torch.ones(())
+    child = os.fork()
+    if child == 0:
+        mesh.close()
+        os._exit(5)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    dist.all_reduce(total, group=mesh.group())
+    return code, int(total)
+
+
+def test_a_forked_child_that_closes_the_mesh_lives_on() -> None:
+    assert meshkit.spawn(close_in_a_fork, 2, timeout=60) == [(5, 2)] * 2
+
+
 def test_copies_share_the_mesh_and_workers_get_coordinates() -> None:
     layout = meshkit.Layout(dp=2, sp=2)
     refused = (

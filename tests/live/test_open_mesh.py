@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 import meshkit
@@ -279,6 +281,27 @@ def test_ranks_agree_on_a_value_over_a_part_of_the_world(pool: Pool) -> None:
     outcomes = pool.run(agree_on_values, [1, 2, 1, 3], {"dp": 2, "ranks": [0, 2]})
     assert outcomes[::2] == ["built", "built"]
     assert [outcome[0] for outcome in outcomes[1::2]] == ["CoordinateError"] * 2
+
+
+def build_in_threads() -> list[int]:
+    """Build one mesh in two threads; return the sum over the group of each."""
+
+    def build() -> meshkit.Mesh:
+        return meshkit.build_mesh(dp=2, tp=2)
+
+    meshkit.init()
+    with ThreadPoolExecutor(2) as threads:
+        meshes = [thread.result() for thread in [threads.submit(build), threads.submit(build)]]
+    totals = []
+    for mesh in meshes:
+        with mesh:
+            dist.all_reduce(total := torch.ones(()), group=mesh.group())
+            totals.append(int(total))
+    return totals
+
+
+def test_two_threads_build_one_mesh(pool: Pool) -> None:
+    assert pool.run(build_in_threads) == [[4, 4]] * 4
 
 
 def make_different_calls(first: str, second: str) -> Any:

@@ -257,14 +257,36 @@ def test_a_rank_gets_its_shards_of_column_wise_and_row_wise_layers() -> None:
             torch.testing.assert_close(torch.tensor(value), torch.tensor(expected))
 
 
+def restore_without_held() -> Any:
+    """Restore with held=None for each object: on the rank that is behind, then on both."""
+    mesh, state = meshkit.build_mesh(dp=2), {"steps": 0}
+    mesh.recovery.restore(state, held=(None,))  # before the first recovery nothing happens
+    mesh = fail(mesh, 4 if mesh.rank else 3)
+    state = {"steps": 4 if mesh.rank else 3}
+    mesh.recovery.restore(state, held=(dict(state) if mesh.rank else None,))
+    again = fail(mesh, 4)
+    return state["steps"], error_of(lambda: again.recovery.restore(state, held=(None,)))
+
+
+def test_a_rank_without_the_old_objects_holds_none() -> None:
+    for steps, error in meshkit.spawn(restore_without_held, 2, timeout=120):
+        assert steps == 4
+        assert error[0] == "SpecError"
+        assert "holds its state" in error[1]
+
+
 def refuse() -> Any:
-    mesh = fail(meshkit.build_mesh(dp=2), step=3)
     given: list[tuple[tuple[Any, ...], Any]] = [((3,), None), (({},), ({}, {}))]
-    return [error_of(partial(mesh.recovery.restore, *objects, held=h)) for objects, h in given]
+    built = meshkit.build_mesh(dp=2)
+    before = [error_of(partial(built.recovery.restore, *objects, held=h)) for objects, h in given]
+    mesh = fail(built, step=3)
+    after = [error_of(partial(mesh.recovery.restore, *objects, held=h)) for objects, h in given]
+    return before, after
 
 
-def test_objects_without_a_state_are_refused() -> None:
-    for without_state, other_number in meshkit.spawn(refuse, 2, timeout=120):
+def test_objects_without_a_state_are_refused_also_before_the_first_recovery() -> None:
+    for before, (without_state, other_number) in meshkit.spawn(refuse, 2, timeout=120):
+        assert before == [without_state, other_number]
         assert without_state[0] == other_number[0] == "SpecError"
         assert "held has 2 objects, not 1." in other_number[1]
 
