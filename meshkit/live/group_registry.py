@@ -145,6 +145,8 @@ class MeshGroups:
     requested: dict[tuple[str, ...], dist.ProcessGroup] = field(default_factory=dict)
     # the DeviceMesh of all axes, of which all others are slices; None before the first
     root: DeviceMesh | None = None
+    # the groups over which ranks have compared a move
+    compared: set[dist.ProcessGroup] = field(default_factory=set)
     is_closed: bool = False
     is_replaced: bool = False  # whether ``recover`` or ``admit`` has returned another
     pid: int = field(default_factory=os.getpid)  # the process of the rank
@@ -226,6 +228,7 @@ class MeshGroups:
         # torch frees descriptors and threads with the last reference to a group
         self.groups, self.root, self.is_closed = NO_GROUPS, None, True
         self.requested.clear()
+        self.compared.clear()
         return self.registry.release(self.view_id)
 
 

@@ -221,6 +221,7 @@ def _guard(guard: Guard, limit: timedelta | None) -> Iterator[None]:
         _with_timeout(guard, limit if raises else None),
         nullcontext() if limit is None else _watching(guard, tracker, limit, raises),
     ):
+        tracker.compares |= limit is not None
         try:
             yield
         except BaseException as error:

@@ -56,6 +56,7 @@ class CollectiveTracker:
     """The collective of one guarded thread."""
 
     current: CurrentCollective | None = None  # the collective that the thread is in; None outside
+    compares: bool = False  # whether ranks compare calls of moves: inside a guard with a timeout
     # the last collective that an error left, with the id of that error
     failed: tuple[int, CurrentCollective] | None = None
 
@@ -81,6 +82,12 @@ def tracking() -> Iterator[CollectiveTracker]:
 def is_tracked() -> bool:
     """Return whether a guard is around this thread. Local."""
     return _TRACKER.get() is not None
+
+
+def compares_calls() -> bool:
+    """Return whether a guard with a timeout is around this thread. Local."""
+    tracker = _TRACKER.get()
+    return tracker is not None and tracker.compares
 
 
 @contextmanager

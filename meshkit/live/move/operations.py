@@ -305,6 +305,8 @@ class Program:
     divisor: int = 1  # the number by which the result is divided, for an average
     # the groups by their axes, for torch.compile, which cannot trace ``group_of``
     groups: Mapping[Axes, dist.ProcessGroup] = field(default_factory=dict)
+    # compares the calls of ranks over a group; None for a gradient, whose sizes follow its tensor
+    compare: Callable[[dist.ProcessGroup, Tensor], None] | None = None
 
     def with_groups(self) -> Program:
         """Return the program with its groups looked up. Local."""
@@ -328,10 +330,16 @@ class Program:
             group = self.group_of(step.axes)
             if is_tracked():
                 with in_collective(self.name, group):
+                    self._compare(group, x)
                     result = start(step, x, self.op, sizes, group)[1]
             else:
+                self._compare(group, x)
                 result = start(step, x, self.op, sizes, group)[1]
         return finish(step, result, self.op)
+
+    def _compare(self, group: dist.ProcessGroup, x: Tensor) -> None:
+        if self.compare is not None:
+            self.compare(group, x)
 
     def begin(self, x: Tensor) -> Callable[[], Tensor]:
         """Start the program, and return what waits for its last communication and ends it."""
@@ -342,6 +350,8 @@ class Program:
         head = replace(self, steps=self.steps[: numbers[-1]], divisor=1)
         tail = replace(self, steps=self.steps[numbers[-1] + 1 :])
         group = self.group_of(last.axes)
+        with in_collective(self.name, group):
+            self._compare(group, x)
         work, result = start(last, head.run(x), self.op, None, group, True)
 
         def wait() -> Tensor:

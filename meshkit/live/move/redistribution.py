@@ -39,7 +39,7 @@ from ...core.sequence import SequencePlan
 from ...core.text import format_sizes
 from ...launch.torch_internals import has_dual_level, make_constant, mark_constant
 from ..group_registry import MeshGroups
-from .checked import Check
+from .checked import Check, compare_calls
 from .operations import (
     Axes,
     ProgramPair,
@@ -346,6 +346,8 @@ class Redistribution:
             make_program(plan, place.coordinate, place.group_of, op, name, unknowns)
             for plan, op in zip(plans, (self._op, "sum"), strict=False)
         )
+        groups, facts = place.mesh, f"{name}; {format_sizes(sizes)}"
+        forward = replace(forward, compare=lambda group, x: compare_calls(groups, group, x, facts))
         if not others:
             return ProgramPair(forward, None, None, False, is_linear)
         backward = replace(others[0], divisor=forward.divisor)  # a share of an average
@@ -432,7 +434,7 @@ class MeshMoves:
 
     def shift(self, ring: Ring, x: torch.Tensor, steps: int) -> torch.Tensor:
         """Pass a tensor along an axis. Collective. See :meth:`meshkit.Mesh.shift`."""
-        return shift_tensor(ring, x, steps)
+        return shift_tensor(self.groups, ring, x, steps)
 
     def _make(self, key: Any) -> Redistribution:  # noqa: ANN401
         text, op, grad_dtype, view, given = key

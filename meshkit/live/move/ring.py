@@ -20,6 +20,7 @@ from ...core.errors import SpecError
 from ...core.text import count_noun
 from ..group_registry import MeshGroups
 from ..status import in_collective
+from .checked import compare_calls
 from .operations import check_tensor, exchange
 
 Counts = list[int]
@@ -92,10 +93,15 @@ def make_ring(mesh: MeshGroups, axis: str) -> Ring:
     return Ring(mesh.get((name,)), index, layout.size(name), f"shift over {name}")
 
 
-def shift_tensor(ring: Ring, x: Tensor, steps: int) -> Tensor:
+def shift_tensor(mesh: MeshGroups, ring: Ring, x: Tensor, steps: int) -> Tensor:
     """Pass a tensor along an axis. See :meth:`meshkit.Mesh.shift`."""
     check_tensor(x)
-    return apply_shift(x, ring, check_integer("steps", steps))
+    number = check_integer("steps", steps)
+    if not torch.compiler.is_compiling():
+        with in_collective(ring.name, ring.group):
+            facts = f"{ring.name} by {number}; shape={[*x.shape]}"
+            compare_calls(mesh, ring.group, x, facts)
+    return apply_shift(x, ring, number)
 
 
 # ------------------------------------------------------------------ rows
@@ -138,6 +144,7 @@ def exchange_rows(
     values = counts.tolist() if isinstance(counts, Tensor) else counts
     sent = _check_counts(values, x, axis, mesh.plan.layout.size(axis))
     with in_collective(f"exchange over {axis}", group):
+        compare_calls(mesh, group, x, f"exchange over {axis}; row={[*x.shape[1:]]}")
         numbers = torch.tensor(sent, device=x.device)
         arriving = torch.empty_like(numbers)
         dist.all_to_all_single(arriving, numbers, group=group)

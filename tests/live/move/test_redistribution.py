@@ -462,6 +462,46 @@ def test_a_tangent_moves_as_its_tensor_does_or_is_refused(pool: Pool) -> None:
     assert pool.run(move_tangents) == [[]] * 4
 
 
+def move_unequal(kind: str, with_guard: bool) -> Any:
+    """Make another call on rank 2, inside a guard as the second one over its group."""
+    odd = meshkit.init().rank == 2
+    x = torch.ones(4 if odd and kind == "shape" else 2, 2)
+    x = x.double() if odd and kind == "dtype" else x
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
+        axis = "b/tp -> a b" if odd and kind == "pattern" else "b -> a b"
+        moves: dict[str, Callable[[], object]] = {
+            "shift": lambda: mesh.shift(x[:, :1] if odd else x, "tp", 1),
+            "exchange": lambda: mesh.exchange(x[:, :1] if odd else x, "tp", [1, 1]),
+            "begin": lambda: mesh.begin(x[:1] if odd else x, "a b +tp -> a b =tp").wait(),
+            "pattern": lambda: mesh.redistribute(
+                x, f"a {axis} *tp" if odd else "a/tp b -> a b *tp"
+            ),
+        }
+        move = moves.get(kind, lambda: mesh.redistribute(x, "a/tp b -> a b *tp"))
+        with mesh.guard(timeout=20) if with_guard else contextlib.nullcontext():
+            if with_guard:
+                mesh.redistribute(torch.ones(2, 2), "a/tp b -> a b *tp")
+            try:
+                move()
+            except meshkit.DisagreementError as error:
+                return sorted(error.requests), error.evidence
+        return None
+
+
+@pytest.mark.parametrize("kind", ["shape", "dtype", "pattern", "shift", "exchange", "begin"])
+@pytest.mark.parametrize("with_guard", [True, False])
+def test_unequal_calls_are_named_before_gloo_ends_the_process(
+    pool: Pool, kind: str, with_guard: bool
+) -> None:
+    first, second, *others = pool.run(move_unequal, kind, with_guard)
+    assert first is second is None
+    assert others[0] == others[1]
+    ranks, (line, other) = others[0]
+    assert ranks == [2, 3]
+    assert line.startswith("rank 2: ")
+    assert other.startswith("rank 3: ")
+
+
 def second_gradients() -> list[str]:
     """Return the movements whose second derivative is wrong, in three modes of torch."""
     wrong = []
