@@ -38,6 +38,7 @@ from .status import in_collective
 
 ARRIVAL_TIME = "at"  # when a rank came, in seconds of the monotonic clock of its host
 REPEATS = 5
+STATES = {RankState.ENDED: "has ended since", RankState.STOPPED: "is stopped"}
 WRONG = -1.0  # instead of seconds, if a group holds other ranks than the layout
 
 
@@ -103,14 +104,21 @@ def _broken_error(round: Round | None, error: RuntimeError, describe: Describe) 
 
 def _late_error(round: Round | None, limit: timedelta, describe: Describe) -> RankTimeoutError:
     """Return the error of a timed-out barrier, with the ranks that did not arrive, if any."""
-    seconds, lines = limit.total_seconds(), []
+    seconds, lines = limit.total_seconds(), list[str]()
+    stopped: tuple[int, ...] = ()
     evidence = "torch exposes no store, so the missing ranks are unknown."
     if round is not None:
         seen = round.arrivals()
         if seen.missing:
             return missing_error(seen, seconds, describe=describe)
         evidence = f"All ranks of the group have arrived by now: {format_ranks(seen.expected)}."
+        states = {rank: state_of(arrival.process) for rank, arrival in seen.arrived.items()}
+        stopped = tuple(rank for rank, state in states.items() if state.is_certain)
         lines = [
+            f"Rank {rank} ({describe(rank)}) {STATES[states[rank]]}: {seen.arrived[rank].process}."
+            for rank in stopped
+        ]
+        lines += [
             f"Rank {rank} was late: it came {wait:.1f} s after the first."
             for rank, wait in _late_ranks(seen, seconds).items()
         ]
@@ -119,6 +127,7 @@ def _late_error(round: Round | None, limit: timedelta, describe: Describe) -> Ra
         evidence,
         *lines[:MAX_NAMES],
         fix="look at the logs of the ranks of this group, or pass a longer timeout.",
+        missing_ranks=stopped,
     )
 
 

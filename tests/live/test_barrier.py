@@ -41,6 +41,25 @@ def test_the_missing_rank_is_named_though_torch_raises_first(in_guard: bool) -> 
     assert "did not arrive at mesh.barrier(timeout=9) within 2 s." in first.text
 
 
+def stop_in_the_barrier(strike: Strike) -> Any:
+    """Stop rank 1 after it has arrived; rank 0 comes later."""
+    mesh = meshkit.build_mesh(dp=3)
+    if strike.rank == 1:
+        strike.later(0.5, strike.stop)
+    if strike.rank == 0:
+        time.sleep(1.5)
+    mesh.barrier("dp", timeout=4)
+
+
+def test_a_rank_that_is_stopped_after_it_has_arrived_is_named() -> None:
+    played = play(stop_in_the_barrier, 3, timeout=60)
+    assert (played.fired, played.ends[1]) == (1, "stopped")
+    for rank in (0, 2):
+        outcome = played.outcomes[rank]
+        assert (outcome.kind, outcome.missing_ranks[0]) == ("RankTimeoutError", 1)
+        assert "Rank 1 (dp=1) is stopped: " in outcome.text
+
+
 def sleep_before(seconds: float, call: Callable[..., Any]) -> Callable[..., Any]:
     def late(*args: Any) -> Any:
         time.sleep(seconds)
