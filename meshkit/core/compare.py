@@ -320,6 +320,11 @@ def describe_disagreement(
     absent = [f"Missing: {name_ranks(missing)}."] * bool(missing)
     fixes = [fix for field, fix in FIXES.items() if field in fields]
     fixes += [ALONE[field] for field in fields if len(fields) == 1 and field in ALONE]
+    if fields == ["world_size"]:
+        (usual, most), *others = groups
+        odd, size = sorted(rank for _, ranks in others for rank in ranks), usual["world_size"]
+        if len(most) > len(odd):  # else nothing says which one is wrong
+            fixes += [f"export WORLD_SIZE={size} on {name_ranks(odd)}, or pass world_size={size}."]
     fixes += [f"pass equal {' and '.join(fields)} on every rank."]
     return [*shorten(lines, MAX_REQUESTS, "."), *absent], fixes[0]
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from ..core.errors import LaunchError
 from ..core.judges import Describe, all_done, failure_error
 from .detect import detect
-from .device import accelerator
+from .device import accelerator, device_of_backend
 from .process import current_process
 from .round import Round
 from .store import Store
@@ -155,7 +155,8 @@ def store_from_group(group: dist.ProcessGroup) -> dist.Store | None:
 
 
 def _device(group: dist.ProcessGroup, backend: str) -> torch.device:
-    bound, kind = bound_device(group), accelerator()
+    # an old bridge, such as Gaudi's, does not make its device torch's accelerator
+    bound, kind = bound_device(group), accelerator() or device_of_backend(backend)
     if bound is not None:
         return bound
     if backend in ("gloo", "mpi") or kind is None:

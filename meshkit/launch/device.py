@@ -65,6 +65,12 @@ def accelerator_row(device_type: str) -> Accelerator:
     return _ROWS.get(device_type, Accelerator(device_type, ("gloo", "mpi")))
 
 
+def device_of_backend(backend: str) -> str | None:
+    """Return the device type of a backend whose bridge has made torch know it. Local."""
+    rows = (row for row in ACCELERATORS if backend in row.backends and hasattr(torch, row.device))
+    return next((row.device for row in rows), None)
+
+
 def installed() -> str | None:
     """Return the first device type whose bridge is installed. Imports nothing."""
     rows = (row for row in ACCELERATORS if row.bridge and find_spec(row.bridge[0].split(".")[0]))

@@ -17,6 +17,7 @@ from meshkit.core.compare import (
     Holdings,
     Row,
     batch_conflict,
+    describe_disagreement,
     details_length,
     heads_conflict,
     parameter_conflict,
@@ -196,6 +197,21 @@ def test_many_contents_are_cut_short() -> None:
     assert "The same is true for 1 other parameter." in str(error)
     assert error.requests[63] == "float32 (2,) 63"
     assert error.parameter == "a"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fix"),
+    [
+        ("4454", "export WORLD_SIZE=4 on rank 2, or pass world_size=4."),
+        ("454564", "pass equal world_size on every rank."),  # no size has most ranks
+        ("4445553", "pass equal world_size on every rank."),
+        ("44447853", "pass equal world_size on every rank."),
+        ("444483", "export WORLD_SIZE=4 on ranks 4-5, or pass world_size=4."),
+    ],
+)
+def test_a_wrong_world_size_names_the_variable_and_the_rank(sizes: str, fix: str) -> None:
+    requests = {rank: {"call": "init()", "world_size": size} for rank, size in enumerate(sizes)}
+    assert describe_disagreement(requests, {}, ())[1] == fix
 
 
 def test_no_role_is_guessed() -> None:

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -205,3 +205,15 @@ def wait_for_late_rank() -> float:
 def test_a_pair_that_was_never_used_waits_for_a_late_rank() -> None:
     waits = meshkit.spawn(wait_for_late_rank, RANKS, timeout=120)
     assert 4 < waits[3] < 20
+
+
+def test_the_device_of_a_group_that_the_user_has_made_on_gaudi(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bridge gives torch a module of the device, and no accelerator."""
+    bridge = SimpleNamespace(current_device=lambda: 2)
+    monkeypatch.setattr(torch, "hpu", bridge, raising=False)
+    monkeypatch.setattr(default_group, "accelerator", lambda: None, raising=True)
+    group = cast(dist.ProcessGroup, SimpleNamespace())
+    assert default_group._device(group, "hccl") == torch.device("hpu", 2)
+    assert default_group._device(group, "gloo") == torch.device("cpu")
