@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -184,3 +186,32 @@ def test_a_backend_without_collectives_on_the_cpu_raises(monkeypatch: pytest.Mon
     with pytest.raises(meshkit.LaunchError):
         device.select_backend("nccl", torch.device("cpu"))
     assert device.select_backend("cpu:gloo,cuda:nccl", torch.device("cpu"))
+
+
+# visible modules, the module that is set, local rank -> the module, or the first words of the error
+MODULES = {
+    "by local rank": ("4,5,6", None, 1, "5"),
+    "set before": ("4,5,6", "6", 1, "6"),
+    "all are visible": ("", None, 1, None),
+    "named twice": ("4,4", None, 0, "HABANA_VISIBLE_MODULES=4,4 is not a list"),
+    "no number": ("4,x", None, 0, "HABANA_VISIBLE_MODULES=4,x is not a list"),
+    "too few": ("4,5", None, 2, "there is no hpu module for local_rank 2."),
+}
+
+
+@pytest.mark.parametrize("case", MODULES.values(), ids=MODULES)
+def test_the_module_of_a_rank_is_selected_before_the_bridge_is_imported(
+    case: tuple[str, str | None, int, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visible, before, local_rank, expected = case
+    monkeypatch.setattr(device, "import_module", lambda name: None, raising=True)
+    monkeypatch.setenv("HABANA_VISIBLE_MODULES", visible)
+    monkeypatch.delenv("HLS_MODULE_ID", raising=False)
+    if before is not None:
+        monkeypatch.setenv("HLS_MODULE_ID", before)
+    if expected is not None and not expected.isdecimal():
+        with pytest.raises(meshkit.LaunchError, match=re.escape(expected)):
+            device.load_bridge("hpu", local_rank)
+        return
+    device.load_bridge("hpu", local_rank)
+    assert os.environ.pop("HLS_MODULE_ID", None) == expected

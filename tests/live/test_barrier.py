@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import meshkit
+from meshkit.core.judges import Arrival, Arrivals, Process
+from meshkit.launch.process import current_process
 from meshkit.live import barrier as barrier_module
 from meshkit.testing.faults import Strike, play
 from tests.live.faults import error_of
@@ -58,6 +60,16 @@ def test_a_rank_that_is_stopped_after_it_has_arrived_is_named() -> None:
         outcome = played.outcomes[rank]
         assert (outcome.kind, outcome.missing_ranks[0]) == ("RankTimeoutError", 1)
         assert "Rank 1 (dp=1) is stopped: " in outcome.text
+
+
+def test_only_ranks_of_this_host_that_came_when_the_time_was_over_were_late() -> None:
+    here, there = current_process(), Process("b", 1, "another machine")
+    came = {0: (here, 100.0), 1: (here, 100.4), 2: (here, 106.0), 3: (there, 900.0)}
+    arrived = {
+        rank: Arrival(process, {barrier_module.ARRIVAL_TIME: at})
+        for rank, (process, at) in came.items()
+    }
+    assert barrier_module._late_ranks(Arrivals(range(4), arrived), 2.0) == {2: 6.0}
 
 
 def sleep_before(seconds: float, call: Callable[..., Any]) -> Callable[..., Any]:
