@@ -222,8 +222,9 @@ def error_dict(error: MeshkitError) -> dict[str, object]:
 
 
 def to_ascii(text: str, also: str = "") -> str:
-    """Return a text with all characters escaped that a terminal might not show."""
-    return "".join(c if c.isascii() or c in also else ascii(c)[1:-1] for c in text)
+    """Return a text with all characters escaped that a terminal might not show, or might obey."""
+    is_safe = lambda c: c in also or c in "\n\t" or (c.isascii() and c.isprintable())  # noqa: E731
+    return "".join(c if is_safe(c) else ascii(c)[1:-1] for c in text)
 
 
 def get_width() -> int:

@@ -426,3 +426,13 @@ def test_ctrl_c_at_other_moments(command: str, delay: float) -> None:
     assert code == 130
     name = command.split()[0]
     assert error.splitlines()[-1] == f"meshkit {name}: interrupted." or "Interrupted: " in out
+
+
+@pytest.mark.parametrize("command", [*main.COMMANDS, "bogus"])
+@pytest.mark.parametrize("word", ["\x1b[2J", "dp=\x1b[31m4", "\x07", "\x9b31m", "a\rb"])
+def test_no_control_character_of_a_line_reaches_the_terminal(
+    command: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main.main([command, word, "dp=4"])
+    printed = "".join(capsys.readouterr())
+    assert all(c.isprintable() or c == "\n" for c in printed), repr(printed)
