@@ -223,8 +223,10 @@ def error_dict(error: MeshkitError) -> dict[str, object]:
 
 def to_ascii(text: str, also: str = "") -> str:
     """Return a text with all characters escaped that a terminal might not show, or might obey."""
-    is_safe = lambda c: c in also or c in "\n\t" or (c.isascii() and c.isprintable())  # noqa: E731
-    return "".join(c if is_safe(c) else ascii(c)[1:-1] for c in text)
+    unsafe = (
+        c for c in set(text) if not (c in also or c in "\n\t" or (c.isascii() and c.isprintable()))
+    )
+    return text.translate({ord(c): ascii(c)[1:-1] for c in unsafe})
 
 
 def get_width() -> int:
