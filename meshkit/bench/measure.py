@@ -10,9 +10,8 @@
 The input numbers differ between ranks and between positions in the array: a part that went to the
 wrong rank, came from outside the group or lies at the wrong position is a wrong element.
 
-The barrier is one all_gather of a few bytes over the whole mesh. It starts ranks together and
-spreads a Ctrl-C. A group that leaves it early does not disturb those that are still in it: the
-spread over groups shows how far apart they are.
+The barrier is one all_gather of a few bytes over the whole mesh. A group that leaves it early does
+not disturb those that are still in it.
 
 On the cpu the host's clock measures the calls; on CUDA events on the stream do, so that neither the
 launch nor the host's own work counts. Calls are launched one by one, as in nccl-tests without its
@@ -24,16 +23,13 @@ from __future__ import annotations
 
 import math
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -74,9 +70,8 @@ UNSET = -1.0  # a number that no rank puts in
 # Numbers of distinct ranks and positions; primes, so that no power of two hides a shift.
 DISTINCT = ((31, 251), (31, 31), (7, 17), (3, 5))
 SHARE = 0.25  # of the timeout for one measurement, so that ranks at the barrier can wait for it
-SAME_SIGNAL = 1.0  # seconds: a launcher forwards the signal that the terminal has already sent
 OUT_OF_MEMORY = re.compile(r"can't allocate memory|out of memory", re.I)
-UNSUPPORTED = -1.0  # in place of a number of wrong elements
+UNSUPPORTED = re.compile(r"support|implement")
 DISAGREEMENT = "ranks disagree about what to measure; nothing was measured."
 
 NumCalls = tuple[int, int]  # warm-up calls, timed calls
@@ -201,14 +196,6 @@ def run_calls(calls: Sequence[PreparedCall]) -> None:
         wait(work, group)
 
 
-def unsupported_reason(error: RuntimeError) -> str:
-    """Return the first line of an error that says that the backend has no such operation."""
-    line = str(error).partition("\n")[0]
-    if isinstance(error, NotImplementedError) or "support" in line or "implement" in line:
-        return line
-    raise error
-
-
 def time_calls(
     call: Callable[[], None], warm_up: int, calls: int, device: torch.device
 ) -> list[float]:
@@ -239,42 +226,6 @@ def synchronize(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-class Interruption:
-    """Whether the user has pressed Ctrl-C. A context manager for the main thread: it holds SIGINT.
-
-    A rank that stopped alone would leave its peers waiting in a collective. The signal therefore
-    only sets a flag, which ranks exchange between measurements. If one process has started the
-    ranks and it alone gets the signal, a file passes the flag to them. A second signal, more than a
-    second after the first, raises KeyboardInterrupt as usual.
-    """
-
-    def __init__(self, file: str | None = None) -> None:
-        self._file = None if file is None else Path(file)
-        self._since: float | None = None
-
-    def __enter__(self) -> Interruption:
-        self._previous = signal.signal(signal.SIGINT, self._set)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        signal.signal(signal.SIGINT, self._previous)
-
-    def __bool__(self) -> bool:
-        return self._since is not None or (self._file is not None and self._file.exists())
-
-    def _set(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if self._since is not None and now - self._since > SAME_SIGNAL:
-            raise KeyboardInterrupt
-        self._since = now if self._since is None else self._since
-        if self._file is not None:
-            self._file.touch()
-
-
-class StopSweep(Exception):
-    """Every rank leaves the sweep at this barrier, because one of them was interrupted."""
-
-
 @dataclass(frozen=True)
 class SweepOptions:
     """How to measure."""
@@ -296,21 +247,19 @@ class Sweep:
 
     mesh: Mesh  # with groups for all targets
     device: torch.device
-    hosts: Mapping[int, str]  # rank to its host name
     options: SweepOptions
-    stop: Callable[[], bool]  # whether this rank was interrupted
     progress: Progress
 
     def run(self, cases: Sequence[Case]) -> list[Measurement]:
-        """Measure all cases, or those before a Ctrl-C; the same on every rank. Collective."""
+        """Measure all cases; the same on every rank. Collective."""
         measurements: list[Measurement] = []
         current = ""
         try:
-            with self.mesh.guard(timeout=self.options.timeout), suppress(StopSweep):
+            with self.mesh.guard(timeout=self.options.timeout):
                 for number, case in enumerate(cases):
                     current = str(case)
                     self.progress.show(f"{100 * number // len(cases)} %: {current}")
-                    with _memory_errors(case, self.mesh.rank):
+                    with _backend_errors(case, self.mesh.rank):
                         self._measure(case, measurements)
         except CollectiveError as error:
             error.evidence += (f"It was one of the collectives that measure {current}.",)
@@ -320,14 +269,7 @@ class Sweep:
     def _measure(self, case: Case, measurements: list[Measurement]) -> None:
         """Check a case, then append its measurement in every mode."""
         layout = self.mesh.layout
-        wrong, slowest, unsupported = self._check(case)
-        if unsupported is not None:
-            sizes = tuple(layout.size(*axes) for axes in case.target.groups)
-            measurements.extend(
-                Measurement(case, mode, sizes, unsupported=unsupported)
-                for mode in modes(layout, case.target)
-            )
-            return
+        wrong, slowest = self._check(case)
         num_calls = self.options.num_calls(slowest)
         prepared = self._prepare(case, checked=False)
         for mode in modes(layout, case.target):
@@ -337,31 +279,25 @@ class Sweep:
                 seconds = self._time(prepared, num_calls)
             measurements.append(summarize(layout, case, mode, self._all_gather(seconds), wrong))
 
-    def _check(self, case: Case) -> tuple[int, float, str | None]:
-        """Return wrong elements of all ranks, seconds of the slowest, and why it is unsupported."""
+    def _check(self, case: Case) -> tuple[int, float]:
+        """Return the wrong elements of all ranks, and the seconds of the slowest."""
         self._barrier()
-        prepared, unsupported = self._prepare(case, checked=True), None
+        prepared = self._prepare(case, checked=True)
         began = time.perf_counter()
-        try:
-            run_calls(prepared)
-            synchronize(self.device)
-        except RuntimeError as error:
-            unsupported = unsupported_reason(error)
+        run_calls(prepared)
+        synchronize(self.device)
         seconds = time.perf_counter() - began
-        rank = self.mesh.rank
-        wrong = UNSUPPORTED if unsupported else sum(call.num_wrong(rank) for call in prepared)
+        wrong = sum(call.num_wrong(self.mesh.rank) for call in prepared)
         rows = self._all_gather([wrong, seconds])  # (num_ranks, 2)
-        return int(rows[:, 0].sum()), float(rows[:, 1].max()), unsupported
+        return int(rows[:, 0].sum()), float(rows[:, 1].max())
 
     def _prepare(self, case: Case, *, checked: bool) -> list[PreparedCall]:
-        prepared = []
-        for axes in case.target.groups:
-            members, group = self.mesh.peers(*axes).tolist(), self.mesh.group(*axes)
-            items = case.bytes // ITEM_BYTES
-            prepared.append(
-                prepare_call(case.op, members, items, group, self.device, checked=checked)
-            )
-        return prepared
+        items = case.bytes // ITEM_BYTES
+        groups = [(self.mesh.peers(*a).tolist(), self.mesh.group(*a)) for a in case.target.groups]
+        return [
+            prepare_call(case.op, members, items, group, self.device, checked=checked)
+            for members, group in groups
+        ]
 
     def _time(self, prepared: Sequence[PreparedCall], num_calls: NumCalls) -> list[float]:
         self._barrier()
@@ -373,7 +309,7 @@ class Sweep:
         """Time a sample of the groups, one after the other; nan on the ranks of all others."""
         groups = self.mesh.layout.groups(*axes)  # (num_groups, group_size)
         seconds = [math.nan] * num_calls[1]
-        for group in sample_groups(groups, self.hosts, self.options.max_alone):
+        for group in sample_groups(len(groups), self.options.max_alone):
             self._barrier()
             if self.mesh.rank in groups[group]:
                 seconds = time_calls(partial(run_calls, prepared), *num_calls, self.device)
@@ -382,8 +318,7 @@ class Sweep:
     def _barrier(self) -> None:
         """Wait for all ranks."""
         synchronize(self.device)
-        if self._all_gather([float(self.stop())]).any():
-            raise StopSweep
+        self._all_gather([0.0])
 
     def _all_gather(self, values: Sequence[float]) -> Seconds:
         """Return the values of every rank, (num_ranks, values), by position. Collective."""
@@ -392,17 +327,22 @@ class Sweep:
 
 
 @contextmanager
-def _memory_errors(case: Case, rank: int) -> Iterator[None]:
-    """Report arrays that do not fit into memory, with a smaller size."""
+def _backend_errors(case: Case, rank: int) -> Iterator[None]:
+    """Report arrays that do not fit into memory, and operations that the backend lacks."""
     try:
         yield
     except RuntimeError as error:
         line = str(error).partition("\n")[0]
-        if isinstance(error, MeshkitError) or not OUT_OF_MEMORY.search(line):
+        if isinstance(error, MeshkitError):
             raise
-        summary = f"{case} on rank {rank}: the arrays do not fit into memory."
-        fix = f"--sizes {max(case.bytes // 4, 1)}."
-        raise MeshkitError(summary, line, fix=fix) from error
+        if OUT_OF_MEMORY.search(line):
+            fault, fix = "the arrays do not fit into memory", f"--sizes {max(case.bytes // 4, 1)}."
+        elif UNSUPPORTED.search(line) or isinstance(error, NotImplementedError):
+            others = ",".join(op for op in OPERATIONS if op != case.op)
+            fault, fix = "the backend does not have it", f"--ops {others}."
+        else:
+            raise
+        raise MeshkitError(f"{case} on rank {rank}: {fault}.", line, fix=fix) from error
 
 
 @dataclass(frozen=True)
@@ -415,7 +355,6 @@ class Request:
     targets: tuple[Target, ...]
     sizes: tuple[int, ...]  # bytes of the total array
     options: SweepOptions
-    stop_file: str | None = None  # if it exists, Ctrl-C was pressed where the ranks were started
 
     @property
     def fields(self) -> dict[str, str]:
@@ -433,45 +372,32 @@ class Request:
 def run_benchmark(
     request: Request, layout: Layout, device: str | None = None
 ) -> tuple[int, BenchmarkRun]:
-    """Join the job, build the mesh, measure all cases or those before Ctrl-C, and close the mesh.
-
-    Collective. Without a device the tensors are on the accelerator, else on the cpu.
-    """
+    """Join the job, build the mesh, measure all cases, and close the mesh. Collective."""
     targets, options = request.targets, request.options
     groups = dict.fromkeys(axes for target in targets for axes in target.groups if len(axes) > 1)
-    with Interruption(request.stop_file) as interruption:
-        world = init(device=device, timeout=options.timeout)
-        with build_mesh(request.axes, order=request.order, groups=[*groups] or None) as mesh:
-            names = agree_on_hosts(request)
-            began = time.monotonic()
-            hosts = {rank: names[rank] for rank in mesh.peers().tolist()}
-            cases = plan_cases(layout, request.operations, targets, request.sizes)
-            planned = sum(len(modes(layout, case.target)) for case in cases)
-            passes = count_noun(total_passes(layout, cases, options.max_alone), "pass")
-            calls = f"each of up to {options.warm_up + options.iters} calls"
-            progress = Progress("meshkit bench", None if world.rank else sys.stderr)
-            rows = count_noun(planned, "row")
-            progress.write_line(f"{rows} in {passes}, one after the other, {calls}")
-            place = world.device or torch.device("cpu")
-            sweep = Sweep(mesh, place, hosts, options, lambda: bool(interruption), progress)
-            with show_progress(progress):
-                measurements = sweep.run(cases)
+    world = init(device=device, timeout=options.timeout)
+    with build_mesh(request.axes, order=request.order, groups=[*groups] or None) as mesh:
+        fix = "for example meshkit bench dp=2 -n 2, which starts ranks."
+        hosts = gather_hosts(require_job(), "meshkit bench", request.fields, DISAGREEMENT, fix)
+        began = time.monotonic()
+        cases = plan_cases(layout, request.operations, targets, request.sizes)
+        rows = count_noun(sum(len(modes(layout, case.target)) for case in cases), "row")
+        passes = count_noun(total_passes(layout, cases, options.max_alone), "pass")
+        calls = f"each of up to {options.warm_up + options.iters} calls"
+        progress = Progress("meshkit bench", None if world.rank else sys.stderr)
+        progress.write_line(f"{rows} in {passes}, one after the other, {calls}")
+        place = world.device or torch.device("cpu")
+        with show_progress(progress):
+            measurements = Sweep(mesh, place, options, progress).run(cases)
     return world.rank, BenchmarkRun(
         sizes=layout.sizes,
         launcher=world.launcher,
         device=place.type,
         backend=str(world.backend),
         torch=torch.__version__,
-        hosts=hosts,
+        hosts=tuple(hosts),
         warm_up=options.warm_up,
         iters=options.iters,
         measurements=tuple(measurements),
-        planned=planned,
         seconds=time.monotonic() - began,
     )
-
-
-def agree_on_hosts(request: Request) -> list[str]:
-    """Return the host of each rank, after all ranks have made the same request. Collective."""
-    fix = "for example meshkit bench dp=2 -n 2, which starts ranks."
-    return gather_hosts(require_job(), "meshkit bench", request.fields, DISAGREEMENT, fix)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..bench.results import (
@@ -23,13 +20,12 @@ from ..bench.results import (
     run_to_json,
     sweep_sizes,
 )
-from ..core.errors import SpawnError, SpecError
+from ..core.errors import SpecError
 from ..core.layout import Layout
-from ..core.sizes import infer_sizes, ordered_sizes
 from ..launch.detect import detect
 from .main import Command, Result
 from .options import read_axis_sizes, read_count, read_integer
-from .ranks import ENDING, add_mesh, check_launched, spawn_ranks, torch_errors
+from .ranks import ENDING, add_mesh, read_ranks, run_under_launcher, spawn_ranks, torch_errors
 
 if TYPE_CHECKING:
     from ..bench.measure import Request
@@ -74,15 +70,7 @@ def read_max_alone(text: str) -> int | None:
 
 def run_bench(args: Namespace) -> Result:
     """Measure a mesh of ``n`` ranks started here, or of this rank and its peers. Collective."""
-    sizes = read_axis_sizes(args.words)
-    nested = ordered_sizes(sizes, args.order)
-    if args.n is None:
-        check_launched(sizes)
-        world = detect()
-        ranks = infer_sizes(nested, world.world_size, world.size_evidence)
-    else:
-        ranks = infer_sizes(nested, args.n, f"-n {args.n}")
-    layout = Layout(ranks=None, **ranks)
+    layout = read_ranks(args)
     targets = default_targets(layout) if args.axes is None else parse_targets(layout, args.axes)
     if not targets:
         summary = "every axis has 1 rank, so no data moves."
@@ -91,13 +79,21 @@ def run_bench(args: Namespace) -> Result:
     from ..bench.measure import Request, SweepOptions
 
     options = SweepOptions(args.warm_up, args.iters, args.timeout, args.alone)
+    sizes = read_axis_sizes(args.words)
     request = Request(sizes, args.order, args.ops, targets, args.bytes, options)
-    measure_ranks = measure_under_launcher if args.n is None else measure_locally
-    rank, results = measure_ranks(args.device, args.n, request, layout)
-    ok, draw = not results.wrong, partial(results_table, results)
+    if args.n is None:
+        rank, results = run_under_launcher("", measure, args.device, request, layout)
+    else:
+        cases = plan_cases(layout, args.ops, targets, args.bytes)
+        limit = num_barriers(layout, cases, args.alone) * args.timeout + ENDING
+        smaller = f"--sizes {max(args.bytes[-1] // 4, 1)}"
+        given = request, layout
+        by_rank = spawn_ranks(measure, args.n, args.device, given, timeout=limit, smaller=smaller)
+        rank, results = by_rank[0]
+    ok = not results.wrong
     if rank:
-        return Result(ok=ok, interrupted=results.interrupted)
-    return Result(partial(run_to_json, results), draw, ok, results.interrupted)
+        return Result(ok=ok)
+    return Result(partial(run_to_json, results), partial(results_table, results), ok)
 
 
 def measure(device: str | None, request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
@@ -106,40 +102,6 @@ def measure(device: str | None, request: Request, layout: Layout) -> tuple[int, 
 
     with torch_errors(f"the measurement on rank {detect().rank}"):
         return run_benchmark(request, layout, device)
-
-
-def measure_under_launcher(
-    device: str | None, n: int | None, request: Request, layout: Layout
-) -> tuple[int, BenchmarkRun]:
-    """Measure as one rank of a launcher, then shut the job down."""
-    from ..launch.join import shutdown
-
-    try:
-        return measure(device, request, layout)
-    finally:
-        shutdown()
-
-
-def measure_locally(
-    device: str | None, n: int, request: Request, layout: Layout
-) -> tuple[int, BenchmarkRun]:
-    """Return the results of ``n`` ranks started here. Ctrl-C ends all after the current case."""
-    from ..bench.measure import Interruption
-
-    cases = plan_cases(layout, request.operations, request.targets, request.sizes)
-    barriers = num_barriers(layout, cases, request.options.max_alone)
-    limit = barriers * request.options.timeout + ENDING
-    smaller = f"--sizes {max(request.sizes[-1] // 4, 1)}"
-    with tempfile.TemporaryDirectory(prefix="meshkit-") as folder:
-        stop_file = str(Path(folder) / "stop")
-        work = replace(request, stop_file=stop_file), layout
-        with Interruption(stop_file) as interruption:
-            try:
-                return spawn_ranks(measure, n, device, work, timeout=limit, smaller=smaller)[0]
-            except (SpawnError, EOFError, OSError):  # Ctrl-C also ends ranks that start
-                if interruption:
-                    raise KeyboardInterrupt from None
-                raise
 
 
 def _add_bench(parser: ArgumentParser) -> None:
@@ -162,8 +124,8 @@ def _add_bench(parser: ArgumentParser) -> None:
     help = "calls before the timed ones (default 3)"
     add("--warm-up", type=partial(read_integer, least=0), default=3, metavar="CALLS", help=help)
     help = (
-        "the number of groups of a target that are measured alone, one after the other, spread "
-        f"over nodes; or all (default {DEFAULT_ALONE}, or fewer if there are fewer)"
+        "the number of groups of a target that are measured alone, one after the other; or all "
+        f"(default {DEFAULT_ALONE}, or fewer if there are fewer)"
     )
     add("--alone", type=read_max_alone, default=DEFAULT_ALONE, metavar="GROUPS", help=help)
 

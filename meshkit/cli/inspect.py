@@ -229,10 +229,7 @@ def _add_search(parser: ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=read_count, required=True, metavar="N", help=help)
     help = "the config.json of the model, in the format of the Hugging Face Hub"
     parser.add_argument("--model", required=True, metavar="FILE", help=help)
-    help = (
-        f"{', '.join(MACHINES)}, or a JSON file of measured figures, for example the output of "
-        f"meshkit bench --json (default {DEFAULT_MACHINE})"
-    )
+    help = f"{', '.join(MACHINES)}, or a JSON file of measured figures (default {DEFAULT_MACHINE})"
     parser.add_argument("--links", metavar="NAME", help=help)
     help = "GB (1e9 bytes) of one device that a job may fill (default: all of the device)"
     parser.add_argument("--memory", type=read_gigabytes, metavar="GB", help=help)

@@ -51,7 +51,6 @@ class Result:
     as_dict: Callable[[], Mapping[str, object]] | None = None  # None: nothing is printed
     draw: Callable[..., str] | None = None  # (*, width, ascii) to the text
     ok: bool = True  # whether every check passed; the exit code is 0, or 1 if not
-    interrupted: bool = False  # by Ctrl-C; the exit code is then 130
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     if text and not _write(f"{to_ascii(text, get_line_characters())}\n", "stdout"):
         return FAILED
-    return FAILED if not result.ok else INTERRUPTED if result.interrupted else 0
+    return 0 if result.ok else FAILED
 
 
 def _run(words: Sequence[str]) -> tuple[str, Result]:

@@ -19,7 +19,7 @@ from ..core.batch import (
     resolve_data_axes,
     solve_batch,
 )
-from ..core.call import check_divides, drop_none, either, format_value
+from ..core.call import check_divides, drop_none, either
 from ..core.cost.step_time import MACHINES, Machine
 from ..core.errors import BatchError, SpecError
 from ..core.group_plan import Axes
@@ -44,7 +44,6 @@ BATCH_HELP = {
     "give two of --global-batch, --micro-batch, --accumulation-steps",
 }
 DEFAULT_MACHINE = "h100"
-BENCH_EXAMPLE = "meshkit bench dp=2 -n 2 --sizes 1K:1M --json"
 
 
 def read_integer(text: str, least: int | None = None) -> int:
@@ -259,24 +258,6 @@ def read_machine(args: Namespace) -> tuple[Machine, tuple[str, ...]]:
     measured: dict[str, object] = {}
     if name not in MACHINES:
         measured = read_json_file("links", name, f"{', '.join(MACHINES)}, or a JSON file.")
-    if "measurements" in measured:  # the output of ``meshkit bench --json``
-        measured = _figures_of_run(measured)
     measured |= {"memory": args.memory} if args.memory else {}
     machine = MACHINES.get(name, MACHINES[DEFAULT_MACHINE]).with_measured(measured)
     return machine, () if name in MACHINES else machine.unmeasured(DEFAULT_MACHINE, measured)
-
-
-def _figures_of_run(run: dict[str, object]) -> dict[str, object]:
-    """Return the figures of the links that a benchmark run has measured."""
-    if run.get("interrupted") or run.get("ok") is not True:
-        end = "was interrupted" if run.get("interrupted") else "failed"
-        evidence = [f"Wrong elements: {format_value(run['wrong'])}."] if run.get("wrong") else []
-        fix = f"a complete run without a wrong element, for example {BENCH_EXAMPLE}"
-        raise SpecError(f"the run in the file of --links {end}.", *evidence, fix=fix)
-    links = run.get("links")
-    if not isinstance(links, dict) or not links:
-        names = "all_reduce, all_gather or reduce_scatter"
-        fix = f"a run with at least two sizes, for example {BENCH_EXAMPLE}"
-        raise SpecError(f"the file of --links has no fit (latency, bandwidth) of {names}.", fix=fix)
-    source = f"{links.get('source')}; the others: {MACHINES[DEFAULT_MACHINE].source}"
-    return {**links, "source": source}

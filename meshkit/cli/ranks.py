@@ -64,13 +64,18 @@ def add_ranks(parser: ArgumentParser) -> None:
     parser.add_argument("--timeout", type=read_seconds, default=60.0, metavar="SECONDS", help=help)
 
 
-def check_launched(sizes: Mapping[str, int]) -> None:
-    """Refuse a mesh of several ranks in a single process without a launcher."""
+def read_ranks(args: Namespace) -> Layout:
+    """Return the layout of the ranks that ``-n`` starts, or of those of a launcher."""
+    sizes = read_axis_sizes(args.words)
+    nested, world = ordered_sizes(sizes, args.order), detect()
+    if args.n is not None:
+        return Layout(ranks=None, **infer_sizes(nested, args.n, f"-n {args.n}"))
     needed = math.prod(size for size in sizes.values() if size != -1)
-    if needed > 1 and detect().launcher == "single":
+    if needed > 1 and world.launcher == "single":
         fix = f"-n {needed}, which starts them; or run it under a launcher."
         summary = f"{CALL} needs {count_noun(needed, 'rank')}, and this is a single process."
-        raise SpecError(summary, fix=fix, sizes=dict(sizes), world_size=1)
+        raise SpecError(summary, fix=fix, sizes=sizes, world_size=1)
+    return Layout(ranks=None, **infer_sizes(nested, world.world_size, world.size_evidence))
 
 
 def too_few_devices(ranks: int) -> bool:
@@ -146,8 +151,8 @@ def describe_failure(
 
 
 def rank_0_progress(title: str) -> AbstractContextManager[object]:
-    """Return a context that shows progress on rank 0 of a launcher, and nothing elsewhere."""
-    if detect().rank:
+    """Return a context that shows progress on rank 0 of a launcher, if there is a title."""
+    if detect().rank or not title:
         return nullcontext()
     progress = Progress(title, sys.stderr)
     progress.state = f"waiting for {count_noun(detect().world_size, 'rank')}"
@@ -180,16 +185,12 @@ def run_under_launcher(title: str, function: Callable[..., Outcome], *args: obje
 
 def run_check(args: Namespace) -> Result:
     """Check a mesh of ``n`` ranks started here, or of this rank and its peers. Collective."""
-    sizes = read_axis_sizes(args.words)
-    nested = ordered_sizes(sizes, args.order)
-    request = {**sizes, **drop_none(order=args.order, groups=args.groups)}
-    given = request, args.timeout
+    GroupPlan.of(read_ranks(args), args.groups or ())  # raises before a rank starts
+    options = drop_none(order=args.order, groups=args.groups)
+    given = {**read_axis_sizes(args.words), **options}, args.timeout
     if args.n is None:
-        check_launched(sizes)
         report = run_under_launcher("meshkit check", check_mesh, args.device, *given)
     else:
-        layout = Layout(ranks=None, **infer_sizes(nested, args.n, f"-n {args.n}"))
-        GroupPlan.of(layout, args.groups or ())  # raises before a rank starts
         limit = STAGES * args.timeout + ENDING
         ranks = partial(spawn_ranks, timeout=limit, title="meshkit check")
         report = ranks(check_mesh, args.n, args.device, given)[0]

@@ -3,10 +3,7 @@
 import pytest
 
 from benchmarks.harness import single
-from benchmarks.scale import (
-    check_in,
-    growth_row,
-)
+from benchmarks.scale import check_in, growth_row
 
 
 @pytest.mark.parametrize("power", [-1.0, 0.5, 2.0])

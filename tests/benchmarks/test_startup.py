@@ -8,12 +8,7 @@ import pytest
 
 import meshkit
 from benchmarks import startup
-from benchmarks.startup import (
-    Job,
-    RankStart,
-    Setting,
-    run_jobs,
-)
+from benchmarks.startup import Job, RankStart, Setting, run_jobs
 
 
 def job_of(seconds: float, share: float = 10.0) -> list[RankStart]:

@@ -13,10 +13,7 @@ import pytest
 
 import meshkit
 from meshkit import BatchPlan, Layout, factor_world, stream_seed
-from meshkit.bench.results import run_to_json
 from meshkit.cli import main
-from meshkit.core.cost.step_time import MACHINES
-from tests.bench.example_runs import CLEAN, EMPTY, REPORT
 
 ROOT = Path(__file__).parents[2]
 
@@ -399,31 +396,6 @@ def test_memory_and_links_are_those_that_were_given(
     assert all(row["memory_gb"] <= 40 for row in tight["best"])
 
 
-# ---------------------------------------------------------------- links out of meshkit bench
-
-
-def write_run(folder: Path, **changes: object) -> str:
-    path = folder / "bench.json"
-    path.write_text(json.dumps({**run_to_json(CLEAN), **changes}))
-    return str(path)
-
-
-def test_links_are_read_from_what_bench_printed(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = ["--model", str(folder / "llama-8b.json")]
-    code, out, _ = run_search(capsys, *JOB, *model, "--links", write_run(folder), "--json")
-    links, measured = json.loads(out)["job"]["machine"], run_to_json(CLEAN)["links"]
-    assert code == 0
-    assert links["bandwidth_inter_node"] == measured["bandwidth_inter_node"]
-    assert links["latency_inter_node"] == measured["latency_inter_node"]
-    assert (links["bandwidth_intra_node"], links["flops"]) == (
-        MACHINES["h100"].bandwidth_intra_node,
-        MACHINES["h100"].flops,
-    )
-    assert links["source"] == f"{measured['source']}; the others: {MACHINES['h100'].source}"
-
-
 def test_the_table_lists_the_figures_that_were_not_measured(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -452,9 +424,6 @@ def test_the_table_lists_the_figures_that_were_not_measured(
         ("model", {"hidden_size": 768}),
         ("links", None),
         ("links", [1]),
-        ("links", {"ok": True, "measurements": []}),
-        ("links", run_to_json(REPORT)),
-        ("links", run_to_json(EMPTY)),
         ("links", {"unknown": 1}),
         ("links", {"bandwidth_intra_node": "370"}),
         ("links", {"bandwidth_intra_node": 0}),

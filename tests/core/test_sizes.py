@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 
 from meshkit import Layout, SpecError, factor_world
 from meshkit.core.axes import STANDARD
-from meshkit.core.sizes import (
-    check_sizes,
-    divide_data_axis,
-    infer_sizes,
-    order_axes,
-    view_sizes,
-)
+from meshkit.core.sizes import check_sizes, divide_data_axis, infer_sizes, order_axes, view_sizes
 
 
 @pytest.mark.parametrize("size", [1, 7, -1, 2**62, np.int64(4), np.uint8(4)])

@@ -34,9 +34,7 @@ from meshkit.core.cost.memory import ModelShape
 from meshkit.core.cost.step_time import MACHINES, TrainingJob
 from meshkit.core.draw import draw_page
 from meshkit.core.epoch import Epoch, SampleOrder, parse_count, shuffle_indices
-from meshkit.core.errors import (
-    MeshkitError,
-)
+from meshkit.core.errors import MeshkitError
 from meshkit.core.group_plan import GroupPlan
 from meshkit.core.judges import Arrival, Arrivals, Judge, Process, RankState, Sighting, all_same
 from meshkit.core.layout import Position, parse_axis_pattern
