@@ -79,21 +79,13 @@ Works = Sequence[dist.Work | None]
 
 
 def num_distinct(group_size: int) -> tuple[int, int]:
-    """Return the numbers of distinct ranks and positions: the most of which a sum is exact.
-
-    The largest input is one less than their product, so every sum, also of a part of the members,
-    is below 2^24. Above 1,198,372 members a sum may be larger.
-    """
+    """Return the numbers of distinct ranks and positions: the most of which a sum is exact."""
     exact = (pair for pair in DISTINCT if group_size * (math.prod(pair) - 1) < EXACT)
     return next(exact, DISTINCT[-1])
 
 
 def input_pattern(rank: int, group_size: int, items: int, start: int = 0) -> Tensor:
-    """Return the input of a rank: (items,) whole numbers that differ between ranks and positions.
-
-    In a group of up to 2,156 ranks, the numbers repeat every 31 ranks and every 251 positions. In
-    larger groups they repeat sooner, so that a sum is exact in float32.
-    """
+    """Return the input of a rank: (items,) numbers that differ between ranks and positions."""
     ranks, positions = num_distinct(group_size)
     return (positions * (rank % ranks) + torch.arange(start, start + items) % positions).float()
 
@@ -170,10 +162,7 @@ def prepare_call(
     *,
     checked: bool,
 ) -> PreparedCall:
-    """Return a call for timing, or one to be called once whose output is then checked. Local.
-
-    Timed calls work on zeros, since all_reduce sums its own result again.
-    """
+    """Return a call for timing, or one to be called once whose output is then checked. Local."""
     operation, size = OPERATIONS[op], len(members)
     num_source = items // size if operation.source_is_part else items
     num_out = items // size if operation.output_is_part else items
@@ -186,11 +175,7 @@ def prepare_call(
 
 
 def run_calls(calls: Sequence[PreparedCall]) -> None:
-    """Begin all calls, then wait for all. Collective over their groups.
-
-    A single call waits by itself, as in training. A guard reports either as ``all_reduce over dp``
-    or as ``wait over dp``.
-    """
+    """Begin all calls, then wait for all. Collective over their groups."""
     async_op = len(calls) > 1
     for group, work in [(call.group, work) for call in calls for work in call.begin(async_op)]:
         wait(work, group)

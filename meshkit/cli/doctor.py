@@ -274,10 +274,7 @@ def check_lookup(name: str, host: str, lookup: Lookup) -> Finding:
 
 
 def check_reverse_name(host: str, address: str, deadline: float = DEADLINE) -> Finding:
-    """Check that the reverse lookup of an address is fast, whether or not it finds a name.
-
-    torch's TCPStore looks up the name of each client that connects, and waits for the result.
-    """
+    """Check that the reverse lookup of an address is fast, whether or not it finds a name."""
     lookup = look_up(lambda: [socket.getnameinfo((address, 0), 0)[0]], deadline)
     text = f"{address} is {lookup.values[0]}" if lookup.values else f"{address}: {lookup.error}"
     advice = f"echo '{address} {host}' >> /etc/hosts on every node: torch's store waits for it."
@@ -286,11 +283,7 @@ def check_reverse_name(host: str, address: str, deadline: float = DEADLINE) -> F
 
 
 def check_variable(backend: str, env: Env, available: Sequence[str]) -> Finding:
-    """Check that the interfaces in GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME exist.
-
-    NCCL also takes the beginning of a name, ``=name``, ``name:port``, and with ``^`` what it must
-    not use.
-    """
+    """Check that the interfaces in GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME exist."""
     variable = f"{backend.upper()}_SOCKET_IFNAME"
     value = env.get(variable, "")
     text, missing = f"{variable} is not set; this machine has {', '.join(available)}", []

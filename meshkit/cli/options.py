@@ -219,10 +219,7 @@ def read_data_axes(layout: Layout, args: Namespace) -> Axes | None:
 
 
 def read_batch(layout: Layout, args: Namespace, data: Axes | None) -> BatchPlan | None:
-    """Return the batch plan, or None if none of the options was given.
-
-    The data axes are those of ``--data``; if they are None, the roles of the axes give them.
-    """
+    """Return the batch plan, or None if none of the options was given."""
     given: dict[str, Any] = drop_none(**{name: getattr(args, name) for name in BATCH_HELP})
     if not given:
         return None
@@ -250,10 +247,7 @@ def read_batch(layout: Layout, args: Namespace, data: Axes | None) -> BatchPlan 
 
 
 def read_machine(args: Namespace) -> tuple[Machine, tuple[str, ...]]:
-    """Return the machine of ``--links`` and ``--memory``.
-
-    It comes with a line of text for each figure that a file of figures lacks, which is assumed.
-    """
+    """Return the machine of ``--links`` and ``--memory``."""
     name = args.links or DEFAULT_MACHINE
     measured: dict[str, object] = {}
     if name not in MACHINES:

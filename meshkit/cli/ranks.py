@@ -268,10 +268,7 @@ def check_all_reduce(rank: int, world_size: int, device: str) -> bool:
 
 
 def greet_all(device: str | None, timeout: float) -> tuple[int, list[Greeting]]:
-    """Return this rank, and the greetings of all. Collective.
-
-    They are sent as JSON: no data of a peer is unpickled.
-    """
+    """Return this rank, and the greetings of all. Collective."""
     import torch
 
     from ..live.groups import all_gather

@@ -143,12 +143,7 @@ def gradient_axes(sizes: Mapping[str, int], *, experts: bool = False) -> tuple[s
 
 
 def axes_with_unknown(sizes: Mapping[str, int], known: Collection[str]) -> list[tuple[str, ...]]:
-    """Return the axes that a user may mean: the known ones with all, one or none of unknown role.
-
-    Example:
-        >>> axes_with_unknown({"dp": 2, "rows": 4, "tp": 2}, {"dp"})
-        [('dp', 'rows'), ('dp',)]
-    """
+    """Return the axes a user may mean: the known ones with all, one or none of unknown role."""
     unknown = unknown_axes(sizes)
     choices = [{*known, *some} for some in (unknown, *zip(unknown), ())]
     return [*dict.fromkeys(tuple(axis for axis in sizes if axis in some) for some in choices)]
@@ -166,10 +161,7 @@ def unknown_role_error(sizes: Mapping[str, int], fix: str) -> SpecError:
 
 
 def parse_axes(names: object) -> tuple[str, ...]:
-    """Return the axis names of a text, or of texts in a sequence of any depth, outermost first.
-
-    Anything that is no text and no iterable is returned as it is, for a later check.
-    """
+    """Return the axis names of a text, or of texts in a sequence of any depth, outermost first."""
     if isinstance(names, str):
         words = names.translate(SEPARATORS).split()
         if names.count("(") != names.count(")"):
@@ -191,11 +183,7 @@ def parse_axis(value: object, axes: tuple[str, ...]) -> str:
 
 
 def resolve_axes(argument: str, value: object, axes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the axes that an argument names, in the order written; none for an empty value.
-
-    If none of them is present, the axes of the mesh must be standard ones too. On a mesh of
-    ``replicate`` and ``shard``, ``dp`` is a mistake rather than an axis of size 1.
-    """
+    """Return the axes that an argument names, in the order written; none for an empty value."""
     if not isinstance(value, Iterable):
         fix = f"{argument}={axes[:1]!r}, or other axes of {' '.join(axes)}."
         raise SpecError(f"{argument} is {value!r}.", fix=fix)
@@ -266,12 +254,7 @@ def _name_fault(name: object) -> str | None:
 
 
 def standard_axis(name: str) -> str | None:
-    """Return the standard axis that a name of another library means, or None.
-
-    Example:
-        >>> standard_axis("tensor_model_parallel_size"), standard_axis("dp_shard")
-        ('tp', None)
-    """
+    """Return the standard axis that a name of another library means, or None."""
     word = name
     while (shorter := re.sub(SUFFIX, "", word)) != word:
         word = shorter

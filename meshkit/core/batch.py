@@ -171,10 +171,7 @@ class BatchPlan:
         return self.cut_step(self.global_batch, begin, index)
 
     def cut_step(self, total: int, first: int, index: int | None = None) -> Iterator[MicroBatch]:
-        """Yield the micro batches of one data coordinate in a step of ``total`` samples.
-
-        Micro batch ``b`` belongs to data coordinate ``b % dp``. Cost: O(micro_batch) for each.
-        """
+        """Yield the micro batches of one data coordinate in a step of ``total`` samples."""
         index = self._parse_index(index)
         num_batches = -(-total // self.micro_batch)
         steps = -(-num_batches // self.dp)

@@ -31,15 +31,7 @@ MAX_FACTOR = 10**6  # the largest factor tried, so that an error does not take m
 
 
 def format_value(value: Any, name: str = "...") -> str:  # noqa: ANN401
-    """Return the ``repr`` of an argument, shortened for long lists and for large objects.
-
-    A function or a class is quoted by its name. The name stands for a value whose repr fails, such
-    as a CUDA tensor after an error of the device.
-
-    Example:
-        >>> format_value(list(range(100))), format_value(object(), "dataset")
-        ('[0, 1, ..., 99]', 'dataset')
-    """
+    """Return the ``repr`` of an argument, shortened for long lists and for large objects."""
     try:
         is_array = type(value).__module__ == "numpy"
         if is_array and value.size <= 8:
@@ -71,12 +63,7 @@ def _is_opaque(value: object) -> bool:
 
 
 class Verbatim(str):
-    """Text that stands for an object in a quoted call, printed without quotation marks.
-
-    Example:
-        >>> print(Call("Mpu", (Verbatim("mesh"),)))
-        Mpu(mesh)
-    """
+    """Text that stands for an object in a quoted call, printed without quotation marks."""
 
     __slots__ = ()
 
@@ -85,12 +72,7 @@ class Verbatim(str):
 
 
 class Call:
-    """The text of a call. It is made at once, so it keeps no argument and follows no change of one.
-
-    Example:
-        >>> print(Call("build_mesh", kwargs={"dp": 4, "sp": 2, "tp": 1}))
-        build_mesh(dp=4, sp=2, tp=1)
-    """
+    """The text of a call, made at once: it keeps no argument and follows no change of one."""
 
     def __init__(
         self,
@@ -110,12 +92,7 @@ class Call:
 
 
 def changes(**arguments: object) -> str:
-    """Return the words of a fix: arguments to pass, and (None) to leave out.
-
-    Example:
-        >>> changes(dp=4, order=None)
-        'dp=4, and leave out order'
-    """
+    """Return the words of a fix: arguments to pass, and (None) to leave out."""
     given = [f"{n}={format_value(v, n)}" for n, v in arguments.items() if v is not None]
     left_out = [name for name, value in arguments.items() if value is None]
     parts = [", ".join(given)] * bool(given)

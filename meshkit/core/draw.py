@@ -246,10 +246,7 @@ def notebook_html(axes: Sequence[str], grid: Ints) -> str:
 
 
 def draw_page(title: str, colors: Mapping[str, str], grid: Ints, nodes: Ints | None = None) -> str:
-    """Return a grid as one HTML page.
-
-    ``colors`` maps each axis to its color. ``nodes`` has the node of each position: (num_ranks,).
-    """
+    """Return a grid as one HTML page."""
     axes = [*colors]
     if grid.size > MAX_RANKS:
         summary = f"{grid.size} ranks are too many for a page."

@@ -231,15 +231,7 @@ class GroupPlan:
 
     @classmethod
     def of(cls, layout: Layout, groups: str | Sequence[str | Iterable[str]] = ()) -> GroupPlan:
-        """Return the plan for a layout, with the requested groups beside the usual ones.
-
-        Example:
-            >>> plan = GroupPlan.of(Layout(dp=4, sp=2, tp=1))
-            >>> plan.axis_sets
-            (('dp', 'sp', 'tp'), ('dp',), ('sp',), ('tp',), ('dp', 'sp'), ())
-            >>> [(step.axes, step.members.shape) for step in plan.steps]
-            [(('dp', 'sp', 'tp'), (1, 8)), (('dp',), (2, 4)), (('sp',), (4, 2)), (('tp',), (8, 1))]
-        """
+        """Return the plan for a layout, with the requested groups beside the usual ones."""
         listed = _parse_groups([groups] if isinstance(groups, str) else groups) if groups else ()
         for axes in listed:
             check_axes_exist(axes, layout.axes)
@@ -258,10 +250,7 @@ class GroupPlan:
         return self.group_key(axes) in self.keys.values()
 
     def group_key(self, axes: Axes) -> Axes:
-        """Return the axes longer than 1, in the caller's order: equal keys mean equal groups.
-
-        An empty key is a group of one rank.
-        """
+        """Return the axes longer than 1, in the caller's order: equal keys mean equal groups."""
         sizes = self.layout.sizes
         return tuple(axis for axis in axes if sizes.get(axis, 1) > 1)
 
@@ -290,10 +279,7 @@ def plan_groups(
     within: Sizes | None = None,
     across: Sizes | None = None,
 ) -> GroupPlan:
-    """Return the layout and the groups of a mesh. Pure.
-
-    ``evidence`` is the source of the world size, for errors: ``"WORLD_SIZE = 6 (torchrun)"``.
-    """
+    """Return the layout and the groups of a mesh. Pure."""
     if within is not None or across is not None:
         if ranks is not None and not sizes:
             fix = "leave out ranks, or give axes by size beside ranks."

@@ -442,13 +442,7 @@ def check_member(layout: Layout, rank: int) -> None:
 
 
 def group_rank(layout: Layout, rank: int, axes: Iterable[Names]) -> int:
-    """Return the rank within its group over the axes, as ``dist.get_group_rank`` does.
-
-    It is the row-major index of the coordinate along the axes as listed, the last one fastest.
-    Without axes the group is the rank alone, and the result 0.
-
-    Cost: O(axes).
-    """
+    """Return the rank within its group over the axes, as ``dist.get_group_rank`` does."""
     names = parse_axes(axes)
     check_axes_exist(names, layout.axes)
     index, coordinate, sizes = 0, layout.coordinate(rank), layout.sizes
@@ -531,10 +525,7 @@ PATTERN = re.compile(rf"\s*(?:(?:{PART.pattern})[\s,]*)+")
 
 
 def parse_axis_pattern(pattern: Names, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """Return the axes of each name or bracket of a pattern.
-
-    A sequence is a pattern too: each of its items is a name or, as a bracket, several.
-    """
+    """Return the axes of each name or bracket of a pattern."""
     if isinstance(pattern, str) and PATTERN.fullmatch(pattern):
         parts = tuple(map(parse_axes, PART.findall(pattern)))
     elif isinstance(pattern, list | tuple) and all(map(parse_axes, pattern)) and pattern:

@@ -63,12 +63,7 @@ def shift_position(position: int, size: int, stride: int, shift: int, *, wrap: b
 
 
 def permuted_positions(shape: Sequence[int], chain: Sequence[tuple[int, int]]) -> Ints:
-    """Return the positions of a grid in the order of a chain of factors, the last one fastest.
-
-    Example:
-        >>> permuted_positions((2, 4), ((1, 2), (0, 2), (1, 2))).tolist()
-        [0, 1, 4, 5, 2, 3, 6, 7]
-    """
+    """Return the positions of a grid in the order of a chain of factors, the last one fastest."""
     factors = [pair for pair in chain if pair[1] > 1]  # numpy arrays have few dims
     by_axis = sorted(range(len(factors)), key=lambda i: factors[i][0])  # stable: outermost first
     shape_by_axis = [factors[i][1] for i in by_axis]

@@ -65,11 +65,7 @@ class JobReport:
         data: Axes | None = None,
         before: Layout | None = None,
     ) -> JobReport:
-        """Return the report of a plan. Cost: O(axes x num_ranks) with a topology, else O(axes).
-
-        The data axes of the batch are ``data``; if it is None, the roles of the axes give them.
-        ``before`` is the layout before its ranks were placed.
-        """
+        """Return the report of a plan. Cost: O(axes x num_ranks) with a topology, else O(axes)."""
         layout, placement = plan.layout, ""
         warnings: tuple[str, ...] = ()
         crossing = {} if topology is None else crossings(layout, topology)
@@ -185,10 +181,7 @@ class RankReport:
     seed: int | None  # of a stream that is equal on all ranks
 
     def as_dict(self) -> dict[str, object]:
-        """Return the report in JSON types.
-
-        A micro batch is the list of its samples, a token range its first and last token.
-        """
+        """Return the report in JSON types."""
         size = self.micro_batch or 0
         samples = self.samples and [[*range(first, first + size)] for first in self.samples]
         tokens = self.tokens and [[part[0], part[-1]] for part in self.tokens]
@@ -208,13 +201,7 @@ def rank_reports(
     *,
     data: Axes | None = None,
 ) -> Iterator[RankReport]:
-    """Yield the reports of some ranks.
-
-    The data axes of a batch are ``data``; if it is None, the roles of the axes give them.
-
-    Cost per rank: O(axes x (axes + group size) + ranks of a node); O(ranks) if nodes hold
-    non-consecutive ranks.
-    """
+    """Yield the reports of some ranks."""
     axes = () if batch is None else resolve_data_axes(data, layout.sizes)
     for rank in ranks:
         coordinate = layout.coordinate(rank)
@@ -343,7 +330,8 @@ class Verification:
         """The slowest group of all; None in a mesh of one rank."""
         return max(self.groups, key=lambda group: group.slowest_seconds, default=None)
 
-    def __str__(self) -> str:
+    def draw(self, *, width: int = 120, ascii: bool = False) -> str:
+        """Return a table of the groups, and the slowest rank."""
         rows = [
             [
                 " ".join(group.axes),
@@ -355,11 +343,14 @@ class Verification:
             ]
             for group in self.groups
         ]
-        lines = [format_table(TIMING_HEADER, rows, width=120)]
+        lines = [format_table(TIMING_HEADER, rows, width=width, ascii=ascii)]
         if self.slowest_rank is not None:
             waited = f"its peers wait {self.waited * 1e3:.3f} ms for it"
             lines.append(f"slowest rank: {self.slowest_rank} ({self.coordinate}), {waited}")
         return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.draw()
 
 
 def summarize_timings(layout: Layout, keys: Sequence[Axes], seconds: Floats) -> Verification:
@@ -400,37 +391,16 @@ class CheckReport:
     checked: float  # seconds of all checks
 
     def draw(self, *, width: int = 80, ascii: bool = True) -> str:
-        """Return the report as text: a line for each set of groups, then the total."""
-        timings, total = self.verification.groups, math.prod(self.sizes.values())
+        """Return the report as text: the table of the groups, then the total."""
+        ranks = count_noun(math.prod(self.sizes.values()), "rank")
         head = (
-            f"{format_sizes(self.sizes)}: {count_noun(total, 'rank')}, launcher {self.launcher}, "
+            f"{format_sizes(self.sizes)}: {ranks}, launcher {self.launcher}, "
             f"device {self.device}, backend {self.backend}; joined and built in {self.built:.2f} s"
         )
-        rows = [
-            (
-                "OK",
-                " ".join(group.axes),
-                f"{count_noun(group.num_groups, 'group')} of {group.group_size}",
-                f"{count_noun(group.num_groups * group.group_size, 'member')} took "
-                f"{group.seconds * 1e3:.3f} ms, at most {group.slowest_seconds * 1e3:.3f} ms "
-                f"on ranks {format_ranks(sorted(group.slowest))}",
-            )
-            for group in timings
-        ]
-        alone = f"{count_noun(total, 'group')} of 1"
-        rows += [
-            ("OK", axis, alone, "nothing to check")
-            for axis, size in self.sizes.items()
-            if size == 1
-        ]
-        groups = sum(group.num_groups for group in timings)
-        summary = f"OK: {count_noun(groups, 'group')} checked in {self.checked:.2f} s"
-        if self.verification.slowest_rank is not None:
-            rank, place = self.verification.slowest_rank, self.verification.coordinate
-            waited = self.verification.waited * 1e3
-            summary += f"; rank {rank} ({place}) came last, by {waited:.3f} ms"
-        lines = [*wrap_lines(head, width), *format_rows(rows, width=width)]
-        return "\n".join([*lines, *wrap_lines(summary, width)])
+        groups = count_noun(sum(group.num_groups for group in self.verification.groups), "group")
+        table = [self.verification.draw(width=width, ascii=ascii)] * bool(self.verification.groups)
+        last = f"OK: {groups} checked in {self.checked:.2f} s"
+        return "\n".join([*wrap_lines(head, width), *table, last])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report in JSON types; times are in seconds."""

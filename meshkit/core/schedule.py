@@ -11,19 +11,17 @@ which it begins. A schedule does not depend on past steps, so a job resumes from
 
 from __future__ import annotations
 
-import operator
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from .batch import BatchPlan
-from .call import divisors, either, parse_integer, quotes_call
+from .call import either, parse_integer, quotes_call
 from .errors import BatchError, CoordinateError
 from .text import count_noun
 
 Stage = tuple[int, int]
-MAX_STAGES = 2**16
 
 
 @dataclass(frozen=True, init=False)
@@ -85,8 +83,17 @@ class BatchSchedule:
         for name, value in options.items():
             if (parse_integer(value) or 0) < 1:
                 raise BatchError(f"{name} is {value!r}.", fix=f"{name}=1, or more.")
-        start, increment, samples = (operator.index(value) for value in options.values())
-        num = _num_increments(plan.global_batch, start, increment, samples)
+        start, increment, samples = map(int, options.values())
+        gap = plan.global_batch - start
+        num, leftover = divmod(gap, increment)
+        if leftover or num < 1:
+            line = f"From {start}, increments of {increment} do not reach {plan.global_batch}."
+            lower = f"start below {plan.global_batch}."
+            fix = f"increment={gap}, or a divisor of {gap}." if gap > 0 else lower
+            raise BatchError("the ramp does not lead to the plan's global batch.", line, fix=fix)
+        if num > samples:
+            line = f"{num} increments do not fit into {count_noun(samples, 'sample')}."
+            raise BatchError(line, fix=f"samples={num}, or more.")
         stages = [(-(-j * samples // num), start + j * increment) for j in range(num + 1)]
         return cls(plan, stages, uneven)
 
@@ -137,24 +144,6 @@ class BatchSchedule:
                 below=error.below,
                 above=error.above,
             ) from None
-
-
-def _num_increments(last: int, start: int, increment: int, samples: int) -> int:
-    """Return the number of increments from the first global batch to the last."""
-    num, leftover = divmod(last - start, increment)
-    if leftover or num < 1:
-        gap = last - start
-        line = f"From {start}, increments of {increment} do not reach {last}."
-        fix = f"increment={gap}, or a divisor of {gap}." if gap > 0 else f"start below {last}."
-        raise BatchError("the ramp does not lead to the plan's global batch.", line, fix=fix)
-    if num > samples:
-        line = f"{num} increments do not fit into {count_noun(samples, 'sample')}."
-        raise BatchError(line, fix=f"samples={num}, or more.")
-    if num > MAX_STAGES:
-        line = f"{num} increments are too many, since a schedule has at most {MAX_STAGES} stages."
-        fitting = next(n for n in divisors(last - start) if (last - start) // n <= MAX_STAGES)
-        raise BatchError(line, fix=f"increment={fitting}, for example.")
-    return num
 
 
 def _parse_stage(stage: object) -> Stage:

@@ -108,11 +108,7 @@ def _encode(coordinate: Mapping[str, object]) -> int:
 
 
 def _scatter(key: bytes, high: int, low: int) -> int:
-    """Return the 63-bit seed of a code of 31 and 32 bits, by a bijection for each key.
-
-    Each half is changed by a hash of the other in turn. For one ``high``, the low half of the seed
-    is a bijection of ``low``.
-    """
+    """Return the 63-bit seed of a code of 31 and 32 bits, by a bijection for each key."""
     keys = _hash(key, high)
     low = _mix(_mix(low ^ keys & LOW) ^ keys >> 32)
     high ^= _hash(key, LOW + 1 + low) >> 33  # an argument beyond all high halves of the same key

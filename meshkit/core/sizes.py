@@ -46,11 +46,7 @@ STANDARD_AXES = frozenset(STANDARD)  # their names need no check
 def read_sizes(
     sizes: object, axes: Mapping[str, object], order: Order
 ) -> tuple[Mapping[str, object], Order]:
-    """Return the sizes given as a mapping or by keyword, and the order of the axes.
-
-    The axes of a mapping nest as written if one of their names is not standard. By keyword such an
-    axis needs a position, since it may be a misspelt option.
-    """
+    """Return the sizes given as a mapping or by keyword, and the order of the axes."""
     merged = merge_sizes(sizes, axes)
     if order is not None or axes or sizes is None:
         return merged, order
@@ -210,10 +206,7 @@ def check_view_names(sizes: Mapping[str, object]) -> None:
 
 
 def _rename(names: Iterable[str]) -> dict[str, str]:
-    """Return the names that stand for an axis or an option, with that axis or option.
-
-    Names of other libraries stay, unless the whole mesh can be written with standard axes.
-    """
+    """Return the names that stand for an axis or an option, with that axis or option."""
     unknown = [n for n in names if not (n in STANDARD or n in INIT_OPTIONS or n in BATCH_OPTIONS)]
     renamed = {name: standard_axis(name) for name in unknown}
     for name in unknown:
@@ -243,10 +236,7 @@ def check_standard_order(sizes: Mapping[str, object]) -> None:
 
 
 def _parse_order(order: object, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the axes of an order, without absent standard axes, which have size 1.
-
-    One word with hyphens is an order of Megatron, ``"tp-dp"``, the fastest-varying axis first.
-    """
+    """Return the axes of an order, without absent standard axes, which have size 1."""
     if not isinstance(order, Iterable) or isinstance(order, Set):  # a set has no order
         fix = "for example order='dp tp'."
         raise SpecError(f"order is {order!r}, {article(type(order).__name__)}.", fix=fix)
@@ -362,14 +352,7 @@ def infer_sizes(
 
 
 def divide_data_axis(sizes: Mapping[str, int], num_ranks: int) -> dict[str, int] | None:
-    """Return sizes that fit the ranks if a data axis counts the ranks along the expert axis, too.
-
-    None if the sizes do not fit in that reading either.
-
-    Example:
-        >>> divide_data_axis({"dp": 8, "ep": 4, "tp": 2}, 16)
-        {'dp': 2, 'ep': 4, 'tp': 2}
-    """
+    """Return sizes that fit if a data axis counts the ranks along the expert axis, or None."""
     experts = [axis for axis in sizes if axis in EXPERT]
     if len(experts) != 1 or math.prod(sizes.values()) != num_ranks * sizes[experts[0]]:
         return None

@@ -65,12 +65,7 @@ def shorten(texts: Sequence[str], most: int, end: str = "") -> list[str]:
 
 
 def format_range(first: int, last: int) -> str:
-    """Return consecutive numbers by their ends.
-
-    Example:
-        >>> format_range(4, 7), format_range(4, 4)
-        ('4-7', '4')
-    """
+    """Return consecutive numbers by their ends."""
     return f"{first}-{last}" if last > first else f"{first}"
 
 
@@ -106,10 +101,7 @@ def format_table(
 
 
 def format_rows(rows: Sequence[Sequence[str]], *, width: int | None = None) -> list[str]:
-    """Return the lines of a table of text without a header, at most ``width`` wide if given.
-
-    Long cells continue below themselves.
-    """
+    """Return the lines of a table of text without a header, at most ``width`` wide if given."""
     columns = zip(*rows, strict=True)
     widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
     texts = [False] * len(widths)

@@ -298,10 +298,7 @@ def number_labels(level: str, labels: Iterable[Hashable]) -> tuple[Ints, tuple[s
 
 
 def parse_hostfile(text: str) -> Topology:
-    """Return the topology of a text that has a line for each rank, in the order of ranks.
-
-    Racks of equal names in two rows are different racks.
-    """
+    """Return the topology of a text that has a line for each rank, in the order of ranks."""
     lines = enumerate(text.splitlines(), 1)
     rows = [(number, words) for number, line in lines if (words := line.partition("#")[0].split())]
     if not rows:

@@ -127,11 +127,7 @@ def _sizes(model: object, layout: Layout, data: str, world: int) -> dict[str, in
 
 
 def rename_axes(layout: Layout, data: str) -> dict[str, int]:
-    """Return the sizes by the names of Transformers, those of 1 first, the others nested as before.
-
-    Raises:
-        SpecError: if Transformers does not know an axis, or two axes would get one name.
-    """
+    """Return the sizes by the names of Transformers, those of 1 first, the others as before."""
     long_axes = {axis: size for axis, size in layout.sizes.items() if size > 1}
     unknown = [axis for axis in long_axes if axis not in (*AXES, "dp")]
     if unknown:

@@ -39,10 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test with the marker on its ranks, and report the rank that failed first.
-
-    If a rank skips, the test is skipped.
-    """
+    """Run a test with the marker on its ranks, and report the rank that failed first."""
     marker = pyfuncitem.get_closest_marker("ranks")
     if marker is None:
         return None

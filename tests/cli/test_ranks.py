@@ -85,18 +85,16 @@ def test_eight_local_ranks(
     assert main(["check", "dp=2", "sp=2", "tp=2", "pp=1", "-n", "8", *CPU]) == 0
     out, error = capsys.readouterr()
     assert error == ""
-    ms, four = r"\d+\.\d{3} ms", r"8 members took \d+\.\d{3} ms, at most \d+\.\d{3} ms on ranks"
+    ms = r"\d+\.\d{3}"
     patterns = [
         r"pp=1 dp=2 sp=2 tp=2: 8 ranks, launcher spawn, device cpu, backend gloo; "
         r"joined and built in \d+\.\d\d s",
-        rf"OK  dp sp tp  1 group of 8   {four} 0-7",
-        rf"OK  dp        4 groups of 2  {four} \d, \d",
-        rf"OK  sp        4 groups of 2  {four} \d, \d",
-        rf"OK  tp        4 groups of 2  {four} \d-\d",
-        rf"OK  dp sp     2 groups of 4  {four} \d, \d, \d, \d",
-        r"OK  pp        8 groups of 1  nothing to check",
-        r"OK: 15 groups checked in \d+\.\d\d s; "
-        rf"rank \d \(pp=0 dp=\d sp=\d tp=\d\) came last, by {ms}",
+        *(r"group .* of ranks", r"[- ]+"),
+        rf"dp sp tp +1 +8 +{ms} +{ms}  0-7",
+        *(rf"{axis} +4 +2 +{ms} +{ms}  \d(, |-)\d" for axis in ("dp", "sp", "tp")),
+        rf"dp sp +2 +4 +{ms} +{ms}  \d, \d, \d, \d",
+        rf"slowest rank: \d \(pp=0 dp=\d sp=\d tp=\d\), its peers wait {ms} ms for it",
+        r"OK: 15 groups checked in \d+\.\d\d s",
     ]
     for line, pattern in zip(out.splitlines(), patterns, strict=True):
         assert re.fullmatch(pattern, line), line
@@ -127,9 +125,7 @@ def test_one_rank_has_no_group_to_check(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "140")
     assert main(["check", "dp=-1", "tp=1", "-n", "1", *CPU]) == 0
-    _, dp, tp, last = capsys.readouterr().out.splitlines()
-    assert dp == "OK  dp  1 group of 1  nothing to check"
-    assert tp == "OK  tp  1 group of 1  nothing to check"
+    _, last = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"OK: 0 groups checked in \d\.\d\d s", last)
 
 

@@ -352,10 +352,12 @@ def test_the_text_of_a_check() -> None:
     assert REPORT.draw(width=120) == (
         "dp=2 sp=2 tp=1: 4 ranks, launcher slurm, device cuda, backend nccl; "
         "joined and built in 1.25 s\n"
-        "OK  dp     2 groups of 2  4 members took 1.000 ms, at most 2.000 ms on ranks 1, 3\n"
-        "OK  dp sp  1 group of 2   2 members took 1.000 ms, at most 2.000 ms on ranks 1, 3\n"
-        "OK  tp     4 groups of 1  nothing to check\n"
-        "OK: 3 groups checked in 0.50 s; rank 3 (dp=1 sp=1) came last, by 500.000 ms"
+        "group  groups  ranks  median ms  slowest ms  of ranks\n"
+        "-----  ------  -----  ---------  ----------  --------\n"
+        "dp          2      2      1.000       2.000  1, 3\n"
+        "dp sp       1      2      1.000       2.000  1, 3\n"
+        "slowest rank: 3 (dp=1 sp=1), its peers wait 500.000 ms for it\n"
+        "OK: 3 groups checked in 0.50 s"
     )
 
 

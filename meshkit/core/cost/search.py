@@ -183,17 +183,6 @@ def _sizes(column: Iterable[int]) -> dict[str, int]:
 
 
 HEADER = ("", "step s", "GB", "layout", "sharding", "micro batches", "across nodes")
-DDP = ["model = DistributedDataParallel(", "    model, process_group=mesh.gradient_group()", ")"]
-IMPORTS = {  # sharding to the imports that its lines need
-    "ddp": ["from torch.nn.parallel import DistributedDataParallel"],
-    "zero1": [
-        "import torch",
-        "from torch.distributed.optim import ZeroRedundancyOptimizer",
-        "from torch.nn.parallel import DistributedDataParallel",
-    ],
-    "fsdp": ["from torch.distributed.fsdp import fully_shard"],
-}
-SPLIT_TOKENS = ("dp", "ep", "cp", "sp")  # axes along which gradients are averaged
 DISCLAIMER = "This ranks layouts by a model of compute and links; it promises no seconds."
 MAX_TERMS, MIN_SHARE = 6, 0.005  # terms of a layout that are shown
 
@@ -227,7 +216,16 @@ def format_search(
     for text in excluded:
         lines += textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
     if result.best:
-        lines += ["", *format_snippet(result.best[0], job), "", *wrap_lines(DISCLAIMER, width)]
+        best = result.best[0]
+        batch = {"global_batch": job.global_batch, "micro_batch": best.micro_batch}
+        lines += [
+            "",
+            f"# meshkit plan {format_sizes(best.sizes)} --nodes {job.nodes}",
+            f"mesh = {Call('meshkit.build_mesh', kwargs=best.sizes)}",
+            f"plan = {Call('mesh.batch', kwargs=batch)}",
+            "",
+            *wrap_lines(DISCLAIMER, width),
+        ]
     return "\n".join(lines)
 
 
@@ -252,38 +250,3 @@ def _tables(best: Sequence[RankedLayout], width: int, *, ascii: bool) -> list[st
     ]
     terms = format_table(["", *names], cells, width=width, ascii=ascii).split("\n")
     return [*lines, "", "percent of the step", *terms]
-
-
-def format_snippet(layout: RankedLayout, job: TrainingJob) -> list[str]:
-    """Return a layout as Python that can be pasted whole: the mesh, the batch and the sharding.
-
-    The first line is a comment with the command that shows the layout.
-    """
-    batch = {"global_batch": job.global_batch, "micro_batch": layout.micro_batch}
-    return [
-        f"# meshkit plan {format_sizes(layout.sizes)} --nodes {job.nodes}",
-        *IMPORTS[layout.shard],
-        "import meshkit",
-        "",
-        f"mesh = {Call('meshkit.build_mesh', kwargs=layout.sizes)}",
-        f"plan = {Call('mesh.batch', kwargs=batch)}",
-        *_sharding_lines(layout),
-    ]
-
-
-def _sharding_lines(layout: RankedLayout) -> list[str]:
-    """Return the lines that shard ``model``, the module of this rank."""
-    axes = [axis for axis in SPLIT_TOKENS if layout.sizes.get(axis, 1) > 1] or ["dp"]
-    pattern = axes[0] if len(axes) == 1 else f"({' '.join(axes)})"
-    if layout.shard == "fsdp":
-        return [f'fully_shard(model, mesh=mesh.device_mesh("{pattern}"))']
-    if layout.shard == "ddp":
-        return DDP
-    return [
-        *DDP,
-        "optimizer = ZeroRedundancyOptimizer(",
-        "    model.parameters(),",
-        "    torch.optim.AdamW,",
-        "    process_group=mesh.gradient_group(),",
-        ")",
-    ]

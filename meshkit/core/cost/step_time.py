@@ -173,11 +173,7 @@ class Traffic(NamedTuple):
 
 
 def group_locality(job: TrainingJob, config: ParallelConfig, *axes: str) -> GroupLocality:
-    """Return the size of a group over some axes, and the number of its ranks that share a node.
-
-    If groups straddle nodes unevenly, the group with the fewest neighbors on its node decides, so k
-    counts as 1.
-    """
+    """Return the size of a group over some axes, and the number of its ranks that share a node."""
     size, shared, stride = np.int64(1), np.int64(1), np.int64(1)
     node_size = job.world_size // job.nodes
     for axis in reversed(AXES):

@@ -87,12 +87,7 @@ class Cut:
 
 
 def split(size: Any, parts: int, index: Any) -> Interval:  # noqa: ANN401  # ints or arrays of them
-    """Return a part of a dim, by the rule of ``numpy.array_split``.
-
-    Example:
-        >>> [tuple(split(10, 4, index)) for index in range(4)]
-        [(0, 3), (3, 3), (6, 2), (8, 2)]
-    """
+    """Return a part of a dim, by the rule of ``numpy.array_split``."""
     least, longer = size // parts, size % parts
     return Interval(index * least - _larger(-index, -longer), least + (index < longer))
 

@@ -122,12 +122,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A parsed pattern. ``str`` gives it back, with single spaces.
-
-    Example:
-        >>> print(parse_pattern("b  s/tp d -> b s d *tp").mirror)
-        b s d +tp -> b s/tp d
-    """
+    """A parsed pattern. ``str`` gives it back, with single spaces."""
 
     left: Side
     right: Side

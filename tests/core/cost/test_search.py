@@ -10,16 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import meshkit
 from meshkit.core.cost.memory import ModelShape, ParallelConfig, bytes_per_rank
 from meshkit.core.cost.search import (
-    RankedLayout,
     format_search,
-    format_snippet,
     search,
     world_factorizations,
 )
@@ -224,21 +220,8 @@ percent of the step
      15 out: dp x ep does not divide 2048 samples: dp=4096 tp=4
 
 # meshkit plan pp=16 dp=128 tp=8 --nodes 2048
-import torch
-from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.nn.parallel import DistributedDataParallel
-import meshkit
-
 mesh = meshkit.build_mesh(pp=16, dp=128, tp=8)
 plan = mesh.batch(global_batch=2048, micro_batch=1)
-model = DistributedDataParallel(
-    model, process_group=mesh.gradient_group()
-)
-optimizer = ZeroRedundancyOptimizer(
-    model.parameters(),
-    torch.optim.AdamW,
-    process_group=mesh.gradient_group(),
-)
 
 This ranks layouts by a model of compute and links; it promises no seconds."""
 
@@ -262,32 +245,6 @@ def text(ranks: int, nodes: int, **more: Any) -> str:
 def test_the_table_of_the_largest_job() -> None:
     assert text(16384, 2048) == TABLE
     assert max(map(len, TABLE.splitlines())) <= 80
-
-
-def layout(shard: str, **sizes: int) -> RankedLayout:
-    return RankedLayout(sizes, (), 2, 4, 1, shard, False, 1.0, {"compute": 1.0}, 1.0)
-
-
-def run_snippet(text: str) -> str:
-    """Run a snippet on a rank whose model is one layer; return the class of the model."""
-    names = {"model": torch.nn.Linear(4, 4)}
-    exec(text, names)
-    return type(names["model"]).__name__
-
-
-@pytest.mark.parametrize(
-    ("shard", "sizes", "kind"),
-    [
-        ("ddp", {"dp": 2}, "DistributedDataParallel"),
-        ("zero1", {"dp": 2}, "DistributedDataParallel"),
-        ("fsdp", {"dp": 2}, "FSDPLinear"),
-        ("fsdp", {"dp": 1, "cp": 2}, "FSDPLinear"),
-    ],
-)
-def test_the_snippet_can_be_pasted_whole(shard: str, sizes: dict[str, int], kind: str) -> None:
-    job = TrainingJob(2, 1, 16, 8, MACHINES["h100"])
-    snippet = "\n".join(format_snippet(layout(shard, **sizes), job))
-    assert meshkit.spawn(run_snippet, 2, (snippet,), timeout=120) == [kind] * 2
 
 
 def test_nothing_fits() -> None:
