@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import meshkit
-from meshkit import BatchPlan, Layout, factor_world, stream_seed
+from meshkit import BatchPlan, factor_world, stream_seed
 from meshkit.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -233,20 +233,6 @@ def test_one_rank_as_json(answer: Answers) -> None:
         "tokens": [[8, 15]],
         "seed": stream_seed(0),
     }
-
-
-def test_all_ranks_as_json(answer: Answers) -> None:
-    code, text, _ = answer("explain --all dp=4 sp=2 --nodes 2 --json")
-    assert code == 0
-    reported = json.loads(text)["ranks"]
-    layout = Layout(dp=4, sp=2)
-    assert [entry["rank"] for entry in reported] == [*range(8)]
-    assert [entry["coordinate"] for entry in reported] == [
-        layout.coordinate(rank) for rank in range(8)
-    ]
-    assert [(entry["node"], entry["slot"]) for entry in reported] == [
-        divmod(rank, 4) for rank in range(8)
-    ]
 
 
 def test_all_ranks_as_a_table(answer: Answers) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit import Layout, SpecError, UnknownAxisError
+from meshkit import Layout, SpecError
 from meshkit.core.axes import (
     AXES,
     MAX_AXES,
@@ -18,7 +18,6 @@ from meshkit.core.axes import (
     STANDARD,
     STANDARD_OF,
     axis_role,
-    check_axes_exist,
     check_names,
     closest_axis,
     data_axes,
@@ -98,20 +97,6 @@ def test_a_layout_can_have_32_axes() -> None:
     assert layout.grid.ndim == MAX_AXES
     assert layout.groups("a31").tolist() == [[0, 1], [2, 3]]
     assert layout.groups("a0").tolist() == [[0, 2], [1, 3]]
-
-
-def test_check_axes_exist() -> None:
-    check_axes_exist([], ("dp",))
-    check_axes_exist(["tp", "dp"], ("dp", "sp", "tp"))
-    with pytest.raises(UnknownAxisError) as caught:
-        check_axes_exist(["dp", "tpp"], ("dp", "tp"))
-    assert (caught.value.axis, caught.value.axes, caught.value.suggestion) == (
-        "tpp",
-        ("dp", "tp"),
-        "tp",
-    )
-    with pytest.raises(SpecError, match="twice"):
-        check_axes_exist(["dp", "dp"], ("dp", "tp"))
 
 
 # the names of each role, as users of other libraries write them

@@ -38,27 +38,6 @@ def test_three_sizes_determine_the_fourth(plan: BatchPlan, unknown: str) -> None
     assert BatchPlan.solve(**known) == plan
 
 
-@pytest.mark.parametrize(
-    ("given", "below", "above", "micro"),
-    [
-        # OpenRLHF's formula gives 4 and 0 accumulation steps here, and trains on 96 and on none
-        ({"dp": 8, "global_batch": 100, "micro_batch": 3}, 96, 120, ()),
-        ({"dp": 8, "global_batch": 4, "micro_batch": 2}, None, 16, ()),
-        ({"dp": 4, "global_batch": 100, "accumulation_steps": 3}, 96, 108, (1, 5, 25)),
-        ({"dp": 2, "global_batch": 12, "micro_batch": 2, "accumulation_steps": 2}, 8, None, None),
-        ({"dp": 2, "global_batch": 4, "micro_batch": 2, "accumulation_steps": 2}, None, 8, None),
-    ],
-)
-def test_a_batch_that_does_not_divide_raises(
-    given: dict[str, int], below: int | None, above: int | None, micro: tuple[int, ...] | None
-) -> None:
-    with pytest.raises(BatchError) as caught:
-        BatchPlan.solve(**given)
-    error = caught.value
-    assert (error.global_batch, error.below, error.above) == (given["global_batch"], below, above)
-    assert micro is None or error.micro_batches == micro
-
-
 @quick
 @given(st.integers(1, 9), st.integers(1, 200), st.integers(1, 9))
 def test_the_nearest_batches_divide_and_none_is_nearer(dp: int, total: int, micro: int) -> None:
@@ -72,20 +51,6 @@ def test_the_nearest_batches_divide_and_none_is_nearer(dp: int, total: int, micr
     assert [*error.micro_batches] == [m for m in range(1, total + 1) if total % (m * dp) == 0]
     # the fix that keeps the training comes first
     assert error.fix_text.startswith("uneven=True, or ") == (total % micro == 0)
-
-
-@pytest.mark.parametrize("name", ["dp", "global_batch", "micro_batch"])
-@pytest.mark.parametrize("value", [0, -4, True, 4.5, "4"])
-def test_an_invalid_size_raises(name: str, value: object) -> None:
-    given: dict[str, Any] = {"dp": 1, "global_batch": 4, "micro_batch": 4, name: value}
-    with pytest.raises(BatchError, match=f"{name} is {value!r}"):
-        BatchPlan.solve(**given)
-
-
-@pytest.mark.parametrize("fields", [(2, 8, 2, 3), (2, 0, 2, 0), (2, 8, 4.5, 1), (-2, 8, -4, 1)])
-def test_the_constructor_validates(fields: tuple[int, ...]) -> None:
-    with pytest.raises(BatchError):
-        BatchPlan(*fields)
 
 
 def test_numpy_integers_become_plain_ints() -> None:
@@ -117,13 +82,6 @@ def test_resize_keeps_the_global_batch_and_is_invertible(plan: BatchPlan, dp: in
     assert owned == plan.global_batch
     assert other.resize(plan.dp) == plan
     assert not other.resize(plan.dp).uneven
-
-
-def test_the_text_of_a_plan() -> None:
-    plan = BatchPlan.solve(dp=4, global_batch=1024, micro_batch=4)
-    assert str(plan) == "global_batch 1024 = micro_batch 4 x accumulation_steps 64 x dp 4"
-    uneven = BatchPlan.solve(dp=7, global_batch=32, micro_batch=1, uneven=True)
-    assert str(uneven) == "global_batch 32 = micro_batch 1 x 32, of which dp 7 run 5 or 4 each"
 
 
 @quick
@@ -231,22 +189,6 @@ def test_the_micro_batches_of_a_plan_are_its_samples(uneven: bool) -> None:
 NAMES = ["dp", "ep", "cp", "sp", "tp", "pp", "fsdp", "model", "x", "rows"]
 DATA, UNKNOWN = {"dp", "ep", "fsdp"}, {"x", "rows"}
 mesh_sizes = st.dictionaries(st.sampled_from(NAMES), st.integers(1, 4), min_size=1, max_size=5)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "axes"),
-    [
-        ({"data": 4, "model": 2}, ("data",)),
-        ({"dp_replicate": 2, "dp_shard": 4}, ("dp_replicate", "dp_shard")),
-        ({"ep": 4, "dp": 2, "sp": 2}, ("ep", "dp")),
-        ({"tp": 8}, ()),
-        ({"dp": 2, "x": 1}, ("dp",)),
-    ],
-)
-def test_the_roles_of_axes_say_which_divide_the_samples(
-    sizes: dict[str, int], axes: tuple[str, ...]
-) -> None:
-    assert resolve_data_axes(None, sizes) == axes
 
 
 @quick

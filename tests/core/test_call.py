@@ -216,13 +216,6 @@ def test_check_integer_returns_a_plain_int(value: object) -> None:
     assert check_integer("rank", value) == 3
 
 
-@pytest.mark.parametrize("value", [True, 3.0, "3", None])
-def test_check_integer_raises_an_error_with_the_value(value: object) -> None:
-    with pytest.raises(CoordinateError) as caught:
-        check_integer("rank", value)
-    assert caught.value.index is value
-
-
 @pytest.mark.parametrize(("index", "nearest"), [(-1, 0), (4, 3), (2**70, 3)])
 def test_an_index_outside_raises_an_error_with_the_nearest_one(index: int, nearest: int) -> None:
     with pytest.raises(CoordinateError) as caught:

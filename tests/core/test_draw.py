@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from meshkit import Layout, SpecError
+from meshkit import Layout
 from meshkit.core.axes import AXES, axis_colors
-from meshkit.core.draw import MAX_RANKS, draw_node_boxes, draw_page, draw_positions, notebook_html
+from meshkit.core.draw import draw_node_boxes, draw_page, draw_positions, notebook_html
 from meshkit.testing import layouts
 
 
@@ -114,30 +114,6 @@ def even(layout: Layout, nodes: int) -> np.ndarray:
     return np.repeat(np.arange(nodes), layout.num_ranks // nodes)
 
 
-def test_boxes_of_two_nodes() -> None:
-    layout = Layout(dp=4, sp=2, tp=1)
-    expected = text(
-        "┌ node 0 ──────────┐  ┌ node 1 ──────────┐",
-        "│       sp=0  sp=1 │  │       sp=0  sp=1 │",
-        "│ dp=0     0     1 │  │ dp=2     4     5 │",
-        "│ dp=1     2     3 │  │ dp=3     6     7 │",
-        "└──────────────────┘  └──────────────────┘",
-    )
-    assert boxes(layout, even(layout, 2)) == expected
-    assert boxes(layout, even(layout, 2), ascii=True) == expected.translate(TWIN)
-
-
-def test_nodes_that_cut_a_row_and_nodes_that_differ() -> None:
-    layout = Layout(dp=2, tp=4)
-    assert boxes(layout, np.array([0, 0, 0, 1, 1, 1, 1, 1]), ascii=True) == text(
-        "+ node 0 ----------------+  + node 1 ----------------------+",
-        "|       tp=0  tp=1  tp=2 |  |       tp=0  tp=1  tp=2  tp=3 |",
-        "| dp=0     0     1     2 |  | dp=0                       3 |",
-        "+------------------------+  | dp=1     4     5     6     7 |",
-        "                            +------------------------------+",
-    )
-
-
 def test_of_many_nodes_the_ends() -> None:
     layout = Layout(dp=100, tp=2)
     lines = boxes(layout, even(layout, 100), width=200).splitlines()
@@ -187,11 +163,6 @@ def test_the_page_has_all_that_its_script_reads() -> None:
         "nodes": [0, 0, 1, 1],
         "colors": [AXES[axis].color for axis in ("dp", "sp", "tp")],
     }
-
-
-def test_a_page_of_too_many_ranks() -> None:
-    with pytest.raises(SpecError):
-        draw_page("", {"dp": "#000"}, np.arange(MAX_RANKS + 1))
 
 
 def test_axes_have_different_colors_up_to_six() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshkit
-from meshkit import BatchPlan, Layout, SequencePlan, factor_world, stream_seed
+from meshkit import BatchPlan, Layout, SequencePlan, factor_world
 from meshkit.core.group_plan import GroupPlan
 from meshkit.core.report import (
     JobReport,
@@ -84,18 +84,6 @@ def test_a_placement_says_which_axes_crossed_before() -> None:
     }
 
 
-def test_the_json_of_a_job() -> None:
-    layout = Layout(dp=2, tp=2)
-    batch = BatchPlan.solve(dp=2, micro_batch=1, accumulation_steps=3)
-    fields = JobReport.of(GroupPlan.of(layout), even(layout, 2), batch).as_dict()
-    assert json.loads(json.dumps(fields)) == fields
-    assert fields["batch"] == {
-        **{"dp": 2, "global_batch": 6, "micro_batch": 1, "accumulation_steps": 3},
-        "uneven": False,
-    }
-    assert JobReport.of(GroupPlan.of(layout)).as_dict()["batch"] is None
-
-
 def test_a_narrow_text_in_unicode_and_ascii() -> None:
     layout = Layout(dp=2, sp=2, tp=2)
     batch = BatchPlan.solve(dp=2, global_batch=1024, micro_batch=4)
@@ -167,27 +155,6 @@ BATCH = BatchPlan.solve(dp=4, global_batch=64, micro_batch=4)
 ALL = (NODES, BATCH, SequencePlan(8192, 2), 7)
 
 
-def test_one_rank_word_for_word() -> None:
-    (report,) = rank_reports(LAYOUT, [5], *ALL)
-    text = format_rank(report, LAYOUT, "dp=4 sp=2 tp=1: 8 ranks on 2 nodes of 4")
-    assert text == (
-        "rank 5 of dp=4 sp=2 tp=1: 8 ranks on 2 nodes of 4\n"
-        "\n"
-        "coordinate  dp=2 sp=1 tp=0\n"
-        "node        1, slot 1\n"
-        "samples     8-11, 24-27, 40-43, 56-59 in step 0, a range for each micro batch\n"
-        "tokens      4096-8191 of each sequence, which is cut over sp\n"
-        "seed        4232173327378486640 on all ranks; by axis below\n"
-        "\n"
-        "axis  index   before  after  group                      seed\n"
-        "────  ──────  ──────  ─────  ──────────  ───────────────────\n"
-        "dp    2 of 4       3      7  1, 3, 5, 7  5226965292822398527\n"
-        "sp    1 of 2       4      4  4, 5         579700634850306452\n"
-        "tp    0 of 1       -      -  5           5736562324411063986"
-    )
-    assert format_rank(report, LAYOUT, "x", ascii=True).isascii()
-
-
 def test_a_report_leaves_out_what_is_unknown() -> None:
     (report,) = rank_reports(Layout(dp=2), [1])
     assert format_rank(report, Layout(dp=2), "dp=2: 2 ranks", ascii=True) == (
@@ -206,19 +173,6 @@ def test_a_report_leaves_out_what_is_unknown() -> None:
             {"axis": "dp", "index": 1, "peers": [0, 1], "before": 0, "after": 0, "seed": None}
         ],
     }
-
-
-def test_the_json_of_a_rank() -> None:
-    (report,) = rank_reports(LAYOUT, [5], *ALL)
-    fields = report.as_dict()
-    assert fields["samples"] == BATCH.samples(0, 2).tolist()
-    assert fields["tokens"] == [[4096, 8191]]
-    assert (fields["node"], fields["slot"], fields["seed"]) == (1, 1, stream_seed(7))
-    assert [axis["seed"] for axis in report.axes] == [
-        stream_seed(7, dp=2),
-        stream_seed(7, sp=1),
-        stream_seed(7, tp=0),
-    ]
 
 
 @given(layouts(), st.data())
@@ -262,19 +216,6 @@ def test_axes_cut_the_sequence_by_their_role() -> None:
     assert report.tokens == (range(8, 12),)
     tokens = "tokens      8-11 of each sequence, which is cut over context seq"
     assert tokens in format_rank(report, layout, "x").splitlines()
-
-
-def test_the_table_of_ranks() -> None:
-    topology = Topology.of_hosts("abab"[i] for i in range(4))
-    assert format_rank_table(Layout(dp=2, sp=2), topology, ascii=True) == (
-        "rank  node  slot  dp  sp\n"
-        "----  ----  ----  --  --\n"
-        "   0     0     0   0   0\n"
-        "   1     1     0   0   1\n"
-        "   2     0     1   1   0\n"
-        "   3     1     1   1   1"
-    )
-    assert format_rank_table(Layout(dp=1)).splitlines()[-1] == "   0     -     -   0"
 
 
 @given(layouts(), st.data())

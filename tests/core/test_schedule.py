@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from meshkit import BatchError, BatchPlan, BatchSchedule, CoordinateError
+from meshkit import BatchError, BatchPlan, BatchSchedule
 
 quick = settings(deadline=None, max_examples=60, database=None)
 PLAN = BatchPlan.solve(dp=2, global_batch=8, micro_batch=2)
@@ -102,12 +102,3 @@ def test_uneven_stages_must_be_allowed_or_begin_with_an_uneven_plan() -> None:
 def test_the_schedule_of_a_rank_gives_plans_of_the_rank() -> None:
     schedule = BatchSchedule(replace(PLAN, data_index=1), ((0, 8), (16, 16)))
     assert schedule.at(16).samples(0, first=16)[0].tolist() == [18, 19]
-
-
-@pytest.mark.parametrize("consumed", [-1, 1.0, True, None])
-def test_an_invalid_position_raises(consumed: Any) -> None:
-    schedule = BatchSchedule(PLAN, ((0, 8),))
-    with pytest.raises(CoordinateError):
-        schedule.at(consumed)
-    with pytest.raises(CoordinateError):
-        next(schedule.steps(consumed))

@@ -13,7 +13,7 @@ from einops import rearrange
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit import CoordinateError, SequencePlan, SpecError
+from meshkit import SequencePlan, SpecError
 from meshkit.core.sequence import ORDERS
 
 quick = settings(deadline=None, max_examples=60, database=None)
@@ -150,35 +150,7 @@ def test_a_loss_weighted_by_tokens_is_the_mean() -> None:
     assert np.mean(each) == pytest.approx(losses[:13].mean(), rel=1e-12)
 
 
-def test_str() -> None:
-    assert str(SequencePlan(16, 4)) == "length 16 = tokens 4 x parts 4, contiguous"
-    plan = SequencePlan(10, 4, "zigzag", pad=True)
-    assert str(plan) == "length 10 + padding 6 = tokens 4 x parts 4, zigzag"
-
-
 # ---------------------------------------------------------------- errors
-
-
-@pytest.mark.parametrize("value", [0, -4, True, 4.0, "4", None])
-@pytest.mark.parametrize("name", ["length", "parts"])
-def test_an_invalid_number_raises(name: str, value: object) -> None:
-    options: dict[str, Any] = {"length": 4, "parts": 2, name: value}
-    with pytest.raises(SpecError, match=f"{name} is {value!r}"):
-        SequencePlan(**options)
-
-
-@pytest.mark.parametrize("options", [{"order": "zig-zag"}, {"order": None}, {"pad": 1}])
-def test_an_invalid_option_raises(options: Any) -> None:
-    with pytest.raises(SpecError):
-        SequencePlan(4, 2, **options)
-
-
-@pytest.mark.parametrize("method", ["positions", "is_token", "num_tokens", "ranges"])
-@pytest.mark.parametrize("part", [-1, 4, True, None])
-def test_an_invalid_part_raises(method: str, part: object) -> None:
-    with pytest.raises(CoordinateError) as caught:
-        getattr(SequencePlan(16, 4, "zigzag"), method)(part)
-    assert (caught.value.index, caught.value.size) == (part, 4)
 
 
 # ---------------------------------------------------------------- a plain value

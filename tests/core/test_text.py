@@ -138,17 +138,3 @@ def test_items_go_on_below_themselves() -> None:
         "             dp dp dp dp dp dp",
     )
     assert format_rows([]) == []
-
-
-@pytest.mark.parametrize(
-    ("number", "expected"),
-    [
-        (0, ""),
-        (1, "0"),
-        (6, "0, 1, 2, 3, 4, 5"),
-        (7, "0, 1, 2, ..., 6 (7)"),
-        (100_000, "0, 1, 2, ..., 99999 (100000)"),
-    ],
-)
-def test_a_list_is_shortened(number: int, expected: str) -> None:
-    assert summarize(range(number)) == expected

@@ -81,12 +81,6 @@ def test_hosts_in_blocks_cost_no_array_of_ranks() -> None:
     assert Topology.of_hosts([0, 0, 0, 1, 1]) == Topology.of_sizes([3, 2]) != blocks
 
 
-def test_a_level_lists_a_domain_for_each_node() -> None:
-    text = r"lists a domain for 3 nodes; the topology has 4\."  # not "3 domains": these are 2
-    with pytest.raises(SpecError, match=text):
-        Topology.even(8, nodes=4).with_level("rack", ["a", "a", "b"])
-
-
 def test_questions_keep_the_shape_of_the_ranks() -> None:
     topology = Topology.of_sizes([1, 3])
     assert topology.node_of(0).shape == ()
@@ -176,12 +170,6 @@ def test_ranks_that_are_not_there(ranks: object) -> None:
     for topology in (Topology.even(8, nodes=2), Topology.of_hosts(["a", "b"] * 4)):
         with pytest.raises(CoordinateError):
             topology.node_of(ranks)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("node", [2, -1, True, "0"])
-def test_nodes_that_are_not_there(node: object) -> None:
-    with pytest.raises(CoordinateError):
-        Topology.even(8, nodes=2).ranks_of(node)  # type: ignore[arg-type]
 
 
 @law
