@@ -54,9 +54,7 @@ PRELOADED: tuple[str, ...] = (
     f"{__package__}.forkserver",
     "torch.distributed",
     __name__,
-    "meshkit.core.topology",
-    *("meshkit.live.build_mesh", "meshkit.live.mesh", "meshkit.live.data.batch"),
-    *("meshkit.live.move.redistribution", "meshkit.live.hosts"),
+    "meshkit.live.build_mesh",
 )
 # Time that the other ranks have to notice the failure of a rank before they are killed.
 GRACE = timedelta(seconds=10)

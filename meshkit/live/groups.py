@@ -23,7 +23,6 @@ from ..core.ranks import Strides
 from ..core.text import Ints
 from ..core.topology import Topology
 from ..launch.job import Job
-from ..launch.log import log_line
 from ..launch.times import Time, format_timeout, parse_timeout
 from ..launch.torch_internals import (
     COUNTS_OWN_GROUPS,
@@ -35,7 +34,6 @@ from ..launch.torch_internals import (
     connects_at_creation,
     default_timeout,
     takes_part_in_split,
-    timeout_of,
 )
 from .group_registry import GroupKey, GroupRegistry, Groups
 
@@ -201,24 +199,6 @@ def complete_count(groups: FoundGroups, job: Job, options: GroupOptions, before:
     for _ in range(2 * missing):  # torch may not count the group whose creation has failed
         if dist.get_pg_count() < count:
             dist.new_group([0 if job.world.rank else 1])  # a group of another rank
-
-
-def log_send_time(plan: GroupPlan, groups: Groups, backend: str, connect: timedelta) -> None:
-    """Log how long a send waits along a pipeline, if that is less than the group's timeout.
-
-    gloo keeps the timeout under which a group connected, and sends and receives wait that long.
-    ``wait`` of one send or receive takes a time of its own.
-    """
-    group = groups.by_key.get(plan.group_key(("pp",)))
-    if group not in groups.created or group.size() == 1 or not connects_at_creation(backend):
-        return
-    timeout = timeout_of(group)
-    if timeout is not None and timeout > connect:
-        log_line(
-            "send and recv along pp wait %s, a fifth of arrival_timeout, not %s; "
-            "irecv(...).wait(timedelta(...)) waits longer",
-            *(format_timeout(connect), format_timeout(timeout)),
-        )
 
 
 class _Creator(NamedTuple):

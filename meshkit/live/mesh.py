@@ -7,26 +7,39 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.utils.data import DataLoader, IterableDataset
 
 from ..core.axes import Names
+from ..core.batch import BatchPlan
 from ..core.call import quotes_call
+from ..core.epoch import SampleOrder
 from ..core.errors import MeshkitError, SpecError
-from ..core.layout import Coordinate, Layout, group_rank
+from ..core.layout import Coordinate, Layout, Position, group_rank
 from ..core.redistribute.move import merge_sizes
+from ..core.report import Verification
+from ..core.seeds import compute_seed, select_coordinate
+from ..core.sequence import Order, SequencePlan
 from ..core.text import Ints, format_sizes
 from ..launch.log import Startup
 from ..launch.times import Time
 from ..launch.torch_internals import make_constant, mark_constant
 from .admission import admit_newcomers
 from .barrier import verify_mesh, wait_at_barrier
-from .device_mesh import device_mesh
+from .data.batch import RankBatch, plan_rank_batch, sample, shard_sequence, weigh_tokens
+from .data.checks import compare_batches, compare_parameters
+from .data.rng import RandomStreams, base_seed
+from .data.sampler import MicroBatchSampler, MicroBatchStream, check_options, make_loader
+from .data.sequence import SequenceShard
+from .device_mesh import device_mesh, find_attribute
 from .group_registry import GroupsReport, MeshGroups, report_groups
 from .guard import GuardState, guard_mesh, post_end
+from .move.redistribution import Handle, MeshMoves, Redistribution
+from .move.ring import exchange_rows
 from .open_mesh import (
     MeshProposal,
     agree_in_mesh,
@@ -37,21 +50,6 @@ from .open_mesh import (
     propose_view,
 )
 from .recovery import Recovery, RecoveryRequest, Rounds, recover_mesh
-
-# Methods import the functions that they call, so that build_mesh loads no samplers.
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.utils.data import DataLoader, IterableDataset
-
-    from ..core.batch import BatchPlan
-    from ..core.layout import Position
-    from ..core.report import Verification
-    from ..core.sequence import Order, SequencePlan
-    from .data.batch import RankBatch
-    from .data.rng import RandomStreams
-    from .data.sampler import MicroBatchSampler, MicroBatchStream
-    from .data.sequence import SequenceShard
-    from .move.redistribution import Handle, MeshMoves, Redistribution
 
 Sample = TypeVar("Sample")
 
@@ -106,8 +104,6 @@ class Mesh:
 
         Give it, not the mesh, to datasets, to workers of a DataLoader and to other processes.
         """
-        from ..core.layout import Position
-
         return Position(self.layout, self.rank)
 
     @property
@@ -243,8 +239,6 @@ class Mesh:
 
         def __getattr__(self, name: str) -> object:
             """Return the value of a name of DeviceMesh, or raise with its counterpart."""
-            from .device_mesh import find_attribute
-
             return find_attribute(self, name)
 
     @quotes_call("mesh.groups_report")
@@ -478,8 +472,6 @@ class Mesh:
             >>> received.flatten().tolist(), counts
             ([4, 4, 5, 5], [2, 2])
         """
-        from .move.ring import exchange_rows
-
         return exchange_rows(self._groups, x, axis, counts)
 
     @quotes_call("mesh.checked")
@@ -515,8 +507,6 @@ class Mesh:
     @cached_property
     def _moves(self) -> MeshMoves:
         """The redistributions of this mesh."""
-        from .move.redistribution import MeshMoves
-
         return MeshMoves(self._groups)
 
     # -------------------------------------------------------------------- data
@@ -555,8 +545,6 @@ class Mesh:
             >>> print(mesh.batch(global_batch=32, micro_batch=2))
             global_batch 32 = micro_batch 2 x accumulation_steps 4 x dp 4
         """
-        from .data.batch import plan_rank_batch
-
         return plan_rank_batch(
             self._groups,
             data,
@@ -587,8 +575,6 @@ class Mesh:
         Raises:
             SpecError: if counts are not whole numbers of 0 or more, or no rank has a token.
         """
-        from .data.batch import weigh_tokens
-
         return weigh_tokens(self._groups, counts, axes, self.device)
 
     @overload
@@ -664,9 +650,6 @@ class Mesh:
             >>> list(mesh.sampler(range(16), plan))
             [[4, 5], [12, 13]]
         """
-        from ..core.epoch import SampleOrder
-        from .data.batch import sample
-
         return sample(self._groups, dataset, plan, SampleOrder(shuffle, seed, epoch, tail))
 
     @quotes_call("mesh.loader", by_name=("dataset", "plan"))
@@ -692,10 +675,6 @@ class Mesh:
             BatchError: as :meth:`sampler`; if an option would change the samples of a batch, such
                 as ``batch_size``; if the dataset is a number.
         """
-        from ..core.epoch import SampleOrder
-        from .data.batch import sample
-        from .data.sampler import check_options, make_loader
-
         check_options(options)
         order = SampleOrder(shuffle, seed, epoch, tail)
         return make_loader(dataset, sample(self._groups, dataset, plan, order), options)
@@ -717,8 +696,6 @@ class Mesh:
         Cost: one gather of 265 bytes per rank, and one more if there is a conflict. Tensors are
         copied to the host and hashed there, a second or two per gigabyte.
         """
-        from .data.checks import compare_batches
-
         compare_batches(self._groups, batch, data, self.device)
 
     @quotes_call("mesh.check_parameters", by_name=("model",))
@@ -741,8 +718,6 @@ class Mesh:
         Cost: one gather of 265 bytes per rank, and one more if there is a conflict. Bytes are
         summed on the device of the parameter, in one pass.
         """
-        from .data.checks import compare_parameters
-
         compare_parameters(self._groups, model, axes, self.device)
 
     @quotes_call("mesh.sequence")
@@ -774,8 +749,6 @@ class Mesh:
             >>> shard.take(torch.arange(100, 108)[None])
             tensor([[102, 103, 104, 105]])
         """
-        from .data.batch import shard_sequence
-
         return shard_sequence(self._groups, length, axes, order, pad, self.device)
 
     @quotes_call("mesh.seed")
@@ -799,9 +772,6 @@ class Mesh:
             >>> mesh.seed(7, vary=("dp",)) == meshkit.stream_seed(7, dp=2)
             True
         """
-        from ..core.seeds import compute_seed, select_coordinate
-        from .data.rng import base_seed
-
         number = base_seed(self._proposal.job.seed) if base is None else base
         return compute_seed(number, "", select_coordinate(self.layout, self.rank, vary))
 
@@ -811,8 +781,6 @@ class Mesh:
 
         ``with mesh.rng("dropout", vary="dp"):`` draws numbers that are equal along sp.
         """
-        from .data.rng import RandomStreams, base_seed
-
         base = partial(base_seed, self._proposal.job.seed)  # no method of the mesh: avoids a cycle
         return RandomStreams(self.layout, self.rank, self.device.type, base)
 
@@ -999,12 +967,7 @@ class Mesh:
         self._groups.check_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._close(failed=error is not None)
 
     def _close(self, *, failed: bool) -> None:

@@ -54,7 +54,6 @@ from .groups import (
     destroy_groups,
     find_groups,
     is_destroyed_collectively,
-    log_send_time,
 )
 from .hosts import check_crossing
 
@@ -251,10 +250,7 @@ def _describe_axes(axes: tuple[str, ...]) -> str:
 
 
 def open_groups(proposal: MeshProposal) -> MeshGroups:
-    """Agree on a mesh, and create its missing groups. Collective over the world.
-
-    Threads of one rank wait for each other. Ranks whose threads come in another order disagree.
-    """
+    """Agree on a mesh, and create its missing groups. Collective; one thread at a time."""
     with proposal.job.counts.lock:
         return _open_groups(proposal)
 
@@ -313,9 +309,6 @@ def _create(
         began = time.monotonic()
         groups = create_groups(found, job, proposal.options, connect_timeout)
         phases["groups"] = time.monotonic() - began
-        if job.world.rank == 0 and "pp" in found.plan.layout.axes:
-            backend = proposal.options.backend or str(job.world.backend)
-            log_send_time(proposal.plan, groups, backend, connect_timeout)
         if warning is not None:
             raise warning
         if registry.external_groups:

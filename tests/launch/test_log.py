@@ -54,30 +54,6 @@ def test_rank_0_logs_the_job_and_the_mesh_once() -> None:
     assert second == []
 
 
-def lines_of_a_pipeline(timeouts: tuple[float, ...]) -> list[list[str]]:
-    """Return the lines of a mesh with a pipeline for each timeout of its groups."""
-    logger, handler = logging.getLogger("meshkit"), Lines()
-    meshkit.init(arrival_timeout=20)
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    lines = []
-    for timeout in timeouts:
-        handler.lines.clear()
-        meshkit.build_mesh(pp=2, timeout=timeout, arrival_timeout=20).close()
-        lines.append(handler.lines[:-1])
-    return lines
-
-
-def test_a_send_that_waits_less_than_the_timeout_is_logged() -> None:
-    (short, long), others = meshkit.spawn(lines_of_a_pipeline, 2, ((4, 61),), timeout=60)
-    assert short == []
-    assert long == [
-        "send and recv along pp wait 4 s, a fifth of arrival_timeout, not 61 s; "
-        "irecv(...).wait(timedelta(...)) waits longer"
-    ]
-    assert others == [[], []]
-
-
 def stderr_of_a_mesh(level: str, verbose: bool) -> str:
     """Return the lines on stderr of a job that is logged, or not, and joined anew."""
     os.environ.pop("MESHKIT_LOG", None)
