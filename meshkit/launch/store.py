@@ -100,9 +100,8 @@ class Store:
     def try_within(self, seconds: float, work: Callable[[], Result]) -> Result | None:
         """Return the result of ``work``; None if the store is lost. Local."""
         try:
-            check_file(self.root)
-            return run_with_deadline(seconds, work)
-        except (RuntimeError, RankTimeoutError, DeadlineExceededError):
+            return self.within(seconds, work)
+        except (RuntimeError, RankTimeoutError):
             return None
 
     # Each of these is one operation, without a deadline of its own: call it inside ``within``.

@@ -30,16 +30,16 @@ from ..launch.times import Time
 from ..launch.torch_internals import make_constant, mark_constant
 from .admission import admit_newcomers
 from .barrier import verify_mesh, wait_at_barrier
-from .data.batch import RankBatch, plan_rank_batch, sample, shard_sequence, weigh_tokens
+from .data.batch import RankBatch, plan_of_rank, plan_rank_batch, shard_sequence, weigh_tokens
 from .data.checks import compare_batches, compare_parameters
 from .data.rng import RandomStreams, base_seed
-from .data.sampler import MicroBatchSampler, MicroBatchStream, check_options, make_loader
+from .data.sampler import MicroBatchSampler, MicroBatchStream, make_loader, make_source
 from .data.sequence import SequenceShard
 from .device_mesh import device_mesh, find_attribute
 from .group_registry import GroupsReport, MeshGroups, report_groups
 from .guard import GuardState, guard_mesh, post_end
 from .move.redistribution import Handle, MeshMoves, Redistribution
-from .move.ring import exchange_rows
+from .move.ring import Ring, exchange_rows, make_ring
 from .open_mesh import (
     MeshProposal,
     agree_in_mesh,
@@ -312,8 +312,7 @@ class Mesh:
             {'replicate': 1, 'shard': 1}
         """
         request = sizes, axes, order, groups, timeout, arrival_timeout
-        job, options = self._proposal.job, self._proposal.options
-        proposal = propose_view(self._groups, job, options, *request)
+        proposal = propose_view(self._groups, self._proposal, *request)
         return Mesh(proposal, open_groups(proposal))
 
     # -------------------------------------------------------------------- movement
@@ -428,7 +427,7 @@ class Mesh:
         gradient; all else is as in :meth:`redistribute`.
         """
         given = tuple(merge_sizes(sizes, dims).items())
-        return self._moves.begin(x, pattern, op, _groups_of(to), given)
+        return self._moves.find(pattern, op, None, _groups_of(to), given).begin(x)
 
     @quotes_call("mesh.shift", by_name=("x",))
     def shift(self, x: torch.Tensor, axis: str, steps: int = 1) -> torch.Tensor:
@@ -442,9 +441,10 @@ class Mesh:
             tensor([3])
         """
         if torch.compiler.is_compiling():
-            name = self._prepare_ring(axis)
-            return self._moves.shift(getattr(self._moves.rings, name), x, steps)
-        return self._moves.shift(self._moves.ring(axis), x, steps)
+            ring: Ring = getattr(self._moves.rings, self._prepare_ring(axis))
+        else:
+            ring = make_ring(self._groups, axis)
+        return self._moves.shift(ring, x, steps)
 
     @quotes_call("mesh.exchange", by_name=("x",))
     def exchange(
@@ -650,7 +650,8 @@ class Mesh:
             >>> list(mesh.sampler(range(16), plan))
             [[4, 5], [12, 13]]
         """
-        return sample(self._groups, dataset, plan, SampleOrder(shuffle, seed, epoch, tail))
+        order = SampleOrder(shuffle, seed, epoch, tail)
+        return make_source(dataset, plan_of_rank(self._groups, plan), order)
 
     @quotes_call("mesh.loader", by_name=("dataset", "plan"))
     def loader(
@@ -675,9 +676,9 @@ class Mesh:
             BatchError: as :meth:`sampler`; if an option would change the samples of a batch, such
                 as ``batch_size``; if the dataset is a number.
         """
-        check_options(options)
         order = SampleOrder(shuffle, seed, epoch, tail)
-        return make_loader(dataset, sample(self._groups, dataset, plan, order), options)
+        source = make_source(dataset, plan_of_rank(self._groups, plan), order)
+        return make_loader(dataset, source, options)
 
     @quotes_call("mesh.check_batch", by_name=("batch",))
     def check_batch(self, batch: object, *, data: str | tuple[str, ...] | None = None) -> None:

@@ -130,8 +130,7 @@ def announcing_failure(world: World, call: Call) -> Iterator[None]:
 
 def propose_view(
     mesh: MeshGroups,
-    job: Job,
-    options: GroupOptions,
+    first: MeshProposal,
     sizes: Mapping[str, int] | None,
     axes: Mapping[str, int],
     order: str | Iterable[str] | None,
@@ -143,6 +142,7 @@ def propose_view(
     given = {"order": order, "groups": groups, "timeout": timeout}
     keywords = {**axes, **given, "arrival_timeout": arrival_timeout}
     call = Call("mesh.view", () if sizes is None else (sizes,), keywords, ("sizes",))
+    job, options = first.job, first.options
     with announcing_failure(job.world, call):
         mesh.check_open()
         check_view_names(axes)

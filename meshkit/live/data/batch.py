@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import IterableDataset
 
 from ...core.axes import (
     Names,
@@ -30,13 +29,11 @@ from ...core.batch import (
     resolve_data_axes,
 )
 from ...core.call import Call, Verbatim
-from ...core.epoch import SampleOrder
 from ...core.errors import BatchError, SpecError
 from ...core.layout import group_rank
 from ...core.sequence import Order, plan_sequence, sequence_axes
 from ...core.text import article, count_noun, format_sizes
 from ..group_registry import MeshGroups
-from .sampler import MicroBatchSampler, MicroBatchStream, make_source
 from .sequence import SequenceShard
 
 Axes = str | tuple[str, ...]
@@ -105,7 +102,7 @@ def plan_rank_batch(
     except BatchError as error:
         error.evidence += describe_data(layout.sizes, axes)
         raise
-    index = _data_index(mesh, axes) if mesh.rank in layout else None
+    index = group_rank(layout, mesh.rank, axes) if mesh.rank in layout else None
     return RankBatch(**{**vars(plan), "data_index": index, "axes": axes})
 
 
@@ -157,17 +154,6 @@ def _parse_counts(counts: object) -> torch.Tensor | None:
     return tokens
 
 
-def sample(
-    mesh: MeshGroups,
-    dataset: IterableDataset[Any] | Sized | int,
-    plan: BatchPlan,
-    order: SampleOrder,
-) -> MicroBatchSampler | MicroBatchStream[Any]:
-    """Return the sampler or stream of this rank. Local. See :meth:`meshkit.Mesh.sampler`."""
-    mesh.check_usable()
-    return make_source(dataset, _plan_of_rank(mesh, plan), order)
-
-
 def shard_sequence(
     mesh: MeshGroups, length: int, axes: Axes | None, order: Order, pad: bool, device: torch.device
 ) -> SequenceShard:
@@ -180,13 +166,9 @@ def shard_sequence(
     return SequenceShard(plan, part, device, lambda: mesh.collective_group(names))
 
 
-def _data_index(mesh: MeshGroups, axes: tuple[str, ...]) -> int:
-    """Return this rank's index along the data axes."""
-    return group_rank(mesh.plan.layout, mesh.rank, axes) if axes else 0
-
-
-def _plan_of_rank(mesh: MeshGroups, plan: BatchPlan) -> BatchPlan:
-    """Return a plan with this rank's data index, if the plan fits the mesh."""
+def plan_of_rank(mesh: MeshGroups, plan: BatchPlan) -> BatchPlan:
+    """Return a plan with this rank's data index, if the plan fits the mesh. Local."""
+    mesh.check_usable()
     if not isinstance(plan, BatchPlan):
         line = f"the plan is {article(type(plan).__name__)}."
         raise BatchError(line, fix="mesh.batch(...), or schedule.at(consumed).")
@@ -203,7 +185,7 @@ def _plan_of_rank(mesh: MeshGroups, plan: BatchPlan) -> BatchPlan:
         raise unknown_role_error(sizes, f"{', or '.join(calls)}.")
     else:
         axes = resolve_data_axes(None, sizes)
-    index = _data_index(mesh, axes)
+    index = group_rank(mesh.plan.layout, mesh.rank, axes) if axes else 0
     if plan.dp != num_data_coordinates(sizes, axes) or plan.data_index not in (None, index):
         data = format_sizes({axis: sizes.get(axis, 1) for axis in axes})
         line = f"It divides the samples by {plan.dp}; this mesh has {data or 'no such axes'}."

@@ -312,20 +312,15 @@ def make_loader(
     options: Mapping[str, Any],
 ) -> DataLoader[Any]:
     """Return a DataLoader that yields one micro batch at a time. See ``mesh.loader``."""
+    for name in (name for name in options if name in DECIDED):
+        line = f"{name} is {options[name]!r}, and the plan decides which samples a batch holds."
+        raise BatchError(line, fix=f"leave out {name}, or {DECIDED[name]}.")
     if isinstance(source, MicroBatchStream):
         return DataLoader(source, batch_size=None, **{"collate_fn": default_collate, **options})
     if not hasattr(dataset, "__getitem__"):
         line = f"the dataset is {article(type(dataset).__name__)}, which has no samples."
         raise BatchError(line, fix="a dataset; mesh.sampler(...) accepts a number of samples.")
     return DataLoader(dataset, batch_sampler=source, **options)  # type: ignore[arg-type]
-
-
-def check_options(options: Mapping[str, Any]) -> None:
-    """Raise if an option would change which samples a batch holds."""
-    for name, value in options.items():
-        if name in DECIDED:
-            line = f"{name} is {value!r}, and the plan decides which samples a batch holds."
-            raise BatchError(line, fix=f"leave out {name}, or {DECIDED[name]}.")
 
 
 def check_not_batched_again(source: object) -> None:

@@ -40,14 +40,7 @@ from ...core.text import format_sizes
 from ...launch.torch_internals import has_dual_level, make_constant, mark_constant
 from ..group_registry import MeshGroups
 from .checked import Check, compare_calls
-from .operations import (
-    Axes,
-    ProgramPair,
-    Unknowns,
-    apply_pair,
-    check_tensor,
-    make_program,
-)
+from .operations import Axes, ProgramPair, Unknowns, apply_pair, check_tensor, make_program
 from .ring import Ring, make_ring, shift_tensor
 
 MAX_KEPT = 1000  # redistributions of a mesh, and shapes of a redistribution
@@ -422,18 +415,14 @@ class MeshMoves:
         self.find(*key)
         return self.known.publish(key)
 
-    def ring(self, axis: str) -> Ring:
-        """Return the ring of this rank along an axis. Local."""
-        return make_ring(self.groups, axis)
-
     def publish_ring(self, axis: str) -> str:
         """Return the attribute of ``rings`` with a ring, for torch.compile."""
         if self.rings.get(axis) is None:
-            self.rings.add(axis, self.ring(axis))
+            self.rings.add(axis, make_ring(self.groups, axis))
         return self.rings.publish(axis)
 
     def shift(self, ring: Ring, x: torch.Tensor, steps: int) -> torch.Tensor:
-        """Pass a tensor along an axis. Collective. See :meth:`meshkit.Mesh.shift`."""
+        """Pass a tensor along an axis. Collective."""
         return shift_tensor(self.groups, ring, x, steps)
 
     def _make(self, key: Any) -> Redistribution:  # noqa: ANN401
@@ -450,12 +439,6 @@ class MeshMoves:
             raise SpecError(f"grad_dtype is {grad_dtype!r}, no dtype of gradients.", fix=fix)
         sizes, plans = split_sizes(pattern, dict(given))
         return self.known.add(key, Redistribution(pattern, place, op, grad_dtype, sizes, plans))
-
-    def begin(
-        self, x: torch.Tensor, pattern: str, op: str, view: MeshGroups | None, sizes: Given
-    ) -> Handle:
-        """Begin a redistribution. Collective. See :meth:`meshkit.Mesh.begin`."""
-        return self.find(pattern, op, None, view, sizes).begin(x)
 
     @contextmanager
     def checked(self) -> Iterator[None]:
