@@ -169,10 +169,7 @@ def _overridden(row: Launcher, env: Env, arguments: Mapping[str, int | str]) -> 
 
 
 def _check_others(world: World, others: list[Launcher], env: Env) -> None:
-    """Check RANK against the rank that another launcher sets for a job of the same size.
-
-    If the sizes differ, one launcher was started inside the other, which is normal.
-    """
+    """Check RANK against the other launchers whose job has the same size; others are nested."""
     for row in others:
         rank, size = first_set(row.rank, env), first_set(row.world_size, env)
         if rank and size and env[size] == str(world.world_size) and env[rank] != str(world.rank):
@@ -279,10 +276,7 @@ def _endpoint_fields(row: Launcher, env: Env) -> Fields:
 
 
 def program_arguments() -> str | None:
-    """Return this program as it follows ``python``: ``train.py --dp 4``, ``-m package``.
-
-    None for a prompt, a notebook or ``python -c``.
-    """
+    """Return this program as it follows ``python``; None for a prompt or ``python -c``."""
     main = sys.modules.get("__main__")
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None:

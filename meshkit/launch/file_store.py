@@ -62,11 +62,7 @@ def reserve_room(path: str, world_size: int) -> None:
 
 
 def open_file(path: str, users: int, world_size: int, seconds: float) -> dist.FileStore:
-    """Return a FileStore in a file that no other process is removing. Local.
-
-    torch removes the file after so many users, -1 for never; those of an earlier start removed it
-    after ``world_size``.
-    """
+    """Return a FileStore for so many users, in a file that no other process is removing."""
     end = time.monotonic() + seconds
     while True:
         with open(path, "a+b") as file:  # while it is open, no new file has its inode
@@ -84,10 +80,7 @@ def open_file(path: str, users: int, world_size: int, seconds: float) -> dist.Fi
 
 
 def _is_removed(descriptor: int, before: bytes, world_size: int) -> bool:
-    """Return whether the file is gone, whose content ``before`` ends with its last user.
-
-    If that one removes the file, as the last of a world, wait for it.
-    """
+    """Return whether a file is gone whose content ``before`` ends with its last user."""
     closed, begin = 0, before.rfind(CLOSED) + len(CLOSED)
     if CLOSED in before:
         length = int(struct.unpack_from("=I", before, begin)[0])
@@ -101,9 +94,8 @@ def _is_removed(descriptor: int, before: bytes, world_size: int) -> bool:
 def is_store(path: Path) -> bool:
     """Return whether torch can open a file as a store. An empty or a missing file is a store.
 
-    A file that seems truncated is read again from there on: of many ranks one is always in the
-    middle of a write. torch's lock is not taken, because of Python's collector: a store that it
-    destroys would wait for that lock, and hold Python's.
+    A file that seems truncated is read again, as some rank may be writing. Without torch's lock: a
+    store that Python's collector destroys meanwhile would wait for it, and hold Python's.
     """
     with suppress(OSError):
         end, has_more = _skip_records(path, 0)

@@ -65,10 +65,7 @@ class Lease(NamedTuple):
 
 
 def enter(world: World, deadline: Deadline, *, fails: bool = False) -> tuple[Store, Lease]:
-    """Take this rank; return the store of the attempt, and the lease. Local.
-
-    If the rank ``fails``, it only announces that, and the file of a store stays.
-    """
+    """Take this rank, also if it ``fails``; return the store of the attempt, and the lease."""
 
     def take() -> tuple[Store, Lease]:
         while True:
@@ -103,10 +100,7 @@ def init_round(
 
 
 def take_rank(base: Store, *, fails: bool = False) -> Lease:
-    """Take this rank, and return the lease. Local; call it inside a deadline.
-
-    Cost: 3 or 4 store operations, some more for a process that joins again or replaces another.
-    """
+    """Take this rank, and return the lease. In a deadline; 3 or 4 store operations."""
     key, process, claim = LEASE.format(base.world.rank), current_process(), uuid4().hex
     own = Lease(process, claim, _next_generation(base, 0))
     known = base.claim(key, json.dumps(own))
@@ -136,9 +130,8 @@ def take_rank(base: Store, *, fails: bool = False) -> Lease:
 def _next_generation(base: Store, last: int, *, again: bool = False) -> int:
     """Return the generation in which a rank joins that has last joined in another, 0 for none.
 
-    The n-th call of a process that joins again meets the n-th call of the others if that has failed
-    before they joined, however far they are ahead: else a failure that all have caught would meet a
-    later, valid call.
+    If calls fail, the n-th call of a process meets the n-th call of the others, however far they
+    are ahead. Else a failure that all have caught would meet a later, valid call.
     """
     text = base.claim(NEWEST, "1")
     if text == b"1" and not last:
@@ -202,10 +195,7 @@ def last_seen(base: Store, generation: int, ranks: Sequence[int]) -> dict[int, S
 
 
 def attempt_part(store: Store) -> Store:
-    """Return the part of the store that belongs to this attempt of the job. Call it in a deadline.
-
-    Under torchrun each world size has its own keys.
-    """
+    """Return the part of the store of this attempt and world size. Call it in a deadline."""
     world = store.world
     if world.world_size == 1 and isinstance(store.root, dist.HashStore):
         return store
@@ -249,11 +239,7 @@ def _agent() -> str:
 
 
 def _duplicate_error(base: Store, holder: Lease, waits: bool) -> LaunchError:
-    """Return the error of a rank that another process holds, and post it if its job waits.
-
-    It becomes the decision once the other ranks have arrived, or after 2 s. A job that runs already
-    is left alone.
-    """
+    """Return the error of a rank that another process holds; a job that waits raises it too."""
     world = base.world
     source = world.sources.get("rank", "rank")
     state = "waits for the others" if waits else "has joined already, and runs"

@@ -119,9 +119,8 @@ class Job:
     ) -> Round | None:
         """Return the next round of all ranks, or of those of a part; None if there is no store.
 
-        Every rank counts its rounds, whatever they are about. Ranks that make different calls enter
-        the same round therefore, and see the difference. In the store of a default group that
-        someone else created the count is in the store, which may have served an earlier group.
+        Every rank counts its rounds, whatever they are about: ranks that make different calls enter
+        one round, and see the difference. In a store of someone else the count is in the store.
         """
         if self.pid != os.getpid():
             check_own_process(self.world.rank, self.pid)
@@ -149,10 +148,7 @@ class Job:
         ranks: Sequence[int] | None = None,
         part: str = "",
     ) -> int:
-        """Return the number of the round in which all ranks stated equal facts. Collective.
-
-        Without a store it is 0 at once. Cost: 4 store operations per rank.
-        """
+        """Return the number of the round in which all ranks state equal facts; 0 without store."""
         round = self.round(call, summary=summary, ranks=ranks, part=part)
         if round is None:
             return 0
@@ -186,10 +182,7 @@ class Job:
         return processes
 
     def look(self, ranks: Sequence[int]) -> dict[int, Sighting]:
-        """Return the last processes of these ranks, as far as known. Call it inside a deadline.
-
-        A process counts as ended if another one has taken its rank since.
-        """
+        """Return the last processes of these ranks, as far as known. Call it inside a deadline."""
         known = self.processes()
         seen = {rank: sight(known[rank]) for rank in ranks if rank in known}
         if self.attempt is not None:
@@ -213,9 +206,8 @@ class Job:
     def rejoin(self, number: int, old_ranks: Sequence[int], limit: timedelta) -> Job:
         """Create the default group of the ranks that live, and make it the current job. Collective.
 
-        The ranks are numbered anew, from 0, as torch requires; ``old_ranks`` has the rank in this
-        job of each. They use a new part of the store, so that no key of the broken groups disturbs
-        them. On failure no default group is left.
+        ``old_ranks`` has the rank in this job of each new rank. The part of the store is a new one,
+        without keys of the broken groups.
         """
         base = cast(Store, self.base)
         world = replace(

@@ -247,10 +247,7 @@ def join(
 
 
 def announce_init_failure(world: World, error: BaseException, summary: str) -> None:
-    """Report to ranks that wait in ``init`` that this rank's own call failed. Local.
-
-    Nothing is reported if the store cannot be reached within 5 s.
-    """
+    """Report to ranks that wait in ``init`` that the call of this rank failed, within 5 s."""
     if world.launcher in BY_MPI:
         world = store_of_one_node(world) or world
     if world.world_size == 1 or (world.init_method is None and None in address(world)):
@@ -415,10 +412,7 @@ def _is_same(current: object, argument: object) -> bool:
 
 
 def _reseed(job: Job, seed: int | str) -> None:
-    """Seed all generators of a rank that has joined already. ``"shared"`` waits for rank 0.
-
-    The seed is compared with that of the first rank that made this call; no rank waits for that.
-    """
+    """Seed all generators of a rank that has joined, if its seed is that of the first caller."""
     round = job.round("init", summary=SEEDS_DIFFER, part="seeds")
     if round is None:
         number = random.SystemRandom().randrange(2**32) if isinstance(seed, str) else seed

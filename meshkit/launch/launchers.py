@@ -230,11 +230,7 @@ def job_hosts(env: Env, launcher: str) -> list[str]:
 
 
 def contradicting_variables(env: Env, rank: int, world_size: int) -> set[str]:
-    """Return the variables that contradict RANK and WORLD_SIZE once these are exported.
-
-    These mark a launcher that precedes the hand-written row, or hold another rank of a job of
-    the same size.
-    """
+    """Return the variables of launchers that contradict RANK and WORLD_SIZE, once exported."""
     index = LAUNCHERS.index(HAND_WRITTEN)
     preceding = {name for row in LAUNCHERS[:index] for names in row.markers for name in names}
     same_size = (

@@ -118,10 +118,7 @@ CLEAR = "\r\x1b[K"  # to the first column, then erase the line
 
 
 def shows_colors(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether text on a stream may be bold.
-
-    NO_COLOR forbids it (https://no-color.org), and FORCE_COLOR allows it in a pipe.
-    """
+    """Return whether text may be bold: not with NO_COLOR, and in a pipe with FORCE_COLOR."""
     forced = environ.get("FORCE_COLOR", "") not in ("", "0")
     is_shown = forced or (_is_terminal(stream) and environ.get("TERM", "") not in ("", "dumb"))
     return is_shown and not environ.get("NO_COLOR")
@@ -132,13 +129,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 class Progress:
-    """The progress of one task. A failure to write never stops the task.
-
-    Args:
-        title: the words before the state, for example ``"meshkit check"``.
-        stream: usually stderr; None writes nothing.
-        clock: seconds.
-    """
+    """The progress of one task under a title. A failure to write, or no stream, never stops it."""
 
     def __init__(
         self, title: str, stream: TextIO | None, clock: Callable[[], float] = time.monotonic

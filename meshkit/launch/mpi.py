@@ -34,10 +34,7 @@ MAX_ANCESTORS = 64
 
 
 def with_address(world: World, deadline: Deadline) -> tuple[World, dist.Store | None]:
-    """Return the world of a rank of mpirun with a store, and an object that holds its port.
-
-    Local on one node. On several nodes rank 0 broadcasts the address of a store through MPI.
-    """
+    """Return the world of a rank of mpirun with a store, and an object that holds its port."""
     if world.init_method or None not in address(world) or world.world_size == 1:
         return world, None
     if on_one_node := store_of_one_node(world):
@@ -100,11 +97,7 @@ def _import_mpi(world: World) -> ModuleType:
 
 
 def store_of_one_node(world: World) -> World | None:
-    """Return the world with a file as its store; None if ranks may be elsewhere. Local.
-
-    Also None without Linux's /proc, if the launcher is not among the ancestors, or if the rank is
-    an argument.
-    """
+    """Return the world with a file as its store; None if ranks or the launcher are elsewhere."""
     variable, launcher = world.sources["rank"], None
     if world.local_world_size == world.world_size and variable in os.environ:
         launcher = _launcher_process(variable)

@@ -83,10 +83,7 @@ def read_admission(round: Round) -> Admission | None:
 
 
 def read_invitation(base: Store, generation: int) -> tuple[int, int] | None:
-    """Return the generation and the recovery round of the job that admits this rank, if any.
-
-    Local. Cost: 2 store operations.
-    """
+    """Return the generation and the recovery round of the job that admits this rank, if any."""
     part = generation_part(base, generation)
     invited = part.within(TIMES.store, lambda: part.read(INVITED, _parse_invitation))
     return invited[:2] if invited and base.world.rank in invited[2] else None
@@ -98,10 +95,7 @@ def _parse_invitation(text: str) -> tuple[int, int, list[int]]:
 
 
 def running_job_evidence(base: Store, generation: int) -> tuple[str, ...]:
-    """Return a line on a job of an earlier generation that goes on after a loss, if there is one.
-
-    Cost: one store operation per generation.
-    """
+    """Return a line on a job of an earlier generation that goes on after a loss, if any."""
     earlier = [generation_part(base, number) for number in range(1, generation)]
     first = f"{RECOVERY.format(1)}/count"
     runs = base.try_within(1.0, lambda: any(part.has(first) for part in earlier))
@@ -112,9 +106,7 @@ def running_job_evidence(base: Store, generation: int) -> tuple[str, ...]:
 def find_newcomers(job: Job) -> tuple[int, dict[int, Process]]:
     """Return the generation in which newcomers wait, and their processes by their rank. Local.
 
-    Newcomers whose process has ended are left out. If a newcomer called ``init`` with other
-    arguments than this job, all newcomers that wait raise, and none is returned.
-
+    Newcomers that called ``init`` with other arguments than this job raise, and none is returned.
     Cost: one store operation if no process has come since the last look, else about 6.
     """
     base = cast(Store, job.attempt)
@@ -148,10 +140,7 @@ def _agree(job: Job, base: Store, waiting: Round, arrived: Mapping[int, Arrival]
 
 
 def invite(job: Job, waiting_in: int, number: int, admission: Admission) -> None:
-    """Write the admission for the ranks that run, and then for the newcomers. Local.
-
-    Cost: 5 store operations.
-    """
+    """Write the admission for the ranks that run, and then for the newcomers. Local."""
     base, recovery = cast(Store, job.attempt), job.recovery_round(number, ())
     record = [job.generation, number, admission.ranks_before[admission.num_ranks :]]
 
@@ -166,11 +155,7 @@ def invite(job: Job, waiting_in: int, number: int, admission: Admission) -> None
 def join_running_job(
     base: Store, invitation: tuple[int, int], timeout: timedelta | None, wait: timedelta
 ) -> Job:
-    """Create the default group with the ranks of the job that admits this process. Collective.
-
-    The job knows the mesh that the process joins by ``build_mesh``. The invitation is the
-    generation of the job and the recovery round.
-    """
+    """Create the default group with the ranks of the job that admits this process. Collective."""
     world, (generation, number) = base.world, invitation
     store = generation_part(base, generation)
     round = Round(store, RECOVERY.format(number), world.rank, ())

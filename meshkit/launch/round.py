@@ -78,16 +78,8 @@ class Round:
     """One question that ranks answer together at a store. The first decision written counts.
 
     As a context manager it announces an error that leaves the block before this rank has read a
-    decision, so that no rank waits for one that has failed.
-
-    Args:
-        store: the part of the store in which the rounds of these ranks are.
-        name: the name of the round there.
-        rank: this rank.
-        expected: the ranks that take part.
-        summary: the first line of the error that the others raise if this rank's call fails.
-        look: returns the last process of missing ranks. It is called inside a deadline.
-        number: its number among the rounds of these ranks.
+    decision. ``summary`` begins the error that the others then raise. ``look`` returns the last
+    processes of missing ranks, for the judge.
     """
 
     def __init__(
@@ -133,8 +125,7 @@ class Round:
             same: whether all ranks must state equal facts.
             unique: keys that only one rank may have, with the error of two ranks that have one.
             objection: an error of this rank, which the judge weighs.
-            deadline: the end of the wait of the ranks. A slow store has until then to answer, as a
-                TCP store stalls for 5 s if no name server answers. None limits it to 4 s.
+            deadline: until then a slow store may answer, 4 s at least.
         """
         own = Arrival(current_process(), facts)
 
@@ -155,10 +146,7 @@ class Round:
         self._within(TIMES.store + (0 if deadline is None else deadline.left), post)
 
     def fail(self, error: BaseException) -> None:
-        """Announce to the ranks that wait in this round that this rank's own call failed. Local.
-
-        Nothing happens if the round is over for this rank, or the store is lost.
-        """
+        """Announce that this rank's own call failed, unless the round is over for it. Local."""
         if self.is_over:
             return
         self.is_over = True
@@ -178,9 +166,8 @@ class Round:
         Args:
             judge: returns the decision of what has arrived. All ranks pass an equal one.
             deadline: after it the judge must decide.
-            poll: seconds between two looks of the judge, for a round that may end before all ranks
-                have arrived. The first four ranks judge then, and the others follow. Without it
-                the judge is called if there is a conflict, or at the deadline.
+            poll: seconds between two looks of the first four ranks, if the round may end before all
+                have arrived. None: judge at a conflict or at the deadline.
         """
 
         def wait() -> Decision:

@@ -142,10 +142,7 @@ def start_ranks(
     timeout: Time | None = None,
     title: str = "",
 ) -> list[Result]:
-    """Run ``fn(*args)`` as :func:`spawn` does, also under a launcher, and show progress.
-
-    The title begins the lines of progress on stderr; without one there are none.
-    """
+    """Run ``fn(*args)`` as :func:`spawn` does, also under a launcher. A title shows progress."""
     count = parse_integer(world_size)
     if count is None or count < 1:
         raise SpecError(f"world_size is {world_size!r}.", fix="an int of 1 or more.")
@@ -231,11 +228,7 @@ def _binds(signature: inspect.Signature, args: Sequence[object]) -> bool:
 
 
 def context_for(fn: Callable[..., object]) -> Context:
-    """Return a multiprocessing context whose processes can find ``fn``, with torch imported once.
-
-    No other process can import a function that was typed into a notebook or a prompt. For such a
-    function the ranks are forked from this process.
-    """
+    """Return a context whose processes find ``fn``: forks, if it was typed into this session."""
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
     if getattr(fn, "__module__", "") != "__main__" or (file and Path(file).exists()):
@@ -422,10 +415,7 @@ def run_rank(job: bytes, environ: dict[str, str], pipe: Connection, *inherited: 
 
 
 def set_up_worker(environ: dict[str, str], threads: str) -> None:
-    """Make this process a rank: set its variables and threads, and end it with its parent.
-
-    Ctrl-C ends it at once: the parent gets the signal as well, and reports it.
-    """
+    """Make this process a rank: set variables and threads; end with the parent or on Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_follow_parent, name="meshkit-parent", daemon=True).start()
     os.environ.clear()

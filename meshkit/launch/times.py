@@ -113,9 +113,8 @@ def run_with_deadline(
 ) -> Result:
     """Return the result of ``work()``, or raise its error, if it finishes in time. Local.
 
-    A store whose host is stopped does not answer, whatever the timeout of its client, so the work
-    runs in a thread. If it never ends, the thread stays until the process ends, as a daemon.
-    ``late`` undoes a result that comes too late. Cost: 0.1 ms beside the work itself.
+    A store whose host is stopped never answers, so the work runs in a thread, as a daemon. ``late``
+    undoes a result that comes too late. Cost: 0.1 ms beside the work itself.
     """
     task = _Task(work, late)
     threading.Thread(target=task.run, daemon=True).start()

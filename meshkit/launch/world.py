@@ -121,8 +121,7 @@ def complete_environment(
 ) -> dict[str, str]:
     """Set the variables of a world that are missing, and return those that were set. Local.
 
-    Ranks on one node without a TCP store get an address too: a free port if there is one rank,
-    else one derived from the file of the store.
+    On one node without a TCP store the port is a free one, or derived from the file of the store.
     """
     if not (host and port) and world.local_world_size == world.world_size:
         derived = FIRST_PORT + zlib.crc32(str(world.init_method).encode()) % NUM_PORTS
@@ -150,11 +149,7 @@ def restore_environment(completed: Mapping[str, str], environ: MutableMapping[st
 def follow_recovery(
     world: World, completed: Mapping[str, str], environ: MutableMapping[str, str]
 ) -> dict[str, str]:
-    """Set RANK and WORLD_SIZE to those of a recovered world, if they are set. Local.
-
-    LOCAL_RANK stays, as the device does. LOCAL_WORLD_SIZE is removed, since the number of ranks on
-    this node is not known any more. Returns the variables that ``init`` has added, with new values.
-    """
+    """Set RANK and WORLD_SIZE to those of a recovered world; return what ``init`` has added."""
     new = {"RANK": str(world.rank), "WORLD_SIZE": str(world.world_size)}
     if new.keys() <= environ.keys():
         environ.update(new)

@@ -299,10 +299,7 @@ def _create(
     phases: dict[str, float],
     connect_timeout: timedelta,
 ) -> Groups:
-    """Create the missing groups on this rank, and check the external ones.
-
-    An error quotes the call, for the ranks to which it is reported.
-    """
+    """Create the missing groups on this rank, and check the external ones."""
     job, registry, groups = proposal.job, proposal.registry, NO_GROUPS
     before = dist.get_pg_count()
     try:
@@ -328,13 +325,7 @@ def _create(
 def agree_in_mesh(
     mesh: MeshGroups, job: Job, call: str, facts: Mapping[str, str], summary: str
 ) -> None:
-    """Agree over the ranks of a mesh. Collective over them.
-
-    A mesh of the whole world takes part in the rounds of the world. A rank that makes another call
-    of the world is then reported.
-
-    Cost: 4 store operations per rank.
-    """
+    """Agree over the ranks of a mesh; over the whole world in the rounds of the world."""
     layout = mesh.plan.layout
     describe = partial(describe_coordinate, layout)
     ranks, part = None, ""
@@ -368,10 +359,7 @@ def close_mesh(mesh: MeshGroups, job: Job, *, failed: bool) -> None:
 
 
 def _release_spares(mesh: MeshGroups, job: Job) -> None:
-    """Let spares know that this rank needs no recovery any more. Local; one store operation.
-
-    Rank 0, which may host the store, stays up to 5 s for spares that wait in a recovery.
-    """
+    """Let spares know that this rank closes the mesh; rank 0 stays up to 5 s for them."""
     if job.store is None or mesh.is_closed or mesh.view_id or mesh.rank not in mesh.plan.layout:
         return
     store = job.store.part(f"mesh/{mesh.round_id}")

@@ -112,10 +112,7 @@ def weigh_tokens(
     axes: tuple[Names, ...],
     device: torch.device,
 ) -> torch.Tensor:
-    """Return the weights of micro batches by tokens. See :meth:`meshkit.Mesh.token_weights`.
-
-    Collective over the group: one all-reduce of two numbers.
-    """
+    """Return the weights of micro batches by tokens. Collective: one all-reduce of two numbers."""
     mesh.check_can_communicate()
     sizes = mesh.plan.layout.sizes
     if not axes and unknown_axes(sizes):

@@ -242,10 +242,7 @@ def _start_in_place(
 
 
 def _run_traced(step: CollectiveStep, x: Tensor, op: str, group: dist.ProcessGroup) -> Tensor:
-    """Return a broadcast or a reduction by collectives that torch.compile can trace.
-
-    A reduction gives all ranks the result: the plan keeps it on one of them.
-    """
+    """Return a broadcast, or a reduction on all ranks, by traceable collectives."""
     copy, size, ranks = x.clone(memory_format=torch.contiguous_format), x.numel(), group.size()
     if step.kind == "reduce":
         dist.all_reduce(copy, REDUCE_OPS[op], group)

@@ -56,8 +56,7 @@ Value = TypeVar("Value")
 class Cache(Generic[Value]):
     """At most ``MAX_KEPT`` values by key; the least recently used one is dropped first.
 
-    Torch reads a dict only once in a trace, and would miss what is added to it later. So traced
-    code reads a value as an attribute of the cache, whose name :meth:`publish` returns.
+    Torch reads a dict only once in a trace. Traced code therefore reads a published attribute.
     """
 
     def __init__(self) -> None:
@@ -357,10 +356,7 @@ class Redistribution:
 
     @mark_constant
     def _publish(self, num_dims: int) -> str:
-        """Return the attribute of ``_traced`` with the programs for any sizes that divide.
-
-        The name is empty if a plan exchanges regions, which depend on the sizes.
-        """
+        """Return the attribute with the programs for any sizes; empty if regions need sizes."""
         if self._traced.get(num_dims) is not None:
             return self._traced.publish(num_dims)
         place = self.place
