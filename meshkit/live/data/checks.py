@@ -9,17 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...core import compare
 from ...core.batch import resolve_data_axes
-from ...core.compare import (
-    HEAD_BYTES,
-    EqualAxes,
-    Holdings,
-    Row,
-    batch_conflict,
-    details_length,
-    heads_conflict,
-    parameter_conflict,
-)
 from ...core.layout import Layout
 from ...core.text import article, format_sizes
 from ..group_registry import MeshGroups
@@ -41,7 +32,7 @@ def compare_batches(
     coordinate = layout.coordinate(mesh.rank)
     index = format_sizes({axis: coordinate.get(axis, 0) for axis in axes})
     holdings = _gather_conflicting(mesh, list_batch(batch, index), device, distinct=True)
-    if holdings and (error := batch_conflict(layout, holdings)):
+    if holdings and (error := compare.batch_conflict(layout, holdings)):
         raise error
 
 
@@ -51,38 +42,38 @@ def compare_parameters(
     """Compare the parameters of all ranks. See :meth:`meshkit.Mesh.check_parameters`."""
     layout = mesh.plan.layout
     mesh.collective_group(())  # raises on a rank outside the mesh, before the axes are resolved
-    equal = EqualAxes.of(layout.sizes, axes)
+    equal = compare.EqualAxes.of(layout.sizes, axes)
     holdings = _gather_conflicting(mesh, list_model(model, layout, mesh.rank, equal), device)
-    if holdings and (error := parameter_conflict(layout, equal, holdings)):
+    if holdings and (error := compare.parameter_conflict(layout, equal, holdings)):
         raise error
 
 
 def _gather_conflicting(
-    mesh: MeshGroups, own: Holdings, device: torch.device, *, distinct: bool = False
-) -> dict[int, Holdings]:
+    mesh: MeshGroups, own: compare.Holdings, device: torch.device, *, distinct: bool = False
+) -> dict[int, compare.Holdings]:
     """Return what each rank holds, if digests conflict; else an empty dict. Collective."""
     group = mesh.collective_group(())
-    heads = gather_bytes(own.head(), HEAD_BYTES, group, device)
-    if not heads_conflict(heads, distinct=distinct):
+    heads = gather_bytes(own.head(), compare.HEAD_BYTES, group, device)
+    if not compare.heads_conflict(heads, distinct=distinct):
         return {}
-    sizes = [details_length(head) for head in heads]
+    sizes = [compare.details_length(head) for head in heads]
     rows = gather_bytes(own.packed(), max(sizes), group, device)
     packed = [row[:size] for row, size in zip(rows, sizes, strict=True)]
     ranks = [int(rank) for rank in mesh.plan.layout.grid.flat]  # in the order of the group
-    return dict(zip(ranks, map(Holdings.unpacked, packed), strict=True))
+    return dict(zip(ranks, map(compare.Holdings.unpacked, packed), strict=True))
 
 
-def list_batch(batch: object, index: str) -> Holdings:
+def list_batch(batch: object, index: str) -> compare.Holdings:
     """Return the leaves of a batch; with a fault as text if the batch is unreadable. Local."""
     rows, path = [], "batch"
     try:
         for path, leaf in _leaves("batch", batch):
             if not isinstance(leaf, torch.Tensor | PLAIN):
-                return Holdings((), (index,), f"{path} is {article(type(leaf).__name__)}")
-            rows.append(Row(index, path, _describe_leaf(leaf)))
+                return compare.Holdings((), (index,), f"{path} is {article(type(leaf).__name__)}")
+            rows.append(compare.Row(index, path, _describe_leaf(leaf)))
     except Exception as error:  # the peers wait in the gather, so this rank must join it
-        return Holdings((), (index,), _describe_fault(path, error))
-    return Holdings(tuple(rows), (index,))
+        return compare.Holdings((), (index,), _describe_fault(path, error))
+    return compare.Holdings(tuple(rows), (index,))
 
 
 def _leaves(path: str, value: object) -> Iterator[tuple[str, object]]:
@@ -110,27 +101,31 @@ def _digest(content: bytes | memoryview) -> str:
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
-def list_model(model: nn.Module, layout: Layout, rank: int, axes: EqualAxes) -> Holdings:
+def list_model(
+    model: nn.Module, layout: Layout, rank: int, axes: compare.EqualAxes
+) -> compare.Holdings:
     """Return a model's parameters; with a fault as text if one is unreadable. Local."""
     forms = [f"form {_coordinate_without(layout, rank, a)}" for a in (axes.dense, axes.experts)]
     classes = tuple(dict.fromkeys(forms))
-    rows: list[Row] = []
+    rows: list[compare.Row] = []
     name = "the model"
     try:
         if any(type(module).__name__ == FSDP1 for module in model.modules()):
-            return Holdings((), classes, f"{FSDP1} holds flat shards of the parameters")
+            return compare.Holdings((), classes, f"{FSDP1} holds flat shards of the parameters")
         for name, parameter in model.named_parameters():
             if hasattr(parameter, "ds_tensor"):
-                return Holdings((), classes, f"{name} is partitioned by stage 3 of ZeRO")
+                return compare.Holdings((), classes, f"{name} is partitioned by stage 3 of ZeRO")
             # Megatron-core and DeepSpeed mark the parameters of experts in this way
             is_expert = getattr(parameter, "allreduce", True) is False
             equal = axes.experts if is_expert else axes.dense
             kind, part, local = _read_parameter(parameter, layout, rank, equal)
-            rows.append(Row(forms[is_expert], name, kind, is_expert))
-            rows.append(Row(f"bytes {part}", name, f"{kind} {fingerprint(local)}", is_expert))
+            rows.append(compare.Row(forms[is_expert], name, kind, is_expert))
+            rows.append(
+                compare.Row(f"bytes {part}", name, f"{kind} {fingerprint(local)}", is_expert)
+            )
     except Exception as error:  # the peers wait in the gather, so this rank must join it
-        return Holdings((), classes, _describe_fault(name, error))
-    return Holdings(tuple(rows), classes)
+        return compare.Holdings((), classes, _describe_fault(name, error))
+    return compare.Holdings(tuple(rows), classes)
 
 
 def _read_parameter(

@@ -13,22 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...core.errors import SpecError
+from ...core.redistribute import steps as ops
 from ...core.redistribute.plan import Plan
-from ...core.redistribute.steps import (
-    AllToAll,
-    Arrange,
-    CollectiveStep,
-    Fill,
-    GroupStep,
-    Index,
-    Keep,
-    Regions,
-    Reorder,
-    Route,
-    Shape,
-    Step,
-    Take,
-)
 from ...core.text import article
 from ...launch.torch_internals import has_dual_level
 from ..status import in_collective, is_tracked
@@ -110,9 +96,9 @@ class Unknowns:
     primes: Mapping[int, str] = field(default_factory=dict)  # prime to the name of its dim
     scale: int = 1  # the other factor of these sizes
 
-    def replace_shape(self, step: Step) -> Step:
+    def replace_shape(self, step: ops.Step) -> ops.Step:
         """Return a bound step with its shape in terms of the sizes of these dims."""
-        shape: Shape | None = getattr(step, "shape", None)
+        shape: ops.Shape | None = getattr(step, "shape", None)
         if not self.primes or shape is None:
             return step
         return replace(step, shape=tuple(map(self._size, shape)))  # type: ignore[type-var]
@@ -131,29 +117,29 @@ class Unknowns:
 # ------------------------------------------------------------------ local steps
 
 
-def run_local(step: Step, x: Tensor, sizes: Sizes) -> Tensor:
+def run_local(step: ops.Step, x: Tensor, sizes: Sizes) -> Tensor:
     """Return the tensor after a step without communication: a view where torch can give one."""
     match step:
-        case Arrange(shape=shape, order=order):
+        case ops.Arrange(shape=shape, order=order):
             if shape is not None:
                 if sizes is None and x.is_contiguous():
                     return x.as_strided(*step.strided)  # one view, in a third of the time of two
                 x = x.reshape(evaluate(shape, sizes))
             return x if order is None else x.permute(order)
-        case Take(index=index):
+        case ops.Take(index=index):
             return x[index]
-        case Fill(shape=shape, index=index):
+        case ops.Fill(shape=shape, index=index):
             filled = x.new_zeros(evaluate(shape, sizes))
             filled[index] = x
             return filled
-        case Keep(is_kept=is_kept):
+        case ops.Keep(is_kept=is_kept):
             return x if is_kept else torch.zeros_like(x)
-        case Reorder():
+        case ops.Reorder():
             return _reorder(step, x)
     raise TypeError(f"{step} is no local step")
 
 
-def _reorder(step: Reorder, x: Tensor) -> Tensor:
+def _reorder(step: ops.Reorder, x: Tensor) -> Tensor:
     dim, plan = step.dim, step.plan
     padding = plan.padded - plan.length
     if padding and not step.back:
@@ -180,13 +166,13 @@ def start(
     is_async: bool = False,
 ) -> tuple[Any, Tensor]:
     """Start a step with other ranks. Return its work, and the tensor that it will fill."""
-    if isinstance(step, Route):
+    if isinstance(step, ops.Route):
         return _start_route(step, x, group, is_async)
     if not step.is_flat:
         return _start_in_place(step, x, op, group, is_async)
     source = x.resolve_conj().contiguous().view(-1)
     result = x.new_empty(prod(evaluate(step.shape, sizes)))
-    if isinstance(step, AllToAll):
+    if isinstance(step, ops.AllToAll):
         counts = _counts(step.receives, result), _counts(step.sends, result)
         return exchange(result, source, *counts, group, is_async), result
     if step.kind == "all_gather":
@@ -212,7 +198,7 @@ def check_reduced(x: Tensor) -> None:
         raise SpecError(line, fix="x.float(), or another dtype, and convert the result.")
 
 
-def _counts(shares: Shape | None, result: Tensor) -> list[int] | None:
+def _counts(shares: ops.Shape | None, result: Tensor) -> list[int] | None:
     """Return the elements for each rank; a block is all elements over the number of blocks."""
     if shares is None:
         return None
@@ -241,7 +227,7 @@ def _start_in_place(
     return dist.reduce(copy, op=REDUCE_OPS[op], group_dst=step.root_rank, **options), copy
 
 
-def _run_traced(step: CollectiveStep, x: Tensor, op: str, group: dist.ProcessGroup) -> Tensor:
+def _run_traced(step: ops.CollectiveStep, x: Tensor, op: str, group: dist.ProcessGroup) -> Tensor:
     """Return a broadcast, or a reduction on all ranks, by traceable collectives."""
     copy, size, ranks = x.clone(memory_format=torch.contiguous_format), x.numel(), group.size()
     if step.kind == "reduce":
@@ -255,7 +241,7 @@ def _run_traced(step: CollectiveStep, x: Tensor, op: str, group: dist.ProcessGro
     return copy
 
 
-def _start_route(step: Route, x: Tensor, group: Any, is_async: bool) -> tuple[Any, Tensor]:  # noqa: ANN401
+def _start_route(step: ops.Route, x: Tensor, group: Any, is_async: bool) -> tuple[Any, Tensor]:  # noqa: ANN401
     """Start an all_to_all of regions; its result has the regions one after the other."""
     packed = [x[index].reshape(-1) for index in step.sends if index is not None]
     source = torch.cat(packed) if packed else x.new_empty(0)
@@ -264,12 +250,12 @@ def _start_route(step: Route, x: Tensor, group: Any, is_async: bool) -> tuple[An
     return exchange(result, source.resolve_conj(), received, sent, group, is_async), result
 
 
-def finish(step: GroupStep, x: Tensor, op: str) -> Tensor:
+def finish(step: ops.GroupStep, x: Tensor, op: str) -> Tensor:
     """Return the result of a step whose work is done: regions that arrived, or the tensor."""
-    if not isinstance(step, Route):
+    if not isinstance(step, ops.Route):
         return x
     result = x.new_zeros(step.shape)
-    covered: list[Index] = []
+    covered: list[ops.Index] = []
     parts = torch.split(x, _region_sizes(step.receives))
     for index, part in zip(step.receives, parts, strict=True):
         if index is None:
@@ -281,7 +267,7 @@ def finish(step: GroupStep, x: Tensor, op: str) -> Tensor:
     return result
 
 
-def _region_sizes(regions: Regions) -> list[int]:
+def _region_sizes(regions: ops.Regions) -> list[int]:
     return [
         0 if index is None else prod([s.stop - s.start for s in index if isinstance(s, slice)])
         for index in regions
@@ -296,7 +282,7 @@ class Program:
     """The bound steps of one plan."""
 
     name: str  # the call with its pattern, for reports of hangs
-    steps: tuple[Step, ...]
+    steps: tuple[ops.Step, ...]
     group_of: GroupOf  # returns the group over some axes
     op: str  # the reduction: sum, avg, max or min
     divisor: int = 1  # the number by which the result is divided, for an average
@@ -307,19 +293,19 @@ class Program:
 
     def with_groups(self) -> Program:
         """Return the program with its groups looked up. Local."""
-        steps = (step for step in self.steps if isinstance(step, GroupStep))
+        steps = (step for step in self.steps if isinstance(step, ops.GroupStep))
         return replace(self, groups={step.axes: self.group_of(step.axes) for step in steps})
 
     def run(self, x: Tensor, sizes: Sizes = None) -> Tensor:
         """Return the result. Collective over the groups of the plan."""
         for step in self.steps:
-            if isinstance(step, GroupStep):
+            if isinstance(step, ops.GroupStep):
                 x = self._communicate(step, x, sizes)
             else:
                 x = run_local(step, x, sizes)
         return x if self.divisor == 1 else x / self.divisor
 
-    def _communicate(self, step: GroupStep, x: Tensor, sizes: Sizes) -> Tensor:
+    def _communicate(self, step: ops.GroupStep, x: Tensor, sizes: Sizes) -> Tensor:
         """Run one step with other ranks, and announce it to a guard."""
         if torch.compiler.is_compiling():
             result = start(step, x, self.op, sizes, self.groups[step.axes])[1]
@@ -340,7 +326,7 @@ class Program:
 
     def begin(self, x: Tensor) -> Callable[[], Tensor]:
         """Start the program, and return what waits for its last communication and ends it."""
-        numbers = [i for i, step in enumerate(self.steps) if isinstance(step, GroupStep)]
+        numbers = [i for i, step in enumerate(self.steps) if isinstance(step, ops.GroupStep)]
         if not numbers:
             return lambda: self.run(x)
         last: Any = self.steps[numbers[-1]]
