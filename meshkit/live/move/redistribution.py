@@ -20,18 +20,8 @@ from ...core.call import quotes_call
 from ...core.errors import SpecError
 from ...core.group_plan import missing_group_error
 from ...core.layout import Layout
+from ...core.redistribute import move
 from ...core.redistribute.digits import CommonAxes, find_common_axes
-from ...core.redistribute.move import (
-    check_axes,
-    check_gradient,
-    check_op,
-    expand_to,
-    infer_sizes,
-    make_move,
-    sizes_on_left,
-    split_sizes,
-    unmarked_axes,
-)
 from ...core.redistribute.pattern import Pattern, drop_axes, parse_pattern
 from ...core.redistribute.plan import plan_move
 from ...core.redistribute.steps import Arrange
@@ -125,11 +115,11 @@ class Place:
         """Check that the mesh is open, and that the axes of both sides exist."""
         self.mesh.check_usable()
         if self.view is None:
-            check_axes(pattern, self.sizes)
+            move.check_axes(pattern, self.sizes)
             return
         self.view.check_usable()
-        check_axes(Pattern(pattern.left, pattern.left), self.mesh.plan.layout.sizes)
-        check_axes(Pattern(pattern.right, pattern.right), self.view.plan.layout.sizes)
+        move.check_axes(Pattern(pattern.left, pattern.left), self.mesh.plan.layout.sizes)
+        move.check_axes(Pattern(pattern.right, pattern.right), self.view.plan.layout.sizes)
 
     def rewrite(self, pattern: Pattern) -> Pattern:
         """Return the pattern over the axes of ``sizes``."""
@@ -139,7 +129,11 @@ class Place:
 
     def unmarked_axes(self, pattern: Pattern) -> list[tuple[int, str]]:
         """Return the axes without a mark on one side, each after that side."""
-        return unmarked_axes(pattern) if self.common is None else self.common.unmarked_axes(pattern)
+        return (
+            move.unmarked_axes(pattern)
+            if self.common is None
+            else self.common.unmarked_axes(pattern)
+        )
 
     def group_of(self, axes: Axes) -> dist.ProcessGroup:
         """Return the group over some axes longer than 1, in the order of the mesh. Local."""
@@ -287,7 +281,7 @@ class Redistribution:
     def _check_gradient(self, has_backward: bool, sums: bool, dtype: torch.dtype) -> None:
         """Raise if there is no gradient, or if it needs another dtype."""
         if not has_backward:
-            check_gradient(self.pattern, self.place.unmarked_axes(self.pattern))
+            move.check_gradient(self.pattern, self.place.unmarked_axes(self.pattern))
         if self._op in ("max", "min"):
             raise SpecError(
                 f"op={self._op!r} has no gradient, and the tensor requires one.",
@@ -314,22 +308,22 @@ class Redistribution:
         """Return the pattern over common axes without ellipsis, and the global sizes."""
         place, pattern = self.place, self.place.rewrite(self.pattern)
         given = self._given(pattern)
-        return infer_sizes(pattern, place.sizes, place.coordinate, shape, given)
+        return move.infer_sizes(pattern, place.sizes, place.coordinate, shape, given)
 
     def _given(self, named: Pattern) -> dict[str, int]:
         """Return the global sizes that the caller gave, as the left side has them."""
-        return sizes_on_left(named, self.place.sizes, self._sizes, self._plans)
+        return move.sizes_on_left(named, self.place.sizes, self._sizes, self._plans)
 
     def _make_pair(
         self, named: Pattern, sizes: dict[str, int], unknowns: Unknowns | None = None
     ) -> Any:  # noqa: ANN401  # a ProgramPair, or None
         """Return the programs for global sizes; None if regions depend on unknown ones."""
         place, is_linear = self.place, self._op not in ("max", "min")
-        moves = [make_move(named, place.sizes, sizes, self._plans)]
+        moves = [move.make_move(named, place.sizes, sizes, self._plans)]
         if place.common is not None:
             place.common.check_even(moves[0])
         if not place.unmarked_axes(self.pattern):
-            moves.append(make_move(named.mirror, place.sizes, sizes, self._plans))
+            moves.append(move.make_move(named.mirror, place.sizes, sizes, self._plans))
         plans = [plan_move(move) for move in moves]
         if unknowns is not None and any(plan.uses_regions for plan in plans):
             return None
@@ -360,7 +354,7 @@ class Redistribution:
         if self._traced.get(num_dims) is not None:
             return self._traced.publish(num_dims)
         place = self.place
-        named = expand_to(place.rewrite(self.pattern), num_dims)
+        named = move.expand_to(place.rewrite(self.pattern), num_dims)
         given = self._given(named)
         scale = math.prod(place.sizes[axis] for axis in named.types)
         unknown = [dim.name for dim in named.left.dims if dim.name not in given]
@@ -402,7 +396,7 @@ class MeshMoves:
         try:
             known = self.known.get(key)
         except TypeError:  # a list, for example, has no hash
-            split_sizes(parse_pattern(pattern), dict(sizes))
+            move.split_sizes(parse_pattern(pattern), dict(sizes))
             raise
         return self._make(key) if known is None else known
 
@@ -426,14 +420,14 @@ class MeshMoves:
         pattern = parse_pattern(text)
         place = Place(self.groups, view, self)
         place.check_pattern(pattern)
-        check_op(pattern, op)
+        move.check_op(pattern, op)
         if grad_dtype is not None and not (
             isinstance(grad_dtype, torch.dtype)
             and (grad_dtype.is_floating_point or grad_dtype.is_complex)
         ):
             fix = "grad_dtype=torch.float32, or leave it out."
             raise SpecError(f"grad_dtype is {grad_dtype!r}, no dtype of gradients.", fix=fix)
-        sizes, plans = split_sizes(pattern, dict(given))
+        sizes, plans = move.split_sizes(pattern, dict(given))
         return self.known.add(key, Redistribution(pattern, place, op, grad_dtype, sizes, plans))
 
     @contextmanager
