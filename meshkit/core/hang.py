@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from .errors import CollectiveError
 from .judges import Arrivals, Decision, Judge, RankState, Sighting
 from .layout import Layout
-from .text import format_ranks, format_sizes, plural, shorten
+from .text import Ints, format_ranks, format_sizes, plural, shorten
 
 # An axis may use the default group, so it is created again too.
 REBUILD_ADVICE = "mesh.close(), meshkit.shutdown(), and build again on all ranks"
@@ -28,7 +28,11 @@ STATES = {
 }
 NO_ANSWER = Sighting(RankState.UNKNOWN, "no answer")
 
+LATE = 1.0  # seconds, at least, by which a rank is late, and half of the longest wait
+
 Left = Callable[[Sequence[int]], Mapping[int, "RankStatus"]]
+Rows = Mapping[str, Ints]  # axes of a view as text to its groups, (num_groups, group_size)
+NO_ROWS: Rows = {}
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class RankStatus:
     ended_by: str = ""  # call by which it stopped using the mesh, ``"mesh.close()"``; else empty
     is_other_mesh: bool = False  # whether another mesh created the group of the collective
     left_guard: int = 0  # the number of the last guard that it left without an error, from 1
+    waited: float = 0.0  # seconds since it began its last collective, as far as it knows
 
     @classmethod
     def from_facts(cls, rank: int, facts: Mapping[str, Any]) -> RankStatus:
@@ -51,7 +56,8 @@ class RankStatus:
         begun = {str(axes): int(count) for axes, count in facts.get("begun", {}).items()}
         names = ("function", "group", "line", "error", "ended_by")
         texts: dict[str, Any] = {name: str(facts.get(name, "")) for name in names}
-        return cls(rank, begun, **texts, left_guard=int(facts.get("left_guard", 0)))
+        numbers: dict[str, Any] = {"left_guard": int(facts.get("left_guard", 0))}
+        return cls(rank, begun, **texts, **numbers, waited=float(facts.get("waited", 0)))
 
     def to_facts(self) -> dict[str, Any]:
         """Return the status as a rank posts it."""
@@ -93,11 +99,13 @@ def describe_coordinate(layout: Layout, rank: int) -> str:
     return format_sizes(layout.coordinate(rank)) if rank in layout else "outside"
 
 
-def lagging_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> dict[int, Lag]:
+def lagging_ranks(
+    layout: Layout, statuses: Mapping[int, RankStatus], rows: Rows = NO_ROWS
+) -> dict[int, Lag]:
     """Return the ranks that have begun fewer collectives than a peer, with their largest lag."""
     lags: dict[int, Lag] = {}
     for axes in dict.fromkeys(name for status in statuses.values() for name in status.begun):
-        for row in layout.groups(axes.split()).tolist():
+        for row in _groups(layout, axes, rows):
             answered = [rank for rank in row if rank in statuses and axes in statuses[rank].begun]
             begun = {rank: statuses[rank].begun[axes] for rank in answered}
             most = max(begun.values(), default=0)
@@ -108,7 +116,36 @@ def lagging_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> dict[in
     return dict(sorted(lags.items()))
 
 
-def who_is_behind(layout: Layout, summary: str, left: Left, *, known: float) -> Judge:
+def late_ranks(
+    layout: Layout, statuses: Mapping[int, RankStatus], rows: Rows = NO_ROWS
+) -> dict[int, float]:
+    """Return ranks that began the collective of their group late, with the seconds they were late.
+
+    They came back just before they reported, so that they are behind no more.
+    """
+    late: dict[int, float] = {}
+    for axes in dict.fromkeys(status.group for status in statuses.values() if status.function):
+        for row in _groups(layout, axes, rows):
+            inside = [statuses[r] for r in row if r in statuses and statuses[r].group == axes]
+            longest = max((status.waited for status in inside), default=0.0)
+            least = max(LATE, longest / 2)
+            late |= {s.rank: longest - s.waited for s in inside if longest - s.waited >= least}
+    return dict(sorted(late.items()))
+
+
+def _groups(layout: Layout, axes: str, rows: Rows) -> list[list[int]]:
+    """Return the groups over some axes of the mesh or of a view; none if they are unknown."""
+    names = axes.split()
+    known = bool(names) and {*names} <= {*layout.axes}
+    groups: list[list[int]] = (
+        rows[axes].tolist() if axes in rows else layout.groups(names).tolist() if known else []
+    )
+    return groups
+
+
+def who_is_behind(
+    layout: Layout, summary: str, left: Left, *, known: float, rows: Rows = NO_ROWS
+) -> Judge:
     """Return the judge of a roll call, whose decision is the report of all ranks.
 
     Without a summary a hang is only suspected: the decision holds a report if a rank is behind or
@@ -119,6 +156,7 @@ def who_is_behind(layout: Layout, summary: str, left: Left, *, known: float) -> 
         summary: the first line of the report.
         left: returns the status of those of some ranks that left the guard before.
         known: seconds for the answers if a rank has left, as the cause is known then.
+        rows: the groups of views whose guards are inside that of the mesh.
     """
 
     def judge(seen: Arrivals) -> Decision | None:
@@ -131,7 +169,7 @@ def who_is_behind(layout: Layout, summary: str, left: Left, *, known: float) -> 
             return None  # a rank that left a guard well may be in the next one, and answer there
         known_ranks = has_left | {r for r in gone if not missing[r].state.is_certain}
         silent = {r: sighting for r, sighting in missing.items() if r not in known_ranks}
-        report = hang_error(summary, layout, {**gone, **answers}, silent)
+        report = hang_error(summary, layout, {**gone, **answers}, silent, rows)
         is_report = summary or report.behind or report.missing_ranks
         return Decision(report if is_report else None)
 
@@ -143,10 +181,11 @@ def hang_error(
     layout: Layout,
     statuses: Mapping[int, RankStatus],
     silent: Mapping[int, Sighting],
+    rows: Rows = NO_ROWS,
 ) -> CollectiveError:
     """Return the error that all ranks raise."""
-    late = lagging_ranks(layout, statuses)
-    first = _first_suspects(layout, statuses, late, silent)
+    late = lagging_ranks(layout, statuses, rows)
+    first = _first_suspects(layout, statuses, late, silent, rows)
     left = [rank for rank in sorted(statuses) if statuses[rank].has_left and rank not in late]
     states = {rank: silence.state for rank, silence in silent.items()}
     lines = []
@@ -163,6 +202,13 @@ def hang_error(
             lines.append(f"Left: {name} {statuses[rank]}.")
         else:
             lines.append(f"Behind: {name} {count}; {statuses[rank]}.")
+    slow = {} if first else late_ranks(layout, statuses, rows)
+    lines += [
+        f"Late: rank {rank} ({describe_coordinate(layout, rank)}) began {statuses[rank].operation} "
+        f"{seconds:.1f} s after the first."
+        for rank, seconds in slow.items()
+    ]
+    first = first or [*slow]
     alike: dict[str, list[int]] = {}
     for rank in sorted(statuses.keys() - {*late, *left, *silent}):
         alike.setdefault(str(statuses[rank]), []).append(rank)
@@ -204,17 +250,20 @@ def _first_suspects(
     statuses: Mapping[int, RankStatus],
     late: Iterable[int],
     silent: Mapping[int, Sighting],
+    rows: Rows,
 ) -> list[int]:
     """Return the ranks that left, or have ended, or else that wait for none, or are silent."""
     left = [rank for rank in sorted(statuses) if statuses[rank].has_left]
     certain = [rank for rank in sorted(silent) if silent[rank].state.is_certain]
     idle = [rank for rank in late if not statuses[rank].function and not statuses[rank].has_left]
     unknown = [rank for rank in silent if silent[rank].state is RankState.UNKNOWN]
+    waits = {status.group for status in statuses.values() if status.group in status.begun}
     awaited = {
-        int(peer)
-        for rank, status in statuses.items()
-        if status.group in status.begun  # else a group of the user
-        for peer in layout.peers(rank, status.group.split())
+        peer
+        for axes in waits  # else a group of the user
+        for row in _groups(layout, axes, rows)
+        if any(rank in statuses and statuses[rank].group == axes for rank in row)
+        for peer in row
     }
     kinds = [certain, sorted([*idle, *unknown]), sorted(silent)]
     waits_for = [[rank for rank in ranks if rank in awaited] for ranks in kinds]

@@ -18,6 +18,9 @@ rank is behind or silent, the thread prints the report and aborts all groups of 
 roll call ends without a report. On gloo the thread does the same for a group of the user, which
 keeps its own timeout.
 
+A guard inside that of another mesh, for example of its view, has no roll call of its own, and its
+groups are part of the outer report. So all ranks raise one report, whichever group they wait in.
+
 The host of the store leaves last: rank 0 stays until all ranks have read the report.
 """
 
@@ -28,7 +31,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -43,6 +46,7 @@ from ..core.group_plan import Axes
 from ..core.hang import RankStatus, hang_error, lagging_ranks, who_is_behind
 from ..core.judges import Arrivals, Decision, Judge, RankState, Sighting
 from ..core.layout import Layout
+from ..core.text import Ints
 from ..launch.job import LEFT, Job
 from ..launch.log import log_line
 from ..launch.round import Round
@@ -83,6 +87,7 @@ class GuardState:
         has_left: whether this rank left a guard with an error of its own, and entered none since.
         entered: the number of guards with a timeout that this rank has entered.
         alarm: the roll call that the watching thread of this rank has opened; 0 without one.
+        is_lost: whether the store did not answer when this rank reported.
         answered: roll call to the time at which this rank answered.
         reports: roll call to the report that this rank has read, as JSON, since the store may end.
         watcher: the client of the watching threads, once one has begun.
@@ -91,6 +96,7 @@ class GuardState:
     has_left: bool = False
     entered: int = 0
     alarm: int = 0
+    is_lost: bool = False
     answered: dict[int, float] = field(default_factory=dict)
     reports: dict[int, dict[str, Any] | None] = field(default_factory=dict)
     watcher: Store | None = None
@@ -106,6 +112,7 @@ class Guard:
     groups: Mapping[Axes, dist.ProcessGroup]
     round_id: int  # id of the agreement round in which the mesh was built
     state: GuardState
+    parts: list[Guard] = field(default_factory=list)  # guards of other meshes inside this one
 
     @property
     def rank(self) -> int:
@@ -125,12 +132,36 @@ class Guard:
             self.state.watcher = store.within(TIMES.store, store.watcher)
         return self.state.watcher
 
+    def labels(self) -> Iterator[tuple[str, Guard, Axes]]:
+        """Yield each set of axes as text, with its guard: this one, or another one inside it."""
+        taken: dict[str, dist.ProcessGroup] = {}
+        for guard in (self, *self.parts):
+            for axes, group in guard.groups.items():
+                name = " ".join(axes)
+                if group not in taken.values() and (axes or guard is self):
+                    name += f" of {guard.layout.sizes_text}" * (name in taken)
+                    taken[name] = group
+                    yield name, guard, axes
+
+    def rows(self) -> dict[str, Ints]:
+        """Return the groups of the guards inside this one by their axes as text."""
+        labels = self.labels() if self.parts else ()
+        return {
+            name: guard.layout.groups(axes) for name, guard, axes in labels if guard is not self
+        }
+
     def status(
-        self, frames: Frames, current: CurrentCollective | None = None, error: str = ""
+        self,
+        tracker: CollectiveTracker | None,
+        frames: Frames = (),
+        current: CurrentCollective | None = None,
+        error: str = "",
     ) -> RankStatus:
         """Return the status of this rank, from the frames of a thread or of an error."""
+        groups = {name: guard.groups[axes] for name, guard, axes in self.labels()}
         messages = self.job.counts.messages
-        return rank_status(self.rank, self.groups, frames, current, error, messages)
+        status = rank_status(self.rank, groups, frames, current, error, messages)
+        return status if tracker is None else replace(status, waited=tracker.waited(status.begun))
 
     @property
     def poll_interval(self) -> float:
@@ -219,13 +250,15 @@ def _guard(guard: Guard, limit: timedelta | None) -> Iterator[None]:
     with (
         tracking() as tracker,
         _with_timeout(guard, limit if raises else None),
-        nullcontext() if limit is None else _watching(guard, tracker, limit, raises),
+        _watching(guard, tracker, limit, raises) as reporter,
     ):
         tracker.compares |= limit is not None
         try:
             yield
         except BaseException as error:
-            translated = _translate(guard, tracker, error)
+            translated = None
+            if reporter is guard or is_collective_error(error):
+                translated = _translate(reporter, tracker, error)
             if translated is None:
                 raise
             raise _quote(translated, limit) from error
@@ -245,7 +278,7 @@ def _leave(guard: Guard, number: int) -> MeshkitError | None:
     store, layout = guard.store, guard.layout
     if store is None or layout.num_ranks == 1:
         return None
-    begun = guard.status(()).begun
+    begun = guard.status(None).begun
     facts = json.dumps(RankStatus(guard.rank, begun, left_guard=number).to_facts())
 
     def post() -> int:
@@ -289,13 +322,14 @@ def _translate(
     line = ": ".join(filter(None, (type(error).__name__, str(error).partition("\n")[0])))
     arguments = frames_of_error(error), tracker.of_error(error)
     if is_collective_error(error):
-        status = guard.status(*arguments)
+        status = guard.status(tracker, *arguments)
+        tracker.leaving = time.monotonic(), status
         if status.is_other_mesh:
             return None  # the guard of that mesh reports it, if there is one
         summary = f"{status.operation or 'a collective'} failed on rank {guard.rank}: {line}."
         return report_failure(guard, guard.store, summary, status)
     if not isinstance(error, CollectiveError):
-        guard.post(guard.status(*arguments, line))
+        guard.post(guard.status(tracker, *arguments, line))
         guard.state.has_left = True
     return None
 
@@ -321,21 +355,36 @@ def _raises_in_caller(guard: Guard) -> bool:
 
 @contextmanager
 def _watching(
-    guard: Guard, tracker: CollectiveTracker, limit: timedelta, raises: bool
-) -> Iterator[None]:
-    """Run a thread beside this one that answers roll calls for it."""
-    if guard.store is None:
-        yield
+    guard: Guard, tracker: CollectiveTracker, limit: timedelta | None, raises: bool
+) -> Iterator[Guard]:
+    """Run a thread beside this one that answers roll calls for it, and yield the guard it is for.
+
+    Inside such a guard of another mesh, that guard reports for this one too.
+    """
+    outer: Guard | None = tracker.watched
+    tracker.leaving = None
+    if outer is not None and outer.round_id != guard.round_id:
+        outer.parts.append(guard)
+        try:
+            yield outer
+        finally:
+            outer.parts.pop()
+        return
+    if guard.store is None or limit is None:
+        yield guard
         return
     over, caller = threading.Event(), threading.get_ident()
     arguments = guard, tracker, limit.total_seconds(), raises, caller, over
     watcher = threading.Thread(target=_watch, args=arguments, name="meshkit-guard", daemon=True)
     watcher.start()
+    tracker.watched = guard
     try:
-        yield
+        yield guard
     finally:
+        tracker.watched = outer
         over.set()
-        watcher.join(TIMES.host_stays)  # a store that does not answer would block it
+        # a store that does not answer would block it, and does if it has not answered the report
+        watcher.join(0 if guard.state.is_lost else TIMES.host_stays)
 
 
 def _watch(
@@ -367,12 +416,18 @@ def _watch(
 
 
 def _status_of_thread(guard: Guard, tracker: CollectiveTracker, thread: int) -> RankStatus:
-    """Return the status of another thread; without its line on any error, as its frames change."""
+    """Return the status of another thread; without its line on any error, as its frames change.
+
+    While the error of a collective leaves the guards, the thread is in that collective.
+    """
     try:
-        frames = frames_of_thread(thread)
-        return guard.status(frames, tracker.current)
+        if tracker.leaving is not None:
+            at, status = tracker.leaving
+            if time.monotonic() - at < TIMES.answer:
+                return status
+        return guard.status(tracker, frames_of_thread(thread), tracker.current)
     except Exception:
-        return guard.status((), tracker.current)
+        return guard.status(tracker, (), tracker.current)
 
 
 def _report_hang(guard: Guard, status: RankStatus, limit: timedelta, raises: bool) -> bool:
@@ -415,7 +470,7 @@ def report_failure(
         record = _run_roll_call(guard, store, summary, status)
         _leave_last(guard, store)
     except MeshkitError as lost:
-        reports = guard.state.reports
+        guard.state.is_lost, reports = True, guard.state.reports
         record = reports.get(max(reports, default=0))
         if record is None:
             silent = dict.fromkeys(getattr(lost, "missing_ranks", ()), LOST)
@@ -446,7 +501,7 @@ def _judge(guard: Guard, store: Store, summary: str) -> Judge:
     A decision with an error would make rank 0 wait for ranks that answered by a watching thread.
     """
     left = partial(guard.left, store)
-    judge = who_is_behind(guard.layout, summary, left, known=TIMES.known)
+    judge = who_is_behind(guard.layout, summary, left, known=TIMES.known, rows=guard.rows())
 
     def with_value(seen: Arrivals) -> Decision | None:
         decision = judge(seen)

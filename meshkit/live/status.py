@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import sysconfig
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,12 +23,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from ..core.group_plan import Axes
 from ..core.hang import RankStatus
 from ..launch.torch_internals import collective_count
 from .groups import DESCRIPTION
@@ -57,12 +57,24 @@ class CollectiveTracker:
 
     current: CurrentCollective | None = None  # the collective that the thread is in; None outside
     compares: bool = False  # whether ranks compare calls of moves: inside a guard with a timeout
+    begun: Mapping[str, int] | None = None  # the collectives that its rank had begun last
+    since: float = 0.0  # when that number was new
+    watched: Any = None  # the guard whose thread watches this one; the outer one of two meshes
+    # when the error of a collective came that is on its way through the guards, and in which one
+    leaving: tuple[float, RankStatus] | None = None
     # the last collective that an error left, with the id of that error
     failed: tuple[int, CurrentCollective] | None = None
 
     def of_error(self, error: BaseException) -> CurrentCollective | None:
         """Return the collective that an error came out of, or None."""
         return self.failed[1] if self.failed is not None and self.failed[0] == id(error) else None
+
+    def waited(self, begun: Mapping[str, int]) -> float:
+        """Return how long ago the last of so many collectives has begun, as far as it was seen."""
+        now = time.monotonic()
+        if begun != self.begun:
+            self.begun, self.since = begun, now
+        return now - self.since
 
 
 _TRACKER: ContextVar[CollectiveTracker | None] = ContextVar("meshkit_tracker", default=None)
@@ -136,17 +148,20 @@ def is_collective_error(error: BaseException) -> bool:
 
 def rank_status(
     rank: int,
-    groups: Mapping[Axes, dist.ProcessGroup],
+    groups: Mapping[str, dist.ProcessGroup],
     frames: Frames,
     current: CurrentCollective | None = None,
     error: str = "",
     messages: int = 0,
 ) -> RankStatus:
-    """Return the status of this rank; ``messages`` of its default group are no collectives."""
+    """Return the status of this rank, from its groups by their axes as text.
+
+    ``messages`` of its default group are no collectives.
+    """
     counts = {}
-    for key, own in groups.items():
-        if key and (count := collective_count(own)) is not None:
-            counts[" ".join(key)] = count - messages * (own is dist.group.WORLD)
+    for axes, own in groups.items():
+        if axes and (count := collective_count(own)) is not None:
+            counts[axes] = count - messages * (own is dist.group.WORLD)
     function, line = "" if current is None else current.name, ""
     over: object = None if current is None else current.group
     for frame, number in frames:
@@ -161,10 +176,10 @@ def rank_status(
             function, over = name, frame.f_locals.get("group") or dist.group.WORLD
         elif file.startswith(_TORCH + os.sep) and not function and not file.startswith(_LOADER):
             function = f"torch's {name}"
-    axes = [" ".join(key) for key, group in groups.items() if group is over]
+    names = [axes for axes, group in groups.items() if group is over]
     description = str(getattr(over, "group_desc", "") or "a group of its own")
-    group = "" if over is None else axes[0] if axes else description
-    is_other_mesh = not axes and description.startswith(f"{DESCRIPTION} ")
+    group = "" if over is None else names[0] if names else description
+    is_other_mesh = not names and description.startswith(f"{DESCRIPTION} ")
     return RankStatus(rank, counts, function, group, line, error, is_other_mesh=is_other_mesh)
 
 

@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshkit
-from meshkit.core.hang import Lag, RankStatus, hang_error, lagging_ranks, who_is_behind
+from meshkit.core.hang import (
+    Lag,
+    RankStatus,
+    hang_error,
+    lagging_ranks,
+    late_ranks,
+    who_is_behind,
+)
 from meshkit.core.judges import Arrival, Arrivals, Process, RankState, Sighting
 from meshkit.testing import layouts
 
@@ -56,6 +63,32 @@ def test_a_rank_behind_by_another_derivation(data: st.DataObject) -> None:
 def test_the_group_with_the_largest_lag_counts() -> None:
     assert lagging_ranks(LAYOUT, statuses(dp_2=7, sp_2=5)) == {2: Lag("sp", 5, 8)}
     assert lagging_ranks(LAYOUT, statuses()) == {}
+
+
+def test_a_rank_is_late_by_a_second_and_by_half_of_the_longest_wait_of_its_group() -> None:
+    waited = {0: 2.0, 1: 2.0, 2: 1.2, 3: 0.4, 4: 9.0, 5: 8.0}
+    layout = meshkit.Layout(dp=3, sp=2)
+    at = {
+        rank: RankStatus(rank, {"sp": 1}, "all_reduce", "sp", waited=seconds)
+        for rank, seconds in waited.items()
+    }
+    assert late_ranks(layout, at) == {}  # 3 is late by less than a second, 5 by an eighth
+    at[3] = replace(at[3], waited=0.1)
+    assert late_ranks(layout, at) == {3: pytest.approx(1.1)}
+    error = hang_error("all_reduce failed.", layout, at, {})
+    assert "Late: rank 3 (dp=1 sp=1) began all_reduce over sp 1.1 s after the first." in str(error)
+    assert "Fix: look at rank 3 first;" in str(error)
+    assert late_ranks(layout, at | {0: RankStatus(0, waited=50)}) == {3: pytest.approx(1.1)}
+
+
+def test_groups_of_a_view_are_compared_by_their_own_ranks() -> None:
+    begun = {rank: RankStatus(rank, {"y": 1 + rank % 2}) for rank in range(4)}
+    rows = {"y": meshkit.Layout(x=2, y=2).groups("y")}
+    assert lagging_ranks(meshkit.Layout(dp=4), begun, rows) == {
+        0: Lag("y", 1, 2),
+        2: Lag("y", 1, 2),
+    }
+    assert lagging_ranks(meshkit.Layout(dp=4), begun) == {}  # this rank does not know the view
 
 
 def waits(status: RankStatus, axes: str) -> RankStatus:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ import meshkit
 from meshkit.launch.torch_internals import timeout_of
 from meshkit.live import guard as guard_module
 from meshkit.live import open_mesh
-from tests.live.faults import describe_error
+from tests.live.faults import describe_error, free_address
 from tests.live.resources import threads
 from tests.live.side_by_side import side_by_side
 from tests.promises import BUSY
@@ -47,6 +49,10 @@ def results() -> Iterator[Results]:
         "no stack": partial(spawn, fail_to_describe_the_stack, 1),
         "skipped": partial(spawn, skip_one_collective, 4, (False,)),
         "skipped at last": partial(spawn, skip_one_collective, 4, (True,)),
+        "two meshes": partial(spawn, hang_in_two_meshes, 4),
+        "late": partial(spawn, come_late, 2),
+        "agreement": partial(spawn, hang_in_an_agreement, 2, (free_address(),)),
+        "connection": partial(spawn, lose_the_connection, 2, (free_address(),)),
     }
     with side_by_side(jobs, at_once=3) as futures:
         yield futures
@@ -264,6 +270,130 @@ def test_only_gloo_raises_in_the_thread_that_waits(
     groups: Any = {(backend,): backend for backend in backends}
     site = guard_module.Guard(meshkit.Layout(dp=2), None, groups, 1, guard_module.GuardState())  # type: ignore[arg-type]
     assert guard_module._raises_in_caller(site) is expected
+
+
+def hang_in_two_meshes() -> Any:
+    """Hang on rank 3; rank 2 waits in a group of the view, ranks 0 and 1 in one of the mesh."""
+    mesh = meshkit.build_mesh(dp=4)
+    view = mesh.view(x=2, y=2)
+    try:
+        with mesh.guard(timeout=2), view.guard(timeout=2):
+            if mesh.rank == 3:
+                load_batch(9)
+            dist.all_reduce(torch.ones(1), group=view.group("y"))
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+    except meshkit.CollectiveError as error:
+        return describe_error(error)
+    return "through"
+
+
+def test_the_guards_of_a_mesh_and_its_view_make_one_report(results: Results) -> None:
+    reports = results["two meshes"].result()
+    (text,) = {report["text"] for report in reports}
+    assert {tuple(report["behind"]) for report in reports} == {(2, 3)}
+    assert "Behind: rank 3 (dp=3) has begun 0 of 1 collectives over" in text
+    assert "(load_batch)" in text
+    assert "in all_reduce over y, test_guard.py:" in text  # of rank 2, which waits for rank 3
+    assert "Ranks 0-1: in all_reduce over dp, test_guard.py:" in text
+    assert "Fix: look at rank 3 first;" in text
+    assert "Busy" not in text
+
+
+def come_late() -> Any:
+    """Begin a collective on rank 1 just after the others have given up."""
+    mesh = meshkit.build_mesh(dp=2)
+    if mesh.rank == 1:  # else its watching thread may answer before it begins
+        pytest.MonkeyPatch().setattr(guard_module, "respond", lambda *_: None)
+    try:
+        with mesh.guard(timeout=2):
+            if mesh.rank == 1:
+                time.sleep(3)
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+    except meshkit.CollectiveError as error:
+        return describe_error(error)
+    return "through"
+
+
+def test_a_rank_that_comes_just_before_the_report_was_late(results: Results) -> None:
+    report, _ = results["late"].result()
+    line = r"Late: rank 1 \(dp=1\) began all_reduce over dp \d+\.\d s after the first\."
+    assert re.search(line, report["text"]), report["text"]
+    assert "Fix: look at rank 1 first;" in report["text"]
+
+
+def hang_in_an_agreement(address: str) -> Any:
+    """Wait for rank 0 in an agreement, whose blocking get holds the client of a TCP store."""
+    meshkit.init(init_method=address, arrival_timeout=60)
+    mesh = meshkit.build_mesh(dp=2)
+    report = None
+    try:
+        with mesh.guard(timeout=2):
+            if mesh.rank == 1:
+                mesh.agree("plan", 1)
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+    except meshkit.CollectiveError as error:
+        report = describe_error(error)
+    if mesh.rank == 0:
+        mesh.agree("plan", 1)
+    return report
+
+
+def test_a_rank_in_a_blocking_agreement_answers(results: Results) -> None:
+    report, _ = results["agreement"].result()
+    assert (report["behind"], report["missing"]) == ([1], [])
+    assert re.search(r"test_guard.py:\d+ \(hang_in_an_agreement\)", report["text"])
+    assert "Busy" not in report["text"]
+
+
+def lose_the_connection(address: str) -> Any:
+    """Shut the connection of the watching thread of rank 1 to a TCP store, twice."""
+    meshkit.init(init_method=address, arrival_timeout=60)
+    mesh, logged, shut = meshkit.build_mesh(dp=2), [], 0
+    keep = lambda text, *values: logged.append(text % values)  # noqa: E731
+    pytest.MonkeyPatch().setattr(guard_module, "log_line", keep)
+    try:
+        with mesh.guard(timeout=4):
+            while mesh.rank == 1 and shut < 2:
+                shut += shut_new_connections(mesh)
+            if mesh.rank == 1:
+                load_batch(9)
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+    except meshkit.CollectiveError as error:
+        return describe_error(error), logged
+    return "through", logged
+
+
+def sockets() -> dict[str, int]:
+    """Return the descriptor of each open socket of this process by its name in the kernel."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            found[os.readlink(f"/proc/self/fd/{name}")] = int(name)
+    return {name: number for name, number in found.items() if name.startswith("socket:")}
+
+
+def shut_new_connections(mesh: meshkit.Mesh) -> int:
+    """Wait for a client of the watching thread, shut its socket, and wait until it has failed."""
+    state, before = mesh._guard_state, sockets()
+    while state.watcher is None:
+        time.sleep(0.01)
+    for name, descriptor in sockets().items():
+        if name not in before:
+            connection = socket.socket(fileno=descriptor)
+            connection.shutdown(socket.SHUT_RDWR)
+            connection.detach()
+    client = state.watcher
+    while state.watcher is client:
+        time.sleep(0.01)
+    return 1
+
+
+def test_a_watching_thread_that_loses_its_connection_opens_another_one(results: Results) -> None:
+    (report, _), (_, logged) = results["connection"].result()
+    assert (report["behind"], report["missing"]) == ([1], [])
+    assert "(load_batch)" in report["text"]
+    (line,) = logged  # once, though it has failed twice
+    assert line.startswith("the guard of rank 1 goes on after an error: ")
 
 
 def run_without_fault() -> Any:

@@ -79,11 +79,12 @@ def find_operations() -> Any:
     mesh = meshkit.build_mesh(dp=2)
     view = mesh.view(x=2, timeout=77)
     own = dist.new_group([0, 1], group_desc="a group of the user")
+    groups = {" ".join(axes): group for axes, group in mesh._groups.groups.by_key.items()}
     seen: list[tuple[str, bool]] = []
 
     def look(*_: Any, **__: Any) -> Any:
         frames, current = frames_of_thread(threading.get_ident()), tracker.current
-        status = rank_status(mesh.rank, mesh._groups.groups.by_key, frames, current)
+        status = rank_status(mesh.rank, groups, frames, current)
         seen.append((status.operation, status.is_other_mesh))
         raise ZeroDivisionError
 

@@ -12,6 +12,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -303,6 +304,21 @@ def stop_in_own_group(strike: Strike, address: str) -> Any:
     return printed
 
 
+def stop_the_host(strike: Strike, address: str) -> float:
+    """Stop rank 0, which hosts the store; return the seconds from torch's error to the report."""
+    init("tcp", address, 60)
+    mesh, failed_at = meshkit.build_mesh(dp=-1), 0.0
+    with contextlib.suppress(meshkit.CollectiveError), mesh.guard(timeout=GUARD):
+        if mesh.rank == 0:
+            strike.stop()
+        try:
+            dist.all_reduce(torch.ones(1), group=mesh.group())
+        except RuntimeError:
+            failed_at = time.monotonic()
+            raise
+    return time.monotonic() - failed_at
+
+
 def job(fn: Callable[..., Any], ranks: int, *args: Any) -> Callable[[], Played]:
     """Return a job of the table: its function, its ranks and its arguments."""
     return lambda: play(fn, ranks, (*args, free_address()), timeout=120)
@@ -317,6 +333,7 @@ AT_ONCE = 6
 JOBS: dict[str, Callable[[], Played]] = {
     "test_the_rank_that_judges_dies": job(kill_the_judge, 4),
     "test_a_stopped_rank_in_a_group_of_the_user": job(stop_in_own_group, 2),
+    "test_without_an_answer_of_the_store_the_report_comes_in_time": job(stop_the_host, 4),
     "test_the_host_of_the_store_stays_for_a_rank_that_answers_late": job(answer_late, 3),
     **{f"test_the_other_ranks_raise_in_time_and_name_it[{case}]": run(case) for case in CASES},
     **{f"test_the_remaining_cases[{case}]": run(case) for case in REMAINING},
@@ -403,6 +420,23 @@ def test_a_stopped_rank_in_a_group_of_the_user(played: Played) -> None:
     assert (played.fired, played.ends[1]) == (1, "stopped")
     (printed,) = json.loads(played.outcomes[0].text)
     assert 1 < printed - played.at < 1 + 9 + BUSY
+
+
+def test_without_an_answer_of_the_store_the_report_comes_in_time(played: Played) -> None:
+    """No rank waits for its watching thread, which the store blocks too."""
+    assert (played.fired, played.ends[0]) == (0, "stopped")
+    seconds = [float(played.outcomes[rank].text) for rank in (1, 2, 3)]
+    assert TIMES.answer <= min(seconds) < ANSWERS, seconds  # of the rank that waits least
+    assert max(seconds) < ANSWERS + BUSY, seconds
+
+
+@pytest.mark.slow
+def test_twenty_reports_without_an_answer_of_the_store_come_in_time() -> None:
+    with ThreadPoolExecutor(3) as pool:
+        jobs = [pool.submit(job(stop_the_host, 4)) for _ in range(20)]
+    for played in (future.result() for future in jobs):
+        seconds = [float(played.outcomes[rank].text) for rank in (1, 2, 3)]
+        assert max(seconds) < ANSWERS + BUSY, seconds
 
 
 @pytest.mark.slow
