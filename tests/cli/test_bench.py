@@ -74,28 +74,6 @@ def test_four_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(line) <= 80 for line in lines)
 
 
-@pytest.mark.slow
-def test_under_torchrun_rank_0_prints_for_all() -> None:
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    arguments = ["dp=-1", "tp=1", "--json", "--ops", "broadcast,send_recv", "--sizes", "1K:4K"]
-    code, out, error = ended(begun(*torchrun, *MODULE, *arguments, *QUICK))
-    assert code == 0, error
-    reported = json.loads(out)  # one object, printed once
-    assert (reported["ok"], reported["launcher"], reported["sizes"]) == (
-        True,
-        "torchrun",
-        {"dp": 2, "tp": 1},
-    )
-    assert (reported["warm_up"], reported["iters"]) == (0, 2)
-    rows = reported["measurements"]
-    assert [(row["op"], row["bytes"], row["mode"]) for row in rows] == [
-        (op, size, "alone") for op in ("broadcast", "send_recv") for size in (1024, 4096)
-    ]
-    for row in rows:
-        assert row["algbw"] == pytest.approx(row["bytes"] / row["us"] / 1e3)
-        assert (row["wrong"], row["ranks"]) == (0, [2])
-
-
 def test_a_sample_of_the_groups_of_eight_ranks(capfd: pytest.CaptureFixture[str]) -> None:
     typed = "dp=4 tp=2 -n 8 --ops all_reduce --axes dp,tp --alone 2 --sizes 1K --json"
     assert main(["bench", *typed.split(), *QUICK]) == 0

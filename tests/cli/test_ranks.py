@@ -68,13 +68,6 @@ def variables_by_hand(world_size: int) -> list[dict[str, str]]:
     return [{**place, "RANK": str(rank)} for rank in range(world_size)]
 
 
-def by_hand(*ranks: list[str]) -> list[tuple[int, str, str]]:
-    """Start ranks one by one; return exit code, output and errors of each."""
-    pairs = zip(ranks, variables_by_hand(len(ranks)), strict=True)
-    started = [begun(*command, **environ) for command, environ in pairs]
-    return [ended(process) for process in started]
-
-
 # ---------------------------------------------------------------- real ranks
 
 
@@ -89,7 +82,7 @@ def test_eight_local_ranks(
     patterns = [
         r"pp=1 dp=2 sp=2 tp=2: 8 ranks, launcher spawn, device cpu, backend gloo; "
         r"joined and built in \d+\.\d\d s",
-        *(r"group .* of ranks", r"[- ]+"),
+        *(r"group .* of ranks", r"[─ ]+"),
         rf"dp sp tp +1 +8 +{ms} +{ms}  0-7",
         *(rf"{axis} +4 +2 +{ms} +{ms}  \d(, |-)\d" for axis in ("dp", "sp", "tp")),
         rf"dp sp +2 +4 +{ms} +{ms}  \d, \d, \d, \d",
@@ -227,34 +220,6 @@ def test_a_rank_that_does_not_come_within_the_timeout(
     )
 
 
-@pytest.mark.slow
-def test_ranks_started_by_hand_that_ask_for_different_meshes() -> None:
-    zero, one = by_hand([*MODULE, "dp=2", *CPU], [*MODULE, "sp=2", *CPU])
-    assert (zero[0], zero[1], one[0], one[1]) == (1, "", 1, "")
-    for _, _, error in (zero, one):
-        assert "Traceback" not in error
-        assert (
-            "ranks disagree about the mesh; no process group was created.\n"
-            "  rank 0:  dp=2\n  rank 1 (host " in error
-        )
-        assert error.splitlines()[-1].startswith("  Fix: ")
-
-
-@pytest.mark.slow
-def test_a_rank_of_a_launcher_that_is_killed() -> None:
-    arguments = ["dp=2", "--timeout", "20", *CPU]
-    spoiled = "from meshkit import Mesh\nfrom meshkit.cli.main import main\n"
-    spoiled += "from tests.cli.test_ranks import dies\nimport pytest\n"
-    spoiled += "pytest.MonkeyPatch().setattr(Mesh, 'verify', dies)\n"
-    spoiled += f"main(['check', *{arguments}])"
-    zero, one = by_hand([*MODULE, *arguments], ["-c", spoiled])
-    assert one[0] == -9
-    assert (zero[0], zero[1]) == (1, "")
-    assert "Traceback" not in zero[2]
-    assert "meshkit check dp=2 --timeout 20 --device cpu: " in zero[2]
-    assert "rank 1 (dp=1)" in zero[2]
-
-
 # ---------------------------------------------------------------- misuse
 
 
@@ -347,36 +312,12 @@ def test_hello_of_four_local_processes_greet() -> None:
     assert re.fullmatch(r"OK: the all-reduce over 4 ranks on \w+\.", last)
 
 
-@pytest.mark.slow
-def test_hello_of_four_local_processes_as_one_json_object(here: Here) -> None:
-    code, out, error = here("-n", "4", "--json", "--device", "cpu")
-    assert (code, error) == (0, "")
-    reported = json.loads(out)
-    assert (reported["ok"], reported["world_size"]) == (True, 4)
-    assert [rank["rank"] for rank in reported["ranks"]] == [0, 1, 2, 3]
-    assert [rank["local_rank"] for rank in reported["ranks"]] == [0, 1, 2, 3]
-    assert {rank["device"] for rank in reported["ranks"]} == {"cpu"}
-    assert {rank["host"] for rank in reported["ranks"]} == {socket.gethostname()}
-    assert {rank["launcher"] for rank in reported["ranks"]} == {"spawn"}
-    assert len({rank["pid"] for rank in reported["ranks"]}) == 4
-
-
 def test_without_n_it_is_one_process_here() -> None:
     done = run_python(MESHKIT, "hello", "--json", "--device", "cpu", environ=CLEAN)
     assert done.returncode == 0, done.stderr
     reported = json.loads(done.stdout)
     assert reported["world_size"] == 1
     assert reported["ranks"][0]["launcher"] == "single"
-
-
-@pytest.mark.slow
-def test_hello_under_torchrun() -> None:
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    done = run(*torchrun, *HELLO, "--json", "--device", "cpu")
-    assert done.returncode == 0, done.stderr
-    reported = json.loads(done.stdout)  # one object, printed once
-    assert [rank["rank"] for rank in reported["ranks"]] == [0, 1]
-    assert {rank["launcher"] for rank in reported["ranks"]} == {"torchrun"}
 
 
 def test_n_inside_a_launcher_starts_a_job_of_its_own(
@@ -398,24 +339,6 @@ def test_a_device_that_is_not_there(here: Here) -> None:
         "  LaunchError: init(device='cuda', timeout=60.0): there is no cuda:0 for local_rank 0.\n"
         "  This process sees 0 cuda devices.\n"
         "  Fix: init(device='cpu').\n",
-    )
-
-
-@pytest.mark.slow
-def test_ranks_that_do_not_come_within_the_timeout() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    arguments = ("--device=cpu", "--timeout=2")
-    done = run(*HELLO, *arguments, RANK="0", WORLD_SIZE="2", **place)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    assert done.stderr.endswith(  # torch's own log may stand before it
-        "1 of 2 ranks did not arrive at meshkit hello --device=cpu --timeout=2 "
-        f"within 2 s.\n  Missing: 1. Arrived: 0 on host {socket.gethostname()}.\n"
-        "  Fix: look at the logs of rank 1 first.\n"
     )
 
 

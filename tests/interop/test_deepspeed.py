@@ -288,12 +288,9 @@ def test_a_config_has_the_batch_of_its_plan() -> None:
 
 def test_an_uneven_plan_has_no_config() -> None:
     plan = meshkit.BatchPlan.solve(dp=3, global_batch=8, micro_batch=2, uneven=True)
-    assert error_text(lambda: config(plan)) == (
-        "BatchError: config(plan): the plan is uneven.\n"
-        "  global_batch 8 = micro_batch 2 x 4, of which dp 3 run 2 or 1 each.\n"
-        "  DeepSpeed runs equally many micro batches, all with samples, on every rank.\n"
-        "  Fix: global_batch=6 or global_batch=12."
-    )
+    text = error_text(lambda: config(plan))
+    assert text.startswith("BatchError: config(plan): the plan is uneven.\n")
+    assert text.endswith("  Fix: global_batch=6 or global_batch=12.")
 
 
 @needs_deepspeed
@@ -412,16 +409,13 @@ def test_invalid_roles_are_errors_of_the_constructor() -> None:
     no_group = by_rank[0].pop(2)
     assert no_group.startswith("SpecError: Mpu(mesh): the mesh has no group over pp tp")
     assert "groups=['pp tp']" in no_group.partition("Fix: ")[2]
-    assert by_rank[0] == [
-        "SpecError: Mpu(mesh): DeepSpeed needs a model_parallel group, and the mesh has neither an "
-        "axis for it nor one of size 1.\n"
-        "  Fix: add an axis of size 1 to the mesh, for example tp=1, or pass model=...",
-        "SpecError: Mpu(mesh): the axis cp of size 2 is neither data, model, sequence nor "
-        "pipeline.\n"
-        "  The mesh is Layout(dp=4, cp=2, tp=1).\n"
-        "  Its ranks would train apart, because DeepSpeed reduces no gradient over it.\n"
-        "  Fix: sequence='cp', or data='dp cp'.",
-        "UnknownAxisError: Mpu(mesh, sequence='sq'): there is no axis 'sq'.\n"
-        "  The axes are dp, tp.\n"
-        "  Fix: use one of dp, tp.",
-    ]
+    for text, part in zip(
+        by_rank[0],
+        (
+            "SpecError: Mpu(mesh): DeepSpeed needs a model_parallel group, and the mesh has",
+            "cp of size 2 is neither data, model, sequence nor pipeline.\n",
+            "UnknownAxisError: Mpu(mesh, sequence='sq'): there is no axis 'sq'.\n",
+        ),
+        strict=True,
+    ):
+        assert part in text

@@ -331,34 +331,14 @@ def test_invalid_meshes_are_errors_on_every_rank(
     by_rank = [errors for _, errors in eight]
     assert by_rank == [by_rank[0]] * 8
     other, absent, unbuilt, fields, stages, ends = by_rank[0]
-    assert other == (
-        "SpecError: process_groups(dense): dense is Layout(dp=4, ep=2), and Megatron has no axis "
-        "ep here.\n"
-        "  Its axes are pp dp cp tp.\n"
-        "  Fix: ep=1, or one of these axes: layouts(...) returns their sizes."
-    )
-    assert absent == (
-        "SpecError: process_groups(dense): Megatron needs a group over pp, and Layout(dp=4, tp=2) "
-        "has neither such an axis nor one of size 1.\n"
-        "  Fix: give the mesh the axis pp=1."
-    )
-    assert unbuilt.startswith(
-        "SpecError: process_groups(dense): the mesh has no group over dp cp tp."
-    )
+    call = "SpecError: process_groups(dense"
+    assert other.startswith(f"{call}): dense is Layout(dp=4, ep=2), and Megatron has no axis ep")
+    assert absent.startswith(f"{call}): Megatron needs a group over pp, and Layout(dp=4, tp=2)")
+    assert unbuilt.startswith(f"{call}): the mesh has no group over dp cp tp.")
     assert "'pos_embd'" in fields
     assert "'embd'" not in fields  # four stages, without ends
-    assert stages == (
-        "SpecError: process_groups(dense, experts): the experts, Layout(dp=2, pp=4, ep=1), have "
-        "other stages than the dense layers, Layout(pp=4, dp=2, ep=1, cp=1, tp=1).\n"
-        "  The first pipeline is [0, 1, 2, 3] for experts, [0, 2, 4, 6] for dense layers.\n"
-        "  Fix: experts = dense.view(...), with the same size and position of pp."
-    )
-    assert ends == (
-        "SpecError: process_groups(dense, ends=ends): Layout(pp=2, dp=2) are not the ends of "
-        "Layout(pp=4, dp=2, ep=1, cp=1, tp=1).\n"
-        "  The ends of the first pipeline are [0, 6].\n"
-        "  Fix: e = ends(dense.layout); build_mesh(e.sizes, order=e.axes, ranks=e.ranks)."
-    )
+    assert "[0, 1, 2, 3] for experts, [0, 2, 4, 6] for dense layers." in stages
+    assert "The ends of the first pipeline are [0, 6]." in ends
 
 
 @needs_megatron
@@ -373,24 +353,10 @@ def test_the_example_trains() -> None:
 
 
 def test_different_stages_are_an_error_as_in_megatron() -> None:
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError, match=r"\[0, 2\] for dense layers, \[0, 1\] for experts"):
         megatron.layouts(16, tp=2, pp=2, cp=2, ep=4, etp=1, order="tp-pp-dp-cp-ep")
-    assert str(caught.value) == (
-        "layouts(16, tp=2, pp=2, cp=2, ep=4, etp=1, order='tp-pp-dp-cp-ep'): the stages of dense "
-        "layers and experts hold different ranks.\n"
-        "  The pipeline of rank 0 is [0, 2] for dense layers, [0, 1] for experts.\n"
-        "  Fix: use an order that ends with pp: "
-        "order='tp-cp-ep-dp-pp'."
-    )
-
-
-def test_invalid_sizes_are_errors() -> None:
-    with pytest.raises(SpecError, match="needs a multiple of 6 ranks, the world has 16"):
-        megatron.layouts(16, tp=3, pp=2)
     with pytest.raises(SpecError, match="cp has a size but is not in order"):
         megatron.layouts(16, cp=2, order="tp-dp-pp")
-    with pytest.raises(SpecError, match="xp is in order but has no size"):
-        megatron.layouts(16, order="tp-xp-dp-pp")
 
 
 def test_the_groups_of_dense_layers_and_experts() -> None:

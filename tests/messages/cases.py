@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -60,11 +61,8 @@ def error_of(call: Callable[[], object]) -> MeshkitError:
 
 
 LAYOUT = Layout(dp=4, sp=2, tp=1)
-
 PLAN = BatchPlan.solve(dp=4, global_batch=16, micro_batch=2)
-
 EPOCH = Epoch(100, replace(PLAN, data_index=0), True, 1, number=2)
-
 STATE = EPOCH.state(1)
 
 
@@ -138,11 +136,8 @@ CONFIG = {
 }
 
 SIZES = {"hidden": 4096, "layers": 32, "heads": 32, "vocab": 128256, "ffn": 14336}
-
 AXES = {"dp": 4, "tp": 2}
-
 MESH = "dp=4 tp=2"
-
 PLACE = {"dp": 1, "tp": 0}
 
 
@@ -158,9 +153,7 @@ def refuse_gradient(text: str) -> None:
 
 
 REGROUPED = cast(Regrouping, regroup(Layout(dp=2, tp=2), range(4)))
-
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}
-
 SRUN = {
     "SLURM_PROCID": "3",
     "SLURM_STEP_ID": "0",
@@ -200,6 +193,9 @@ def judge(judge: Judge, seen: Arrivals) -> None:
 
 DP4 = {"call": "build_mesh", "sizes": "dp=4"}
 SAME = all_same("ranks disagree about the mesh; no process group was created.", seconds=30)
+FOUR_NODES = Topology.even(8, nodes=4)
+solve, ramp_up, detect = BatchPlan.solve, BatchSchedule.ramp_up, meshkit.detect
+move = partial(plan_redistribution, MESH)
 ENDED = Sighting(RankState.ENDED, "host n2, pid 71")
 
 
@@ -300,43 +296,41 @@ CASES: dict[str, Callable[[], object]] = {
     "a batch over axes of unknown role alone": lambda: mesh_batch_of_x_and_y(
         global_batch=16, micro_batch=2
     ),
-    "a batch that does not divide": lambda: BatchPlan.solve(dp=4, global_batch=100, micro_batch=3),
-    "a batch with many divisors": lambda: BatchPlan.solve(dp=1, global_batch=720, micro_batch=50),
-    "a batch from one size": lambda: BatchPlan.solve(dp=4, micro_batch=2),
-    "a global batch of 0": lambda: BatchPlan.solve(dp=4, global_batch=0, micro_batch=2),
+    "a batch that does not divide": lambda: solve(dp=4, global_batch=100, micro_batch=3),
+    "a batch with many divisors": lambda: solve(dp=1, global_batch=720, micro_batch=50),
+    "a batch from one size": lambda: solve(dp=4, micro_batch=2),
+    "a global batch of 0": lambda: solve(dp=4, global_batch=0, micro_batch=2),
     "samples of a negative step": lambda: PLAN.samples(-1, 0),
-    "a batch that does not divide to give dp": lambda: BatchPlan.solve(
+    "a batch that does not divide to give dp": lambda: solve(
         global_batch=100, micro_batch=3, accumulation_steps=2
     ),
-    "a batch from two sizes without dp": lambda: BatchPlan.solve(global_batch=100, micro_batch=3),
-    "an uneven batch with a partial micro batch": lambda: BatchPlan.solve(
+    "a batch from two sizes without dp": lambda: solve(global_batch=100, micro_batch=3),
+    "an uneven batch with a partial micro batch": lambda: solve(
         dp=7, global_batch=32, micro_batch=3, uneven=True
     ),
-    "an uneven batch with wrong accumulation steps": lambda: BatchPlan.solve(
+    "an uneven batch with wrong accumulation steps": lambda: solve(
         dp=7, global_batch=32, micro_batch=1, accumulation_steps=4, uneven=True
     ),
     "a negative first sample": lambda: PLAN.samples(0, 0, first=-3),
     "a stage that does not divide": lambda: BatchSchedule(PLAN, ((0, 8), (100, 12))),
     "stages that do not ascend from 0": lambda: BatchSchedule(PLAN, ((5, 8), (5, 16))),
     "a stage with a float": lambda: BatchSchedule(PLAN, ((0, 8.0),)),
-    "a ramp with more increments than samples": lambda: BatchSchedule.ramp_up(
+    "a ramp with more increments than samples": lambda: ramp_up(
         PLAN, start=8, increment=1, samples=5
     ),
-    "a ramp with a batch that does not divide": lambda: BatchSchedule.ramp_up(
+    "a ramp with a batch that does not divide": lambda: ramp_up(
         PLAN, start=7, increment=3, samples=100, uneven=True
     ),
     "a schedule of a str": lambda: BatchSchedule("x", ((0, 8),)),
-    "uneven as a str": lambda: BatchPlan.solve(dp=4, global_batch=8, micro_batch=2, uneven="no"),
-    "a huge batch that does not divide": lambda: BatchPlan.solve(
-        dp=1, global_batch=10**18, micro_batch=3
-    ),
-    "a ramp from 0 samples": lambda: BatchSchedule.ramp_up(PLAN, start=0, increment=8, samples=100),
-    "a ramp whose increments miss its end": lambda: BatchSchedule.ramp_up(
+    "uneven as a str": lambda: solve(dp=4, global_batch=8, micro_batch=2, uneven="no"),
+    "a huge batch that does not divide": lambda: solve(dp=1, global_batch=10**18, micro_batch=3),
+    "a ramp from 0 samples": lambda: ramp_up(PLAN, start=0, increment=8, samples=100),
+    "a ramp whose increments miss its end": lambda: ramp_up(
         PLAN, start=8, increment=5, samples=100
     ),
     "the batch at a negative sample": lambda: BatchSchedule(PLAN, ((0, 8),)).at(-1),
     "samples of no data index": lambda: PLAN.samples(0),
-    "a batch that uneven solves": lambda: BatchPlan.solve(dp=3, global_batch=16, micro_batch=2),
+    "a batch that uneven solves": lambda: solve(dp=3, global_batch=16, micro_batch=2),
     "a data index outside the plan": lambda: PLAN.samples(0, 4),
     "a sequence that does not divide": lambda: SequencePlan(10, 4),
     "a zigzag sequence that does not divide": lambda: SequencePlan(6, 4, "zigzag"),
@@ -370,8 +364,8 @@ CASES: dict[str, Callable[[], object]] = {
     "a stream at an index beyond its limit": lambda: stream_seed(1, "init", sample=2**40),
     "the seed of a rank outside the layout": lambda: mesh_seed_on_rank_9(vary="dp"),
     "vary as an int": lambda: mesh_seed(vary=3),
-    "a batch in the words of another library": lambda: BatchPlan.solve(dp=2, batch_size=4),
-    "a batch of text": lambda: BatchPlan.solve(dp=2, global_batch="1e3", micro_batch=4),
+    "a batch in the words of another library": lambda: solve(dp=2, batch_size=4),
+    "a batch of text": lambda: solve(dp=2, global_batch="1e3", micro_batch=4),
     "vary with an unknown axis": lambda: mesh_seed(vary="xx"),
     # core/topology
     "a hostfile without a host": lambda: parse_hostfile("# nothing\n"),
@@ -390,18 +384,14 @@ CASES: dict[str, Callable[[], object]] = {
     "a topology without nodes": lambda: Topology.of_sizes([]),
     "an empty node": lambda: Topology.of_sizes([8, 0]),
     "hosts as one str": lambda: Topology.of_hosts("aabb"),
-    "a level that exists already": lambda: Topology.even(8, nodes=4).with_level(
-        "node", [0, 0, 1, 1]
-    ),
-    "a level that covers only some nodes": lambda: Topology.even(8, nodes=4).with_level(
-        "rack", [0, 1]
-    ),
+    "a level that exists already": lambda: FOUR_NODES.with_level("node", [0, 0, 1, 1]),
+    "a level that covers only some nodes": lambda: FOUR_NODES.with_level("rack", [0, 1]),
     "a level that splits a rack": lambda: Topology.even(8, nodes=4, racks=2).with_level(
         "hall", [0, 1, 1, 1]
     ),
-    "an unknown level": lambda: Topology.even(8, nodes=4).domain_of("rack", [0]),
-    "the node of a rank outside the topology": lambda: Topology.even(8, nodes=4).node_of([0, 8]),
-    "the ranks of a node outside the topology": lambda: Topology.even(8, nodes=4).ranks_of(4),
+    "an unknown level": lambda: FOUR_NODES.domain_of("rack", [0]),
+    "the node of a rank outside the topology": lambda: FOUR_NODES.node_of([0, 8]),
+    "the ranks of a node outside the topology": lambda: FOUR_NODES.ranks_of(4),
     # core/cost
     "a model config without a size": lambda: ModelShape.of(
         {k: v for k, v in CONFIG.items() if k != "num_hidden_layers"}
@@ -429,22 +419,22 @@ CASES: dict[str, Callable[[], object]] = {
     ),
     # core/redistribute
     "a movement over too many ranks": lambda: plan_redistribution({"dp": 10**9}, "b/dp -> b", b=2),
-    "a movement without an arrow": lambda: plan_redistribution(MESH, "b s/tp", b=2, s=4),
-    "a movement with two arrows": lambda: plan_redistribution(MESH, "b -> b -> b", b=2),
-    "a movement that is no text": lambda: plan_redistribution(MESH, 5, b=2),
-    "a movement that cuts three dims": lambda: plan_redistribution(MESH, "(a b/dp c)/tp -> a"),
-    "a movement with an invalid character": lambda: plan_redistribution(MESH, "b s:tp -> b s"),
-    "a movement with an open bracket": lambda: plan_redistribution(MESH, "(b s/tp -> b s"),
-    "a movement with a bracket in a bracket": lambda: plan_redistribution(MESH, "((b) s) -> b s"),
-    "a movement with a mark in a bracket": lambda: plan_redistribution(MESH, "(b +tp) -> b"),
-    "a movement that cuts a bracket": lambda: plan_redistribution(MESH, "b (h d)/tp -> b h d"),
-    "a movement that cuts a size of 1": lambda: plan_redistribution(MESH, "b 1/tp -> b"),
-    "a movement with a dim twice": lambda: plan_redistribution(MESH, "b b -> b"),
-    "a movement with an axis twice": lambda: plan_redistribution(MESH, "b/tp s/tp -> b s"),
-    "a movement with a dim on one side": lambda: plan_redistribution(MESH, "b s -> b"),
-    "a movement with an ellipsis on one side": lambda: plan_redistribution(MESH, "b -> b ..."),
-    "a movement with an unknown axis": lambda: plan_redistribution(MESH, "b/tpp -> b *tpp", b=2),
-    "a mark outside its axis": lambda: plan_redistribution(MESH, "b @dp:4 -> b/dp", b=4),
+    "a movement without an arrow": lambda: move("b s/tp", b=2, s=4),
+    "a movement with two arrows": lambda: move("b -> b -> b", b=2),
+    "a movement that is no text": lambda: move(5, b=2),
+    "a movement that cuts three dims": lambda: move("(a b/dp c)/tp -> a"),
+    "a movement with an invalid character": lambda: move("b s:tp -> b s"),
+    "a movement with an open bracket": lambda: move("(b s/tp -> b s"),
+    "a movement with a bracket in a bracket": lambda: move("((b) s) -> b s"),
+    "a movement with a mark in a bracket": lambda: move("(b +tp) -> b"),
+    "a movement that cuts a bracket": lambda: move("b (h d)/tp -> b h d"),
+    "a movement that cuts a size of 1": lambda: move("b 1/tp -> b"),
+    "a movement with a dim twice": lambda: move("b b -> b"),
+    "a movement with an axis twice": lambda: move("b/tp s/tp -> b s"),
+    "a movement with a dim on one side": lambda: move("b s -> b"),
+    "a movement with an ellipsis on one side": lambda: move("b -> b ..."),
+    "a movement with an unknown axis": lambda: move("b/tpp -> b *tpp", b=2),
+    "a mark outside its axis": lambda: move("b @dp:4 -> b/dp", b=4),
     "a mark outside an axis of one": lambda: plan_redistribution(
         "dp=4 pp=1", "b @pp:1 -> b *pp", b=4
     ),
@@ -454,20 +444,18 @@ CASES: dict[str, Callable[[], object]] = {
     "a gathered axis without a mark": lambda: refuse_gradient("b s/tp -> b s"),
     "two axes without a mark": lambda: refuse_gradient("b/dp s/tp -> b s"),
     "a sliced axis without a mark": lambda: refuse_gradient("b s -> b s/tp"),
-    "a size of an unknown dim": lambda: plan_redistribution(MESH, "b/dp -> b *dp", c=4),
-    "a size for an ellipsis": lambda: plan_redistribution(MESH, "... +dp -> ... =dp", b=4),
-    "a size that is a float": lambda: plan_redistribution(MESH, "b/dp -> b *dp", b=4.0),
-    "a dim without a size": lambda: plan_redistribution(MESH, "b/dp s -> b s *dp", b=4),
-    "a dim called to without a size": lambda: plan_redistribution(MESH, "to/tp -> to"),
-    "sizes of dims that are no mapping": lambda: plan_redistribution(MESH, "b/tp -> b", sizes=[4]),
-    "a size of a dim in both ways": lambda: plan_redistribution(
-        MESH, "b/tp -> b", sizes={"b": 4}, b=4
-    ),
-    "an ellipsis in a plan": lambda: plan_redistribution(MESH, "... s/tp -> ... s *tp", s=4),
+    "a size of an unknown dim": lambda: move("b/dp -> b *dp", c=4),
+    "a size for an ellipsis": lambda: move("... +dp -> ... =dp", b=4),
+    "a size that is a float": lambda: move("b/dp -> b *dp", b=4.0),
+    "a dim without a size": lambda: move("b/dp s -> b s *dp", b=4),
+    "a dim called to without a size": lambda: move("to/tp -> to"),
+    "sizes of dims that are no mapping": lambda: move("b/tp -> b", sizes=[4]),
+    "a size of a dim in both ways": lambda: move("b/tp -> b", sizes={"b": 4}, b=4),
+    "an ellipsis in a plan": lambda: move("... s/tp -> ... s *tp", s=4),
     "a mesh that is no sizes": lambda: plan_redistribution("dp4", "b -> b", b=4),
     "a mesh of no ranks": lambda: plan_redistribution("dp=0", "b -> b", b=4),
     "a mesh that is no mesh": lambda: plan_redistribution(8, "b -> b", b=4),
-    "a mark outside an absent axis": lambda: plan_redistribution(MESH, "b @pp:1 -> b", b=4),
+    "a mark outside an absent axis": lambda: move("b @pp:1 -> b", b=4),
     "a tensor with too few dims": lambda: infer("b s/tp d -> b s d *tp", (2, 3)),
     "a tensor with too few dims for an ellipsis": lambda: infer("... s d/tp -> ... s d *tp", (2,)),
     "a bracket of unknown sizes": lambda: infer("(h d) -> h d", (12,)),
@@ -477,19 +465,17 @@ CASES: dict[str, Callable[[], object]] = {
     "a size that does not divide": lambda: infer("s =dp -> s/dp", (10,)),
     "a size that does not divide over two axes": lambda: infer("s *dp *tp -> s/tp/dp", (4,)),
     "a dim of an ellipsis that does not divide": lambda: infer("... s =dp -> ... s/dp", (2, 10)),
-    "a sequence plan with other parts": lambda: plan_redistribution(
-        MESH, "s =dp -> s/dp", s=SequencePlan(16, 2, "zigzag")
+    "a sequence plan with other parts": lambda: move(
+        "s =dp -> s/dp", s=SequencePlan(16, 2, "zigzag")
     ),
-    "a padded sequence plan with other parts": lambda: plan_redistribution(
-        MESH, "s =tp -> s/tp", s=SequencePlan(10, 4, pad=True)
+    "a padded sequence plan with other parts": lambda: move(
+        "s =tp -> s/tp", s=SequencePlan(10, 4, pad=True)
     ),
-    "a view with other ranks": lambda: plan_redistribution(MESH, "b/dp -> b/x", to="x=4", b=4),
+    "a view with other ranks": lambda: move("b/dp -> b/x", to="x=4", b=4),
     "a view without common factors": lambda: plan_redistribution(
         "dp=3 tp=2", "b/dp -> b/x", to="x=2 y=3", b=6
     ),
-    "parts of different sizes between views": lambda: plan_redistribution(
-        MESH, "b/dp -> b/x", to="x=2 y=4", b=5
-    ),
+    "parts of different sizes between views": lambda: move("b/dp -> b/x", to="x=2 y=4", b=5),
     # core/recovery
     "a rank that recovers without a step": lambda: find_sources(
         REGROUPED, {0: 4, 1: None, 2: 4, 3: 4}
@@ -502,32 +488,28 @@ CASES: dict[str, Callable[[], object]] = {
     "a target without axes": lambda: parse_targets(LAYOUT, ["dp", "dp+"]),
     "a target over groups of one rank": lambda: parse_targets(LAYOUT, ["tp"]),
     # launch
-    "a launcher variable that is not set": lambda: meshkit.detect({"WORLD_SIZE": "8"}),
-    "a launcher variable that is empty": lambda: meshkit.detect({**TORCHRUN, "RANK": ""}),
-    "a launcher variable that is not a number": lambda: meshkit.detect({**TORCHRUN, "RANK": "two"}),
-    "a port that is too large": lambda: meshkit.detect({**TORCHRUN, "MASTER_PORT": "70000"}),
-    "an empty address": lambda: meshkit.detect({**TORCHRUN, "MASTER_ADDR": " "}),
-    "a launcher rank outside its world": lambda: meshkit.detect({"RANK": "9", "WORLD_SIZE": "8"}),
-    "a local rank outside its node": lambda: meshkit.detect(
+    "a launcher variable that is not set": lambda: detect({"WORLD_SIZE": "8"}),
+    "a launcher variable that is empty": lambda: detect({**TORCHRUN, "RANK": ""}),
+    "a launcher variable that is not a number": lambda: detect({**TORCHRUN, "RANK": "two"}),
+    "a port that is too large": lambda: detect({**TORCHRUN, "MASTER_PORT": "70000"}),
+    "an empty address": lambda: detect({**TORCHRUN, "MASTER_ADDR": " "}),
+    "a launcher rank outside its world": lambda: detect({"RANK": "9", "WORLD_SIZE": "8"}),
+    "a local rank outside its node": lambda: detect(
         {**TORCHRUN, "LOCAL_RANK": "4", "LOCAL_WORLD_SIZE": "4"}
     ),
-    "more local ranks than ranks": lambda: meshkit.detect({**TORCHRUN, "LOCAL_WORLD_SIZE": "16"}),
-    "a rank argument without a world size": lambda: meshkit.detect({}, rank=1),
-    "a local rank argument without a rank": lambda: meshkit.detect({}, local_rank=3),
-    "a rank argument outside the world": lambda: meshkit.detect(OPEN_MPI, rank=9),
-    "a world size argument that is too large": lambda: meshkit.detect(
-        {}, rank=0, world_size=10**26
-    ),
-    "a launcher inside another without a rank": lambda: meshkit.detect(INSIDE_MVAPICH2),
-    "Cray PALS without a size": lambda: meshkit.detect(recorded.PALS_WITHOUT_PMI),
-    "RANK that contradicts the launcher": lambda: meshkit.detect(
+    "more local ranks than ranks": lambda: detect({**TORCHRUN, "LOCAL_WORLD_SIZE": "16"}),
+    "a rank argument without a world size": lambda: detect({}, rank=1),
+    "a local rank argument without a rank": lambda: detect({}, local_rank=3),
+    "a rank argument outside the world": lambda: detect(OPEN_MPI, rank=9),
+    "a world size argument that is too large": lambda: detect({}, rank=0, world_size=10**26),
+    "a launcher inside another without a rank": lambda: detect(INSIDE_MVAPICH2),
+    "Cray PALS without a size": lambda: detect(recorded.PALS_WITHOUT_PMI),
+    "RANK that contradicts the launcher": lambda: detect(
         {**OPEN_MPI, "RANK": "1", "WORLD_SIZE": "4"}
     ),
-    "a malformed list of nodes": lambda: meshkit.detect({**SRUN, "SLURM_STEP_NODELIST": "n[2-1]"}),
-    "a malformed list of tasks": lambda: meshkit.detect(
-        {**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x"}
-    ),
-    "a node outside the list of tasks": lambda: meshkit.detect({**SRUN, "SLURM_NODEID": "2"}),
+    "a malformed list of nodes": lambda: detect({**SRUN, "SLURM_STEP_NODELIST": "n[2-1]"}),
+    "a malformed list of tasks": lambda: detect({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x"}),
+    "a node outside the list of tasks": lambda: detect({**SRUN, "SLURM_NODEID": "2"}),
     "a Slurm topology without hosts": lambda: meshkit.slurm_topology("SwitchName=s0 Nodes=n1", []),
     "a timeout of 0": lambda: meshkit.init(timeout=0),
     "an arrival timeout that is a str": lambda: meshkit.init(arrival_timeout="5"),
@@ -542,10 +524,10 @@ CASES: dict[str, Callable[[], object]] = {
     "init with an option of build_mesh": lambda: meshkit.init(order="dp tp"),
     "init with an option of a batch": lambda: meshkit.init(global_batch=8),
     "spawn of 0 ranks": lambda: meshkit.spawn(print, 0),
-    "an address that is empty as an argument": lambda: meshkit.detect(
+    "an address that is empty as an argument": lambda: detect(
         {}, rank=0, world_size=2, master_addr=""
     ),
-    "a port argument of 0": lambda: meshkit.detect({}, rank=0, world_size=2, master_port=0),
+    "a port argument of 0": lambda: detect({}, rank=0, world_size=2, master_port=0),
     "spawn as torch.multiprocessing has it": lambda: meshkit.spawn(train, nprocs=4, join=True),
     "spawn of a function that expects a rank": lambda: meshkit.spawn(train, 4),
     "spawn with arguments that do not fit": lambda: meshkit.spawn(train, 4, (1, 2, 3)),
@@ -570,7 +552,7 @@ CASES: dict[str, Callable[[], object]] = {
     ),
     "build_mesh with an unknown placement": lambda: build_mesh(dp=1, tp=1, place="near"),
     "build_mesh placed on a topology of other ranks": lambda: build_mesh(
-        dp=1, tp=1, place=meshkit.Topology.even(8, nodes=2)
+        dp=1, tp=1, place=Topology.even(8, nodes=2)
     ),
     "build_mesh with a timeout of 0 for an axis": lambda: build_mesh(dp=1, tp=1, timeout={"tp": 0}),
     "build_mesh with a timeout for an unknown axis": lambda: build_mesh(
