@@ -24,28 +24,8 @@ from ..core.sequence import SequencePlan, plan_sequence, sequence_axes
 from ..core.text import Ints, count_noun
 from ..core.topology import placed
 from ..launch.log import Progress, show_progress
+from . import options
 from .main import Command, Result
-from .options import (
-    DEFAULT_MACHINE,
-    INTEGER,
-    SIZES_HELP,
-    add_batch,
-    add_grid,
-    add_groups,
-    add_nodes,
-    add_world_size,
-    read_axis_sizes,
-    read_batch,
-    read_count,
-    read_data_axes,
-    read_gigabytes,
-    read_integer,
-    read_json_file,
-    read_layout,
-    read_machine,
-    read_topology,
-    split_sizes,
-)
 
 MAX_NUMBERS = 10**7  # in one list of ranks, which takes some seconds
 TOP = 10  # layouts that search shows by default
@@ -54,8 +34,8 @@ MODEL = "--model examples/llama-3-8b.json"  # of the examples of search
 
 def run_plan(args: Namespace) -> Result:
     """Report the job that the options describe."""
-    layout = before = read_layout(args.words, args)
-    topology = read_topology(layout, args)
+    layout = before = options.read_layout(args.words, args)
+    topology = options.read_topology(layout, args)
     if args.place:
         if topology is None:
             nodes = next((n for n in divisors(layout.num_ranks) if n > 1), 1)
@@ -63,8 +43,8 @@ def run_plan(args: Namespace) -> Result:
             raise SpecError("the nodes of the ranks are unknown.", fix=fix)
         layout = placed(layout, topology)
     plan = GroupPlan.of(layout, args.groups or ())
-    data = read_data_axes(layout, args)
-    batch = read_batch(layout, args, data)
+    data = options.read_data_axes(layout, args)
+    batch = options.read_batch(layout, args, data)
     placed_before = before if args.place else None
     report = JobReport.of(plan, topology, batch, data=data, before=placed_before)
     if args.html is not None:
@@ -83,12 +63,12 @@ def write_page(path: str, layout: Layout, nodes: Ints | None) -> None:
 
 
 def _add_plan(parser: ArgumentParser) -> None:
-    help = f"{SIZES_HELP}; one size can be -1"
+    help = f"{options.SIZES_HELP}; one size can be -1"
     parser.add_argument("words", nargs="+", metavar="AXIS=SIZE", help=help)
-    add_grid(parser)
-    add_nodes(parser)
-    add_batch(parser)
-    add_groups(parser)
+    options.add_grid(parser)
+    options.add_nodes(parser)
+    options.add_batch(parser)
+    options.add_groups(parser)
     help = "place the ranks so that axes that communicate most stay inside nodes"
     parser.add_argument("--place", action="store_true", help=help)
     help = "also draw the grid into this page, which shows the groups of the rank under the pointer"
@@ -98,7 +78,7 @@ def _add_plan(parser: ArgumentParser) -> None:
 def run_explain(args: Namespace) -> Result:
     """Report the requested rank, or all."""
     rank, words = _split_rank(args)
-    layout = read_layout(words, args)
+    layout = options.read_layout(words, args)
     num_ranks = layout.num_ranks
     if rank is not None and rank >= num_ranks:
         raise CoordinateError(
@@ -108,9 +88,9 @@ def run_explain(args: Namespace) -> Result:
             index=rank,
             size=num_ranks,
         )
-    topology = read_topology(layout, args)
-    data = read_data_axes(layout, args)
-    batch, sequence = read_batch(layout, args, data), _read_sequence(layout, args.seq)
+    topology = options.read_topology(layout, args)
+    data = options.read_data_axes(layout, args)
+    batch, sequence = options.read_batch(layout, args, data), _read_sequence(layout, args.seq)
     ranks = layout.ranks if rank is None else [rank]
     _check_length(layout, len(ranks), batch, as_json=args.json)
     reports = rank_reports(layout, ranks, topology, batch, sequence, args.seed, data=data)
@@ -125,8 +105,10 @@ def run_explain(args: Namespace) -> Result:
 
 def _split_rank(args: Namespace) -> tuple[int | None, list[str]]:
     """Return the rank, or None for all ranks, and the words of the sizes."""
-    first, *rest = sorted(args.words, key=lambda word: not INTEGER.fullmatch(word))  # rank first
-    is_number = bool(INTEGER.fullmatch(first))
+    first, *rest = sorted(
+        args.words, key=lambda word: not options.INTEGER.fullmatch(word)
+    )  # rank first
+    is_number = bool(options.INTEGER.fullmatch(first))
     has_rank = is_number and first[0] != "-"
     if args.all and has_rank:
         raise SpecError("a rank and --all exclude each other.", fix="leave out --all.")
@@ -164,14 +146,18 @@ def _read_sequence(layout: Layout, length: int | None) -> SequencePlan | None:
 
 
 def _add_explain(parser: ArgumentParser) -> None:
-    parser.add_argument("words", nargs="+", metavar="WORD", help=f"a rank, and {SIZES_HELP}")
+    parser.add_argument(
+        "words", nargs="+", metavar="WORD", help=f"a rank, and {options.SIZES_HELP}"
+    )
     parser.add_argument("--all", action="store_true", help="all ranks instead of one")
-    add_grid(parser)
-    add_nodes(parser)
-    add_batch(parser)
+    options.add_grid(parser)
+    options.add_nodes(parser)
+    options.add_batch(parser)
     help = "tokens of a sequence; axes such as cp, sp and seq cut it"
-    parser.add_argument("--seq", type=read_count, metavar="N", help=help)
-    parser.add_argument("--seed", type=read_integer, metavar="N", help="the seed of the job")
+    parser.add_argument("--seq", type=options.read_count, metavar="N", help=help)
+    parser.add_argument(
+        "--seed", type=options.read_integer, metavar="N", help="the seed of the job"
+    )
 
 
 def run_move(args: Namespace) -> Result:
@@ -181,9 +167,9 @@ def run_move(args: Namespace) -> Result:
     if index is None:
         fix = "for example meshkit move dp=4 tp=2 'o/dp i -> o i *dp' o=4096 i=4096."
         raise SpecError("there is no pattern: the tensor before, ->, and after.", fix=fix)
-    to = None if args.to is None else " ".join(split_sizes([args.to]))
-    dims = read_axis_sizes(words[index + 1 :])
-    mesh = " ".join(split_sizes(words[:index]))
+    to = None if args.to is None else " ".join(options.split_sizes([args.to]))
+    dims = options.read_axis_sizes(words[index + 1 :])
+    mesh = " ".join(options.split_sizes(words[:index]))
     plan = plan_redistribution(mesh, words[index], to=to, sizes=dims)
     return Result(plan.as_dict, plan.draw)
 
@@ -200,8 +186,10 @@ def _add_move(parser: ArgumentParser) -> None:
 
 def run_search(args: Namespace) -> Result:
     """Rank the layouts that fit, in at most a second for 16,384 ranks."""
-    model = ModelShape.of(read_json_file("model", args.model, "the config.json of a model."))
-    machine, assumed = read_machine(args)
+    model = ModelShape.of(
+        options.read_json_file("model", args.model, "the config.json of a model.")
+    )
+    machine = options.read_machine(args)
     numbers = args.world_size, args.nodes, args.global_batch, args.seq
     check_job(*numbers)
     job = TrainingJob(*numbers, machine)
@@ -213,7 +201,7 @@ def run_search(args: Namespace) -> Result:
     request = {"model": asdict(model), "parameters": model.parameters, "job": asdict(job)}
     return Result(
         lambda: {"ok": ok, **request, **asdict(result), "note": DISCLAIMER},
-        partial(format_search, result, job, title, unmeasured=assumed),
+        partial(format_search, result, job, title),
         ok,
     )
 
@@ -224,17 +212,20 @@ def _add_search(parser: ArgumentParser) -> None:
         "global-batch": "samples of one optimizer step",
         "seq": "tokens of one sample",
     }
-    add_world_size(parser, "the number of ranks", required=True)
+    options.add_world_size(parser, "the number of ranks", required=True)
     for name, help in required.items():
-        parser.add_argument(f"--{name}", type=read_count, required=True, metavar="N", help=help)
+        parser.add_argument(
+            f"--{name}", type=options.read_count, required=True, metavar="N", help=help
+        )
     help = "the config.json of the model, in the format of the Hugging Face Hub"
     parser.add_argument("--model", required=True, metavar="FILE", help=help)
-    help = f"{', '.join(MACHINES)}, or a JSON file of measured figures (default {DEFAULT_MACHINE})"
+    names = f"{', '.join(MACHINES)} (default {options.DEFAULT_MACHINE})"
+    help = f"{names}, or a JSON file of measured figures"
     parser.add_argument("--links", metavar="NAME", help=help)
     help = "GB (1e9 bytes) of one device that a job may fill (default: all of the device)"
-    parser.add_argument("--memory", type=read_gigabytes, metavar="GB", help=help)
+    parser.add_argument("--memory", type=options.read_gigabytes, metavar="GB", help=help)
     help = f"the number of layouts to show (default {TOP})"
-    parser.add_argument("--top", type=read_count, default=TOP, metavar="N", help=help)
+    parser.add_argument("--top", type=options.read_count, default=TOP, metavar="N", help=help)
 
 
 PLAN = Command(

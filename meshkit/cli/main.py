@@ -31,7 +31,7 @@ from ..launch.log import shows_colors
 # Command to the file that has it, imported when the command is typed
 MODULES = {
     **dict.fromkeys(("plan", "explain", "search", "move"), "inspect"),
-    **{"check": "ranks", "bench": "bench", "doctor": "doctor", "hello": "ranks", "store": "ranks"},
+    **{"check": "ranks", "bench": "ranks", "doctor": "doctor", "hello": "ranks", "store": "ranks"},
 }
 COMMANDS = tuple(MODULES)
 DESCRIPTION = "Lay out a distributed PyTorch job: inspect it before it runs, then check it."

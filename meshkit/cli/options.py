@@ -26,11 +26,8 @@ from ..core.group_plan import Axes
 from ..core.layout import Layout
 from ..core.sizes import (
     check_num_planned,
-    divide_data_axis,
     infer_sizes,
-    leave_out_experts,
     ordered_sizes,
-    use_divided,
 )
 from ..core.text import count_noun
 from ..core.topology import Topology, parse_hostfile
@@ -166,13 +163,7 @@ def read_layout(words: Sequence[str], args: Namespace) -> Layout:
         raise SpecError(f"there is nothing to infer {unknown[0]} from.", fix=fix)
     ranks = known if args.world_size is None else args.world_size
     check_num_planned(ranks)
-    try:
-        return Layout(ranks=None, **infer_sizes(nested, ranks, f"--world-size {ranks}"))
-    except SpecError as error:
-        if divided := divide_data_axis(nested, ranks):  # a command has no views
-            dense = f"{leave_out_experts(nested)}, for the dense layers alone"
-            error.fix = either(use_divided(nested, divided), dense, f"start {known} ranks")
-        raise
+    return Layout(ranks=None, **infer_sizes(nested, ranks, f"--world-size {ranks}"))
 
 
 def add_nodes(parser: ArgumentParser) -> None:
@@ -246,12 +237,11 @@ def read_batch(layout: Layout, args: Namespace, data: Axes | None) -> BatchPlan 
         raise
 
 
-def read_machine(args: Namespace) -> tuple[Machine, tuple[str, ...]]:
+def read_machine(args: Namespace) -> Machine:
     """Return the machine of ``--links`` and ``--memory``."""
     name = args.links or DEFAULT_MACHINE
     measured: dict[str, object] = {}
     if name not in MACHINES:
         measured = read_json_file("links", name, f"{', '.join(MACHINES)}, or a JSON file.")
     measured |= {"memory": args.memory} if args.memory else {}
-    machine = MACHINES.get(name, MACHINES[DEFAULT_MACHINE]).with_measured(measured)
-    return machine, () if name in MACHINES else machine.unmeasured(DEFAULT_MACHINE, measured)
+    return MACHINES.get(name, MACHINES[DEFAULT_MACHINE]).with_measured(measured)

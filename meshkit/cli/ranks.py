@@ -1,6 +1,6 @@
-"""Commands that run ranks: ``check``, ``hello``, and ``store``, which outlives them.
+"""Commands that run ranks: ``check``, ``hello``, ``bench``, and ``store``, which outlives them.
 
-``check`` and ``hello`` start the ranks on this machine, or a launcher has started them.
+The first three start the ranks on this machine, or a launcher has started them.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import socket
 import sys
 import time
@@ -15,8 +16,9 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..bench import results
 from ..core.call import drop_none
 from ..core.errors import CALL, LaunchError, MeshkitError, SpawnError, SpecError
 from ..core.group_plan import GroupPlan
@@ -26,19 +28,17 @@ from ..core.sizes import infer_sizes, ordered_sizes
 from ..core.text import count_noun, format_ranks, wrap_lines
 from ..launch.detect import detect
 from ..launch.log import Progress, show_progress
+from . import options
 from .main import Command, Result
-from .options import (
-    SIZES_HELP,
-    add_groups,
-    add_order,
-    read_axis_sizes,
-    read_count,
-    read_integer,
-    read_seconds,
-)
+
+if TYPE_CHECKING:
+    from ..bench.measure import Request
 
 ENDING = 10.0  # seconds beyond the time limit of a command before its ranks are killed
 STAGES = 3  # of a check that may take --timeout each: joining, building, one collective
+BENCH_SIZES = "1K:16M:16"
+FACTOR = 4  # between two sizes
+UNITS = {"": 0, "K": 10, "M": 20, "G": 30}  # powers of two, as nccl-tests reads them
 ROW = 1024  # bytes of one greeting: a host name has 253 at most
 MAX_PORT = 65535
 
@@ -48,25 +48,29 @@ Greeting = dict[str, Any]  # the report of one rank, by field
 
 def add_mesh(parser: ArgumentParser) -> None:
     """Add the sizes, ``--order`` and the options of :func:`add_ranks`."""
-    help = f"{SIZES_HELP}; one size can be -1"
+    help = f"{options.SIZES_HELP}; one size can be -1"
     parser.add_argument("words", nargs="+", metavar="AXIS=SIZE", help=help)
-    add_order(parser)
+    options.add_order(parser)
     add_ranks(parser)
 
 
 def add_ranks(parser: ArgumentParser) -> None:
     """Add the options ``-n``, ``--device`` and ``--timeout``."""
     help = "start N ranks on this machine; without it, this process is a rank of its launcher"
-    parser.add_argument("-n", "--world-size", dest="n", type=read_count, metavar="N", help=help)
+    parser.add_argument(
+        "-n", "--world-size", dest="n", type=options.read_count, metavar="N", help=help
+    )
     help = "cpu, cuda, ... (default: the accelerator, or the cpu if accelerators are fewer than N)"
     parser.add_argument("--device", help=help)
     help = "how long a rank waits for others, and how long a collective may take (default 60)"
-    parser.add_argument("--timeout", type=read_seconds, default=60.0, metavar="SECONDS", help=help)
+    parser.add_argument(
+        "--timeout", type=options.read_seconds, default=60.0, metavar="SECONDS", help=help
+    )
 
 
 def read_ranks(args: Namespace) -> Layout:
     """Return the layout of the ranks that ``-n`` starts, or of those of a launcher."""
-    sizes = read_axis_sizes(args.words)
+    sizes = options.read_axis_sizes(args.words)
     nested, world = ordered_sizes(sizes, args.order), detect()
     if args.n is not None:
         return Layout(ranks=None, **infer_sizes(nested, args.n, f"-n {args.n}"))
@@ -142,8 +146,8 @@ def describe_failure(
         lines, fix = [cause.headline, *cause.evidence], cause.fix_text
     else:
         lines = [line.strip() for line in str(cause).splitlines()] or [""]
-        options = [smaller] * bool(smaller) + ["--device cpu"] * (not uses_cpu(device, n))
-        less = f"; or {' or '.join(options)}, which needs fewer resources" if options else ""
+        ways = [smaller] * bool(smaller) + ["--device cpu"] * (not uses_cpu(device, n))
+        less = f"; or {' or '.join(ways)}, which needs fewer resources" if ways else ""
         fix = f"run meshkit doctor{less}."
     lines[0] = f"{type(cause).__name__}: {lines[0]}"
     summary = f"rank {first} of {n} failed first{also}."
@@ -186,8 +190,8 @@ def run_under_launcher(title: str, function: Callable[..., Outcome], *args: obje
 def run_check(args: Namespace) -> Result:
     """Check a mesh of ``n`` ranks started here, or of this rank and its peers. Collective."""
     GroupPlan.of(read_ranks(args), args.groups or ())  # raises before a rank starts
-    options = drop_none(order=args.order, groups=args.groups)
-    given = {**read_axis_sizes(args.words), **options}, args.timeout
+    more = drop_none(order=args.order, groups=args.groups)
+    given = {**options.read_axis_sizes(args.words), **more}, args.timeout
     if args.n is None:
         report = run_under_launcher("meshkit check", check_mesh, args.device, *given)
     else:
@@ -217,7 +221,7 @@ def check_mesh(device: str | None, request: Mapping[str, Any], timeout: float) -
 
 def _add_check(parser: ArgumentParser) -> None:
     add_mesh(parser)
-    add_groups(parser)
+    options.add_groups(parser)
 
 
 def run_hello(args: Namespace) -> Result:
@@ -293,6 +297,115 @@ def format_greetings(greetings: Sequence[Greeting], *, width: int, ascii: bool =
     return "\n".join(part for line in [*lines, last] for part in wrap_lines(line, width))
 
 
+def read_size(text: str) -> int:
+    """Read a number of bytes, with K, M or G for 2^10, 2^20 and 2^30."""
+    match = re.fullmatch(r"([0-9]{1,13})([KMG]?)", text.upper(), re.ASCII)
+    if match is None or not 1 <= (size := int(match[1]) << UNITS[match[2]]) <= results.MAX_BYTES:
+        raise ArgumentTypeError(f"{text!r} is not 1 byte to 1024G, such as 1024, 64K or 16M")
+    return size
+
+
+def read_sizes(text: str) -> tuple[int, ...]:
+    """Read the sizes of a sweep: one size, or the least and the most with a factor between."""
+    least, most, factor, *rest = [*text.split(":"), "", ""]
+    if rest[2:] or not re.fullmatch("[0-9]{0,6}", factor, re.ASCII):
+        raise ArgumentTypeError(f"{text!r} is not LEAST:MOST or LEAST:MOST:FACTOR, such as 1K:64M")
+    try:
+        return results.sweep_sizes(
+            read_size(least), read_size(most or least), int(factor or FACTOR)
+        )
+    except SpecError as error:
+        raise ArgumentTypeError(f"{text!r} has no sizes from LEAST to MOST by FACTOR") from error
+
+
+def read_operations(text: str) -> tuple[str, ...]:
+    """Read operations that are separated by commas."""
+    names = tuple(dict.fromkeys(text.split(",")))
+    for name in names:
+        if name not in results.OPERATIONS:
+            raise ArgumentTypeError(f"{name!r} is not one of {', '.join(results.OPERATIONS)}")
+    return names
+
+
+def read_max_alone(text: str) -> int | None:
+    """Read the number of groups that are measured alone at most; None for all."""
+    return None if text == "all" else options.read_count(text)
+
+
+def run_bench(args: Namespace) -> Result:
+    """Measure a mesh of ``n`` ranks started here, or of this rank and its peers. Collective."""
+    layout = read_ranks(args)
+    targets = (
+        results.default_targets(layout)
+        if args.axes is None
+        else results.parse_targets(layout, args.axes)
+    )
+    if not targets:
+        summary = "every axis has 1 rank, so no data moves."
+        raise SpecError(summary, fix="for example meshkit bench dp=2 -n 2.")
+
+    from ..bench.measure import Request, SweepOptions
+
+    sweep = SweepOptions(args.warm_up, args.iters, args.timeout, args.alone)
+    sizes = options.read_axis_sizes(args.words)
+    request = Request(sizes, args.order, args.ops, targets, args.bytes, sweep)
+    if args.n is None:
+        rank, run = run_under_launcher("", measure, args.device, request, layout)
+    else:
+        cases = results.plan_cases(layout, args.ops, targets, args.bytes)
+        limit = results.num_barriers(layout, cases, args.alone) * args.timeout + ENDING
+        smaller = f"--sizes {max(args.bytes[-1] // 4, 1)}"
+        given = request, layout
+        by_rank = spawn_ranks(measure, args.n, args.device, given, timeout=limit, smaller=smaller)
+        rank, run = by_rank[0]
+    ok = not run.wrong
+    if rank:
+        return Result(ok=ok)
+    return Result(partial(results.run_to_json, run), partial(results.results_table, run), ok)
+
+
+def measure(
+    device: str | None, request: Request, layout: Layout
+) -> tuple[int, results.BenchmarkRun]:
+    """Return this rank and the results. Collective."""
+    from ..bench.measure import run_benchmark
+
+    with torch_errors(f"the measurement on rank {detect().rank}"):
+        return run_benchmark(request, layout, device)
+
+
+def _add_bench(parser: ArgumentParser) -> None:
+    add_mesh(parser)
+    add = parser.add_argument
+    help = f"bytes of the total array, LEAST:MOST[:FACTOR] (default {BENCH_SIZES}; FACTOR {FACTOR})"
+    add("--sizes", dest="bytes", type=read_sizes, default=BENCH_SIZES, metavar="SIZES", help=help)
+    default = ",".join(results.OPERATIONS)
+    help = f"operations, separated by commas (default: {default})"
+    add("--ops", type=read_operations, default=default, help=help)
+    help = (
+        "the groups to measure, separated by commas: dp, 'dp sp' for both axes in one group, dp+sp "
+        "for both at once, world for all (default: each axis, each two, all, and those that "
+        "overlap in training)"
+    )
+    add("--axes", type=lambda text: tuple(text.split(",")), metavar="TARGETS", help=help)
+    help = "timed calls for each row, fewer if they are slow (default 20)"
+    at_least_2 = partial(options.read_integer, least=2)  # one call has no spread
+    add("--iters", type=at_least_2, default=20, metavar="CALLS", help=help)
+    help = "calls before the timed ones (default 3)"
+    add(
+        "--warm-up",
+        type=partial(options.read_integer, least=0),
+        default=3,
+        metavar="CALLS",
+        help=help,
+    )
+    help = (
+        "the number of groups of a target that are measured alone, one after the other; or all "
+        f"(default {results.DEFAULT_ALONE}, or fewer if there are fewer)"
+    )
+    add("--alone", type=read_max_alone, default=results.DEFAULT_ALONE, metavar="GROUPS", help=help)
+
+
 def run_store(args: Namespace) -> Result:
     """Host a store until a signal ends the process."""
     from ..launch.store import serve_store
@@ -307,7 +420,7 @@ def run_store(args: Namespace) -> Result:
 
 def read_port(text: str) -> int:
     """Read a port, from 0 to 65535."""
-    port = read_integer(text, least=0)
+    port = options.read_integer(text, least=0)
     if port > MAX_PORT:
         raise ArgumentTypeError(f"{text!r} is not a port from 0 to {MAX_PORT}")
     return port
@@ -331,6 +444,13 @@ HELLO = Command(
     add_ranks,
     run_hello,
     ("-n 4 --device cpu", "-n 2 --device cpu --json"),
+)
+BENCH = Command(
+    "bench",
+    "measure every collective on a mesh of real ranks",
+    _add_bench,
+    run_bench,
+    ("dp=2 tp=2 -n 4 --sizes 1K:64K --iters 5", "dp=2 -n 2 --ops all_reduce --sizes 64K"),
 )
 STORE = Command(
     "store",

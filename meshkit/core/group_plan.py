@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .axes import STANDARD, check_axes_exist, check_names, gradient_axes, parse_axes, unknown_axes
+from .axes import STANDARD, check_axes_exist, gradient_axes, parse_axes, unknown_axes
 from .call import Call, either, parse_integer, quotes_call
 from .errors import CALL, SpecError
 from .layout import Layout
@@ -149,14 +149,7 @@ def _parse_part(option: str, sizes: Sizes | None) -> dict[str, int]:
     if not isinstance(sizes, Mapping):
         line = f"{option} is {article(type(sizes).__name__)}."
         raise SpecError(line, fix=f"a dict from axis to size, such as {option}={{'dp': 2}}.")
-    if sizes:
-        check_names(sizes)
-    for name, size in sizes.items():
-        number = parse_integer(size)
-        if number is None or (number < 1 and number != -1):
-            line = f"the size of {name} {option} nodes is {size!r}."
-            raise SpecError(line, fix="an int of 1 or more, or -1 for the one to be inferred.")
-    return {name: int(size) for name, size in sizes.items()}
+    return check_sizes(sizes) if sizes else {}
 
 
 @quotes_call("split_world")

@@ -323,12 +323,13 @@ def infer_sizes(
     lines, ways = [f"{product} = {known}; {evidence}."], []
     divided = divide_data_axis(sizes, num_ranks)
     if divided:
-        lines.append(_describe_divided(sizes, divided))
-        ways.append(use_divided(sizes, divided))
-        standard = [axis for axis in divided if axis in STANDARD]
-        if can_start and _is_standard(standard):  # a view keeps the order of its axes
-            view = Call("mesh.view", kwargs=divided)
-            ways.append(f"{leave_out_experts(sizes)}, and then {view}")
+        data = next(axis for axis in sizes if divided[axis] != sizes[axis])
+        experts = next(axis for axis in sizes if axis in EXPERT)
+        lines.append(
+            f"Ranks along {experts} read different samples, so {sizes[data]} data-parallel ranks "
+            f"are {data} {divided[data]} x {experts} {divided[experts]}."
+        )
+        ways.append(f"{data}={divided[data]}")
     if can_start:
         below = num_ranks // known * known
         fitting = [n for n in (below, below + known) if n] if unknown else [known]
@@ -359,29 +360,3 @@ def divide_data_axis(sizes: Mapping[str, int], num_ranks: int) -> dict[str, int]
     size = sizes[experts[0]]
     data = [axis for axis in sizes if axis in DATA and sizes[axis] % size == 0]
     return {**sizes, data[-1]: sizes[data[-1]] // size} if data and size > 1 else None
-
-
-def use_divided(sizes: Mapping[str, int], divided: Mapping[str, int]) -> str:
-    """Return the words for a smaller data axis."""
-    return changes(**{axis: size for axis, size in divided.items() if size != sizes[axis]})
-
-
-def leave_out_experts(sizes: Mapping[str, int]) -> str:
-    """Return the words for the dense mesh, without the expert axis."""
-    dense = [axis for axis in sizes if axis not in EXPERT]
-    order = {} if _is_standard(dense) else {"order": " ".join(dense)}
-    return changes(**order, **dict.fromkeys(axis for axis in sizes if axis not in dense))
-
-
-def _describe_divided(sizes: Mapping[str, int], divided: Mapping[str, int]) -> str:
-    """Return the evidence with the data axis in both readings."""
-    axis = next(axis for axis in sizes if divided[axis] != sizes[axis])
-    experts = next(axis for axis in sizes if axis in EXPERT)
-    product = f"{axis} {divided[axis]} x {experts} {divided[experts]}"
-    count = f"{sizes[axis]} data-parallel ranks"
-    return f"Ranks along {experts} read different samples, so {count} are {product}."
-
-
-def _is_standard(axes: list[str]) -> bool:
-    """Return whether all axes are standard ones in the standard order."""
-    return axes == [axis for axis in STANDARD if axis in axes]

@@ -17,9 +17,9 @@ import pytest
 from meshkit import SpawnError
 from meshkit.bench.measure import Request
 from meshkit.bench.results import OPERATIONS, BenchmarkRun
-from meshkit.cli import bench
-from meshkit.cli.bench import SIZES, measure, read_max_alone, read_operations, read_size, read_sizes
+from meshkit.cli import ranks
 from meshkit.cli.main import CommandParser, load_command, main
+from meshkit.cli.ranks import measure, read_max_alone, read_operations, read_size, read_sizes
 from meshkit.core.layout import Layout
 from meshkit.launch.detect import detect
 from meshkit.launch.launchers import LAUNCHERS
@@ -99,7 +99,7 @@ def one_is_wrong(
 def test_a_wrong_result_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "measure", one_is_wrong)
+    monkeypatch.setattr(ranks, "measure", one_is_wrong)
     arguments = ["dp=2", "-n", "2", "--ops", "broadcast", "--sizes", "64:256", *QUICK]
     assert main(["bench", *arguments]) == 1
     out, _ = capsys.readouterr()
@@ -116,7 +116,7 @@ def one_leaves(
 def test_a_rank_that_does_not_come(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "measure", one_leaves)
+    monkeypatch.setattr(ranks, "measure", one_leaves)
     assert main(["bench", "dp=2", "-n", "2", "--timeout", "1", *QUICK]) == 1
     out, error = capsys.readouterr()
     assert out == ""
@@ -155,7 +155,7 @@ def test_misuse_is_reported_before_a_rank_starts(
     typed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("spawn_ranks", "run_under_launcher"):
-        monkeypatch.setattr(bench, name, lambda *_: pytest.fail("ranks were started"))
+        monkeypatch.setattr(ranks, name, lambda *_: pytest.fail("ranks were started"))
     assert main(["bench", *typed]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -199,7 +199,7 @@ def test_only_rank_0_prints_and_all_leave_with_one_code(
 ) -> None:
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setattr(bench, "run_under_launcher", lambda *_: (rank, report))
+    monkeypatch.setattr(ranks, "run_under_launcher", lambda *_: (rank, report))
     assert main(["bench", "dp=2", "sp=2", "--json"]) == code
     out, error = capsys.readouterr()
     assert error == ""
@@ -228,4 +228,4 @@ def test_options_as_typed() -> None:
     assert read_sizes("1K:64K") == (1024, 4096, 16384, 65536)
     assert read_sizes("1k:1M:1024") == (1024, 1048576)
     assert read_sizes("1G") == (2**30,)
-    assert read_sizes(SIZES) == (1024, 16384, 262144, 4194304)
+    assert read_sizes(ranks.BENCH_SIZES) == (1024, 16384, 262144, 4194304)

@@ -382,24 +382,6 @@ def test_memory_and_links_are_those_that_were_given(
     assert all(row["memory_gb"] <= 40 for row in tight["best"])
 
 
-def test_the_table_lists_the_figures_that_were_not_measured(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = folder / "links.json"
-    path.write_text(
-        '{"bandwidth_intra_node": 370, "flops": 4e14, "memory_bandwidth": 3e3, '
-        '"latency_inter_node": 2e-5}'
-    )
-    job = [*JOB, "--model", str(folder / "llama-8b.json")]
-    out = run_search(capsys, *job, "--links", str(path), "--memory", "60")[1]
-    assert out.splitlines()[3:6] == [
-        "  across nodes: h100's 50 GB/s, not measured",
-        "  a step in a node: h100's 3.4 us, not measured",
-        "",
-    ]
-    assert "not measured" not in run_search(capsys, *job)[1]
-
-
 # ---------------------------------------------------------------- refusals
 
 

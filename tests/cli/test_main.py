@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from meshkit import LaunchError, SpecError
-from meshkit.cli import bench, main, ranks
+from meshkit.cli import main, ranks
 from meshkit.cli.main import Command, Result
 from meshkit.core import VERSION
 from tests.bench.example_runs import CLEAN
@@ -174,7 +174,6 @@ def test_sizes_in_every_spelling_give_one_output(
         return [REPORT] if given[0] is ranks.check_mesh else [(0, CLEAN)]
 
     monkeypatch.setattr(ranks, "spawn_ranks", keep)
-    monkeypatch.setattr(bench, "spawn_ranks", keep)
     outcome = answer(command.format(sizes))
     assert outcome[0] == 0, outcome
     assert outcome == answer(command.format("dp=4 tp=2"))
@@ -273,7 +272,7 @@ sys.exit(main())
 
 @pytest.mark.parametrize(
     "module",
-    ["meshkit.cli.main", "importlib", "meshkit.cli.bench", "numpy"],
+    ["meshkit.cli.main", "importlib", "meshkit.cli.ranks", "numpy"],
 )
 def test_ctrl_c_while_commands_are_imported_is_one_line(module: str) -> None:
     done = subprocess.run(

@@ -157,15 +157,12 @@ def test_both_readings_work(pp: int, dp: int, ep: int, tp: int) -> None:
     sizes = {"pp": pp, "dp": dp * ep, "ep": ep, "tp": tp}
     with pytest.raises(SpecError) as caught:
         factor_world(pp * dp * ep * tp, **sizes)
-    one, two, three = ways_of(caught.value)
-    assert three == f"start {pp * dp * ep * ep * tp} ranks"
+    one, two = ways_of(caught.value)
+    assert two == f"start {pp * dp * ep * ep * tp} ranks"
     ranks = pp * dp * ep * tp
     layout = factor_world(ranks, **{**sizes, **eval(f"dict({one})")})
     assert layout == Layout(pp=pp, dp=dp, ep=ep, tp=tp)
-    first, _, second = two.partition(", and then ")
-    assert first == "leave out ep"
     dense = factor_world(ranks, pp=pp, dp=dp * ep, tp=tp)
-    assert eval(second, {"mesh": dense}) == layout
     # the ranks of a group of the dense mesh, cut into runs of ep
     rows = dense.groups("dp").reshape(-1, ep)
     assert sorted(rows.tolist()) == sorted(layout.groups("ep").tolist())
@@ -200,11 +197,4 @@ def test_other_sizes_are_no_such_reading(ranks: int, sizes: dict[str, int]) -> N
 def test_names_of_other_libraries_and_another_order() -> None:
     with pytest.raises(SpecError) as caught:
         factor_world(8, order="data expert", data=8, expert=4)
-    one, two, _ = ways_of(caught.value)
-    assert (one, two) == (
-        "data=2",
-        "order='data', and leave out expert, and then mesh.view(data=2, expert=4)",
-    )
-    with pytest.raises(SpecError) as caught:
-        factor_world(8, order="ep dp", dp=8, ep=4)
-    assert ways_of(caught.value) == ["dp=2", "start 32 ranks"]
+    assert ways_of(caught.value) == ["data=2", "start 32 ranks"]

@@ -192,7 +192,6 @@ def format_search(
     job: TrainingJob,
     title: str,
     width: int = 80,
-    unmeasured: Sequence[str] = (),
     *,
     ascii: bool = False,
 ) -> str:
@@ -204,7 +203,6 @@ def format_search(
         f"A rank: {machine.memory:g} GB, {machine.flops / 1e12:.0f} TFLOP/s attained, "
         f"{machine.bandwidth_intra_node:g} GB/s in a node, "
         f"{machine.bandwidth_inter_node:g} GB/s out of it.",
-        *(f"  {line}" for line in unmeasured),
     ]
     lines = [line for text in head for line in wrap_lines(text, width)]
     if result.best:

@@ -28,7 +28,7 @@ link needs for all its bytes, and ``links`` is the time that this bound adds.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import NamedTuple
 
@@ -76,24 +76,6 @@ class Machine:
                 raise SpecError(f"there is no figure {name!r}.", fix=fix)
         return Machine(**{**figures, **measured})
 
-    def unmeasured(self, machine: str, measured: Container[str]) -> tuple[str, ...]:
-        """Return a line of text for each figure that was not measured."""
-        return tuple(
-            f"{label}: {machine}'s {getattr(self, name) / scale:.4g} {unit}, not measured"
-            for name, (label, scale, unit) in _LABELS.items()
-            if name not in measured
-        )
-
-
-_LABELS = {  # figure to its label, scale and unit
-    "flops": ("compute", 1e12, "TFLOP/s"),
-    "memory": ("memory", 1, "GB"),
-    "memory_bandwidth": ("memory bandwidth", 1, "GB/s"),
-    "bandwidth_intra_node": ("in a node", 1, "GB/s"),
-    "bandwidth_inter_node": ("across nodes", 1, "GB/s"),
-    "latency_intra_node": ("a step in a node", 1e-6, "us"),
-    "latency_inter_node": ("a step across nodes", 1e-6, "us"),
-}
 
 # The share of the dense bf16 peak that a trainer attains between its collectives. Fitted to Llama 3
 # 405B: 430, 400 and 380 TFLOP/s of an H100 over a whole step (arXiv 2407.21783, table 4; 8192 and
