@@ -1,19 +1,24 @@
 """Create torch's default process group, or read the world and the store of one that exists.
 
-gloo connects every pair of a group when the group is created. On 256 ranks that is 255 connections
-a rank, of which most jobs use few. A large default group therefore connects a pair at its
-first use. A mesh that uses the default group connects pairs when it is built.
+By default gloo connects every pair while it creates a group, and keeps the time that this may take
+as the time of every send and receive. So groups are created without connections, and then connect
+every pair by an all-to-all, which has a deadline of its own.
+
+On 256 ranks that is 255 connections a rank, of which most jobs use few. A large default group
+therefore connects a pair at its first use. A mesh that uses it connects pairs when it is built.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -38,6 +43,7 @@ from .world import World
 
 Result = TypeVar("Result")
 
+LOOK = 0.5  # seconds between two looks at the store while a group connects
 LAZY = "TORCH_GLOO_LAZY_INIT"  # torch reads it whenever it creates a gloo group
 EAGER_RANKS = 32  # up to here most jobs use most pairs, so gloo connects all of them
 
@@ -68,20 +74,87 @@ def default_group() -> dist.ProcessGroup:
     return group
 
 
+class Creation(NamedTuple):
+    """The creation of groups on all ranks: its deadline, and whether another rank has failed."""
+
+    deadline: Deadline
+    has_failed: Callable[[], bool] = lambda: False  # at the store
+
+    @property
+    def connects_later(self) -> bool:
+        """Whether gloo groups are created without connections: the user may set that otherwise."""
+        return LAZY not in os.environ
+
+    @property
+    def attempt(self) -> timedelta:
+        """The time of one of the attempts in which torch connects a pair, if it does so at once."""
+        return timedelta(seconds=max(2.0, self.deadline.left / CONNECT_ATTEMPTS))
+
+    @contextmanager
+    def without_connections(self) -> Iterator[None]:
+        """Let gloo groups that the block creates connect later."""
+        is_set = self.connects_later
+        if is_set:
+            os.environ[LAZY] = "1"
+        try:
+            yield
+        finally:
+            if is_set:
+                os.environ.pop(LAZY, None)
+
+    def connect(self, group: dist.ProcessGroup) -> None:
+        """Connect every pair of a new gloo group. Collective over the group.
+
+        On failure the group is destroyed, at the latest when torch gives up.
+
+        Raises:
+            RuntimeError: if the deadline has passed, a peer has gone, or another rank has failed.
+        """
+        if not self.connects_later or group.size() == 1:
+            return
+        numbers = torch.zeros(group.size(), dtype=torch.uint8)
+        work = dist.all_to_all_single(numbers.clone(), numbers, group=group, async_op=True)
+        pause, next_look, reason = 0.0005, time.monotonic() + LOOK, ""
+        while not (work.is_completed() or reason):
+            time.sleep(pause)
+            pause = min(2 * pause, 0.004)
+            if self.deadline.expired:
+                reason = "it did not connect in time"
+            elif time.monotonic() > next_look:
+                reason = "another rank has given up" if self.has_failed() else ""
+                next_look = time.monotonic() + LOOK
+        if not reason:
+            work.wait()
+            return
+        dist.destroy_process_group(group)
+        threading.Thread(target=_hold, args=(work, group), daemon=True).start()
+        raise RuntimeError(reason)
+
+
+def _hold(work: dist.Work, *_: object) -> None:
+    """Hold a group, whose last reference ends only when all its operations have ended."""
+    while not work.is_completed():
+        time.sleep(1)
+
+
 def create_default_group(
-    world: World, store: Store, timeout: timedelta | None, connect_timeout: timedelta
+    world: World, store: Store, timeout: timedelta | None, creation: Creation
 ) -> Connections:
     """Create torch's default group. Collective. nccl is bound to the device, to split groups."""
-    # nccl reads the ids of later connections under it; meshkit's own operations have deadlines
-    store.root.set_timeout(timeout or default_timeout(str(world.backend)))
-    connects_first = connects_at_creation(str(world.backend))
-    is_large = world.backend == "gloo" and world.world_size > EAGER_RANKS
-    is_lazy = is_large and connects_first and LAZY not in os.environ
-    if is_lazy:  # the first use of a pair may take as long as any other collective
-        first_use = (timeout or default_timeout("gloo")) / CONNECT_ATTEMPTS
-        connect_timeout = max(connect_timeout, first_use)
+    # a client of its own: torch may wait longer for an address than ranks for each other
+    client = store.watcher() if world.world_size > 1 else store
+    client.root.set_timeout(timeout or default_timeout(str(world.backend)))
+    connects = connects_at_creation(str(world.backend))
+    later = connects and creation.connects_later
+    is_large = later and world.backend == "gloo" and world.world_size > EAGER_RANKS
+    first = timeout
+    if is_large:  # the first use of a pair may take as long as any other collective
+        first = (timeout or default_timeout("gloo")) / CONNECT_ATTEMPTS
+        first = max(creation.attempt, first)
+    elif connects and not later:
+        first = creation.attempt
     options: dict[str, Any] = {
-        "store": store.part("default_group").raw,
+        "store": client.part("default_group").raw,
         "rank": world.rank,
         "world_size": world.world_size,
     }
@@ -90,10 +163,10 @@ def create_default_group(
     if world.backend == "nccl":  # a group of several backends cannot always be split
         options["device_id"] = world.device
     try:
-        first = connect_timeout if connects_first else timeout
-        if is_lazy:
-            os.environ[LAZY] = "1"
-        dist.init_process_group(world.backend, timeout=first, **options)
+        with creation.without_connections():
+            dist.init_process_group(world.backend, timeout=first, **options)
+        if later and not is_large:
+            creation.connect(default_group())
     except (RuntimeError, ValueError, AssertionError) as error:  # torch's own
         if dist.is_initialized():  # it failed at the very end
             dist.destroy_process_group()
@@ -102,9 +175,6 @@ def create_default_group(
             f"backend {world.backend}, device {world.device}: {str(error).partition(chr(10))[0]}",
             fix="meshkit doctor, on this host.",
         ) from error
-    finally:
-        if is_lazy:
-            os.environ.pop(LAZY, None)
     rank, size = dist.get_rank(), dist.get_world_size()
     if (rank, size) != (world.rank, world.world_size):
         dist.destroy_process_group()
@@ -113,9 +183,9 @@ def create_default_group(
             f"{world.backend} counts {rank} of {size}.",
             fix="start with the mpirun of the MPI that torch was built with.",
         )
-    if connects_first:
+    if connects:
         set_timeout(default_group(), timeout)
-    return Connections(near=not is_lazy, all=not is_lazy)
+    return Connections(near=not is_large, all=not is_large)
 
 
 def world_from_group(group: dist.ProcessGroup) -> World:
@@ -168,7 +238,7 @@ def commit(
     round: Round | None,
     call: str,
     timeout: timedelta,
-    create: Callable[[timedelta], Result],
+    create: Callable[[Creation], Result],
     undo: Callable[[Result], None],
     *,
     connects: bool,
@@ -184,16 +254,16 @@ def commit(
         round: the round; None if nothing can fail on one rank only.
         call: the public function.
         timeout: how long ranks wait for each other.
-        create: called with the timeout of one attempt to connect.
+        create: called with the deadline until which groups connect.
         undo: destroys what was created.
         connects: whether creation waits for other ranks.
         describe: returns the coordinate of a rank as text.
     """
     limit = max(timeout, timedelta(seconds=TIMES.create))
     whole = limit + timedelta(seconds=TIMES.create_report)
-    work = partial(create, limit / CONNECT_ATTEMPTS)
     if round is None:
-        return work()
+        return create(Creation(Deadline.after(limit)))
+    work = partial(create, Creation(Deadline.after(limit), round.has_failed))
     deadline, facts = Deadline.after(whole), {"call": f"the end of {call}"}
     judge = all_done(round.summary, seconds=whole.total_seconds(), describe=describe)
     with round:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
@@ -72,7 +73,8 @@ class Counts:
 
     rounds: Counter[str] = field(default_factory=Counter)
     recoveries: int = 0
-    messages: int = 0  # sends and receives of meshkit, which torch counts with the collectives
+    # by the name of a group: what meshkit has begun there, which torch counts with the collectives
+    own: Counter[str] = field(default_factory=Counter)
     agreed: Round | None = None  # the last round in which all ranks of the world agreed
     # held while groups are made: two threads that build a mesh do so one after the other
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -226,7 +228,7 @@ class Job:
             round,
             "mesh.recover",
             limit,
-            lambda connect: create_default_group(world, store, self.default_timeout, connect),
+            partial(create_default_group, world, store, self.default_timeout),
             lambda _: leave_default_group(),
             connects=connects_at_creation(str(world.backend)),
         )

@@ -290,7 +290,7 @@ def _create_job(
         init_round(base, lease.generation, ranks, END, summary=FAILURE),
         "init",
         wait,
-        lambda connect: create_default_group(world, store, timeout, connect),
+        partial(create_default_group, world, store, timeout),
         lambda _: dist.destroy_process_group(),
         connects=connects_at_creation(str(world.backend)),
     )

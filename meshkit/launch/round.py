@@ -211,6 +211,11 @@ class Round:
         """Return the decision, if there is one. Local. Cost: 1 or 2 store operations."""
         return self._within(TIMES.store, self._decision)
 
+    def has_failed(self) -> bool:
+        """Return whether a rank has announced a failure. Local. Cost: 2 store operations."""
+        look = lambda: self.store.has(CONFLICT) or self.store.has(DECISION)  # noqa: E731
+        return self._within(TIMES.store, look)
+
     def arrivals(self) -> Arrivals:
         """Return what a judge sees now. Local."""
         return self._within(TIMES.store, lambda: self._see(self._began))

@@ -7,7 +7,7 @@ every rank. Groups that the registry holds, and the default group, are used agai
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -22,6 +22,7 @@ from ..core.group_plan import Axes, GroupPlan, missing_group_error
 from ..core.ranks import Strides
 from ..core.text import Ints
 from ..core.topology import Topology
+from ..launch.default_group import Creation
 from ..launch.job import Job
 from ..launch.times import Time, format_timeout, parse_timeout
 from ..launch.torch_internals import (
@@ -31,6 +32,7 @@ from ..launch.torch_internals import (
     bound_device,
     can_split,
     clear_dtensor_cache,
+    collective_count,
     connects_at_creation,
     default_timeout,
     takes_part_in_split,
@@ -168,13 +170,16 @@ def list_requests(plan: GroupPlan, options: GroupOptions, backend: str) -> list[
 
 
 def create_groups(
-    groups: FoundGroups, job: Job, options: GroupOptions, connect_timeout: timedelta
+    groups: FoundGroups, job: Job, options: GroupOptions, creation: Creation
 ) -> Groups:
     """Create the missing groups of a plan. Collective over the default group."""
     if groups.connects != "none":  # first of all: every rank comes here after the agreement
         job.connections.connect(every_pair=groups.connects == "every")
-    new = _Creator.read(job.world.rank, options, connect_timeout).create_all(groups.missing)
+    new = _Creator.read(job.world.rank, options, creation).create_all(groups.missing)
     by_key = groups.found | {request.axes: new[request.key] for request in groups.missing}
+    for group in by_key.values():  # it has connected by a collective
+        if group is not None and group.group_name not in job.counts.own:
+            job.counts.own[group.group_name] = collective_count(group) or 0
     key_of = {request.axes: request.key for request in groups.requests}
     # the group of one rank is used only by axes that the mesh does not have
     used: dict[GroupKey, tuple[Axes, ...]] = dict.fromkeys(key_of.values(), ())
@@ -191,7 +196,7 @@ def complete_count(groups: FoundGroups, job: Job, options: GroupOptions, before:
     """
     if not dist.is_initialized():
         return
-    creator = _Creator.read(job.world.rank, options, job.arrival_timeout)
+    creator = _Creator.read(job.world.rank, options, None)
     count = before + sum(map(creator.num_names, groups.missing))
     missing = max(0, count - dist.get_pg_count())
     if creator.is_bound or dist.get_world_size() == 1 or advance_group_counter(missing):
@@ -206,7 +211,7 @@ class _Creator(NamedTuple):
 
     rank: int
     backend: str | None  # the requested one
-    connect_timeout: timedelta | None  # for connecting a group, if its backend connects it
+    creation: Creation | None  # until when a group connects, if its backend connects it
     # whether the default group is bound to a device. torch then splits each group from it, so that
     # every rank takes part in each creation
     is_bound: bool
@@ -214,10 +219,10 @@ class _Creator(NamedTuple):
     can_split: bool  # whether one call can split several groups from it, as on NCCL
 
     @classmethod
-    def read(cls, rank: int, options: GroupOptions, connect_timeout: timedelta) -> _Creator:
+    def read(cls, rank: int, options: GroupOptions, creation: Creation | None) -> _Creator:
         """Read the facts of the default group."""
         is_bound, backend = bound_device() is not None, options.backend or str(dist.get_backend())
-        connect = connect_timeout if connects_at_creation(backend) else None
+        connect = creation if connects_at_creation(backend) else None
         includes_all = is_bound and takes_part_in_split(backend)
         splits = includes_all and can_split(backend)
         return cls(rank, options.backend, connect, is_bound, includes_all, splits)
@@ -234,7 +239,7 @@ class _Creator(NamedTuple):
             for request in requests:
                 way = self._way(request.members)
                 group = create[way](request, created)
-                if group is not None and self.connect_timeout is not None:
+                if group is not None and self.creation is not None:
                     group.set_timeout(request.timeout)  # it has connected
                 new[request.key] = group
                 outside = self._ranks_outside(request) if way == "each" else []
@@ -281,9 +286,16 @@ class _Creator(NamedTuple):
     ) -> dist.ProcessGroup:
         if ranks != sorted(ranks):
             more["sort_ranks"] = False
-        timeout = self.connect_timeout or request.timeout
+        creation, timeout = self.creation, request.timeout
+        if creation is not None and not creation.connects_later:
+            timeout = creation.attempt
         options: Any = {"backend": self.backend, "timeout": timeout, **more}
-        group: dist.ProcessGroup = dist.new_group(ranks, group_desc=request.description, **options)
+        with nullcontext() if creation is None else creation.without_connections():
+            group: dist.ProcessGroup = dist.new_group(
+                ranks, group_desc=request.description, **options
+            )
+        if creation is not None and self.rank in ranks:
+            creation.connect(group)
         return group
 
     def _create_alone(

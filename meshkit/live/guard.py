@@ -159,8 +159,8 @@ class Guard:
     ) -> RankStatus:
         """Return the status of this rank, from the frames of a thread or of an error."""
         groups = {name: guard.groups[axes] for name, guard, axes in self.labels()}
-        messages = self.job.counts.messages
-        status = rank_status(self.rank, groups, frames, current, error, messages)
+        own = self.job.counts.own
+        status = rank_status(self.rank, groups, frames, current, error, own)
         return status if tracker is None else replace(status, waited=tracker.waited(status.begun))
 
     @property

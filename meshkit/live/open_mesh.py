@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -33,7 +32,7 @@ from ..core.ranks import Strides
 from ..core.sizes import check_view_names, merge_sizes
 from ..core.text import Ints, article, format_sizes
 from ..core.topology import Topology
-from ..launch.default_group import commit
+from ..launch.default_group import Creation, commit
 from ..launch.detect import propose_command
 from ..launch.job import Job, current_job, require_job
 from ..launch.join import announce_init_failure
@@ -297,14 +296,14 @@ def _create(
     number: int,
     warning: RuntimeWarning | None,
     phases: dict[str, float],
-    connect_timeout: timedelta,
+    creation: Creation,
 ) -> Groups:
     """Create the missing groups on this rank, and check the external ones."""
     job, registry, groups = proposal.job, proposal.registry, NO_GROUPS
     before = dist.get_pg_count()
     try:
         began = time.monotonic()
-        groups = create_groups(found, job, proposal.options, connect_timeout)
+        groups = create_groups(found, job, proposal.options, creation)
         phases["groups"] = time.monotonic() - began
         if warning is not None:
             raise warning

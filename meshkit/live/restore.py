@@ -116,7 +116,7 @@ def _communicate(
     world, counts = cast(dist.ProcessGroup, dist.group.WORLD), require_job().counts
     before = collective_count(world) or 0
     works = dist.batch_isend_irecv(messages) if messages else []
-    counts.messages += (collective_count(world) or 0) - before
+    counts.own[world.group_name] += (collective_count(world) or 0) - before
     for work in works:
         work.wait(limit)
 

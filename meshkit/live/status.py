@@ -152,16 +152,16 @@ def rank_status(
     frames: Frames,
     current: CurrentCollective | None = None,
     error: str = "",
-    messages: int = 0,
+    meshkits: Mapping[str, int] | None = None,
 ) -> RankStatus:
     """Return the status of this rank, from its groups by their axes as text.
 
-    ``messages`` of its default group are no collectives.
+    ``meshkits``: what meshkit itself has begun on a group, by its name, which is not counted.
     """
     counts = {}
     for axes, own in groups.items():
         if axes and (count := collective_count(own)) is not None:
-            counts[axes] = count - messages * (own is dist.group.WORLD)
+            counts[axes] = count - (meshkits or {}).get(own.group_name, 0)
     function, line = "" if current is None else current.name, ""
     over: object = None if current is None else current.group
     for frame, number in frames:

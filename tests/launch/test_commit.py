@@ -14,14 +14,14 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch import default_group
-from meshkit.launch.default_group import commit
+from meshkit.launch.default_group import Creation, commit
 from meshkit.launch.round import Round
 from meshkit.launch.store import Store
 from meshkit.launch.times import TIMES
 from meshkit.launch.world import World
 
 SUMMARY = "a rank could not create it."
-Create = Callable[[timedelta], Any]
+Create = Callable[[Creation], Any]
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def run_ranks(creates: list[Create | None], wait: float = 1.0) -> tuple[list[Any
 
 
 def fails(error: BaseException) -> Create:
-    def create(connect: timedelta) -> Any:
+    def create(creation: Creation) -> Any:
         raise error
 
     return create
@@ -65,11 +65,28 @@ def creates(number: int) -> Create:
 TORCH_ERROR = RuntimeError("Gloo connectFullMesh failed")
 
 
-def test_creation_gets_a_fifth_of_the_timeout_to_connect() -> None:
-    times: list[timedelta] = []
-    outcomes, undone = run_ranks([lambda t: times.append(t) or "created"] * 3, wait=5)
+def test_creation_gets_the_deadline_of_the_ranks_and_a_fifth_of_it_for_each_attempt() -> None:
+    given: list[Creation] = []
+    outcomes, undone = run_ranks([lambda c: given.append(c) or "created"] * 3, wait=20)
     assert (outcomes, undone) == (["created"] * 3, [])
-    assert times == [timedelta(seconds=1)] * 3
+    for creation in given:
+        assert 15 < creation.deadline.left <= 20
+        assert 3 < creation.attempt.total_seconds() <= 4
+
+
+def test_a_rank_that_connects_knows_at_once_that_another_one_has_failed() -> None:
+    def connect(creation: Creation) -> Any:
+        while not creation.has_failed():
+            time.sleep(0.01)
+        raise RuntimeError("another rank has given up")
+
+    for error in (TORCH_ERROR, OSError("no descriptor")):
+        began = time.monotonic()
+        outcomes, _ = run_ranks([connect, fails(error), connect], wait=20)
+        assert time.monotonic() - began < 5
+        assert outcomes[1] is error
+        for outcome in (outcomes[0], outcomes[2]):
+            assert outcome.requests == {1: f"{type(error).__name__}: {error}"}
 
 
 def test_a_missing_rank_is_named_and_the_failure_is_the_cause() -> None:
@@ -112,5 +129,7 @@ def test_creation_that_never_ends_is_abandoned() -> None:
 
 
 def test_without_a_store_no_rank_waits() -> None:
-    result = commit(None, "init", timedelta(seconds=9), lambda t: t, print, connects=True)
-    assert result == timedelta(seconds=1.8)
+    wait = timedelta(seconds=9)
+    creation = commit(None, "init", wait, lambda creation: creation, print, connects=True)
+    assert 8 < creation.deadline.left <= 9
+    assert not creation.has_failed()

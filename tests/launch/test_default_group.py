@@ -17,7 +17,7 @@ import meshkit
 from meshkit.launch import default_group
 from meshkit.launch.job import require_job
 from meshkit.launch.store import Store
-from meshkit.launch.times import TIMES
+from meshkit.launch.times import TIMES, Deadline
 from meshkit.testing.faults import Strike, play
 from tests.live.resources import descriptors
 from tests.promises import BUSY
@@ -42,15 +42,19 @@ def test_nccl_is_bound_to_its_device_at_once(
     timed: list[timedelta | None] = []
     monkeypatch.setattr(default_group, "default_group", lambda: None)
     monkeypatch.setattr(default_group, "set_timeout", lambda group, timeout: timed.append(timeout))
-    device, connect = torch.device("cuda", 1), timedelta(seconds=2)
+    connected: list[object] = []
+    connect = lambda self, group: connected.append(group)  # noqa: E731
+    monkeypatch.setattr(default_group.Creation, "connect", connect)
+    device, creation = torch.device("cuda", 1), default_group.Creation(Deadline.after(2))
     world = meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"})
     world = replace(world, backend=backend, device=device)
-    default_group.create_default_group(world, Store(dist.HashStore(), world), None, connect)
+    default_group.create_default_group(world, Store(dist.HashStore(), world), None, creation)
     assert options_seen["backend"] == backend
     assert options_seen.get("device_id") == (device if bound else None)
     assert (options_seen["rank"], options_seen["world_size"]) == (1, 2)
-    # gloo connects within the first timeout, and gets the other one afterwards
-    assert (options_seen["timeout"], timed) == ((None, []) if bound else (connect, [None]))
+    # gloo connects after its creation, so that messages wait as long as collectives
+    assert (options_seen["timeout"], timed) == (None, [] if bound else [None])
+    assert connected == ([] if bound else [None])
 
 
 def test_an_mpi_that_counts_other_ranks_raises(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +71,7 @@ def test_an_mpi_that_counts_other_ranks_raises(monkeypatch: pytest.MonkeyPatch) 
     world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend="mpi")
     with pytest.raises(meshkit.LaunchError, match="counts 0 of 1"):
         default_group.create_default_group(
-            world, Store(dist.HashStore(), world), None, timedelta(seconds=2)
+            world, Store(dist.HashStore(), world), None, default_group.Creation(Deadline.after(2))
         )
     assert (options_seen, left) == ({"timeout": None}, [True])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -179,3 +180,25 @@ def test_a_mesh_is_complete_without_a_missing_group_and_with_all_pairs_connected
     requests = list_requests(plan, GroupOptions(None, GroupTimeouts(timedelta(1))), "gloo")
     found = groups.FoundGroups(plan, requests, {}, requests[:missing], connects)
     assert found.is_complete is is_complete
+
+
+def receive_late() -> list[float]:
+    """Send over a group of the mesh and over the default group after a fifth of arrival_timeout."""
+    meshkit.init(arrival_timeout=10, timeout=40)
+    mesh = meshkit.build_mesh(pp=2, dp=2, tp=1, timeout={"pp": 30}, arrival_timeout=10)
+    seconds, group = [], mesh.group("pp")
+    for sends, over in ((mesh.coordinate["pp"], group), (mesh.rank >= 2, dist.group.WORLD)):
+        dist.barrier()
+        began, peer = time.monotonic(), mesh.rank ^ 2
+        if sends:
+            time.sleep(3.5)
+            dist.send(torch.ones(1), peer, group=over)
+        else:
+            dist.recv(torch.ones(1), peer, group=over)
+        seconds.append(time.monotonic() - began)
+    return seconds
+
+
+def test_a_receive_waits_as_long_as_its_group_and_not_as_long_as_it_may_connect() -> None:
+    for seconds in meshkit.spawn(receive_late, 4, timeout=60):
+        assert min(seconds) >= 3.4, seconds  # 2 s to connect

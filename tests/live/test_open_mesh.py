@@ -26,6 +26,7 @@ from tests.live.membership import all_reduce_members
 from tests.live.newer_torch import needs_order
 from tests.live.resources import descriptors
 from tests.pool import Pool, start_pool
+from tests.promises import BUSY
 
 SLACK = 5.0  # seconds; a disagreement is raised as soon as all ranks have arrived, in ms
 
@@ -251,12 +252,12 @@ def fail_while_creating(odd: int, number: int, error: BaseException) -> Any:
 def test_a_group_fails_on_one_rank_while_others_connect(
     pool: Pool, number: int, error: Exception
 ) -> None:
-    """The other ranks wait for one attempt, name the rank, and can build again."""
+    """The other ranks see that while they connect, name the rank, and can build again."""
     by_rank = pool.run(fail_while_creating, 1, number, error)
     for rank, (kind, text, seconds) in enumerate(by_rank):
         assert kind == (type(error).__name__ if rank == 1 else "DisagreementError"), text
         assert rank == 1 or f"gave up: {type(error).__name__}: {error}" in text
-        assert seconds < 10 + 3
+        assert seconds < 1 + BUSY
 
 
 def agree_on_values(by_rank: list[Any], options: dict[str, Any]) -> Any:
