@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import pickle
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 
 from meshkit import BatchError, BatchPlan, CoordinateError, MeshkitError, SpecError
 from meshkit.core.batch import (
-    BATCH_FIELDS,
     MicroBatch,
     data_choices,
     describe_data,
@@ -29,13 +27,6 @@ EVEN = BatchPlan.solve(dp=2, global_batch=4, micro_batch=2)
 
 
 # ---------------------------------------------------------------- sizes
-
-
-@quick
-@given(batch_plans(), st.sampled_from(BATCH_FIELDS))
-def test_three_sizes_determine_the_fourth(plan: BatchPlan, unknown: str) -> None:
-    known: Any = {name: getattr(plan, name) for name in BATCH_FIELDS if name != unknown}
-    assert BatchPlan.solve(**known) == plan
 
 
 @quick

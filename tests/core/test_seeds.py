@@ -223,6 +223,3 @@ def test_vary_as_a_str_a_tuple_and_a_list() -> None:
     for vary in ("dp tp", ("dp", "tp"), ["tp", "dp"]):
         assert select_coordinate(layout, 5, vary) == {"dp": 2, "tp": 0}
     assert select_coordinate(layout, 99, ()) == select_coordinate(layout, 99, "") == {}
-
-
-# ---------------------------------------------------------------- collisions in other libraries
