@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from meshkit.launch import spawn
+from tests.pool import Pool, start_pool
 
 # Several workers share the machine, so hypothesis must not judge an example by its seconds.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -52,3 +53,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def updates_docs(pytestconfig: pytest.Config) -> bool:
     """Return whether the outputs of the pages are to be written anew."""
     return bool(pytestconfig.getoption("--update-docs"))
+
+
+@pytest.fixture(scope="module")
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    """Yield a pool of as many ranks as ``RANKS`` of the module says."""
+    with start_pool(request.module.RANKS) as ranks:
+        yield ranks

@@ -9,7 +9,6 @@ import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -46,6 +45,7 @@ from meshkit.launch.store import Store
 from meshkit.launch.times import Deadline
 from meshkit.launch.world import World
 from meshkit.testing.faults import Played, Strike, play
+from tests.live.faults import free_address
 from tests.live.resources import descriptors, threads
 
 OWN = current_process()
@@ -251,16 +251,9 @@ def test_a_rank_that_joins_as_the_attempt_ends_retries(monkeypatch: pytest.Monke
 # ------------------------------------------------------------------------ duplicate ranks
 
 
-def tcp() -> str:
-    """Return an init_method with a free port of this machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
-
-
 @pytest.fixture(params=["file", "tcp"])
 def method(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return tcp() if request.param == "tcp" else f"file://{tmp_path}/store"
+    return free_address() if request.param == "tcp" else f"file://{tmp_path}/store"
 
 
 def mark(strike: Strike, name: str) -> None:

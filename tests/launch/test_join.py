@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,6 +21,7 @@ from meshkit.launch import job as current_job_module
 from meshkit.launch import join
 from meshkit.launch.job import current_job
 from meshkit.launch.world import World
+from tests.live.faults import free_address
 
 
 def describe_rank() -> Any:
@@ -89,13 +89,6 @@ def test_invalid_arguments_raise_before_a_group_exists() -> None:
     assert meshkit.spawn(invalid_arguments, 1, timeout=60) == [(expected, False)]
 
 
-def tcp_url() -> str:
-    """Return an address on this machine with a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-
-
 def store_arguments(method: str | None) -> dict[str, Any]:
     """Return the arguments of init for a store; None takes the file of spawn."""
     return {} if method is None else {"init_method": method}
@@ -125,7 +118,7 @@ def join_repeatedly(times: int, method: str | None = None) -> Any:
 
 @pytest.mark.parametrize("over", ["file", "tcp"])
 def test_join_and_leave_ten_times_on_one_store(over: str) -> None:
-    method = tcp_url() if over == "tcp" else None
+    method = free_address() if over == "tcp" else None
     results = meshkit.spawn(join_repeatedly, 3, (10, method), timeout=100)
     assert [sums for sums, _, _ in results] == [[3, False] * 10] * 3
     assert [num_jobs for _, _, num_jobs in results] == [0] * 3
@@ -151,7 +144,7 @@ CASES = [("file", 2), *(pytest.param("tcp", rank, marks=pytest.mark.slow) for ra
 
 @pytest.mark.parametrize(("over", "absent"), CASES)  # rank 0 hosts the store over tcp
 def test_a_missing_rank_is_named_within_the_deadline(over: str, absent: int) -> None:
-    method = tcp_url() if over == "tcp" else None
+    method = free_address() if over == "tcp" else None
     results = meshkit.spawn(one_never_joins, 4, (1.5, absent, method), timeout=60)
     del results[absent]
     # the rank that came first decides at its deadline, and the others follow its decision

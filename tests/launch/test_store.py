@@ -27,7 +27,7 @@ from meshkit.launch.store import (
     open_store,
 )
 from meshkit.launch.times import TIMES, Deadline
-from meshkit.launch.world import World
+from meshkit.launch.world import World, free_port
 
 WORLD = World(1, 2, 1, None, None, None, None, None, "hand-written")
 
@@ -145,12 +145,6 @@ def test_a_forged_decision_becomes_an_error_of_ours_and_nothing_else() -> None:
 def in_a_second() -> Deadline:
     """Return the deadline of these tests."""
     return Deadline.after(1)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_one_process_needs_no_network_and_a_file_needs_no_port(tmp_path: Path) -> None:

@@ -19,11 +19,7 @@ from tests.live.faults import error_of
 from tests.live.newer_torch import needs_order, needs_slices
 from tests.pool import Pool, start_pool
 
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with start_pool(8) as ranks:
-        yield ranks
+RANKS = 8  # of the pool
 
 
 def make_device_meshes() -> Any:

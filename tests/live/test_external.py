@@ -17,13 +17,9 @@ from tests.live.faults import error_of
 from tests.live.membership import all_reduce_members, collect_members
 from tests.live.newer_torch import needs_order
 from tests.live.resources import live_groups
-from tests.pool import Pool, start_pool
+from tests.pool import Pool
 
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with start_pool(8) as ranks:
-        yield ranks
+RANKS = 8  # of the pool
 
 
 @contextmanager

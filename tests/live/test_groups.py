@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -18,18 +17,14 @@ from meshkit.live import groups
 from meshkit.live.groups import GroupOptions, GroupTimeouts, list_requests
 from tests.live.faults import fail_new_group
 from tests.live.membership import all_reduce_members
-from tests.pool import Pool, start_pool
+from tests.pool import Pool
+
+RANKS = 4  # of the pool
 
 LAYOUT = meshkit.Layout(dp=2, sp=2, tp=2)
 
 
 JOB = timedelta(seconds=900)
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with start_pool(4) as ranks:
-        yield ranks
 
 
 def limits(timeout: Any, layout: meshkit.Layout = LAYOUT) -> GroupTimeouts:

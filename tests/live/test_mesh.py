@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,9 @@ from meshkit.live import groups as create
 from tests.live.faults import create_every_group, error_of, fail_new_group
 from tests.live.membership import all_reduce_members, gather_members
 from tests.live.resources import descriptors, live_groups, threads
-from tests.pool import Pool, start_pool
+from tests.pool import Pool
+
+RANKS = 8  # of the pool
 
 WORLDS = [
     ({"dp": 4, "sp": 2, "tp": 1}, []),
@@ -31,12 +32,6 @@ WORLDS = [
     ({"dp": 4, "tp": 2, "ranks": [0, 2, 4, 6, 1, 3, 5, 7]}, []),
     ({"dp": 2, "tp": 2, "ranks": range(4, 8)}, []),
 ]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with start_pool(8) as ranks:
-        yield ranks
 
 
 def list_axis_sets(sizes: dict[str, object], groups: list[str]) -> list[tuple[str, ...]]:

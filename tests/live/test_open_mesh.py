@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -25,16 +25,12 @@ from tests.live.faults import fail_new_group
 from tests.live.membership import all_reduce_members
 from tests.live.newer_torch import needs_order
 from tests.live.resources import descriptors
-from tests.pool import Pool, start_pool
+from tests.pool import Pool
 from tests.promises import BUSY
 
+RANKS = 4  # of the pool
+
 SLACK = 5.0  # seconds; a disagreement is raised as soon as all ranks have arrived, in ms
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with start_pool(4) as ranks:
-        yield ranks
 
 
 def list_compared_fields() -> list[str]:

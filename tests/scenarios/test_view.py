@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +16,9 @@ from meshkit.live import open_mesh
 from tests.live.faults import create_every_group, error_of, fail_new_group
 from tests.live.membership import all_reduce_members, collect_members, gather_members
 from tests.live.resources import descriptors, live_groups, threads
-from tests.pool import Pool, start_pool
+from tests.pool import Pool
+
+RANKS = 8  # of the pool
 
 pytestmark = pytest.mark.skipif(
     not create.KEEPS_ORDER, reason="views of turned axes: torch 2.12 and newer"
@@ -37,12 +38,6 @@ FAMILIES: list[tuple[Sizes, list[Sizes], list[int]]] = [  # and how many groups 
         [0, 0, 0],
     ),
 ]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with start_pool(8) as ranks:
-        yield ranks
 
 
 def members_of(layout: Layout, rank: int) -> list[tuple[int, ...]]:

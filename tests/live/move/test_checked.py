@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,13 +14,9 @@ from syrupy.assertion import SnapshotAssertion
 import meshkit
 from tests.live.faults import describe_error, error_of
 from tests.live.newer_torch import needs_order
-from tests.pool import Pool, start_pool
+from tests.pool import Pool
 
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with start_pool(8) as ranks:
-        yield ranks
+RANKS = 8  # of the pool
 
 
 def run_checked(pattern: str, loss_of: Callable[[torch.Tensor, meshkit.Mesh], torch.Tensor]) -> Any:

@@ -7,7 +7,7 @@ import itertools
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,9 @@ from meshkit.core.redistribute.plan import plan_move
 from meshkit.launch.torch_internals import KEEPS_ORDER
 from tests.core.redistribute.interpreter import Array, coordinates, deal, join, run_plan
 from tests.core.redistribute.moves import Case, cases
-from tests.pool import Pool, start_pool
+from tests.pool import Pool
+
+RANKS = 4  # of the pool
 
 WORLDS = [{"tp": 2}, {"dp": 2, "tp": 2}, {"dp": 2, "sp": 2, "tp": 2}]
 SPECIAL = [  # several steps in one plan, which random cases seldom have
@@ -50,12 +52,6 @@ SPECIAL += [
         ("s h/tp", "s h *tp", "s h =tp", "s h +tp", "s h @tp:0"),
     )
 ]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with start_pool(4) as ranks:
-        yield ranks
 
 
 def collect(strategy: st.SearchStrategy[Case], count: int) -> list[Case]:
