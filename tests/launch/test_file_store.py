@@ -1,18 +1,30 @@
-"""A file store whose disk is full, or whose file was deleted or truncated, while ranks wait."""
+"""The file of a store: a full disk, a deleted or truncated file, and other files.
+
+A rank may also open the file while its last user removes it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import subprocess
+import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
 
 import meshkit
+from meshkit.launch import file_store
+from meshkit.launch.file_store import is_store, open_file
 from meshkit.testing.faults import Strike, play
 
 BUSY = 3.0
@@ -92,3 +104,190 @@ def test_a_file_that_is_deleted_or_truncated_is_reported_as_that(how: str, tmp_p
         assert outcome.kind == "RankTimeoutError", outcome
         assert f"the file of the job's store was {how}" in outcome.text
         assert played.seconds(rank) < LIMIT + 5 + BUSY
+
+
+# ---------------------------------------------------------------- its content
+
+TEXTS = st.text(st.characters(codec="ascii"), max_size=20)
+
+
+def test_a_file_of_torch_is_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    assert is_store(path)
+    path.touch()
+    assert is_store(path)
+    store = dist.FileStore(str(path), 2)
+    for number in range(50):
+        store.set(f"key/{number}", "x" * number)
+        store.add("count", 1)
+        assert is_store(path)
+
+
+@given(st.dictionaries(TEXTS, TEXTS, max_size=4), st.integers(1, 30))
+def test_a_truncated_file_is_no_store(
+    tmp_path_factory: pytest.TempPathFactory, values: dict[str, str], cut: int
+) -> None:
+    path = tmp_path_factory.mktemp("store") / "store"
+    store = dist.FileStore(str(path), 2)
+    for key, value in values.items():
+        store.set(key, value)
+    data = path.read_bytes()
+    ends, end = [], 0  # the ends of the values, by another derivation
+    while end < len(data):
+        for _ in range(2):
+            end += 4 + int.from_bytes(data[end : end + 4], "little")
+        ends.append(end)
+    short = path.with_name("short")  # torch would read forever in the original
+    short.write_bytes(data[:-cut])
+    with mock.patch.object(file_store, "STILL", 0):
+        assert is_store(short) == (max(0, len(data) - cut) in (0, *ends))
+
+
+def test_a_large_file_is_not_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_bytes((2**31).to_bytes(4, "little"))
+    with path.open("r+b") as file:
+        file.truncate(2**30)  # without blocks on disk
+    tracemalloc.start()
+    try:
+        with mock.patch.object(file_store, "STILL", 0.1):
+            assert not is_store(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_another_file_is_an_error_and_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    path.write_text("my precious notes")
+    with pytest.raises(meshkit.LaunchError, match="is no store of torch"):
+        meshkit.init(init_method=f"file://{path}", rank=0, world_size=2, arrival_timeout=2)
+    assert path.read_text() == "my precious notes"
+
+
+def test_a_file_that_still_grows_is_read_again_for_longer(tmp_path: Path) -> None:
+    """Each look finds one more key, and the begin of another: a rank among many that write."""
+    path, looks = tmp_path / "store", 40
+    data = b"\x03\0\0\0key" + b"\x05\0\0\0value"
+    begins: list[int] = []
+
+    def skip(path: Path, begin: int) -> tuple[int, bool]:
+        begins.append(begin)
+        path.write_bytes(data * len(begins) + data[:-1] * (len(begins) < looks))
+        return skip_records(path, begin)
+
+    skip_records = file_store._skip_records
+    with (
+        mock.patch.object(file_store, "STILL", 0.2),
+        mock.patch.object(file_store, "_skip_records", skip),
+    ):
+        assert is_store(path)
+    assert begins == [number * len(data) for number in range(looks)]
+
+
+def test_no_lock_is_taken(tmp_path: Path) -> None:
+    """A store that the collector destroys meanwhile, in any thread, would wait for it."""
+    path = tmp_path / "store"
+    path.write_bytes(b"cut short")
+    with path.open("rb") as file:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+        assert not is_store(path)
+
+
+def test_a_file_is_a_store_while_other_processes_write(tmp_path: Path) -> None:
+    path, reads = tmp_path / "store", 0
+    store = dist.FileStore(str(path), 2)
+
+    def write() -> None:
+        for _ in range(3000):  # an endless writer would outrun the reader
+            store.add("count", 1)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    while thread.is_alive():
+        assert is_store(path)
+        reads += 1
+    assert reads > 1
+
+
+# ---------------------------------------------------------------- its removal
+
+
+def leave(path: Path, users: int) -> None:
+    """Let users come and go, of whom none removes the file."""
+    for _ in range(users):
+        dist.FileStore(str(path), -1)
+
+
+def is_in(path: Path, store: dist.Store) -> bool:
+    """Return whether others find at the path what this store writes."""
+    store.set("own", "here")
+    return path.exists() and b"own" in path.read_bytes()
+
+
+def test_a_rank_waits_until_the_last_user_has_removed_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    leave(path, 2)
+    old = path.open("rb")
+    remover = threading.Timer(0.1, path.unlink)
+    remover.start()
+    store = open_file(str(path), 2, 2, 20)
+    remover.join()
+    assert is_in(path, store)
+    assert not os.path.samestat(os.fstat(old.fileno()), path.stat())
+    assert b"cleanup/" not in path.read_bytes()
+    old.close()
+
+
+def test_a_rank_whose_file_is_removed_while_torch_opens_it_opens_the_next_one(
+    tmp_path: Path,
+) -> None:
+    path, opened = tmp_path / "store", []
+    real = dist.FileStore
+
+    def open_and_lose(*args: object) -> dist.Store:
+        opened.append(real(*args))
+        if len(opened) == 1:
+            path.unlink()
+        return opened[-1]
+
+    with mock.patch.object(dist, "FileStore", open_and_lose):
+        store = open_file(str(path), 2, 2, 20)
+    assert len(opened) == 2
+    assert is_in(path, store)
+
+
+@pytest.mark.parametrize(("users", "waits"), [(1, False), (2, True)])
+def test_a_file_that_nobody_removes_is_opened(users: int, waits: bool, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    leave(path, users)
+    began = time.monotonic()
+    with mock.patch.object(file_store, "REMOVAL_TIME", 0.2):
+        store = open_file(str(path), 2, 2, 20)
+    assert (time.monotonic() - began >= 0.2) is waits
+    assert is_in(path, store)
+    assert b"cleanup/" in path.read_bytes()
+
+
+def test_a_file_in_use_is_opened_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    first = dist.FileStore(str(path), 3)
+    leave(path, 3)
+    with mock.patch.object(time, "sleep", side_effect=AssertionError):
+        assert is_in(path, open_file(str(path), 3, 3, 20))
+    first.set("still", "used")
+
+
+def test_a_file_that_is_gone_before_torch_opens_it_is_replaced(tmp_path: Path) -> None:
+    path, opened, real = tmp_path / "store", [], dist.FileStore
+    leave(path, 2)
+
+    def lose_and_open(*args: object) -> dist.Store:
+        path.unlink(missing_ok=True)
+        opened.append(real(*args))
+        return opened[-1]
+
+    with mock.patch.object(dist, "FileStore", lose_and_open):
+        store = open_file(str(path), 2, 2, 20)
+    assert opened == [store]
+    assert is_in(path, store)

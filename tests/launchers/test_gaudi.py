@@ -55,23 +55,6 @@ def one_process(code: str, **more: str) -> str:
     return done.stdout
 
 
-def test_a_rank_without_a_module_raises() -> None:
-    code = "import meshkit\ntry: meshkit.init()\n"
-    code += "except meshkit.LaunchError as e: print(e.variables)"
-    for modules in ("0,1", "0,0,1", "0,x,1"):
-        output = one_process(code, RANK="2", WORLD_SIZE="4", HABANA_VISIBLE_MODULES=modules)
-        assert output == f"{{'HABANA_VISIBLE_MODULES': '{modules}'}}\n"
-
-
-@pytest.mark.slow
-def test_a_module_selected_by_the_user_is_kept() -> None:
-    code = (
-        "import os, meshkit; print(meshkit.init(device='hpu').device, os.environ['HLS_MODULE_ID'])"
-    )
-    output = one_process(code, HABANA_VISIBLE_MODULES=MODULES, HLS_MODULE_ID="2")
-    assert output == "hpu:0 2\n"
-
-
 @pytest.mark.slow
 def test_a_bridge_without_a_device_uses_the_cpu() -> None:
     code = "import meshkit; world = meshkit.init(); print(world.device, world.backend)"

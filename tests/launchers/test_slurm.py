@@ -80,14 +80,3 @@ def test_a_batch_script_without_srun_is_a_single_process(slurm: Slurm, tmp_path:
     recorded = dict(line.split("=", 1) for line in lines)
     assert recorded["SLURM_PROCID"] == "0"  # a batch script has the rank of a task
     assert meshkit.detect(recorded).allocation == "SLURM_NTASKS = 8"
-
-
-@pytest.mark.slow
-def test_init_warns_in_an_allocation_without_srun(slurm: Slurm) -> None:
-    code = "import meshkit; meshkit.init(device='cpu'); meshkit.shutdown()"
-    command = slurm.command("salloc", "-Q", "-N2", "-n4", PYTHON[0], "-c", code)
-    done = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0
-    assert "this is a single process in an allocation of several" in done.stderr
-    assert "SLURM_NTASKS = 4." in done.stderr
-    assert "Fix: srun python" in done.stderr

@@ -10,20 +10,29 @@ import torch.distributed as dist
 import meshkit
 
 
+def members_of(group: dist.ProcessGroup) -> list[int]:
+    """Return the ranks that an all-reduce of one-hot vectors reaches, in ascending order."""
+    seen = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+    seen[dist.get_rank()] = 1
+    dist.all_reduce(seen, group=group)
+    return [int(rank) for rank in seen.nonzero()]
+
+
+def gather_ranks(group: dist.ProcessGroup) -> list[int]:
+    """Return the ranks of a group by their rank in the group."""
+    ranks = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size())]
+    dist.all_gather(ranks, torch.tensor([dist.get_rank()]), group=group)
+    return [int(rank) for rank in ranks]
+
+
 def all_reduce_members(mesh: meshkit.Mesh, *axes: str) -> list[int]:
     """Return the ranks that take part in an all-reduce over a group, in ascending order."""
-    seen = torch.zeros(dist.get_world_size(), dtype=torch.int64)
-    seen[mesh.rank] = 1
-    dist.all_reduce(seen, group=mesh.group(*axes))
-    return [int(rank) for rank in seen.nonzero()]
+    return members_of(mesh.group(*axes))
 
 
 def gather_members(mesh: meshkit.Mesh, *axes: str) -> list[int]:
     """Return the ranks of a group by their rank in the group."""
-    group = mesh.group(*axes)
-    ranks = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size())]
-    dist.all_gather(ranks, torch.tensor([mesh.rank]), group=group)
-    return [int(rank) for rank in ranks]
+    return gather_ranks(mesh.group(*axes))
 
 
 def collect_members(mesh: meshkit.Mesh) -> dict[tuple[str, ...], Any]:

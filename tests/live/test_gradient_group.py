@@ -8,26 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 import meshkit
 from meshkit import Layout
 from tests.live.data.test_batch import train_one_step
+from tests.live.membership import members_of
 from tests.live.resources import live_groups
 
 EXPERTS = Layout(dp=2, ep=2, sp=2)
 STEPS, MICRO = 2, 3
 GLOBAL = STEPS * MICRO * 4  # dp x ep
-
-
-def members_of(group: dist.ProcessGroup) -> list[int]:
-    """Return the ranks that take part in an all-reduce of one-hot vectors."""
-    seen = torch.zeros(dist.get_world_size(), dtype=torch.int64)
-    seen[dist.get_rank()] = 1
-    dist.all_reduce(seen, group=group)
-    return [int(rank) for rank in seen.nonzero()]
 
 
 def gradient_members(mesh: meshkit.Mesh) -> list[list[int]]:

@@ -432,30 +432,6 @@ def test_the_fix_for_a_group_that_was_not_built_works(pool: Pool) -> None:
     assert members == [2, 3, 6, 7]
 
 
-def miss_barrier() -> Any:
-    """Wait at the barrier of the sp groups on all ranks but rank 1."""
-    mesh = meshkit.build_mesh(dp=2, sp=2)
-    if mesh.rank == 1:
-        time.sleep(4)
-        return "absent"
-    began = time.monotonic()
-    try:
-        mesh.barrier("sp", timeout=1)
-    except meshkit.RankTimeoutError as error:
-        return str(error), time.monotonic() - began
-    return "passed"
-
-
-def test_a_barrier_ends_at_its_timeout() -> None:
-    results = meshkit.spawn(miss_barrier, 4, timeout=60)
-    assert results[1:] == ["absent", "passed", "passed"]
-    text, seconds = results[0]
-    assert 1 <= seconds < 3
-    assert text.startswith(
-        "1 of 2 ranks did not arrive at mesh.barrier('sp', timeout=1) within 1 s."
-    )
-
-
 def build_on_fake_backend(rank: int, count: int) -> Any:
     """Build the mesh of one rank of a larger world, on the fake backend of torch."""
     from torch.testing._internal.distributed.fake_pg import FakeStore

@@ -23,69 +23,44 @@ pytestmark = pytest.mark.skipif(not create.KEEPS_ORDER, reason="the table speaks
 
 
 def compare_timeouts() -> Any:
-    meshkit.init(timeout=60)
     theirs = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "sp"))
     with meshkit.build_mesh(dp=2, sp=2) as ours:
-        return (
-            [timeout_of(theirs.get_group(name)) for name in ("dp", "sp")],
-            [timeout_of(ours.group(name)) for name in ("dp", "sp")],
-        )
-
-
-def test_the_timeout_of_the_job() -> None:
-    for theirs, ours in meshkit.spawn(compare_timeouts, 4, timeout=60):
-        assert theirs == [timedelta(minutes=30)] * 2
-        assert ours == [timedelta(seconds=60)] * 2
+        groups = theirs.get_group("dp"), ours.group("dp")
+        return [timeout_of(group) for group in groups]
 
 
 def count_groups_of_size_one() -> tuple[int, int]:
-    meshkit.init()
     start = live_groups()
-    init_device_mesh("cpu", (2, 1, 1, 1), mesh_dim_names=("dp", "pp", "sp", "tp"))
+    init_device_mesh("cpu", (4, 1, 1, 1), mesh_dim_names=("dp", "pp", "sp", "tp"))
     after_theirs = live_groups()
-    with meshkit.build_mesh(dp=2, pp=1, sp=1, tp=1):
+    with meshkit.build_mesh(dp=4, pp=1, sp=1, tp=1):
         # dp spans the world: on both sides it is the default group, which was there
         return after_theirs - start, live_groups() - after_theirs
 
 
-def test_three_axes_of_size_one() -> None:
-    assert set(meshkit.spawn(count_groups_of_size_one, 2, timeout=60)) == {(3, 1)}
-
-
 def build_theirs() -> None:
-    made = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "sp"))
-    del made
+    init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "sp"))
 
 
 def build_ours() -> None:
-    with meshkit.build_mesh(dp=2, sp=2):
-        pass
+    meshkit.build_mesh(dp=2, sp=2).close()
 
 
 def build_ten_meshes() -> Any:
-    meshkit.init()
-    found = []
+    """Return the groups and the descriptors that ten meshes of each leave."""
+    left = []
     for build in (build_theirs, build_ours):
         build()  # what the first one loads is not counted
         groups, files = live_groups(), descriptors()
         for _ in range(10):
             build()
         dist.barrier()
-        found.append((live_groups() - groups, descriptors() - files))
-    return found
-
-
-def test_groups_and_descriptors_after_ten_meshes() -> None:
-    for theirs, ours in meshkit.spawn(build_ten_meshes, 4, timeout=60):
-        groups, descriptors = theirs
-        assert groups == 20
-        assert descriptors > 20
-        assert ours == (0, 0)
+        left.append((live_groups() - groups, descriptors() - files))
+    return left
 
 
 def permute_ranks() -> Any:
     """Return coordinate and group rank of this rank in a mesh of ranks 0, 3, 2, 1."""
-    meshkit.init()
     ranks = [0, 3, 2, 1]
     theirs = DeviceMesh("cpu", torch.tensor(ranks), mesh_dim_names=("dp",))
     coordinate = theirs.get_coordinate()
@@ -97,10 +72,23 @@ def permute_ranks() -> Any:
         )
 
 
-def test_the_group_rank_is_the_coordinate() -> None:
-    results = meshkit.spawn(permute_ranks, 4, timeout=60)
-    assert any(coordinate != place for (coordinate, place), _ in results)
-    assert all(coordinate == place for _, (coordinate, place) in results)
+def compare_all() -> dict[str, Any]:
+    """Return what both do on four ranks of one job."""
+    meshkit.init(timeout=60)
+    comparisons = (compare_timeouts, count_groups_of_size_one, build_ten_meshes, permute_ranks)
+    return {compare.__name__: compare() for compare in comparisons}
+
+
+def test_timeouts_groups_and_group_ranks_on_four_ranks() -> None:
+    results = meshkit.spawn(compare_all, 4, timeout=120)
+    assert any(len({*of_rank["permute_ranks"][0]}) == 2 for of_rank in results)
+    for of_rank in results:
+        assert of_rank["compare_timeouts"] == [timedelta(minutes=30), timedelta(seconds=60)]
+        assert of_rank["count_groups_of_size_one"] == (3, 1)
+        (groups, files), ours = of_rank["build_ten_meshes"]
+        assert (groups, files > 20, ours) == (20, True, (0, 0))
+        coordinate, group_rank = of_rank["permute_ranks"][1]
+        assert coordinate == group_rank
 
 
 def request_too_many_ranks(method: str) -> Any:

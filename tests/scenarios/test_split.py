@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.live import groups as create
+from tests.live.membership import gather_ranks
 from tests.live.newer_torch import needs_order
 
 
@@ -41,13 +42,6 @@ class Splitting:
         dist.barrier()  # gloo's groups, unlike NCCL's, must not be closed while a peer connects
         is_member = [dist.get_rank() in ranks for ranks in split_ranks]
         return groups[is_member.index(True)] if True in is_member else None
-
-
-def gather_ranks(group: dist.ProcessGroup) -> list[int]:
-    """Return the ranks that a gather over a group returns, in its order."""
-    found = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size())]
-    dist.all_gather(found, torch.tensor([dist.get_rank()]), group=group)
-    return [int(rank) for rank in found]
 
 
 def build_by_splitting(sizes: dict[str, int], options: dict[str, Any]) -> Any:
