@@ -1,7 +1,15 @@
 """The rank of this process, its launcher, and how all ranks join the job.
 
-``join.py`` has ``init`` and ``shutdown``, ``job.py`` the current job, ``detect.py`` has ``detect``,
-and ``spawn.py`` has ``spawn``. Ranks agree by the rounds of ``round.py``, at the store of
-``store.py``, which ``open_store.py`` opens. ``generation.py`` numbers the starts of a job. No other
-package reads the environment.
+The path of ``init``, in the order of its files::
+
+    join             init: detect, open the store, agree, create the default group, confirm
+    detect           the world of this rank, from one row of launchers
+    device           its device and backend
+    generation       the start of the job that this rank joins, and its lease on the rank
+    store, round     where ranks meet, and how they agree
+    default_group    torch's group, created on all ranks or on none
+    job              the facts that stay: ranks, store, timeouts, epoch
+
+``spawn`` starts ranks, and ``newcomer`` lets one join a job that runs. No other package reads the
+environment.
 """

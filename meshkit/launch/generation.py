@@ -187,8 +187,8 @@ def last_seen(base: Store, generation: int, ranks: Sequence[int]) -> dict[int, S
     """Return the last processes of missing ranks. Ranks that were never seen are left out."""
     sightings: dict[int, Sighting] = {}
     for rank, lease in leases(base, ranks).items():
-        note = f" (in its {_ordinal(lease.generation)} init, this rank is in its "
-        note = f"{note}{_ordinal(generation)})" * (lease.generation != generation)
+        note = f" (in init {lease.generation}, this rank is in init {generation})"
+        note *= lease.generation != generation
         seen = sight(lease.process, note)
         sightings[rank] = seen if len(sightings) < MAX_SEEN else seen._replace(text="")
     return sightings
@@ -258,10 +258,6 @@ def _duplicate_error(base: Store, holder: Lease, waits: bool) -> LaunchError:
         with suppress(RuntimeError):  # the store ends with the first rank of its job that raises
             init_round(base, holder.generation).object(error, Deadline.after(2.0))
     return error
-
-
-def _ordinal(number: int) -> str:
-    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
 
 
 def _parse_lease(text: str) -> Lease:

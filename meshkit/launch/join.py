@@ -123,7 +123,6 @@ def init(
         RuntimeWarning: if this is one process in an allocation of several tasks, and no srun has
             started it.
 
-
     Example:
         ``device = meshkit.init(seed=0, timeout=600).device``
     """

@@ -125,10 +125,8 @@ def complete_environment(
     """
     if not (host and port) and world.local_world_size == world.world_size:
         derived = FIRST_PORT + zlib.crc32(str(world.init_method).encode()) % NUM_PORTS
-        host, port = (
-            host or LOOPBACK_HOST,
-            port or (free_port() if world.world_size == 1 else derived),
-        )
+        host = host or LOOPBACK_HOST
+        port = port or (free_port() if world.world_size == 1 else derived)
     values = {name: getattr(world, field) for field, name in EXPORTED.items()}
     values |= {"MASTER_ADDR": host, "MASTER_PORT": port}
     added = {name: str(v) for name, v in values.items() if v is not None and name not in environ}

@@ -1,6 +1,10 @@
 """Live meshes: the process groups of a running job, and the mesh that holds them.
 
-:func:`build_mesh` creates a mesh (build_mesh.py), and :class:`Mesh` answers every question about it
-(mesh.py). The ranks agree on it in open_mesh.py, and its groups are in groups.py.
-guard.py reports a hang, recovery.py goes on after a loss, and restore.py sends the state.
+``mesh`` has :class:`Mesh`, a line for each method. Its longer paths, in the order of their files::
+
+    build_mesh   core/group_plan, build_mesh, open_mesh, launch/job (agree), launch/round,
+                 groups, launch/default_group (commit), group_registry
+    guard        guard, status, launch/round, core/hang (who is behind)
+    recover      recovery, launch/round, core/regroup (who lives, on which mesh), launch/job
+                 (rejoin), open_mesh, groups, restore
 """

@@ -157,7 +157,6 @@ def list_requests(plan: GroupPlan, options: GroupOptions, backend: str) -> list[
     """Return one request for each set of groups in the plan, in the order of creation."""
     timeouts = options.timeouts
     default = timeouts.default or default_timeout(backend)
-
     whole = {plan.layout.axes: "mesh", (): "rank"}
     requests = []
     for step in plan.steps:
@@ -189,11 +188,7 @@ def create_groups(
 
 
 def complete_count(groups: FoundGroups, job: Job, options: GroupOptions, before: int) -> None:
-    """Advance torch's group counter as a complete creation would, from the count before it. Local.
-
-    A failed creation stops at a different group on each rank. Later groups would get different
-    names there.
-    """
+    """Advance torch's counter as a complete creation would: later groups get equal names. Local."""
     if not dist.is_initialized():
         return
     creator = _Creator.read(job.world.rank, options, None)
@@ -228,10 +223,7 @@ class _Creator(NamedTuple):
         return cls(rank, options.backend, connect, is_bound, includes_all, splits)
 
     def create_all(self, requests: list[GroupRequest]) -> dict[GroupKey, dist.ProcessGroup | None]:
-        """Create the groups of all requests; return this rank's group of each, or None.
-
-        If a creation fails, the groups created before it are destroyed.
-        """
+        """Create the groups of all requests, or none; return this rank's group of each, or None."""
         new: dict[GroupKey, dist.ProcessGroup | None] = {}
         created: list[dist.ProcessGroup] = []
         create = {"split": self._split, "local": self._create_alone, "each": self._create_each}
@@ -242,8 +234,10 @@ class _Creator(NamedTuple):
                 if group is not None and self.creation is not None:
                     group.set_timeout(request.timeout)  # it has connected
                 new[request.key] = group
-                outside = self._ranks_outside(request) if way == "each" else []
-                if outside:
+                # torch splits a bound default group on all ranks outside a new group together, so
+                # every rank must be inside one (pytorch#145376), as long as gloo ranks connect
+                splits = way == "each" and self.is_bound and not self.includes_all
+                if splits and (outside := _ranks_outside(request.members)):
                     key = (*request.key[0], (0, 0)), *request.key[1:]
                     group = self._new_group(request, outside)
                     created += [group] if self.rank in outside else []
@@ -253,32 +247,15 @@ class _Creator(NamedTuple):
             raise
         return new
 
-    def _ranks_outside(self, request: GroupRequest) -> list[int]:
-        """Return the ranks that form one more group, as they are in none of a request.
-
-        torch splits a bound default group on each rank outside a new group, on all of them
-        together, so every rank must be inside one (pytorch#145376). The group stays as long
-        as the mesh, since gloo ranks may still connect.
-        """
-        if not self.is_bound or self.includes_all:
-            return []
-        return _ranks_outside(request.members)
-
     def num_names(self, request: GroupRequest) -> int:
         """Return how many groups torch counts for a request; torch names groups by that count."""
         ways = {"split": 0, "local": int(COUNTS_OWN_GROUPS), "each": len(request.members)}
         return ways[self._way(request.members)]
 
     def _way(self, members: Ints) -> Literal["split", "local", "each"]:
-        """Return how groups are created.
-
-        ``split``: one call creates all. ``local``: a rank creates its group of one. ``each``: the
-        groups are created one by one.
-
-        A split sorts the ranks of each group. A rank creates a group of one rank by itself.
-        """
+        """Return how groups are created: all in one call, by each rank alone, or one by one."""
         if self.can_split and (members[:, 1:] > members[:, :-1]).all():
-            return "split"
+            return "split"  # which sorts the ranks of each group
         return "local" if members.shape[1] == 1 and not self.includes_all else "each"
 
     def _new_group(
@@ -332,8 +309,8 @@ class _Creator(NamedTuple):
     ) -> dist.ProcessGroup | None:
         """Split this rank's group from the default group, in one call on every rank.
 
-        The ranks that are in no group form one more group and destroy it at once. A split of a
-        part of the ranks can hang when its groups are destroyed.
+        A split of a part of the ranks can hang when its groups are destroyed, so the ranks in no
+        group form one more, and destroy it at once.
         """
         outside = _ranks_outside(request.members)
         group: dist.ProcessGroup = dist.split_group(  # type: ignore[assignment]  # never None here
@@ -392,12 +369,7 @@ def gather_bytes(
 def check_same_groups(
     job: Job, round_id: int, groups: Mapping[Strides, dist.ProcessGroup | None]
 ) -> None:
-    """Check through the store that the members of each group passed the same one.
-
-    Two groups may have equal members, so torch's names of the groups are compared.
-
-    Cost: one store operation per group.
-    """
+    """Check by torch's names of the groups that all members of each passed the same one."""
     if job.store is None:
         return
     store = job.store.part(f"mesh/{round_id}/external")

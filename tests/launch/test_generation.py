@@ -152,7 +152,7 @@ def test_missing_ranks_are_described_by_their_last_process() -> None:
     root = dist.HashStore()
     assert [take(root, rank) for rank in (0, 1, 0)] == [1, 1, 2]
     (seen,) = last_seen(base_of(root, 0), 2, [1, 2]).values()
-    assert seen.text == f"{OWN} (in its first init, this rank is in its second)"
+    assert seen.text == f"{OWN} (in init 1, this rank is in init 2)"
 
 
 def test_a_zombie_and_a_process_of_another_namespace() -> None:

@@ -6,10 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
-
 import meshkit
-from tests.launchers import program as job_program
 from tests.launchers.checks import PYTHON, check_records, clean_environ, program_command
 from tests.preloaded_python import run_python
 
@@ -38,11 +35,3 @@ def test_hand_written_variables(tmp_path: Path) -> None:
     assert [child.wait(120) for child in children] == [0] * 2
     records = [json.loads((out / f"{rank}.json").read_text()) for rank in range(2)]
     check_records(records, sizes, "hand-written")
-
-
-@pytest.mark.slow
-def test_spawn(tmp_path: Path) -> None:
-    sizes = {"dp": 4, "sp": 2, "tp": 1}
-    meshkit.spawn(job_program.main, 8, (str(tmp_path), *(f"{a}={s}" for a, s in sizes.items())))
-    records = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(8)]
-    check_records(records, sizes, "spawn")

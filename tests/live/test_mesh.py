@@ -389,49 +389,6 @@ def test_a_default_group_of_the_user_is_used_and_its_timeout_inherited(
         assert result == expected
 
 
-def use_own_timeout() -> Any:
-    """Build a mesh of the whole world with its own timeout, and miss its barrier on rank 1."""
-    meshkit.init()
-    with meshkit.build_mesh(dp=2, timeout=2, arrival_timeout=20) as mesh:
-        times = [timeout_of(mesh.group()), timeout_of(mesh.group("dp"))]
-        is_world = mesh.group("dp") is dist.group.WORLD
-        if mesh.rank == 0:
-            try:
-                mesh.barrier()
-            except meshkit.RankTimeoutError as error:
-                return times, is_world, str(error).splitlines()[0]
-        time.sleep(5)
-        return times, is_world, None
-
-
-def test_a_mesh_with_a_timeout_of_its_own_does_not_share_the_default_group() -> None:
-    (times, is_world, outcome), other = meshkit.spawn(use_own_timeout, 2, timeout=60)
-    assert times == [timedelta(seconds=2)] * 2
-    assert not is_world
-    assert outcome == "1 of 2 ranks did not arrive at mesh.barrier() within 2 s."
-    assert other[2] is None
-
-
-def request_missing_group(request: Request) -> Any:
-    """Return the fix of the error of ``mesh.group``, and the mesh with the group."""
-    with meshkit.build_mesh(**request) as mesh:
-        try:
-            mesh.group("tp", "expert")
-        except meshkit.SpecError as error:
-            fix = error.fix
-    with meshkit.build_mesh(**request, groups=["tp expert"]) as mesh:
-        return fix, list(mesh.layout.axes), gather_members(mesh, "tp", "expert")
-
-
-def test_the_fix_for_a_group_that_was_not_built_works(pool: Pool) -> None:
-    request = {"order": "tp dp expert", "tp": 2, "dp": 2, "expert": 2, "timeout": 50}
-    results = pool.run(request_missing_group, request)
-    fix, axes, members = results[3]
-    assert fix == "build_mesh(..., groups=['tp expert'])."
-    assert axes == ["tp", "dp", "expert"]
-    assert members == [2, 3, 6, 7]
-
-
 def build_on_fake_backend(rank: int, count: int) -> Any:
     """Build the mesh of one rank of a larger world, on the fake backend of torch."""
     from torch.testing._internal.distributed.fake_pg import FakeStore

@@ -299,23 +299,3 @@ def build_in_threads() -> list[int]:
 
 def test_two_threads_build_one_mesh(pool: Pool) -> None:
     assert pool.run(build_in_threads) == [[4, 4]] * 4
-
-
-def make_different_calls(first: str, second: str) -> Any:
-    """Make another call on rank 1 than on the other ranks."""
-    with meshkit.build_mesh(dp=-1, arrival_timeout=20) as mesh:
-        calls = {
-            "build": lambda: meshkit.build_mesh(dp=-1, arrival_timeout=20),
-            "agree": lambda: mesh.agree("step", 1),
-            "other": lambda: mesh.agree("epoch", 1),
-        }
-        return time_error(calls[second if mesh.rank == 1 else first])
-
-
-@pytest.mark.parametrize("calls", [("build", "agree"), ("agree", "other")])
-def test_different_calls_raise(pool: Pool, calls: tuple[str, str]) -> None:
-    outcomes = pool.run(make_different_calls, *calls)
-    assert {kind for kind, *_ in outcomes} == {"DisagreementError"}
-    assert len({text for _, text, *_ in outcomes}) == 1
-    assert max(seconds for *_, seconds in outcomes) < SLACK
-    assert "  rank 1 (host " in outcomes[0][1]
