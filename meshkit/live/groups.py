@@ -235,7 +235,7 @@ class _Creator(NamedTuple):
                     group.set_timeout(request.timeout)  # it has connected
                 new[request.key] = group
                 # torch splits a bound default group on all ranks outside a new group together, so
-                # every rank must be inside one (pytorch#145376), as long as gloo ranks connect
+                # every rank must be inside one (pytorch#145376). It stays: gloo ranks may connect
                 splits = way == "each" and self.is_bound and not self.includes_all
                 if splits and (outside := _ranks_outside(request.members)):
                     key = (*request.key[0], (0, 0)), *request.key[1:]
