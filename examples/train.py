@@ -13,9 +13,10 @@ This is the tutorial for the use of a mesh in a trainer. Each axis appears in on
   Behind rows, all ranks do the same work (``=tp``): the backward sends nothing.
 
 DDP averages gradients over ``mesh.gradient_group()`` once a step (``plan.sync_on_last``). The ranks
-of this group, those along dp and sp, hold the same weights and read other tokens. Any axis may have
-size 1, and the losses are equal on every mesh: each rank draws whole weights and keeps its part,
-and ``mesh.batch`` gives each rank its exact share of one global order of samples.
+of this group, those along dp and sp, hold the same weights and read other tokens. Gradients are
+clipped by the norm of the whole model, whose weights tp cuts (``mesh.clip_grad_norm``). Any axis
+may have size 1, and the losses are equal on every mesh: each rank draws whole weights and keeps its
+part, and ``mesh.batch`` gives each rank its exact share of one global order of samples.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ else:  # a script, whose folder is on the path
     import attention
     import options
     import text
+
+
+# How tp cuts weights, for the norm of their gradients. Each rank has a copy of all others.
+CUT = {"*.qkv": "(h/tp k) i", "*.out": "o i/tp", "*.up": "o/tp i", "*.down": "o i/tp"}
 
 
 def draw(mesh: meshkit.Mesh, cut: str, *shape: int) -> nn.Parameter:
@@ -113,6 +118,7 @@ class Trainer:
                 loss.backward()
             parts[0] += loss.detach()
         means = self.mean(parts).tolist()  # before the weights change, for examples/survive.py
+        self.mesh.clip_grad_norm(self.model, 1.0, layout=CUT)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return means

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .core.errors import DisagreementError as DisagreementError
     from .core.errors import LaunchError as LaunchError
     from .core.errors import MeshkitError as MeshkitError
+    from .core.errors import NonfiniteError as NonfiniteError
     from .core.errors import RankTimeoutError as RankTimeoutError
     from .core.errors import SpawnError as SpawnError
     from .core.errors import SpecError as SpecError
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "core.errors": "BatchError CollectiveError CoordinateError DisagreementError LaunchError "
-    "MeshkitError RankTimeoutError SpawnError SpecError UnknownAxisError",
+    "MeshkitError NonfiniteError RankTimeoutError SpawnError SpecError UnknownAxisError",
     "core.batch": "BatchPlan",
     "core.schedule": "BatchSchedule",
     "core.seeds": "stream_seed",

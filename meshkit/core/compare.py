@@ -154,7 +154,7 @@ def batch_conflict(layout: Layout, holdings: Mapping[int, Holdings]) -> BatchErr
         return BatchError(
             "ranks that share samples have different batches.",
             f"{row.name} differs{f' at {row.ranks}' if row.ranks else ''}.",
-            *_content_lines(layout, contents),
+            *content_lines(layout, contents),
             *[f"The same is true for {' and '.join(more)}."] * bool(more),
             fix="read by the data coordinate, not by the rank: mesh.sampler(dataset, plan); "
             "and check before sp cuts the batch.",
@@ -215,7 +215,7 @@ def parameter_conflict(
     row, contents = next(iter(conflicts.items()))
     others = len({other.name for other in conflicts}) - 1
     averaged = axes.experts if row.is_expert else axes.dense
-    along = _axes_along_which(layout, contents)
+    along = axes_along_which(layout, contents)
     reason = "Its placements say that these ranks hold the same part."
     if {*along} <= {*averaged}:
         noun = "Gradients of experts" if row.is_expert else "Gradients"
@@ -225,7 +225,7 @@ def parameter_conflict(
     is_kind = any(row.ranks in held.classes for held in holdings.values())
     return DisagreementError(
         f"{CALL}: the parameter {row.name} differs along {' '.join(along)}.",
-        *_content_lines(layout, contents),
+        *content_lines(layout, contents),
         *[f"The same is true for {count_noun(others, 'other parameter')}."] * (others > 0),
         reason,
         fix="build an equal model on these ranks." if is_kind else _fix(along, averaged, row),
@@ -250,7 +250,7 @@ def _fix(along: Sequence[str], averaged: Sequence[str], row: Row) -> str:
     return either(*ways)
 
 
-def _axes_along_which(layout: Layout, contents: Mapping[int, str]) -> list[str]:
+def axes_along_which(layout: Layout, contents: Mapping[int, str]) -> list[str]:
     """Return the axes along which a step alone changes the content; all, if none does."""
     coordinates = {rank: layout.coordinate(rank) for rank in contents}
     axes = []
@@ -263,7 +263,7 @@ def _axes_along_which(layout: Layout, contents: Mapping[int, str]) -> list[str]:
     return axes or list(layout.axes)
 
 
-def _content_lines(layout: Layout, contents: Mapping[int, str]) -> list[str]:
+def content_lines(layout: Layout, contents: Mapping[int, str]) -> list[str]:
     """Return a line for each different content, with the ranks that have it."""
     ranks_of: dict[str, list[int]] = {}
     for rank, content in contents.items():

@@ -159,3 +159,7 @@ class SpawnError(MeshkitError, RuntimeError):
 
     errors: Mapping[int, BaseException] = {}  # rank to its exception, or a description of its end
     tracebacks: Mapping[int, str] = {}  # rank to the traceback text of the ranks that raised
+
+
+class NonfiniteError(MeshkitError, RuntimeError):
+    """Gradients whose norm is infinite or not a number."""

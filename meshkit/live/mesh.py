@@ -40,6 +40,7 @@ from .group_registry import GroupsReport, MeshGroups, report_groups
 from .guard import GuardState, guard_mesh, post_end
 from .move.redistribution import Handle, MeshMoves, Redistribution
 from .move.ring import Ring, exchange_rows, make_ring
+from .norm import GradientNorms
 from .open_mesh import (
     MeshProposal,
     agree_in_mesh,
@@ -60,8 +61,8 @@ class Mesh:
 
     Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid. Only
     ``redistribute``, ``begin``, ``shift``, ``exchange``, ``view``, ``barrier``, ``agree``,
-    ``verify``, ``recover``, ``admit``, ``check_batch``, ``check_parameters`` and ``token_weights``
-    communicate. ``with`` closes the mesh at the end.
+    ``verify``, ``recover``, ``admit``, ``check_batch``, ``check_parameters``, ``token_weights``,
+    ``grad_norm`` and ``clip_grad_norm`` communicate. ``with`` closes the mesh at the end.
 
     Raises:
         UnknownAxisError: in every method, if the mesh does not have an axis.
@@ -784,6 +785,95 @@ class Mesh:
         """
         base = partial(base_seed, self._proposal.job.seed)  # no method of the mesh: avoids a cycle
         return RandomStreams(self.layout, self.rank, self.device.type, base)
+
+    # -------------------------------------------------------------------- gradients
+
+    @quotes_call("mesh.grad_norm", by_name=("parameters",))
+    def grad_norm(
+        self,
+        parameters: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, Any]],
+        norm_type: float = 2.0,
+        *,
+        layout: Mapping[str, str] | None = None,
+        error_if_nonfinite: bool = False,
+    ) -> torch.Tensor:
+        """Return the norm of all gradients of a model, as one process would compute it.
+
+        Collective over the mesh, pipelines included. Gradients are final: every reduction has been
+        done. A DTensor says how it is cut; partial sums are added first. A plain parameter is a
+        copy on each rank, except along a pipeline, unless ``layout`` says something else.
+
+        Args:
+            parameters: a module, or names and parameters, as in ``model.named_parameters()``. A
+                parameter without a gradient adds 0.
+            norm_type: the order of the norm, above 0; it may be ``float("inf")``.
+            layout: a glob of names to one side of a pattern, as in ``{"*.experts.*": "e/ep o i"}``.
+                The first glob that matches counts. ``o/tp``: each rank has a part. ``+tp``: the
+                ranks have parts of a sum, which is added first. ``=tp`` and ``*tp``: copies, as
+                along axes without a mark. Tied weights say ``=pp`` on every stage that holds them.
+                An axis that the mesh lacks has size 1. An axis of unknown role needs a mark.
+            error_if_nonfinite: whether an infinite norm, or NaN, raises on all ranks.
+
+        Returns:
+            float64 (), on the device of the gradients; the same bits on every rank.
+
+        Raises:
+            SpecError: if the layout is invalid or does not fit a parameter. On all ranks, if the
+                gradient of a plain parameter without a layout differs over an axis by more than
+                1e-3 of its norm. The ranks look at this once, at the first call at which no
+                gradient is all zero.
+            NonfiniteError: if ``error_if_nonfinite``, and the norm is not finite.
+
+        Cost: one all-reduce of 8 bytes, whose result is read on the host. An all-reduce more for
+        each axis of ``+``, and for each partial DTensor. The look sends each plain gradient once
+        over each axis.
+
+        Example:
+            >>> linear = torch.nn.Linear(2, 2)
+            >>> linear(torch.ones(1, 2)).sum().backward()
+            >>> mesh.grad_norm(linear)
+            tensor(2.4495, dtype=torch.float64)
+        """
+        return self._norms.measure(parameters, norm_type, layout, error_if_nonfinite)[0]
+
+    @quotes_call("mesh.clip_grad_norm", by_name=("parameters",))
+    def clip_grad_norm(
+        self,
+        parameters: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, Any]],
+        max_norm: float,
+        norm_type: float = 2.0,
+        *,
+        layout: Mapping[str, str] | None = None,
+        error_if_nonfinite: bool = False,
+    ) -> torch.Tensor:
+        """Scale all gradients so that their norm is at most ``max_norm``; return their norm before.
+
+        Collective over the mesh. Each local gradient is multiplied in place by
+        ``min(1, max_norm / (norm + 1e-6))``, as ``torch.nn.utils.clip_grad_norm_`` does. All else
+        is as in :meth:`grad_norm`. After an error all gradients are unchanged.
+
+        Args:
+            parameters: as in :meth:`grad_norm`.
+            max_norm: the largest norm, 0 or more; ``float("inf")`` changes nothing.
+            norm_type: as in :meth:`grad_norm`.
+            layout: as in :meth:`grad_norm`.
+            error_if_nonfinite: as in :meth:`grad_norm`. Without it, an infinite norm makes finite
+                gradients 0, and NaN makes all of them NaN.
+
+        Cost: as :meth:`grad_norm`, and one pass over the gradients.
+
+        Example:
+            >>> linear = torch.nn.Linear(2, 2)
+            >>> linear(torch.ones(1, 2)).sum().backward()
+            >>> mesh.clip_grad_norm(linear, 1.0), mesh.grad_norm(linear)
+            (tensor(2.4495, dtype=torch.float64), tensor(1.0000, dtype=torch.float64))
+        """
+        return self._norms.clip(parameters, max_norm, norm_type, layout, error_if_nonfinite)
+
+    @cached_property
+    def _norms(self) -> GradientNorms:
+        """The norms of gradients on this mesh."""
+        return GradientNorms(self._groups, self.device)
 
     # -------------------------------------------------------------------- checks and failures
 

@@ -39,6 +39,13 @@ from meshkit.core.errors import MeshkitError
 from meshkit.core.group_plan import GroupPlan
 from meshkit.core.judges import Arrival, Arrivals, Judge, Process, RankState, Sighting, all_same
 from meshkit.core.layout import Position, parse_axis_pattern
+from meshkit.core.norm import (
+    NormLayout,
+    differing_error,
+    form_error,
+    parse_max_norm,
+    parse_order,
+)
 from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
 from meshkit.core.regroup import Regrouping, find_sources, regroup
@@ -49,6 +56,8 @@ from meshkit.core.text import Ints
 from meshkit.core.topology import check_policies, parse_hostfile
 from meshkit.interop import deepspeed
 from tests.launch import recorded
+
+SHAPES = {"w": (2, 4), "v": (3,)}
 
 
 def error_of(call: Callable[[], object]) -> MeshkitError:
@@ -99,6 +108,31 @@ def mesh_sampler(length: int, plan: BatchPlan, **changes: Any) -> object:
 @quotes_call("mesh.sequence")
 def mesh_sequence(length: int, *, axes: str) -> object:
     return plan_sequence(Layout(cp=2, sp=2), tuple(axes.split()), length)
+
+
+@quotes_call("mesh.grad_norm", by_name=("parameters",))
+def grad_norm(
+    parameters: dict[str, tuple[int, ...]], *, layout: object = {}, **axes: int
+) -> object:
+    """Take the shapes of parameters for the parameters."""
+    parsed = NormLayout.of(axes or {"dp": 4, "tp": 2}, layout)
+    parsed.check_names([*parameters])
+    return [parsed.shares(name, shape, is_plain=True) for name, shape in parameters.items()]
+
+
+@quotes_call("mesh.clip_grad_norm", by_name=("model",))
+def clip_grad_norm(model: object, max_norm: object, norm_type: object = 2.0) -> object:
+    return parse_max_norm(max_norm), parse_order(norm_type)
+
+
+@quotes_call("mesh.grad_norm", by_name=("model",))
+def refuse_difference(model: object, *args: Any) -> object:
+    raise differing_error(*args)
+
+
+@quotes_call("mesh.grad_norm", by_name=("model",))
+def refuse_form(model: object, *args: Any) -> object:
+    raise form_error(*args)
 
 
 @quotes_call("sampler.load_state_dict", by_name=("state",))
@@ -531,6 +565,31 @@ CASES: dict[str, Callable[[], object]] = {
     "spawn as torch.multiprocessing has it": lambda: meshkit.spawn(train, nprocs=4, join=True),
     "spawn of a function that expects a rank": lambda: meshkit.spawn(train, 4),
     "spawn with arguments that do not fit": lambda: meshkit.spawn(train, 4, (1, 2, 3)),
+    # core/norm
+    "a layout that is no mapping": lambda: grad_norm(SHAPES, layout="o/tp i"),
+    "a layout with a list": lambda: grad_norm(SHAPES, layout={"w": ["o/tp", "i"]}),
+    "a layout with an arrow": lambda: grad_norm(SHAPES, layout={"w": "o/tp i -> o i"}),
+    "a layout without a pattern": lambda: grad_norm(SHAPES, layout={"w": "o%tp i"}),
+    "a layout with an axis twice": lambda: grad_norm(SHAPES, layout={"w": "o/tp i/tp"}),
+    "a layout with a misspelt axis": lambda: grad_norm(SHAPES, layout={"w": "o/ttp i"}),
+    "a layout with a holder": lambda: grad_norm(SHAPES, layout={"w": "o i @tp:0"}),
+    "a layout with a sum over stages": lambda: grad_norm(SHAPES, layout={"w": "o i +pp"}, pp=2),
+    "a layout for other names": lambda: grad_norm(SHAPES, layout={"*.w": "o/tp i"}),
+    "a layout with too few dims": lambda: grad_norm(SHAPES, layout={"w": "o/tp"}),
+    "a layout with too many dims": lambda: grad_norm(SHAPES, layout={"w": "a b c ..."}),
+    "a layout with a dim of another size": lambda: grad_norm(SHAPES, layout={"w": "1 i/tp"}),
+    "a parameter on an axis of unknown role": lambda: grad_norm({"w": (2, 4)}, rows=4, tp=2),
+    "a norm of order 0": lambda: clip_grad_norm(None, 1.0, 0),
+    "a negative norm": lambda: clip_grad_norm(None, -1.0),
+    "a gradient that differs": lambda: refuse_difference(
+        None, "w", "tp", 2, "Those of ranks 0 and 1 differ by 0.7 of its norm."
+    ),
+    "a number that differs": lambda: refuse_difference(
+        None, "scale", "tp", 0, "Those of ranks 0 and 1 differ by 0.7 of its norm."
+    ),
+    "a gradient that a rank lacks": lambda: refuse_form(
+        None, Layout(dp=1, ep=2), "w", {0: "missing", 1: "torch.float32 (2, 4)"}
+    ),
     # live
     "build_mesh with positional sizes": lambda: build_mesh([4, 2]),
     "build_mesh for more ranks than there are": lambda: build_mesh(dp=4, sp=2, tp=1),

@@ -31,7 +31,7 @@ def compare_batches(
     mesh.check_usable()
     coordinate = layout.coordinate(mesh.rank)
     index = format_sizes({axis: coordinate.get(axis, 0) for axis in axes})
-    holdings = _gather_conflicting(mesh, list_batch(batch, index), device, distinct=True)
+    holdings = gather_conflicting(mesh, list_batch(batch, index), device, distinct=True)
     if holdings and (error := compare.batch_conflict(layout, holdings)):
         raise error
 
@@ -43,12 +43,12 @@ def compare_parameters(
     layout = mesh.plan.layout
     mesh.collective_group(())  # raises on a rank outside the mesh, before the axes are resolved
     equal = compare.EqualAxes.of(layout.sizes, axes)
-    holdings = _gather_conflicting(mesh, list_model(model, layout, mesh.rank, equal), device)
+    holdings = gather_conflicting(mesh, list_model(model, layout, mesh.rank, equal), device)
     if holdings and (error := compare.parameter_conflict(layout, equal, holdings)):
         raise error
 
 
-def _gather_conflicting(
+def gather_conflicting(
     mesh: MeshGroups, own: compare.Holdings, device: torch.device, *, distinct: bool = False
 ) -> dict[int, compare.Holdings]:
     """Return what each rank holds, if digests conflict; else an empty dict. Collective."""

@@ -1,0 +1,208 @@
+"""Norm: the rank that counts a gradient, so that each element of a model counts once.
+
+Each rank holds a part of every gradient, or a copy of it. The rank with coordinate 0 along all axes
+that hold copies counts its own. With ``"o/tp i"`` on dp=2 tp=2 these are two::
+
+            tp=0     tp=1
+    dp=0    counts   counts     cut along tp: each rank has its own part
+    dp=1    -        -          a copy along dp
+
+The stages of a pipeline have their own parameters, unless a layout says ``=pp``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from .axes import (
+    STANDARD,
+    axis_role,
+    check_axes_exist,
+    closest_axis,
+    has_pipeline,
+    unknown_axes,
+)
+from .call import either, is_number
+from .compare import axes_along_which, content_lines
+from .errors import MeshkitError, SpecError
+from .layout import Layout
+from .redistribute.pattern import DOTS, EXAMPLE, Side, parse_pattern
+from .text import count_noun, shorten
+
+LAYOUT_EXAMPLE = 'for example layout={"*.qkv.weight": "o/tp i"}.'
+MAX_NAMES = 3  # parameters that an error shows
+NO_SIDE = Side(())
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+class Shares(NamedTuple):
+    """The axes along which ranks do not hold copies of a gradient."""
+
+    own: frozenset[str]  # each rank has a part of its own
+    sums: tuple[str, ...] = ()  # the ranks have the parts of a sum
+    is_stated: bool = False  # whether a layout says so
+
+
+@dataclass(frozen=True)
+class NormLayout:
+    """The sides by which a user says how plain parameters are cut."""
+
+    sizes: Mapping[str, int]  # the axes of the mesh
+    sides: Mapping[str, Side]  # a glob of names to a side of a pattern; the first match counts
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, int], layout: object) -> NormLayout:
+        """Return the parsed layout."""
+        if not isinstance(layout, Mapping):
+            raise SpecError(f"layout is {layout!r}, not a mapping.", fix=LAYOUT_EXAMPLE)
+        return cls(sizes, {glob: _parse_side(sizes, glob, side) for glob, side in layout.items()})
+
+    def check_names(self, names: Collection[str]) -> None:
+        """Check that each glob matches a name. A stage of a pipeline may lack it."""
+        if any(size > 1 and has_pipeline([axis]) for axis, size in self.sizes.items()):
+            return
+        for glob in self.sides:
+            if not any(fnmatchcase(name, glob) for name in names):
+                shown = ", ".join(shorten([*names], MAX_NAMES)) or "none"
+                line = f"layout[{glob!r}] matches no parameter."
+                raise SpecError(line, f"The names are {shown}.", fix="a glob of these names.")
+
+    def shares(self, name: str, shape: tuple[int, ...], *, is_plain: bool) -> Shares:
+        """Return the axes along which ranks hold no copies of a gradient."""
+        glob = next((glob for glob in self.sides if fnmatchcase(name, glob)), None)
+        side = NO_SIDE if glob is None else self.sides[glob]
+        if glob is not None:
+            _check_shape(name, shape, glob, side)
+        unknown = [axis for axis in unknown_axes(self.sizes) if axis not in side.types]
+        if unknown and is_plain:  # a DTensor is a copy over axes that its mesh lacks
+            raise _unknown_role_error(self.sizes, unknown[0], name, len(shape))
+        own, sums = [axis for axis in self.sizes if has_pipeline([axis])], []
+        for axis, kind in side.types.items():
+            own = [other for other in own if other != axis] + [axis] * (kind.symbol == "/")
+            sums += [axis] * (kind.symbol == "+" and self.sizes.get(axis, 1) > 1)
+        return Shares(frozenset(own), tuple(sums), glob is not None)
+
+
+def counts(layout: Layout, rank: int, own: Collection[str], members: Iterable[int] = ()) -> bool:
+    """Return whether a rank counts its gradient.
+
+    It does if its coordinate is 0 along every axis that is not in ``own``. ``members`` are the
+    ranks that hold a DTensor, of which the DTensor itself chooses.
+    """
+    at = {axis: n if axis in own else 0 for axis, n in layout.coordinate(rank).items()}
+    return layout.rank(**at) in {rank, *members}
+
+
+def parse_order(norm_type: object) -> float:
+    """Return the order of a norm, above 0."""
+    is_text = isinstance(norm_type, str) and norm_type.strip().lower() in ("inf", "infinity")
+    order = float(norm_type) if is_number(norm_type) or is_text else 0.0  # type: ignore[arg-type]
+    if not order > 0:
+        fix = "norm_type=2.0, or another number above 0, or float('inf')."
+        raise SpecError(f"norm_type is {norm_type!r}.", fix=fix)
+    return order
+
+
+def parse_max_norm(max_norm: object) -> float:
+    """Return the largest norm, 0 or more."""
+    if is_number(max_norm) and float(max_norm) >= 0:  # type: ignore[arg-type]
+        return float(max_norm)  # type: ignore[arg-type]
+    raise SpecError(f"max_norm is {max_norm!r}, not a number of 0 or more.", fix="max_norm=1.0.")
+
+
+def differing_error(name: str, axis: str, num_dims: int, *reasons: str) -> SpecError:
+    """Return the error of a gradient that counts as a copy, and differs over an axis."""
+    return SpecError(
+        f"the gradient of {name} differs over {axis}.",
+        *reasons,
+        f"No layout says how it is cut, so each rank of {axis} must hold a copy of it.",
+        fix=either(*_sides(name, axis, num_dims)),
+        axis=axis,
+    )
+
+
+def form_error(layout: Layout, name: str, forms: Mapping[int, str]) -> SpecError:
+    """Return the error of a gradient that is missing on a rank, or has another shape there.
+
+    A form is a dtype, a blank and a shape, or ``missing``.
+    """
+    form = next(form for form in forms.values() if " " in form)
+    num_dims = len(re.findall(r"\d+", form.partition(" ")[2]))
+    axis = axes_along_which(layout, forms)[0]
+    lines = (f"{line}." for line in content_lines(layout, forms))
+    return differing_error(name, axis, num_dims, *lines)
+
+
+def _sides(name: str, axis: str, num_dims: int) -> list[str]:
+    """Return the layouts that say that ranks of an axis hold no copies."""
+    dims = " ".join(LETTERS[:num_dims])
+    cut = f"layout={{{name!r}: {f'{dims[:1]}/{axis}{dims[1:]}'!r}}} if each rank has a part of it"
+    sums = f"layout={{{name!r}: {f'{dims} +{axis}'.strip()!r}}} if the ranks have parts of a sum"
+    return [cut] * bool(dims) + [sums]
+
+
+def _unknown_role_error(sizes: Mapping[str, int], axis: str, name: str, num_dims: int) -> SpecError:
+    roles = ", ".join(f"{axis} {axis_role(axis)}" for axis in sizes)
+    copies = f"{' '.join(LETTERS[:num_dims])} ={axis}".strip()
+    return SpecError(
+        f"nothing says whether ranks along {axis} hold copies of {name}.",
+        f"The roles of the axes, by their names: {roles}.",
+        fix=either(f"layout={{{name!r}: {copies!r}}} for copies", *_sides(name, axis, num_dims)),
+        axis=axis,
+    )
+
+
+def _parse_side(sizes: Mapping[str, int], glob: object, text: object) -> Side:
+    if not isinstance(glob, str) or not isinstance(text, str):
+        raise SpecError(f"layout has {text!r} for {glob!r}, not two str.", fix=LAYOUT_EXAMPLE)
+    if "->" in text:
+        line, left = f"layout[{glob!r}] is {text!r}, which has an arrow.", text.partition("->")[0]
+        raise SpecError(line, "A parameter has one side of a pattern.", fix=f"{left.strip()!r}.")
+    try:
+        side = parse_pattern(f"{text} -> {text}").left
+        misspelt = [a for a in side.types if a not in STANDARD and closest_axis(a, [*sizes])]
+        check_axes_exist(misspelt, tuple(sizes))  # any other axis that the mesh lacks has size 1
+    except MeshkitError as error:
+        error.fix = LAYOUT_EXAMPLE if error.fix == EXAMPLE else error.fix
+        error.summary = f"layout[{glob!r}] is {text!r}: {error.summary}"
+        raise
+    for mark in side.marks:
+        if mark.type.symbol == "@":
+            raise SpecError(
+                f"layout[{glob!r}] has {mark}; a norm takes cuts, copies and sums.",
+                fix=f"={mark.axis} for copies, or o/{mark.axis} if each rank has its own.",
+                axis=mark.axis,
+            )
+        if mark.type.symbol == "+" and has_pipeline([mark.axis]):
+            raise SpecError(
+                f"layout[{glob!r}] has {mark}, and stages of a pipeline have other parameters.",
+                fix=f"={mark.axis}, after the gradients of tied weights are summed.",
+                axis=mark.axis,
+            )
+    return side
+
+
+def _check_shape(name: str, shape: tuple[int, ...], glob: str, side: Side) -> None:
+    """Check that a side has the dims of a parameter."""
+    entries = side.entries
+    dots = [dim.name for dim in side.dims].count(DOTS)
+    if len(entries) != len(shape) if not dots else len(entries) - 1 > len(shape):
+        raise SpecError(
+            f"{name} has {count_noun(len(shape), 'dim')}, and layout[{glob!r}] = {str(side)!r} "
+            f"has {len(entries) - dots}{' or more' * dots}.",
+            f"The shape on this rank is {shape}.",
+            fix="a name for each dim of the parameter, or ... for several.",
+        )
+    if dots:
+        return
+    for index, (entry, size) in enumerate(zip(entries, shape, strict=True)):
+        if not entry and size != 1:
+            raise SpecError(
+                f"dim {index} of {name} has {size} elements on this rank, and "
+                f"layout[{glob!r}] = {str(side)!r} says 1.",
+                fix="a name for the dim.",
+            )
