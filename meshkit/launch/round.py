@@ -41,7 +41,7 @@ from .times import TIMES, Deadline
 Result = TypeVar("Result")
 
 JUDGES = 4  # ranks that judge in a polled round; the others follow
-MAX_LOOKED = 64  # missing ranks whose last process is looked at
+MAX_LOOKED = 1024  # missing ranks whose last process is looked at
 
 FIRST = "first"  # the digest of the first request, and the arrival of its rank
 CONFLICT = "conflict"  # the first conflict: an error, or two ranks that differ
@@ -329,7 +329,10 @@ def decision_to_json(decision: Decision) -> str:
     if decision.error is not None:
         record["error"] = error_to_json(decision.error)
     if decision.members:
-        record["members"] = {rank: dict(facts) for rank, facts in decision.members.items()}
+        alike: dict[str, list[int]] = {}  # few lines, since each rank reads them all
+        for rank, facts in decision.members.items():
+            alike.setdefault(json.dumps(dict(facts)), []).append(rank)
+        record["members"] = [[json.loads(text), ranks] for text, ranks in alike.items()]
     return json.dumps(record)
 
 
@@ -339,7 +342,7 @@ def decision_from_json(text: str) -> Decision:
     error = record.get("error")
     return Decision(
         None if error is None else error_from_json(error),
-        {int(rank): dict(facts) for rank, facts in dict(record.get("members", {})).items()},
+        {int(rank): dict(facts) for facts, ranks in record.get("members", []) for rank in ranks},
         record["value"],
         bool(record["over"]),
     )

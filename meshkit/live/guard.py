@@ -74,7 +74,7 @@ SLOTS = 4  # guards by which ranks may be apart
 OVER = "over/{}"  # a false alarm: the rank that opened it left its guard without an error
 MESSAGES = "Sends and receives count too: make those of some ranks alone over a group of their own."
 UNEQUAL = "ranks have begun different numbers of collectives in their groups."
-READ = "read/{}"  # in a roll call: a rank has read the report
+READ = "readers"  # in a roll call: how many ranks have read the report
 POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 operations/s
 LOST = Sighting(RankState.UNKNOWN, "it hosted the store, which does not answer")
 
@@ -190,8 +190,8 @@ class Guard:
 
     def keep(self, call: Round, number: int, decision: Decision) -> None:
         """Keep a report, and post that this rank has read it."""
-        self.state.reports[number] = decision.value
-        call.store.within(TIMES.store, lambda: call.store.set(READ.format(self.rank), ""))
+        if self.state.reports.setdefault(number, decision.value) is decision.value:
+            call.store.within(TIMES.store, lambda: call.store.add(READ, 1))
 
     def post(self, status: RankStatus) -> None:
         """Post the status with which this rank leaves, if a rank could read it. Local."""
@@ -544,23 +544,24 @@ def _leave_last(guard: Guard, store: Store) -> None:
     late = max(began + TIMES.silent, answered + guard.answer_time)
 
     def is_done() -> bool:
-        ranks = [rank for rank in call.expected if not call.store.has(READ.format(rank))]
-        return not ranks or not _may_read(guard, call, ranks, is_early=time.monotonic() < late)
+        return not _may_read(guard, store, call, is_early=time.monotonic() < late)
 
     store.try_within(guard.answer_time, lambda: store.stay(guard.answer_time, is_done))
 
 
-def _may_read(guard: Guard, call: Round, ranks: Sequence[int], *, is_early: bool) -> bool:
-    """Return whether one of some ranks may still read the report.
+def _may_read(guard: Guard, store: Store, call: Round, *, is_early: bool) -> bool:
+    """Return whether some rank may still read the report.
 
-    It may if it has answered this roll call. Early on it may also if it has not left, and its
-    process can answer.
+    A rank that has answered this roll call may. Early on, a rank may also that has not left, and
+    whose process can answer.
+
+    Cost: four store operations, and on a rank that is missing early on up to four more.
     """
     seen = call.arrivals()
-    if any(rank in seen.arrived for rank in ranks):
+    if call.store.add(READ, 0) < len(seen.arrived):
         return True
-    running = [rank for rank in ranks if rank in seen.states and not seen.states[rank].is_certain]
-    return is_early and len(guard.left(call.store, running)) < len(running)
+    running = [rank for rank, state in seen.states.items() if not state.is_certain]
+    return is_early and len(guard.left(store, running)) < len(running)
 
 
 def _parse_facts(text: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from meshkit.launch.round import Claimant, Round
 from meshkit.launch.store import Store
 from meshkit.launch.times import TIMES, Deadline
 from meshkit.launch.world import World
+from tests.promises import BUSY
 
 SUMMARY = "ranks disagree about the mesh."
 A, B = {"sizes": "dp=4"}, {"sizes": "dp=2 tp=2"}
@@ -264,3 +265,58 @@ def test_a_round_costs_four_operations(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Store, name, count)
     play(dist.HashStore(), dict.fromkeys(range(3), agree(A)), 3)
     assert len(calls) == 3 * 4 + 1
+
+
+class Counting(Store):
+    """A store that counts its operations and the seconds that they take."""
+
+    counts: ClassVar[list[float]] = [0, 0.0]
+
+    def part(self, name: str) -> Counting:
+        return Counting(self.root, self.world, f"{self.path}/{name}" if self.path else name)
+
+    def within(self, seconds: float, work: Callable[[], Any]) -> Any:
+        return work()  # without a thread for each
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> type[Counting]:
+    def counted(operation: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            began = time.monotonic()
+            result = operation(*args, **options)
+            Counting.counts[0] += 1
+            Counting.counts[1] += time.monotonic() - began
+            return result
+
+        return call
+
+    monkeypatch.setattr(Counting, "counts", [0, 0.0])
+    for name in ("set", "get", "add", "has", "claim", "append", "wait"):
+        monkeypatch.setattr(Counting, name, counted(getattr(Store, name)))
+    return Counting
+
+
+@pytest.mark.parametrize("lost", [1, 100])
+def test_a_thousand_ranks_decide_who_lives_with_few_operations(
+    lost: int, counting: type[Counting]
+) -> None:
+    """Every process that has ended is looked at, and the decision is short."""
+    size = 1024
+    root = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    look = lambda ranks: {rank: Sighting(RankState.ENDED, "") for rank in ranks}  # noqa: E731
+    alive = [
+        Round(counting(root, world(rank, size)), "recovery/1", rank, range(size), look=look)
+        for rank in range(size - lost)
+    ]
+    began = time.monotonic()
+    for round in alive:
+        round.arrive(Request("dp=1024, number 1", None, True, True, 5).to_facts())
+    judge = who_lives(Patience(300, 1, 5))
+    for round in alive:
+        decision = round.decide(judge, Deadline.after(60), poll=0.5)
+        assert len(decision.members) == size - lost
+    operations, seconds = counting.counts
+    assert operations <= 5 * size
+    assert len(alive[0].store.get(rounds.DECISION)) < 10_000
+    assert seconds < 2 + BUSY, (seconds, time.monotonic() - began)
