@@ -22,7 +22,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -257,15 +257,26 @@ def start_process(process: BaseProcess) -> None:
 
 def _check_forkable() -> None:
     """Check that children forked from this process could use their accelerator and join a job."""
-    modules = {row.device: getattr(torch, row.device, None) for row in ACCELERATORS}
-    used = [kind for kind, m in modules.items() if getattr(m, "is_initialized", bool)()]
-    if not used and not dist.is_initialized():
+    reason, fix = fork_obstacle(), "meshkit.shutdown() first."
+    if not reason:
         return
-    reason, fix = "it has joined a job", "meshkit.shutdown() first."
-    if used:
-        reason = f"it uses {used[0]}, which does not work in a fork"
-        fix = f"write fn into a file and import it; or restart, and spawn before {used[0]} is used."
+    if used := used_accelerator():
+        fix = f"write fn into a file and import it; or restart, and spawn before {used} is used."
     raise SpecError(f"fn was typed into this session, which cannot be forked: {reason}.", fix=fix)
+
+
+def used_accelerator() -> str:
+    """Return the accelerator that this process uses; "" if it uses none."""
+    modules = {row.device: getattr(torch, row.device, None) for row in ACCELERATORS}
+    used = (kind for kind, m in modules.items() if getattr(m, "is_initialized", bool)())
+    return next(used, "")
+
+
+def fork_obstacle() -> str:
+    """Return why this process cannot be forked into ranks; "" if it can."""
+    if used := used_accelerator():
+        return f"it uses {used}, which does not work in a fork"
+    return "it has joined a job" if dist.is_initialized() else ""
 
 
 def _start(context: Context, job: bytes, count: int, folder: Path, progress: Progress) -> Ranks:
@@ -418,10 +429,15 @@ def set_up_worker(environ: dict[str, str], threads: str) -> None:
     """Make this process a rank: set variables and threads; end with the parent or on Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_follow_parent, name="meshkit-parent", daemon=True).start()
-    os.environ.clear()
-    os.environ.update(environ)
+    replace_environment(environ)
     if threads.isdigit() and int(threads) > 0:  # the forkserver had another OMP_NUM_THREADS
         torch.set_num_threads(int(threads))
+
+
+def replace_environment(environ: Mapping[str, str]) -> None:
+    """Set the variables of this process, and remove all others."""
+    os.environ.clear()
+    os.environ.update(environ)
 
 
 def _follow_parent() -> None:

@@ -1,6 +1,6 @@
-"""Tests of code that uses meshkit: hypothesis strategies, faults, and tests on several ranks.
+"""Tests of code that uses meshkit: a comparison of meshes, strategies, faults, and pytest's marker.
 
-The strategies need hypothesis, and are imported on their first use. No other package of meshkit
+Each name is imported on its first use; the strategies need hypothesis. No other package of meshkit
 imports this one.
 """
 
@@ -9,13 +9,27 @@ from __future__ import annotations
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from .compare import compare_meshes
     from .strategies import axes_of, axis_names, batch_plans, coordinates, layouts, ranks, sizes
 
-__all__ = ["axes_of", "axis_names", "batch_plans", "coordinates", "layouts", "ranks", "sizes"]
+__all__ = [
+    "axes_of",
+    "axis_names",
+    "batch_plans",
+    "compare_meshes",
+    "coordinates",
+    "layouts",
+    "ranks",
+    "sizes",
+]
 
 
 def __getattr__(name: str) -> object:
-    """Import the strategies on their first use."""
+    """Import a name on its first use."""
+    if name == "compare_meshes":
+        from .compare import compare_meshes
+
+        return compare_meshes
     if name not in __all__:
         raise AttributeError(f"module 'meshkit.testing' has no attribute {name!r}")
     from . import strategies

@@ -46,6 +46,7 @@ from meshkit.core.norm import (
     parse_max_norm,
     parse_order,
 )
+from meshkit.core.parity import Held, Rules, find_differences
 from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
 from meshkit.core.regroup import Regrouping, find_sources, regroup
@@ -133,6 +134,14 @@ def refuse_difference(model: object, *args: Any) -> object:
 @quotes_call("mesh.grad_norm", by_name=("model",))
 def refuse_form(model: object, *args: Any) -> object:
     raise form_error(*args)
+
+
+@quotes_call("compare_meshes", by_name=("step",))
+def compare_weight(step: object, mesh: str, **rules: dict[str, str]) -> object:
+    """Compare a weight of 4 ones, of which rank 0 holds a half and rank 1 nothing."""
+    parts = {0: np.full((4, 1), 0.5), 1: np.zeros((4, 1))}
+    held = [Held(m, Layout(tp=2), {"w": parts}, {"w": np.ones((4, 1))}) for m in (mesh, "dp=2")]
+    return find_differences(held, Rules(**{"layout": {}, "reduce": {}} | rules))
 
 
 @quotes_call("sampler.load_state_dict", by_name=("state",))
@@ -283,6 +292,14 @@ CASES: dict[str, Callable[[], object]] = {
     "a rank that is a str": lambda: LAYOUT.coordinate("3"),
     "an index outside its axis": lambda: LAYOUT.rank(dp=1, sp=2, tp=0),
     "an index on an axis of one": lambda: LAYOUT.rank(dp=1, sp=0, tp=-1),
+    "a tensor of two dims whose side has one": lambda: compare_weight(
+        None, "tp=2", layout={"w": "a/tp"}
+    ),
+    "a side that cuts inside brackets": lambda: compare_weight(
+        None, "tp=2", layout={"w": "(h a/tp) b"}
+    ),
+    "an unknown reduction of a tensor": lambda: compare_weight(None, "tp=2", reduce={"w": "max"}),
+    "numbers of a mesh that differ": lambda: compare_weight(None, "tp=2").raise_if_different(),
     "a pattern with an open bracket": lambda: parse_axis_pattern("(dp sp", LAYOUT.axes),
     "a pattern with its axes in another order": lambda: LAYOUT.rearrange("sp dp tp -> sp dp tp"),
     "more positions than ranks": lambda: Layout(dp=4, ranks=[0, 1, 2]),
