@@ -39,7 +39,7 @@ class Difference:
         name: the name of the tensor; "" for a step that did not end.
         axes: the axes to blame; several if they could not be told apart, or only act together.
         cause: ``"scaled"``, ``"missing sum"``, ``"missing mean"``, ``"one part"``, ``"order"``,
-            ``"padding"`` or ``"unknown"``; of a step ``"raised"`` or ``"hung"``.
+            ``"padding"`` or ``"unknown"``; for a step ``"raised"`` or ``"hung"``.
         factor: the tensor divided by that of one rank, if it is scaled; else None.
         text: the lines of the report: the evidence, and the fix if it is known.
     """
