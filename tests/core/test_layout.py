@@ -302,3 +302,17 @@ def test_rearrange_returns_the_result_of_einops(pattern: str, sizes: dict[str, i
 def test_an_axis_in_the_position_of_another_one_raises_an_error(pattern: str) -> None:
     with pytest.raises(SpecError, match="is in the position of"):
         LAYOUT.rearrange(pattern)
+
+
+@pytest.mark.parametrize("layout", [Layout(dp=2, sp=2), Layout(dp=2, sp=2, ranks=[7, 0, 3, 5])])
+def test_groups_are_an_array_of_the_caller(layout: Layout) -> None:
+    for axes in ("dp", "sp", "dp sp"):
+        groups = layout.groups(axes)
+        groups[...] = -1
+        assert (layout.groups(axes) >= 0).all()
+
+
+def test_an_unsigned_rank_is_shown_as_it_was_given() -> None:
+    for rank in (2**63, 2**64 - 1):
+        with pytest.raises(CoordinateError, match=f"rank {rank} is not in"):
+            Layout(dp=2).coordinates(np.array([rank], dtype=np.uint64))

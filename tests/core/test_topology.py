@@ -479,3 +479,11 @@ def test_each_suggested_fix_works(case: tuple[Layout, Topology], axis: str) -> N
         assert layout.sizes[axis] % size == 0
         assert any(held % layout.sizes[axis] for held in topology.sizes.tolist())
     assert not crossings(fixed, topology)[axis].crosses
+
+
+def test_arrays_of_the_caller_stay_writable() -> None:
+    sizes, ranks = np.array([2, 2]), np.array([3, 1, 2, 0])
+    topology, layout = Topology(sizes, ["a", "b"]), Layout(dp=2, tp=2, ranks=ranks)
+    sizes[...], ranks[...] = 9, 9
+    assert topology.node_of(range(4)).tolist() == [0, 0, 1, 1]
+    assert layout.ranks.tolist() == [3, 1, 2, 0]

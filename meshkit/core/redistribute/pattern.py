@@ -157,7 +157,7 @@ def parse_pattern(text: str) -> Pattern:
     return parse_text(text)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1000)
 def parse_text(text: str) -> Pattern:
     """Return the parsed pattern of a text."""
     if text.count("->") != 1:

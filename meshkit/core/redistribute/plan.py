@@ -84,7 +84,7 @@ class Plan:
         return sum(step.received(coordinate) for step in self.steps)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1000)
 def plan_move(move: Move) -> Plan:
     """Return the plan of a move, from a cache if it was planned before. Cost: O(axes x dims)."""
     stages = Stages.of(move)

@@ -22,10 +22,12 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import meshkit
+from meshkit.core.redistribute import pattern as pattern_module
 from meshkit.core.redistribute.move import Move
 from meshkit.core.redistribute.pattern import parse_pattern
 from meshkit.core.redistribute.plan import plan_move
 from meshkit.launch.torch_internals import KEEPS_ORDER
+from meshkit.live.move.redistribution import MAX_KEPT, Cache
 from tests.core.redistribute.interpreter import Array, coordinates, deal, join, run_plan
 from tests.core.redistribute.moves import Case, cases
 from tests.pool import Pool
@@ -628,3 +630,32 @@ def without_communication() -> list[str]:
 def test_a_movement_over_an_axis_of_size_1_costs_a_view(pool: Pool) -> None:
     for nodes in pool.run(without_communication):
         assert nodes == ["ViewBackward0", "RedistributeBackward", "RedistributeBackward"]
+
+
+def test_a_cache_drops_the_least_recently_used_value_also_for_traced_code() -> None:
+    cache: Cache[str] = Cache()
+    for number in range(2500):
+        cache.add(number, str(number))
+        name = cache.publish(number)
+        assert getattr(cache, name) == str(number)
+        assert cache.get(0) == "0"  # it is used all the time
+    kept = [number for number in range(2500) if cache.get(number) is not None]
+    assert kept == [0, *range(2500 - MAX_KEPT + 1, 2500)]
+    assert sum(name.startswith("traced_") for name in vars(cache)) == MAX_KEPT
+
+
+def move_many_lengths() -> list[int]:
+    """Return how many entries the caches hold after 1,200 lengths, by keyword and by shape."""
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
+        by_shape = mesh.redistribution("s/tp -> s/tp")
+        for length in range(2, 2402, 2):
+            mesh.redistribute(torch.zeros(length // 2), "s/tp -> s/tp", s=length)
+            by_shape(torch.zeros(length // 2))
+        held = [len(mesh._moves.known._values), len(by_shape._pairs._values)]
+    return [*held, plan_move.cache_info().currsize, pattern_module.parse_text.cache_info().currsize]
+
+
+def test_caches_hold_at_most_a_thousand_entries(pool: Pool) -> None:
+    for held in pool.run(move_many_lengths):
+        assert max(held) <= MAX_KEPT == 1000
+        assert held[:2] == [MAX_KEPT, MAX_KEPT]
