@@ -170,7 +170,7 @@ def run_move(args: Namespace) -> Result:
     to = None if args.to is None else " ".join(options.split_sizes([args.to]))
     dims = options.read_axis_sizes(words[index + 1 :])
     mesh = " ".join(options.split_sizes(words[:index]))
-    plan = plan_redistribution(mesh, words[index], to=to, sizes=dims)
+    plan = plan_redistribution(mesh, words[index], to=to, dtype=args.dtype, sizes=dims)
     return Result(plan.as_dict, plan.draw)
 
 
@@ -180,8 +180,10 @@ def _add_move(parser: ArgumentParser) -> None:
         '"o/dp i -> o i *dp"; then each dim with its global size, o=4096'
     )
     parser.add_argument("words", nargs="+", metavar="WORD", help=help)
-    help = "the sizes of another view of the mesh, which the right side of the pattern names"
+    help = "the mesh that the right side names, on other ranks, such as dp=8 tp=4"
     parser.add_argument("--to", metavar="AXES", help=help)
+    help = "the dtype of the tensor, such as bf16; float32 by default"
+    parser.add_argument("--dtype", default="float32", help=help)
 
 
 def run_search(args: Namespace) -> Result:

@@ -147,6 +147,33 @@ def all_same(
     return judge
 
 
+def all_same_and_first(
+    summary: str, fact: str, *, seconds: float, describe: Describe | None = None
+) -> Judge:
+    """Return the judge of ranks with equal facts, but for one that only some ranks state.
+
+    These ranks must state it alike. The decision has it as its value, for the other ranks.
+    """
+    same = all_same(summary, seconds=seconds, describe=describe)
+
+    def judge(seen: Arrivals) -> Decision | None:
+        stated: dict[int, Arrival] = {}
+        common: dict[int, Arrival] = {}
+        for rank, (process, facts) in seen.arrived.items():
+            rest = {name: value for name, value in facts.items() if name != fact}
+            common[rank] = Arrival(process, rest)
+            if fact in facts:
+                stated[rank] = Arrival(process, {fact: facts[fact]})
+        decision = same(seen._replace(arrived=common))
+        if decision is None or decision.error is not None:
+            return decision
+        error = disagreement(summary, seen._replace(arrived=stated))
+        value = next((facts[fact] for _, facts in stated.values()), None)
+        return Decision(error) if error is not None else Decision(value=value)
+
+    return judge
+
+
 def all_done(
     summary: str, *, stage: str = "the end of ", seconds: float, describe: Describe | None = None
 ) -> Judge:

@@ -38,7 +38,8 @@ from .data.sequence import SequenceShard
 from .device_mesh import device_mesh, find_attribute
 from .group_registry import GroupsReport, MeshGroups, report_groups
 from .guard import GuardState, guard_mesh, post_end
-from .move.redistribution import Handle, MeshMoves, Redistribution
+from .move.mesh_move import Handle
+from .move.redistribution import MeshMoves, Redistribution
 from .move.ring import Ring, exchange_rows, make_ring
 from .norm import GradientNorms
 from .open_mesh import (
@@ -318,10 +319,40 @@ class Mesh:
 
     # -------------------------------------------------------------------- movement
 
+    @overload
+    def redistribute(  # noqa: D418
+        self,
+        x: torch.Tensor,
+        pattern: str,
+        /,
+        *,
+        op: str = "sum",
+        grad_dtype: torch.dtype | None = None,
+        to: None = None,
+        sizes: Mapping[str, int | SequencePlan] | None = None,
+        **dims: int | SequencePlan,
+    ) -> torch.Tensor:
+        """Return a tensor in another division over the mesh."""
+
+    @overload
+    def redistribute(  # noqa: D418
+        self,
+        x: torch.Tensor | None,
+        pattern: str,
+        /,
+        *,
+        op: str = "sum",
+        grad_dtype: torch.dtype | None = None,
+        to: Mesh,
+        sizes: Mapping[str, int | SequencePlan] | None = None,
+        **dims: int | SequencePlan,
+    ) -> Any:  # noqa: ANN401
+        """Return a tensor on the ranks of another mesh, and None elsewhere."""
+
     @quotes_call("mesh.redistribute", by_name=("x",))
     def redistribute(
         self,
-        x: torch.Tensor,
+        x: torch.Tensor | None,
         pattern: str,
         /,
         *,
@@ -330,7 +361,7 @@ class Mesh:
         to: Mesh | None = None,
         sizes: Mapping[str, int | SequencePlan] | None = None,
         **dims: int | SequencePlan,
-    ) -> torch.Tensor:
+    ) -> Any:
         """Return a tensor in another division over the mesh. Differentiable.
 
         Collective over the axes that change. ``"b s/sp h d -> b s h/sp d"`` is an all_to_all: each
@@ -353,7 +384,7 @@ class Mesh:
             pattern: the division before and after.
             op: the reduction of ``+``: ``"sum"``, ``"avg"``, ``"max"`` or ``"min"``.
             grad_dtype: the dtype in which gradients are summed, needed below float32.
-            to: the view of this mesh whose axes the right side names; None is this mesh.
+            to: the mesh whose axes the right side names; None is this mesh. See below.
             sizes: the sizes of dims that are called like an argument, as in ``sizes={"op": 8}``.
             **dims: global sizes of dims: for a bracket on the left; for parts of different sizes,
                 cut as by ``numpy.array_split``; or a :class:`meshkit.SequencePlan`, which keeps its
@@ -363,10 +394,20 @@ class Mesh:
             The local tensor of the right side. It may share memory with ``x``, so change neither of
             them in place.
 
+        A view of this mesh (``to=mesh.view(...)``) has the same ranks: axes that neither side names
+        are untouched, and ``x`` is on every rank. With another mesh of the job, on the same ranks
+        or on others, the call is collective over the ranks of both, those outside this mesh
+        included. There ``x`` is None, and ranks outside ``to`` get None, or an empty tensor if a
+        gradient flows: ``y.sum().backward()`` on every rank runs the backward. An axis that its
+        side leaves out has copies on all its ranks. The first call with a pattern tells all ranks
+        the sizes, the dtype and whether a gradient flows. Later calls keep them, so sizes that vary
+        are given by keyword, on all ranks.
+
         Raises:
             SpecError: if the pattern is invalid; if a size does not divide or does not fit the
                 tensor; if a gradient flows over an axis without a mark on one side, through a
-                maximum, or below float32 without ``grad_dtype``; if a group is missing.
+                maximum, or below float32 without ``grad_dtype``; if a group is missing; to another
+                mesh, if the tensor is not that of the first call, before anything is sent.
             CoordinateError: if a mark lies outside its axis.
             DisagreementError: on gloo, if the ranks of a group differ in pattern, sizes or dtype.
                 They compare the first call over each group, and all calls inside a guard with a
@@ -386,8 +427,7 @@ class Mesh:
         if torch.compiler.is_compiling():
             values = map(make_constant, given.values())
             name = self._prepare_move(*options, *given, *values)  # first: it makes the moves
-            traced: Redistribution = getattr(self._moves.known, name)
-            return traced.run(x)
+            return getattr(self._moves.known, name).run(x)
         return self._moves.find(*options, tuple(given.items())).run(x)
 
     @quotes_call("mesh.redistribution")
@@ -407,12 +447,13 @@ class Mesh:
         Arguments and errors are those of :meth:`redistribute`.
         """
         given = tuple(merge_sizes(sizes, dims).items())
-        return self._moves.find(pattern, op, grad_dtype, _groups_of(to), given)
+        found: Redistribution = self._moves.find(pattern, op, grad_dtype, _groups_of(to), given)
+        return found
 
     @quotes_call("mesh.begin", by_name=("x",))
     def begin(
         self,
-        x: torch.Tensor,
+        x: torch.Tensor | None,
         pattern: str,
         /,
         *,
@@ -428,7 +469,8 @@ class Mesh:
         gradient; all else is as in :meth:`redistribute`.
         """
         given = tuple(merge_sizes(sizes, dims).items())
-        return self._moves.find(pattern, op, None, _groups_of(to), given).begin(x)
+        started: Handle = self._moves.find(pattern, op, None, _groups_of(to), given).begin(x)
+        return started
 
     @quotes_call("mesh.shift", by_name=("x",))
     def shift(self, x: torch.Tensor, axis: str, steps: int = 1) -> torch.Tensor:
@@ -508,7 +550,7 @@ class Mesh:
     @cached_property
     def _moves(self) -> MeshMoves:
         """The redistributions of this mesh."""
-        return MeshMoves(self._groups)
+        return MeshMoves(self._groups, self.device)
 
     # -------------------------------------------------------------------- data
 
@@ -1104,6 +1146,6 @@ def _groups_of(mesh: Mesh | None) -> MeshGroups | None:
     if mesh is None:
         return None
     if not isinstance(mesh, Mesh):
-        fix = "to=mesh.view(...), or another mesh of the same ranks."
+        fix = "to=other, a mesh of this job, or to=mesh.view(...)."
         raise SpecError(f"to is {mesh!r}, not a mesh.", fix=fix)
     return mesh._groups  # noqa: SLF001  # of the same class

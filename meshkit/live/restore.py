@@ -60,7 +60,7 @@ def restore_state(
     local = None
     if targets or keeps_own:
         local = to_local([_state_of(thing) for thing in held or objects])
-    received = _exchange(local, targets, source, _message_timeout(recovery.mesh))
+    received = _exchange(local, targets, source, message_timeout(recovery.mesh))
     if source is not None or keeps_own:
         own = dtensors_in([_state_of(thing) for thing in objects])
         templates = {tuple(_key(tensor)): tensor for tensor in own}
@@ -121,7 +121,7 @@ def _communicate(
         work.wait(limit)
 
 
-def _message_timeout(mesh: MeshGroups) -> timedelta:
+def message_timeout(mesh: MeshGroups) -> timedelta:
     """Return how long a message may take: the least timeout of the mesh, also inside a guard."""
     limits = [limit for group in mesh.groups.by_key.values() if (limit := timeout_of(group))]
     job = require_job()

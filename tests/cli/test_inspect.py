@@ -244,10 +244,15 @@ def test_the_text_and_the_json_of_a_move(answer: Answers) -> None:
     assert json.loads(text) == json.loads(json.dumps(plan.as_dict()))
 
 
-def test_a_move_to_another_view(answer: Answers) -> None:
-    code, text, _ = answer("move 'dp=4 tp=2' 'o/dp -> o/y =x' o=8 --to 'x=2 y=4'")
-    assert code == 0
-    assert "o/dp.0/dp.1 -> o/dp.1/tp =dp.0" in text
+def test_a_move_to_the_ranks_of_another_mesh(answer: Answers) -> None:
+    words = "move 'dp=4 tp=2' 'o/dp/tp i -> o/tp i' o=64 i=64 --to 'dp=8 tp=4' --dtype bf16"
+    plan = meshkit.plan_redistribution(
+        "dp=4 tp=2", "o/dp/tp i -> o/tp i", to="dp=8 tp=4", dtype="bf16", o=64, i=64
+    )
+    assert answer(words) == (0, f"{plan}\n", "")
+    _, text, _ = answer(f"{words} --json")
+    forward = json.loads(text)["forward"]
+    assert forward["bytes"] == forward["bound"] == 2 * 64 * 64 // 4
 
 
 # ---------------------------------------------------------------- search

@@ -88,7 +88,7 @@ class Plan:
 def plan_move(move: Move) -> Plan:
     """Return the plan of a move, from a cache if it was planned before. Cost: O(axes x dims)."""
     stages = Stages.of(move)
-    reordered = _reorders(move, back=False)
+    reordered = reorders(move, back=False)
     first = [Arrange(Rule(part_shape, (move.shown(0),))), *reordered] if reordered else []
     digits = _common_digits(stages)
     rest = region_steps(stages) if digits is None else DigitSteps(stages, digits).run()
@@ -144,13 +144,13 @@ def _common_digits(stages: Stages) -> Digits | None:
     return digits if is_same_overlap(digits, by_steps, least) else None
 
 
-def _reorders(move: Move, *, back: bool) -> list[Step]:
+def reorders(move: Move, *, back: bool) -> list[Step]:
     """Return the reorders into the order of sequence plans, or back into the own order of a dim."""
     chosen = (r for r in move.reorderings if r.whole_first != back)
     return [Reorder(r.dim, r.plan, back) for r in chosen]
 
 
-def _dim_order(entries: Iterable[Iterable[int]]) -> tuple[int, ...]:
+def dim_order(entries: Iterable[Iterable[int]]) -> tuple[int, ...]:
     """Return the dims of the global tensor in the order of a local tensor."""
     return tuple(dim for entry in entries for dim in entry)
 
@@ -195,7 +195,7 @@ class DigitSteps:
         self.move = stages.move
         self.digits = digits
         owned = digits.owners(self.move.source)
-        dims = [digits.of_dim(dim) for dim in _dim_order(self.move.left_entries)]
+        dims = [digits.of_dim(dim) for dim in dim_order(self.move.left_entries)]
         self.state = [digit for group in dims for digit in group if digit not in owned]
         self.steps: list[Step] = [Arrange(digits.sizes(self.state))]
 
@@ -278,8 +278,8 @@ class DigitSteps:
     def _finish(self) -> None:
         """Append the changes of shape that give the result."""
         move, cut = self.move, self.move.target
-        owned, order = self.digits.owners(cut), _dim_order(move.right_entries)
-        reordered = _reorders(move, back=True)
+        owned, order = self.digits.owners(cut), dim_order(move.right_entries)
+        reordered = reorders(move, back=True)
         dims = range(len(move.sizes)) if reordered else order
         every = [digit for dim in dims for digit in self.digits.of_dim(dim)]
         self._permute([digit for digit in every if digit not in owned])
@@ -320,9 +320,9 @@ def region_steps(stages: Stages) -> list[Step]:
     if filled := move.axes_of("/", "+"):
         shape, index = Rule(part_shape, (move.target,)), Rule(region_index, (target, move.target))
         result.append(Fill(shape, index, filled))
-    result += _reorders(move, back=True)
+    result += reorders(move, back=True)
     shown = move.shown(1)
-    ordered = Arrange(Rule(part_shape, (shown,)), _dim_order(move.right_entries))
+    ordered = Arrange(Rule(part_shape, (shown,)), dim_order(move.right_entries))
     return [*result, ordered, Arrange(Rule(part_shape, (shown, move.right_entries)))]
 
 

@@ -16,11 +16,27 @@ from ..sequence import SequencePlan
 from ..sizes import check_num_planned
 from ..text import format_rows, format_sizes, format_table
 from .digits import find_common_axes
-from .move import check_axes, local_shape, make_move, merge_sizes, split_sizes, unmarked_axes
+from .mesh_move import MeshMove, join_axes, make_mesh_move, sum_pattern, summed_axes
+from .move import (
+    check_axes,
+    local_shape,
+    make_move,
+    merge_sizes,
+    num_elements,
+    split_sizes,
+    unmarked_axes,
+)
 from .pattern import DOTS, Pattern, drop_axes, parse_pattern
 from .plan import Plan, most_needed, most_received, plan_move
 
-BYTES = 4  # of a float32
+DTYPES = {  # the bytes of an element
+    **dict.fromkeys(("float64", "int64", "complex64"), 8),
+    **dict.fromkeys(("float32", "int32"), 4),
+    **dict.fromkeys(("bfloat16", "float16", "int16"), 2),
+    **dict.fromkeys(("int8", "uint8", "bool", "float8_e4m3fn", "float8_e5m2"), 1),
+    "complex128": 16,
+}
+SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 UNITS = ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)  # the largest first
 SIZE = re.compile(r"0*[1-9][0-9]{0,17}", re.ASCII)
 MESH_EXAMPLE = 'for example "dp=4 tp=2".'
@@ -35,6 +51,7 @@ class RedistributionPlan:
     sizes: Mapping[str, int]  # the global size of each dim
     forward: Plan  # the steps
     backward: Plan | None  # those of the gradient; None if an axis has no mark on one side
+    dtype: str = "float32"  # of the tensor, for bytes
 
     @property
     def received(self) -> int:
@@ -61,14 +78,15 @@ class RedistributionPlan:
         return tuple(" ".join(group) for group in known if not plan.has(group))
 
     def as_dict(self) -> dict[str, object]:
-        """Return the plan in JSON types; bytes are those of float32."""
+        """Return the plan in JSON types."""
         plans = {"forward": self.forward, "backward": self.backward}
         return {
             "axes": self.layout.sizes,
             "pattern": str(self.pattern),
             "sizes": dict(self.sizes),
+            "dtype": self.dtype,
             "shapes": [list(shape) for shape in self._shapes()],
-            **{name: plan and _plan_dict(plan) for name, plan in plans.items()},
+            **{name: plan and self._plan_dict(plan) for name, plan in plans.items()},
             "groups": list(self.groups),
             "missing_groups": list(self.missing_groups),
         }
@@ -97,33 +115,176 @@ class RedistributionPlan:
             names = ", ".join(f'"{group}"' for group in self.missing_groups)
             items.append(("groups", f"build_mesh(groups=[{names}]) creates the missing ones"))
         plans = {"forward": self.forward, **({"backward": self.backward} if self.backward else {})}
-        most = BYTES * max(most_received(plan) for plan in plans.values())
-        unit, size = next((unit for unit in UNITS if most >= unit[1]), UNITS[-1])
-        rows = []
-        for name, plan in plans.items():
-            shown = _plan_dict(plan)
-            steps = [
-                [step["step"], " ".join(step["axes"]), f"{step['bytes'] / size:.1f}", "-"]
-                for step in shown["steps"]
-            ]
-            total, bound = (f"{shown[key] / size:.1f}" for key in ("bytes", "bound"))
-            steps.append(["in all" if steps else "no step", "", total, bound])
-            rows += [[name if number == 0 else "", *cells] for number, cells in enumerate(steps)]
-        header = ["", "step", "over", f"{unit} a rank", "at least"]
-        table = format_table(header, rows, width=width, ascii=ascii)
-        return "\n".join([*format_rows(items, width=width), "", table])
+        shown = {name: self._plan_dict(plan) for name, plan in plans.items()}
+        return "\n".join([*format_rows(items, width=width), "", draw_steps(shown, width, ascii)])
+
+    def _plan_dict(self, plan: Plan) -> dict[str, Any]:
+        size = DTYPES[self.dtype]
+        steps = [
+            {
+                "step": s.name,
+                "axes": [*s.axes],
+                "bytes": size * most_received(Plan(plan.move, (s,))),
+            }
+            for s in plan.named_steps
+        ]
+        received, bound = most_received(plan), most_needed(plan.move)
+        return {"steps": steps, "bytes": size * received, "bound": size * bound}
 
     def __str__(self) -> str:
         return self.draw()
 
 
-def _plan_dict(plan: Plan) -> dict[str, Any]:
-    steps = [
-        {"step": s.name, "axes": [*s.axes], "bytes": BYTES * most_received(Plan(plan.move, (s,)))}
+def _steps(plan: Plan, size: int) -> list[dict[str, Any]]:
+    """Return the steps of a plan in JSON types, for elements of some bytes."""
+    return [
+        {"step": s.name, "axes": [*s.axes], "bytes": size * most_received(Plan(plan.move, (s,)))}
         for s in plan.named_steps
     ]
-    received, bound = most_received(plan), most_needed(plan.move)
-    return {"steps": steps, "bytes": BYTES * received, "bound": BYTES * bound}
+
+
+def draw_steps(plans: Mapping[str, Mapping[str, Any]], width: int, ascii: bool) -> str:
+    """Return the table of the steps of some plans, in the unit of the largest number."""
+    most = max(plan["bytes"] for plan in plans.values())
+    unit, size = next((unit for unit in UNITS if most >= unit[1]), UNITS[-1])
+    rows = []
+    for name, plan in plans.items():
+        steps = [
+            [step["step"], " ".join(step["axes"]), f"{step['bytes'] / size:.1f}", "-"]
+            for step in plan["steps"]
+        ]
+        total, bound = (f"{plan[key] / size:.1f}" for key in ("bytes", "bound"))
+        steps.append(["in all" if steps else "no step", "", total, bound])
+        rows += [[name if number == 0 else "", *cells] for number, cells in enumerate(steps)]
+    header = ["", "step", "over", f"{unit} a rank", "at least"]
+    return format_table(header, rows, width=width, ascii=ascii)
+
+
+@dataclass(frozen=True)
+class MeshMovePlan:
+    """The plan of a move to the ranks of another mesh, from :func:`plan_redistribution`."""
+
+    layout: Layout  # the source
+    to: Layout  # the target
+    pattern: Pattern
+    sizes: Mapping[str, int]  # the global size of each dim
+    forward: MeshMove
+    backward: MeshMove | None  # None if the pattern leaves out an axis
+    dtype: str = "float32"
+
+    @property
+    def received(self) -> int:
+        """The numbers that one rank of the target receives, of the rank that receives most.
+
+        Ranks of the source that sum parts before the move receive those of the sums as well.
+        """
+        return _received(self.forward)
+
+    @property
+    def bound(self) -> int:
+        """The numbers that this rank lacks: no plan gives it less."""
+        return self.forward.received(self.forward.busiest())
+
+    @cached_property
+    def groups(self) -> tuple[str, ...]:
+        """The groups of the source that sum, and those of the target that gather copies."""
+        return tuple(" ".join(axes) for _, axes in self._groups())
+
+    @cached_property
+    def missing_groups(self) -> tuple[str, ...]:
+        """Those of the groups that ``build_mesh`` creates only on request, as in ``groups=``."""
+        groups = self._groups()
+        return tuple(" ".join(a) for layout, a in groups if not GroupPlan.of(layout).has(a))
+
+    def _groups(self) -> list[tuple[Layout, tuple[str, ...]]]:
+        """Return the axes of each group with its mesh."""
+        ends = (self.layout, self.to), (self.to, self.layout)
+        moves = zip((self.forward, self.backward), (self.pattern, self.pattern.mirror), strict=True)
+        found = []
+        for (move, pattern), (source, target) in zip(moves, ends, strict=True):
+            if move is not None:
+                found.append((source, summed_axes(pattern.left, source)))
+                found.append((target, move.target.copy_axes))
+        return [(layout, axes) for layout, axes in dict.fromkeys(found) if axes]
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the plan in JSON types."""
+        return {
+            "axes": self.layout.sizes,
+            "to": self.to.sizes,
+            "pattern": str(self.pattern),
+            "sizes": dict(self.sizes),
+            "dtype": self.dtype,
+            **{name: self._plan_dict(plan) for name, plan in self._plans().items()},
+            "groups": list(self.groups),
+            "missing_groups": list(self.missing_groups),
+        }
+
+    def _plans(self) -> dict[str, MeshMove]:
+        back = {} if self.backward is None else {"backward": self.backward}
+        return {"forward": self.forward, **back}
+
+    def _plan_dict(self, move: MeshMove) -> dict[str, Any]:
+        """Return the steps, each as the rank that receives most sees it."""
+        rank, size = move.busiest(), DTYPES[self.dtype]
+        sent = sum(num_elements(box) for m in move.receives(rank) for box in m.boxes)
+        gathered = move.received(rank) - sent
+        pattern = self.pattern if move is self.forward else self.pattern.mirror
+        steps: list[dict[str, Any]] = []
+        if summed_axes(pattern.left, move.source.layout):
+            sums = plan_move(
+                make_move(sum_pattern(pattern.left), move.source.layout.sizes, self.sizes)
+            )
+            steps += _steps(sums, size)
+        steps += [{"step": "send", "axes": [], "bytes": size * sent}] * bool(sent)
+        if gathered:
+            axes = [*move.target.copy_axes]
+            steps.append({"step": "all_gather", "axes": axes, "bytes": size * gathered})
+        before = sum(step["bytes"] for step in steps if step["step"] == "all_reduce")
+        bytes, bound = (before + size * n for n in (_received(move), move.received(rank)))
+        return {"steps": steps, "bytes": bytes, "bound": bound}
+
+    def draw(self, *, width: int = 80, ascii: bool = False) -> str:
+        """Return the plan as text."""
+        left_out = unmarked_of(self.pattern, self.layout, self.to)
+        backward = f"none, since {', '.join(left_out)} has no mark"
+        meshes = (f"{format_sizes(m.sizes)}, {m.num_ranks} ranks" for m in (self.layout, self.to))
+        items = [
+            *zip(("mesh", "to"), meshes, strict=True),
+            ("forward", str(self.pattern)),
+            ("backward", str(self.pattern.mirror) if self.backward else backward),
+            ("sizes", format_sizes(self.sizes) or "a single number"),
+        ]
+        if self.missing_groups:
+            names = ", ".join(f'"{group}"' for group in self.missing_groups)
+            items.append(("groups", f"build_mesh(groups=[{names}]) creates the missing ones"))
+        shown = {name: self._plan_dict(plan) for name, plan in self._plans().items()}
+        return "\n".join([*format_rows(items, width=width), "", draw_steps(shown, width, ascii)])
+
+    def __str__(self) -> str:
+        return self.draw()
+
+
+def _received(move: MeshMove) -> int:
+    """Return the elements that the rank with most of them receives, counted by message."""
+    rank = move.busiest()
+    sent = sum(num_elements(box) for m in move.receives(rank) for box in m.boxes)
+    place, gather = move.target.place(rank), move.gather(rank)
+    if gather is None or place is None:
+        return int(sent)
+    others = [boxes for copy, boxes in enumerate(gather.blocks) if copy != place.copy]
+    return int(sent + sum(num_elements(box) for boxes in others for box in boxes))
+
+
+def unmarked_of(pattern: Pattern, source: Layout, target: Layout) -> list[str]:
+    """Return the axes longer than 1 that their side of a pattern leaves out."""
+    sides = (pattern.left, source), (pattern.right, target)
+    return [
+        axis
+        for side, layout in sides
+        for axis, size in layout.sizes.items()
+        if size > 1 and axis not in side.types
+    ]
 
 
 @quotes_call("plan_redistribution")
@@ -133,16 +294,20 @@ def plan_redistribution(
     /,
     *,
     to: str | Mapping[str, int] | Layout | None = None,
+    dtype: object = "float32",
     sizes: Mapping[str, int | SequencePlan] | None = None,
     **dims: int | SequencePlan,
-) -> RedistributionPlan:
+) -> RedistributionPlan | MeshMovePlan:
     """Plan the movement of a tensor over the axes of a mesh. Pure: no torch, no processes.
 
     Args:
         axes: the mesh: ``"dp=4 tp=2"``, a mapping of sizes, or a :class:`Layout`; the outermost
             axis first.
         pattern: the division before and after, as for ``mesh.redistribute``.
-        to: the view of the mesh that the right side names; None is the same mesh.
+        to: the mesh that the right side names; None is the same one. A text or a mapping stands for
+            other ranks, after those of the mesh. A :class:`Layout` says its ranks; with equal ranks
+            it is a view.
+        dtype: the dtype of the tensor, for bytes: ``"bf16"``, ``"float32"`` or a dtype of torch.
         sizes: the sizes of dims that are called like an argument, as in ``sizes={"to": 8}``.
         **dims: the global size of each dim, or a :class:`SequencePlan` for a sequence that is cut
             in its order.
@@ -163,26 +328,56 @@ def plan_redistribution(
     parsed = parse_pattern(pattern)
     numbers, plans = split_sizes(parsed, merge_sizes(sizes, dims))
     _check_all_sizes(parsed, numbers)
+    name = _read_dtype(dtype)
     if to is None:
         check_axes(parsed, layout.sizes)
         unmarked, common = unmarked_axes(parsed), layout.sizes
         present = drop_axes(parsed, common)
     else:
-        view = _read_layout(to)
+        first = 1 + int(layout.grid.max())
+        other = _read_layout(to, first)
         check_axes(Pattern(parsed.left, parsed.left), layout.sizes)
-        check_axes(Pattern(parsed.right, parsed.right), view.sizes)
-        views = find_common_axes(layout.sizes, view.sizes)
+        check_axes(Pattern(parsed.right, parsed.right), other.sizes)
+        if layout.rank_positions != other.rank_positions:
+            return _plan_mesh_move(layout, other, parsed, numbers, plans, name)
+        views = find_common_axes(layout.sizes, other.sizes)
         parsed = present = views.rewrite(parsed)
         unmarked, common = unmarked_axes(parsed), views.sizes
         views.check_even(make_move(parsed, common, numbers, plans))
     forward = make_move(present, common, numbers, plans)
     backward = make_move(present.mirror, common, numbers, plans)
     gradient = None if unmarked else plan_move(backward)
-    return RedistributionPlan(layout, parsed, numbers, plan_move(forward), gradient)
+    return RedistributionPlan(layout, parsed, numbers, plan_move(forward), gradient, name)
 
 
-def _read_layout(axes: str | Mapping[str, int] | Layout) -> Layout:
-    """Return the layout that a caller names."""
+def _plan_mesh_move(
+    source: Layout,
+    target: Layout,
+    pattern: Pattern,
+    sizes: Mapping[str, int],
+    plans: Mapping[str, SequencePlan],
+    dtype: str,
+) -> MeshMovePlan:
+    """Return the plan of a move to other ranks."""
+    joined = join_axes(pattern, source.sizes, target.sizes)
+    forward, backward = make_mesh_move(joined, source, target, sizes, plans), None
+    if not unmarked_of(pattern, source, target):
+        mirror = join_axes(pattern.mirror, target.sizes, source.sizes)
+        backward = make_mesh_move(mirror, target, source, sizes, plans)
+    return MeshMovePlan(source, target, pattern, sizes, forward, backward, dtype)
+
+
+def _read_dtype(dtype: object) -> str:
+    """Return the name of a dtype."""
+    text = str(dtype).removeprefix("torch.")
+    name = SHORT_DTYPES.get(text, text)
+    if name not in DTYPES:
+        raise SpecError(f"dtype is {dtype!r}.", fix='dtype="bfloat16", for example.')
+    return name
+
+
+def _read_layout(axes: str | Mapping[str, int] | Layout, first: int = 0) -> Layout:
+    """Return the layout that a caller names; sizes stand for ranks from the first one on."""
     sizes = axes
     if isinstance(axes, str):
         sizes = {}
@@ -195,6 +390,8 @@ def _read_layout(axes: str | Mapping[str, int] | Layout) -> Layout:
         raise SpecError(f"{axes!r} is not a mesh.", fix=MESH_EXAMPLE)
     layout = sizes if isinstance(sizes, Layout) else Layout(sizes)
     check_num_planned(layout.num_ranks)
+    if first and not isinstance(sizes, Layout):
+        return Layout(sizes, ranks=range(first, first + layout.num_ranks))
     return layout
 
 

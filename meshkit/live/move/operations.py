@@ -14,6 +14,8 @@ from torch import Tensor
 
 from ...core.errors import SpecError
 from ...core.redistribute import steps as ops
+from ...core.redistribute.move import check_gradient
+from ...core.redistribute.pattern import Pattern
 from ...core.redistribute.plan import Plan
 from ...core.text import article
 from ...launch.torch_internals import has_dual_level
@@ -41,6 +43,7 @@ COMBINE: dict[str, Callable[..., Tensor]] = {
 MOVED = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool, torch.uint8}
 MOVED |= {torch.int8, torch.int32, torch.int64, torch.complex64, torch.complex128}
 CARRIERS = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}
+HALF_DTYPES = (torch.float16, torch.bfloat16)
 Axes = tuple[str, ...]
 GroupOf = Callable[[Axes], dist.ProcessGroup]
 
@@ -57,6 +60,38 @@ def check_tensor(x: object) -> None:
     if torch.compiler.is_compiling() and has_dual_level():
         line = "compiled code drops tangents, and a dual level of torch is active."
         raise SpecError(line, fix="call it without torch.compile, or take a gradient instead.")
+
+
+def check_differentiable(
+    pattern: Pattern,
+    unmarked: Sequence[tuple[int, str]],
+    op: str,
+    grad_dtype: torch.dtype | None,
+    *,
+    sums: bool,
+    dtype: torch.dtype,
+) -> None:
+    """Raise if there is no gradient, or if it needs another dtype.
+
+    Args:
+        pattern: the pattern as written.
+        unmarked: the axes without a mark on one side, each after that side.
+        op: the reduction.
+        grad_dtype: the dtype in which gradients are summed; None is their own.
+        sums: whether the backward sums gradients of several ranks.
+        dtype: the dtype of the tensor.
+    """
+    check_gradient(pattern, unmarked)
+    if op in ("max", "min"):
+        raise SpecError(
+            f"op={op!r} has no gradient, and the tensor requires one.",
+            fix="x.detach(), for example of the maximum that makes a softmax stable.",
+        )
+    if sums and dtype in HALF_DTYPES and grad_dtype is None:
+        raise SpecError(
+            f"the backward sums gradients of several ranks in {dtype}.",
+            fix=f"grad_dtype=torch.float32, or grad_dtype={dtype}, which loses bits.",
+        )
 
 
 # ------------------------------------------------------------------ sizes under torch.compile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +22,8 @@ from ...core.group_plan import missing_group_error
 from ...core.layout import Layout
 from ...core.redistribute import move
 from ...core.redistribute.digits import CommonAxes, find_common_axes
-from ...core.redistribute.pattern import Pattern, drop_axes, parse_pattern
+from ...core.redistribute.mesh_move import sum_pattern, summed_axes
+from ...core.redistribute.pattern import Pattern, Side, drop_axes, parse_pattern
 from ...core.redistribute.plan import plan_move
 from ...core.redistribute.steps import Arrange
 from ...core.sequence import SequencePlan
@@ -30,11 +31,19 @@ from ...core.text import format_sizes
 from ...launch.torch_internals import has_dual_level, make_constant, mark_constant
 from ..group_registry import MeshGroups
 from .checked import Check, compare_calls
-from .operations import Axes, ProgramPair, Unknowns, apply_pair, check_tensor, make_program
+from .mesh_move import Handle, MeshRedistribution, Reduce
+from .operations import (
+    Axes,
+    ProgramPair,
+    Unknowns,
+    apply_pair,
+    check_differentiable,
+    check_tensor,
+    make_program,
+)
 from .ring import Ring, make_ring, shift_tensor
 
 MAX_KEPT = 1000  # redistributions of a mesh, and shapes of a redistribution
-HALF_DTYPES = (torch.float16, torch.bfloat16)
 FIRST_PRIMES = (1_000_003, 1_000_033, 1_000_037, 1_000_039, 1_000_081, 1_000_099, 1_000_117)
 Given = tuple[tuple[str, int | SequencePlan], ...]
 Value = TypeVar("Value")
@@ -94,11 +103,7 @@ class Place:
         """The common factors of the axes of the mesh and the view; None without a view."""
         if self.view is None:
             return None
-        before, after = self.mesh.plan.layout, self.view.plan.layout
-        if before.rank_positions != after.rank_positions:
-            line = "the other mesh has other ranks, or another order of them."
-            raise SpecError(line, fix="to=mesh.view(...), which keeps the ranks and their order.")
-        return find_common_axes(before.sizes, after.sizes)
+        return find_common_axes(self.mesh.plan.layout.sizes, self.view.plan.layout.sizes)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -171,21 +176,6 @@ class Place:
 
 
 # ------------------------------------------------------------------ a pattern on a mesh
-
-
-class Handle:
-    """A redistribution in progress: ``handle = mesh.begin(...); ...; y = handle.wait()``."""
-
-    def __init__(self, finish: Callable[[], Tensor]) -> None:
-        self._finish = finish
-        self._result: Tensor | None = None
-
-    @quotes_call("handle.wait")
-    def wait(self) -> Tensor:
-        """Wait for the communication and return the result; later calls return it again."""
-        if self._result is None:
-            self._result = self._finish()
-        return self._result
 
 
 class Redistribution:
@@ -280,18 +270,10 @@ class Redistribution:
     @mark_constant
     def _check_gradient(self, has_backward: bool, sums: bool, dtype: torch.dtype) -> None:
         """Raise if there is no gradient, or if it needs another dtype."""
-        if not has_backward:
-            move.check_gradient(self.pattern, self.place.unmarked_axes(self.pattern))
-        if self._op in ("max", "min"):
-            raise SpecError(
-                f"op={self._op!r} has no gradient, and the tensor requires one.",
-                fix="x.detach(), for example of the maximum that makes a softmax stable.",
-            )
-        if sums and dtype in HALF_DTYPES and self._grad_dtype is None:
-            raise SpecError(
-                f"the backward sums gradients of several ranks in {dtype}.",
-                fix=f"grad_dtype=torch.float32, or grad_dtype={dtype}, which loses bits.",
-            )
+        unmarked = [] if has_backward else self.place.unmarked_axes(self.pattern)
+        check_differentiable(
+            self.pattern, unmarked, self._op, self._grad_dtype, sums=sums, dtype=dtype
+        )
 
     def _bind(self, shape: tuple[int, ...]) -> ProgramPair:
         """Make the programs for a shape."""
@@ -374,13 +356,26 @@ class Redistribution:
         return self._traced.publish(num_dims)
 
 
+def has_common_axes(mesh: MeshGroups, other: MeshGroups) -> bool:
+    """Return whether two meshes have equal ranks, in equal order, and common factors of axes."""
+    before, after = mesh.plan.layout, other.plan.layout
+    if before.rank_positions != after.rank_positions:
+        return False
+    try:
+        find_common_axes(before.sizes, after.sizes)
+    except SpecError:
+        return False
+    return True
+
+
 class MeshMoves:
     """The redistributions of one mesh."""
 
-    def __init__(self, groups: MeshGroups) -> None:
+    def __init__(self, groups: MeshGroups, device: torch.device) -> None:
         self.groups = groups
+        self.device = device
         self.is_checked = False  # whether ``mesh.checked()`` is active
-        self.known: Cache[Redistribution] = Cache()
+        self.known: Cache[Redistribution | MeshRedistribution] = Cache()
         self.rings: Cache[Ring] = Cache()
 
     def find(
@@ -390,7 +385,7 @@ class MeshMoves:
         grad_dtype: torch.dtype | None,
         view: MeshGroups | None,
         sizes: Given,
-    ) -> Redistribution:
+    ) -> Any:  # noqa: ANN401  # a Redistribution, or a MeshRedistribution
         """Return the redistribution of a pattern, made once. Local."""
         key = pattern, op, grad_dtype, view, sizes
         try:
@@ -415,11 +410,9 @@ class MeshMoves:
         """Pass a tensor along an axis. Collective."""
         return shift_tensor(self.groups, ring, x, steps)
 
-    def _make(self, key: Any) -> Redistribution:  # noqa: ANN401
+    def _make(self, key: Any) -> Redistribution | MeshRedistribution:  # noqa: ANN401
         text, op, grad_dtype, view, given = key
         pattern = parse_pattern(text)
-        place = Place(self.groups, view, self)
-        place.check_pattern(pattern)
         move.check_op(pattern, op)
         if grad_dtype is not None and not (
             isinstance(grad_dtype, torch.dtype)
@@ -428,7 +421,29 @@ class MeshMoves:
             fix = "grad_dtype=torch.float32, or leave it out."
             raise SpecError(f"grad_dtype is {grad_dtype!r}, no dtype of gradients.", fix=fix)
         sizes, plans = move.split_sizes(pattern, dict(given))
-        return self.known.add(key, Redistribution(pattern, place, op, grad_dtype, sizes, plans))
+        made: Redistribution | MeshRedistribution
+        if view is not None and not has_common_axes(self.groups, view):
+            meshes, device = (self.groups, view), self.device
+            made = MeshRedistribution(
+                pattern, meshes, op, grad_dtype, sizes, plans, self._make_reduction, device
+            )
+        else:
+            place = Place(self.groups, view, self)
+            place.check_pattern(pattern)
+            made = Redistribution(pattern, place, op, grad_dtype, sizes, plans)
+        return self.known.add(key, made)
+
+    def _make_reduction(
+        self, groups: MeshGroups, side: Side, sizes: dict[str, int], op: str
+    ) -> Reduce:
+        """Return the function that replaces the parts of the sums of a side by the sums."""
+        summed = summed_axes(side, groups.plan.layout)
+        if not summed:
+            return lambda x: x
+        if not groups.plan.has(summed):
+            raise missing_group_error(groups.plan, summed, groups.extended_by)
+        pattern, place = sum_pattern(side), Place(groups, None, self)
+        return Redistribution(pattern, place, op, None, sizes, {}).run
 
     @contextmanager
     def checked(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from meshkit import SequencePlan, plan_redistribution
+from meshkit import Layout, SequencePlan, SpecError, plan_redistribution
 
 
 def test_a_report_word_for_word() -> None:
@@ -40,6 +40,7 @@ def test_the_json() -> None:
         "axes": {"dp": 2, "tp": 2},
         "pattern": "b s d +tp -> b s/tp d",
         "sizes": {"b": 2, "s": 4, "d": 8},
+        "dtype": "float32",
         "shapes": [[2, 4, 8], [2, 2, 8]],
         "forward": {
             "steps": [{"step": "reduce_scatter", "axes": ["tp"], "bytes": 128}],
@@ -57,9 +58,39 @@ def test_the_json() -> None:
 
 
 def test_a_plan_between_two_views_names_the_factors_of_their_axes() -> None:
-    plan = plan_redistribution("dp=4 tp=2", "o/dp i -> o =x i/y", to="x=2 y=4", o=64, i=64)
+    view = Layout(x=2, y=4)
+    plan = plan_redistribution("dp=4 tp=2", "o/dp i -> o =x i/y", to=view, o=64, i=64)
     assert str(plan.pattern) == "o/dp.0/dp.1 i -> o =dp.0 i/dp.1/tp"
     assert plan.groups == ("dp.0 dp.1",)
+
+
+def test_a_plan_to_other_ranks_word_for_word() -> None:
+    pattern = "o/dp/tp i -> o/tp i *dp"
+    plan = plan_redistribution("dp=4 tp=2", pattern, to="dp=8 tp=4", dtype="bf16", o=4096, i=4096)
+    assert plan.draw(ascii=True) == (
+        "mesh      dp=4 tp=2, 8 ranks\n"
+        "to        dp=8 tp=4, 32 ranks\n"
+        "forward   o/dp/tp i -> o/tp i *dp\n"
+        "backward  o/tp i +dp -> o/dp/tp i\n"
+        "sizes     o=4096 i=4096\n"
+        "\n"
+        "          step        over  MB a rank  at least\n"
+        "--------  ----------  ----  ---------  --------\n"
+        "forward   send                    1.0         -\n"
+        "          all_gather  dp          7.3         -\n"
+        "          in all                  8.4       8.4\n"
+        "backward  all_reduce  dp         14.7         -\n"
+        "          send                    4.2         -\n"
+        "          in all                 18.9      18.9"
+    )
+    assert plan.groups == ("dp",)
+    assert plan.missing_groups == ()
+
+
+@pytest.mark.parametrize("dtype", ["int", "half", 3])
+def test_an_unknown_dtype_is_refused(dtype: object) -> None:
+    with pytest.raises(SpecError, match="dtype is"):
+        plan_redistribution("dp=4", "b +dp -> b =dp", dtype=dtype, b=3)
 
 
 def test_a_sequence_plan_reorders_tokens() -> None:

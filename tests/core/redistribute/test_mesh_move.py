@@ -1,0 +1,183 @@
+"""Laws of moves between two meshes: values, bytes, and messages that both ranks agree about."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshkit import Layout, plan_redistribution
+from meshkit.core.redistribute.mesh_move import MeshMove, boxes_of, join_axes, make_mesh_move
+from meshkit.core.redistribute.move import Interval, Region, num_elements, overlap
+from meshkit.core.redistribute.pattern import parse_pattern
+from tests.core.redistribute.moves import DIMS, axis_sizes, sides
+
+law = settings(deadline=None, max_examples=100, database=None)
+many = settings(deadline=None, max_examples=3000, database=None)
+Array = np.ndarray[Any, Any]
+
+
+@st.composite
+def mesh_moves(draw: st.DrawFn, *, regular: bool = False) -> MeshMove:
+    """Return moves between meshes of equal, disjoint or overlapping ranks.
+
+    A regular one has disjoint ranks, even parts, and no tensor on one rank alone.
+    """
+    layouts, texts, factors = [], [], dict.fromkeys(DIMS, 1)
+    dims = DIMS[: draw(st.integers(1, 3))]
+    first = 0
+    for _ in range(2):
+        axes = draw(axis_sizes(max_ranks=12))
+        count = math.prod(axes.values())
+        ranks = draw(st.permutations(range(first, first + count)))
+        layouts.append(Layout(axes, ranks=ranks))
+        first = first + count if regular else draw(st.integers(0, first + count))
+        cuts, marks = draw(sides(axes, dims, "*=" if regular else "+*=@"))
+        texts.append(" ".join("/".join([dim, *cuts[dim]]) for dim in dims) + marks)
+        for dim in dims:
+            factors[dim] = math.lcm(factors[dim], math.prod(axes[axis] for axis in cuts[dim]))
+    sizes = {dim: factors[dim] if regular else draw(st.integers(1, 9)) for dim in dims}
+    joined = join_axes(parse_pattern(" -> ".join(texts)), layouts[0].sizes, layouts[1].sizes)
+    return make_mesh_move(joined, *layouts, sizes)
+
+
+def at(region: Region) -> tuple[slice, ...]:
+    """Return the index of a region in the global tensor."""
+    return tuple(slice(interval.start, interval.start + interval.size) for interval in region)
+
+
+def check_move(move: MeshMove, chunks: int) -> None:
+    """Play all ranks: each gets its part, and receives what it lacks, and no more."""
+    whole = np.arange(1, math.prod(move.move.sizes) + 1).reshape(move.move.sizes)
+    parts = {int(rank): np.zeros_like(whole) for rank in move.target.ranks.flat}
+    received = dict.fromkeys(parts, 0)
+    for rank, part in parts.items():
+        kept = move.keeps(rank)
+        if kept is not None:
+            part[at(kept)] = whole[at(kept)]
+    for chunk in range(chunks):
+        deliver(move, chunk, chunks, whole, parts, received)
+    before = {rank: part.copy() for rank, part in parts.items()}
+    for chunk in range(chunks):
+        for rank, part in parts.items():
+            for member, box in gathered(move, rank, chunk, chunks):
+                assert (before[member][at(box)] == whole[at(box)]).all()
+                part[at(box)] = whole[at(box)]
+                received[rank] += num_elements(box) * (member != rank)
+    for rank, part in parts.items():
+        region = move.target.region(move.target.place(rank).cell)  # type: ignore[union-attr]
+        np.testing.assert_array_equal(part[at(region)], whole[at(region)])
+        assert received[rank] == move.received(rank) == lacks(move, rank)
+    assert received[move.busiest()] == max(received.values())
+
+
+def deliver(
+    move: MeshMove,
+    chunk: int,
+    chunks: int,
+    whole: Array,
+    parts: dict[int, Array],
+    received: dict[int, int],
+) -> None:
+    """Deliver the messages of a chunk. Both ranks know the same boxes, and none is sent twice."""
+    sent = {
+        (sender, message.peer): message.boxes
+        for sender in map(int, move.source.layout.grid.flat)
+        for message in move.sends(sender, chunk, chunks)
+    }
+    for rank, part in parts.items():
+        for message in move.receives(rank, chunk, chunks):
+            assert sent.pop((message.peer, rank)) == message.boxes
+            held = move.source.region(move.source.place(message.peer).cell)  # type: ignore[union-attr]
+            for box in message.boxes:
+                assert overlap(box, held) == box
+                assert not part[at(box)].any()
+                part[at(box)] = whole[at(box)]
+                received[rank] += num_elements(box)
+    assert not sent
+
+
+def gathered(move: MeshMove, rank: int, chunk: int, chunks: int) -> list[tuple[int, Region]]:
+    """Return the boxes that a rank gathers, each with the rank that has it before."""
+    gather = move.gather(rank, chunk, chunks)
+    if gather is None:
+        return []
+    members = move.target.ranks[move.target.place(rank).cell]  # type: ignore[union-attr]
+    pairs = zip(members, gather.blocks, strict=True)
+    return [(int(member), box) for member, boxes in pairs for box in boxes]
+
+
+def lacks(move: MeshMove, rank: int) -> int:
+    """Return the elements that a rank wants and does not hold, by arrays of flags."""
+    flags = [np.zeros(move.move.sizes, bool) for _ in range(2)]
+    for end, flag in zip((move.source, move.target), flags, strict=True):
+        place = end.place(rank)
+        if place is not None:
+            flag[at(end.region(place.cell))] = True
+    return int((flags[1] & ~flags[0]).sum())
+
+
+@given(mesh_moves(), st.integers(1, 3))
+@law
+def test_each_rank_gets_its_part_and_receives_what_it_lacks(move: MeshMove, chunks: int) -> None:
+    check_move(move, chunks)
+
+
+@pytest.mark.slow
+@given(mesh_moves(), st.integers(1, 3))
+@many
+def test_thousands_of_moves(move: MeshMove, chunks: int) -> None:
+    check_move(move, chunks)
+
+
+@given(mesh_moves(regular=True))
+@law
+def test_each_element_leaves_the_source_once_and_all_ranks_send_equally_much(
+    move: MeshMove,
+) -> None:
+    ranks = [int(rank) for rank in move.source.layout.grid.flat]
+    sent = [move.sent(rank) for rank in ranks]
+    whole = math.prod(move.move.sizes)
+    assert sum(sent) == whole
+    assert max(sent) <= -(-whole // len(ranks))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=3), st.data())
+@law
+def test_boxes_have_a_range_of_elements_in_their_order(
+    pairs: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    region = tuple(Interval(*pair) for pair in pairs)
+    size = num_elements(region)
+    start = data.draw(st.integers(0, size))
+    end = data.draw(st.integers(start, size))
+    numbers = np.full([interval.start + interval.size for interval in region], -1)
+    numbers[at(region)] = np.arange(size).reshape([interval.size for interval in region])
+    boxes = boxes_of(region, start, end)
+    found = [number for box in boxes for number in numbers[at(box)].flat]
+    assert found == [*range(start, end)]
+    assert len(boxes) <= max(1, 2 * len(region) - 1)
+
+
+def messages_of(source: Mapping[str, int], target: Mapping[str, int], rank: int) -> int:
+    """Return the number of messages that one rank sends and receives."""
+    layouts = Layout(source), Layout(target)
+    joined = join_axes(parse_pattern("o/dp i/tp -> o/tp i"), source, target)
+    move = make_mesh_move(joined, *layouts, {"o": 2**14, "i": 2**13})
+    return len(move.sends(rank)) + len(move.receives(rank))
+
+
+def test_a_rank_has_few_messages_whatever_the_size_of_the_world() -> None:
+    small = messages_of({"dp": 8, "tp": 8}, {"dp": 2, "tp": 8}, 3)
+    large = messages_of({"dp": 1024, "tp": 8}, {"dp": 256, "tp": 8}, 3)
+    assert large <= 4 * small
+
+
+def test_a_move_over_disjoint_ranks_needs_no_bytes_more_than_the_parts() -> None:
+    plan = plan_redistribution("dp=4 tp=2", "o/dp/tp i -> o/tp i", to="dp=8 tp=4", o=64, i=8)
+    assert plan.received == plan.bound == 64 * 8 // 4
