@@ -522,11 +522,8 @@ CASES: dict[str, Callable[[], object]] = {
     "a padded sequence plan with other parts": lambda: move(
         "s =tp -> s/tp", s=SequencePlan(10, 4, pad=True)
     ),
-    "a view with other ranks": lambda: move("b/dp -> b/x", to="x=4", b=4),
-    "a view without common factors": lambda: plan_redistribution(
-        "dp=3 tp=2", "b/dp -> b/x", to="x=2 y=3", b=6
-    ),
-    "parts of different sizes between views": lambda: move("b/dp -> b/x", to="x=2 y=4", b=5),
+    "an unknown dtype": lambda: move("b/dp -> b *dp", dtype="half", b=8),
+    "parts of different sizes between views": lambda: move("b/dp -> b/x", to=Layout(x=2, y=4), b=5),
     # core/recovery
     "a rank that recovers without a step": lambda: find_sources(
         REGROUPED, {0: 4, 1: None, 2: 4, 3: 4}

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ..errors import SpecError
-from ..text import format_sizes
 from .move import Coordinate, Cut, Move, Sizes, unmarked_axes
 from .pattern import AxisType, Dim, Mark, Pattern, Side
 
@@ -178,17 +177,12 @@ class CommonAxes:
             raise SpecError(summary, fix="global sizes that the axes of both views divide.")
 
 
-def find_common_axes(left: Sizes, right: Sizes) -> CommonAxes:
-    """Return the common factors of two views of the same ranks."""
+def find_common_axes(left: Sizes, right: Sizes) -> CommonAxes | None:
+    """Return the common factors of two views of the same ranks, or None if there are none."""
     totals = [math.prod(sizes.values()) for sizes in (left, right)]
     points = sorted({*_strides(left), *_strides(right), *totals})
-    evidence = [f"They have {totals[0]} and {totals[1]} ranks."] * (totals[0] != totals[1])
-    if evidence or any(b % a for a, b in pairwise(points)):
-        raise SpecError(
-            f"{format_sizes(left)} and {format_sizes(right)} cannot exchange a tensor.",
-            *(evidence or ["Their axes have no common factors."]),
-            fix="a view whose axes split or join axes of the mesh.",
-        )
+    if totals[0] != totals[1] or any(b % a for a, b in pairwise(points)):
+        return None
     strides = points[:-1][::-1]
     sizes = [above // below for below, above in pairwise(points)][::-1]
     names: dict[int, str] = {}

@@ -30,6 +30,7 @@ import numpy as np
 from ..layout import Layout
 from ..sequence import SequencePlan
 from ..text import Ints
+from .digits import CommonAxes, find_common_axes
 from .move import Cut, Interval, Move, Region, make_move, num_elements, overlap, split
 from .pattern import AxisType, Dim, Mark, Pattern, Side, drop_axes
 from .plan import dim_order, reorders
@@ -345,6 +346,13 @@ class MeshMove:
 def are_disjoint(first: Layout, second: Layout) -> bool:
     """Return whether no rank is in both layouts."""
     return not np.intersect1d(first.grid, second.grid).size
+
+
+def find_views(source: Layout, target: Layout) -> CommonAxes | None:
+    """Return the common factors of two layouts that are views of equal ranks in equal order."""
+    if source.rank_positions != target.rank_positions:
+        return None
+    return find_common_axes(source.sizes, target.sizes)
 
 
 def axes_of_both(source: Mapping[str, int], target: Mapping[str, int]) -> dict[str, int]:

@@ -15,8 +15,14 @@ from ..layout import Layout
 from ..sequence import SequencePlan
 from ..sizes import check_num_planned
 from ..text import format_rows, format_sizes, format_table
-from .digits import find_common_axes
-from .mesh_move import MeshMove, join_axes, make_mesh_move, sum_pattern, summed_axes
+from .mesh_move import (
+    MeshMove,
+    find_views,
+    join_axes,
+    make_mesh_move,
+    sum_pattern,
+    summed_axes,
+)
 from .move import (
     check_axes,
     local_shape,
@@ -338,9 +344,9 @@ def plan_redistribution(
         other = _read_layout(to, first)
         check_axes(Pattern(parsed.left, parsed.left), layout.sizes)
         check_axes(Pattern(parsed.right, parsed.right), other.sizes)
-        if layout.rank_positions != other.rank_positions:
+        views = find_views(layout, other)
+        if views is None:
             return _plan_mesh_move(layout, other, parsed, numbers, plans, name)
-        views = find_common_axes(layout.sizes, other.sizes)
         parsed = present = views.rewrite(parsed)
         unmarked, common = unmarked_axes(parsed), views.sizes
         views.check_even(make_move(parsed, common, numbers, plans))

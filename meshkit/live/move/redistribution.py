@@ -21,8 +21,8 @@ from ...core.errors import SpecError
 from ...core.group_plan import missing_group_error
 from ...core.layout import Layout
 from ...core.redistribute import move
-from ...core.redistribute.digits import CommonAxes, find_common_axes
-from ...core.redistribute.mesh_move import sum_pattern, summed_axes
+from ...core.redistribute.digits import CommonAxes
+from ...core.redistribute.mesh_move import find_views, sum_pattern, summed_axes
 from ...core.redistribute.pattern import Pattern, Side, drop_axes, parse_pattern
 from ...core.redistribute.plan import plan_move
 from ...core.redistribute.steps import Arrange
@@ -103,7 +103,7 @@ class Place:
         """The common factors of the axes of the mesh and the view; None without a view."""
         if self.view is None:
             return None
-        return find_common_axes(self.mesh.plan.layout.sizes, self.view.plan.layout.sizes)
+        return find_views(self.mesh.plan.layout, self.view.plan.layout)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -356,18 +356,6 @@ class Redistribution:
         return self._traced.publish(num_dims)
 
 
-def has_common_axes(mesh: MeshGroups, other: MeshGroups) -> bool:
-    """Return whether two meshes have equal ranks, in equal order, and common factors of axes."""
-    before, after = mesh.plan.layout, other.plan.layout
-    if before.rank_positions != after.rank_positions:
-        return False
-    try:
-        find_common_axes(before.sizes, after.sizes)
-    except SpecError:
-        return False
-    return True
-
-
 class MeshMoves:
     """The redistributions of one mesh."""
 
@@ -422,7 +410,7 @@ class MeshMoves:
             raise SpecError(f"grad_dtype is {grad_dtype!r}, no dtype of gradients.", fix=fix)
         sizes, plans = move.split_sizes(pattern, dict(given))
         made: Redistribution | MeshRedistribution
-        if view is not None and not has_common_axes(self.groups, view):
+        if view is not None and find_views(self.groups.plan.layout, view.plan.layout) is None:
             meshes, device = (self.groups, view), self.device
             made = MeshRedistribution(
                 pattern, meshes, op, grad_dtype, sizes, plans, self._make_reduction, device

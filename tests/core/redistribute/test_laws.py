@@ -491,6 +491,7 @@ def test_a_plan_between_two_views_gives_the_parts_of_the_second(
 ) -> None:
     before, after, named = case
     common = find_common_axes(before, after)
+    assert common is not None
     move = make_move(common.rewrite(parse_pattern(named.pattern)), common.sizes, named.sizes)
     whole = global_tensor(move)
     parts = deal(move, whole)
