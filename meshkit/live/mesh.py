@@ -28,6 +28,7 @@ from ..core.text import Ints, format_sizes
 from ..launch.log import Startup
 from ..launch.times import Time
 from ..launch.torch_internals import make_constant, mark_constant
+from . import open_mesh
 from .admission import admit_newcomers
 from .barrier import verify_mesh, wait_at_barrier
 from .data.batch import RankBatch, plan_of_rank, plan_rank_batch, shard_sequence, weigh_tokens
@@ -42,15 +43,6 @@ from .move.mesh_move import Handle
 from .move.redistribution import MeshMoves, Redistribution
 from .move.ring import Ring, exchange_rows, make_ring
 from .norm import GradientNorms
-from .open_mesh import (
-    MeshProposal,
-    agree_in_mesh,
-    close_mesh,
-    open_groups,
-    propose_from_device_mesh,
-    propose_from_groups,
-    propose_view,
-)
 from .recovery import Recovery, RecoveryRequest, Rounds, recover_mesh
 
 Sample = TypeVar("Sample")
@@ -76,7 +68,7 @@ class Mesh:
         RankTimeoutError: in these methods, if ranks did not arrive within ``arrival_timeout``.
     """
 
-    _proposal: MeshProposal  # with the job, the arrival timeout of this mesh, and its options
+    _proposal: open_mesh.MeshProposal  # with the job, the arrival timeout and the options
     _groups: MeshGroups  # those of this rank, with the plan and the registry of the mesh
     _recovery: Recovery | None = None  # the last one; None before the first
     _coordinate: Coordinate | None = None  # from its first use on
@@ -271,8 +263,8 @@ class Mesh:
 
         Cost: as :func:`build_mesh`, and one store operation per group.
         """
-        proposal = propose_from_groups(layout, groups)
-        return cls(proposal, open_groups(proposal))
+        proposal = open_mesh.propose_from_groups(layout, groups)
+        return cls(proposal, open_mesh.open_groups(proposal))
 
     @classmethod
     @quotes_call("Mesh.from_device_mesh")
@@ -285,8 +277,8 @@ class Mesh:
             >>> meshkit.Mesh.from_device_mesh(grid).coordinate
             {'replicate': 1, 'shard': 1}
         """
-        proposal = propose_from_device_mesh(device_mesh)
-        return cls(proposal, open_groups(proposal))
+        proposal = open_mesh.propose_from_device_mesh(device_mesh)
+        return cls(proposal, open_mesh.open_groups(proposal))
 
     @quotes_call("mesh.view")
     def view(
@@ -314,8 +306,8 @@ class Mesh:
             {'replicate': 1, 'shard': 1}
         """
         request = sizes, axes, order, groups, timeout, arrival_timeout
-        proposal = propose_view(self._groups, self._proposal, *request)
-        return Mesh(proposal, open_groups(proposal))
+        proposal = open_mesh.propose_view(self._groups, self._proposal, *request)
+        return Mesh(proposal, open_mesh.open_groups(proposal))
 
     # -------------------------------------------------------------------- movement
 
@@ -1083,7 +1075,7 @@ class Mesh:
         """
         self._groups.check_usable()
         facts, summary = {what: repr(value)}, f"ranks disagree about {what}."
-        agree_in_mesh(self._groups, self._proposal.job, "mesh.agree", facts, summary)
+        open_mesh.agree_in_mesh(self._groups, self._proposal.job, "mesh.agree", facts, summary)
 
     @quotes_call("mesh.close")
     def close(self) -> None:
@@ -1109,7 +1101,7 @@ class Mesh:
             self._groups.is_closed = True
             return
         post_end(self._groups, job, self.__dict__.get("_guard_state"), "mesh.close()")
-        close_mesh(self._groups, job, failed=failed)
+        open_mesh.close_mesh(self._groups, job, failed=failed)
         self.__dict__.pop("_moves", None)  # programs that torch compiled hold groups
 
     def __copy__(self) -> Mesh:

@@ -89,11 +89,6 @@ def test_invalid_arguments_raise_before_a_group_exists() -> None:
     assert meshkit.spawn(invalid_arguments, 1, timeout=60) == [(expected, False)]
 
 
-def store_arguments(method: str | None) -> dict[str, Any]:
-    """Return the arguments of init for a store; None takes the file of spawn."""
-    return {} if method is None else {"init_method": method}
-
-
 def timeouts_after_init(arguments: dict[str, float]) -> Any:
     meshkit.init(**arguments)  # type: ignore[arg-type]
     job = current_job()
@@ -104,7 +99,7 @@ def join_repeatedly(times: int, method: str | None = None) -> Any:
     """Join, run one all-reduce and leave, several times on one store."""
     sums, generations = [], []
     for _ in range(times):
-        meshkit.init(arrival_timeout=20, **store_arguments(method))
+        meshkit.init(arrival_timeout=20, init_method=method)
         total = torch.ones(1)
         dist.all_reduce(total)
         job = current_job()
@@ -133,7 +128,7 @@ def one_never_joins(seconds: float, absent: int, method: str | None = None) -> A
         return None
     began = time.monotonic()
     try:
-        meshkit.init(timeout=600, arrival_timeout=seconds, **store_arguments(method))
+        meshkit.init(timeout=600, arrival_timeout=seconds, init_method=method)
     except meshkit.RankTimeoutError as error:
         return error.missing_ranks, time.monotonic() - began, dist.is_initialized()
     return "joined"

@@ -40,21 +40,14 @@ def seconds(found: GroupTimeouts, *axes: str) -> float:
 def test_one_timeout_for_all_groups() -> None:
     assert seconds(limits(30), "dp") == seconds(limits(30), "dp", "sp") == 30
     assert seconds(limits(None), "tp") == 900
-    assert (str(limits(30)), str(limits(None)), str(GroupTimeouts(None))) == (
-        "30 s",
-        "900 s",
-        "default",
-    )
+    texts = [str(timeouts) for timeouts in (limits(30), limits(None), GroupTimeouts(None))]
+    assert texts == ["30 s", "900 s", "default"]
 
 
 def test_a_timeout_by_axis_leaves_the_others_at_that_of_the_job() -> None:
     found = limits({"tp": 30, "dp sp": timedelta(minutes=10), ("sp",): None})
-    assert [seconds(found, *axes) for axes in (("tp",), ("dp", "sp"), ("dp",), ("sp",))] == [
-        30,
-        600,
-        900,
-        900,
-    ]
+    by_axes = [seconds(found, *axes) for axes in (("tp",), ("dp", "sp"), ("dp",), ("sp",))]
+    assert by_axes == [30, 600, 900, 900]
     assert str(found) == "900 s, dp sp 600 s, tp 30 s"
 
 

@@ -93,10 +93,8 @@ def test_a_pass_equals_its_steps() -> None:
         for m in own_sampler.micro_batches(step)
     ]
     assert [*own_sampler] == batches_read
-    assert (own_sampler.epoch, own_sampler.steps) == (
-        0,
-        3,
-    )  # also after its end, until the next one begins
+    # also after its end, until the next one begins
+    assert (own_sampler.epoch, own_sampler.steps) == (0, 3)
     iter(own_sampler)
     assert own_sampler.epoch == 1
 
@@ -109,9 +107,8 @@ def test_a_pass_left_early_begins_again() -> None:
     whole = iter(own_sampler)
     for _ in range(len(own_sampler)):
         next(whole)
-    assert (iter(own_sampler), own_sampler.epoch)[
-        1
-    ] == 1  # every micro batch was yielded, although the loader requested no more
+    iter(own_sampler)
+    assert own_sampler.epoch == 1  # every micro batch was yielded, though no more was requested
 
 
 def test_the_consumed_samples_count_in_whole_steps() -> None:
@@ -121,11 +118,8 @@ def test_the_consumed_samples_count_in_whole_steps() -> None:
     assert counts == [0, 4, 4, 8, 10]
     assert own_sampler.state_dict() == own_sampler.state_dict(steps=3)
     iter(own_sampler)
-    assert own_sampler.state_dict() == {
-        **own_sampler.state_dict(steps=0),
-        "epoch": 1,
-        "consumed": 0,
-    }
+    state = own_sampler.state_dict()
+    assert state == {**own_sampler.state_dict(steps=0), "epoch": 1, "consumed": 0}
     own_sampler.set_epoch(0)
     assert own_sampler.state_dict(steps=1) == {**own_sampler.state_dict(), "consumed": 4}
 
@@ -207,12 +201,8 @@ def collect_steps(sampler: Any, loader: DataLoader[Any], steps: int | None = Non
 
 def test_a_stream_by_hand() -> None:
     assert [*stream(13)] == [[0, 1], [4, 5], [6, 7], [10, 11]]  # 12 begins a step that never ends
-    assert [*stream(13, 1)] == [
-        [2, 3],
-        [2, 3],
-        [8, 9],
-        [8, 9],
-    ]  # with fillers: 3 micro batches, dp 2
+    # with fillers: 3 micro batches, dp 2
+    assert [*stream(13, 1)] == [[2, 3], [2, 3], [8, 9], [8, 9]]
     assert [*stream(5)] == []
     assert [m.samples.tolist() for m in stream(13).micro_batches(1)] == [[6, 7], [10, 11]]
 
@@ -291,10 +281,8 @@ def test_epochs_on_real_ranks_and_resumed_on_another_mesh(workers: int) -> None:
     for place, (dp, sp) in enumerate([(2, 2)] * 3 + [(4, 1)]):
         steps = zip(*(report[place][1] for report in by_rank), strict=True)
         passes.append([ownership(list(rows), dp, sp) for rows in steps])
-    assert [[len(step) for step in own_sampler] for own_sampler in passes] == [[6, 6, 6, 2]] * 2 + [
-        [6, 6],
-        [4, 4],
-    ]
+    sizes = [[len(step) for step in each] for each in passes]
+    assert sizes == [[6, 6, 6, 2], [6, 6, 6, 2], [6, 6], [4, 4]]
     parts = (passes[0], passes[1], passes[2] + passes[3])
     first, second, third = ([s for step in own_sampler for s in step] for own_sampler in parts)
     for batches_read in (first, second, third):
@@ -342,13 +330,11 @@ def collect_refusals() -> Any:
 
 
 def test_the_errors_of_mesh_sampler() -> None:
-    zero, own_sampler = meshkit.spawn(collect_refusals, 2, timeout=60)
-    assert zero[:-2] == own_sampler[:-2]
-    assert zero[:-2] == ["UnknownAxisError", *["BatchError"] * 8, "CoordinateError"]
-    assert (zero[-2:], own_sampler[-2:]) == (
-        ["[[0], [2]]", "[[0], [1], [2], [3]]"],
-        ["[[1], [3]]", "[[0], [1], [2], [3]]"],
-    )
+    first, second = meshkit.spawn(collect_refusals, 2, timeout=60)
+    assert first[:-2] == ["UnknownAxisError", *["BatchError"] * 8, "CoordinateError"]
+    assert second[:-2] == first[:-2]
+    assert first[-2:] == ["[[0], [2]]", "[[0], [1], [2], [3]]"]
+    assert second[-2:] == ["[[1], [3]]", "[[0], [1], [2], [3]]"]
 
 
 # ---------------------------------------------------------------- loaders
