@@ -147,12 +147,13 @@ def all_same(
     return judge
 
 
-def all_same_and_first(
-    summary: str, fact: str, *, seconds: float, describe: Describe | None = None
+def all_same_and_stated(
+    summary: str, fact: str, *, alike: bool, seconds: float, describe: Describe | None = None
 ) -> Judge:
     """Return the judge of ranks with equal facts, but for one that only some ranks state.
 
-    These ranks must state it alike. The decision has it as its value, for the other ranks.
+    The value of the decision is a list of what was stated, each with its ranks. If it must be
+    alike, ranks that state other things disagree.
     """
     same = all_same(summary, seconds=seconds, describe=describe)
 
@@ -167,9 +168,16 @@ def all_same_and_first(
         decision = same(seen._replace(arrived=common))
         if decision is None or decision.error is not None:
             return decision
-        error = disagreement(summary, seen._replace(arrived=stated))
-        value = next((facts[fact] for _, facts in stated.values()), None)
-        return Decision(error) if error is not None else Decision(value=value)
+        error = disagreement(summary, seen._replace(arrived=stated)) if alike else None
+        groups: list[tuple[Json, list[int]]] = []
+        for rank, arrival in stated.items():
+            value = arrival.facts[fact]
+            known = next((ranks for other, ranks in groups if other == value), None)
+            if known is None:
+                groups.append((value, [rank]))
+            else:
+                known.append(rank)
+        return Decision(error) if error is not None else Decision(value=groups)
 
     return judge
 

@@ -32,6 +32,7 @@ from ...launch.torch_internals import has_dual_level, make_constant, mark_consta
 from ..group_registry import MeshGroups
 from .checked import Check, compare_calls
 from .mesh_move import Handle, MeshRedistribution, Reduce
+from .mover import MeshPair
 from .operations import (
     Axes,
     ProgramPair,
@@ -411,10 +412,8 @@ class MeshMoves:
         sizes, plans = move.split_sizes(pattern, dict(given))
         made: Redistribution | MeshRedistribution
         if view is not None and find_views(self.groups.plan.layout, view.plan.layout) is None:
-            meshes, device = (self.groups, view), self.device
-            made = MeshRedistribution(
-                pattern, meshes, op, grad_dtype, sizes, plans, self._make_reduction, device
-            )
+            meshes, reduction = MeshPair(self.groups, view, self.device), self._make_reduction
+            made = MeshRedistribution(pattern, meshes, op, grad_dtype, sizes, plans, reduction)
         else:
             place = Place(self.groups, view, self)
             place.check_pattern(pattern)

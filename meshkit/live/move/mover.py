@@ -1,0 +1,335 @@
+"""Send the parts of tensors from the ranks of one mesh to those of another, many at a time.
+
+Pieces travel as sends and receives on the default group, which every rank has. Ranks that want
+copies gather them over a group of the target. What is large travels in batches, so that the gathers
+of one batch run beside the sends of the next::
+
+    batch 0   send ........ gather ........
+    batch 1           send ........ gather ........
+
+Every rank issues the batches in this order, so no rank waits for one that waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import NamedTuple, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ...core.errors import MeshkitError
+from ...core.hang import describe_coordinate
+from ...core.judges import Json, all_same_and_stated
+from ...core.layout import Layout
+from ...core.redistribute.mesh_move import Gather, MeshMove, Message
+from ...core.redistribute.move import Region, num_elements, slices_within
+from ...core.redistribute.steps import Step
+from ...launch.default_group import default_group
+from ...launch.job import require_job
+from ...launch.times import TIMES, Deadline
+from ...launch.torch_internals import collective_count
+from ..group_registry import MeshGroups
+from ..restore import message_timeout
+from ..status import in_collective
+from .operations import ALL_GATHER, run_local
+
+CHUNK = 64 * 2**20  # bytes of a rank's part that travel at once
+
+
+@dataclass(frozen=True, eq=False)
+class Leg:
+    """The move of one tensor as this rank plans it. Messages are planned once."""
+
+    move: MeshMove
+    rank: int
+    dtype: torch.dtype  # in which the tensor travels
+    group: dist.ProcessGroup | None  # of the ranks that want copies; None without a gather
+
+    @cached_property
+    def coordinate(self) -> dict[str, int]:
+        """The coordinate of this rank over the axes of both meshes."""
+        return self.move.coordinate(self.rank)
+
+    @cached_property
+    def held(self) -> Region:
+        """The region that this rank holds before."""
+        return self.move.move.source.region(self.coordinate)
+
+    @cached_property
+    def wanted(self) -> Region:
+        """The region that this rank wants."""
+        return self.move.move.target.region(self.coordinate)
+
+    @cached_property
+    def is_holder(self) -> bool:
+        """Whether this rank wants the tensor, and not zeros."""
+        return self.move.target.place(self.rank) is not None
+
+    @cached_property
+    def chunks(self) -> dict[tuple[int, int], tuple[list[Message], list[Message], Gather | None]]:
+        """The messages to send and to receive, and the gather, of each chunk so far."""
+        return {}
+
+    def plan(self, chunk: int, chunks: int) -> tuple[list[Message], list[Message], Gather | None]:
+        """Return the messages to send and to receive, and the gather, of one chunk."""
+        key = chunk, chunks
+        if key not in self.chunks:
+            methods = self.move.sends, self.move.receives
+            sends, receives = (method(self.rank, *key) for method in methods)
+            self.chunks[key] = sends, receives, self.move.gather(self.rank, *key)
+        return self.chunks[key]
+
+    def arrange(self, steps: Iterable[Step], x: Tensor) -> Tensor:
+        """Return a tensor after local steps."""
+        for step in steps:
+            x = run_local(step.bind(self.coordinate), x, None)
+        return x
+
+    def keep(self, held: Tensor | None, out: Tensor | None) -> None:
+        """Copy what this rank holds already."""
+        kept = self.move.keeps(self.rank)
+        if kept is not None and held is not None and out is not None:
+            out[slices_within(kept, self.wanted)] = held[slices_within(kept, self.held)]
+
+
+class Arriving(NamedTuple):
+    """The messages of one step in progress. The tensors that are sent must live as long."""
+
+    works: list[dist.Work]
+    received: dict[int, Tensor]  # the bytes from each rank
+    sent: list[Tensor]
+
+
+class Gathering(NamedTuple):
+    """A gather in progress."""
+
+    parts: list[tuple[int, Gather]]  # the tensors, in their order in each block
+    work: dist.Work
+    blocks: list[Tensor]  # the bytes of each rank of the group
+
+
+Batch = tuple[tuple[int, int, int], ...]  # number of a tensor, chunk, chunks: what travels together
+
+
+@dataclass(frozen=True, eq=False)
+class Mover:
+    """Moves tensors together: all that one rank sends another in a batch is one message."""
+
+    name: str  # the call, for reports of hangs
+    rank: int
+    device: torch.device
+    legs: Sequence[Leg]  # in a batch, elements of more bytes come first, so that all are aligned
+    batches: Sequence[Batch]
+    limit: Callable[[], timedelta]  # returns how long a message may take
+
+    def start(
+        self, held: Sequence[Tensor | None], out: Sequence[Tensor | None]
+    ) -> Generator[None, None, None]:
+        """Move the parts that this rank holds into those that it wants; pause after first sends."""
+        for leg, before, after in zip(self.legs, held, out, strict=True):
+            leg.keep(before, after)
+        arriving: dict[int, Arriving] = {}
+        gathering: dict[int, list[Gathering]] = {}
+        for number in range(len(self.batches) + 2):
+            if number < len(self.batches):
+                arriving[number] = self._send(self.batches[number], held)
+                if number == 0:
+                    yield
+            if number - 1 in arriving:
+                batch = self.batches[number - 1]
+                self._receive(batch, arriving.pop(number - 1), out)
+                gathering[number - 1] = self._begin_gathers(batch, out)
+            for gathered in gathering.pop(number - 2, ()):
+                self._end_gather(gathered, out)
+
+    def _send(self, batch: Batch, held: Sequence[Tensor | None]) -> Arriving:
+        """Start the sends and receives of a batch."""
+        sent: dict[int, list[Tensor]] = {}
+        sizes: dict[int, int] = {}
+        for number, *chunk in batch:
+            leg, before = self.legs[number], held[number]
+            sends, receives, _ = leg.plan(*chunk)
+            if before is not None:
+                for message in sends:
+                    sent.setdefault(message.peer, []).extend(
+                        _bytes_of(before[slices_within(box, leg.held)], leg.dtype)
+                        for box in message.boxes
+                    )
+            for message in receives:
+                size = _count(message.boxes) * leg.dtype.itemsize
+                sizes[message.peer] = sizes.get(message.peer, 0) + size
+        packed = {
+            peer: parts[0] if len(parts) == 1 else torch.cat(parts) for peer, parts in sent.items()
+        }
+        received = {peer: self._new_bytes(size) for peer, size in sizes.items()}
+        ops = [dist.P2POp(dist.isend, packed[peer], peer) for peer in sorted(packed)]
+        ops += [dist.P2POp(dist.irecv, received[peer], peer) for peer in sorted(received)]
+        if not ops:
+            return Arriving([], {}, [])
+        world, counts = default_group(), require_job().counts
+        before_ops = collective_count(world) or 0
+        with in_collective(self.name, world):
+            works = dist.batch_isend_irecv(ops)
+        counts.own[world.group_name] += (collective_count(world) or 0) - before_ops
+        return Arriving(works, received, [*packed.values()])
+
+    def _receive(self, batch: Batch, arriving: Arriving, out: Sequence[Tensor | None]) -> None:
+        """Wait for the messages of a batch, and put them in place."""
+        with in_collective(self.name, default_group()):
+            for work in arriving.works:
+                work.wait(self.limit())  # else gloo waits as long as for a connection
+        positions = dict.fromkeys(arriving.received, 0)
+        for number, *chunk in batch:
+            leg, after = self.legs[number], out[number]
+            for message in leg.plan(*chunk)[1]:
+                packed = arriving.received[message.peer]
+                start = positions[message.peer]
+                positions[message.peer] = _unpack(after, leg, message.boxes, packed, start)
+
+    def _begin_gathers(self, batch: Batch, out: Sequence[Tensor | None]) -> list[Gathering]:
+        """Start the gathers of a batch, one over each group."""
+        parts: dict[dist.ProcessGroup, list[tuple[int, Gather]]] = {}
+        for number, *chunk in batch:
+            leg, gather = self.legs[number], self.legs[number].plan(*chunk)[2]
+            if gather is not None and leg.group is not None and out[number] is not None:
+                parts.setdefault(leg.group, []).append((number, gather))
+        started = []
+        for group, pairs in parts.items():
+            sizes = [gather.size * self.legs[number].dtype.itemsize for number, gather in pairs]
+            own, position = self._new_bytes(sum(sizes)), 0
+            for (number, gather), size in zip(pairs, sizes, strict=True):
+                leg, after, start = self.legs[number], cast(Tensor, out[number]), position
+                for box in gather.blocks[group.rank()]:
+                    part = _bytes_of(after[slices_within(box, leg.wanted)], leg.dtype)
+                    own[start : start + part.numel()] = part
+                    start += part.numel()
+                position += size
+            buffer = self._new_bytes(own.numel() * group.size())
+            with in_collective(self.name, group):
+                work = ALL_GATHER(buffer, own, group, True)
+            started.append(Gathering(pairs, work, [*torch.split(buffer, max(1, own.numel()))]))
+        return started
+
+    def _end_gather(self, gathering: Gathering, out: Sequence[Tensor | None]) -> None:
+        """Wait for a gather, and put the blocks in place."""
+        group = self.legs[gathering.parts[0][0]].group
+        with in_collective(self.name, cast(dist.ProcessGroup, group)):
+            gathering.work.wait()
+        for member, packed in enumerate(gathering.blocks):
+            position = 0
+            for number, gather in gathering.parts:
+                leg = self.legs[number]
+                _unpack(out[number], leg, gather.blocks[member], packed, position)
+                position += gather.size * leg.dtype.itemsize
+
+    def _new_bytes(self, size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.uint8, device=self.device)
+
+
+def _count(boxes: Iterable[Region]) -> int:
+    return sum(int(num_elements(box)) for box in boxes)
+
+
+def _bytes_of(part: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the bytes of a tensor in the dtype in which it travels."""
+    return part.to(dtype).reshape(-1).contiguous().view(torch.uint8)
+
+
+def _unpack(
+    out: Tensor | None, leg: Leg, boxes: Iterable[Region], packed: Tensor, position: int
+) -> int:
+    """Put boxes of packed bytes in place; return the position after them."""
+    for box in boxes:
+        shape = [interval.size for interval in box]
+        end = position + int(num_elements(box)) * leg.dtype.itemsize
+        if out is not None:
+            part = packed[position:end].view(leg.dtype).view(shape)
+            out[slices_within(box, leg.wanted)] = part
+        position = end
+    return position
+
+
+# ------------------------------------------------------------------ two meshes
+
+
+@dataclass(frozen=True, eq=False)
+class MeshPair:
+    """The two meshes of a move, as this rank sees them."""
+
+    source: MeshGroups
+    target: MeshGroups
+    device: torch.device
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self.source.rank
+
+    @cached_property
+    def layouts(self) -> tuple[Layout, Layout]:
+        """The layouts of both."""
+        return self.source.plan.layout, self.target.plan.layout
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether this rank is in neither mesh."""
+        return all(self.rank not in layout for layout in self.layouts)
+
+    def check_open(self) -> None:
+        """Raise if one of the meshes is closed."""
+        self.source.check_open()
+        self.target.check_open()
+
+    def message_timeout(self) -> timedelta:
+        """Return how long a message may take: the least timeout of both meshes."""
+        return min(message_timeout(groups) for groups in (self.source, self.target))
+
+    def agree(
+        self,
+        call: str,
+        facts: Mapping[str, Json],
+        read: Callable[[], Json],
+        *,
+        stated: str,
+        alike: bool,
+    ) -> list[tuple[Json, list[int]]]:
+        """Return what ranks state beside equal facts, with its ranks. Collective over both meshes.
+
+        Args:
+            call: the call, for errors.
+            facts: must be equal on all ranks.
+            read: returns what this rank states, or None for nothing. If it raises, no rank waits.
+            stated: the name of what it returns.
+            alike: whether all that is stated must be equal.
+        """
+        source, target = self.layouts
+        ranks = sorted({*map(int, source.grid.flat), *map(int, target.grid.flat)})
+        job, summary = require_job(), f"ranks disagree about {call}()."
+        part = "/".join(f"{mesh.round_id}.{mesh.view_id}" for mesh in (self.source, self.target))
+        some = (
+            {} if len(ranks) == job.world.world_size else {"ranks": ranks, "part": f"move/{part}"}
+        )
+        round = job.round(call, summary=summary, **some)  # type: ignore[arg-type]
+        if round is None:
+            line = "the default group has no store, in which ranks of two meshes agree."
+            raise MeshkitError(line, fix="meshkit.init() in place of your own init_process_group.")
+        deadline, seconds = Deadline.after(job.arrival_timeout), job.arrival_timeout.total_seconds()
+        meshes = {"call": call, "mesh": repr(source), "to": repr(target)}
+        with round:
+            own = read()
+            statement = {} if own is None else {stated: own}
+            round.arrive({**meshes, **facts, **statement}, deadline=deadline)
+            judge = all_same_and_stated(
+                summary, stated, alike=alike, seconds=seconds, describe=self._describe
+            )
+            decision = round.decide(judge, deadline, poll=TIMES.poll).check(self.rank)
+        return [(value, ranks) for value, ranks in decision.value]
+
+    def _describe(self, rank: int) -> str:
+        source, target = self.layouts
+        return describe_coordinate(source if rank in source else target, rank)
