@@ -114,21 +114,23 @@ class Creation(NamedTuple):
             return
         numbers = torch.zeros(group.size(), dtype=torch.uint8)
         work = dist.all_to_all_single(numbers.clone(), numbers, group=group, async_op=True)
-        pause, next_look, reason = 0.0005, time.monotonic() + LOOK, ""
-        while not (work.is_completed() or reason):
-            time.sleep(pause)
-            pause = min(2 * pause, 0.004)
-            if self.deadline.expired:
-                reason = "it did not connect in time"
-            elif time.monotonic() > next_look:
-                reason = "another rank has given up" if self.has_failed() else ""
-                next_look = time.monotonic() + LOOK
-        if not reason:
+        pause, next_look = 0.0005, time.monotonic() + LOOK
+        try:
+            while not work.is_completed():
+                time.sleep(pause)
+                pause = min(2 * pause, 0.004)
+                if self.deadline.expired:
+                    raise RuntimeError("it did not connect in time")
+                if time.monotonic() > next_look:
+                    if self.has_failed():
+                        raise RuntimeError("another rank has given up")
+                    next_look = time.monotonic() + LOOK
             work.wait()
-            return
-        dist.destroy_process_group(group)
-        threading.Thread(target=_hold, args=(work, group), daemon=True).start()
-        raise RuntimeError(reason)
+        except BaseException:
+            with suppress(ValueError, AssertionError):  # it is destroyed with the default group
+                dist.destroy_process_group(group)
+            threading.Thread(target=_hold, args=(work, group), daemon=True).start()
+            raise
 
 
 def _hold(work: dist.Work, *_: object) -> None:
