@@ -329,6 +329,24 @@ def describe_disagreement(
     return [*shorten(lines, MAX_REQUESTS, "."), *absent], fixes[0]
 
 
+def order_conflict(orders: Mapping[int, Request]) -> DisagreementError | None:
+    """Return the error of two ranks that read batches of different orders; None if equal."""
+    fields = differing_fields([*orders.values()])
+    if not fields:
+        return None
+    values = {
+        rank: ", ".join(f"{name}={order.get(name, 'none')}" for name in fields)
+        for rank, order in orders.items()
+    }
+    return DisagreementError(
+        f"ranks read batches of another {' and '.join(fields)}.",
+        f"{', '.join(f'rank {rank}: {text}' for rank, text in values.items())}.",
+        fix=f"give mesh.batch and mesh.sampler an equal {' and '.join(fields)} on every rank.",
+        requests=values,
+        for_all=True,
+    )
+
+
 def group_equal_requests(requests: Mapping[int, Request]) -> list[tuple[Request, list[int]]]:
     """Return the different requests with their ranks; most ranks first, then by first rank."""
     ranks_of: dict[tuple[tuple[str, str], ...], list[int]] = {}

@@ -140,6 +140,7 @@ class DisagreementError(MeshkitError, RuntimeError):
 
     begins_with_call = False  # the calls differ, and the text is the same on every rank
     requests: Mapping[int, str] = {}  # rank to its request
+    for_all: bool = False  # whether all ranks of a guard raise it, though one rank has found it
 
 
 class RankTimeoutError(MeshkitError, TimeoutError):

@@ -82,6 +82,7 @@ class GroupRegistry:
     # the groups that meshkit created
     groups: dict[GroupKey, dist.ProcessGroup | None] = field(default_factory=dict)
     open_views: dict[int, OpenView] = field(default_factory=dict)  # view id to the view
+    conflict: str = ""  # the batches of this rank that differ from those of the first one
     next_view_id: int = 0  # the id of the next view; ids are never used twice
     round_id: int = 0  # id of the agreement round in which the first mesh was built
 
@@ -147,6 +148,7 @@ class MeshGroups:
     root: DeviceMesh | None = None
     # the groups over which ranks have compared a move
     compared: set[dist.ProcessGroup] = field(default_factory=set)
+    num_samplers: int = 0  # those that this mesh has made
     is_closed: bool = False
     is_replaced: bool = False  # whether ``recover`` or ``admit`` has returned another
     pid: int = field(default_factory=os.getpid)  # the process of the rank

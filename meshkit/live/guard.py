@@ -41,7 +41,7 @@ import torch.distributed as dist
 
 from ..core.axes import has_pipeline
 from ..core.call import Call, Verbatim, drop_none
-from ..core.errors import CollectiveError, MeshkitError
+from ..core.errors import CollectiveError, DisagreementError, MeshkitError, RankTimeoutError
 from ..core.group_plan import Axes
 from ..core.hang import RankStatus, hang_error, lagging_ranks, who_is_behind
 from ..core.judges import Arrivals, Decision, Judge, RankState, Sighting
@@ -328,10 +328,32 @@ def _translate(
             return None  # the guard of that mesh reports it, if there is one
         summary = f"{status.operation or 'a collective'} failed on rank {guard.rank}: {line}."
         return report_failure(guard, guard.store, summary, status)
+    if isinstance(error, RankTimeoutError) and (disagreement := _read_disagreement(guard)):
+        return disagreement  # why ranks did not come to a barrier
     if not isinstance(error, CollectiveError):
-        guard.post(guard.status(tracker, *arguments, line))
+        status = guard.status(tracker, *arguments, line)
+        guard.post(status)
         guard.state.has_left = True
+        if isinstance(error, DisagreementError) and error.for_all:
+            decision = Decision(value=error_to_json(error))
+            report_failure(guard, guard.store, "", status, lambda _: decision)
     return None
+
+
+def _read_disagreement(guard: Guard) -> MeshkitError | None:
+    """Return the error that one rank has found for all of them, if there is one. Local."""
+    store = guard.store
+    if store is None:
+        return None
+
+    def read() -> MeshkitError | None:
+        number = store.add(CALLS, 0)
+        decision = store.part(f"call/{number}").read("decision", json.loads) if number else None
+        record = (decision or {}).get("value") or {}
+        is_for_all = record.get("error") == DisagreementError.__name__
+        return error_from_json(record) if is_for_all else None
+
+    return store.try_within(TIMES.answer, read)
 
 
 @contextmanager
@@ -456,7 +478,11 @@ def respond(guard: Guard, store: Store, status: RankStatus) -> None:
 
 
 def report_failure(
-    guard: Guard, store: Store | None, summary: str, status: RankStatus
+    guard: Guard,
+    store: Store | None,
+    summary: str,
+    status: RankStatus,
+    judge: Judge | None = None,
 ) -> MeshkitError | None:
     """Open a roll call, or answer the open one; return the error that all ranks raise.
 
@@ -467,7 +493,7 @@ def report_failure(
     if store is None:
         return hang_error(summary, guard.layout, {status.rank: status}, {})
     try:
-        record = _run_roll_call(guard, store, summary, status)
+        record = _run_roll_call(guard, store, judge or _judge(guard, store, summary), status)
         _leave_last(guard, store)
     except MeshkitError as lost:
         guard.state.is_lost, reports = True, guard.state.reports
@@ -481,7 +507,7 @@ def report_failure(
 
 
 def _run_roll_call(
-    guard: Guard, store: Store, summary: str, status: RankStatus
+    guard: Guard, store: Store, judge: Judge, status: RankStatus
 ) -> dict[str, Any] | None:
     """Return the report of the open roll call as JSON; None if there is nothing to report."""
     number = store.within(TIMES.answer, lambda: _open_call(store, guard.rank))
@@ -490,7 +516,7 @@ def _run_roll_call(
     # at 2,000 ranks a judge looks at all of them once a second
     poll = min(max(TIMES.poll, guard.layout.num_ranks / 2000), TIMES.answer)
     deadline = Deadline.after(guard.answer_time)
-    decision = call.decide(_judge(guard, store, summary), deadline, poll=poll)
+    decision = call.decide(judge, deadline, poll=poll)
     guard.keep(call, number, decision)
     return guard.state.reports[number]
 

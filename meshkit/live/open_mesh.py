@@ -94,6 +94,8 @@ class MeshProposal(NamedTuple):
             fields["ranks"] = f"{format_value(ranks)} ({_digest(ranks)})"
         if options.crossing:
             fields["crossing"] = format_sizes(options.crossing)
+        if registry.conflict:
+            fields["batches"] = registry.conflict
         if registry.open_views:
             fields["open"] = registry.describe_views()
         if registry.external_axes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import replace
 from itertools import count, islice
 from typing import Any, TypeVar
@@ -62,6 +62,8 @@ class MicroBatchSampler(Sampler[list[int]]):
     workers, the first pass is empty. On another mesh, load the sampler's own state.
     """
 
+    first_batch: Callable[[], None] | None = None  # runs before the first batch
+
     def __init__(self, epoch: Epoch) -> None:
         self._pass = epoch  # a new object for each pass
         self._num_done = 0  # whole steps of the pass that were yielded
@@ -81,6 +83,12 @@ class MicroBatchSampler(Sampler[list[int]]):
     def __len__(self) -> int:
         """Return the number of micro batches in this pass; equal on every rank."""
         return self._pass.num_micro_batches
+
+    def facts(self) -> dict[str, str]:
+        """Return what must be equal on all ranks, as text."""
+        epoch, facts = self._pass, plan_facts(self._pass.plan)
+        facts |= {"length": str(epoch.length), "shuffle": str(epoch.shuffle), "tail": epoch.tail}
+        return facts | ({"seed": str(epoch.seed)} if epoch.shuffle else {})
 
     @quotes_call("sampler.micro_batches")
     def micro_batches(self, step: int) -> list[MicroBatch]:
@@ -113,6 +121,7 @@ class MicroBatchSampler(Sampler[list[int]]):
     def _read(self, epoch: Epoch) -> Iterator[list[int]]:
         """Yield the indices of each micro batch, and record the steps that are complete."""
         self._record(epoch, 0)
+        run_first(self)
         for step in range(epoch.steps):
             *others, last = (micro.samples.tolist() for micro in epoch.micro_batches(step))
             yield from others
@@ -195,6 +204,8 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         epoch: the number of the first pass.
     """
 
+    first_batch: Callable[[], None] | None = None  # runs before the first batch
+
     def __init__(self, dataset: IterableDataset[Sample], plan: BatchPlan, epoch: int = 0) -> None:
         self._dataset = dataset
         self._plan = plan
@@ -205,6 +216,10 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
     def epoch(self) -> int:
         """The number of the current epoch."""
         return int(self._position[0])
+
+    def facts(self) -> dict[str, str]:
+        """Return what must be equal on all ranks, as text."""
+        return plan_facts(self._plan)
 
     @quotes_call("stream.micro_batches")
     def micro_batches(self, step: int) -> list[MicroBatch]:
@@ -230,6 +245,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         check_not_batched_again(self)
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        run_first(self)
         begin = self._consumed(0)
         stream = islice(iterate_unsplit(self._dataset), begin, None)
         yielded = 0  # micro batches of this rank, over all workers
@@ -281,6 +297,19 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
 
     def _consumed(self, steps: int) -> int:
         return int(self._position[1]) + steps * self._plan.global_batch
+
+
+def plan_facts(plan: BatchPlan) -> dict[str, str]:
+    """Return the sizes of a plan as text, without the index of the rank."""
+    names = "global_batch", "micro_batch", "accumulation_steps", "dp", "uneven"
+    return {name: str(getattr(plan, name)) for name in names}
+
+
+def run_first(source: MicroBatchSampler | MicroBatchStream[Any]) -> None:
+    """Run what a sampler does before its first batch, until it succeeds once."""
+    if source.first_batch is not None:
+        source.first_batch()
+        source.first_batch = None
 
 
 def make_source(

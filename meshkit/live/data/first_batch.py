@@ -1,0 +1,73 @@
+"""Compare how ranks read, by default: the first batch of a sampler publishes its order.
+
+The first rank to hand out a batch leaves the sizes, the seed and the length of its data in the
+store. Each other rank compares its own with them, and waits for nobody. A rank that hands out no
+batch takes no part. Samplers are matched by their number, in the order in which a mesh makes them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ...core.compare import order_conflict
+from ...launch.job import Job
+from ...launch.store import read_value
+from ...launch.times import TIMES
+from ..group_registry import MeshGroups
+from .sampler import MicroBatchSampler, MicroBatchStream
+
+Source = MicroBatchSampler | MicroBatchStream[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class FirstBatch:
+    """The comparison at the first batch of one sampler."""
+
+    mesh: MeshGroups
+    job: Job
+    number: int  # of the sampler on its mesh
+    facts: Mapping[str, str]
+
+    def __call__(self) -> None:
+        """Publish the order of this rank, or compare it with the published one. Local.
+
+        Raises:
+            DisagreementError: if it differs from that of the first rank.
+
+        Cost: one store operation. Nothing happens in a worker, or if the store is lost.
+        """
+        store, rank = self.job.store, self.mesh.rank
+        if store is None or self.mesh.is_closed or self.mesh.pid != os.getpid():
+            return
+        part, key = store.part(f"mesh/{self.mesh.round_id}/samplers"), str(self.number)
+        record = json.dumps([rank, self.facts])
+        known = part.try_within(TIMES.store, partial(part.claim, key, record))
+        if known is None:
+            return
+        first, facts = read_value(key, known, _parse)
+        error = order_conflict({first: facts, rank: self.facts})
+        if error is not None:
+            self.mesh.registry.conflict = error.evidence[-1]
+            raise error
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Leave nothing to a worker that is spawned: it has no store."""
+        return type(None), ()
+
+
+def compare_first_batch(mesh: MeshGroups, job: Job, source: Source) -> Source:
+    """Let the first batch of a new sampler publish its order. Local."""
+    mesh.num_samplers += 1
+    if mesh.plan.layout.num_ranks > 1:
+        source.first_batch = FirstBatch(mesh, job, mesh.num_samplers, source.facts())
+    return source
+
+
+def _parse(text: str) -> tuple[int, dict[str, str]]:
+    rank, facts = json.loads(text)
+    return int(rank), {str(name): str(value) for name, value in facts.items()}
