@@ -41,8 +41,10 @@ from .device_mesh import device_mesh, find_attribute
 from .group_registry import GroupsReport, MeshGroups, report_groups
 from .guard import GuardState, guard_mesh, post_end
 from .move.mesh_move import Handle
+from .move.mover import CHUNK, MeshPair
 from .move.redistribution import MeshMoves, Redistribution
 from .move.ring import Ring, exchange_rows, make_ring
+from .move.transfer import Transfer
 from .norm import GradientNorms
 from .recovery import Recovery, RecoveryRequest, Rounds, recover_mesh
 
@@ -464,6 +466,56 @@ class Mesh:
         given = tuple(merge_sizes(sizes, dims).items())
         started: Handle = self._moves.find(pattern, op, None, _groups_of(to), given).begin(x)
         return started
+
+    @quotes_call("mesh.transfer", by_name=("like",))
+    def transfer(
+        self,
+        patterns: Mapping[str, str],
+        /,
+        *,
+        to: Mesh,
+        like: Mapping[str, Any] | None,
+        dtype: torch.dtype | None = None,
+        chunk: int = CHUNK,
+        staged: bool = False,
+    ) -> Transfer:
+        """Plan the move of whole states to another mesh, such as weights from trainer to sampler.
+
+        Collective over the ranks of both meshes; other ranks need not call. The plan is made once:
+        ``sync = actor.transfer({...}, to=sampler, like=state)``. ``sync(state, out=weights)`` then
+        moves a state, and ``sync.begin(state)`` with ``wait()`` moves it beside other work.
+        Tensors are packed, so a rank sends few messages.
+
+        Args:
+            patterns: a pattern for each glob of names. The first glob that matches a whole name
+                counts, and a name without one is refused. Patterns are those of
+                :meth:`redistribute`: the left side is over this mesh and the right one over ``to``.
+                An axis that a side leaves out has copies on all its ranks.
+            to: any mesh of the job, on equal, disjoint or overlapping ranks.
+            like: names with tensors or DTensors. On a rank of this mesh the state, on a rank of
+                ``to`` alone the tensors to fill, None elsewhere. Names that ranks of one pipeline
+                stage have, for example, are held by those ranks.
+            dtype: the dtype in which tensors travel, and of new tensors; None is their own.
+            chunk: the bytes of a rank's tensors that travel at once. Two chunks need memory.
+            staged: whether a state arrives whole or not at all. It needs one more copy of the
+                target, and all ranks agree before ``out`` changes. Else ``out`` is undefined after
+                an error.
+
+        Raises:
+            SpecError: if a name has no pattern, a tensor does not fit its pattern, a DTensor is cut
+                otherwise, or a group is missing.
+            DisagreementError: if ranks pass other patterns or options, or another rank failed.
+            RankTimeoutError: if a rank does not call this within ``arrival_timeout``.
+
+        Cost: two rounds at the store for the plan. Each rank of ``to`` then receives what it lacks,
+        and no more, and each element leaves this mesh once.
+        """
+        others = _groups_of(to)
+        if others is None:
+            raise SpecError("to is None.", fix="to=other, a mesh of this job.")
+        meshes = MeshPair(self._groups, others, self.device)
+        reduction = self._moves.make_reduction
+        return Transfer(meshes, patterns, like, dtype, chunk, staged, reduction)
 
     @quotes_call("mesh.shift", by_name=("x",))
     def shift(self, x: torch.Tensor, axis: str, steps: int = 1) -> torch.Tensor:

@@ -49,6 +49,7 @@ from meshkit.core.norm import (
 from meshkit.core.parity import Held, Rules, find_differences
 from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
+from meshkit.core.redistribute.state import StatePatterns, list_moved
 from meshkit.core.regroup import Regrouping, find_sources, regroup
 from meshkit.core.seeds import select_coordinate
 from meshkit.core.sequence import plan_sequence
@@ -239,6 +240,9 @@ SAME = all_same("ranks disagree about the mesh; no process group was created.", 
 FOUR_NODES = Topology.even(8, nodes=4)
 solve, ramp_up, detect = BatchPlan.solve, BatchSchedule.ramp_up, meshkit.detect
 move = partial(plan_redistribution, MESH)
+FACT = [{"o": 4, "i": 2}, "float32"]  # of a tensor of a state
+PATTERNS = StatePatterns.of({"*.w": "o/dp i -> o/tp i", "*": "o i -> o i"})
+state = partial(list_moved, PATTERNS, Layout(pp=2, dp=2), Layout(tp=2, ranks=[4, 5]))
 ENDED = Sighting(RankState.ENDED, "host n2, pid 71")
 
 
@@ -524,6 +528,17 @@ CASES: dict[str, Callable[[], object]] = {
     ),
     "an unknown dtype": lambda: move("b/dp -> b *dp", dtype="half", b=8),
     "parts of different sizes between views": lambda: move("b/dp -> b/x", to=Layout(x=2, y=4), b=5),
+    # core/redistribute/state
+    "no patterns of a state": lambda: StatePatterns.of({}),
+    "a name without a pattern": lambda: StatePatterns.of({"*.w": "o i -> o i"}).find("a.bias"),
+    "a name that the source lacks": lambda: state([({"a": FACT}, range(4))], [({}, [4, 5])]),
+    "a name on some ranks": lambda: state([({"a": FACT}, [0, 1, 2]), ({}, [3])], []),
+    "a name on some ranks of an axis that cuts it": lambda: state(
+        [({"a.w": FACT}, [0, 2]), ({}, [1, 3])], []
+    ),
+    "a name with two sizes": lambda: state(
+        [({"a": FACT}, [0, 1]), ({"a": [{"o": 5, "i": 2}, "float32"]}, [2, 3])], []
+    ),
     # core/recovery
     "a rank that recovers without a step": lambda: find_sources(
         REGROUPED, {0: 4, 1: None, 2: 4, 3: 4}

@@ -114,15 +114,15 @@ class Known(NamedTuple):
 class Handle:
     """A redistribution in progress: ``handle = mesh.begin(...); ...; y = handle.wait()``."""
 
-    def __init__(self, finish: Callable[[], Tensor | None]) -> None:
-        self._finish: Callable[[], Tensor | None] | None = finish
+    def __init__(self, finish: Callable[[], object]) -> None:
+        self._finish: Callable[[], object] | None = finish
         self._result: Any = None  # None also on a rank outside the target
 
     @quotes_call("handle.wait")
     def wait(self) -> Any:  # noqa: ANN401
         """Wait for the communication and return the result; later calls return it again.
 
-        It is a tensor, or None on a rank outside the mesh ``to``.
+        It is a tensor, or a state of a transfer; None on a rank outside the mesh ``to``.
         """
         if self._finish is not None:
             self._result = self._finish()

@@ -1,8 +1,8 @@
 """Send the parts of tensors from the ranks of one mesh to those of another, many at a time.
 
 Pieces travel as sends and receives on the default group, which every rank has. Ranks that want
-copies gather them over a group of the target. What is large travels in batches, so that the gathers
-of one batch run beside the sends of the next::
+copies gather them over a group of the target. Large states travel in batches, so that the gathers of
+one batch run beside the sends of the next::
 
     batch 0   send ........ gather ........
     batch 1           send ........ gather ........
@@ -31,6 +31,7 @@ from ...core.redistribute.move import Region, num_elements, slices_within
 from ...core.redistribute.steps import Step
 from ...launch.default_group import default_group
 from ...launch.job import require_job
+from ...launch.store import Store
 from ...launch.times import TIMES, Deadline
 from ...launch.torch_internals import collective_count
 from ..group_registry import MeshGroups
@@ -285,6 +286,14 @@ class MeshPair:
         self.source.check_open()
         self.target.check_open()
 
+    def store(self) -> Store:
+        """Return the store of the job."""
+        store = require_job().store
+        if store is None:
+            line = "the default group has no store, in which ranks of two meshes agree."
+            raise MeshkitError(line, fix="meshkit.init() in place of your own init_process_group.")
+        return store
+
     def message_timeout(self) -> timedelta:
         """Return how long a message may take: the least timeout of both meshes."""
         return min(message_timeout(groups) for groups in (self.source, self.target))
@@ -316,8 +325,8 @@ class MeshPair:
         )
         round = job.round(call, summary=summary, **some)  # type: ignore[arg-type]
         if round is None:
-            line = "the default group has no store, in which ranks of two meshes agree."
-            raise MeshkitError(line, fix="meshkit.init() in place of your own init_process_group.")
+            self.store()  # raises
+            return []
         deadline, seconds = Deadline.after(job.arrival_timeout), job.arrival_timeout.total_seconds()
         meshes = {"call": call, "mesh": repr(source), "to": repr(target)}
         with round:

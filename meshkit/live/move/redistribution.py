@@ -412,7 +412,7 @@ class MeshMoves:
         sizes, plans = move.split_sizes(pattern, dict(given))
         made: Redistribution | MeshRedistribution
         if view is not None and find_views(self.groups.plan.layout, view.plan.layout) is None:
-            meshes, reduction = MeshPair(self.groups, view, self.device), self._make_reduction
+            meshes, reduction = MeshPair(self.groups, view, self.device), self.make_reduction
             made = MeshRedistribution(pattern, meshes, op, grad_dtype, sizes, plans, reduction)
         else:
             place = Place(self.groups, view, self)
@@ -420,7 +420,7 @@ class MeshMoves:
             made = Redistribution(pattern, place, op, grad_dtype, sizes, plans)
         return self.known.add(key, made)
 
-    def _make_reduction(
+    def make_reduction(
         self, groups: MeshGroups, side: Side, sizes: dict[str, int], op: str
     ) -> Reduce:
         """Return the function that replaces the parts of the sums of a side by the sums."""

@@ -1,0 +1,77 @@
+"""Which ranks hold and want the tensors of a state: tables without processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshkit import Layout, SpecError
+from meshkit.core.redistribute.state import StatePatterns, list_moved
+
+SOURCE, TARGET = Layout(pp=2, dp=2), Layout(pp=2, tp=2, ranks=range(4, 8))
+WEIGHT = [{"o": 4, "i": 2}, "float32"]
+PATTERNS = StatePatterns.of({"*.w": "o/dp i -> o/tp i", "*": "o i -> o i"})
+
+
+def patterns_of(held: object, wanted: object) -> list[str]:
+    """Return each name that moves with its pattern."""
+    moved = list_moved(PATTERNS, SOURCE, TARGET, held, wanted)  # type: ignore[arg-type]
+    return [f"{tensor.name}: {tensor.pattern}" for tensor in moved]
+
+
+def test_the_first_glob_that_matches_a_whole_name_counts() -> None:
+    assert str(PATTERNS.find("a.w")) == "o/dp i -> o/tp i"
+    assert str(PATTERNS.find("a.w.x")) == "o i -> o i"
+
+
+@pytest.mark.parametrize("patterns", [None, {}, ["o i -> o i"]])
+def test_no_patterns_are_refused(patterns: object) -> None:
+    with pytest.raises(SpecError, match="patterns is"):
+        StatePatterns.of(patterns)
+
+
+def test_all_ranks_have_equal_names() -> None:
+    table = {"a.w": WEIGHT, "b": WEIGHT}
+    assert patterns_of([(table, range(4))], [({"a.w": [2, 2], "b": [4, 2]}, range(4, 8))]) == [
+        "a.w: o/dp i -> o/tp i",
+        "b: o i -> o i",
+    ]
+
+
+def test_stages_hold_and_want_names_of_their_own() -> None:
+    held = [({"0.w": WEIGHT, "b": WEIGHT}, [0, 1]), ({"1.w": WEIGHT, "b": WEIGHT}, [2, 3])]
+    first, last = {"0.w": [2, 2], "b": [4, 2]}, {"1.w": [2, 2], "b": [4, 2]}
+    assert patterns_of(held, [(first, [4, 5]), (last, [6, 7])]) == [
+        "0.w: o/dp i @pp:0 -> o/tp i @pp:0",
+        "b: o i -> o i",
+        "1.w: o/dp i @pp:1 -> o/tp i @pp:1",
+    ]
+
+
+def test_a_tied_weight_goes_to_each_stage_that_wants_it() -> None:
+    target = Layout(pp=3, ranks=range(4, 7))
+    wanted = [({"t": [4, 2], "m": [4, 2]}, [5]), ({"t": [4, 2]}, [4, 6])]
+    held = [({"t": WEIGHT, "m": WEIGHT}, range(4))]
+    moved = list_moved(PATTERNS, SOURCE, target, held, wanted)
+    assert [str(tensor.pattern.right) for tensor in moved] == ["o i", "o i @pp:1"]
+    wanted = [({"t": [4, 2], "m": [4, 2]}, [4, 6]), ({"t": [4, 2]}, [5])]
+    moved = list_moved(PATTERNS, SOURCE, target, held, wanted)
+    assert [str(tensor.pattern.right) for tensor in moved] == ["o i", "o i @pp:0", "o i @pp:2"]
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "text"),
+    [
+        ([({"a": WEIGHT}, [0, 1, 2]), ({}, [3])], [], "a is on ranks 0-2"),
+        ([({"a.w": WEIGHT}, [0, 2]), ({}, [1, 3])], [], "a.w is on some ranks of dp only"),
+        ([({"a": WEIGHT}, range(4))], [({"b": [4, 2]}, range(4, 8))], "of the source have b"),
+        ([({"a": WEIGHT}, range(4))], [({}, range(4, 8))], "of the target have a"),
+        (
+            [({"a": WEIGHT}, [0, 1]), ({"a": [{"o": 5, "i": 2}, "float32"]}, [2, 3])],
+            [],
+            "a differs between",
+        ),
+    ],
+)
+def test_states_that_do_not_fit_are_refused(held: object, wanted: object, text: str) -> None:
+    with pytest.raises(SpecError, match=text):
+        patterns_of(held, wanted)
