@@ -107,7 +107,7 @@ def draw_node_boxes(
     axes: tuple[str, ...], grid: Ints, nodes: Ints, *, width: int = 80, ascii: bool = False
 ) -> str:
     """Return the grid by node, of more than 16 the first and last two. ``nodes``: (num_ranks,)."""
-    width, numbers = max(width, MIN_WIDTH), np.unique(nodes)
+    width, numbers = max(width, MIN_WIDTH), np.flatnonzero(np.bincount(nodes))
     borders, num_columns, ranks = ASCII if ascii else UNICODE, num_across(grid.shape), grid.ravel()
 
     def box(node: int) -> list[str]:
