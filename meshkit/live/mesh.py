@@ -45,6 +45,7 @@ from .move.mover import CHUNK, MeshPair
 from .move.redistribution import MeshMoves, Redistribution
 from .move.ring import Ring, exchange_rows, make_ring
 from .move.transfer import Transfer
+from .move.whole_state import make_local, make_whole
 from .norm import GradientNorms
 from .recovery import Recovery, RecoveryRequest, Rounds, recover_mesh
 
@@ -516,6 +517,48 @@ class Mesh:
         meshes = MeshPair(self._groups, others, self.device)
         reduction = self._moves.make_reduction
         return Transfer(meshes, patterns, like, dtype, chunk, staged, reduction)
+
+    @quotes_call("mesh.whole_state", by_name=("state",))
+    def whole_state(self, state: Mapping[str, Any], layout: Mapping[str, str], /) -> dict[str, Any]:
+        """Return the whole tensors of a local state, for a checkpoint that any mesh can read.
+
+        Collective over the axes of the layout; every rank gets the whole state of its pipeline
+        stage. States may be nested, such as that of an optimizer: names are then joined by dots,
+        such as ``"state.layers.0.qkv.weight.exp_avg"``. DTensors become whole by themselves.
+
+        Args:
+            state: names with tensors, nested states and other values, which stay.
+            layout: one side of a pattern for each glob of names, ``{"*.qkv.weight*": "o/tp i"}``.
+                The first glob that matches a whole name counts. A tensor without one, and a number,
+                is a copy that every rank holds.
+
+        Raises:
+            SpecError: if a side is invalid or does not fit its tensor, or a group is missing.
+
+        Cost: an all_gather for each tensor that is cut, and the memory of the whole state.
+
+        Example:
+            >>> mesh.whole_state({"w": torch.ones(4, 3)}, {"w": "o/sp i"})["w"].shape
+            torch.Size([8, 3])
+        """
+        whole: dict[str, Any] = make_whole(self._moves, state, layout)
+        return whole
+
+    @quotes_call("mesh.local_state", by_name=("state",))
+    def local_state(self, state: Mapping[str, Any], layout: Mapping[str, str], /) -> dict[str, Any]:
+        """Return this rank's parts of a whole state, by the layout of :meth:`whole_state`. Local.
+
+        Parts may have different sizes, cut as by ``numpy.array_split``, if no bracket is in a side.
+
+        Raises:
+            SpecError: as :meth:`whole_state`.
+
+        Example:
+            >>> mesh.local_state({"w": torch.ones(8, 3)}, {"w": "o/sp i"})["w"].shape
+            torch.Size([4, 3])
+        """
+        local: dict[str, Any] = make_local(self._moves, state, layout)
+        return local
 
     @quotes_call("mesh.shift", by_name=("x",))
     def shift(self, x: torch.Tensor, axis: str, steps: int = 1) -> torch.Tensor:

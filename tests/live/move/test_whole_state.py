@@ -1,0 +1,110 @@
+"""A run of plain tensor-parallel weights is saved on one mesh and goes on on any other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+
+import meshkit
+from tests.pool import Pool
+
+RANKS = 4  # of the pool
+LAYOUT = {"*up.weight*": "o/tp i", "*down.weight*": "o i/tp"}
+
+
+class Block(nn.Module):
+    """Two layers, cut by columns and by rows over tp."""
+
+    def __init__(self, mesh: meshkit.Mesh | None) -> None:
+        super().__init__()
+        self.mesh = mesh
+        torch.manual_seed(5)
+        self.up, self.down = nn.Linear(4, 8, bias=False), nn.Linear(8, 4, bias=False)
+        self.norm = nn.LayerNorm(4)
+        self.double()
+        if mesh is not None:
+            for layer, side in ((self.up, "o/tp i"), (self.down, "o i/tp")):
+                part = mesh.local_state({"w": layer.weight}, {"w": side})["w"]
+                layer.weight = nn.Parameter(part)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(x)
+        if self.mesh is None:
+            return self.down(self.up(x).tanh())
+        x = self.mesh.redistribute(x, "b d =tp -> b d *tp")
+        x = self.down(self.up(x).tanh())
+        return self.mesh.redistribute(x, "b d +tp -> b d =tp")
+
+
+def train(model: Block, optimizer: torch.optim.Optimizer, steps: range) -> list[float]:
+    losses = []
+    for step in steps:
+        x = torch.arange(8.0, dtype=torch.float64).reshape(2, 4).sin() + step
+        loss = (model(x) - x.flip(0)).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def resume(first: dict[str, int], second: dict[str, int], path: str) -> list[float]:
+    """Train on one mesh, save, load on another, and go on."""
+    with meshkit.build_mesh(first) as mesh:
+        model = Block(mesh)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        losses = train(model, optimizer, range(3))
+        moments = get_optimizer_state_dict(model, optimizer)
+        whole = mesh.whole_state({"model": model.state_dict(), "optimizer": moments}, LAYOUT)
+        if mesh.rank == 0:
+            torch.save(whole, path)
+        mesh.barrier()
+    with meshkit.build_mesh(second) as mesh:
+        model = Block(mesh)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        local = mesh.local_state(torch.load(path, weights_only=True), LAYOUT)
+        model.load_state_dict(local["model"])
+        set_optimizer_state_dict(model, optimizer, local["optimizer"])
+        return [*losses, *train(model, optimizer, range(3, 6))]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [({"dp": 2, "tp": 2}, {"dp": 1, "tp": 4}), ({"tp": 4}, {"dp": 4})], ids=str
+)
+def test_weights_and_moments_go_on_on_another_mesh(
+    first: dict[str, int], second: dict[str, int], pool: Pool, tmp_path: Any
+) -> None:
+    model = Block(None)
+    expected = train(model, torch.optim.AdamW(model.parameters(), lr=0.05), range(6))
+    for losses in pool.run(resume, first, second, str(tmp_path / "state.pt")):
+        assert losses == pytest.approx(expected, rel=1e-12)
+
+
+def collect_parts() -> list[Any]:
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
+        whole = {"w": torch.arange(15).reshape(5, 3), "n": [torch.tensor(3), 7], "c": torch.ones(2)}
+        local = mesh.local_state(whole, {"w": "o/dp/tp i", "n*": "d/dp"})
+        texts = []
+        for layout in ({"w": "o/dp -> o"}, {"w": "o/dp"}, {"w": "o/xp i"}, None):
+            try:
+                mesh.local_state(whole, layout)  # type: ignore[arg-type]
+            except meshkit.MeshkitError as error:
+                texts.append(type(error).__name__)
+        return [local["w"].tolist(), local["n"], local["c"].tolist(), texts]
+
+
+def test_parts_of_different_sizes_numbers_and_mistakes(pool: Pool) -> None:
+    rows = torch.arange(15).reshape(5, 3)
+    expected = [rows[:2], rows[2:3], rows[3:4], rows[4:]]
+    for part, (w, n, c, texts) in zip(expected, pool.run(collect_parts), strict=True):
+        assert w == part.tolist()
+        assert [int(n[0]), n[1]] == [3, 7]
+        assert c == [1, 1]
+        assert texts == ["SpecError", "SpecError", "UnknownAxisError", "SpecError"]
