@@ -29,8 +29,6 @@ NAMES = "maps groups collectives overhead agreement import training startup plac
 BENCHMARKS = {name: name for name in NAMES.split()} | {"import": "imports"}  # name -> module
 OWN = ("redistribute", "recovery", "numerics")  # not in a complete run
 OWN_REPORTS = {name: name for name in OWN}
-    name: name for name in ("redistribute", "recovery", "numerics")
-}  # not in a complete run
 RESULTS = Path(__file__).parent / "results"
 PART = RESULTS / "part"
 PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "benchmarks.md"

@@ -40,7 +40,7 @@ class Result:
     miniature: Miniature
     wrong: Report
     right: Report
-    types: bool | None  # whether spmd_types finds the bug; None if it is not installed
+    types: str  # what spmd_types says: "found", "not found", "refuses both" or "not installed"
     loss: float  # the largest relative difference of a loss
 
     @property
@@ -74,9 +74,11 @@ def examine(miniature: Miniature) -> Result:
         compare_meshes(step_of(miniature, bug), *miniature.meshes, layout=miniature.layout)
         for bug in (True, False)
     )
-    types = [found_by_types(miniature, bug) for bug in (True, False)]
-    is_found = None if None in types else types == [True, False]
-    return Result(miniature, wrong, right, is_found, loss_difference(miniature))
+    refused, twin = (refused_by_types(miniature, bug) for bug in (True, False))
+    types = ("refuses both" if twin else "found") if refused else "not found"
+    if refused is None:
+        types = "not installed"
+    return Result(miniature, wrong, right, types, loss_difference(miniature))
 
 
 def step_of(miniature: Miniature, is_wrong: bool) -> Step:
@@ -84,7 +86,7 @@ def step_of(miniature: Miniature, is_wrong: bool) -> Step:
     return lambda mesh: miniature.step(mesh, is_wrong)
 
 
-def found_by_types(miniature: Miniature, is_wrong: bool) -> bool | None:
+def refused_by_types(miniature: Miniature, is_wrong: bool) -> bool | None:
     """Return whether spmd_types raises on a program; None if it is not installed."""
     try:
         import spmd_types
@@ -97,11 +99,11 @@ def found_by_types(miniature: Miniature, is_wrong: bool) -> bool | None:
             with spmd_types.checker.typecheck():
                 miniature.step(mesh, is_wrong)
         except spmd_types.SpmdTypeError:
-            return {"found": 1}
-        return {"found": 0}
+            return {"refused": 1}
+        return {"refused": 0}
 
     held = run_on(step, miniature.meshes[2])
-    return not isinstance(held, Fault) and any(values["found"] for values in held.values())
+    return not isinstance(held, Fault) and any(values["refused"] for values in held.values())
 
 
 def loss_difference(miniature: Miniature) -> float:
@@ -140,9 +142,9 @@ def count_rows(results: list[Result]) -> list[Row]:
     number = len(results)
     found = [bool(result.wrong.differences) for result in results]
     types = [result.types for result in results]
-    missing = None if None not in types else f"spmd_types is not installed: {INSTALL}"
+    missing = None if "not installed" not in types else f"spmd_types is not installed: {INSTALL}"
     rows = [
-        Row("bugs found", 8, PEER, "bugs", sum(found), None if missing else types.count(True),
+        Row("bugs found", 8, PEER, "bugs", sum(found), None if missing else types.count("found"),
             None, Goal("ours", ">=", number), missing),
         single("bugs named with the right axis", 8, "bugs", [sum(r.is_named for r in results)],
                Goal("ours", ">=", 0.9 * number)),
@@ -164,6 +166,6 @@ def table(results: list[Result]) -> str:
         repository, _, number = mini.issue.partition("#")
         link = f"[{mini.issue}](https://github.com/{repository}/issues/{number})"
         cells = [rows[0].name, rows[0].cause, " ".join(rows[0].axes)] if rows else ["-"] * 3
-        types = {None: "not installed", True: "found", False: "not found"}[result.types]
-        lines.append([mini.name, link, ", ".join(mini.meshes), *cells, types, f"{result.loss:.1g}"])
+        loss = f"{result.loss:.1g}"
+        lines.append([mini.name, link, ", ".join(mini.meshes), *cells, result.types, loss])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

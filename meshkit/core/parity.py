@@ -223,9 +223,15 @@ def find_differences(runs: Sequence[Held], rules: Rules) -> Report:
 
 def _largest_difference(copies: Copies, one: Array) -> str:
     """Return where a copy differs most, with both values."""
-    if any(cell.shape != one.shape for cell in copies.cells.values()):
-        shapes = dict.fromkeys(str(cell.shape) for cell in copies.cells.values())
-        return f"its shape is {' or '.join(shapes)}, that of one rank {one.shape}."
+    shapes = {cell.shape: None for cell in copies.cells.values()}
+    if [*shapes] != [one.shape]:
+        is_part = all(
+            len(shape) == one.ndim
+            and all(small <= size for small, size in zip(shape, one.shape, strict=True))
+            for shape in shapes
+        )
+        of = "a part of that of one rank," if is_part else "that of one rank is"
+        return f"its shape is {' or '.join(map(str, shapes))}, {of} {one.shape}."
     with np.errstate(invalid="ignore"):
         errors = {key: np.abs(cell - one) for key, cell in copies.cells.items()}
     key = max(errors, key=lambda key: float(np.nan_to_num(errors[key], nan=np.inf).max(initial=0)))
@@ -279,7 +285,9 @@ def _describe(fit: Fit, axes: str, verdict: Verdict) -> tuple[list[str], str]:
         return _describe_parts(fit, axes, verdict.name)
     if fit.cause == "unknown":
         evidence = verdict.evidence[:1].upper() + verdict.evidence[1:]
-        return [evidence, *([f"The cause is unknown; {axes} may be to blame."] if axes else [])], ""
+        blame = f"The cause is unknown; {axes} may be to blame."
+        fix = f"give layout= if {verdict.name} is cut." if "a part of" in evidence else ""
+        return [evidence, *([blame] if axes else [])], fix
     if fit.cause == "one part" and "own block" in fit.detail:
         return [fit.detail], f"give layout= if {verdict.name} is cut, or all-gather it over {axes}."
     return [fit.detail, *([f"The mistake is over {axes}."] if axes else [])], ""
@@ -335,12 +343,19 @@ class Report:
     differences: tuple[Difference, ...]
     rounding: float = 0.0
 
+    @property
+    def _known_first(self) -> list[Difference]:
+        return sorted(self.differences, key=lambda row: row.cause == "unknown")
+
     def __str__(self) -> str:
-        """Return the first difference in full, and a line for each of the others."""
+        """Return the first difference with a known cause in full, and a line for each other one.
+
+        An error in one layer makes other gradients wrong too, and those have no simple cause.
+        """
         count = f"{count_noun(len(self.names), 'tensor')} on {count_noun(len(self.meshes), 'mesh')}"
         if not self.differences:
             return f"{count}: all are those of one rank ({_precision(self.rounding)})."
-        first, *others = self.differences
+        first, *others = self._known_first
         lines = [f"  {_line(difference)}" for difference in others]
         return "\n".join([first.text, *(["Also:"] if lines else []), *lines])
 
@@ -352,7 +367,7 @@ class Report:
         """
         if not self.differences:
             return
-        first, *others = self.differences
+        first, *others = self._known_first
         summary, *evidence = map(str.strip, first.text.splitlines())
         fix = evidence.pop().removeprefix("Fix: ") if "\n  Fix: " in first.text else ""
         raise NumbersError(summary, *evidence, *(f"Also {_line(row)}." for row in others), fix=fix)

@@ -65,7 +65,7 @@ def compare_meshes(
         timeout: how long a step may take on one mesh, in seconds or as a timedelta.
 
     Returns:
-        The report; ``str`` shows the first difference in full, and ``raise_if_different`` raises.
+        The report; ``str`` shows the first difference with a known cause in full.
         A step that raises or hangs is one of its differences.
 
     Raises:

@@ -180,8 +180,26 @@ def test_the_report_has_the_first_in_full_and_a_line_for_each_other() -> None:
     assert "dp=2 tp=2: grad w" in str(caught.value)
 
 
+def test_the_report_begins_with_a_known_cause() -> None:
+    parts, noise = RNG.normal(size=(2, 4, 6)), RNG.normal(size=(4, 6))
+    tensors = {"grad 0": {0: noise, 1: noise}, "grad 1": {0: parts[0], 1: parts[1]}}
+    one = {"grad 0": WHOLE, "grad 1": parts.sum(0)}
+    report = find_differences([Held("tp=2", Layout(tp=2), tensors, one)], NONE)
+    assert [row.name for row in report.differences] == ["grad 0", "grad 1"]
+    text = str(report)
+    assert text.startswith("grad 1 on tp=2 is not")
+    assert text.endswith("Also:\n  tp=2: grad 0: unknown over tp")
+
+
+def test_a_wrong_part_asks_for_a_layout_too() -> None:
+    half = held("tp=2", lambda at: RNG.normal(size=(2, 6)))
+    (row,) = find_differences([half], NONE).differences
+    assert "Its shape is (2, 6), a part of that of one rank, (4, 6)." in row.text
+    assert "give layout= if x is cut." in row.text
+
+
 def test_every_cause_has_a_text(snapshot: object) -> None:
-    parts = RNG.normal(size=(2, 4, 6))
+    parts = np.random.default_rng(1).normal(size=(2, 4, 6))
     mixed = np.concatenate([WHOLE[:, 3:], WHOLE[:, :3]], 1)
     cells: dict[str, Callable[[dict[str, int]], Array]] = {
         "grad scaled up": lambda at: 2 * WHOLE,

@@ -57,7 +57,7 @@ class Miniature:
         for number in range(steps):
             optimizer.zero_grad()
             case = Case(mesh, self.name, is_wrong, weights, number)
-            losses.append(float(self.program(case)["loss"]))
+            losses.append(float(self.program(case)["loss"].detach()))
             optimizer.step()
         return {"losses": torch.tensor(losses)}
 
@@ -165,7 +165,7 @@ def make_weights(mesh: Mesh, program: Callable[[Case], Outputs]) -> dict[str, Te
 def mlp(m: Case) -> Outputs:
     """Two layers cut over tp, with a gate, a scale and a bias; samples are cut over data axes."""
     a, b, bias, scale, gate = (m.weights[name] for name in ("a", "b", "bias", "scale", "gate"))
-    whole, target, kept = m.random(20, 4), m.random(20, 3), m.random(20) > -0.3
+    whole, target, kept = m.random(20, 4), m.random(20, 3), m.random(20) > -0.7
     mask = torch.rand(20, 3, generator=m.generator) > 0.2
     data = [axis for axis in DATA if axis in m.mesh.layout.axes]
     share = 1 / m.size(*data)
@@ -177,7 +177,7 @@ def mlp(m: Case) -> Outputs:
     scaled = x * (scale if m.has("norm weight") else m.copy(
         scale, "tp", 1 / m.size("tp") if m.has("mean of parts") else 1))  # fmt: skip
     used = gate if m.has("router") else m.copy(gate, "tp")
-    hidden = torch.relu(scaled @ a.T) * m.cut(x @ used.T, "tp", 1)
+    hidden = torch.relu(scaled @ a.T) * m.cut(8 * (x @ used.T).softmax(1), "tp", 1)
     once = bias if m.has("bias") else 0
     out = (m.add(hidden @ b.T + once, "tp") + (bias - once)) * own
     squares = (out - y).square().sum(1) * kept
