@@ -37,7 +37,7 @@ def compare_meshes(
     *meshes: Sizes,
     layout: Mapping[str, str] | None = None,
     reduce: Mapping[str, str] | None = None,
-    timeout: Time = 60,
+    timeout: Time | None = 60,
 ) -> Report:
     """Run a step on each mesh and on one rank, and report the tensors that differ, with the cause.
 
@@ -62,7 +62,7 @@ def compare_meshes(
             pipeline each stage may return its own.
         reduce: the glob of a name -> ``"avg"`` or ``"sum"`` over the data axes, before it is
             compared; for a loss of local samples.
-        timeout: how long a step may take on one mesh, in seconds or as a timedelta.
+        timeout: how long a step may take on one mesh, in seconds or as a timedelta; None waits.
 
     Returns:
         The report; ``str`` shows the first difference with a known cause in full.

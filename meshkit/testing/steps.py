@@ -40,6 +40,7 @@ from ..core.errors import SpecError
 from ..core.text import name_ranks
 from ..launch.join import init, shutdown
 from ..launch.spawn import (
+    LONGEST,
     PRELOADED,
     Context,
     child_environment,
@@ -160,7 +161,7 @@ class Ranks:
         while len(results) + len(failures) < count and time.monotonic() < deadline:
             ended = results.keys() | failures.keys()
             pipes = {r.pipe: n for n, r in enumerate(self._ranks[:count]) if n not in ended}
-            for pipe in wait([*pipes], max(0.0, deadline - time.monotonic())):
+            for pipe in wait([*pipes], min(max(0.0, deadline - time.monotonic()), LONGEST)):
                 number = pipes[pipe]  # type: ignore[index]
                 try:
                     message = self._ranks[number].pipe.recv()  # by our own child
