@@ -46,6 +46,8 @@ KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters
 _name_by_ranks = getattr(dist.distributed_c10d, "_hash_ranks_to_str", None)
 COUNTS_OWN_GROUPS = _name_by_ranks is None or "group_count" in _name_by_ranks.__code__.co_names
 
+SMALL, JOINED = 2048, 32  # elements of a tensor, and tensors, whose norm is taken together
+
 # gloo connects to each peer up to five times, each under the timeout of the group.
 CONNECT_ATTEMPTS = 5
 
@@ -88,10 +90,22 @@ def make_constant(value: Any) -> Any:  # noqa: ANN401
     return len(range(value)) if isinstance(value, int) and value > 0 else value
 
 
-def foreach_norms(tensors: Sequence[torch.Tensor], order: float) -> list[torch.Tensor]:
-    """Return the norm of each tensor of one device and dtype, added up in float64."""
+def foreach_norms(
+    tensors: Sequence[torch.Tensor], order: float, *, joined: bool = False
+) -> list[torch.Tensor]:
+    """Return the norm of each tensor of one device and dtype, added up in float64.
+
+    ``joined`` allows one norm for several tensors. On the CPU, small ones are then copied together,
+    which takes half of the time.
+    """
     plain = [tensor.abs() for tensor in tensors] if tensors[0].is_complex() else [*tensors]
-    return [*torch._foreach_norm(plain, order, torch.float64)]
+    is_small = plain[0].device.type == "cpu" and max(map(torch.numel, plain)) <= SMALL
+    if not joined or not is_small:
+        return [*torch._foreach_norm(plain, order, torch.float64)]
+    starts = range(0, len(plain), JOINED)
+    flatten: Callable[..., torch.Tensor] = torch._utils._flatten_dense_tensors
+    parts = (flatten(plain[start : start + JOINED]) for start in starts)
+    return [torch.linalg.vector_norm(part, order, dtype=torch.float64) for part in parts]
 
 
 def foreach_scale(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:

@@ -36,6 +36,8 @@ ASKED = 100  # the first calls at which a rank asks for a comparison; later it a
 class Share(NamedTuple):
     """The part of this rank in the norm of one parameter."""
 
+    place: tuple[Any, ...]  # the DeviceMesh and the placements of a DTensor
+    num_dims: int
     counts: bool
     is_presumed: bool  # whether the gradient counts as a copy because no layout says anything
     sums: tuple[str, ...] = ()  # axes along which a layout says that ranks have parts of a sum
@@ -57,7 +59,7 @@ class GradientNorms:
         self._mesh, self._device = mesh, device
         self._grid, self._rank = mesh.plan.layout, mesh.rank
         # the layout and the names of a call to what was parsed, and to the share of each parameter
-        self._known: dict[Any, tuple[NormLayout, dict[Any, Share]]] = {}
+        self._known: dict[Any, tuple[NormLayout, list[Share | None]]] = {}
         # names to the calls at which this rank has asked for a comparison; 0 after it
         self._asked: dict[tuple[str, ...], int] = {}
 
@@ -94,16 +96,15 @@ class GradientNorms:
         parsed, shares = self._parse(layout, tuple(name for name, _ in named))
         read = Gradients([], [], {})
         sums: dict[tuple[str, ...], list[tuple[Tensor, bool]]] = {}
-        for name, parameter in named:
+        for index, (name, parameter) in enumerate(named):
             gradient: Any = parameter.grad
             is_plain = gradient is None or not _is_dtensor(gradient)
             place = () if is_plain else (gradient.device_mesh, gradient.placements)
-            share = shares.get((name, parameter.shape, place))
-            if share is None:
-                share = self._share(name, parameter, gradient, parsed)
-                shares[name, parameter.shape, place] = share
+            share = shares[index]
+            if share is None or share.place != place or share.num_dims != parameter.ndim:
+                share = shares[index] = self._share(name, parameter, place, parsed)
             if gradient is not None:
-                local = _local(gradient)
+                local = gradient if is_plain else gradient.to_local()
                 read.local.append(local)
                 if share.is_presumed:
                     read.presumed[name] = local
@@ -120,39 +121,37 @@ class GradientNorms:
             read.counted.extend(self._sum_over(axes, parts))
         return read
 
-    def _parse(self, layout: object, names: tuple[str, ...]) -> tuple[NormLayout, dict[Any, Share]]:
-        """Return the parsed layout, from an earlier call if possible."""
+    def _parse(
+        self, layout: object, names: tuple[str, ...]
+    ) -> tuple[NormLayout, list[Share | None]]:
+        """Return the parsed layout, and what earlier calls with these names know of each."""
         pairs = tuple(layout.items()) if isinstance(layout, Mapping) else layout
         try:
             return self._known[pairs, names]
         except (KeyError, TypeError):  # TypeError: a value without a hash is no str
             parsed = NormLayout.of(self._grid.sizes, {} if layout is None else layout)
         parsed.check_names(names)
-        return self._known.setdefault((pairs, names), (parsed, {}))
+        return self._known.setdefault((pairs, names), (parsed, [None] * len(names)))
 
     def _share(
-        self,
-        name: str,
-        parameter: Tensor,
-        gradient: Any,  # noqa: ANN401
-        layout: NormLayout,
+        self, name: str, parameter: Tensor, place: tuple[Any, ...], layout: NormLayout
     ) -> Share:
         """Return the part of this rank in the norm of a parameter."""
-        is_plain = not _is_dtensor(parameter if gradient is None else gradient)
-        shares = layout.shares(name, tuple(parameter.shape), is_plain=is_plain)
-        if is_plain or gradient is None:
+        shape, num_dims = tuple(parameter.shape), parameter.ndim
+        shares = layout.shares(name, shape, is_plain=not _is_dtensor(parameter))
+        if not place:
             is_counted = counts(self._grid, self._rank, shares.own)
-            return Share(is_counted, is_plain and not shares.is_stated, shares.sums)
-        members = gradient.device_mesh.mesh.flatten().tolist()
+            return Share(place, num_dims, is_counted, not shares.is_stated, shares.sums)
+        device_mesh, placements = place
+        members, index = device_mesh.mesh.flatten().tolist(), device_mesh.get_coordinate()
         if outside := [rank for rank in members if rank not in self._grid]:
             line = f"{name} is a DTensor over rank {outside[0]}, which is not in {self._grid!r}."
             raise SpecError(line, fix="call this on a mesh that has all ranks of the DTensor.")
-        placements, index = gradient.placements, gradient.device_mesh.get_coordinate()
         pairs = zip(index, placements, strict=True)
         copies = [n for n, kind in pairs if kind.is_replicate() or kind.is_partial()]
         is_first = counts(self._grid, self._rank, shares.own, members) and not any(copies)
         whole = _whole(placements) if any(kind.is_partial() for kind in placements) else ()
-        return Share(is_first, False, shares.sums, whole)
+        return Share(place, num_dims, is_first, False, shares.sums, whole)
 
     def _sum_over(
         self, axes: tuple[str, ...], parts: Sequence[tuple[Tensor, bool]]
@@ -227,22 +226,21 @@ def _name_all(parameters: object) -> Named:
     if isinstance(parameters, nn.Module):
         return [*parameters.named_parameters()]
     pairs = parameters.items() if isinstance(parameters, Mapping) else parameters
-    named = [] if isinstance(pairs, Tensor) or not isinstance(pairs, Iterable) else [*pairs]
-    is_named = isinstance(pairs, Iterable) and all(map(_is_pair, named))
-    if not is_named or isinstance(pairs, Tensor):
-        line = f"the parameters are {format_value(parameters)}, without names."
-        raise SpecError(line, fix="a module, or model.named_parameters().")
-    return [*{id(value): (name, value) for name, value in reversed(named)}.values()]
-
-
-def _is_pair(pair: object) -> bool:
-    is_pair = isinstance(pair, tuple) and len(pair) == 2
-    return is_pair and isinstance(pair[0], str) and isinstance(pair[1], Tensor)  # type: ignore[index]
+    named: list[Any] = [None]
+    if isinstance(pairs, Iterable) and not isinstance(pairs, Tensor):
+        named = [*pairs]
+    for pair in named:
+        is_pair = type(pair) is tuple and len(pair) == 2
+        if not is_pair or not isinstance(pair[0], str) or not isinstance(pair[1], Tensor):
+            line = f"the parameters are {format_value(parameters)}, without names."
+            raise SpecError(line, fix="a module, or model.named_parameters().")
+    unique = {id(value): (name, value) for name, value in reversed(named)}
+    return named if len(unique) == len(named) else [*unique.values()]
 
 
 def _is_dtensor(tensor: Any) -> bool:  # noqa: ANN401
     """Return whether a tensor is a DTensor, without the import of 600 modules."""
-    return type(tensor) not in (Tensor, nn.Parameter) and hasattr(tensor, "placements")
+    return type(tensor) not in (Tensor, nn.Parameter) and hasattr(type(tensor), "placements")
 
 
 def _local(gradient: Any) -> Tensor:  # noqa: ANN401
@@ -274,18 +272,20 @@ def _sum_parts(gradient: Any, placements: tuple[Any, ...]) -> Tensor:  # noqa: A
     return whole
 
 
-def _by_kind(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Return the tensors that are not empty, by device and dtype."""
+def _by_kind(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Return the tensors by device and dtype."""
+    if len({tensor.dtype for tensor in tensors}) * len({t.device for t in tensors}) <= 1:
+        return [[*tensors]] * bool(tensors)
     kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
-        if tensor.numel():
-            kinds.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+        kinds.setdefault((tensor.device, tensor.dtype), []).append(tensor)
     return [*kinds.values()]
 
 
-def _total(counted: Iterable[Tensor], order: float, device: torch.device) -> Tensor:
+def _total(counted: Sequence[Tensor], order: float, device: torch.device) -> Tensor:
     """Return the sum of the powers of all elements, or the largest element: float64 ()."""
-    norms = [torch.stack(foreach_norms(kind, order)).to(device) for kind in _by_kind(counted)]
+    kinds = _by_kind([tensor for tensor in counted if tensor.numel()])
+    norms = [torch.stack(foreach_norms(k, order, joined=True)).to(device) for k in kinds]
     if not norms:
         return torch.zeros((), dtype=torch.float64, device=device)
     every = torch.cat(norms)
@@ -304,7 +304,7 @@ def _reduce(own: Tensor, order: float, group: dist.ProcessGroup) -> Tensor:
 
 def _none_is_zero(gradients: Mapping[str, Tensor]) -> bool:
     """Return whether each gradient has an element that is not 0."""
-    kinds = _by_kind(gradients.values())
+    kinds = _by_kind([gradient for gradient in gradients.values() if gradient.numel()])
     return all(bool(torch.stack(foreach_norms(kind, math.inf)).all()) for kind in kinds)
 
 
