@@ -257,6 +257,29 @@ def test_a_rank_gets_its_shards_of_column_wise_and_row_wise_layers() -> None:
             torch.testing.assert_close(torch.tensor(value), torch.tensor(expected))
 
 
+def take_the_shard_of_another_coordinate() -> Any:
+    """Recover HSDP with shards, then give one rank the other shard; check before and after."""
+    mesh = fail(meshkit.build_mesh({"replicate": 2, "shard": 2}), 1)
+    model = make_sharded(mesh, 0, "replicate shard")
+    mesh.recovery.restore(model)
+    mesh.check_parameters(model)
+    if mesh.rank == 3:  # it is at shard=1
+        whole = make_model(0).state_dict()
+        for name, parameter in model.named_parameters():
+            other = whole[name].chunk(2)[0]
+            with torch.no_grad():
+                parameter.to_local().copy_(other)  # type: ignore[attr-defined]
+    return error_of(lambda: mesh.check_parameters(model))
+
+
+def test_check_parameters_finds_the_shard_of_another_coordinate_after_a_recovery() -> None:
+    for kind, text, *_ in meshkit.spawn(take_the_shard_of_another_coordinate, 4, timeout=120):
+        assert kind == "DisagreementError"
+        assert "differs along replicate." in text
+        assert "rank 1 (replicate=0 shard=1)" in text
+        assert "rank 3 (replicate=1 shard=1)" in text
+
+
 def restore_without_held() -> Any:
     """Restore with held=None for each object: on the rank that is behind, then on both."""
     mesh, state = meshkit.build_mesh(dp=2), {"steps": 0}
