@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from .launch.spawn import spawn as spawn
     from .launch.world import World as World
     from .live.build_mesh import build_mesh as build_mesh
+    from .live.init_device_mesh import init_device_mesh as init_device_mesh
     from .live.mesh import Mesh as Mesh
+    from .live.mesh import current_mesh as current_mesh
 
 _NAMES = {
     "core.errors": "BatchError CollectiveError CoordinateError DisagreementError LaunchError "
@@ -59,7 +61,8 @@ _NAMES = {
     "launch.spawn": "spawn",
     "launch.world": "World",
     "live.build_mesh": "build_mesh",
-    "live.mesh": "Mesh",
+    "live.init_device_mesh": "init_device_mesh",
+    "live.mesh": "Mesh current_mesh",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)

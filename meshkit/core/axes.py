@@ -70,7 +70,7 @@ INIT_OPTIONS = frozenset(
 BATCH_OPTIONS = frozenset({"global_batch", "micro_batch", "accumulation_steps"})
 MESH_OPTIONS = frozenset(
     {"order", "sizes", "groups", "ranks", "timeout", "arrival_timeout", "backend"}
-    | {"place", "crossing", "within", "across"}
+    | {"place", "crossing", "within", "across", "share"}
 )
 RESERVED = INIT_OPTIONS | BATCH_OPTIONS | MESH_OPTIONS  # no axis may have such a name
 OTHER_NAMES = {

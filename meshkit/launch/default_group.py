@@ -36,6 +36,7 @@ from .torch_internals import (
     bound_device,
     connects_at_creation,
     default_timeout,
+    is_fake_store,
     set_timeout,
     store_of,
 )
@@ -222,8 +223,12 @@ def world_from_group(group: dist.ProcessGroup) -> World:
 
 def store_from_group(group: dist.ProcessGroup) -> dist.Store | None:
     """Return a store that the ranks of the group share; None if torch exposes none."""
-    # torch's fake backend plays one rank of any world
-    return None if dist.get_backend(group) == "fake" else store_of(group)
+    return None if plays_one_rank(group) else store_of(group)
+
+
+def plays_one_rank(group: dist.ProcessGroup) -> bool:
+    """Return whether this process alone plays one rank of a world, by a fake backend or store."""
+    return dist.get_backend(group) == "fake" or is_fake_store(store_of(group))
 
 
 def _device(group: dist.ProcessGroup, backend: str) -> torch.device:

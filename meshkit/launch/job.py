@@ -31,6 +31,7 @@ from .default_group import (
     commit,
     create_default_group,
     default_group,
+    plays_one_rank,
     store_from_group,
     world_from_group,
 )
@@ -78,6 +79,9 @@ class Counts:
     agreed: Round | None = None  # the last round in which all ranks of the world agreed
     # held while groups are made: two threads that build a mesh do so one after the other
     lock: threading.Lock = field(default_factory=threading.Lock)
+    # the groups of the last mesh of all ranks in order, which later DeviceMeshes share; or None
+    shared: Any = None
+    private: int = 0  # how many meshes have had groups of their own
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,6 +117,8 @@ class Job:
     startup: Startup = field(default_factory=Startup)
     counts: Counts = field(default_factory=Counts)
     known: dict[int, Process] = field(default_factory=dict)  # the processes, once they were read
+    # whether there is no other process: ranks compare nothing, and barriers return at once
+    plays_one_rank: bool = False
     # the mesh that this process joins, if a running job has admitted it
     arrival: Any = None
 
@@ -322,7 +328,8 @@ def current_job() -> Job | None:
         world, root = world_from_group(group), store_from_group(group)
         store = None if root is None else Store(root, world, "meshkit")
         epoch = Epoch(0, range(world.world_size), world.world_size)
-        _JOBS[group] = Job(world, store, time, ARRIVAL, epoch, base=store, default_timeout=time)
+        job = Job(world, store, time, ARRIVAL, epoch, base=store, default_timeout=time)
+        _JOBS[group] = replace(job, plays_one_rank=plays_one_rank(group))
     return _JOBS[group]
 
 

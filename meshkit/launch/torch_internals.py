@@ -12,6 +12,7 @@ feature                           since  test
 ``dist.*_single`` collectives     2.13   tests/live/move, tests/bench/test_measure.py
 count of groups of one rank       2.15   tests/live/test_groups.py
 private counter of groups         none   tests/live/test_groups.py
+groups of a later dim of a mesh   none   tests/live/test_device_mesh_groups.py
 ================================  =====  ====================================================
 """
 
@@ -23,13 +24,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.autograd import forward_ad
 from torch.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
 from torch.utils.data._utils import worker
+
+from ..core.errors import MeshkitError
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -58,6 +61,8 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
     The groups of a mesh get this timeout of the default group, instead of torch's default.
     """
     kinds = [device.type for device in group._device_types]
+    if not kinds:  # a group written in Python, which has no backend of a device
+        return None
     device = torch.device("cpu" if "cpu" in kinds else kinds[0])
     try:
         timeout = group._get_backend(device).options._timeout
@@ -170,9 +175,20 @@ def collective_count(group: dist.ProcessGroup) -> int | None:
 def store_of(group: dist.ProcessGroup) -> dist.Store | None:
     """Return the store of a group; None if torch exposes none. Local."""
     try:
-        return group.get_group_store()
+        store = group.get_group_store()
     except RuntimeError:
         return None
+    if store is None and group is dist.group.WORLD:  # a group written in Python need not keep it
+        return dist.distributed_c10d._get_default_store()
+    return store
+
+
+def is_fake_store(store: dist.Store | None) -> bool:
+    """Return whether a store keeps nothing: torch's FakeStore, under any prefixes. Local."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    # torch forgets the class in Python of a FakeStore that nothing in Python refers to
+    return type(store) is dist.Store or type(store).__name__ == "FakeStore"
 
 
 def bound_device(group: dist.ProcessGroup | None = None) -> torch.device | None:
@@ -310,3 +326,140 @@ def slice_device_mesh(
     sliced._dim_group_names = [group.group_name for group in groups]
     root._pg_registry.update({group.group_name: group for group in groups})
     return sliced
+
+
+# ------------------------------------------------------------------ dims made after a DeviceMesh
+
+
+class DimRequest(NamedTuple):
+    """A dim of a DeviceMesh for which torch requests a group."""
+
+    name: str
+    ranks: list[int]  # of this rank's group, in order
+    backend: str | None  # None is that of the default group
+    options: object  # of the backend; None are its defaults
+
+
+MADE_BY = "meshkit"  # an attribute of a root DeviceMesh: the owner of its groups
+# torch calls the method with these arguments, and newer versions with more of them
+GROUPS_METHOD = "_init_process_groups"
+GROUPS_PARAMETERS = ("layout", "rank_map", "mesh_dim_names", "backend_override")
+
+
+def register_fake_backend() -> None:
+    """Make torch's backend "fake" known, whose groups communicate with nobody. Local."""
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401
+
+
+def describe_options(options: object, depth: int = 2) -> str:
+    """Return torch's options of a backend as text, without their timeout. Equal options: one text.
+
+    Example:
+        >>> describe_options(None)
+        ''
+    """
+    facts = []
+    for name in () if options is None else dir(options):
+        value = None if name.startswith("_") else getattr(options, name, None)
+        if isinstance(value, bool | int | float | str):
+            facts.append(f"{name}={value!r}")
+        elif value is not None and not callable(value) and depth:
+            facts.append(f"{name}=({describe_options(value, depth - 1)})")
+    return f"{type(options).__name__}({', '.join(facts)})" if options is not None else ""
+
+
+def timeout_of_options(options: object) -> timedelta | None:
+    """Return the timeout in torch's options of a backend; None if there are no options."""
+    timeout = getattr(options, "_timeout", None)
+    return timeout if isinstance(timeout, timedelta) else None
+
+
+def root_of(device_mesh: DeviceMesh) -> DeviceMesh:
+    """Return the DeviceMesh of which another one is a slice, or a DeviceMesh itself. Local."""
+    return device_mesh._get_root_mesh()
+
+
+def serve_groups(
+    serve: Callable[[Any, str, list[DimRequest]], list[dist.ProcessGroup]],
+) -> None:
+    """Let a function return the groups of each later dim of a DeviceMesh that meshkit has made.
+
+    Local, and harmless to repeat. torch makes the groups of ``_flatten`` and ``_unflatten`` in one
+    private method. It is replaced once. For any other DeviceMesh it does what it did.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+
+    make_groups: Any = getattr(DeviceMesh, GROUPS_METHOD, None)
+    if hasattr(make_groups, "serve"):
+        return
+    known = make_groups is not None and tuple(inspect.signature(make_groups).parameters)[:4]
+    if known != GROUPS_PARAMETERS:
+        raise MeshkitError(
+            f"torch {torch.__version__} makes the groups of a DeviceMesh in another way than the "
+            "versions that meshkit knows, 2.11 to 2.15.",
+            f"DeviceMesh.{GROUPS_METHOD} does not take {', '.join(GROUPS_PARAMETERS)}.",
+            fix="a torch from 2.11 to 2.15; or build_mesh, and a newer meshkit for this torch.",
+        )
+
+    def init_process_groups(
+        self: DeviceMesh,
+        layout: Any,  # noqa: ANN401
+        rank_map: torch.Tensor,
+        names: Sequence[str] | None,
+        override: Sequence[tuple[str | None, object]],
+        *more: object,
+    ) -> list[str]:
+        owner = vars(root_of(self)).get(MADE_BY)
+        if not owner:  # also of an unpickled DeviceMesh, whose owner is an empty set
+            names_of_groups: list[str] = make_groups(layout, rank_map, names, override, *more)
+            return names_of_groups
+        dims = [
+            DimRequest(name, _own_row(layout, dim, rank_map), *override[dim])
+            for dim, name in enumerate(names or map("dim_{}".format, range(len(layout))))
+        ]
+        flattens = not hasattr(self, "_dim_group_names")  # the DeviceMesh is just being made
+        groups = serve(owner, "_flatten" if flattens else "_unflatten", dims)
+        return [group.group_name for group in groups]
+
+    init_process_groups.serve = serve  # type: ignore[attr-defined]
+    setattr(DeviceMesh, GROUPS_METHOD, init_process_groups)
+
+
+def _own_row(layout: Any, dim: int, rank_map: torch.Tensor) -> list[int]:  # noqa: ANN401
+    """Return the ranks along a dim of a DeviceMesh that include this rank, in order."""
+    flat = layout[dim]
+    nested = type(layout)([flat]) if can_slice() else flat.nest()
+    rows = nested.remap_to_tensor(rank_map).reshape(-1, flat.numel())
+    ranks: list[int] = rows[(rows == dist.get_rank()).any(dim=1)][0].tolist()
+    return ranks
+
+
+def join_dims(root: DeviceMesh, name: str, axes: tuple[str, ...], group: dist.ProcessGroup) -> None:
+    """Give a root a name for several of its dims together, over an existing group. Local."""
+    if axes:
+        root[axes]._flatten(name)
+    elif name not in root._flatten_mapping:  # only axes that the root does not have
+        root._flatten_mapping[name] = slice_device_mesh(root, {name: ()}, [group])
+
+
+def remake_root(root: DeviceMesh, *, named: bool, number: int) -> DeviceMesh:
+    """Return an equal root, with or without names, that is equal to no root of another number.
+
+    torch compares two DeviceMeshes by their ranks, and not by their groups, also in the caches of
+    DTensor. A root with a number has as many negative ranks after its own, which no dim uses. Its
+    slices have them too.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+
+    # a whole number of grids, since torch tiles the ranks by the layout
+    others = torch.full((root._rank_map.numel() * bool(number),), -number, dtype=torch.int)
+    remade = DeviceMesh(
+        root.device_type,
+        mesh_dim_names=root.mesh_dim_names if named else None,
+        _init_backend=False,
+        _layout=root._layout,
+        _rank_map=torch.cat([root._rank_map, others]),
+    )
+    remade._dim_group_names = root._dim_group_names
+    remade._pg_registry = dict(root._pg_registry)
+    return remade

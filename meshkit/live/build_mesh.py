@@ -20,7 +20,7 @@ from .group_registry import GroupRegistry
 from .groups import GroupOptions, GroupTimeouts, check_orders
 from .hosts import check_place, gather_hosts
 from .mesh import Mesh
-from .open_mesh import CONFLICT, MeshProposal, announcing_failure, open_groups
+from .open_mesh import CONFLICT, MeshProposal, announcing_failure, check_share, open_groups
 
 
 @quotes_call("build_mesh")
@@ -38,6 +38,7 @@ def build_mesh(
     timeout: Time | Mapping[str, Time] | None = None,
     arrival_timeout: Time | None = None,
     backend: str | None = None,
+    share: bool = True,
     **axes: int,
 ) -> Mesh:
     """Factor the world into named axes and create their process groups.
@@ -78,6 +79,9 @@ def build_mesh(
         arrival_timeout: how long ranks wait for each other here, and in ``init`` if this call joins
             the job. None is ``timeout`` if that is one number or timedelta, else that of ``init``.
         backend: the backend of the groups; None is that of the default group.
+        share: False gives the mesh groups of its own, the one over all ranks included, for a second
+            model in this process. No communicator is then used by both, and DTensor tells their
+            DeviceMeshes apart. Views of this mesh share its groups.
         **axes: axis name to size; one may be -1. ``dp`` is inferred if it is left out, unless
             ``order`` leaves it out too. A name that is not standard needs ``order``.
 
@@ -113,6 +117,7 @@ def build_mesh(
         "timeout": timeout,
         "arrival_timeout": arrival_timeout,
         "backend": backend,
+        "share": None if share is True else share,
     }
     if sizes is not None or not axes.keys() <= STANDARD_AXES:
         error = device_mesh_error((sizes,), {**axes, **drop_none(**options)})
@@ -142,11 +147,13 @@ def build_mesh(
         if crossing is not None or on_one_node or plan.keys.get(("tp",)):  # the axes that may warn
             policies = check_policies(plan.layout, crossing, within=on_one_node)
         check_place(place, world)
+        check_share(share)
     job = job or join(world, backend, None, timeouts.default, wait)
     timeouts = timeouts._replace(default=timeouts.default or job.timeout)
     job = replace(job, arrival_timeout=wait or job.arrival_timeout)
     group_options = GroupOptions(backend, timeouts, policies, place)
-    proposal = MeshProposal(plan, job, group_options, GroupRegistry(call), call)
+    registry = GroupRegistry(call, is_private=not share)
+    proposal = MeshProposal(plan, job, group_options, registry, call)
     if job.arrival is not None:
         return Mesh(*open_mesh_of_job(proposal, job.arrival))
     if place is not False:

@@ -21,7 +21,7 @@ from ..core.errors import SpecError
 from ..core.group_plan import Axes
 from ..core.layout import Layout, parse_axis_pattern
 from ..core.text import Ints
-from ..launch.torch_internals import can_slice, slice_device_mesh
+from ..launch.torch_internals import can_slice, remake_root, slice_device_mesh
 from .group_registry import MeshGroups
 
 
@@ -41,13 +41,14 @@ def device_mesh(
     dims = {"_".join(part): layout.strides(*part) for part in parts}
     strides = [stride for steps in dims.values() for _, stride in steps]
     nests = strides == sorted(strides, reverse=True)  # else torch slices no mesh again
-    if not can_slice() or not (len(parts) == 1 or nests):
-        return _make_root(layout, mesh.rank, parts, groups, device_type)
-    if mesh.root is None:
+    number = mesh.registry.number
+    if mesh.root is None and (can_slice() or parts == single):
         whole = groups if parts == single else [group_of(*part) for part in single]
-        mesh.root = _make_root(layout, mesh.rank, single, whole, device_type)
-    if parts == single:
+        mesh.root = _make_root(layout, mesh.rank, single, whole, device_type, number)
+    if parts == single and mesh.root is not None:
         return mesh.root
+    if mesh.root is None or not can_slice() or not (len(parts) == 1 or nests):
+        return _make_root(layout, mesh.rank, parts, groups, device_type, number)
     return slice_device_mesh(mesh.root, dims, groups)
 
 
@@ -57,14 +58,17 @@ def _make_root(
     parts: tuple[Axes, ...],
     groups: Sequence[dist.ProcessGroup],
     device_type: str,
+    number: int,
 ) -> DeviceMesh:
     """Return a DeviceMesh that is no slice of another one, over this rank's row of the grid."""
     names = tuple("_".join(part) for part in parts)
     if len(groups) == 1:
-        return DeviceMesh.from_group(groups[0], device_type, mesh_dim_names=names)
-    row = layout.peers(rank, *(axis for part in parts for axis in part))
-    grid = torch.from_numpy(row.reshape([layout.size(*part) for part in parts]))
-    return DeviceMesh.from_group([*groups], device_type, mesh=grid, mesh_dim_names=names)
+        root = DeviceMesh.from_group(groups[0], device_type, mesh_dim_names=names)
+    else:
+        row = layout.peers(rank, *(axis for part in parts for axis in part))
+        grid = torch.from_numpy(row.reshape([layout.size(*part) for part in parts]))
+        root = DeviceMesh.from_group([*groups], device_type, mesh=grid, mesh_dim_names=names)
+    return remake_root(root, named=True, number=number) if number else root
 
 
 def check_members(

@@ -41,7 +41,7 @@ from ..launch.log import Startup
 from ..launch.process import check_own_process
 from ..launch.torch_internals import timeout_of
 
-GroupKey = tuple[Strides, str, timedelta]  # members in order, backend, timeout
+GroupKey = tuple[Strides, str, timedelta]  # members in order, backend with its options, timeout
 
 
 class Groups(NamedTuple):
@@ -85,6 +85,9 @@ class GroupRegistry:
     conflict: str = ""  # the batches of this rank that differ from those of the first one
     next_view_id: int = 0  # the id of the next view; ids are never used twice
     round_id: int = 0  # id of the agreement round in which the first mesh was built
+    # whether no other mesh shares these groups, and torch's default group is not one of them
+    is_private: bool = False
+    number: int = 0  # of a private registry in its job, from 1, equal on every rank
 
     def register(self, layout: Layout, groups: Groups, round_id: int) -> int:
         """Register a view and its groups; return the id of the view."""
@@ -95,6 +98,18 @@ class GroupRegistry:
         self.open_views[view_id] = OpenView(layout, groups.used)
         self.next_view_id += 1
         return view_id
+
+    def extend(
+        self,
+        view_id: int,
+        new: Mapping[GroupKey, dist.ProcessGroup | None],
+        used: Mapping[GroupKey, tuple[Axes, ...]],
+    ) -> None:
+        """Register more groups of an open view, and who uses them."""
+        view = self.open_views[view_id]
+        uses = {key: (*view.groups.get(key, ()), *axes) for key, axes in used.items()}
+        self.groups.update(new)
+        self.open_views[view_id] = view._replace(groups={**view.groups, **uses})
 
     def release(self, view_id: int) -> tuple[dist.ProcessGroup, ...]:
         """Remove a view, if it is open; return this rank's groups that no view uses, in order."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import partial
+from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -70,9 +71,13 @@ class GroupTimeouts(NamedTuple):
                 by_key[key] = max(limit, by_key.get(key, limit))
         return cls(default, by_key)
 
+    def by_members(self, plan: GroupPlan) -> dict[Strides, timedelta]:
+        """Return the timeouts of single groups by the strides of their members."""
+        return {plan.layout.strides(key): limit for key, limit in self.by_key.items()}
+
     def inherit(self, plan: GroupPlan, view: GroupPlan, own: GroupTimeouts) -> GroupTimeouts:
         """Return the timeouts of a view: its own, else those of groups that both plans have."""
-        by_members = {plan.layout.strides(key): limit for key, limit in self.by_key.items()}
+        by_members = self.by_members(plan)
         members = {view.group_key(axes): view.layout.strides(axes) for axes in view.axis_sets}
         by_key = {key: by_members[steps] for key, steps in members.items() if steps in by_members}
         return own._replace(by_key={**by_key, **own.by_key})
@@ -91,6 +96,7 @@ class GroupOptions(NamedTuple):
     timeouts: GroupTimeouts
     crossing: Mapping[str, str] = {}  # axis to its policy if its groups cross nodes
     place: Topology | bool = False  # the topology by which ranks are placed; True: by their hosts
+    facts: Mapping[str, str] = {}  # what else must be equal on all ranks
 
 
 def check_orders(plan: GroupPlan) -> None:
@@ -112,6 +118,8 @@ class GroupRequest(NamedTuple):
     members: Ints  # int64 (num_groups, group_size)
     timeout: timedelta
     key: GroupKey  # equal groups are shared under it
+    backend: str | None = None  # of these groups alone; None is that of the mesh
+    options: object = None  # torch's options of the backend; None are its defaults
 
 
 class FoundGroups(NamedTuple):
@@ -133,11 +141,19 @@ def find_groups(
     plan: GroupPlan, job: Job, options: GroupOptions, registry: GroupRegistry
 ) -> FoundGroups:
     """Return which groups of a plan exist. Local."""
-    backend = options.backend or str(dist.get_backend())
+    requests = list_requests(plan, options, options.backend or str(dist.get_backend()))
+    return match_groups(plan, requests, job, registry)
+
+
+def match_groups(
+    plan: GroupPlan, requests: list[GroupRequest], job: Job, registry: GroupRegistry
+) -> FoundGroups:
+    """Return which of the requested groups exist. Local."""
     found: dict[Axes, dist.ProcessGroup | None] = {}
-    groups = FoundGroups(plan, list_requests(plan, options, backend), found, [], "none")
-    default = dist.get_backend(), job.default_timeout or default_timeout(backend)
-    everyone = [[*range(dist.get_world_size())]]
+    groups = FoundGroups(plan, requests, found, [], "none")
+    backend = str(dist.get_backend())
+    default = backend, job.default_timeout or default_timeout(backend)
+    everyone = None if registry.is_private else [[*range(dist.get_world_size())]]
     for request in groups.requests:
         origin, group = registry.find(request.key)
         if origin != "default":
@@ -174,11 +190,9 @@ def create_groups(
     """Create the missing groups of a plan. Collective over the default group."""
     if groups.connects != "none":  # first of all: every rank comes here after the agreement
         job.connections.connect(every_pair=groups.connects == "every")
-    new = _Creator.read(job.world.rank, options, creation).create_all(groups.missing)
+    new = create_requested(groups.missing, job, options, creation)
     by_key = groups.found | {request.axes: new[request.key] for request in groups.missing}
-    for group in by_key.values():  # it has connected by a collective
-        if group is not None and group.group_name not in job.counts.own:
-            job.counts.own[group.group_name] = collective_count(group) or 0
+    _count_own(by_key.values(), job)
     key_of = {request.axes: request.key for request in groups.requests}
     # the group of one rank is used only by axes that the mesh does not have
     used: dict[GroupKey, tuple[Axes, ...]] = dict.fromkeys(key_of.values(), ())
@@ -187,12 +201,38 @@ def create_groups(
     return Groups({axes: group for axes, group in by_key.items() if group is not None}, used, new)
 
 
+def create_requested(
+    requests: list[GroupRequest], job: Job, options: GroupOptions, creation: Creation
+) -> dict[GroupKey, dist.ProcessGroup | None]:
+    """Create the groups of all requests, or none; return this rank's group of each. Collective."""
+    new: dict[GroupKey, dist.ProcessGroup | None] = {}
+    try:
+        for backend, some in groupby(requests, key=lambda request: request.backend):
+            own = options if backend is None else options._replace(backend=backend)
+            new |= _Creator.read(job.world.rank, own, creation).create_all([*some])
+    except BaseException:
+        destroy_groups(group for group in new.values() if group is not None)
+        raise
+    _count_own(new.values(), job)
+    return new
+
+
+def _count_own(groups: Iterable[dist.ProcessGroup | None], job: Job) -> None:
+    """Note the collectives by which new groups have connected."""
+    for group in groups:
+        if group is not None and group.group_name not in job.counts.own:
+            job.counts.own[group.group_name] = collective_count(group) or 0
+
+
 def complete_count(groups: FoundGroups, job: Job, options: GroupOptions, before: int) -> None:
     """Advance torch's counter as a complete creation would: later groups get equal names. Local."""
     if not dist.is_initialized():
         return
     creator = _Creator.read(job.world.rank, options, None)
-    count = before + sum(map(creator.num_names, groups.missing))
+    count = before
+    for request in groups.missing:
+        own = options._replace(backend=request.backend or options.backend)
+        count += _Creator.read(job.world.rank, own, None).num_names(request)
     missing = max(0, count - dist.get_pg_count())
     if creator.is_bound or dist.get_world_size() == 1 or advance_group_counter(missing):
         return  # all ranks take part in each creation
@@ -267,6 +307,7 @@ class _Creator(NamedTuple):
         if creation is not None and not creation.connects_later:
             timeout = creation.attempt
         options: Any = {"backend": self.backend, "timeout": timeout, **more}
+        options["pg_options"] = request.options
         with nullcontext() if creation is None else creation.without_connections():
             group: dist.ProcessGroup = dist.new_group(
                 ranks, group_desc=request.description, **options
@@ -316,6 +357,7 @@ class _Creator(NamedTuple):
         group: dist.ProcessGroup = dist.split_group(  # type: ignore[assignment]  # never None here
             split_ranks=[*request.members.tolist(), *([outside] if outside else [])],
             timeout=request.timeout,
+            pg_options=request.options,
             group_desc=request.description,
         )
         if self.rank in outside:

@@ -31,6 +31,7 @@ from ..launch.torch_internals import make_constant, mark_constant
 from . import open_mesh
 from .admission import admit_newcomers
 from .barrier import verify_mesh, wait_at_barrier
+from .current_mesh import find_current_mesh, make_current
 from .data.batch import RankBatch, plan_of_rank, plan_rank_batch, shard_sequence, weigh_tokens
 from .data.checks import compare_batches, compare_parameters
 from .data.first_batch import compare_first_batch
@@ -38,6 +39,7 @@ from .data.rng import RandomStreams, base_seed
 from .data.sampler import MicroBatchSampler, MicroBatchStream, make_loader, make_source
 from .data.sequence import SequenceShard
 from .device_mesh import device_mesh, find_attribute
+from .device_mesh_groups import Owner, add_joint, find_owner, own, parse_joint
 from .group_registry import GroupsReport, MeshGroups, report_groups
 from .guard import GuardState, guard_mesh, post_end
 from .move.mesh_move import Handle
@@ -197,7 +199,12 @@ class Mesh:
         return self._groups.gradient_group(experts=experts)
 
     @quotes_call("mesh.device_mesh")
-    def device_mesh(self, pattern: Names | None = None, *more: str) -> DeviceMesh:
+    def device_mesh(
+        self,
+        pattern: Names | None = None,
+        *more: str,
+        joint: Mapping[str, Names] | None = None,
+    ) -> DeviceMesh:
         """Return the groups as torch's ``DeviceMesh``, for FSDP2, DTensor and DDP. Local.
 
         All DeviceMeshes of a mesh are slices of one root, so that ``fully_shard`` over
@@ -210,13 +217,31 @@ class Mesh:
                 that are left out are fixed at this rank's coordinate. None gives every axis of the
                 mesh. An absent standard axis has size 1.
             *more: further dims of the pattern: ``("dp", "tp")`` is the same as ``("dp tp")``.
+            joint: names for several axes together, for code that looks them up in the whole
+                DeviceMesh: ``joint={"dp_cp": "dp cp"}`` gives ``["dp_cp"]``. The axes have the
+                order of the mesh. Only without a pattern.
+
+        The groups of ``_flatten`` and ``_unflatten`` on the result are those of this mesh, if they
+        exist. Else all ranks compare the request, and the groups are created; see
+        :func:`meshkit.init_device_mesh`.
 
         Example:
             >>> mesh.device_mesh("(dp sp)").mesh_dim_names
             ('dp_sp',)
+            >>> mesh.device_mesh(joint={"dp_sp": "dp sp"})["dp_sp"].size()
+            8
         """
         pattern = " ".join([str(pattern), *more]) if more else pattern
-        return device_mesh(self._groups, self.group, self.device.type, pattern)
+        names = {} if joint is None else parse_joint(joint, self.layout)
+        if names and pattern is not None:
+            fix = f"device_mesh(joint=...), and slices of it, such as [{next(iter(names))!r}]."
+            raise SpecError("joint names belong to the whole DeviceMesh.", fix=fix)
+        for axes in filter(None, names.values()):
+            self.group(*axes)  # raises before torch is asked, if it does not exist
+        made = device_mesh(self._groups, self.group, self.device.type, pattern)
+        own(made, Owner(self, self._proposal, self._groups))
+        add_joint(made, names, self._groups)
+        return made
 
     @property
     def startup(self) -> Startup:
@@ -284,6 +309,21 @@ class Mesh:
         proposal = open_mesh.propose_from_device_mesh(device_mesh)
         return cls(proposal, open_mesh.open_groups(proposal))
 
+    @staticmethod
+    @quotes_call("Mesh.of")
+    def of(device_mesh: DeviceMesh, /) -> Mesh:
+        """Return the mesh of a DeviceMesh that meshkit has made, or of a slice of it. Local.
+
+        Raises:
+            SpecError: if meshkit did not make it. :meth:`from_device_mesh` takes any DeviceMesh.
+
+        Example:
+            >>> meshkit.Mesh.of(mesh.device_mesh("dp")) is mesh
+            True
+        """
+        mesh: Mesh = find_owner(device_mesh).mesh
+        return mesh
+
     @quotes_call("mesh.view")
     def view(
         self,
@@ -294,6 +334,8 @@ class Mesh:
         groups: str | Sequence[str | Iterable[str]] | None = None,
         timeout: Time | Mapping[str, Time] | None = None,
         arrival_timeout: Time | None = None,
+        backend: str | None = None,
+        share: bool = True,
         **axes: int,
     ) -> Mesh:
         """Create a mesh of the same ranks in the same order, with other axes.
@@ -302,16 +344,31 @@ class Mesh:
         this mesh or of its views is used again if members, order, backend and timeout are equal.
         Call ``close()``: dropping the object does not free its groups. Arguments are as in
         ``build_mesh``, with one size of -1 at most. Without ``order``, axes nest as written.
-        Without timeouts, those of this mesh hold, group by group.
+        Without timeouts, those of this mesh hold, group by group. Without axes, it has those of
+        this mesh: ``mesh.view(backend="gloo")`` is its twin for tensors on the CPU, and
+        ``mesh.view(share=False)`` has the same axes over groups of its own.
 
         Example:
             >>> with mesh.view(replicate=2, shard=-1) as hsdp:
             ...     hsdp.coordinate
             {'replicate': 1, 'shard': 1}
         """
-        request = sizes, axes, order, groups, timeout, arrival_timeout
+        request = sizes, axes, order, groups, timeout, arrival_timeout, backend, share
         proposal = open_mesh.propose_view(self._groups, self._proposal, *request)
         return Mesh(proposal, open_mesh.open_groups(proposal))
+
+    def current(self) -> AbstractContextManager[Mesh]:
+        """Return a context in which ``meshkit.current_mesh()`` is this mesh. Local.
+
+        For code that receives no mesh. A thread that has entered no such context gets the newest
+        one that is open in the process, for example autograd's threads.
+
+        Example:
+            >>> with mesh.current():
+            ...     meshkit.current_mesh() is mesh
+            True
+        """
+        return make_current(self)
 
     # -------------------------------------------------------------------- movement
 
@@ -1246,3 +1303,21 @@ def _groups_of(mesh: Mesh | None) -> MeshGroups | None:
         fix = "to=other, a mesh of this job, or to=mesh.view(...)."
         raise SpecError(f"to is {mesh!r}, not a mesh.", fix=fix)
     return mesh._groups  # noqa: SLF001  # of the same class
+
+
+@quotes_call("current_mesh")
+def current_mesh() -> Mesh:
+    """Return the mesh of the innermost open ``with mesh.current():``. Local.
+
+    It is that of this thread or task, else the newest one that is open in the process. Compiled
+    code may call it with ``fullgraph=True``, and is compiled again for another mesh.
+
+    Raises:
+        MeshkitError: if no context is open; in compiled code also if several threads have open
+            contexts of different meshes.
+
+    Example:
+        ``with mesh.current(): model(x)``, and in the model ``meshkit.current_mesh().group("tp")``
+    """
+    mesh: Mesh = find_current_mesh()
+    return mesh

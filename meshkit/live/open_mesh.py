@@ -34,6 +34,7 @@ from ..core.text import Ints, article, format_sizes
 from ..core.topology import Topology
 from ..launch.default_group import Creation, commit
 from ..launch.detect import propose_command
+from ..launch.device import check_backend
 from ..launch.job import Job, current_job, require_job
 from ..launch.join import announce_init_failure
 from ..launch.log import Startup, log_line
@@ -92,6 +93,9 @@ class MeshProposal(NamedTuple):
             fields["place"] = f"{place} ({_digest(place.node_of(range(place.world_size)))})"
         if not isinstance(ranks, range):
             fields["ranks"] = f"{format_value(ranks)} ({_digest(ranks)})"
+        fields |= options.facts
+        if registry.is_private:
+            fields["share"] = "False"
         if options.crossing:
             fields["crossing"] = format_sizes(options.crossing)
         if registry.conflict:
@@ -138,15 +142,24 @@ def propose_view(
     groups: str | Sequence[str | Iterable[str]] | None,
     timeout: Time | Mapping[str, Time] | None,
     arrival_timeout: Time | None,
+    backend: str | None,
+    share: bool,
 ) -> MeshProposal:
     """Return the proposal of a view. Local. See :meth:`meshkit.Mesh.view`."""
     given = {"order": order, "groups": groups, "timeout": timeout}
-    keywords = {**axes, **given, "arrival_timeout": arrival_timeout}
+    keywords = {**axes, **given, "arrival_timeout": arrival_timeout, "backend": backend}
+    keywords["share"] = None if share is True else share
     call = Call("mesh.view", () if sizes is None else (sizes,), keywords, ("sizes",))
     job, options = first.job, first.options
     with announcing_failure(job.world, call):
         mesh.check_open()
         check_view_names(axes)
+        check_share(share)
+        if backend is not None:
+            job = with_backend(job, check_backend(backend))
+        if sizes is None and not axes and order is None:  # the same axes
+            sizes, order = mesh.plan.layout.sizes, mesh.plan.layout.axes
+            groups = mesh.plan.requested if groups is None else groups
         plan = plan_view(mesh.plan.layout, merge_sizes(sizes, axes), order, groups)
         check_orders(plan)
         timeouts = GroupTimeouts.of(plan, timeout, options.timeouts.default)
@@ -156,7 +169,25 @@ def propose_view(
         else:  # one timeout for all groups sets the arrival timeout too
             wait = wait or timeouts.default
     job = replace(job, arrival_timeout=wait or job.arrival_timeout)
-    return MeshProposal(plan, job, GroupOptions(options.backend, timeouts), mesh.registry, call)
+    options = GroupOptions(backend or options.backend, timeouts)
+    registry = mesh.registry if share else GroupRegistry(call, is_private=True)
+    return MeshProposal(plan, job, options, registry, call)
+
+
+def check_share(share: object) -> None:
+    """Raise if ``share`` is neither True nor False."""
+    if not isinstance(share, bool):
+        fix = "share=False for groups of its own, or leave it out."
+        raise SpecError(f"share is {share!r}.", fix=fix)
+
+
+def with_backend(job: Job, backend: str) -> Job:
+    """Return the job with the device that tensors of a backend have: those of gloo are on the CPU.
+
+    A backend other than gloo has the device with which this process joined the job.
+    """
+    device = torch.device("cpu") if backend == "gloo" else require_job().world.device
+    return replace(job, world=replace(job.world, device=device))
 
 
 # ------------------------------------------------------------------ groups of the user
@@ -287,6 +318,14 @@ def _open_groups(proposal: MeshProposal) -> MeshGroups:
         text = "built a mesh: %s, %d groups, %d created, %.2f s"
         log_line(text, plan.layout.sizes_text, *counts)
     view_id = registry.register(plan.layout, groups, number)
+    is_whole = (
+        plan.layout.rank_positions.is_identity and len(plan.layout.ranks) == dist.get_world_size()
+    )
+    if registry.is_private:
+        job.counts.private += view_id == 0
+        registry.number = registry.number or job.counts.private
+    elif is_whole and not registry.external_groups:
+        job.counts.shared = registry
     world = weakref.ref(cast(dist.ProcessGroup, dist.group.WORLD))
     rank, startup = job.world.rank, Startup(phases)
     return MeshGroups(plan, rank, groups, registry, view_id, number, call, world, startup)

@@ -421,7 +421,8 @@ def propose_again(proposal: MeshProposal, job: Job, layout: Layout) -> MeshPropo
     given = {"groups": groups or None, "ranks": None if is_whole else layout.ranks}
     kwargs: Mapping[str, object] = {**(sizes if standard else {}), **given}
     call = Call("build_mesh", () if standard else (sizes,), kwargs, ("sizes",))
-    return MeshProposal(plan, job, options, GroupRegistry(call), call)
+    registry = GroupRegistry(call, is_private=proposal.registry.is_private)
+    return MeshProposal(plan, job, options, registry, call)
 
 
 def wait_for_loss(mesh: MeshGroups, job: Job, store: Store) -> bool:
