@@ -119,7 +119,7 @@ class Creation(NamedTuple):
         try:
             while not work.is_completed():
                 time.sleep(pause)
-                pause = min(2 * pause, 0.004)
+                pause = min(2 * pause, 0.002 + 0.0005 * group.size())
                 if self.deadline.expired:
                     raise RuntimeError("it did not connect in time")
                 if time.monotonic() > next_look:
