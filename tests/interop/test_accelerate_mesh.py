@@ -1,0 +1,68 @@
+"""accelerate's own builder of a DeviceMesh, as installed, on meshkit's groups."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+import torch.distributed.device_mesh
+
+import meshkit
+from tests.live.faults import error_of
+from tests.pool import Pool, start_pool
+
+pytest.importorskip("accelerate")
+
+SIZES = {"dp_replicate_size": 2, "dp_shard_size": 2, "tp_size": 2}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with start_pool(8) as ranks:
+        yield ranks
+
+
+def build(sizes: dict[str, int]) -> Any:
+    """Return what ``ParallelismConfig.build_device_mesh`` builds with the one name replaced."""
+    from accelerate.parallelism_config import ParallelismConfig
+
+    with pytest.MonkeyPatch.context() as patch:
+        name = "init_device_mesh"  # accelerate imports it in its function
+        patch.setattr(torch.distributed.device_mesh, name, meshkit.init_device_mesh)
+        return ParallelismConfig(**sizes).build_device_mesh("cpu")
+
+
+def look_up() -> Any:
+    root = build(SIZES)
+    with meshkit.Mesh.of(root) as mesh:
+        names = (*root.mesh_dim_names, "dp", "dp_shard_cp", "dp_cp")
+        ranks = {name: dist.get_process_group_ranks(root.get_group(name)) for name in names}
+        large = {root.get_group(name) for name in names}
+        same = root.get_group("dp_shard_cp") is mesh.group("dp_shard")
+        return ranks, len(large), same, root.get_group("dp") is root.get_group("dp_cp")
+
+
+def test_its_joint_names_share_groups(pool: Pool) -> None:
+    for rank, (ranks, groups, same, joint) in enumerate(pool.run(look_up)):
+        data = [*range(rank % 2, 8, 2)]
+        shard = [data[rank // 4 * 2], data[rank // 4 * 2 + 1]]
+        assert ranks["dp"] == ranks["dp_cp"] == data
+        assert ranks["dp_shard"] == ranks["dp_shard_cp"] == shard
+        assert groups == 4  # dp_replicate, dp_shard, tp, and both data axes together
+        assert same
+        assert joint
+
+
+def build_differently() -> Any:
+    sizes = {**SIZES, "dp_shard_size": 4, "tp_size": 1} if dist.get_rank() == 5 else SIZES
+    began = time.monotonic()
+    return error_of(lambda: build(sizes)), time.monotonic() - began
+
+
+def test_a_rank_with_another_size_is_named(pool: Pool) -> None:
+    for error, seconds in pool.run(build_differently):
+        assert error[0] == "DisagreementError"
+        assert seconds < 2
