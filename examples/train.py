@@ -119,6 +119,7 @@ class Trainer:
             parts[0] += loss.detach()
         means = self.mean(parts).tolist()  # before the weights change, for examples/survive.py
         self.mesh.clip_grad_norm(self.model, 1.0, layout=CUT)
+        self.mesh.commit()  # no rank takes the step if a collective has failed on any
         self.optimizer.step()
         self.optimizer.zero_grad()
         return means

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -27,6 +27,7 @@ from ..core.errors import LaunchError
 from ..core.judges import Describe, all_done, failure_error
 from .detect import detect
 from .device import accelerator, device_of_backend
+from .launchers import BY_TORCHRUN
 from .process import current_process
 from .round import Round
 from .store import Store
@@ -46,6 +47,9 @@ Result = TypeVar("Result")
 
 LOOK = 0.5  # seconds between two looks at the store while a group connects
 LAZY = "TORCH_GLOO_LAZY_INIT"  # torch reads it whenever it creates a gloo group
+HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # torch reads it whenever it creates an nccl group
+OLD_HANDLING = HANDLING.removeprefix("TORCH_")  # torch reads it too
+KEEP_HANDLING = "MESHKIT_KEEP_ASYNC_ERROR_HANDLING"  # 1: leave it as it is
 EAGER_RANKS = 32  # up to here most jobs use most pairs, so gloo connects all of them
 
 
@@ -73,6 +77,23 @@ def default_group() -> dist.ProcessGroup:
     if group is None:
         raise LaunchError("There is no default process group.", fix="meshkit.init().")
     return group
+
+
+def let_guards_report(world: World, environ: MutableMapping[str, str]) -> dict[str, str]:
+    """Set nccl's error handling so that a guard reports before torch ends the process. Local.
+
+    By default, and under torchrun, which sets 1, torch's watchdog ends the process at a timeout and
+    when a peer is lost. 0 leaves that to the guard. Another value was set by the user, and stays.
+
+    Returns:
+        The variable that was set, if any.
+    """
+    value, by_torchrun = environ.get(HANDLING), world.launcher in BY_TORCHRUN
+    is_free = value == "1" if by_torchrun else value is None and OLD_HANDLING not in environ
+    if "nccl" not in str(world.backend) or not is_free or environ.get(KEEP_HANDLING) == "1":
+        return {}
+    environ[HANDLING] = "0"
+    return {HANDLING: "0"}
 
 
 class Creation(NamedTuple):
@@ -300,8 +321,15 @@ def _in_time(
     limit: timedelta, work: Callable[[], Result], undo: Callable[[Result], None]
 ) -> Result:
     """Return the result of the work, or undo it if it comes too late."""
-    seconds = limit.total_seconds()
+    seconds, has_device = limit.total_seconds(), torch.accelerator.is_available()
+    device = torch.accelerator.current_device_index() if has_device else 0
+
+    def create() -> Result:  # in a thread, which begins with device 0
+        if has_device:
+            torch.accelerator.set_device_index(device)
+        return work()
+
     try:
-        return run_with_deadline(seconds + TIMES.create_report / 2, work, late=undo)
+        return run_with_deadline(seconds + TIMES.create_report / 2, create, late=undo)
     except DeadlineExceededError:
         raise RuntimeError(f"it did not finish within {seconds:g} s") from None

@@ -41,7 +41,7 @@ from .process import check_own_process, sight
 from .round import Round
 from .store import Store
 from .times import ARRIVAL, TIMES, Deadline
-from .torch_internals import clear_dtensor_cache, connects_at_creation, timeout_of
+from .torch_internals import abort_all_groups, clear_dtensor_cache, timeout_of, waits_for_peers
 from .world import World, follow_recovery
 
 Seed = int | str | None
@@ -74,6 +74,7 @@ class Counts:
 
     rounds: Counter[str] = field(default_factory=Counter)
     recoveries: int = 0
+    is_aborted: bool = False  # whether this rank has aborted the groups of the job
     # by the name of a group: what meshkit has begun there, which torch counts with the collectives
     own: Counter[str] = field(default_factory=Counter)
     agreed: Round | None = None  # the last round in which all ranks of the world agreed
@@ -176,6 +177,16 @@ class Job:
         deadline = Deadline.after(self.arrival_timeout)
         return broadcast(cast(Store, self.store), name, value, deadline, what=what, fix=fix)
 
+    def abort(self) -> None:
+        """Abort all groups of the job; on gloo nothing happens. Local."""
+        self.counts.is_aborted = True
+        abort_all_groups()
+
+    def check_not_aborted(self) -> None:
+        """Raise if this rank has aborted its groups, as results on NCCL may be garbage. Local."""
+        if self.counts.is_aborted:
+            raise dist.DistBackendError("the groups of this rank were aborted.")
+
     def processes(self) -> dict[int, Process]:
         """Return the process of each rank, as far as known. Local."""
         # if someone else created the default group, the last agreement knows
@@ -236,7 +247,7 @@ class Job:
             limit,
             partial(create_default_group, world, store, self.default_timeout),
             lambda _: leave_default_group(),
-            connects=connects_at_creation(str(world.backend)),
+            connects=waits_for_peers(str(world.backend)),
         )
         before = tuple(int(self.epoch.ranks_before[rank]) for rank in old_ranks)
         job = replace(

@@ -20,7 +20,7 @@ from ..core import VERSION
 from ..core.call import caller_level, drop_none, quotes_call
 from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, format_error
 from ..core.judges import Arrivals, Decision, all_same
-from .default_group import commit, create_default_group
+from .default_group import KEEP_HANDLING, commit, create_default_group, let_guards_report
 from .detect import check_arguments, detect_world, use_master_variables
 from .device import (
     backend_for,
@@ -43,14 +43,14 @@ from .job import (
     set_current_job,
 )
 from .launchers import BY_MPI, job_hosts, job_name
-from .log import ERROR_FILE, Startup, log_job, report_uncaught_error, show_log
+from .log import ERROR_FILE, Startup, log_job, log_line, report_uncaught_error, show_log
 from .mpi import store_of_one_node, with_address
 from .newcomer import join_running_job, read_invitation, running_job_evidence
 from .process import check_own_process
 from .round import Claimant, Clash, Round
 from .store import Store, address, lost_error
 from .times import ARRIVAL, Deadline, Time, format_timeout, parse_timeout, wait_for_abandoned
-from .torch_internals import clear_dtensor_cache, connects_at_creation, forget_groups
+from .torch_internals import clear_dtensor_cache, forget_groups, waits_for_peers
 from .world import EXPORTED, MAX_WORLD_SIZE, World, complete_environment, restore_environment
 
 FAILURE = "a rank could not create the default process group; no rank has one."
@@ -229,6 +229,8 @@ def join(
         if not {*EXPORTED.values()} <= os.environ.keys():
             completed = complete_environment(world, *address(world), os.environ)
         world = _select_device(world, backend, device)  # its bridge may read these variables
+        handling = let_guards_report(world, os.environ)
+        completed |= handling
         job = _create_job(world, timeout, wait, seed, deadline)
         job = replace(job, completed=completed, leave=shutdown)
         set_current_job(job)
@@ -242,6 +244,13 @@ def join(
         _JOINING.pop("world", None)
     if world.rank == 0:
         log_job(job.world, time.monotonic() - began)
+        for name, value in handling.items():
+            log_line(
+                "%s is %s, so that guards report errors of nccl; %s=1 keeps it",
+                name,
+                value,
+                KEEP_HANDLING,
+            )
     return job
 
 
@@ -291,7 +300,7 @@ def _create_job(
         wait,
         partial(create_default_group, world, store, timeout),
         lambda _: dist.destroy_process_group(),
-        connects=connects_at_creation(str(world.backend)),
+        connects=waits_for_peers(str(world.backend)),
     )
     phases["default group"] = time.monotonic() - began
     if number is not None:

@@ -21,10 +21,12 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -60,20 +62,50 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
 
     The groups of a mesh get this timeout of the default group, instead of torch's default.
     """
-    kinds = [device.type for device in group._device_types]
-    if not kinds:  # a group written in Python, which has no backend of a device
-        return None
-    device = torch.device("cpu" if "cpu" in kinds else kinds[0])
-    try:
-        timeout = group._get_backend(device).options._timeout
-    except (AttributeError, RuntimeError):
-        return None
-    return timeout if isinstance(timeout, timedelta) else None
+    timeouts = []
+    for device in group._device_types:
+        with suppress(AttributeError, RuntimeError):
+            timeouts.append(group._get_backend(device).options._timeout)
+    return min((each for each in timeouts if isinstance(each, timedelta)), default=None)
 
 
 def set_timeout(group: dist.ProcessGroup, timeout: timedelta | None) -> None:
-    """Set the timeout of later collectives of the group. Local."""
+    """Set the timeout of later collectives; None is the default of each device's backend. Local."""
     group.set_timeout(timeout or default_timeout(str(dist.get_backend(group))))
+    for name, part in _parts(group) if timeout is None else ():
+        part._set_default_timeout(default_timeout(name))
+
+
+def _parts(group: dist.ProcessGroup) -> Iterator[tuple[str, Any]]:
+    """Yield the backend of each device with its name, if a group has several."""
+    pairs = str(dist.get_backend(group)).split(",")
+    for kind, _, name in (pair.partition(":") for pair in pairs if len(pairs) > 1):
+        yield name, group._get_backend(torch.device(kind))
+
+
+@contextmanager
+def lowered_timeouts(
+    groups: Iterable[dist.ProcessGroup], limit: timedelta | None
+) -> Iterator[None]:
+    """Lower the timeout of gloo, which raises in the thread that waits, inside the block. Local.
+
+    At its timeout the watchdog of nccl ends the process, so the timeout of nccl stays.
+    """
+    before: list[tuple[Callable[[Any], object], timedelta | None]] = []
+    for group in groups if limit is not None else ():
+        timeout, parts = timeout_of(group), [*_parts(group)]
+        if parts:
+            waiting = [part for name, part in parts if name == "gloo"]
+            before += [(part._set_default_timeout, part.options._timeout) for part in waiting]
+        elif str(dist.get_backend(group)) in ("gloo", "cpu:gloo"):
+            before.append((partial(set_timeout, group), timeout))
+    for change, _ in before:
+        change(limit)
+    try:
+        yield
+    finally:
+        for change, earlier in before:
+            change(earlier)
 
 
 def mark_constant(function: Function) -> Function:
@@ -153,7 +185,42 @@ def _as_only_worker() -> Iterator[None]:
 
 def default_timeout(backend: str) -> timedelta:
     """Return torch's default timeout of a group: 10 min for nccl, 30 min for all others."""
-    return (default_pg_nccl_timeout if backend == "nccl" else None) or default_pg_timeout
+    return (default_pg_nccl_timeout if backend[:4] == "nccl" else None) or default_pg_timeout
+
+
+def is_nccl(group: dist.ProcessGroup) -> bool:
+    """Return whether a group has NCCL's semantics: no call waits, and no error is raised. Local."""
+    return "nccl" in group.name()
+
+
+def wait_in_time(work: dist.Work, group: dist.ProcessGroup, limit: timedelta | None) -> None:
+    """Wait until a work is done; raise torch's error, or one of its class, at the limit.
+
+    A wait of nccl with a timeout would abort that group alone, and so may hang.
+    """
+    if limit is None or not is_nccl(group):
+        work.wait(*[limit] if limit else [])
+        return
+    end, pause = time.monotonic() + limit.total_seconds(), 0.0001
+    while not work.is_completed():
+        if time.monotonic() > end:
+            raise dist.DistBackendError(f"wait timeout after {limit.total_seconds():g} s")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.01)
+    work.wait()
+
+
+def error_of(group: dist.ProcessGroup, device: torch.device) -> str:
+    """Return the error that the watchdog of a group has seen; "" for none, or if unknown. Local."""
+    with suppress(AttributeError, RuntimeError):
+        error: Any = cast(Any, group._get_backend(device)).get_error()
+        return "" if error.name == "SUCCESS" else str(error.name)
+    return ""
+
+
+def waits_for_peers(backend: str) -> bool:
+    """Return whether creating a group waits for its other ranks, in nccl without an end."""
+    return "gloo" in backend or "nccl" in backend
 
 
 def connects_at_creation(backend: str) -> bool:

@@ -51,9 +51,11 @@ def admit_newcomers(rounds: Rounds, state: GuardState) -> Recovered | None:
             number = _invite_newcomers(mesh, job, rounds.last)
         answer = torch.tensor([number], device=job.world.device)
         dist.broadcast(answer, first, group=mesh.get(()))
-    if not int(answer):
+        number = int(answer)
+        job.check_not_aborted()
+    if not number:
         return None
-    job.counts.recoveries = int(answer) - 1
+    job.counts.recoveries = number - 1
     state.watcher = None
     return rounds.run(Failure(is_known=False, silent=()))
 

@@ -30,7 +30,7 @@ from ..launch.job import Job
 from ..launch.process import current_process, state_of
 from ..launch.round import Round
 from ..launch.times import Time, parse_timeout
-from ..launch.torch_internals import timeout_of
+from ..launch.torch_internals import timeout_of, wait_in_time
 from .group_registry import MeshGroups
 from .groups import all_gather
 from .guard import GuardState, guard_mesh
@@ -63,7 +63,7 @@ def wait_at_barrier(
         bound = min(limits, default=None)
         try:
             work = dist.barrier(group, async_op=True, device_ids=device_ids)
-            work.wait(*[limit] if limit else [])
+            wait_in_time(work, group, limit)
         except RuntimeError as error:
             describe = partial(describe_coordinate, layout)
             if bound is None or time.monotonic() - began < bound.total_seconds():

@@ -164,6 +164,7 @@ class MeshGroups:
     # the groups over which ranks have compared a move
     compared: set[dist.ProcessGroup] = field(default_factory=set)
     num_samplers: int = 0  # those that this mesh has made
+    committed: int = 0  # the steps that ``mesh.commit()`` has let this rank take
     is_closed: bool = False
     is_replaced: bool = False  # whether ``recover`` or ``admit`` has returned another
     pid: int = field(default_factory=os.getpid)  # the process of the rank

@@ -36,6 +36,8 @@ from ..launch.torch_internals import (
     collective_count,
     connects_at_creation,
     default_timeout,
+    is_nccl,
+    set_timeout,
     takes_part_in_split,
 )
 from .group_registry import GroupKey, GroupRegistry, Groups
@@ -116,7 +118,7 @@ class GroupRequest(NamedTuple):
     axes: Axes  # key of the group plan
     description: str  # the axes as text, for torch
     members: Ints  # int64 (num_groups, group_size)
-    timeout: timedelta
+    timeout: timedelta | None  # None is the default of its backend, or of each device's
     key: GroupKey  # equal groups are shared under it
     backend: str | None = None  # of these groups alone; None is that of the mesh
     options: object = None  # torch's options of the backend; None are its defaults
@@ -172,13 +174,12 @@ def match_groups(
 def list_requests(plan: GroupPlan, options: GroupOptions, backend: str) -> list[GroupRequest]:
     """Return one request for each set of groups in the plan, in the order of creation."""
     timeouts = options.timeouts
-    default = timeouts.default or default_timeout(backend)
     whole = {plan.layout.axes: "mesh", (): "rank"}
     requests = []
     for step in plan.steps:
         name, key = whole.get(step.axes, " ".join(step.axes)), plan.keys[step.axes]
-        timeout = timeouts.by_key.get(key, default)
-        group_key = plan.layout.strides(step.axes), backend, timeout
+        timeout = timeouts.by_key.get(key, timeouts.default)
+        group_key = plan.layout.strides(step.axes), backend, timeout or default_timeout(backend)
         description = f"{DESCRIPTION} {name}"
         requests.append(GroupRequest(key, description, step.members, timeout, group_key))
     return requests
@@ -272,7 +273,7 @@ class _Creator(NamedTuple):
                 way = self._way(request.members)
                 group = create[way](request, created)
                 if group is not None and self.creation is not None:
-                    group.set_timeout(request.timeout)  # it has connected
+                    set_timeout(group, request.timeout)  # it has connected
                 new[request.key] = group
                 # torch splits a bound default group on all ranks outside a new group together, so
                 # every rank must be inside one (pytorch#145376). It stays: gloo ranks may connect
@@ -356,7 +357,7 @@ class _Creator(NamedTuple):
         outside = _ranks_outside(request.members)
         group: dist.ProcessGroup = dist.split_group(  # type: ignore[assignment]  # never None here
             split_ranks=[*request.members.tolist(), *([outside] if outside else [])],
-            timeout=request.timeout,
+            timeout=request.timeout or default_timeout("nccl"),
             pg_options=request.options,
             group_desc=request.description,
         )
@@ -374,7 +375,7 @@ def _ranks_outside(members: Ints) -> list[int]:
 
 def is_destroyed_collectively(groups: Iterable[dist.ProcessGroup]) -> bool:
     """Return whether all ranks of these groups must destroy them together, as with NCCL."""
-    return any("nccl" in group.name() for group in groups)
+    return any(map(is_nccl, groups))
 
 
 def destroy_groups(groups: Iterable[dist.ProcessGroup]) -> None:

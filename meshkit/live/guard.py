@@ -52,7 +52,7 @@ from ..launch.log import log_line
 from ..launch.round import Round
 from ..launch.store import Store, error_from_json, error_to_json, read_value
 from ..launch.times import TIMES, Deadline, Time, parse_timeout
-from ..launch.torch_internals import abort_all_groups, set_timeout, timeout_of
+from ..launch.torch_internals import is_nccl, lowered_timeouts
 from .group_registry import MeshGroups
 from .status import (
     CollectiveTracker,
@@ -249,7 +249,7 @@ def _guard(guard: Guard, limit: timedelta | None) -> Iterator[None]:
     number = guard.state.entered
     with (
         tracking() as tracker,
-        _with_timeout(guard, limit if raises else None),
+        lowered_timeouts(guard.groups.values(), limit),
         _watching(guard, tracker, limit, raises) as reporter,
     ):
         tracker.compares |= limit is not None
@@ -262,9 +262,24 @@ def _guard(guard: Guard, limit: timedelta | None) -> Iterator[None]:
             if translated is None:
                 raise
             raise _quote(translated, limit) from error
-        difference = None if limit is None else _leave(guard, number)
-        if difference is not None:
-            raise _quote(difference, limit)
+        failure = _report_of_abort(reporter)
+        if failure is None and limit is not None:
+            failure = _leave(guard, number)
+        if failure is not None:
+            raise _quote(failure, limit)
+
+
+def last_report(state: GuardState) -> MeshkitError | None:
+    """Return the last report that this rank has read, if any. Local."""
+    known = [report for _, report in sorted(state.reports.items()) if report is not None]
+    return error_from_json(known[-1]) if known else None
+
+
+def _report_of_abort(guard: Guard) -> MeshkitError | None:
+    """Return the report after which this rank has aborted nccl, which raises nothing itself."""
+    if guard.job.counts.is_aborted and any(map(is_nccl, guard.groups.values())):
+        return last_report(guard.state)
+    return None
 
 
 def _leave(guard: Guard, number: int) -> MeshkitError | None:
@@ -354,19 +369,6 @@ def _read_disagreement(guard: Guard) -> MeshkitError | None:
         return error_from_json(record) if is_for_all else None
 
     return store.try_within(TIMES.answer, read)
-
-
-@contextmanager
-def _with_timeout(guard: Guard, limit: timedelta | None) -> Iterator[None]:
-    """Set the timeout of the mesh's groups inside the block, and restore it afterwards."""
-    before = {group: timeout_of(group) for group in guard.groups.values() if limit is not None}
-    for group in before:
-        set_timeout(group, limit)
-    try:
-        yield
-    finally:
-        for group, timeout in before.items():
-            set_timeout(group, timeout)
 
 
 def _raises_in_caller(guard: Guard) -> bool:
@@ -459,7 +461,7 @@ def _report_hang(guard: Guard, status: RankStatus, limit: timedelta, raises: boo
     if report is not None:
         guard.state.alarm = max(guard.state.reports, default=0)
         print(_quote(report, limit), file=sys.stderr, flush=True)
-        abort_all_groups()
+        guard.job.abort()
     return report is not None
 
 

@@ -9,6 +9,7 @@ to propose announces its error instead::
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..core import VERSION
 from ..core.axes import check_axes_exist, check_names, parse_axes
 from ..core.call import Call, Verbatim, format_value
-from ..core.errors import MeshkitError, SpecError
+from ..core.errors import MeshkitError, RankTimeoutError, SpecError
 from ..core.group_plan import GroupPlan, check_in_world, plan_view
 from ..core.hang import describe_coordinate
 from ..core.layout import Layout
@@ -39,7 +40,7 @@ from ..launch.job import Job, current_job, require_job
 from ..launch.join import announce_init_failure
 from ..launch.log import Startup, log_line
 from ..launch.times import TIMES, Time, format_timeout, parse_timeout
-from ..launch.torch_internals import abort_all_groups, connects_at_creation
+from ..launch.torch_internals import waits_for_peers
 from ..launch.world import World
 from .device_mesh import check_members
 from .group_registry import NO_GROUPS, GroupRegistry, Groups, MeshGroups
@@ -307,8 +308,8 @@ def _open_groups(proposal: MeshProposal) -> MeshGroups:
         call.name,
         job.arrival_timeout,
         partial(_create, proposal, found, number, warning, phases),
-        lambda groups: destroy_groups(groups.created),
-        connects=connects_at_creation(options.backend or str(job.world.backend)),
+        partial(_undo, job),
+        connects=waits_for_peers(options.backend or str(job.world.backend)),
         describe=describe,
     )
     phases["end"] = time.monotonic() - began - phases.get("groups", 0.0)
@@ -359,6 +360,15 @@ def _create(
     return groups
 
 
+def _undo(job: Job, groups: Groups) -> None:
+    """Destroy the groups of a mesh that is not complete: on NCCL not without the missing ranks."""
+    if isinstance(sys.exc_info()[1], RankTimeoutError) and is_destroyed_collectively(
+        groups.created
+    ):
+        job.abort()
+    destroy_groups(groups.created)
+
+
 # ------------------------------------------------------------------ while it is open, and the end
 
 
@@ -366,12 +376,17 @@ def agree_in_mesh(
     mesh: MeshGroups, job: Job, call: str, facts: Mapping[str, str], summary: str
 ) -> None:
     """Agree over the ranks of a mesh; over the whole world in the rounds of the world."""
-    layout = mesh.plan.layout
-    describe = partial(describe_coordinate, layout)
-    ranks, part = None, ""
-    if layout.num_ranks != job.world.world_size:
-        ranks, part = sorted(int(rank) for rank in layout.grid.flat), f"mesh/{mesh.round_id}"
+    ranks, part = ranks_of_rounds(mesh, job)
+    describe = partial(describe_coordinate, mesh.plan.layout)
     job.agree(call, facts, summary, describe=describe, ranks=ranks, part=part)
+
+
+def ranks_of_rounds(mesh: MeshGroups, job: Job) -> tuple[list[int] | None, str]:
+    """Return the ranks of the rounds of a mesh, and their part of the store."""
+    layout = mesh.plan.layout
+    if layout.num_ranks == job.world.world_size:
+        return None, ""
+    return sorted(int(rank) for rank in layout.grid.flat), f"mesh/{mesh.round_id}"
 
 
 def close_mesh(mesh: MeshGroups, job: Job, *, failed: bool) -> None:
@@ -387,12 +402,12 @@ def close_mesh(mesh: MeshGroups, job: Job, *, failed: bool) -> None:
     groups = mesh.release()
     try:
         if together and failed:
-            abort_all_groups()
+            job.abort()
         elif together and layout.num_ranks > 1 and mesh.rank in layout:
             facts = {"mesh": f"{mesh.built_by}, number {mesh.round_id}"}
             agree_in_mesh(mesh, job, "mesh.close", facts, NOT_CLOSED)
     except BaseException:
-        abort_all_groups()
+        job.abort()
         raise
     finally:
         destroy_groups(groups)

@@ -47,7 +47,7 @@ from ..launch.process import sight
 from ..launch.round import COUNT, Round
 from ..launch.store import Store, hosted_by_rank_0
 from ..launch.times import TIMES, Deadline, Time, parse_timeout
-from ..launch.torch_internals import abort_all_groups
+from .commit import check_committed
 from .group_registry import GroupRegistry, MeshGroups
 from .guard import GuardState
 from .open_mesh import CLOSED, WAITING, MeshProposal, open_groups
@@ -221,6 +221,7 @@ def recover_mesh(rounds: Rounds, state: GuardState) -> Recovered | None:
     """
     mesh, job = rounds.mesh, rounds.proposal.job
     store = check_can_recover(mesh, job)
+    check_committed(mesh, rounds.last.step, rounds.request.step)
     try:
         if mesh.rank not in mesh.plan.layout and not wait_for_loss(mesh, job, store):
             rounds.last.is_over = True
@@ -228,7 +229,7 @@ def recover_mesh(rounds: Rounds, state: GuardState) -> Recovered | None:
         failure = find_failure(state)
         state.watcher = None
         if failure.is_known:
-            abort_all_groups()
+            job.abort()
         return rounds.run(failure)
     except RankTimeoutError as error:
         look = partial(store.has, COUNT)

@@ -24,7 +24,12 @@ from ..core.layout import Layout
 from ..core.regroup import Regrouping, Sources
 from ..core.text import article, count_noun, format_ranks, format_sizes
 from ..launch.job import require_job
-from ..launch.torch_internals import collective_count, default_timeout, timeout_of
+from ..launch.torch_internals import (
+    collective_count,
+    default_timeout,
+    timeout_of,
+    wait_in_time,
+)
 from .group_registry import MeshGroups
 
 MAX_PARTS = 4  # parts of the state that an error names
@@ -118,7 +123,8 @@ def _communicate(
     works = dist.batch_isend_irecv(messages) if messages else []
     counts.own[world.group_name] += (collective_count(world) or 0) - before
     for work in works:
-        work.wait(limit)
+        wait_in_time(work, world, limit)
+    require_job().check_not_aborted()
 
 
 def message_timeout(mesh: MeshGroups) -> timedelta:

@@ -57,6 +57,36 @@ def test_nccl_is_bound_to_its_device_at_once(
     assert connected == ([] if bound else [None])
 
 
+NAME, KEEP = default_group.HANDLING, {default_group.KEEP_HANDLING: "1"}
+
+
+@pytest.mark.parametrize(
+    ("backend", "launcher", "before", "after"),
+    [
+        ("nccl", "hand-written", {}, "0"),
+        ("cpu:gloo,cuda:nccl", "slurm", {}, "0"),
+        ("nccl", "torchrun", {NAME: "1"}, "0"),
+        ("nccl", "torchrun", {NAME: "1", **KEEP}, "1"),
+        ("nccl", "torchrun", {NAME: "3"}, "3"),
+        ("nccl", "slurm", {NAME: "1"}, "1"),
+        ("nccl", "slurm", {default_group.OLD_HANDLING: "1"}, None),
+        ("nccl", "slurm", KEEP, None),
+        ("gloo", "slurm", {}, None),
+        ("gloo", "torchrun", {NAME: "1"}, "1"),
+    ],
+)
+def test_guards_report_unless_the_user_has_set_the_error_handling(
+    backend: str, launcher: str, before: dict[str, str], after: str | None
+) -> None:
+    world = meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"})
+    environ = dict(before)
+    added = default_group.let_guards_report(
+        replace(world, backend=backend, launcher=launcher), environ
+    )
+    assert environ.get(NAME) == after
+    assert added == ({NAME: "0"} if after == "0" else {})
+
+
 def test_an_mpi_that_counts_other_ranks_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uses a fake of a torch built with MPI, which must agree with the launcher."""
     left: list[bool] = []

@@ -1,0 +1,109 @@
+"""Commit a step: no rank changes its weights unless the collectives of every rank went well.
+
+On NCCL a call returns before its work is done, and nothing raises in the thread that made it. After
+an abort the kernels that wait for a collective go on with what is in memory, so an optimizer step
+would apply partial sums. ``mesh.commit()`` stands between the backward and the step::
+
+    rank 0   all_reduce ... aborted   commit: waits for its device, has read a report: votes no
+    rank 1   all_reduce ... done      commit: waits for its device, votes yes ... reads no
+                                      both raise the report before optimizer.step()
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from ..core.errors import CollectiveError, MeshkitError, RankTimeoutError, SpecError
+from ..core.hang import REBUILD_ADVICE, describe_coordinate
+from ..core.judges import Arrivals, Decision, all_same
+from ..launch.job import Job
+from ..launch.times import Deadline
+from ..launch.torch_internals import error_of, is_nccl
+from .group_registry import MeshGroups
+from .groups import is_destroyed_collectively
+from .guard import GuardState, last_report
+from .open_mesh import ranks_of_rounds
+
+SUMMARY = "a collective of this step has failed on a rank, so no rank takes the step."
+ADVICE = f"mesh.recover(step=...), or {REBUILD_ADVICE}."
+LOOK = 0.5  # seconds between two looks for a report while this rank waits for the others
+
+
+def commit_step(mesh: MeshGroups, job: Job, state: GuardState) -> None:
+    """Raise unless every rank may take its step. See :meth:`meshkit.Mesh.commit`."""
+    mesh.check_can_communicate()
+    if not is_destroyed_collectively(mesh.groups.by_key.values()):
+        if (error := find_failure(mesh, job, state)) is not None:
+            raise error
+    else:
+        device = job.world.device or torch.device("cpu")
+        torch.get_device_module(device).synchronize(device)
+        _vote(mesh, job, state)
+    mesh.committed += 1
+
+
+def find_failure(mesh: MeshGroups, job: Job, state: GuardState) -> MeshkitError | None:
+    """Return the failure that this rank has seen: the report of a guard, or an error of NCCL."""
+    if (report := last_report(state)) is not None:
+        return report
+    name, device = f"Rank {mesh.rank}", job.world.device or torch.device("cpu")
+    if job.counts.is_aborted:
+        return CollectiveError(SUMMARY, f"{name} has aborted its groups.", fix=ADVICE)
+    for axes, group in mesh.groups.by_key.items():
+        if is_nccl(group) and (error := error_of(group, device)):
+            where = f"the group over {' '.join(axes) or 'one rank'}"
+            line = f"{name}: torch's watchdog reports {error} of {where}."
+            return CollectiveError(SUMMARY, line, fix=ADVICE)
+    return None
+
+
+def _vote(mesh: MeshGroups, job: Job, state: GuardState) -> None:
+    """Let all ranks of the mesh agree that no collective has failed. Collective over the mesh."""
+    ranks, part = ranks_of_rounds(mesh, job)
+    round = job.round("mesh.commit", summary=SUMMARY, ranks=ranks, part=part)
+    failure = find_failure(mesh, job, state)
+    if round is None or mesh.plan.layout.num_ranks == 1:
+        if failure is not None:
+            raise failure
+        return
+    deadline = Deadline.after(job.arrival_timeout)
+    judge = partial(_judge, mesh, job.arrival_timeout.total_seconds())
+    with round:
+        if failure is None:
+            round.arrive({"call": "mesh.commit"}, same=True, deadline=deadline)
+        while failure is None and round.turn < len(round.expected) and not deadline.expired:
+            if round.follow(Deadline.after(min(LOOK, deadline.left))) is not None:
+                break
+            failure = find_failure(mesh, job, state)  # its guard may have read a report
+        if failure is not None:
+            round.say(Decision(failure))
+        round.decide(judge, deadline).check(mesh.rank)
+
+
+def _judge(mesh: MeshGroups, seconds: float, seen: Arrivals) -> Decision | None:
+    """Return the decision of :func:`all_same`; missing ranks are a failed collective."""
+    describe = partial(describe_coordinate, mesh.plan.layout)
+    decision = all_same(SUMMARY, seconds=seconds, describe=describe)(seen)
+    error = decision.error if decision is not None else None
+    if not isinstance(error, RankTimeoutError) or isinstance(error, CollectiveError):
+        return decision
+    missing = error.missing_ranks
+    return Decision(
+        CollectiveError(error.summary, *error.evidence, fix=error.fix, missing_ranks=missing)
+    )
+
+
+def check_committed(mesh: MeshGroups, before: int, step: int | None) -> None:
+    """Raise if a rank on NCCL recovers from a step that it has not committed. Local."""
+    committed = before + mesh.committed
+    is_safe = step is None or step <= committed or mesh.rank not in mesh.plan.layout
+    if is_safe or not is_destroyed_collectively(mesh.groups.by_key.values()):
+        return
+    raise SpecError(
+        f"step is {step}, but rank {mesh.rank} has committed {committed}.",
+        "On NCCL an optimizer step without mesh.commit() may have applied partial sums.",
+        fix="call mesh.commit() before each optimizer.step(), and count steps from 0 at the start "
+        "of this job.",
+    )

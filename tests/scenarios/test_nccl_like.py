@@ -1,0 +1,312 @@
+"""Guard, close, commit, recover, admit and restore with the semantics of NCCL."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import meshkit
+from meshkit.launch import torch_internals
+from meshkit.testing.faults import Strike, play
+from tests import nccl_like
+from tests.promises import BUSY
+
+LIMIT = 2.0  # seconds of a guard
+ANSWER = 4.0  # seconds of a roll call
+
+
+def join(backend: str = nccl_like.NAME, **options: Any) -> meshkit.World:
+    """Join the job on the stand-in."""
+    nccl_like.register()
+    options = {"timeout": 60, "arrival_timeout": 20} | options
+    return meshkit.init(backend=backend, device="cpu", **options)
+
+
+def total(mesh: meshkit.Mesh, *axes: str) -> float:
+    """Return the sum of the ranks over some axes."""
+    tensor = torch.full((3,), float(mesh.rank))
+    dist.all_reduce(tensor, group=mesh.group(*axes))
+    return tensor[0].item()
+
+
+# ------------------------------------------------------------ the stand-in itself
+
+
+def try_semantics(strike: Strike, kind: str) -> Any:
+    """Meet one of NCCL's semantics without meshkit."""
+    nccl_like.register()
+    init = {"rank": strike.rank, "world_size": 2, "init_method": f"file://{strike.folder}/own"}
+    dist.init_process_group(nccl_like.NAME, timeout=timedelta(seconds=2), **init)  # type: ignore[arg-type]
+    second = dist.new_group([0, 1])
+    strike.note()
+    tensor, peer = torch.ones(2), 1 - strike.rank
+    if kind == "messages":
+        got = torch.zeros(2)
+        operations = dist.P2POp(dist.isend, tensor + 1, peer), dist.P2POp(dist.irecv, got, peer)
+        for work in dist.batch_isend_irecv([*operations]):
+            work.wait()
+        dist.isend(tensor, peer)
+        with pytest.raises(RuntimeError, match="batch_isend_irecv"):
+            dist.irecv(torch.ones(2), peer)
+        return got.tolist()
+    if strike.rank == 1:
+        time.sleep(6)
+        return "slept"
+    dist.all_reduce(tensor, group=second)  # returns at once
+    if kind == "abort":
+        threading.Timer(0.5, second.abort).start()
+        time.sleep(3)
+        return nccl_like.ABORTED
+    if kind == "together":
+        threading.Timer(0.5, dist.distributed_c10d._abort_process_group).start()
+        return tensor.tolist(), len(nccl_like.ABORTED)
+    return tensor.tolist()  # waits, and the watchdog ends the process
+
+
+@pytest.mark.parametrize(
+    ("kind", "handling", "first"),
+    [
+        ("messages", "3", "[2.0, 2.0]"),
+        ("abort", "0", "[]"),
+        ("watchdog", "3", "SIGABRT"),
+        ("watchdog", "1", "SIGABRT"),
+        ("watchdog", "0", "running"),
+    ],
+)
+def test_the_stand_in_behaves_as_torch_documents_it(
+    kind: str, handling: str, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", handling)
+    played = play(try_semantics, 2, (kind,), timeout=30 if first != "running" else 12)
+    ended = played.outcomes[0].text if 0 in played.outcomes else played.ends[0]
+    assert ended == first, played
+
+
+# ------------------------------------------------------------ a healthy job
+
+
+def use_groups(strike: Strike) -> Any:
+    """Build, compute, view, compare and close; ranks destroy each group together."""
+    join()
+    mesh = meshkit.build_mesh(dp=2, tp=2)
+    view = mesh.view(x=4)
+    sums = total(mesh, "dp"), total(mesh, "tp"), total(view)
+    mesh.barrier()
+    mesh.verify(timeout=20)
+    mesh.agree("lr", 0.1)
+    for _ in range(2):
+        mesh.commit()
+    moved = mesh.redistribute(torch.ones(4), "a/dp -> a").tolist()
+    # NCCL reads the ids of later communicators under this timeout
+    wait = dist.group.WORLD.get_group_store().timeout.total_seconds()  # type: ignore[union-attr]
+    time.sleep(0.3 * mesh.rank)
+    view.close()
+    mesh.close()
+    meshkit.shutdown()
+    return sums, moved, wait, len(nccl_like.LIVE), nccl_like.ABORTED
+
+
+def test_a_healthy_mesh_computes_commits_and_closes() -> None:
+    played = play(use_groups, 4, timeout=90)
+    sums = [(2.0, 1.0, 6.0), (4.0, 1.0, 6.0), (2.0, 5.0, 6.0), (4.0, 5.0, 6.0)]
+    expected = {rank: str((sums[rank], [1.0] * 8, 60.0, 0, [])) for rank in range(4)}
+    assert {rank: outcome.text for rank, outcome in played.outcomes.items()} == expected
+
+
+# ------------------------------------------------------------ a hang and a loss
+
+
+def fail_in_guard(strike: Strike, fault: str) -> Any:
+    """Lose or delay rank 3 in a guard; return the report, and how the groups were aborted."""
+    join()
+    mesh = meshkit.build_mesh(dp=2, tp=2)
+    total(mesh)
+    try:
+        with mesh, mesh.guard(timeout=LIMIT):
+            if mesh.rank == 3:
+                strike.kill() if fault == "kill" else strike.stop()
+            total(mesh, "dp"), total(mesh, "tp")
+            total(mesh)  # the next call after an abort raises
+    except meshkit.CollectiveError as error:
+        meshkit.shutdown()
+        return error.missing_ranks, [len(names) for names in nccl_like.ABORTED], len(nccl_like.LIVE)
+    return "through"
+
+
+@pytest.mark.parametrize("fault", ["stop", "kill"])
+def test_a_guard_names_the_rank_before_the_watchdog_ends_the_process(fault: str) -> None:
+    played = play(fail_in_guard, 4, (fault,), timeout=60)
+    assert played.fired == 3
+    for rank in range(3):
+        groups = 4  # the default group, dp, tp, and that of one rank
+        missing, aborted, left = eval(played.outcomes[rank].text)
+        assert (missing, {*aborted}, left) == ((3,), {groups}, 0), (rank, played)
+        assert played.seconds(rank) < 2 * LIMIT + ANSWER + BUSY
+
+
+def train(strike: Strike, fault: str) -> Any:
+    """Train four steps; after two of them rank 3 is late or lost, and the others go on."""
+    join()
+    state: dict[str, Any] = {"weight": torch.zeros(2), "steps": 0}
+    mesh, errors, restored = meshkit.build_mesh(dp=2, tp=2), [], None
+    while state["steps"] < 4 and not mesh.recovery.is_over:
+        try:
+            if not mesh.inside:
+                mesh.recovery.restore(state)
+                mesh = mesh.recover(step=state["steps"])
+                continue
+            with mesh.guard(timeout=LIMIT):
+                if restored is not mesh:
+                    mesh.recovery.restore(state)
+                    restored = mesh
+                if strike.rank == 3 and not strike.start and state["steps"] == 2 and not errors:
+                    strike.kill() if fault == "kill" else strike.note()
+                    time.sleep(LIMIT + ANSWER)
+                if strike.start == 0 and fault == "kill" and mesh.size("dp") == 1:
+                    time.sleep(2)  # until rank 3 has come back
+                gradient = torch.ones(2) * 2 / mesh.size("dp")
+                dist.all_reduce(gradient, group=mesh.group("dp"))
+                dist.all_reduce(torch.ones(1), group=mesh.group("tp"))
+                mesh.commit()
+                state["weight"] += gradient
+                state["steps"] += 1
+            if state["steps"] < 4:
+                mesh = mesh.admit(step=state["steps"])
+        except meshkit.CollectiveError as error:
+            errors.append(str(error))
+            mesh = mesh.recover(step=state["steps"])
+    mesh.close()
+    return state["weight"].tolist(), mesh.layout.sizes, errors
+
+
+def test_garbage_of_an_abort_never_reaches_the_weights() -> None:
+    played = play(train, 4, ("late",), timeout=90)
+    assert played.fired == 3
+    outcomes = {rank: eval(outcome.text) for rank, outcome in played.outcomes.items()}
+    assert [outcome[:2] for outcome in outcomes.values()] == [([8.0, 8.0], {"dp": 2, "tp": 2})] * 4
+    assert all(len(outcome[2]) == 1 for outcome in outcomes.values())
+    assert "rank 3 (dp=1 tp=1)" in outcomes[0][2][0]
+
+
+def test_a_killed_rank_is_left_out_and_admitted_again() -> None:
+    played = play(train, 4, ("kill",), timeout=120, restarts=1)
+    assert played.fired == 3
+    outcomes = {rank: eval(outcome.text) for rank, outcome in played.outcomes.items()}
+    assert [outcome[:2] for outcome in outcomes.values()] == [([8.0, 8.0], {"dp": 2, "tp": 2})] * 4
+    assert [len(outcomes[rank][2]) for rank in range(4)] == [1, 1, 1, 0]
+
+
+# ------------------------------------------------------------ two devices in a group
+
+
+def use_two_devices(strike: Strike, fault: str) -> Any:
+    """Hang on one of two devices, each with its own timeout."""
+    limit = timedelta(minutes=10)  # a torch without nccl has none
+    pytest.MonkeyPatch().setattr(torch_internals, "default_pg_nccl_timeout", limit)
+    join(f"cpu:gloo,cuda:{nccl_like.NAME}", timeout=None)
+    mesh = meshkit.build_mesh(dp=2)
+    group: Any = mesh.group("dp")
+
+    def seconds() -> list[float]:
+        limits = group.host.options._timeout, group.timeout
+        return [limit.total_seconds() for limit in limits]
+
+    limits = [seconds()]
+    began = time.monotonic()
+    try:
+        with mesh.guard(timeout=LIMIT):
+            limits.append(seconds())
+            if mesh.rank == 1:
+                strike.note()
+                time.sleep(LIMIT + ANSWER)
+            tensor = torch.ones(2)
+            if fault == "device":
+                nccl_like.on_device(tensor)
+            dist.all_reduce(tensor, group=group)
+            tensor.tolist()
+            mesh.commit()
+    except meshkit.CollectiveError as error:
+        return [*limits, seconds()], error.behind, round(time.monotonic() - began)
+    return "through"
+
+
+@pytest.mark.parametrize("fault", ["host", "device"])
+def test_each_device_keeps_its_timeout_and_its_hang_is_reported(fault: str) -> None:
+    played = play(use_two_devices, 2, (fault,), timeout=60)
+    assert played.fired == 1
+    limits, behind, took = eval(played.outcomes[0].text)
+    assert limits == [[1800.0, 600.0], [LIMIT, 600.0], [1800.0, 600.0]]
+    assert behind == (1,)
+    assert took < LIMIT + ANSWER + BUSY
+
+
+# ------------------------------------------------------------ creation
+
+
+def build_on_host(strike: Strike) -> Any:
+    """Build a mesh of gloo groups over a part of a job that is bound to a device."""
+    nccl_like.Group.bound_device_id = torch.device("cuda:0")  # type: ignore[assignment]
+    join()
+    with meshkit.build_mesh(dp=2, backend="gloo", ranks=range(1, 3)) as mesh:
+        sums = total(mesh) if mesh.inside else None
+    with meshkit.build_mesh(dp=3) as whole:  # each rank takes part in the same splits
+        return sums, total(whole)
+
+
+def test_a_gloo_mesh_over_a_part_of_a_bound_job_is_built() -> None:
+    played = play(build_on_host, 3, timeout=60)
+    assert [played.outcomes[rank].text for rank in range(3)] == [
+        "(None, 3.0)",
+        "(3.0, 3.0)",
+        "(3.0, 3.0)",
+    ]
+
+
+def stop_in_creation(strike: Strike) -> Any:
+    """Stop rank 1 while it creates a group, which NCCL itself waits for without an end."""
+    join()
+    if strike.rank == 1:
+        pytest.MonkeyPatch().setattr(dist, "ProcessGroupGloo", lambda *args, **more: strike.stop())
+    began = time.monotonic()
+    try:
+        meshkit.build_mesh(dp=1, tp=2, arrival_timeout=2, timeout=50)
+    except meshkit.RankTimeoutError as error:
+        return error.missing_ranks, time.monotonic() - began
+    return "through"
+
+
+def test_creation_that_does_not_end_is_bounded_and_names_the_rank() -> None:
+    played = play(stop_in_creation, 2, timeout=40)
+    assert played.fired == 1
+    missing, took = eval(played.outcomes[0].text)
+    assert missing == (1,)
+    assert took < 10 + 3 + BUSY  # C of the promises, and the time to report
+
+
+# ------------------------------------------------------------ commit and recover
+
+
+def forget_to_commit(strike: Strike) -> Any:
+    """Recover from a step that this rank has not committed."""
+    join()
+    mesh = meshkit.build_mesh(dp=2)
+    total(mesh)
+    mesh.commit()
+    try:
+        mesh.recover(step=2)
+    except meshkit.SpecError as error:
+        return str(error)
+    return "through"
+
+
+def test_recover_refuses_a_step_that_was_not_committed() -> None:
+    played = play(forget_to_commit, 2, timeout=60)
+    for rank in range(2):
+        text = played.outcomes[rank].text
+        assert f"mesh.recover(step=2): step is 2, but rank {rank} has committed 1." in text
