@@ -41,7 +41,13 @@ from .process import check_own_process, sight
 from .round import Round
 from .store import Store
 from .times import ARRIVAL, TIMES, Deadline
-from .torch_internals import abort_all_groups, clear_dtensor_cache, timeout_of, waits_for_peers
+from .torch_internals import (
+    abort_all_groups,
+    clear_dtensor_cache,
+    has_nccl,
+    timeout_of,
+    waits_for_peers,
+)
 from .world import World, follow_recovery
 
 Seed = int | str | None
@@ -179,7 +185,8 @@ class Job:
 
     def abort(self) -> None:
         """Abort all groups of the job; on gloo nothing happens. Local."""
-        self.counts.is_aborted = True
+        # before the abort, after which other threads go on
+        self.counts.is_aborted |= has_nccl()
         abort_all_groups()
 
     def check_not_aborted(self) -> None:

@@ -285,7 +285,7 @@ def can_split(backend: str | None) -> bool:
 
 
 def abort_all_groups() -> None:
-    """Abort the collectives of all groups, so that every waiting thread gets an error. Local.
+    """Abort the collectives of all groups, so that no thread and no kernel waits for them. Local.
 
     NCCL deadlocks if groups are aborted one after another (pytorch#119797). All aborts therefore
     stand in one NCCL call, as in torch's ``_abort_process_group``. torch's function also forgets
@@ -300,6 +300,11 @@ def abort_all_groups() -> None:
             group.abort()
     if nccl is not None:
         nccl._group_end()
+
+
+def has_nccl() -> bool:
+    """Return whether a group of this process is of NCCL. Local."""
+    return any(map(_nccl_backend, dist.distributed_c10d._world.pg_names))
 
 
 def _nccl_backend(group: dist.ProcessGroup) -> Any:  # noqa: ANN401
