@@ -15,7 +15,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ from ..launch.log import shows_colors
 MODULES = {
     **dict.fromkeys(("plan", "explain", "search", "move"), "inspect"),
     **{"check": "ranks", "bench": "ranks", "doctor": "doctor", "hello": "ranks", "store": "ranks"},
+    "rehearse": "rehearse",
 }
 COMMANDS = tuple(MODULES)
 DESCRIPTION = "Lay out a distributed PyTorch job: inspect it before it runs, then check it."
@@ -89,7 +90,9 @@ class CommandParser(ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> Namespace:
         """Return the options of a command."""
-        args, unknown = self.parse_known_intermixed_args(words)
+        takes_rest = any(action.nargs == REMAINDER for action in self._actions)
+        read = self.parse_known_args if takes_rest else self.parse_known_intermixed_args
+        args, unknown = read(words)
         if unknown:
             raise self._unknown(unknown[0], words)
         return args

@@ -395,6 +395,8 @@ def _check_same_job(
     arrival_timeout: timedelta | None,
 ) -> Job:
     """Return the job, with the timeouts of this call if someone else created the group."""
+    if job.rehearsed is not None:  # backend and device are those of the rehearsal
+        arguments = {k: v for k, v in arguments.items() if k not in ("backend", "device")}
     current = {name: getattr(job.world, name) for name in arguments}
     if job.generation:  # else no mesh of meshkit has used its timeouts yet
         times = {"timeout": timeout, "arrival_timeout": arrival_timeout}

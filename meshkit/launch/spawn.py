@@ -147,7 +147,7 @@ def start_ranks(
     if count is None or count < 1:
         raise SpecError(f"world_size is {world_size!r}.", fix="an int of 1 or more.")
     limit = parse_timeout("timeout", timeout)
-    _check_arguments_fit(fn, args)
+    check_arguments_fit(fn, args)
     context = context_for(fn)
     try:
         job = pickle.dumps((fn, tuple(args)))
@@ -190,7 +190,7 @@ def _check_no_launcher(fn: Callable[..., object]) -> None:
     )
 
 
-def _check_arguments_fit(fn: Callable[..., object], args: Sequence[object]) -> None:
+def check_arguments_fit(fn: Callable[..., object], args: Sequence[object]) -> None:
     """Check that ``fn(*args)`` is a valid call. A function may expect a rank before ``args``."""
     if not callable(fn):
         called = "spawn calls it on each rank, so pass the function itself, without brackets."

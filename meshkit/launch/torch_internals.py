@@ -535,3 +535,117 @@ def remake_root(root: DeviceMesh, *, named: bool, number: int) -> DeviceMesh:
     remade._dim_group_names = root._dim_group_names
     remade._pg_registry = dict(root._pg_registry)
     return remade
+
+
+BACKEND = "rehearsal"  # the name of the backend of recording groups
+Tensors = Any  # a tensor, or a list of tensors
+_kept: list[object] = []  # the kernels of a library end with its last reference
+
+
+def record_every_group(
+    create: Callable[[Any, object], dist.ProcessGroup], rank: int, world_size: int
+) -> None:
+    """Let torch create every group by ``create``, whatever its backend, and the default group now.
+
+    Local. ``init_process_group`` then only creates a default group that a program has destroyed.
+    """
+    c10d: Any = dist.distributed_c10d
+    helper, init = c10d._new_process_group_helper, c10d.init_process_group
+    devices = ["cpu", "meta", "cuda"]
+    dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=devices)
+
+    def create_group(*args: object, **options: object) -> object:
+        size, own, ranks, _, *more = args
+        return helper(size, own, ranks, BACKEND, *more, **{**options, "device_id": None})
+
+    def init_process_group(*_: object, **__: object) -> None:
+        if not dist.is_initialized():
+            init(BACKEND, store=dist.HashStore(), rank=rank, world_size=world_size)
+
+    c10d._new_process_group_helper = create_group
+    c10d.init_process_group = dist.init_process_group = init_process_group
+    init_process_group()
+
+
+def _grow(tensor: Tensors, size: int, *_: object) -> Tensors:
+    if isinstance(tensor, list):
+        return [_grow(part, size) for part in tensor]
+    return tensor.new_empty(tensor.shape[0] * size, *tensor.shape[1:])
+
+
+def _shrink(tensor: Tensors, size: int, *_: object) -> Tensors:
+    if isinstance(tensor, list):
+        return [_shrink(part, size) for part in tensor]
+    return tensor.new_empty(tensor.shape[0] // size, *tensor.shape[1:])
+
+
+def _like(tensor: Tensors, *_: object) -> Tensors:
+    return [*map(_like, tensor)] if isinstance(tensor, list) else torch.empty_like(tensor)
+
+
+# functional collective to the name of its record, whether it has a reduction, and its result
+_FUNCTIONAL: dict[str, tuple[str, bool, Callable[..., Tensors]]] = {
+    "all_reduce": ("all_reduce", True, _like),
+    "all_reduce_": ("all_reduce", True, lambda tensor, *_: tensor),
+    "all_reduce_coalesced": ("all_reduce", True, _like),
+    "all_reduce_coalesced_": ("all_reduce", True, lambda tensors, *_: tensors),
+    "all_gather_into_tensor": ("all_gather", False, _grow),
+    "all_gather_into_tensor_coalesced": ("all_gather", False, _grow),
+    "reduce_scatter_tensor": ("reduce_scatter", True, _shrink),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", True, _shrink),
+    "all_to_all_single": (
+        "all_to_all",
+        False,
+        lambda tensor, sizes, *_: tensor.new_empty(sum(sizes), *tensor.shape[1:]),
+    ),
+    "broadcast": ("broadcast", False, _like),
+    "broadcast_": ("broadcast", False, lambda tensor, *_: tensor),
+}
+
+
+def record_meta_collectives(record: Callable[..., None]) -> None:
+    """Call ``record`` for each functional collective of meta tensors, which no group would see.
+
+    Local. ``record(name, group, input, reduction)`` is not called while torch traces a program.
+    """
+    resolve = cast(Any, dist.distributed_c10d)._resolve_process_group
+    library: Any = cast(Any, torch.library).Library("_c10d_functional", "IMPL")
+    _kept.append(library)
+
+    def kernel_of(
+        name: str, has_reduction: bool, result: Callable[..., Tensors]
+    ) -> Callable[..., Tensors]:
+        def kernel(tensor: Tensors, *args: Tensors) -> Tensors:
+            if torch._guards.detect_fake_mode() is None:
+                record(name, resolve(args[-1]), tensor, args[0] if has_reduction else "")
+            return result(tensor, *args[has_reduction:])
+
+        return kernel
+
+    for function, row in _FUNCTIONAL.items():
+        library.impl(function, kernel_of(*row), "Meta", allow_override=True)
+
+
+def allow_meta_training() -> None:
+    """Let FSDP2 and DeviceMesh treat the meta device as an accelerator without streams. Local."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_init, _fsdp_param_group, _fully_shard
+
+    vars(torch)["meta"] = torch.cpu
+    group: Any = _fsdp_param_group.FSDPParamGroup
+    group._validate_no_meta_params = lambda _: None
+    find = _fsdp_init._get_device_from_mesh
+
+    def device_of(mesh: DeviceMesh) -> torch.device:
+        return torch.device("meta") if mesh.device_type == "meta" else find(mesh)
+
+    for module in (_fsdp_init, _fully_shard):
+        vars(module)["_get_device_from_mesh"] = device_of
+
+
+def program_frames(libraries: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    """Yield the file and the line of each running frame outside some folders, the inner first."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(libraries):
+            yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back  # type: ignore[assignment]

@@ -1,7 +1,7 @@
-"""Tests of code that uses meshkit: a comparison of meshes, strategies, faults, and pytest's marker.
+"""Tests of code that uses meshkit: comparisons of meshes, rehearsals, strategies, faults, a marker.
 
 Each name is imported on its first use; the strategies need hypothesis. No other package of meshkit
-imports this one.
+imports this one, but a command does.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from .compare import compare_meshes
+    from .rehearsal import rehearse
     from .strategies import axes_of, axis_names, batch_plans, coordinates, layouts, ranks, sizes
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "coordinates",
     "layouts",
     "ranks",
+    "rehearse",
     "sizes",
 ]
 
@@ -30,6 +32,10 @@ def __getattr__(name: str) -> object:
         from .compare import compare_meshes
 
         return compare_meshes
+    if name == "rehearse":
+        from .rehearsal import rehearse
+
+        return rehearse
     if name not in __all__:
         raise AttributeError(f"module 'meshkit.testing' has no attribute {name!r}")
     from . import strategies

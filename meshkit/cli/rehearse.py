@@ -1,0 +1,71 @@
+"""The command that plays ranks of a job of any size, and compares what they do."""
+
+from __future__ import annotations
+
+from argparse import REMAINDER, ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+
+from ..core.cost.step_time import MACHINES
+from ..core.errors import SpecError
+from .main import Command, Result
+from .options import DEFAULT_MACHINE, add_world_size, read_count, read_integer, read_seconds
+
+
+def run_rehearse(args: Namespace) -> Result:
+    """Rehearse a script, and report what was found."""
+    from ..testing.rehearsal import rehearse, run_script  # they import torch
+
+    path, *words = args.script or [""]
+    if not Path(path).is_file():
+        line = f"there is no script {path!r}." if path else "no script is given."
+        raise SpecError(line, fix="the path of a Python script, and its arguments, last.")
+    report = rehearse(
+        run_script,
+        args.world_size,
+        (path, words),
+        nodes=args.nodes,
+        ranks=args.ranks,
+        device=args.device,
+        timeout=args.timeout,
+        links=args.links,
+        progress=True,
+    )
+    return Result(report.as_dict, report.draw, ok=report.ok)
+
+
+def read_ranks(text: str) -> str | list[int]:
+    """Read the ranks to play: ``corners``, ``all`` or numbers separated by commas."""
+    if text in ("corners", "all"):
+        return text
+    try:
+        return [read_integer(part, least=0) for part in text.split(",")]
+    except ArgumentTypeError:
+        raise ArgumentTypeError(f"{text!r} is neither corners, all nor ranks such as 0,7") from None
+
+
+def _add_options(parser: ArgumentParser) -> None:
+    add_world_size(parser, "the number of ranks of the job", required=True)
+    help = "the number of nodes that the ranks divide over; 1 by default"
+    parser.add_argument("--nodes", type=read_count, metavar="N", help=help)
+    help = "the ranks to play: corners (default), all, or numbers separated by commas"
+    parser.add_argument("--ranks", type=read_ranks, default="corners", metavar="RANKS", help=help)
+    help = "meta plays models of any size, without values"
+    parser.add_argument("--device", choices=("cpu", "meta"), default="cpu", help=help)
+    help = "the machine whose links give seconds"
+    parser.add_argument("--links", choices=[*MACHINES], default=DEFAULT_MACHINE, help=help)
+    help = "how long the rehearsal may take, 300 by default"
+    parser.add_argument("--timeout", type=read_seconds, default=300.0, metavar="SECONDS", help=help)
+    help = "the script and its arguments, last on the line"
+    parser.add_argument("script", nargs=REMAINDER, metavar="SCRIPT", help=help)
+
+
+REHEARSE = Command(
+    "rehearse",
+    "play ranks of a job of any size here, and compare their collectives",
+    _add_options,
+    run_rehearse,
+    (
+        "--world-size 8192 --nodes 1024 train.py --dp 1024 --tp 8",
+        "--world-size 64 --device meta --json train.py",
+    ),
+)

@@ -1,0 +1,334 @@
+"""The report of a rehearsal: bytes and seconds of each axis, and what was and was not checked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .cost.step_time import MACHINES, Machine
+from .errors import CollectiveError
+from .rehearsal import Mismatch, Names, Operation, Trace
+from .text import Ints, count_noun, format_rows, format_table, shorten
+from .topology import Topology
+
+MAX_LINES = 8  # mismatches, warnings and errors that the text shows
+# what a ring sends of the bytes of one rank, by the ranks of the group, and its steps
+VOLUMES: dict[str, Callable[[int], tuple[float, int]]] = {
+    "all_reduce": lambda n: (2 * (n - 1) / n, 2 * (n - 1)),
+    "reduce_scatter": lambda n: ((n - 1) / n, n - 1),
+    "all_gather": lambda n: (n - 1, n - 1),
+    "all_to_all": lambda n: ((n - 1) / n, n - 1),
+    "scatter": lambda n: ((n - 1) / n, 1),
+    "barrier": lambda n: (0, 2 * (n - 1)),
+    "agree": lambda _: (0, 0),
+    "new_group": lambda _: (0, 0),
+    "recv": lambda _: (0, 0),
+}
+NOT_PROVED = (
+    "Not proved: control flow that depends on values follows made-up values; compute time, streams "
+    "and the backend are not played"
+)
+
+
+class AxisTraffic(NamedTuple):
+    """What one rank communicates over the groups of some axes."""
+
+    axes: str  # ``"dp sp"``; ``"others"`` for groups that are no axes of the mesh
+    operations: int
+    num_bytes: int  # that the rank hands over
+    crosses_nodes: bool
+    seconds: float  # of its operations one after another, on otherwise idle links
+
+
+def axis_traffic(
+    trace: Trace, names: Names, topology: Topology, machine: Machine
+) -> dict[str, AxisTraffic]:
+    """Return what a rank communicates, by axes.
+
+    The seconds are those of the cost model: ``steps x latency + bytes / bandwidth``. If k ranks of
+    a ring share a node, it sends 1/k of its bytes between nodes. An all-to-all of g ranks sends
+    (g - k) / (g - 1) of them.
+    """
+    rows: dict[str, AxisTraffic] = {}
+    groups = [names.group(group.members) for group in trace.groups]
+    shared = [_ranks_per_node(topology, group.members) for group in trace.groups]
+    for op in trace.operations:
+        if op.name in ("new_group", "agree"):
+            continue
+        axes = groups[op.group].name or "others"
+        size = len(groups[op.group].members)
+        seconds = _seconds(op, size, shared[op.group], topology, machine, trace.rank)
+        row = rows.get(axes, AxisTraffic(axes, 0, 0, False, 0.0))
+        crosses = row.crosses_nodes or shared[op.group] < size
+        total = row.num_bytes + op.num_bytes
+        rows[axes] = AxisTraffic(axes, row.operations + 1, total, crosses, row.seconds + seconds)
+    return rows
+
+
+def _ranks_per_node(topology: Topology, members: tuple[int, ...]) -> int:
+    nodes: Ints = topology.node_of(np.array(members))
+    return int(np.bincount(nodes - nodes.min()).max())
+
+
+def _seconds(
+    op: Operation, size: int, shared: int, topology: Topology, machine: Machine, rank: int
+) -> float:
+    """Return the seconds of one operation on otherwise idle links."""
+    if op.name == "recv" or size == 1:
+        return 0.0
+    factor, steps = VOLUMES[op.name](size) if op.name in VOLUMES else (1, 1)
+    share = 0.0
+    if op.name == "send":
+        ends = topology.node_of(np.array([rank, max(op.peer, 0)]))
+        share = float(ends[0] != ends[1])
+    elif shared < size:
+        share = (size - shared) / (size - 1) if op.name == "all_to_all" else 1 / shared
+    amount = op.num_bytes * factor / 1e9
+    latency = machine.latency_inter_node if share else machine.latency_intra_node
+    inside = amount * (1 - share) / machine.bandwidth_intra_node
+    return float(max(inside, amount * share / machine.bandwidth_inter_node) + steps * latency)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RehearsalReport:
+    """What a rehearsal has found. ``print`` shows it.
+
+    Attributes:
+        world_size: the ranks of the job.
+        topology: the node of each rank.
+        names: the names of ranks and groups.
+        traces: the trace of each rank that was played.
+        mismatches: each with ``.group``, ``.ranks``, ``.operation`` and ``.text``.
+        warnings: lines about ranks that differ without a mismatch.
+        raised: rank to the error that it raised.
+        lines: rank to the line of the program at which it raised.
+        witnesses: the random ranks that were compared with the corner that stands for them.
+        links: the machine whose links give seconds.
+        device: ``"cpu"`` or ``"meta"``.
+        seconds: of the rehearsal.
+    """
+
+    world_size: int
+    topology: Topology
+    names: Names
+    traces: Mapping[int, Trace]
+    mismatches: tuple[Mismatch, ...]
+    warnings: tuple[str, ...]
+    raised: Mapping[int, BaseException]
+    lines: Mapping[int, str]
+    witnesses: tuple[int, ...]
+    links: str
+    device: str
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing mismatched and no rank raised."""
+        return not self.mismatches and not self.raised
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that were played."""
+        return tuple(sorted({*self.traces, *self.raised}))
+
+    @property
+    def traffic(self) -> dict[str, AxisTraffic]:
+        """What the busiest played rank communicates over each axis."""
+        rows: dict[str, AxisTraffic] = {}
+        for trace in self.traces.values():
+            machine = MACHINES[self.links]
+            for axes, row in axis_traffic(trace, self.names, self.topology, machine).items():
+                best = rows.get(axes, row)
+                most = max(best, row, key=lambda each: (each.num_bytes, each.operations))
+                crosses = best.crosses_nodes or row.crosses_nodes
+                rows[axes] = most._replace(crosses_nodes=crosses)
+        return rows
+
+    @property
+    def bytes_by_axis(self) -> dict[str, int]:
+        """The bytes that the busiest played rank hands over, by axes: ``{"dp sp": 4096}``."""
+        return {axes: row.num_bytes for axes, row in self.traffic.items()}
+
+    def collectives(self, rank: int) -> tuple[Operation, ...]:
+        """Return the operations of a played rank, in the order of its program."""
+        return tuple(self.traces[rank].operations)
+
+    def raise_if_mismatched(self) -> None:
+        """Raise if a check failed or a rank raised.
+
+        Raises:
+            CollectiveError: with each mismatch and each error as a line.
+        """
+        if self.ok:
+            return
+        texts = [mismatch.text for mismatch in self.mismatches]
+        lines = [line.strip() for text in texts for line in text.split("\n")] + self._raised_lines()
+        what = [count_noun(len(texts), "mismatch")] * bool(texts)
+        what += [f"{count_noun(len(self.raised), 'rank')} raised"] * bool(self.raised)
+        raise CollectiveError(
+            f"{' and '.join(what)} in a job of {self.world_size} ranks.",
+            *shorten(lines, 2 * MAX_LINES),
+            fix="make the ranks run equal operations at these lines.",
+        )
+
+    def _raised_lines(self) -> list[str]:
+        """Return a line for each error, with the ranks that raised it."""
+        ranks: dict[str, list[int]] = {}
+        for rank, error in self.raised.items():
+            where = f" at {self.lines[rank]}" if self.lines.get(rank) else ""
+            text = f"raised{where}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            ranks.setdefault(text, []).append(rank)
+        return [
+            f"{self.names.rank(each[0])}"
+            + (f" and {len(each) - 1} more" if each[1:] else "")
+            + f" {text}"
+            for text, each in ranks.items()
+        ]
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the report in JSON types."""
+        return {
+            "ok": self.ok,
+            "world_size": self.world_size,
+            "nodes": self.topology.num_nodes,
+            "sizes": self.names.layouts[0].sizes,
+            "device": self.device,
+            "ranks": [*self.ranks],
+            "witnesses": [*self.witnesses],
+            "mismatches": [
+                {
+                    "axes": [*mismatch.group.axes],
+                    "members": [*mismatch.group.members],
+                    "ranks": [*mismatch.ranks],
+                    "operation": str(mismatch.operation),
+                    "line": mismatch.operation.line,
+                    "text": mismatch.text,
+                }
+                for mismatch in self.mismatches
+            ],
+            "warnings": [*self.warnings],
+            "raised": {
+                str(rank): {
+                    "error": f"{type(error).__name__}: {error}",
+                    "line": self.lines.get(rank),
+                }
+                for rank, error in self.raised.items()
+            },
+            "memory": dict(self._memory()[1]),
+            "links": self.links,
+            "traffic": {axes: row._asdict() for axes, row in self.traffic.items()},
+            "seconds": round(self.seconds, 2),
+            "not_proved": NOT_PROVED,
+        }
+
+    def _memory(self) -> tuple[int, Mapping[str, int]]:
+        """Return the rank that holds most, and what it holds."""
+        held = {rank: trace.memory for rank, trace in self.traces.items()}
+        rank = max(held, key=lambda r: sum(held[r].values()), default=0)
+        return rank, held.get(rank, {})
+
+    def __str__(self) -> str:
+        return self.draw()
+
+    def draw(self, *, width: int = 80, ascii: bool = False) -> str:
+        """Return the report as text."""
+        lines = [self._headline(), *map(str.rstrip, self._checks())]
+        lines += ["", self._table(width, ascii=ascii)] if self.traffic else []
+        for texts in ([m.text for m in self.mismatches], self._raised_lines(), self.warnings):
+            if texts:
+                prefix = "warning: " if texts is self.warnings else ""
+                lines += ["", *(f"{prefix}{text}" for text in shorten(texts, MAX_LINES))]
+        any_source = any(
+            op.name == "recv" and op.peer < 0 for t in self.traces.values() for op in t.operations
+        )
+        more = "; receives from any rank are not compared" if any_source else ""
+        return "\n".join([*lines, "", f"{NOT_PROVED}{more}."])
+
+    def _headline(self) -> str:
+        played = len(self.ranks) - len(self.witnesses)
+        text = f"{self.world_size:,} ranks, {self.names.layouts[0].sizes_text}. Played: {played}"
+        if self.witnesses:
+            same = (
+                ""
+                if any("stands for it" in line for line in self.warnings)
+                else (", which do the same as the ranks that stand for them")
+            )
+            text += f", and {len(self.witnesses)} random ranks{same}"
+        return f"{text}, in {self.seconds:.1f} s."
+
+    def _checks(self) -> list[str]:
+        """Return a row for each check."""
+        per_rank = max((len(trace.groups) for trace in self.traces.values()), default=0)
+        total = sum(len(trace.operations) for trace in self.traces.values())
+        messages = sum(op.is_message for t in self.traces.values() for op in t.operations)
+        kinds = Counter(
+            "order"
+            if "wait for each other" in m.text
+            else "p2p"
+            if m.operation.is_message
+            else "collectives"
+            for m in self.mismatches
+        )
+        equal = "equal sequences on all played ranks of each group"
+        waits = "no cycle of ranks that wait for each other"
+        unchecked = "not checked, since other operations do not match"
+        incomplete = "; ranks that raised are compared up to their error" if self.raised else ""
+        rows = [
+            ("groups", f"{per_rank} on a rank"),
+            ("collectives", _failed(kinds["collectives"]) or f"{equal}{incomplete}"),
+            (
+                "p2p",
+                _failed(kinds["p2p"]) or ("every send has its receive" if messages else "no sends"),
+            ),
+            ("order", _failed(kinds["order"]) or (unchecked if self.mismatches else waits)),
+            ("raised", f"{count_noun(len(self.raised), 'rank')}, below")
+            if self.raised
+            else ("", ""),
+            ("memory", self._memory_text()),
+            ("operations", f"{total:,} compared"),
+        ]
+        return [f"  {line}" for line in format_rows([row for row in rows if row[0]])]
+
+    def _memory_text(self) -> str:
+        rank, held = self._memory()
+        if not held:
+            return "unknown: no optimizer has taken a step"
+        parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in held.items())
+        total = format_bytes(sum(held.values()))
+        return f"{total} on rank {rank}: {parts}; activations are unknown"
+
+    def _table(self, width: int, *, ascii: bool) -> str:
+        header = (
+            "axis",
+            "operations",
+            "a rank hands over",
+            "crosses nodes",
+            f"seconds, {self.links}",
+        )
+        rows = [
+            (
+                axes,
+                str(row.operations),
+                format_bytes(row.num_bytes),
+                "yes" if row.crosses_nodes else "no",
+                f"{row.seconds:.3g}",
+            )
+            for axes, row in sorted(self.traffic.items(), key=lambda item: -item[1].seconds)
+        ]
+        return format_table(header, rows, width=width, ascii=ascii)
+
+
+def _failed(number: int) -> str:
+    return f"{count_noun(number, 'mismatch')}, below" if number else ""
+
+
+def format_bytes(number: int) -> str:
+    """Return bytes in kB, MB or GB."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number} B"

@@ -1,0 +1,552 @@
+"""A process group that records its operations, for a rank whose peers do not run.
+
+:mod:`meshkit.testing.rehearsal` plays one rank of a large job in one process. Every group of such a
+rank is a :class:`RecordingGroup`. An operation is recorded with the line of the program, and
+completes at once. Its result is plausible: peers hold the values of this rank::
+
+    all_gather        the own part, repeated         reduce_scatter   the own part, times the ranks
+    all_reduce        the own value, times the ranks for a sum         all_to_all    the input
+    broadcast         the own buffer, or what the root of an equal group has sent; zeros for recv
+
+torch's own "fake" backend has works without a result, with which DDP fails.
+"""
+
+# mypy: disable-error-code="override, assignment"
+from __future__ import annotations
+
+import json
+import os
+import site
+import sysconfig
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+from ..core.judges import Decision, Json, Judge
+from ..core.rehearsal import ANY, GroupRecord, Operation, Trace
+from .round import Round
+from .times import Deadline
+from .torch_internals import (
+    BACKEND,
+    program_frames,
+    record_every_group,
+    record_meta_collectives,
+)
+
+PACKAGE = os.path.dirname(os.path.dirname(__file__))
+LIBRARIES = tuple(
+    {
+        *site.getsitepackages(),
+        *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+        os.path.dirname(os.path.dirname(torch.__file__)),
+        PACKAGE,
+        "<",
+    }
+)
+MAX_PAYLOAD = 1 << 16  # bytes of a broadcast or a message that ranks played later receive
+DTYPES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+
+Payloads = dict[tuple[object, ...], bytes]
+
+
+@dataclass(eq=False, repr=False)
+class Recorder:
+    """What one rank has recorded, and the messages of ranks that were played before."""
+
+    trace: Trace
+    received: Payloads = field(default_factory=dict)  # from ranks that were played before
+    sent: Payloads = field(default_factory=dict)
+    missing: set[tuple[object, ...]] = field(default_factory=set)  # messages that nobody has sent
+    counts: Counter[tuple[object, ...]] = field(default_factory=Counter)
+
+    def start(self, operation: Operation) -> int:
+        """Record that an operation begins; return its number."""
+        self.trace.operations.append(operation._replace(line=program_line()))
+        number = len(self.trace.operations) - 1
+        self.trace.events.append(number)
+        return number
+
+    def wait(self, number: int) -> None:
+        """Record that the rank waits for the end of an operation."""
+        self.trace.events.append(-number - 1)
+
+    def number_of(self, members: tuple[int, ...]) -> int:
+        """Return the number of a group of these members, which need not exist."""
+        groups = self.trace.groups
+        known = (number for number, group in enumerate(groups) if group.members == members)
+        number = next(known, len(groups))
+        if number == len(groups):
+            groups.append(GroupRecord(members, -1))
+        return number
+
+    def add_group(self, members: tuple[int, ...], name: str) -> int:
+        """Record that this rank has created a group. Its members must give it the same name."""
+        serial = sum(group.members == members for group in self.trace.groups if group.serial >= 0)
+        self.trace.groups.append(GroupRecord(members, serial))
+        number = len(self.trace.groups) - 1
+        self.start(Operation("new_group", number, detail=f"name {name}"))
+        return number
+
+
+class RecordedWork(dist.Work):
+    """A work that is complete. Waiting for it is recorded."""
+
+    def __init__(
+        self, recorder: Recorder, number: int, result: Sequence[Tensor], peer: int
+    ) -> None:
+        super().__init__()
+        self.recorder, self.number, self.peer = recorder, number, peer
+        self.values = [*result]
+
+    def wait(self, timeout: object = None) -> bool:
+        """Record that the rank waits. Return at once."""
+        self.recorder.wait(self.number)
+        return True
+
+    def is_completed(self) -> bool:
+        """Return True."""
+        return True
+
+    def is_success(self) -> bool:
+        """Return True."""
+        return True
+
+    def synchronize(self) -> None:
+        """Record that the rank waits."""
+        self.recorder.wait(self.number)
+
+    def result(self) -> list[Tensor]:
+        """Return the tensors of the result."""
+        return self.values
+
+    def get_future(self) -> Future[list[Tensor]]:
+        """Return a future that has the result."""
+        future: Future[list[Tensor]] = Future()
+        future.set_result(self.values)
+        return future
+
+    def _source_rank(self) -> int:
+        return self.peer
+
+
+class RecordingGroup(dist.ProcessGroup):
+    """A group of which only this rank runs. See the table of the module for its results."""
+
+    def __init__(self, rank: int, members: Sequence[int], name: str, recorder: Recorder) -> None:
+        super().__init__(rank, len(members))  # type: ignore[call-arg]
+        self.recorder, self.members = recorder, tuple(members)
+        self.number = recorder.add_group(self.members, name)
+        self.own, self.count = rank, len(members)
+        step = self.members[1] - self.members[0] if self.count > 1 else 0
+        self.kind = (self.count, step)  # equal for the groups of one axis
+        self.names = [name, ""]
+
+    # torch asks a group for these; a group in Python keeps them itself
+
+    def getBackendName(self) -> str:
+        """Return the name of the backend."""
+        return BACKEND
+
+    def _set_group_name(self, name: str) -> None:
+        self.names[0] = name
+
+    def _set_group_desc(self, description: str) -> None:
+        self.names[1] = description
+        groups = self.recorder.trace.groups
+        groups[self.number] = groups[self.number]._replace(description=description)
+
+    getGroupName = property(lambda self: lambda: self.names[0])
+    group_name = property(lambda self: self.names[0])
+    group_desc = property(lambda self: self.names[1])
+
+    def set_timeout(self, timeout: object) -> None:
+        """Do nothing: an operation takes no time."""
+
+    def abort(self) -> None:
+        """Do nothing: no operation is in flight."""
+
+    def shutdown(self) -> None:
+        """Do nothing: there are no connections."""
+
+    def _start_coalescing(self, device: object) -> None:
+        self.coalesced: list[RecordedWork] = []
+
+    def _end_coalescing(self, device: object) -> RecordedWork:
+        number = len(self.recorder.trace.operations) - 1
+        return RecordedWork(self.recorder, number, (), -1)
+
+    def record(
+        self,
+        name: str,
+        compared: Sequence[Tensor],
+        given: Sequence[Tensor],
+        result: Sequence[Tensor],
+        *,
+        detail: str = "",
+        root: int = ANY,
+        peer: int = ANY,
+        tag: int = 0,
+        any_size: bool = False,
+    ) -> RecordedWork:
+        """Record an operation.
+
+        ``compared`` has the tensors that have one size on all ranks, ``given`` those that this rank
+        sends.
+        """
+        first = compared[0] if compared else None
+        operation = Operation(
+            name,
+            self.number,
+            dtype="" if first is None else format_dtype(first.dtype),
+            shape=() if first is None else tuple(first.shape),
+            numel=ANY if any_size else sum(t.numel() for t in compared),
+            detail=detail,
+            root=ANY if root == ANY else self.members[root],
+            peer=ANY if peer == ANY else self.members[peer],
+            tag=tag,
+            num_bytes=sum(t.numel() * t.element_size() for t in given),
+        )
+        return RecordedWork(self.recorder, self.recorder.start(operation), result, operation.peer)
+
+    def scale(self, tensor: Tensor, op: object) -> None:
+        """Replace a value by its reduction over equal values of all ranks."""
+        if reduction_name(op) == "sum" and tensor.dtype is not torch.bool:
+            tensor.mul_(self.count)
+
+    # reductions
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> RecordedWork:  # noqa: ANN401
+        """Record an all_reduce."""
+        work = self.record("all_reduce", tensors, tensors, tensors, detail=_reduction(opts))
+        with torch.no_grad():
+            for tensor in tensors:
+                self.scale(tensor, getattr(opts, "reduceOp", None))
+        return work
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: list[Tensor], opts: Any) -> RecordedWork:  # noqa: ANN401
+        """Record a reduce."""
+        detail, root = _reduction(opts), opts.rootRank
+        work = self.record("reduce", tensors, tensors, tensors, detail=detail, root=root)
+        with torch.no_grad():
+            for tensor in tensors if opts.rootRank == self.own else ():
+                self.scale(tensor, opts.reduceOp)
+        return work
+
+    def reduce_scatter(
+        self,
+        outputs: list[Tensor],
+        inputs: list[list[Tensor]],
+        opts: Any = None,  # noqa: ANN401
+    ) -> RecordedWork:
+        """Record a reduce_scatter of lists."""
+        given = [*chain.from_iterable(inputs)]
+        work = self.record("reduce_scatter", outputs, given, outputs, detail=_reduction(opts))
+        with torch.no_grad():
+            for output, parts in zip(outputs, inputs, strict=True):
+                output.copy_(parts[self.own].view_as(output))
+                self.scale(output, getattr(opts, "reduceOp", None))
+        return work
+
+    def reduce_scatter_single_coalesced(
+        self,
+        outputs: list[Tensor],
+        inputs: list[Tensor],
+        opts: Any = None,  # noqa: ANN401
+    ) -> RecordedWork:
+        """Record a reduce_scatter of whole tensors."""
+        work = self.record("reduce_scatter", outputs, inputs, outputs, detail=_reduction(opts))
+        with torch.no_grad():
+            for output, whole in zip(outputs, inputs, strict=True):
+                part = whole.reshape(self.count, -1)[self.own].clone()
+                output.copy_(part.view_as(output))
+                self.scale(output, getattr(opts, "reduceOp", None))
+        return work
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def reduce_scatter_single(
+        self,
+        output: Tensor,
+        whole: Tensor,
+        opts: Any = None,  # noqa: ANN401
+    ) -> RecordedWork:
+        """Record a reduce_scatter of one tensor."""
+        return self.reduce_scatter_single_coalesced([output], [whole], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    # copies
+
+    def allgather(
+        self,
+        outputs: list[list[Tensor]],
+        inputs: list[Tensor],
+        opts: object = None,
+    ) -> RecordedWork:
+        """Record an all_gather of lists."""
+        work = self.record("all_gather", inputs, inputs, [*chain.from_iterable(outputs)])
+        with torch.no_grad():
+            for parts, own in zip(outputs, inputs, strict=True):
+                for part in parts:
+                    copy_to(part, own)
+        return work
+
+    def allgather_coalesced(
+        self,
+        outputs: list[list[Tensor]],
+        inputs: list[Tensor],
+        opts: object = None,
+    ) -> RecordedWork:
+        """Record an all_gather of lists, the outputs of each rank together."""
+        return self.allgather([*map(list, zip(*outputs, strict=True))], inputs, opts)
+
+    def all_gather_single_coalesced(
+        self,
+        outputs: list[Tensor],
+        inputs: list[Tensor],
+        opts: object = None,
+    ) -> RecordedWork:
+        """Record an all_gather into whole tensors."""
+        work = self.record("all_gather", inputs, inputs, outputs)
+        with torch.no_grad():
+            for output, own in zip(outputs, inputs, strict=True):
+                own_part = own.reshape(1, -1).clone()  # FSDP's input is a part of the output
+                output.view(self.count, -1).copy_(own_part)
+        return work
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def all_gather_single(
+        self,
+        output: Tensor,
+        own: Tensor,
+        opts: object = None,
+    ) -> RecordedWork:
+        """Record an all_gather into one tensor."""
+        return self.all_gather_single_coalesced([output], [own], opts)
+
+    _allgather_base = all_gather_single
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        own: Tensor,
+        output_sizes: list[int],
+        input_sizes: list[int],
+        opts: object = None,
+    ) -> RecordedWork:
+        """Record an all_to_all of one tensor. Ranks may exchange parts of different sizes."""
+        is_even = not output_sizes and not input_sizes
+        work = self.record("all_to_all", [own], [own], [output], any_size=not is_even)
+        with torch.no_grad():
+            copy_to(output, own)
+        return work
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(
+        self,
+        outputs: list[Tensor],
+        inputs: list[Tensor],
+        opts: object = None,
+    ) -> RecordedWork:
+        """Record an all_to_all of lists."""
+        work = self.record("all_to_all", inputs, inputs, outputs, any_size=True)
+        with torch.no_grad():
+            for output, own in zip(outputs, inputs, strict=True):
+                copy_to(output, own)
+        return work
+
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> RecordedWork:  # noqa: ANN401
+        """Record a broadcast."""
+        root, is_root = opts.rootRank, opts.rootRank == self.own
+        work = self.record("broadcast", tensors, tensors if is_root else (), tensors, root=root)
+        self.pass_on("broadcast", root, root, tensors, is_sender=is_root)
+        return work
+
+    def gather(
+        self,
+        outputs: list[list[Tensor]],
+        inputs: list[Tensor],
+        opts: Any,  # noqa: ANN401
+    ) -> RecordedWork:
+        """Record a gather."""
+        work = self.record("gather", inputs, inputs, inputs, root=opts.rootRank)
+        with torch.no_grad():
+            for parts, own in zip(outputs, inputs, strict=False):
+                for part in parts:
+                    copy_to(part, own)
+        return work
+
+    def scatter(
+        self,
+        outputs: list[Tensor],
+        inputs: list[list[Tensor]],
+        opts: Any,  # noqa: ANN401
+    ) -> RecordedWork:
+        """Record a scatter."""
+        given = [*chain.from_iterable(inputs)]
+        work = self.record("scatter", outputs, given, outputs, root=opts.rootRank)
+        with torch.no_grad():
+            for number, output in enumerate(outputs):
+                copy_to(output, inputs[number][self.own]) if inputs else output.zero_()
+        return work
+
+    def barrier(self, opts: object = None) -> RecordedWork:
+        """Record a barrier."""
+        return self.record("barrier", (), (), ())
+
+    def monitored_barrier(self, *args: object, **options: object) -> None:
+        """Record a barrier."""
+        self.barrier().wait()
+
+    # messages
+
+    def send(self, tensors: list[Tensor], peer: int, tag: int) -> RecordedWork:
+        """Record a send."""
+        work = self.record("send", tensors, tensors, tensors, peer=peer, tag=tag)
+        self.pass_on("send", self.own, peer, tensors, is_sender=True)
+        return work
+
+    def recv(self, tensors: list[Tensor], peer: int, tag: int) -> RecordedWork:
+        """Record a receive."""
+        work = self.record("recv", tensors, (), tensors, peer=peer, tag=tag)
+        with torch.no_grad():
+            for tensor in tensors:
+                tensor.zero_()
+        self.pass_on("send", peer, self.own, tensors, is_sender=False)
+        return work
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int) -> RecordedWork:
+        """Record a receive from whichever rank sends first."""
+        work = self.record("recv", tensors, (), tensors, tag=tag)
+        work.peer = self.members[self.own]
+        with torch.no_grad():
+            for tensor in tensors:
+                tensor.zero_()
+        return work
+
+    def pass_on(
+        self, name: str, source: int, target: int, tensors: list[Tensor], *, is_sender: bool
+    ) -> None:
+        """Keep a small message of ints for ranks that are played later, or receive one.
+
+        Sizes, seeds, token ids and pickled objects are such messages. If the sender itself was not
+        played before, the message of an equal group, or over an equal distance, is received.
+        """
+        recorder, tensor = self.recorder, tensors[0]
+        channel = (name, self.number, source, target)
+        recorder.counts[channel] += 1
+        turn = recorder.counts[channel]
+        exact = (name, self.members[0], self.kind, source, target, turn)
+        alike = (name, self.kind, target - source, turn)
+        if is_fake(tensor) or tensor.is_floating_point() or tensor.numel() == 0:
+            return
+        data = tensor.detach().view(torch.uint8) if tensor.is_contiguous() else None
+        if data is None or data.numel() > MAX_PAYLOAD:
+            return
+        if is_sender:
+            recorder.sent[exact] = recorder.sent[alike] = bytes(data.numpy().tobytes())
+            return
+        message = recorder.received.get(exact, recorder.received.get(alike))
+        if message is not None and len(message) == data.numel():
+            data.copy_(torch.frombuffer(bytearray(message), dtype=torch.uint8).view_as(data))
+        else:
+            recorder.missing |= {exact, alike}
+
+
+class RecordedRound(Round):
+    """A round of meshkit of which only this rank runs: all others agree."""
+
+    def __init__(self, group: RecordingGroup, ranks: Sequence[int]) -> None:
+        self.recorder, self.expected, self.rank = group.recorder, ranks, group.recorder.trace.rank
+        self.number, self.name, self.summary = 1, "", ""
+        self.turn, self.is_over, self.dissent = 0, False, {}
+
+    def arrive(self, facts: Mapping[str, Json], *, same: bool = False, **options: object) -> None:
+        """Record what all ranks must state equally."""
+        self.turn = 1
+        if not same:
+            return
+        sizes, ranks = str(facts.get("sizes", "")), str(facts.get("ranks", ""))
+        if sizes and ranks.startswith("range(0,"):  # a mesh over ranks in order
+            pairs = (part.split("=") for part in sizes.split())
+            self.recorder.trace.layouts.append({axis: int(size) for axis, size in pairs})
+        number = self.recorder.number_of(tuple(self.expected))
+        detail = json.dumps(facts, sort_keys=True)
+        self.recorder.wait(self.recorder.start(Operation("agree", number, detail=detail)))
+
+    def fail(self, error: BaseException) -> None:
+        """Do nothing: no rank waits."""
+
+    def decide(self, judge: Judge, deadline: Deadline, *, poll: float | None = None) -> Decision:
+        """Return the decision of ranks that agree."""
+        return Decision()
+
+
+def copy_to(target: Tensor, source: Tensor) -> None:
+    """Copy as many values as fit, and fill the rest with zeros."""
+    if target.numel() == source.numel():
+        target.copy_(source.reshape(target.shape))
+        return
+    values = torch.zeros(target.numel(), dtype=target.dtype, device=target.device)
+    common = min(target.numel(), source.numel())
+    values[:common] = source.reshape(-1)[:common]
+    target.copy_(values.view_as(target))
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Return whether a tensor has no values that could be read here."""
+    return tensor.device.type != "cpu" or type(tensor) is not Tensor
+
+
+def format_dtype(dtype: torch.dtype) -> str:
+    """Return a dtype as short text: ``f32``, ``bf16``."""
+    name = str(dtype).removeprefix("torch.")
+    for long, short in DTYPES.items():
+        if name.removeprefix(long)[:1].isdigit():
+            return name.replace(long, short)
+    return name
+
+
+def reduction_name(op: object) -> str:
+    """Return the name of a reduction: ``sum``."""
+    return "sum" if op is None else str(getattr(op, "op", op)).rpartition(".")[2].lower()
+
+
+def _reduction(opts: Any) -> str:  # noqa: ANN401
+    return reduction_name(getattr(opts, "reduceOp", None))
+
+
+def program_line() -> str:
+    """Return the line of the program that is running: ``train.py:88``."""
+    file, line = next(program_frames(LIBRARIES), ("", 0))
+    return f"{os.path.basename(file)}:{line}" if file else ""
+
+
+def start_recording(recorder: Recorder, world_size: int) -> RecordingGroup:
+    """Make this process one rank of a world of which no other rank runs; return its default group.
+
+    Local. Every group that is created from now on is a :class:`RecordingGroup`.
+    """
+
+    def create(options: Any, _: object) -> RecordingGroup:  # noqa: ANN401
+        members = options.global_ranks_in_group or range(world_size)
+        return RecordingGroup(options.group_rank, members, options.group_id, recorder)
+
+    def record(name: str, group: RecordingGroup, tensors: Any, reduction: str) -> None:  # noqa: ANN401
+        given = tensors if isinstance(tensors, list) else [tensors]
+        group.record(name, given, given, (), detail=reduction).wait()
+
+    record_every_group(create, recorder.trace.rank, world_size)
+    record_meta_collectives(record)
+    return cast(RecordingGroup, dist.group.WORLD)

@@ -1,0 +1,173 @@
+"""Ranks of large jobs, played one by one on groups that record."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import meshkit
+from meshkit.core.errors import CollectiveError, SpecError
+from meshkit.core.rehearsal_report import RehearsalReport
+from meshkit.testing import rehearse
+
+OPERATIONS = 4  # of the program
+
+
+def program(sizes: dict[str, int], fault: str = "", odd: Sequence[int] = ()) -> None:
+    """Run a few collectives over every axis, with a fault on some ranks."""
+    device = meshkit.init(seed=0, backend="nccl", device="cpu").device
+    with meshkit.build_mesh(sizes) as mesh, mesh.guard(timeout=30):
+        is_odd = mesh.rank in odd
+        for number in range(OPERATIONS):
+            for axis in sizes:
+                size = 8 if is_odd and fault == "size" else 4
+                if is_odd and fault == "skip" and number == 2:
+                    continue
+                dist.all_reduce(torch.ones(size, device=device), group=mesh.group(axis))
+        if is_odd and fault == "raise":
+            raise ValueError("an uneven vocabulary")
+        mesh.barrier()
+        mesh.check_parameters(nn.Linear(2, 2))
+        mesh.agree("step", 7)
+        mesh.verify()
+
+
+SIZES = {"pp": 8, "dp": 32, "sp": 4, "tp": 8}
+
+
+def test_a_job_of_8192_ranks_matches() -> None:
+    report = rehearse(program, 8192, ({"dp": 1024, "tp": 8},), nodes=1024)
+    report.raise_if_mismatched()
+    assert (report.mismatches, report.warnings, report.raised) == ((), (), {})
+    assert {0, 8191} <= {*report.ranks}
+    assert len(report.ranks) == 9 + 16
+    assert report.bytes_by_axis["tp"] == OPERATIONS * 4 * 4 + 20  # verify gathers five numbers
+    names = [op.name for op in report.collectives(8191)]
+    assert names.count("all_reduce") == OPERATIONS * 2
+    assert not report.traffic["tp"].crosses_nodes
+    assert report.traffic["dp"].crosses_nodes
+
+
+@pytest.mark.parametrize("fault", ["skip", "size", "raise"])
+def test_a_fault_on_the_last_rank_is_named(fault: str) -> None:
+    report = rehearse(
+        program, 8192, (SIZES, fault, [8191]), nodes=1024, ranks=[0, 7167, 8159, 8183, 8190, 8191]
+    )
+    assert not report.ok
+    if fault == "raise":
+        assert str(report.raised[8191]) == "an uneven vocabulary"
+        assert "rank 8191 (pp=7 dp=31 sp=3 tp=7) raised at test_rehearsal.py:" in str(report)
+        return
+    assert all(8191 in mismatch.ranks for mismatch in report.mismatches)
+    text = next(m.text for m in report.mismatches if m.group.axes == ("tp",))
+    assert "rank 8191 (pp=7 dp=31 sp=3 tp=7)" in text
+    assert "test_rehearsal.py:" in text
+    with pytest.raises(CollectiveError, match="4 mismatches in a job of 8192 ranks"):
+        report.raise_if_mismatched()
+
+
+def plain_torch(folder: str) -> None:
+    """Train with DDP and FSDP2 on a DeviceMesh of torch, after torch's own init."""
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "shard"))
+    model = DistributedDataParallel(nn.Linear(4, 4), process_group=mesh.get_group("dp"))
+    model(torch.randn(2, 4)).sum().backward()
+    sharded = fully_shard(nn.Linear(4, 4), mesh=mesh)
+    optimizer = torch.optim.AdamW(sharded.parameters(), foreach=False)
+    sharded(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    objects: list[object] = [{"rank": dist.get_rank()}]
+    dist.broadcast_object_list(objects, src=0)
+    assert objects == [{"rank": 0}]
+    work = dist.all_reduce(total := torch.ones(2), async_op=True)
+    assert work is not None
+    work.wait()
+    assert total.tolist() == [8, 8]
+    for name in ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MY_OWN"):
+        assert name in os.environ
+    Path(folder, str(dist.get_rank())).write_text(f"{Path.cwd()} {os.environ['LOCAL_RANK']}")
+    dist.destroy_process_group()
+
+
+def test_a_program_of_plain_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_OWN", "1")
+    monkeypatch.chdir(tmp_path)
+    report = rehearse(plain_torch, 8, (str(tmp_path),), nodes=2, ranks="all")
+    report.raise_if_mismatched()
+    assert report.names.layouts[0].sizes == {"dp": 4, "shard": 2}
+    assert (tmp_path / "7").read_text() == f"{tmp_path} 3"
+    assert report.traces[0].memory["parameters"] == 40
+
+
+def meta(odd: int) -> None:
+    """Compute on tensors without values."""
+    with meshkit.build_mesh(dp=-1, tp=8) as mesh:
+        model = nn.Linear(100_000, 100_000).to(mesh.device)
+        y = model(torch.ones(1, 100_000))
+        mesh.redistribute(y, "... +tp -> ... =tp")
+        assert y.is_meta
+        if mesh.rank == odd:
+            y.sum().item()
+
+
+def test_meta_tensors_of_any_size() -> None:
+    report = rehearse(meta, 64, (63,), ranks=[0, 63], device="meta")
+    assert [*report.raised] == [63]
+    assert "test_rehearsal.py" in report.lines[63]
+    assert report.bytes_by_axis["tp"] == 400_000
+
+
+def hangs(folder: str) -> None:
+    """Wait for something that never comes."""
+    meshkit.init()
+    Path(folder, str(os.getpid())).touch()
+    threading.Event().wait()
+
+
+def test_a_rank_that_hangs_is_named_and_no_rank_is_left(tmp_path: Path) -> None:
+    report = rehearse(hangs, 4, (str(tmp_path),), ranks=[0, 1], timeout=10)
+    assert sorted(report.raised) == [0, 1]
+    assert "was killed" in str(report.raised[0])
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert pids
+    for pid in pids:
+        stat = Path(f"/proc/{pid}/stat")
+        assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"world_size": 0},
+        {"nodes": 3},
+        {"ranks": "some"},
+        {"ranks": [8]},
+        {"ranks": "all", "world_size": 512},
+        {"device": "cuda"},
+        {"links": "x"},
+        {"timeout": -1},
+    ],
+    ids=str,
+)
+def test_invalid_arguments(options: dict[str, object]) -> None:
+    with pytest.raises(SpecError, match="rehearse"):
+        rehearse(hangs, **{"world_size": 8, "args": ("",), **options})  # type: ignore[arg-type]
+
+
+def test_the_report_in_json_types() -> None:
+    report = rehearse(program, 8, ({"dp": 4, "tp": 2}, "skip", [5]), ranks="all")
+    assert isinstance(report, RehearsalReport)
+    facts = json.loads(json.dumps(report.as_dict()))
+    assert not facts["ok"]
+    assert facts["mismatches"][0]["members"]
