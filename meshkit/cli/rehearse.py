@@ -65,7 +65,7 @@ REHEARSE = Command(
     _add_options,
     run_rehearse,
     (
-        "--world-size 8192 --nodes 1024 train.py --dp 1024 --tp 8",
-        "--world-size 64 --device meta --json train.py",
+        "--world-size 64 --nodes 8 \\\n    --ranks 0,63 examples/train.py --tp 8 --steps 1",
+        "--world-size 8 --json \\\n    --ranks 0,7 examples/train.py --steps 1",
     ),
 )

@@ -66,7 +66,7 @@ class Operation(NamedTuple):
 
     @property
     def content(self) -> tuple[object, ...]:
-        """What must be equal on all ranks of the group."""
+        """The parts that must be equal on all ranks of the group."""
         return self.name, self.dtype, self.numel, self.detail, self.root
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class Operation(NamedTuple):
 
 @dataclass(eq=False)
 class Trace:
-    """What one played rank has done."""
+    """The operations of one played rank."""
 
     rank: int
     groups: list[GroupRecord] = field(default_factory=list)
@@ -337,7 +337,7 @@ def _message_mismatch(
 
 
 class _Point(NamedTuple):
-    """What ends an operation: the starts of others at this group or channel, and how many."""
+    """The condition that ends an operation: starts of some ranks at its group or channel."""
 
     channel: tuple[object, ...]
     ranks: tuple[int, ...]  # the played ranks that must have started it

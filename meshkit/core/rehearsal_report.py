@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .call import quotes_call
 from .cost.step_time import MACHINES, Machine
 from .errors import CollectiveError
 from .rehearsal import Mismatch, Names, Operation, Trace
@@ -28,6 +30,7 @@ VOLUMES: dict[str, Callable[[int], tuple[float, int]]] = {
     "new_group": lambda _: (0, 0),
     "recv": lambda _: (0, 0),
 }
+LINE = re.compile(r"\((\S+:\d+)\)")  # the lines of the program in the text of a mismatch
 NOT_PROVED = (
     "Not proved: control flow that depends on values follows made-up values; compute time, streams "
     "and the backend are not played"
@@ -35,7 +38,7 @@ NOT_PROVED = (
 
 
 class AxisTraffic(NamedTuple):
-    """What one rank communicates over the groups of some axes."""
+    """The traffic of one rank over the groups of some axes."""
 
     axes: str  # ``"dp sp"``; ``"others"`` for groups that are no axes of the mesh
     operations: int
@@ -95,7 +98,7 @@ def _seconds(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RehearsalReport:
-    """What a rehearsal has found. ``print`` shows it.
+    """The findings of a rehearsal. ``print`` shows them.
 
     Attributes:
         world_size: the ranks of the job.
@@ -109,7 +112,7 @@ class RehearsalReport:
         witnesses: the random ranks that were compared with the corner that stands for them.
         links: the machine whose links give seconds.
         device: ``"cpu"`` or ``"meta"``.
-        seconds: of the rehearsal.
+        seconds: how long the rehearsal took.
     """
 
     world_size: int
@@ -137,7 +140,7 @@ class RehearsalReport:
 
     @property
     def traffic(self) -> dict[str, AxisTraffic]:
-        """What the busiest played rank communicates over each axis."""
+        """The traffic of the busiest played rank over each axis."""
         rows: dict[str, AxisTraffic] = {}
         for trace in self.traces.values():
             machine = MACHINES[self.links]
@@ -157,6 +160,7 @@ class RehearsalReport:
         """Return the operations of a played rank, in the order of its program."""
         return tuple(self.traces[rank].operations)
 
+    @quotes_call("report.raise_if_mismatched")
     def raise_if_mismatched(self) -> None:
         """Raise if a check failed or a rank raised.
 
@@ -181,6 +185,7 @@ class RehearsalReport:
         for rank, error in self.raised.items():
             where = f" at {self.lines[rank]}" if self.lines.get(rank) else ""
             text = f"raised{where}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            text = text if text.endswith(".") else f"{text}."
             ranks.setdefault(text, []).append(rank)
         return [
             f"{self.names.rank(each[0])}"
@@ -238,7 +243,7 @@ class RehearsalReport:
         """Return the report as text."""
         lines = [self._headline(), *map(str.rstrip, self._checks())]
         lines += ["", self._table(width, ascii=ascii)] if self.traffic else []
-        for texts in ([m.text for m in self.mismatches], self._raised_lines(), self.warnings):
+        for texts in (self._mismatch_texts(), self._raised_lines(), self.warnings):
             if texts:
                 prefix = "warning: " if texts is self.warnings else ""
                 lines += ["", *(f"{prefix}{text}" for text in shorten(texts, MAX_LINES))]
@@ -247,6 +252,17 @@ class RehearsalReport:
         )
         more = "; receives from any rank are not compared" if any_source else ""
         return "\n".join([*lines, "", f"{NOT_PROVED}{more}."])
+
+    def _mismatch_texts(self) -> list[str]:
+        """Return the text of each mismatch; of equal ones of several groups that of the first."""
+        alike: dict[tuple[object, ...], list[Mismatch]] = {}
+        for mismatch in self.mismatches:
+            lines = tuple(sorted({*LINE.findall(mismatch.text)}))
+            alike.setdefault((mismatch.group.axes, lines), []).append(mismatch)
+        return [
+            first.text + _more_groups(first.group.name, len(rest))
+            for first, *rest in alike.values()
+        ]
 
     def _headline(self) -> str:
         played = len(self.ranks) - len(self.witnesses)
@@ -320,6 +336,10 @@ class RehearsalReport:
             for axes, row in sorted(self.traffic.items(), key=lambda item: -item[1].seconds)
         ]
         return format_table(header, rows, width=width, ascii=ascii)
+
+
+def _more_groups(axes: str, number: int) -> str:
+    return f"\n  The same in {number} more groups along {axes}." if number else ""
 
 
 def _failed(number: int) -> str:

@@ -58,7 +58,7 @@ Payloads = dict[tuple[object, ...], bytes]
 
 @dataclass(eq=False, repr=False)
 class Recorder:
-    """What one rank has recorded, and the messages of ranks that were played before."""
+    """The record of one rank, and the messages of ranks that were played before."""
 
     trace: Trace
     received: Payloads = field(default_factory=dict)  # from ranks that were played before

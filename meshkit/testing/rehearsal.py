@@ -81,7 +81,7 @@ PORT = 29500  # MASTER_PORT of the ranks; nobody listens
 
 
 class Request(NamedTuple):
-    """What every rank is to play."""
+    """The program of every rank, and the world in which it runs."""
 
     job: bytes  # fn and args, pickled
     world_size: int
@@ -119,9 +119,9 @@ def rehearse(
     """Play ranks of a job of any size on this machine, and report whether their operations match.
 
     Local. Each played rank runs ``fn(*args)`` in a process of its own, in a world of the real size
-    whose groups record every operation and return at once. What ranks receive is plausible: the
-    values of the rank itself. ``init``, ``build_mesh``, ``init_process_group`` and DeviceMesh work
-    as in the job. Ranks see the environment, the working folder and ``sys.path`` of the caller, and
+    whose groups record every operation and return at once. Received values are plausible: those of
+    the rank itself. ``init``, ``build_mesh``, ``init_process_group`` and DeviceMesh work as in the
+    job. Ranks see the environment, the working folder and ``sys.path`` of the caller, and
     the variables of torchrun. Rank 0 prints to stderr, and the other ranks print nothing. No rank
     is left when this function returns or raises.
 

@@ -51,6 +51,8 @@ from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes
 from meshkit.core.redistribute.pattern import parse_pattern
 from meshkit.core.redistribute.state import StatePatterns, list_moved
 from meshkit.core.regroup import Regrouping, find_sources, regroup
+from meshkit.core.rehearsal import GroupRecord, Names, Operation, Trace, find_mismatches
+from meshkit.core.rehearsal_report import RehearsalReport
 from meshkit.core.seeds import select_coordinate
 from meshkit.core.sequence import plan_sequence
 from meshkit.core.sizes import merge_sizes, view_sizes
@@ -244,6 +246,19 @@ FACT = [{"o": 4, "i": 2}, "float32"]  # of a tensor of a state
 PATTERNS = StatePatterns.of({"*.w": "o/dp i -> o/tp i", "*": "o i -> o i"})
 state = partial(list_moved, PATTERNS, Layout(pp=2, dp=2), Layout(tp=2, ranks=[4, 5]))
 ENDED = Sighting(RankState.ENDED, "host n2, pid 71")
+
+
+def rehearsed_report() -> RehearsalReport:
+    """Return the report of two ranks of which one skips an all_reduce, and one raised."""
+    names, group = Names([Layout(tp=2)]), [GroupRecord((0, 1), 0)]
+    reduction = Operation("all_reduce", 0, "f32", (4,), 4, "sum", line="train.py:8")
+    traces = {0: Trace(0, group, [reduction], [0, -1]), 1: Trace(1, group)}
+    found, error = tuple(find_mismatches(traces, names)), {1: ValueError("a missing file")}
+    even, lines = Topology.even(2, nodes=1), {1: "train.py:9"}
+    return RehearsalReport(
+        2, even, names, traces, found, (), error, lines, witnesses=(), links="h100", device="cpu",
+        seconds=1.0,
+    )  # fmt: skip
 
 
 CASES: dict[str, Callable[[], object]] = {
@@ -619,6 +634,8 @@ CASES: dict[str, Callable[[], object]] = {
     "a gradient that a rank lacks": lambda: refuse_form(
         None, Layout(dp=1, ep=2), "w", {0: "missing", 1: "torch.float32 (2, 4)"}
     ),
+    # a rehearsal
+    "a rehearsal with two orders of collectives": lambda: rehearsed_report().raise_if_mismatched(),
     # live
     "build_mesh with positional sizes": lambda: build_mesh([4, 2]),
     "build_mesh for more ranks than there are": lambda: build_mesh(dp=4, sp=2, tp=1),
