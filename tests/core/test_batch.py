@@ -44,6 +44,18 @@ def test_the_nearest_batches_divide_and_none_is_nearer(dp: int, total: int, micr
     assert error.fix_text.startswith("uneven=True, or ") == (total % micro == 0)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "total", "below", "above"), [((1, 1, 1), 8, 1, None), ((2, 2, 3), 4, None, 12)]
+)
+def test_of_three_given_sizes_the_nearest_batch_is_their_product(
+    sizes: tuple[int, int, int], total: int, below: int | None, above: int | None
+) -> None:
+    dp, micro, steps = sizes
+    with pytest.raises(BatchError) as caught:
+        BatchPlan.solve(dp=dp, micro_batch=micro, accumulation_steps=steps, global_batch=total)
+    assert (caught.value.below, caught.value.above) == (below, above)
+
+
 def test_numpy_integers_become_plain_ints() -> None:
     solved = BatchPlan.solve(dp=np.int64(4), global_batch=np.int32(16), micro_batch=np.uint8(2))
     assert solved == BatchPlan(np.int64(4), np.int32(16), np.uint8(2), np.int8(2))

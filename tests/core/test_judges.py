@@ -17,6 +17,7 @@ from meshkit.core.judges import (
     Sighting,
     all_done,
     all_same,
+    all_same_and_first,
     failure_error,
     missing_error,
 )
@@ -80,6 +81,26 @@ def test_all_same_and_all_done(
     arrivals = seen(facts, **options)
     assert outcome(all_same("ranks disagree.", seconds=5)(arrivals)) == same
     assert outcome(all_done("ranks failed.", seconds=5)(arrivals)) == done
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "same"),
+    [
+        ([A | {"shape": "8 4"}, A], {}, "8 4"),
+        ([A, A | {"shape": "8 4"}, A | {"shape": "8 4"}], {}, "8 4"),
+        ([A, A], {}, None),
+        ([A | {"shape": "8 4"}, B], {}, ("DisagreementError", 0, 1)),
+        ([A | {"shape": "8 4"}, A, A | {"shape": "4 8"}], {}, ("DisagreementError", 0, 2)),
+        ([A | {"shape": "8 4"}, None], {}, "wait"),
+        ([A | {"shape": "8 4"}, None], EXPIRED, LATE[1]),
+    ],
+)
+def test_a_fact_that_some_ranks_state_is_the_value_of_the_decision(
+    facts: list[Any], options: dict[str, Any], same: object
+) -> None:
+    decision = all_same_and_first("ranks disagree.", "shape", seconds=5)(seen(facts, **options))
+    is_ok = decision is not None and decision.error is None
+    assert (decision.value if decision is not None and is_ok else outcome(decision)) == same
 
 
 def test_the_error_of_missing_ranks_names_what_is_known() -> None:

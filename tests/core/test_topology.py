@@ -75,6 +75,17 @@ def test_the_ranks_of_a_node_are_those_that_are_on_it(hosts: list[str]) -> None:
         assert all(ranks == sorted(ranks) for ranks in held)
 
 
+@pytest.mark.parametrize("number", [0, -1, 2**31 + 1, 1.5])
+def test_a_number_of_ranks_nodes_or_racks_is_an_int_from_1_on(number: int) -> None:
+    for options in ({"nodes": number}, {"nodes": 2, "racks": number}):
+        with pytest.raises(SpecError, match=f"{[*options][-1]} is {number}"):
+            Topology.even(8, **options)
+    with pytest.raises(SpecError, match=f"world_size is {number}"):
+        Topology.even(number, nodes=2)
+    with pytest.raises(SpecError, match=f"the size of node 1 is {number}"):
+        Topology.of_sizes([4, number])
+
+
 def test_hosts_in_blocks_cost_no_array_of_ranks() -> None:
     blocks = Topology.of_hosts(["node0"] * 3 + ["node1"] * 2)
     assert blocks._by_rank is None
