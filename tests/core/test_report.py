@@ -155,6 +155,15 @@ BATCH = BatchPlan.solve(dp=4, global_batch=64, micro_batch=4)
 ALL = (NODES, BATCH, SequencePlan(8192, 2), 7)
 
 
+def test_a_report_has_80_columns_unless_a_width_is_given() -> None:
+    last = "a" * 27
+    layout = Layout({f"x{i}": 2 for i in range(8)} | {last: 2})
+    (report,) = rank_reports(layout, [0])
+    words = "coordinate  x0=0 x1=0 x2=0 x3=0 x4=0 x5=0 x6=0 x7=0"  # 51 columns; the last needs 30
+    assert f"{words}\n" in format_rank(report, layout, "x")
+    assert f"{words} {last}=0\n" in format_rank(report, layout, "x", width=81)
+
+
 def test_a_report_leaves_out_what_is_unknown() -> None:
     (report,) = rank_reports(Layout(dp=2), [1])
     assert format_rank(report, Layout(dp=2), "dp=2: 2 ranks", ascii=True) == (

@@ -20,7 +20,7 @@ import meshkit
 from meshkit.launch import job as current_job_module
 from meshkit.launch import join
 from meshkit.launch.job import current_job
-from meshkit.launch.world import World
+from meshkit.launch.world import MAX_WORLD_SIZE, World
 from tests.live.faults import free_address
 
 
@@ -61,6 +61,15 @@ def repeat_init() -> Any:
 
 def test_init_is_idempotent_and_a_contradicting_argument_raises() -> None:
     assert meshkit.spawn(repeat_init, 2, timeout=60) == [(True, {"LaunchError"})] * 2
+
+
+def test_a_job_has_at_most_two_million_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", str(MAX_WORLD_SIZE))
+    assert join.identify().world_size == MAX_WORLD_SIZE
+    monkeypatch.setenv("WORLD_SIZE", str(MAX_WORLD_SIZE + 1))
+    with pytest.raises(meshkit.LaunchError, match="WORLD_SIZE is 2097153, from WORLD_SIZE"):
+        join.identify()
 
 
 INVALID: list[tuple[dict[str, Any], str]] = [
