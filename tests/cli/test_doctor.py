@@ -439,3 +439,12 @@ def test_a_bridge_that_cannot_be_imported_fails(monkeypatch: pytest.MonkeyPatch)
     kind, finding = doctor.check_devices(torch, {})
     assert (kind, finding.ok) == ("cpu", False)
     assert finding.found.endswith("makes torch know npu.\nImportError: no libhcl.so")
+
+
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_what_was_found_keeps_the_width_and_a_fix_stays_one_line(width: int) -> None:
+    advice = "mount -t tmpfs tmpfs " + "/very/long" * 12
+    findings = [Finding("python", True, "word " * 50), Finding("memory", False, "none", advice)]
+    *lines, fix, _, _ = doctor.as_text(findings, width=width).split("\n")
+    assert width - 5 < max(map(len, lines)) <= width
+    assert fix.strip() == f"Fix: {advice}"

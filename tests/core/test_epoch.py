@@ -162,6 +162,24 @@ def test_a_state_of_other_data_or_of_invalid_fields_raises(change: dict[str, Any
         EPOCH.resume({**EPOCH.state(1), **change})
 
 
+@pytest.mark.parametrize(
+    ("changes", "fix"),
+    [
+        ({"shuffle": 1}, "shuffle=True"),
+        ({"seed": 1.5}, "seed=0"),
+        ({"epoch": -1}, "epoch=0"),
+        ({"shuffle": None, "seed": "7", "epoch": 0.5}, "shuffle=True, seed=0, epoch=0"),
+    ],
+)
+def test_the_fix_of_an_invalid_order_has_the_invalid_options_only(
+    changes: dict[str, Any], fix: str
+) -> None:
+    order = replace(SampleOrder(shuffle=True, seed=7, epoch=3), **changes)
+    with pytest.raises(BatchError) as caught:
+        Epoch.of(10, EPOCH.plan, order)
+    assert caught.value.fix_text == f"{fix}."
+
+
 # ---------------------------------------------------------------- the shuffled order
 
 

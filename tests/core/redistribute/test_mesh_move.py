@@ -181,3 +181,12 @@ def test_a_rank_has_few_messages_whatever_the_size_of_the_world() -> None:
 def test_a_move_over_disjoint_ranks_needs_no_bytes_more_than_the_parts() -> None:
     plan = plan_redistribution("dp=4 tp=2", "o/dp/tp i -> o/tp i", to="dp=8 tp=4", o=64, i=8)
     assert plan.received == plan.bound == 64 * 8 // 4
+
+
+@pytest.mark.parametrize(("copies", "gathers"), [(1, False), (2, True)])
+def test_only_ranks_that_want_the_same_part_gather(copies: int, gathers: bool) -> None:
+    source, target = Layout(dp=2), Layout(dp=2, tp=copies, ranks=range(2, 2 + 2 * copies))
+    joined = join_axes(parse_pattern("a b -> a/dp b"), source.sizes, target.sizes)
+    move = make_mesh_move(joined, source, target, {"a": 4, "b": 3})
+    assert [move.gather(rank) for rank in (0, 1)] == [None, None]  # outside of the target
+    assert all((move.gather(rank) is not None) == gathers for rank in target.ranks)
