@@ -17,7 +17,7 @@ from meshkit.core.judges import (
     Sighting,
     all_done,
     all_same,
-    all_same_and_first,
+    all_same_and_stated,
     failure_error,
     missing_error,
 )
@@ -86,9 +86,9 @@ def test_all_same_and_all_done(
 @pytest.mark.parametrize(
     ("facts", "options", "same"),
     [
-        ([A | {"shape": "8 4"}, A], {}, "8 4"),
-        ([A, A | {"shape": "8 4"}, A | {"shape": "8 4"}], {}, "8 4"),
-        ([A, A], {}, None),
+        ([A | {"shape": "8 4"}, A], {}, [("8 4", [0])]),
+        ([A, A | {"shape": "8 4"}, A | {"shape": "8 4"}], {}, [("8 4", [1, 2])]),
+        ([A, A], {}, []),
         ([A | {"shape": "8 4"}, B], {}, ("DisagreementError", 0, 1)),
         ([A | {"shape": "8 4"}, A, A | {"shape": "4 8"}], {}, ("DisagreementError", 0, 2)),
         ([A | {"shape": "8 4"}, None], {}, "wait"),
@@ -98,7 +98,8 @@ def test_all_same_and_all_done(
 def test_a_fact_that_some_ranks_state_is_the_value_of_the_decision(
     facts: list[Any], options: dict[str, Any], same: object
 ) -> None:
-    decision = all_same_and_first("ranks disagree.", "shape", seconds=5)(seen(facts, **options))
+    judge = all_same_and_stated("ranks disagree.", "shape", alike=True, seconds=5)
+    decision = judge(seen(facts, **options))
     is_ok = decision is not None and decision.error is None
     assert (decision.value if decision is not None and is_ok else outcome(decision)) == same
 
