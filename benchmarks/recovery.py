@@ -5,8 +5,9 @@ Both sides train the same weights on the same mesh of gloo ranks, and one rank k
 build the mesh and load the checkpoint that rank 0 has written after each step. The time ends with
 the last rank.
 
-The seconds after the error are those that a rank spends in ``mesh.recover()``, in ``restore`` and
-in the step. Before them a guard finds out which ranks are lost.
+The seconds after the last error are those that ranks spend in ``mesh.recover()``, in ``restore`` and
+in the step. Before them a guard finds out which ranks are lost. Ranks whose collective waits for a
+rank that is in recovery already raise at the guard's timeout, which is 5 s here.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ from meshkit.testing.faults import Strike, play
 from .harness import Goal, Row, alternate, compare, mesh_sizes, single
 
 RANKS, REPEATS, LARGE = 8, 3, 64
-AFTER_ERROR = {RANKS: Goal("ours", "<=", 2), LARGE: Goal("ours", "<=", 6)}
+AFTER_ERROR = {RANKS: Goal("ours", "<=", 2), LARGE: Goal("ours", "<=", 3)}
 PEER = "torchrun --max-restarts=1"
 LOST_AT, NUM_WEIGHTS, LIMIT = 3, 1_000_000, 300
+GUARD = 5  # seconds that a collective may take
 
 
 def run(quick: bool) -> list[Row]:
     """Return the rows of a loss on 8 ranks, and of the recovery alone on 64."""
     rest: list[float] = []
     whole = alternate(lambda: lose(RANKS, rest), restart, 1 if quick else REPEATS, warm_up=0)
-    what = "from the error of a lost rank to the next step"
+    what = "from the last error of a lost rank to the next step"
     rows = [
         compare("from the loss of a rank to the next step", RANKS, PEER, "s", whole),
         single(what, RANKS, "s", rest, AFTER_ERROR[RANKS]),
@@ -62,7 +64,8 @@ def lose(ranks: int, after_error: list[float]) -> float:
     if len(ends) != ranks - 1:
         raise RuntimeError(f"{len(ends)} of {ranks} ranks went on: {played.outcomes}")
     times: list[tuple[float, float]] = [ast.literal_eval(end.text) for end in ends]
-    after_error.append(max(finished - error for error, finished in times if finished))
+    # ranks that wait for one in recovery, and not for the lost one, raise at the guard's timeout
+    after_error.append(max(finished for _, finished in times) - max(error for error, _ in times))
     return max(finished for _, finished in times) - played.at
 
 
@@ -73,7 +76,7 @@ def survive(strike: Strike, ranks: int) -> tuple[float, float]:
     failed_at = 0.0
     while state["step"] <= LOST_AT and mesh.inside:
         try:
-            with mesh.guard(timeout=60):
+            with mesh.guard(timeout=GUARD):
                 mesh.recovery.restore(state)
                 if state["step"] == LOST_AT and strike.rank == ranks - 1:
                     strike.kill()
