@@ -204,13 +204,13 @@ def gather_and_broadcast(
         if parts is not None:
             rows = [part.view(TENSORS, -1, COLUMNS) for part in parts]
             flat = torch.cat(rows, dim=1)
-    if not wide.inside:
-        return
     if out is not None:
         rows_of_part = next(iter(out.values())).shape[0]
         flat = torch.empty(TENSORS, 2 * rows_of_part, COLUMNS)
+    if flat is None:
+        return
     dist.broadcast(flat, 0, group=wide.group())
-    if out is not None and flat is not None:
+    if out is not None:
         for number, part in enumerate(out.values()):
             part.copy_(flat[number].chunk(2)[sampler.coordinate["tp"]])
 

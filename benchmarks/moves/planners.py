@@ -181,7 +181,7 @@ def receives_what_it_lacks(move: MeshMove, rank: int) -> bool:
         others = [blocks for copy, blocks in enumerate(gather.blocks) if copy != place.copy]
         boxes += [box for blocks in others for box in blocks]
     elements = sum(math.prod(interval.size for interval in box) for box in boxes)
-    return elements == move.received(rank)
+    return bool(elements == move.received(rank))
 
 
 def is_even(side: Side, sizes: Mapping[str, int]) -> bool:

@@ -12,7 +12,8 @@ Every rank issues the batches in this order, so no rank waits for one that waits
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -29,6 +30,7 @@ from ...core.layout import Layout
 from ...core.redistribute.mesh_move import Gather, MeshMove, Message
 from ...core.redistribute.move import Region, num_elements, slices_within
 from ...core.redistribute.steps import Step
+from ...core.text import name_ranks
 from ...launch.default_group import default_group
 from ...launch.job import require_job
 from ...launch.store import Store
@@ -101,7 +103,7 @@ class Leg:
 class Arriving(NamedTuple):
     """The messages of one step in progress. The tensors that are sent must live as long."""
 
-    works: list[dist.Work]
+    works: list[tuple[dist.Work, list[int]]]  # each with the other ranks of its messages
     received: dict[int, Tensor]  # the bytes from each rank
     sent: list[Tensor]
 
@@ -174,16 +176,23 @@ class Mover:
             return Arriving([], {}, [])
         world, counts = default_group(), require_job().counts
         before_ops = collective_count(world) or 0
+        # other backends than gloo run the messages of all ranks together
+        batches = [[op] for op in ops] if "gloo" in str(dist.get_backend()) else [ops]
+        works: list[tuple[dist.Work, list[int]]] = []
         with in_collective(self.name, world):
-            works = dist.batch_isend_irecv(ops)
+            for some in batches:
+                peers = [op.peer for op in some]
+                with naming(peers):
+                    works += [(work, peers) for work in dist.batch_isend_irecv(some)]
         counts.own[world.group_name] += (collective_count(world) or 0) - before_ops
         return Arriving(works, received, [*packed.values()])
 
     def _receive(self, batch: Batch, arriving: Arriving, out: Sequence[Tensor | None]) -> None:
         """Wait for the messages of a batch, and put them in place."""
         with in_collective(self.name, default_group()):
-            for work in arriving.works:
-                work.wait(self.limit())  # else gloo waits as long as for a connection
+            for work, peers in arriving.works:
+                with naming(peers):
+                    work.wait(self.limit())  # else gloo waits as long as for a connection
         positions = dict.fromkeys(arriving.received, 0)
         for number, *chunk in batch:
             leg, after = self.legs[number], out[number]
@@ -230,6 +239,16 @@ class Mover:
 
     def _new_bytes(self, size: int) -> Tensor:
         return torch.empty(size, dtype=torch.uint8, device=self.device)
+
+
+@contextmanager
+def naming(peers: Sequence[int]) -> Iterator[None]:
+    """Add the peers of messages to torch's error, which names none."""
+    try:
+        yield
+    except RuntimeError as error:
+        error.args = (f"{error} The message was to or from {name_ranks(sorted({*peers}))}.",)
+        raise
 
 
 def _count(boxes: Iterable[Region]) -> int:
