@@ -6,5 +6,10 @@
                  groups, launch/default_group (commit), group_registry
     guard        guard, status, launch/round, core/hang (who is behind)
     recover      recovery, launch/round, core/regroup (who lives, on which mesh), launch/job
-                 (rejoin), open_mesh, groups, restore
+                 (rejoin), launch/default_group, open_mesh, groups
+
+A round ends with a judge of core/judges. :meth:`Mesh.device_mesh` is in ``device_mesh``, and
+``meshkit.init_device_mesh`` in ``init_device_mesh``; ``device_mesh_groups`` answers later
+``_flatten`` and ``_unflatten``. ``norm`` is :meth:`Mesh.clip_grad_norm`, ``commit`` the vote before
+a step of the optimizer. Tensors move in ``move/``; batches and random numbers are in ``data/``.
 """

@@ -4,4 +4,7 @@
 runs the steps of a plan on this rank, and :class:`Redistribute` there is the autograd function.
 :func:`shift_tensor` and :func:`exchange_rows` (ring.py) are the moves without a pattern.
 :class:`Check` (checked.py) finds wrong marks.
+
+To another mesh, mesh_move.py moves a tensor, and transfer.py a whole state such as the weights of a
+trainer. Both use mover.py, which sends and gathers. whole_state.py is for checkpoints.
 """
