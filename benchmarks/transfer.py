@@ -36,6 +36,7 @@ from .harness import Goal, Row, compare, single
 from .moves.hosts import hosts_on_a_switch, read_payload
 from .moves.planners import generality_rows, planning_rows
 from .placement import Host, NoHostsError
+from .report import HEAD, cells
 
 RATE, BYTES_PER_SECOND = "200mbit", 200e6 / 8
 TRAINER, PER_HOST = 4, 2  # ranks of the trainer, and of each host
@@ -49,6 +50,9 @@ PEERS = {
     "pull": "direct pull",
     "unchunked": "one chunk of 64 MiB",
 }
+
+PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "transfer.md"
+BEGIN, END = "<!-- transfer -->", "<!-- /transfer -->"
 
 State = dict[str, Tensor]
 
@@ -64,7 +68,17 @@ def run(quick: bool) -> list[Row]:
             rows.append(Row(what, TRAINER + PER_HOST * hosts, "-", "s / bound", missing=str(error)))
             continue
         rows += link_rows(what, TRAINER + PER_HOST * hosts, figures)
+    if not quick:
+        write_page(rows)
     return rows
+
+
+def write_page(rows: Sequence[Row]) -> None:
+    """Put the table of all rows into the page."""
+    lines = [HEAD, ["---"] * len(HEAD), *map(cells, rows)]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
 
 
 def link_rows(what: str, ranks: int, figures: Mapping[str, Any]) -> list[Row]:
