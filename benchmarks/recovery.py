@@ -5,9 +5,9 @@ Both sides train the same weights on the same mesh of gloo ranks, and one rank k
 build the mesh and load the checkpoint that rank 0 has written after each step. The time ends with
 the last rank.
 
-The seconds after the last error are those that ranks spend in ``mesh.recover()``, in ``restore`` and
-in the step. Before them a guard finds out which ranks are lost. Ranks whose collective waits for a
-rank that is in recovery already raise at the guard's timeout, which is 5 s here.
+The seconds after the last error are those that ranks spend in ``mesh.recover()``, in ``restore``
+and in the step. Before them a guard finds out which ranks are lost. Ranks whose collective waits
+for a rank that is in recovery raise at the guard's timeout, which is 5 s here.
 """
 
 from __future__ import annotations
