@@ -132,6 +132,7 @@ class TorchTrainer:
                 loss = F.cross_entropy(logits, following) / self.num_micro_batches
                 loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
         dist.all_reduce(total)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ import numpy as np
 from meshkit import Layout
 from meshkit.core.errors import MeshkitError
 from meshkit.core.redistribute.mesh_move import MeshMove, join_axes, make_mesh_move
+from meshkit.core.redistribute.move import Region
 from meshkit.core.redistribute.pattern import parse_pattern
 
 from ..harness import Goal, Row, compare, single
@@ -175,13 +176,14 @@ def is_planned(move: RandomMove) -> bool:
 
 def receives_what_it_lacks(move: MeshMove, rank: int) -> bool:
     """Return whether the messages and the gather of a rank have what it lacks, by counting."""
-    place, boxes = move.target.place(rank), [b for m in move.receives(rank) for b in m.boxes]
+
+    def count(boxes: Iterable[Region]) -> int:
+        return sum(math.prod(interval.size for interval in box) for box in boxes)
+
     gather = move.gather(rank)
-    if gather is not None and place is not None:
-        others = [blocks for copy, blocks in enumerate(gather.blocks) if copy != place.copy]
-        boxes += [box for blocks in others for box in blocks]
-    elements = sum(math.prod(interval.size for interval in box) for box in boxes)
-    return bool(elements == move.received(rank))
+    gathered = 0 if gather is None else count(gather.runs[0]) - count(gather.own)
+    sent = count(box for message in move.receives(rank) for box in message.boxes)
+    return bool(sent + gathered == move.received(rank))
 
 
 def is_even(side: Side, sizes: Mapping[str, int]) -> bool:

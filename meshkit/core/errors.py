@@ -12,6 +12,7 @@
       RankTimeoutError(TimeoutError)   ranks that did not arrive in time
         CollectiveError(RuntimeError)  a collective that failed or hung, with the ranks behind
       SpawnError(RuntimeError)         ranks started by ``spawn`` that failed
+      NonfiniteError(RuntimeError)     a norm of gradients that is not finite
 
 An error is raised with a summary, evidence and a fix, without the call. The decorator
 :func:`meshkit.core.call.quotes_call` adds the call as its caller wrote it.

@@ -221,8 +221,11 @@ def _rehearse(
     warnings: list[str] = []
     traces = stage.traces
     for rank in witnesses:
-        corner = standing_corner(layout, rank, [r for r in corners if r in traces])
-        if rank not in traces or not (traces[rank].has_ended and traces[corner].has_ended):
+        played = [corner for corner in corners if corner in traces]
+        if rank not in traces or not played:
+            continue
+        corner = standing_corner(layout, rank, played)
+        if not (traces[rank].has_ended and traces[corner].has_ended):
             continue
         if difference := differs_from(traces[rank], traces[corner], names):
             stage.play(_neighbors(layout, rank))
@@ -300,7 +303,8 @@ class _Stage:
         self.progress.close()
         self.pipe.close()
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid or 0, signal.SIGKILL)  # the ranks and what they started
+            group = cast(int, self.process.pid)  # the ranks and what they started
+            os.killpg(group, signal.SIGKILL)
         self.process.kill()
         self.process.join()
 

@@ -29,7 +29,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.random  # not on each rank
@@ -109,7 +109,8 @@ class Ranks:
         here = os.getcwd(), [*sys.path]
         for number, rank in enumerate(self._ranks[:count]):
             environ = child_environment(number, count, store, port)
-            rank.pipe.send(Job(dict(sizes), environ, *here))
+            with suppress(OSError):  # a rank that has ended; it does not answer
+                rank.pipe.send(Job(dict(sizes), environ, *here))
         results, failures = self._receive(count)
         if len(results) == count:
             return results
@@ -191,7 +192,7 @@ class Ranks:
             return Fault("raised", tuple(line for text in lines for line in text.splitlines()))
         waiting = [number for number in range(count) if number not in results]
         for number in waiting:
-            os.kill(self._ranks[number].process.pid or 0, signal.SIGUSR1)
+            os.kill(cast(int, self._ranks[number].process.pid), signal.SIGUSR1)
         time.sleep(STACK)
         where = [f"rank {n} is {_read_stack(self._stack_file(n))}" for n in waiting]
         ended = f", {name_ranks(sorted(results))} did" if results else ""

@@ -46,6 +46,8 @@ OPTIONS = {
     "bench dp=2 -n 2 --sizes=": ("", ":", "9:1", "1K:2K:0", "x"),
     "bench dp=2 -n 2 --ops=": ("", ",", "all_reduc", "all_reduce,,x"),
     "bench dp=2 -n 2 --iters=": ("0", "-1", "x", "1e99"),
+    "rehearse --world-size=": ("", "0", "-1", "x", "9" * 30),
+    "rehearse --world-size=8 ": ("", MISSING, "--nodes=0 train.py", "--nodes=3 train.py"),
     "move tp=2 ": ("", "->", "s -> ", "s/xx -> s", "s/tp", "((("),
     "move tp=2 's/tp -> s' ": ("s=0", "s=-1", "s=1.5", "s=", "q=4", "s=3"),
 }

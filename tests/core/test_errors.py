@@ -18,6 +18,7 @@ from meshkit.core.errors import (
     DisagreementError,
     LaunchError,
     MeshkitError,
+    NonfiniteError,
     RankTimeoutError,
     SpawnError,
     SpecError,
@@ -34,6 +35,7 @@ BUILTIN = {
     RankTimeoutError: TimeoutError,
     CollectiveError: RuntimeError,
     SpawnError: RuntimeError,
+    NonfiniteError: RuntimeError,
 }
 
 FILLED = [
@@ -47,6 +49,7 @@ FILLED = [
     RankTimeoutError("text", missing_ranks=(6, 7)),
     CollectiveError("text", missing_ranks=(6,), behind=(2, 3)),
     SpawnError("text", errors={1: ValueError("x")}, tracebacks={1: "Traceback"}),
+    NonfiniteError("text"),
     MeshkitError("text"),
 ]
 

@@ -33,8 +33,14 @@ class Splitting:
         return "nccl"
 
     def split_group(
-        self, *, split_ranks: list[list[int]], timeout: timedelta | None, group_desc: str
+        self,
+        *,
+        split_ranks: list[list[int]],
+        timeout: timedelta | None,
+        group_desc: str,
+        pg_options: object,
     ) -> dist.ProcessGroup | None:
+        assert pg_options is None
         self.calls.append(split_ranks)
         self.descriptions.append(group_desc)
         self.timeouts.append(timeout)

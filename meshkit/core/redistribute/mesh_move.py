@@ -50,7 +50,9 @@ class Message(NamedTuple):
 class Gather(NamedTuple):
     """The blocks that ranks which want copies gather among themselves, equal on all of them."""
 
-    blocks: tuple[tuple[Region, ...], ...]  # the boxes of each rank, in the order of the group
+    own: tuple[Region, ...]  # the boxes of this rank's block
+    # the boxes of all blocks one after the other; or of each block, in the order of the group
+    runs: tuple[tuple[Region, ...], ...]
     size: int  # the elements of a block; some blocks may have fewer
 
 
@@ -254,14 +256,21 @@ class MeshMove:
         if place is None or self.target.num_copies == 1:
             return None
         total, block = self._blocks(place.cell)
-        blocks = []
-        for copy in range(self.target.num_copies):
-            wanted = _block(total, block, copy, chunk, chunks)
-            pieces = (p for p in self._pieces(place.cell, wanted) if p.is_gathered)
-            parts = (_part_of(p, Interval(0, p.size), wanted) for p in pieces)
-            blocks.append(tuple(box for boxes in parts for box in boxes))
         size = _block(block, block, 0, chunk, chunks).size
-        return Gather(tuple(blocks), size) if size else None
+        if not size:
+            return None
+        own = self._boxes(place.cell, _block(total, block, place.copy, chunk, chunks))
+        if chunks == 1:  # the blocks are consecutive
+            return Gather(own, (self._boxes(place.cell, Interval(0, total)),), size)
+        copies = range(self.target.num_copies)
+        ranges = (_block(total, block, copy, chunk, chunks) for copy in copies)
+        return Gather(own, tuple(self._boxes(place.cell, part) for part in ranges), size)
+
+    def _boxes(self, wanted_cell: Cell, wanted: Interval) -> tuple[Region, ...]:
+        """Return the boxes in a range of the pieces of a part that are gathered."""
+        pieces = (piece for piece in self._pieces(wanted_cell, wanted) if piece.is_gathered)
+        parts = (_part_of(piece, Interval(0, piece.size), wanted) for piece in pieces)
+        return tuple(box for boxes in parts for box in boxes)
 
     def keeps(self, rank: int) -> Region | None:
         """Return the region that a rank holds before and wants after, or None."""

@@ -275,11 +275,11 @@ def _received(move: MeshMove) -> int:
     """Return the elements that the rank with most of them receives, counted by message."""
     rank = move.busiest()
     sent = sum(num_elements(box) for m in move.receives(rank) for box in m.boxes)
-    place, gather = move.target.place(rank), move.gather(rank)
-    if gather is None or place is None:
+    gather = move.gather(rank)
+    if gather is None:
         return int(sent)
-    others = [boxes for copy, boxes in enumerate(gather.blocks) if copy != place.copy]
-    return int(sent + sum(num_elements(box) for boxes in others for box in boxes))
+    whole, own = (sum(map(num_elements, boxes)) for boxes in (gather.runs[0], gather.own))
+    return int(sent + whole - own)
 
 
 def unmarked_of(pattern: Pattern, source: Layout, target: Layout) -> list[str]:

@@ -35,12 +35,13 @@ from ...launch.default_group import default_group
 from ...launch.job import require_job
 from ...launch.store import Store
 from ...launch.times import TIMES, Deadline
-from ...launch.torch_internals import collective_count
+from ...launch.torch_internals import collective_count, wait_in_time
 from ..group_registry import MeshGroups
 from ..restore import message_timeout
 from ..status import in_collective
 from .operations import ALL_GATHER, run_local
 
+ALIGNED = 16  # bytes; at a multiple of it a block may begin with elements of any dtype
 CHUNK = 64 * 2**20  # bytes of a rank's part that travel at once
 
 
@@ -113,7 +114,7 @@ class Gathering(NamedTuple):
 
     parts: list[tuple[int, Gather]]  # the tensors, in their order in each block
     work: dist.Work
-    blocks: list[Tensor]  # the bytes of each rank of the group
+    blocks: Tensor  # the bytes of each rank of the group  # (ranks, bytes)
 
 
 Batch = tuple[tuple[int, int, int], ...]  # number of a tensor, chunk, chunks: what travels together
@@ -192,7 +193,7 @@ class Mover:
         with in_collective(self.name, default_group()):
             for work, peers in arriving.works:
                 with naming(peers):
-                    work.wait(self.limit())  # else gloo waits as long as for a connection
+                    wait_in_time(work, default_group(), self.limit())
         positions = dict.fromkeys(arriving.received, 0)
         for number, *chunk in batch:
             leg, after = self.legs[number], out[number]
@@ -211,10 +212,10 @@ class Mover:
         started = []
         for group, pairs in parts.items():
             sizes = [gather.size * self.legs[number].dtype.itemsize for number, gather in pairs]
-            own, position = self._new_bytes(sum(sizes)), 0
+            own, position = self._new_bytes(-(-sum(sizes) // ALIGNED) * ALIGNED), 0
             for (number, gather), size in zip(pairs, sizes, strict=True):
                 leg, after, start = self.legs[number], cast(Tensor, out[number]), position
-                for box in gather.blocks[group.rank()]:
+                for box in gather.own:
                     part = _bytes_of(after[slices_within(box, leg.wanted)], leg.dtype)
                     own[start : start + part.numel()] = part
                     start += part.numel()
@@ -222,7 +223,7 @@ class Mover:
             buffer = self._new_bytes(own.numel() * group.size())
             with in_collective(self.name, group):
                 work = ALL_GATHER(buffer, own, group, True)
-            started.append(Gathering(pairs, work, [*torch.split(buffer, max(1, own.numel()))]))
+            started.append(Gathering(pairs, work, buffer.view(group.size(), -1)))
         return started
 
     def _end_gather(self, gathering: Gathering, out: Sequence[Tensor | None]) -> None:
@@ -230,12 +231,14 @@ class Mover:
         group = self.legs[gathering.parts[0][0]].group
         with in_collective(self.name, cast(dist.ProcessGroup, group)):
             gathering.work.wait()
-        for member, packed in enumerate(gathering.blocks):
-            position = 0
-            for number, gather in gathering.parts:
-                leg = self.legs[number]
-                _unpack(out[number], leg, gather.blocks[member], packed, position)
-                position += gather.size * leg.dtype.itemsize
+        position = 0
+        for number, gather in gathering.parts:
+            leg = self.legs[number]
+            end = position + gather.size * leg.dtype.itemsize
+            blocks = gathering.blocks[:, position:end].reshape(len(gather.runs), -1)
+            for boxes, packed in zip(gather.runs, blocks, strict=True):
+                _unpack(out[number], leg, boxes, packed, 0)
+            position = end
 
     def _new_bytes(self, size: int) -> Tensor:
         return torch.empty(size, dtype=torch.uint8, device=self.device)
@@ -316,6 +319,11 @@ class MeshPair:
     def message_timeout(self) -> timedelta:
         """Return how long a message may take: the least timeout of both meshes."""
         return min(message_timeout(groups) for groups in (self.source, self.target))
+
+    def synchronize(self) -> None:
+        """Wait until what was received has arrived; raise if a guard has aborted it."""
+        torch.get_device_module(self.device).synchronize(self.device)
+        require_job().check_not_aborted()
 
     def agree(
         self,

@@ -102,16 +102,13 @@ class Transfer:
     ) -> None:
         self._meshes, self._dtype, self._staged = meshes, dtype, staged
         self._chunk, self._make_reduce = chunk, make_reduce
+        self._patterns = StatePatterns(())
         self._parts: list[MovedPart] = []
         self._number = 0  # how many states have moved
-        self._check_options()
         meshes.check_open()
-        self._patterns = StatePatterns.of(patterns)
-        for _, pattern in self._patterns.globs:
-            for side, layout in zip((pattern.left, pattern.right), meshes.layouts, strict=True):
-                check_axes(Pattern(side, side), layout.sizes)
         if not meshes.is_outside:
-            moved = list_moved(self._patterns, *meshes.layouts, *self._agree(patterns, like))
+            tables = self._agree(patterns, like)
+            moved = list_moved(self._patterns, *meshes.layouts, *tables)
             parts = [self._part(tensor) for tensor in moved]
             # elements of more bytes come first, so that all are aligned in a message
             self._parts = sorted(parts, key=lambda part: -part.leg.dtype.itemsize)
@@ -158,8 +155,9 @@ class Transfer:
             is_target = self._meshes.rank in self._meshes.layouts[1]
             filled = self._new_state() if out is None and is_target else out
             wanted = [self._find(part, filled) if part.is_wanted else None for part in self._parts]
-            places = [None if t is None else torch.empty_like(t) for t in wanted]
-            places = places if self._staged else wanted
+            places = wanted
+            if self._staged:
+                places = [None if tensor is None else torch.empty_like(tensor) for tensor in wanted]
             views = [
                 None if place is None else part.view(place)
                 for part, place in zip(self._parts, places, strict=True)
@@ -175,6 +173,7 @@ class Transfer:
             with torch.no_grad():
                 self._step(lambda: [*running])
                 if self._staged:
+                    self._step(self._meshes.synchronize)
                     self._vote(None)
                     for place, tensor in zip(places, wanted, strict=True):
                         if tensor is not None and place is not None:
@@ -190,7 +189,7 @@ class Transfer:
         except Exception as error:
             if self._staged:
                 self._vote(error)
-            elif type(error) is RuntimeError and error.args:
+            elif isinstance(error, RuntimeError) and error.args:
                 error.args = (f"{error}\n{UNDEFINED}",)
             raise
 
@@ -220,7 +219,13 @@ class Transfer:
         rank, source = self._meshes.rank, self._meshes.layouts[0]
         store = self._meshes.store()
 
-        def read() -> list[str]:
+        def read() -> list[str]:  # an error here is announced to all ranks
+            self._check_options()
+            self._patterns = StatePatterns.of(patterns)
+            for _, pattern in self._patterns.globs:
+                sides = pattern.left, pattern.right
+                for side, layout in zip(sides, self._meshes.layouts, strict=True):
+                    check_axes(Pattern(side, side), layout.sizes)
             if like is None or not isinstance(like, Mapping):
                 line = f"like is {like!r} on rank {rank}, which is in one of the meshes."
                 raise SpecError(line, fix="the state, or on ranks of `to` alone what to fill.")
@@ -234,10 +239,10 @@ class Transfer:
             return ["source" if is_source else "target", digest]
 
         facts = {
-            "patterns": json.dumps(dict(patterns)),
+            "patterns": repr(patterns),
             "dtype": str(self._dtype),
-            "chunk": self._chunk,
-            "staged": self._staged,
+            "chunk": repr(self._chunk),
+            "staged": repr(self._staged),
         }
         stated = self._meshes.agree(CALL, facts, read, stated="state", alike=False)
         tables: dict[str, list[tuple[Table, Sequence[int]]]] = {"source": [], "target": []}

@@ -67,7 +67,8 @@ def _change(state: object, layout: Mapping[str, Side], change: Change, name: str
     if isinstance(state, Mapping):
         return {key: inner(key, value) for key, value in state.items()}
     if isinstance(state, list | tuple):
-        return type(state)(inner(number, value) for number, value in enumerate(state))
+        changed = [inner(number, value) for number, value in enumerate(state)]
+        return type(state)(*changed) if hasattr(state, "_fields") else type(state)(changed)
     if not isinstance(state, Tensor):
         return state
     if is_dtensor(state):

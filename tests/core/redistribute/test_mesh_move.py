@@ -107,9 +107,21 @@ def gathered(move: MeshMove, rank: int, chunk: int, chunks: int) -> list[tuple[i
     gather = move.gather(rank, chunk, chunks)
     if gather is None:
         return []
-    members = move.target.ranks[move.target.place(rank).cell]  # type: ignore[union-attr]
-    pairs = zip(members, gather.blocks, strict=True)
-    return [(int(member), box) for member, boxes in pairs for box in boxes]
+    members = [int(r) for r in move.target.ranks[move.target.place(rank).cell]]  # type: ignore[union-attr]
+    own = {member: move.gather(member, chunk, chunks).own for member in members}  # type: ignore[union-attr]
+    assert len(gather.runs) in (1, len(members))
+    if len(gather.runs) > 1:
+        assert gather.runs == tuple(own.values())
+    whole = [number for box in gather.runs[0] for number in numbers(move, box)]
+    each = [number for boxes in own.values() for box in boxes for number in numbers(move, box)]
+    assert len(gather.runs) > 1 or whole == each  # in the order in which blocks arrive
+    return [(member, box) for member, boxes in own.items() for box in boxes]
+
+
+def numbers(move: MeshMove, box: Region) -> list[int]:
+    """Return the elements of a box, by their place in the global tensor."""
+    sizes = move.move.sizes
+    return [int(n) for n in np.arange(math.prod(sizes)).reshape(sizes)[at(box)].flat]
 
 
 def lacks(move: MeshMove, rank: int) -> int:
