@@ -72,11 +72,14 @@ class Owner:
         return set, ()
 
 
-def own(device_mesh: DeviceMesh, owner: Owner) -> DeviceMesh:
-    """Return a DeviceMesh whose later dims get their groups here. Local."""
+def own(device_mesh: DeviceMesh, owner: Owner) -> None:
+    """Let later dims of a DeviceMesh get their groups here. Local.
+
+    Raises:
+        MeshkitError: if this torch makes groups in a way that meshkit does not know.
+    """
     vars(root_of(device_mesh)).setdefault(MADE_BY, owner)
     serve_groups(serve_torch)
-    return device_mesh
 
 
 def find_owner(device_mesh: object) -> Owner:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
@@ -60,9 +60,10 @@ class Mesh:
     """The mesh of one process: its rank, its peers, and the process groups that they share.
 
     Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid. Only
-    ``redistribute``, ``begin``, ``shift``, ``exchange``, ``view``, ``barrier``, ``agree``,
-    ``verify``, ``recover``, ``admit``, ``check_batch``, ``check_parameters``, ``token_weights``,
-    ``grad_norm`` and ``clip_grad_norm`` communicate. ``with`` closes the mesh at the end.
+    ``redistribute``, ``begin``, ``transfer``, ``whole_state``, ``shift``, ``exchange``, ``view``,
+    ``barrier``, ``agree``, ``verify``, ``commit``, ``recover``, ``admit``, ``check_batch``,
+    ``check_parameters``, ``token_weights``, ``grad_norm`` and ``clip_grad_norm`` communicate.
+    ``with`` closes the mesh at the end.
 
     Raises:
         UnknownAxisError: in every method, if the mesh does not have an axis.
@@ -240,7 +241,9 @@ class Mesh:
         for axes in filter(None, names.values()):
             self.group(*axes)  # raises before torch is asked, if it does not exist
         made = device_mesh(self._groups, self.group, self.device.type, pattern)
-        own(made, Owner(self, self._proposal, self._groups))
+        # slices need nothing of it, so a torch that meshkit does not know may lack it
+        with suppress(MeshkitError) if joint is None else nullcontext():
+            own(made, Owner(self, self._proposal, self._groups))
         add_joint(made, names, self._groups)
         return made
 
@@ -1020,7 +1023,8 @@ class Mesh:
 
         Cost: one all-reduce of 8 bytes, whose result is read on the host. An all-reduce more for
         each axis of ``+``, and for each partial DTensor. The look sends each plain gradient once
-        over each axis.
+        over each axis. As long as a gradient is all zero, such as that of an unused expert, the
+        first 100 calls take two all-reduces more each, and then every 100th call.
 
         Example:
             >>> linear = torch.nn.Linear(2, 2)
@@ -1142,7 +1146,8 @@ class Mesh:
         gloo and on a stand-in for NCCL, never on GPUs. Collective on NCCL, where a failed
         collective raises nothing and leaves partial sums: it waits for the device, asks each group
         for its error, and takes one vote of all ranks. Local on gloo, where the failed call itself
-        raises: it raises again if this rank has seen a report.
+        raises: it raises again if this rank has seen a report. Call it inside a guard with a
+        timeout: without one it waits for its device as long as torch does.
 
         A rank may be one step ahead of another one after a failure, which :meth:`recover` and
         ``mesh.recovery.restore`` repair. On NCCL ``recover(step=n)`` refuses a rank that has

@@ -25,6 +25,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 import meshkit
+from meshkit.launch.torch_internals import GROUPS_METHOD
 from tests.live.faults import error_of
 from tests.live.newer_torch import needs_order, needs_slices
 from tests.pool import Pool, start_pool
@@ -430,3 +431,22 @@ def test_other_device_meshes_behave_as_before(pool: Pool) -> None:
     for rank, answer in enumerate(pool.run(leave_torch_alone)):
         assert answer[0] == [[*range(rank % 2, 8, 2)], [rank // 2 * 2, rank // 2 * 2 + 1]]
         assert answer[1:] == ("SpecError", True)
+
+
+def meet_another_torch() -> list[str]:
+    """Return what calls do if torch makes the groups of a DeviceMesh in an unknown way."""
+    known = getattr(DeviceMesh, GROUPS_METHOD)
+    setattr(DeviceMesh, GROUPS_METHOD, lambda self: None)
+    try:
+        with meshkit.build_mesh(dp=2, sp=2, tp=2) as mesh:
+            slices = mesh.device_mesh("dp tp")
+            joint = error_of(lambda: mesh.device_mesh(joint={"dp_sp": "dp sp"}))
+            return [str(slices.mesh_dim_names), str(joint)]
+    finally:
+        setattr(DeviceMesh, GROUPS_METHOD, known)
+
+
+def test_a_torch_that_is_not_known_gives_slices_and_refuses_joint_names(pool: Pool) -> None:
+    for names, joint in pool.run(meet_another_torch):
+        assert names == "('dp', 'tp')"
+        assert "makes the groups of a DeviceMesh in another way" in joint
