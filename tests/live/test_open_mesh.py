@@ -262,7 +262,7 @@ def agree_on_values(by_rank: list[Any], options: dict[str, Any]) -> Any:
         mesh.agree("learning rate", 3e-4) if mesh.rank in mesh.layout else None
         before = descriptors()
         outcome = time_error(lambda: mesh.agree("learning rate", by_rank[mesh.rank]))
-        assert descriptors() == before
+        assert descriptors() <= before  # an earlier group that failed may close its own meanwhile
         return outcome if isinstance(outcome, str) else (outcome[0], outcome[2])
 
 
