@@ -137,7 +137,7 @@ def hangs(folder: str) -> None:
 
 
 def test_a_rank_that_hangs_is_named_and_no_rank_is_left(tmp_path: Path) -> None:
-    report = rehearse(hangs, 4, (str(tmp_path),), ranks=[0, 1], timeout=10)
+    report = rehearse(hangs, 4, (str(tmp_path),), ranks=[0, 1], timeout=15)
     assert sorted(report.raised) == [0, 1]
     assert "was killed" in str(report.raised[0])
     pids = [int(path.name) for path in tmp_path.iterdir()]
