@@ -15,8 +15,8 @@ The name of an axis gives its role, in meshkit's words and in those of other lib
     unknown   any other name                 nothing is known
 
 Axes are listed in one grammar everywhere, the outermost first: ``"dp sp"``, ``"dp,sp"``,
-``"(dp sp)"``, ``("dp", "sp")``. An absent standard axis has size 1. Names of other libraries,
-such as ``dp_size`` and the arguments of ``init_device_mesh``, raise an error with the names here.
+``"(dp sp)"``, ``("dp", "sp")``. An absent standard axis has size 1. A name of another library,
+such as ``dp_size``, raises an error with the name here; guesses.py has whole calls.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from __future__ import annotations
 import difflib
 import keyword
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from .errors import CALL, BatchError, MeshkitError, SpecError, UnknownAxisError
+from .errors import CALL, SpecError, UnknownAxisError
 from .text import article
 
 Role = Literal["data", "expert", "model", "unknown"]
 Names = str | Iterable["str | Iterable[str]"]  # axes as a caller lists them
-Quote = Callable[[Sequence[object], Mapping[str, object]], object]
 
 
 class Axis(NamedTuple):
@@ -52,7 +51,7 @@ AXES = {
     "dp": Axis("data", "#0072b2", "data", DATA_NAMES),
     "ep": Axis("expert", "#56b4e9", "expert experts expert_model", "expert_parallel"),
     "cp": Axis("model", "#d55e00", "context", "context_parallel"),
-    "sp": Axis("model", "#009e73", "seq sequence ulysses", "sequence_parallel"),
+    "sp": Axis("model", "#009e73", "seq sequence ulysses ring_attn", "sequence_parallel"),
     "tp": Axis("model", "#e69f00", "tensor tensor_model", TENSOR_NAMES),
 }
 STANDARD = tuple(AXES)
@@ -87,10 +86,7 @@ OTHER_NAMES = {
     "world_size": "nprocs",
 }
 ARGUMENTS = {other: name for name, others in OTHER_NAMES.items() for other in others.split()}
-ABSENT = ("join", "daemon", "start_method", "store", "group_name", "pg_options")
 SUFFIX = r"_(size|degree|dim|ranks|world_size|parallel|parallelism|parallel_size)$"
-SHAPES = {1: ("dp",), 2: ("dp", "tp"), 3: ("pp", "dp", "tp")}  # axes of a shape without names
-DEVICE_MESH = {"device_type", "mesh_shape", "mesh_dim_names", "backend_override"}
 MAX_AXES = 32  # the most dimensions that an array of numpy 1 can have
 SEPARATORS = str.maketrans(",()", "   ")
 
@@ -275,56 +271,3 @@ def known_name(name: str, names: Collection[str]) -> str | None:
     alias = ARGUMENTS.get(name) or standard_axis(name)
     close = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.8)
     return alias if alias in names else close[0] if close else None
-
-
-def misfit_error(
-    name: str,
-    parameters: Collection[str],
-    args: Sequence[object],
-    kwargs: Mapping[str, object],
-    quote: Quote,
-) -> MeshkitError | None:
-    """Return the error for arguments that do not fit a call; None if their names say nothing."""
-    if name == "build_mesh":
-        return device_mesh_error(args, kwargs)
-    lines: list[str] = []
-    fitting = {option: value for option, value in kwargs.items() if option in parameters}
-    if name == "init" and args:
-        fitting["init_method" if "://" in str(args[0]) else "backend"] = args[0]
-        args = ()
-        lines.append("init takes its arguments by name.")
-    elsewhere = ""
-    for option in kwargs.keys() - fitting:
-        if new := known_name(option, parameters):
-            lines.append(f"{option} is called {new} here.")
-            fitting.setdefault(new, kwargs[option])
-        elif owner := option_owner(axis := standard_axis(option) or option):
-            lines.append(f"{option} is an option of {owner}.")
-            elsewhere += f", and {owner}({axis}=...)"
-        elif option in ABSENT:
-            lines.append(f"there is no argument {option} here.")
-        else:
-            return None
-    if not lines:
-        return None
-    kind = BatchError if name in ("mesh.batch", "BatchPlan.solve") else SpecError
-    return kind(*sorted(lines), fix=f"{quote(args, fitting)}{elsewhere}.")
-
-
-def device_mesh_error(args: Sequence[object], kwargs: Mapping[str, object]) -> SpecError | None:
-    """Return the error if the arguments of ``build_mesh`` are those of ``init_device_mesh``."""
-    is_device = bool(args) and isinstance(args[0], str)
-    if len(args) < 2 and not is_device and not DEVICE_MESH & kwargs.keys():
-        return None
-    shapes = [v for v in (*args, kwargs.get("mesh_shape")) if isinstance(v, Sequence)]
-    shape = next((shape for shape in shapes if not isinstance(shape, str)), (4, 2))
-    names = kwargs.get("mesh_dim_names") or SHAPES.get(len(shape), ())
-    sizes = zip(names if isinstance(names, Sequence) else (), shape, strict=False)
-    axes = ", ".join(f"{axis}={size}" for axis, size in sizes) or "dp=4, tp=2"
-    device = args[0] if is_device else kwargs.get("device_type")
-    first = f"meshkit.init(device={device!r}), then " if isinstance(device, str) else ""
-    return SpecError(
-        "these are the arguments of torch's init_device_mesh.",
-        "build_mesh takes the size of each axis by its name, and the device is that of the job.",
-        fix=f"{first}build_mesh({axes}).",
-    )

@@ -36,7 +36,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from ..core.call import changes, format_value, parse_integer, quotes_call
+from ..core.call import Call, changes, format_value, parse_integer, quotes_call
 from ..core.errors import LaunchError, RankTimeoutError, SpawnError, SpecError
 from ..core.text import count_noun, format_ranks, name_ranks
 from .detect import detect, program_arguments
@@ -144,6 +144,11 @@ def start_ranks(
 ) -> list[Result]:
     """Run ``fn(*args)`` as :func:`spawn` does, also under a launcher. A title shows progress."""
     count = parse_integer(world_size)
+    if count is None and parse_integer(args) is not None:  # as torch.multiprocessing orders them
+        given = [fn, args, world_size] if world_size else [fn, args]
+        line = f"world_size is {format_value(world_size)} and args is {args!r}."
+        line_of_order = "spawn takes the number of ranks before the arguments of fn."
+        raise SpecError(line, line_of_order, fix=f"{Call('spawn', given)}.")
     if count is None or count < 1:
         raise SpecError(f"world_size is {world_size!r}.", fix="an int of 1 or more.")
     limit = parse_timeout("timeout", timeout)

@@ -14,8 +14,9 @@ import socket
 import zlib
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from ..core.errors import SpecError
 from .endpoint import FIRST_PORT, NUM_PORTS, Env
 from .launchers import LAUNCHERS, SPAWN, contradicting_variables, matching_launchers
 
@@ -79,6 +80,14 @@ class World:
     backend: str | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     allocation: str | None = field(default=None, repr=False)
+
+    def __iter__(self) -> NoReturn:
+        """Raise SpecError: a world is no tuple, unlike what other libraries return."""
+        raise SpecError(
+            "a World is no tuple, so it cannot be unpacked.",
+            "Its fields have names; world = meshkit.init() returns it.",
+            fix="world.rank, world.world_size, world.local_rank.",
+        )
 
     @property
     def size_evidence(self) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ..core.axes import device_mesh_error
 from ..core.call import Call, drop_none, quotes_call
 from ..core.group_plan import GroupPlan, plan_groups
+from ..core.guesses import device_mesh_error
 from ..core.sizes import STANDARD_AXES, read_sizes
 from ..core.text import Ints
 from ..core.topology import Topology, check_policies, placed

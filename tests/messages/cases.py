@@ -601,12 +601,32 @@ CASES: dict[str, Callable[[], object]] = {
     "init with an axis": lambda: meshkit.init(seed=1, dp_size=4),
     "init with an option of build_mesh": lambda: meshkit.init(order="dp tp"),
     "init with an option of a batch": lambda: meshkit.init(global_batch=8),
+    "init with a host and a port": lambda: meshkit.init(rank=1, world_size=4, host="a", port=29501),
+    "init with a host": lambda: meshkit.init(host="::1"),
+    "init with a port": lambda: meshkit.init(master_port=29501),
+    "init with a host and a URL": lambda: meshkit.init(host="a", init_method="env://"),
+    "init in the order of ColossalAI": lambda: meshkit.init(1, 4, "a", 29501, "gloo"),
+    "init in the order of torch": lambda: meshkit.init("gloo", "tcp://a:29501", None, 4, 1),
+    "init with an option of DeepSpeed": lambda: meshkit.init(dist_backend="gloo", dist_init=1),
+    "the launch of ColossalAI": lambda: meshkit.launch(
+        rank=1, world_size=4, host="a", port=29501, seed=1024, verbose=False
+    ),
+    "the launch of ColossalAI with a config": lambda: meshkit.launch({}, 1, 4, "a", 29501),
+    "a world that is unpacked": lambda: [*detect({"RANK": "1", "WORLD_SIZE": "4"})],
+    "a ring of attention": lambda: build_mesh(ring_attn_size=2, tp=2),
+    "init_device_mesh with options": lambda: build_mesh(
+        "cuda", (4, 2), mesh_dim_names=("dp", "tp"), backend_override={"dp": "gloo"}, timeout=60
+    ),
     "spawn of 0 ranks": lambda: meshkit.spawn(print, 0),
     "an address that is empty as an argument": lambda: detect(
         {}, rank=0, world_size=2, master_addr=""
     ),
     "a port argument of 0": lambda: detect({}, rank=0, world_size=2, master_port=0),
     "spawn as torch.multiprocessing has it": lambda: meshkit.spawn(train, nprocs=4, join=True),
+    "spawn in the order of torch.multiprocessing": lambda: meshkit.spawn(train, (), 2),  # type: ignore[arg-type]
+    "spawn with all options of torch.multiprocessing": lambda: meshkit.spawn(
+        train, 2, daemon=True, join=False, start_method="spawn"
+    ),
     "spawn of a function that expects a rank": lambda: meshkit.spawn(train, 4),
     "spawn with arguments that do not fit": lambda: meshkit.spawn(train, 4, (1, 2, 3)),
     # core/norm

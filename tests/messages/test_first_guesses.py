@@ -161,3 +161,39 @@ def test_names_of_other_libraries_for_axes() -> None:
     assert {word: standard_axis(word) for word in words} == words
     assert axis_role("tensor_parallel") == "model"  # a mapping may have it as a name
     assert factor_world(8, {"data": 4, "tensor_parallel": 2}).axes == ("data", "tensor_parallel")
+
+
+INIT_ELSEWHERE = (
+    "launch_from_torch",
+    "launch_from_slurm",
+    "launch_from_openmpi",
+    "initialize_distributed_hpu",
+    "init_distributed",
+    "init_process_group",
+)
+
+
+@pytest.mark.parametrize("name", INIT_ELSEWHERE)
+def test_a_name_of_another_library_names_init(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"{name!r}; meshkit.init\\(\\) joins the job"):
+        getattr(meshkit, name)
+
+
+@pytest.mark.parametrize(
+    ("options", "values"),
+    [
+        ({"rank": 1, "world_size": 4, "host": "a", "port": 29501}, (1, 4, "tcp://a:29501")),
+        ({"rank": 1, "world_size": 4, "master_addr": "::1"}, (1, 4, "tcp://[::1]:29500")),
+        ({"nprocs": 4, "rank": 1, "url": "env://"}, (1, 4, "env://")),
+    ],
+)
+def test_the_fix_of_init_keeps_each_value(options: dict[str, Any], values: tuple[Any, ...]) -> None:
+    fix = error_of(lambda: meshkit.init(**options)).fix
+    made = eval(fix.removesuffix("."), {"init": dict})
+    assert (made["rank"], made["world_size"], made["init_method"]) == values
+
+
+def test_arguments_whose_order_is_unknown_get_no_fix() -> None:
+    error = error_of(lambda: meshkit.init("nccl", 0, 4))  # type: ignore[misc]
+    assert error.fix == ""
+    assert "rank, seed" in str(error)
