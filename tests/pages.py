@@ -10,8 +10,8 @@ These blocks run, by their fence:
                                                       the names of earlier blocks; rank 0 prints
     ```console                                        commands behind ``$``, each with its output
 
-The name of a file between two lines ``--8<--`` stands for the file. In an output, ``...`` matches
-anything.
+A block whose title is a file of the checkout, ``examples/moe.py``, is the text of that file, so
+that the page is whole where it is read as plain Markdown. In an output, ``...`` matches anything.
 Other fences (sh, text, yaml) are shown and do not run.
 """
 
@@ -41,7 +41,6 @@ from meshkit.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r'^( *)```(\w+)(?: title="([^"]*)")?[^\n]*\n(.*?)^\1```$', re.M | re.S)
-INCLUDE = re.compile(r"^--8<--\n(.+)\n--8<--$", re.M)
 ON_RANKS = "on each rank of "
 RANKS = 4
 NUMBERS = itertools.count()
@@ -50,7 +49,7 @@ TORCHRUN = re.compile(r"torchrun --nproc-per-node (\d+) (.+)")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its title, and its text with all files included."""
+    """A fenced block: its language, its title, and its text."""
 
     kind: str
     title: str
@@ -79,17 +78,24 @@ def read_blocks(text: str) -> list[Block]:
     """Return the fenced blocks of a page in their order."""
     blocks, last = [], 0
     for m in FENCE.finditer(text):
-        body = INCLUDE.sub(lambda file: (ROOT / file[1]).read_text().rstrip("\n"), m[4])
         gap = text[last : m.start()]
-        blocks.append(Block(m[2], m[3] or "", body, m.start(4), m.end(4), gap))
+        blocks.append(Block(m[2], m[3] or "", m[4], m.start(4), m.end(4), gap))
         last = m.end()
     return blocks
 
 
+def read_programs(path: Path) -> list[Output]:
+    """Return each program of examples/ as a page shows it, and as its file has it."""
+    return [
+        Output(block.body, (ROOT / block.title).read_text(), block.start, block.end)
+        for block in read_blocks(path.read_text())
+        if block.title.startswith("examples/")
+    ]
+
+
 def run_page(path: Path) -> list[Output]:
     """Run all blocks of a page; return each output that it shows."""
-    text = path.read_text()
-    blocks = read_blocks(text)
+    blocks = read_blocks(path.read_text())
     outputs: list[Output] = []
     with tempfile.TemporaryDirectory() as folder:
         for block in blocks:

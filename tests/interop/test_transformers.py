@@ -20,7 +20,8 @@ pytest.importorskip(
     "transformers", reason="transformers is not installed: pip install -e '.[interop]'"
 )
 LIBRARY = ["transformers.models.llama.modeling_llama", "transformers.distributed.utils"]
-EXAMPLE = Path(__file__).parents[2] / "examples" / "with_transformers.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLE = EXAMPLES / "with_transformers.py"
 
 
 def config() -> Any:
@@ -314,6 +315,21 @@ def test_the_example_trains() -> None:
     values = [float(word) for word in losses.split()[1:]]
     assert values == sorted(values, reverse=True)
     assert len(values) == 3
+
+
+def test_the_trainer_has_the_losses_of_one_process() -> None:
+    """The page shows these losses."""
+    script = str(EXAMPLES / "transformers_trainer.py")
+    for ranks in (1, 2):
+        output = meshkit.spawn(run_example, ranks, (script, {}), timeout=120)[0]
+        assert output.splitlines()[-1].endswith("losses 4.1717 4.1672 4.1737 4.1652")
+
+
+def test_gradients_along_cp_are_those_of_one_process() -> None:
+    script = str(EXAMPLES / "transformers_attention.py")
+    output = meshkit.spawn(run_example, 4, (script, {}), timeout=120)[0]
+    assert output.startswith("Mesh(dp=1, cp=4;")
+    assert float(output.split()[-1]) < 1e-15
 
 
 def test_a_missing_transformers_is_an_error_with_the_command_to_install_it() -> None:
