@@ -26,9 +26,8 @@ import torch.distributed as dist
 from ..core.call import parse_integer
 from ..core.errors import RankTimeoutError, SpecError
 from ..core.judges import Decision, Describe, Json, Process, RankState, Sighting, all_same
+from .creation import commit
 from .default_group import (
-    Connections,
-    commit,
     create_default_group,
     default_group,
     plays_one_rank,
@@ -118,8 +117,8 @@ class Job:
     # the variables that ``init`` added to the environment
     completed: Mapping[str, str] = field(default_factory=dict)
     pid: int = field(default_factory=os.getpid)  # the process of this rank
-    # the pairs of ranks that the default group has connected
-    connections: Connections = field(default_factory=Connections)
+    # through which groups meet, if it is one in Python; torch keeps only its part in C++
+    group_store: dist.Store | None = None
     # the seconds of this rank in ``init``; empty if someone else created the group
     startup: Startup = field(default_factory=Startup)
     counts: Counts = field(default_factory=Counts)
@@ -255,7 +254,7 @@ class Job:
         store = Store(base.root, world, base.path).part(EPOCH.format(number))
         ranks = range(world.world_size)
         round = Round(store, REJOIN, world.rank, ranks, summary=FAILURE)
-        connections = commit(
+        group_store = commit(
             round,
             "mesh.recover",
             limit,
@@ -270,7 +269,7 @@ class Job:
             store=store,
             epoch=Epoch(number, before, self.epoch.size_before),
             joined=round,
-            connections=connections,
+            group_store=group_store,
             startup=Startup(),
             counts=Counts(),
             known={},

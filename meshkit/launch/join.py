@@ -20,7 +20,8 @@ from ..core import VERSION
 from ..core.call import caller_level, drop_none, quotes_call
 from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, format_error
 from ..core.judges import Arrivals, Decision, all_same
-from .default_group import KEEP_HANDLING, commit, create_default_group, let_guards_report
+from .creation import commit
+from .default_group import KEEP_HANDLING, create_default_group, let_guards_report
 from .detect import check_arguments, detect_world, use_master_variables
 from .device import (
     backend_for,
@@ -294,7 +295,7 @@ def _create_job(
         return job
     number = None if seed is None else draw_seed(store, seed, 0, Deadline.after(wait))
     began = time.monotonic()
-    connections = commit(
+    group_store = commit(
         init_round(base, lease.generation, ranks, END, summary=FAILURE),
         "init",
         wait,
@@ -312,7 +313,7 @@ def _create_job(
         joined=round,
         default_timeout=timeout,
         seed=number,
-        connections=connections,
+        group_store=group_store,
         startup=Startup(phases),
     )
 

@@ -16,6 +16,7 @@ from ..core.errors import SpecError
 Result = TypeVar("Result")
 Time = float | timedelta  # a timeout as callers write it; a number is seconds
 
+LOOK = 0.5  # seconds between two questions whether work that waits is given up
 LEAST = 0.001  # seconds; torch's timeouts have millisecond resolution, and 0 is its default
 MOST = 1e9  # seconds, about 30 years, so that sums of timeouts never overflow
 
@@ -109,18 +110,26 @@ class DeadlineExceededError(Exception):
 
 
 def run_with_deadline(
-    seconds: float, work: Callable[[], Result], *, late: Callable[[Result], None] | None = None
+    seconds: float,
+    work: Callable[[], Result],
+    *,
+    late: Callable[[Result], None] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Result:
     """Return the result of ``work()``, or raise its error, if it finishes in time. Local.
 
-    A store whose host is stopped never answers, so the work runs in a thread, as a daemon. ``late``
-    undoes a result that comes too late. Cost: 0.1 ms beside the work itself.
+    A store whose host is stopped never answers, so the work runs in a thread, as a daemon. It is
+    given up as soon as ``stop()`` is True, which is asked twice a second. ``late`` undoes a result
+    that comes too late. Cost: 0.1 ms beside the work itself.
     """
-    task = _Task(work, late)
+    task, deadline = _Task(work, late), Deadline.after(seconds)
     threading.Thread(target=task.run, daemon=True).start()
     try:
-        if not (task.ended.wait(seconds) or task.ended.wait(TIMES.resume)):
-            raise DeadlineExceededError
+        while not task.ended.wait(deadline.left if stop is None else min(LOOK, deadline.left)):
+            if deadline.expired and not task.ended.wait(TIMES.resume):
+                raise DeadlineExceededError(f"it did not finish within {seconds:g} s")
+            if stop is not None and stop():
+                raise DeadlineExceededError("another rank has given up")
     except BaseException:  # a KeyboardInterrupt too
         task.abandon()
         raise

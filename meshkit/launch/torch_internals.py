@@ -224,7 +224,7 @@ def waits_for_peers(backend: str) -> bool:
 
 
 def connects_at_creation(backend: str) -> bool:
-    """Return whether creating a group waits for its other ranks: gloo connects each pair."""
+    """Return whether creating a group connects its ranks: gloo connects each pair."""
     return "gloo" in backend
 
 

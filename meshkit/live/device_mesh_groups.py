@@ -25,13 +25,11 @@ from ..core.hang import describe_coordinate
 from ..core.layout import Layout
 from ..core.ranks import Strides, offsets
 from ..core.text import Ints, article, format_sizes
-from ..launch.default_group import Creation, commit
-from ..launch.job import Job
+from ..launch.creation import commit
 from ..launch.times import format_timeout
 from ..launch.torch_internals import (
     MADE_BY,
     DimRequest,
-    connects_at_creation,
     default_timeout,
     describe_options,
     join_dims,
@@ -39,6 +37,7 @@ from ..launch.torch_internals import (
     root_of,
     serve_groups,
     timeout_of_options,
+    waits_for_peers,
 )
 from .group_registry import GroupKey, MeshGroups
 from .groups import (
@@ -242,30 +241,24 @@ def _create_agreed(
         "history": f"{dist.get_pg_count()} groups",
     }
     job.agree(call.name, facts, CONFLICT, describe=describe)
-    new: dict[GroupKey, dist.ProcessGroup | None] = commit(
-        job.round(call.name, summary=FAILURE),
-        call.name,
-        job.arrival_timeout,
-        partial(_create, missing, job, proposal),
-        lambda groups: destroy_groups(group for group in groups.values() if group is not None),
-        connects=any(connects_at_creation(request.key[1]) for request in missing.missing),
-        describe=describe,
-    )
-    registry.extend(mesh.view_id, new, used)
-    return new
-
-
-def _create(
-    missing: FoundGroups, job: Job, proposal: MeshProposal, creation: Creation
-) -> dict[GroupKey, dist.ProcessGroup | None]:
-    before = dist.get_pg_count()
     if any(request.backend == "fake" for request in missing.missing):
         register_fake_backend()
+    before, options = dist.get_pg_count(), proposal.options
     try:
-        return create_requested(missing.missing, job, proposal.options, creation)
+        new: dict[GroupKey, dist.ProcessGroup | None] = commit(
+            job.round(call.name, summary=FAILURE),
+            call.name,
+            job.arrival_timeout,
+            partial(create_requested, missing.missing, job, options),
+            lambda groups: destroy_groups(group for group in groups.values() if group is not None),
+            connects=any(waits_for_peers(request.key[1]) for request in missing.missing),
+            describe=describe,
+        )
     except BaseException:
-        complete_count(missing, job, proposal.options, before)
+        complete_count(missing, job, options, before)
         raise
+    registry.extend(mesh.view_id, new, used)
+    return new
 
 
 def _describe_steps(steps: Strides) -> str:

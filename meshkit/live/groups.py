@@ -7,7 +7,7 @@ every rank. Groups that the registry holds, and the default group, are used agai
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from itertools import groupby
@@ -23,9 +23,9 @@ from ..core.group_plan import Axes, GroupPlan, missing_group_error
 from ..core.ranks import Strides
 from ..core.text import Ints
 from ..core.topology import Topology
-from ..launch.default_group import Creation
+from ..launch.creation import Creation
 from ..launch.job import Job
-from ..launch.times import Time, format_timeout, parse_timeout
+from ..launch.times import Deadline, Time, format_timeout, parse_timeout
 from ..launch.torch_internals import (
     COUNTS_OWN_GROUPS,
     KEEPS_ORDER,
@@ -33,7 +33,6 @@ from ..launch.torch_internals import (
     bound_device,
     can_split,
     clear_dtensor_cache,
-    collective_count,
     connects_at_creation,
     default_timeout,
     is_nccl,
@@ -131,12 +130,6 @@ class FoundGroups(NamedTuple):
     requests: list[GroupRequest]  # one for each set of groups, in the order of creation
     found: dict[Axes, dist.ProcessGroup | None]  # key of the group plan to this rank's group
     missing: list[GroupRequest]  # the requests without a group
-    connects: Literal["none", "near", "every"]  # the pairs that the default group must connect yet
-
-    @property
-    def is_complete(self) -> bool:
-        """Return whether nothing is left to create."""
-        return not self.missing and self.connects == "none"
 
 
 def find_groups(
@@ -152,7 +145,7 @@ def match_groups(
 ) -> FoundGroups:
     """Return which of the requested groups exist. Local."""
     found: dict[Axes, dist.ProcessGroup | None] = {}
-    groups = FoundGroups(plan, requests, found, [], "none")
+    groups = FoundGroups(plan, requests, found, [])
     backend = str(dist.get_backend())
     default = backend, job.default_timeout or default_timeout(backend)
     everyone = None if registry.is_private else [[*range(dist.get_world_size())]]
@@ -162,10 +155,6 @@ def match_groups(
             found[request.axes] = group
         elif request.key[1:] == default and request.members.tolist() == everyone:
             found[request.axes] = dist.group.WORLD
-            if len(request.axes) == 1:  # an axis may need every pair
-                groups = groups._replace(connects="none" if job.connections.all else "every")
-            else:
-                groups = groups._replace(connects="none" if job.connections.near else "near")
         else:
             groups.missing.append(request)
     return groups
@@ -189,11 +178,8 @@ def create_groups(
     groups: FoundGroups, job: Job, options: GroupOptions, creation: Creation
 ) -> Groups:
     """Create the missing groups of a plan. Collective over the default group."""
-    if groups.connects != "none":  # first of all: every rank comes here after the agreement
-        job.connections.connect(every_pair=groups.connects == "every")
     new = create_requested(groups.missing, job, options, creation)
     by_key = groups.found | {request.axes: new[request.key] for request in groups.missing}
-    _count_own(by_key.values(), job)
     key_of = {request.axes: request.key for request in groups.requests}
     # the group of one rank is used only by axes that the mesh does not have
     used: dict[GroupKey, tuple[Axes, ...]] = dict.fromkeys(key_of.values(), ())
@@ -210,30 +196,25 @@ def create_requested(
     try:
         for backend, some in groupby(requests, key=lambda request: request.backend):
             own = options if backend is None else options._replace(backend=backend)
-            new |= _Creator.read(job.world.rank, own, creation).create_all([*some])
+            new |= _Creator.read(job, own, creation).create_all([*some])
     except BaseException:
         destroy_groups(group for group in new.values() if group is not None)
         raise
-    _count_own(new.values(), job)
     return new
 
 
-def _count_own(groups: Iterable[dist.ProcessGroup | None], job: Job) -> None:
-    """Note the collectives by which new groups have connected."""
-    for group in groups:
-        if group is not None and group.group_name not in job.counts.own:
-            job.counts.own[group.group_name] = collective_count(group) or 0
-
-
 def complete_count(groups: FoundGroups, job: Job, options: GroupOptions, before: int) -> None:
-    """Advance torch's counter as a complete creation would: later groups get equal names. Local."""
+    """Advance torch's counter as a complete creation would: later groups get equal names. Local.
+
+    ``before``: the count before the creation. One that was given up may still go on in its thread.
+    """
     if not dist.is_initialized():
         return
-    creator = _Creator.read(job.world.rank, options, None)
+    creator = _Creator.read(job, options, Creation(Deadline.after(0)))
     count = before
     for request in groups.missing:
         own = options._replace(backend=request.backend or options.backend)
-        count += _Creator.read(job.world.rank, own, None).num_names(request)
+        count += _Creator.read(job, own, creator.creation).num_names(request)
     missing = max(0, count - dist.get_pg_count())
     if creator.is_bound or dist.get_world_size() == 1 or advance_group_counter(missing):
         return  # all ranks take part in each creation
@@ -247,7 +228,8 @@ class _Creator(NamedTuple):
 
     rank: int
     backend: str | None  # the requested one
-    creation: Creation | None  # until when a group connects, if its backend connects it
+    creation: Creation  # may be given up
+    attempt: timedelta | None  # of gloo to connect, if the store of the groups cannot be asked
     # whether the default group is bound to a device. torch then splits each group from it, so that
     # every rank takes part in each creation
     is_bound: bool
@@ -255,13 +237,15 @@ class _Creator(NamedTuple):
     can_split: bool  # whether one call can split several groups from it, as on NCCL
 
     @classmethod
-    def read(cls, rank: int, options: GroupOptions, creation: Creation | None) -> _Creator:
+    def read(cls, job: Job, options: GroupOptions, creation: Creation) -> _Creator:
         """Read the facts of the default group."""
         is_bound, backend = bound_device() is not None, options.backend or str(dist.get_backend())
-        connect = creation if connects_at_creation(backend) else None
+        connects = job.group_store is None and connects_at_creation(backend)
+        attempt = creation.attempt if connects else None
         includes_all = is_bound and takes_part_in_split(backend)
         splits = includes_all and can_split(backend)
-        return cls(rank, options.backend, connect, is_bound, includes_all, splits)
+        rank = job.world.rank
+        return cls(rank, options.backend, creation, attempt, is_bound, includes_all, splits)
 
     def create_all(self, requests: list[GroupRequest]) -> dict[GroupKey, dist.ProcessGroup | None]:
         """Create the groups of all requests, or none; return this rank's group of each, or None."""
@@ -272,7 +256,7 @@ class _Creator(NamedTuple):
             for request in requests:
                 way = self._way(request.members)
                 group = create[way](request, created)
-                if group is not None and self.creation is not None:
+                if group is not None and self.attempt is not None:
                     set_timeout(group, request.timeout)  # it has connected
                 new[request.key] = group
                 # torch splits a bound default group on all ranks outside a new group together, so
@@ -304,17 +288,11 @@ class _Creator(NamedTuple):
     ) -> dist.ProcessGroup:
         if ranks != sorted(ranks):
             more["sort_ranks"] = False
-        creation, timeout = self.creation, request.timeout
-        if creation is not None and not creation.connects_later:
-            timeout = creation.attempt
+        self.creation.check()
+        timeout = self.attempt or request.timeout
         options: Any = {"backend": self.backend, "timeout": timeout, **more}
         options["pg_options"] = request.options
-        with nullcontext() if creation is None else creation.without_connections():
-            group: dist.ProcessGroup = dist.new_group(
-                ranks, group_desc=request.description, **options
-            )
-        if creation is not None and self.rank in ranks:
-            creation.connect(group)
+        group: dist.ProcessGroup = dist.new_group(ranks, group_desc=request.description, **options)
         return group
 
     def _create_alone(
@@ -336,6 +314,7 @@ class _Creator(NamedTuple):
         self._pass_over(request, members[:own])
         for ranks in members[own : own + 1].tolist():
             created.append(self._new_group(request, ranks))
+        self.creation.check()
         self._pass_over(request, members[own + 1 :])
         return None if own == len(members) else created[-1]
 

@@ -33,7 +33,7 @@ from ..core.ranks import Strides
 from ..core.sizes import check_view_names, merge_sizes
 from ..core.text import Ints, article, format_sizes
 from ..core.topology import Topology
-from ..launch.default_group import Creation, commit
+from ..launch.creation import Creation, commit
 from ..launch.detect import propose_command
 from ..launch.device import check_backend
 from ..launch.job import Job, current_job, require_job
@@ -301,17 +301,21 @@ def _open_groups(proposal: MeshProposal) -> MeshGroups:
         warning = check_crossing(plan.layout, options, job, call, number)
     # A view that creates and checks nothing cannot fail on a rank: the ranks need not agree again.
     is_view = bool(registry.open_views) and not registry.external_groups
-    is_safe = is_view and found.is_complete and not options.crossing
-    began = time.monotonic()
-    groups = commit(
-        None if is_safe else job.round(call.name, summary=FAILURE),
-        call.name,
-        job.arrival_timeout,
-        partial(_create, proposal, found, number, warning, phases),
-        partial(_undo, job),
-        connects=waits_for_peers(options.backend or str(job.world.backend)),
-        describe=describe,
-    )
+    is_safe = is_view and not found.missing and not options.crossing
+    began, before = time.monotonic(), dist.get_pg_count()
+    try:
+        groups = commit(
+            None if is_safe else job.round(call.name, summary=FAILURE),
+            call.name,
+            job.arrival_timeout,
+            partial(_create, proposal, found, number, warning, phases),
+            partial(_undo, job),
+            connects=waits_for_peers(options.backend or str(job.world.backend)),
+            describe=describe,
+        )
+    except BaseException:
+        complete_count(found, job, options, before)
+        raise
     phases["end"] = time.monotonic() - began - phases.get("groups", 0.0)
     if job.world.rank == 0:
         seconds = sum(phases.get(phase, 0.0) for phase in ("agreement", "groups", "end"))
@@ -342,7 +346,6 @@ def _create(
 ) -> Groups:
     """Create the missing groups on this rank, and check the external ones."""
     job, registry, groups = proposal.job, proposal.registry, NO_GROUPS
-    before = dist.get_pg_count()
     try:
         began = time.monotonic()
         groups = create_groups(found, job, proposal.options, creation)
@@ -353,7 +356,6 @@ def _create(
             check_same_groups(job, number, registry.external_groups)
     except BaseException as error:
         destroy_groups(groups.created)
-        complete_count(found, job, proposal.options, before)
         if isinstance(error, MeshkitError):
             error.quote(proposal.built_by)
         raise

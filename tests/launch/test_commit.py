@@ -13,11 +13,11 @@ import pytest
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch import default_group
-from meshkit.launch.default_group import Creation, commit
+from meshkit.launch import creation as module
+from meshkit.launch.creation import Creation, commit
 from meshkit.launch.round import Round
 from meshkit.launch.store import Store
-from meshkit.launch.times import TIMES
+from meshkit.launch.times import TIMES, Deadline, wait_for_abandoned
 from meshkit.launch.world import World
 
 SUMMARY = "a rank could not create it."
@@ -26,7 +26,7 @@ Create = Callable[[Creation], Any]
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(default_group, "TIMES", replace(TIMES, create=1.0, create_report=0.5))
+    monkeypatch.setattr(module, "TIMES", replace(TIMES, create=1.0, create_report=0.5))
 
 
 def run_ranks(creates: list[Create | None], wait: float = 1.0) -> tuple[list[Any], list[int]]:
@@ -65,28 +65,26 @@ def creates(number: int) -> Create:
 TORCH_ERROR = RuntimeError("Gloo connectFullMesh failed")
 
 
-def test_creation_gets_the_deadline_of_the_ranks_and_a_fifth_of_it_for_each_attempt() -> None:
-    given: list[Creation] = []
-    outcomes, undone = run_ranks([lambda c: given.append(c) or "created"] * 3, wait=20)
-    assert (outcomes, undone) == (["created"] * 3, [])
-    for creation in given:
-        assert 15 < creation.deadline.left <= 20
-        assert 3 < creation.attempt.total_seconds() <= 4
-
-
-def test_a_rank_that_connects_knows_at_once_that_another_one_has_failed() -> None:
-    def connect(creation: Creation) -> Any:
-        while not creation.has_failed():
-            time.sleep(0.01)
-        raise RuntimeError("another rank has given up")
-
+def test_a_creation_is_given_up_as_soon_as_another_rank_has_failed() -> None:
     for error in (TORCH_ERROR, OSError("no descriptor")):
-        began = time.monotonic()
-        outcomes, _ = run_ranks([connect, fails(error), connect], wait=20)
+        end, began, seen = threading.Event(), time.monotonic(), []
+
+        def connect(creation: Creation) -> Any:
+            seen.append(creation)  # noqa: B023
+            end.wait(30)  # noqa: B023
+            return "late"
+
+        outcomes, undone = run_ranks([connect, fails(error), connect], wait=20)
         assert time.monotonic() - began < 5
         assert outcomes[1] is error
         for outcome in (outcomes[0], outcomes[2]):
             assert outcome.requests == {1: f"{type(error).__name__}: {error}"}
+        assert not undone  # yet
+        for creation in seen:  # its thread creates no further group
+            with pytest.raises(RuntimeError, match="given up"):
+                creation.check()
+        end.set()  # its result is undone then, as the next test shows
+        wait_for_abandoned(Deadline.after(5))
 
 
 def test_a_missing_rank_is_named_and_the_failure_is_the_cause() -> None:
@@ -130,6 +128,4 @@ def test_creation_that_never_ends_is_abandoned() -> None:
 
 def test_without_a_store_no_rank_waits() -> None:
     wait = timedelta(seconds=9)
-    creation = commit(None, "init", wait, lambda creation: creation, print, connects=True)
-    assert 8 < creation.deadline.left <= 9
-    assert not creation.has_failed()
+    commit(None, "init", wait, Creation.check, print, connects=True)

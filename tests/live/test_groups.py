@@ -156,20 +156,6 @@ def test_on_a_bound_job_every_rank_is_in_one_group_of_each_kind() -> None:
     assert asked.count([4, 5]) == 3  # over dp, over tp, over both
 
 
-@pytest.mark.parametrize(
-    ("missing", "connects", "is_complete"),
-    [(0, "none", True), (1, "none", False), (0, "near", False), (1, "every", False)],
-)
-def test_a_mesh_is_complete_without_a_missing_group_and_with_all_pairs_connected(
-    missing: int, connects: Any, is_complete: bool
-) -> None:
-    """The ranks of a view that is complete need not agree again."""
-    plan = GroupPlan.of(meshkit.Layout(dp=2))
-    requests = list_requests(plan, GroupOptions(None, GroupTimeouts(timedelta(1))), "gloo")
-    found = groups.FoundGroups(plan, requests, {}, requests[:missing], connects)
-    assert found.is_complete is is_complete
-
-
 def receive_late() -> list[float]:
     """Send over a group of the mesh and over the default group after a fifth of arrival_timeout."""
     meshkit.init(arrival_timeout=10, timeout=40)

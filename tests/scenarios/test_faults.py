@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch import join
-from meshkit.launch.default_group import commit
+from meshkit.launch.creation import commit
 from meshkit.launch.times import TIMES
 from meshkit.live import groups, guard, open_mesh
 from meshkit.testing.faults import Played, Strike, play
@@ -309,6 +309,7 @@ def stop_the_host(strike: Strike, address: str) -> float:
     init("tcp", address, 60)
     mesh, failed_at = meshkit.build_mesh(dp=-1), 0.0
     with contextlib.suppress(meshkit.CollectiveError), mesh.guard(timeout=GUARD):
+        dist.all_reduce(torch.ones(1), group=mesh.group())  # every rank is in its guard
         if mesh.rank == 0:
             strike.stop()
         try:
