@@ -8,20 +8,18 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from ..core.axes import axis_colors
 from ..core.batch import BatchPlan
 from ..core.call import divisors, either
 from ..core.cost.memory import ModelShape
 from ..core.cost.search import DISCLAIMER, format_search, search
 from ..core.cost.step_time import MACHINES, TrainingJob, check_job
-from ..core.draw import draw_page
 from ..core.errors import CoordinateError, SpecError
 from ..core.group_plan import GroupPlan
 from ..core.layout import Layout
 from ..core.redistribute.report import plan_redistribution
 from ..core.report import JobReport, format_rank, format_rank_table, headline, rank_reports
 from ..core.sequence import SequencePlan, plan_sequence, sequence_axes
-from ..core.text import Ints, count_noun
+from ..core.text import count_noun
 from ..core.topology import placed
 from ..launch.log import Progress, show_progress
 from . import options
@@ -48,13 +46,13 @@ def run_plan(args: Namespace) -> Result:
     placed_before = before if args.place else None
     report = JobReport.of(plan, topology, batch, data=data, before=placed_before)
     if args.html is not None:
-        write_page(args.html, layout, report.nodes)
+        write_page(args.html, report)
     return Result(report.as_dict, report.draw)
 
 
-def write_page(path: str, layout: Layout, nodes: Ints | None) -> None:
-    """Draw a layout into a file, which is replaced."""
-    text = draw_page(layout.sizes_text, axis_colors(layout.axes), layout.grid, nodes)
+def write_page(path: str, report: JobReport) -> None:
+    """Draw the page of a report into a file, which is replaced."""
+    text = report.draw_page()
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -71,7 +69,7 @@ def _add_plan(parser: ArgumentParser) -> None:
     options.add_groups(parser)
     help = "place the ranks so that axes that communicate most stay inside nodes"
     parser.add_argument("--place", action="store_true", help=help)
-    help = "also draw the grid into this page, which shows the groups of the rank under the pointer"
+    help = "also write a page that shows the groups and links of the rank under the pointer"
     parser.add_argument("--html", metavar="FILE", help=help)
 
 

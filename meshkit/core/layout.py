@@ -39,8 +39,10 @@ from .call import (
     parse_integer,
     quotes_call,
 )
-from .draw import MAX_NOTEBOOK_RANKS, draw_positions, notebook_html
+from .draw import draw_positions
 from .errors import CALL, CoordinateError, SpecError
+from .plan_page import MAX_RANKS as MAX_PAGE_RANKS
+from .plan_page import notebook_html
 from .ranks import (
     RankPositions,
     Strides,
@@ -393,9 +395,9 @@ class Layout:
         return self.draw()
 
     def _repr_html_(self) -> str:
-        """Return the table for a notebook, or the text if there are more than 1024 ranks."""
-        small = self.num_ranks <= MAX_NOTEBOOK_RANKS
-        return notebook_html(self.axes, self.grid) if small else f"<pre>{self}</pre>"
+        """Return the page of the grid for a notebook, or the text of more than 16,384 ranks."""
+        small = self.num_ranks <= MAX_PAGE_RANKS
+        return notebook_html(self.axes, self.grid, f"{self}") if small else f"<pre>{self}</pre>"
 
     def draw(self, *, mark: int | None = None, width: int = 80) -> str:
         """Return the grid as text, with the rank ``mark`` in brackets.

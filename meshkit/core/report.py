@@ -14,6 +14,7 @@ from .draw import draw_node_boxes
 from .errors import format_error
 from .group_plan import GroupPlan
 from .layout import Layout, group_rank
+from .plan_page import PageBatch, draw_page
 from .seeds import stream_seed
 from .sequence import SequencePlan, sequence_axes
 from .text import (
@@ -54,6 +55,7 @@ class JobReport:
     warnings: tuple[str, ...]  # causes of slow communication
     placement: str = ""  # the axes that cross nodes, now and before the ranks were placed
     data: tuple[str, ...] = ()  # the axes that divide the samples, unless that is dp alone
+    data_axes: Axes = ()  # all axes that divide the samples
 
     @classmethod
     def of(
@@ -80,7 +82,9 @@ class JobReport:
         divided = describe_data(layout.sizes, axes)
         if before is not None and topology is not None:
             placement = describe_placement(before, layout, topology)
-        return cls(layout, topology, rows, len(keys), groups, batch, warnings, placement, divided)
+        return cls(
+            layout, topology, rows, len(keys), groups, batch, warnings, placement, divided, axes
+        )
 
     @property
     def nodes(self) -> Ints | None:
@@ -136,6 +140,22 @@ class JobReport:
         title = headline(layout, self.topology)
         lines = "\n".join(format_rows(facts, width=width))
         return "\n\n".join([title, table, grid, lines])
+
+    def draw_page(self) -> str:
+        """Return the report as one HTML page. O(num_ranks)."""
+        batch, topology = self.batch, self.topology
+        outer = () if topology is None else topology.outer
+        return draw_page(
+            self.layout.axes,
+            self.layout.grid,
+            title=count_noun(self.layout.num_ranks, "rank") if topology is None else f"{topology}",
+            text=self.draw(width=100),
+            nodes=self.nodes,
+            racks=next((level.of_node for level in outer if level.name == "rack"), None),
+            batch=None
+            if batch is None
+            else PageBatch(self.data_axes, batch.dp, batch.global_batch, batch.micro_batch),
+        )
 
 
 def describe_placement(before: Layout, layout: Layout, topology: Topology) -> str:

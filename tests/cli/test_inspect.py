@@ -105,7 +105,7 @@ def test_hosts_from_a_file_and_ranks_placed_on_them(answer: Answers, tmp_path: P
     assert code == 0
     assert "tp stays inside nodes; before, tp crosses nodes" in printed
     assert "warning" not in printed
-    assert '"ranks": [0, 2, 4, 6, 1, 3, 5, 7]' in page.read_text()
+    assert '"ranks":[0,2,4,6,1,3,5,7]' in page.read_text()
     _, printed, _ = answer(f"{command} --place --json")
     assert json.loads(printed)["placement"]["ranks"] == [0, 2, 4, 6, 1, 3, 5, 7]
     assert answer(f"{command} --html {tmp_path}/none/grid.html")[0] == 2

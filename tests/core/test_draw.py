@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,8 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from meshkit import Layout
-from meshkit.core.axes import AXES, axis_colors
-from meshkit.core.draw import draw_node_boxes, draw_page, draw_positions, notebook_html
+from meshkit.core.draw import draw_node_boxes, draw_positions
 from meshkit.testing import layouts
 
 
@@ -138,36 +134,3 @@ def test_each_rank_stands_once_in_its_node_and_all_fits(
         assert drawn.isascii() or not ascii
         alone = [word for word in drawn.replace("node ", "node").split() if word.isdigit()]
         assert sorted(map(int, alone)) == sorted(int(rank) for rank in layout.ranks)
-
-
-CELL = re.compile(r'<td data-p="(\d+)">(\d+)</td>')
-
-
-@given(layouts(max_ranks=64, with_ranks=True))
-def test_every_rank_stands_once_at_its_position(layout: Layout) -> None:
-    cells = CELL.findall(notebook_html(layout.axes, layout.grid))
-    assert [(int(p), int(rank)) for p, rank in cells] == [*enumerate(layout.grid.ravel().tolist())]
-
-
-def test_the_page_has_all_that_its_script_reads() -> None:
-    layout = Layout(dp=2, sp=1, tp=2, ranks=[3, 2, 1, 0])
-    page = draw_page("a < b", axis_colors(layout.axes), layout.grid, np.array([0, 0, 1, 1]))
-    assert "a &lt; b" in page
-    assert "http" not in page  # no other file, no network
-    plan = json.loads(page.partition("const plan = ")[2].partition(";\n")[0])
-    assert plan == {
-        "axes": ["dp", "sp", "tp"],
-        "shape": [2, 1, 2],
-        "strides": [2, 2, 1],
-        "ranks": [3, 2, 1, 0],
-        "nodes": [0, 0, 1, 1],
-        "colors": [AXES[axis].color for axis in ("dp", "sp", "tp")],
-    }
-
-
-def test_axes_have_different_colors_up_to_six() -> None:
-    assert axis_colors(["tp", "dp"]) == {"tp": AXES["tp"].color, "dp": AXES["dp"].color}
-    assert axis_colors(["data"])["data"] == AXES["dp"].color
-    names = ["dp_replicate", "dp_shard", "tp", "x", "y", "z"]
-    assert len({*axis_colors(names).values()}) == 6
-    assert len(axis_colors([*names, "w"])) == 7

@@ -33,7 +33,6 @@ from meshkit.core.call import quotes_call
 from meshkit.core.compare import EqualAxes
 from meshkit.core.cost.memory import ModelShape
 from meshkit.core.cost.step_time import MACHINES, TrainingJob
-from meshkit.core.draw import draw_page
 from meshkit.core.epoch import Epoch, SampleOrder, parse_count, shuffle_indices
 from meshkit.core.errors import MeshkitError
 from meshkit.core.group_plan import GroupPlan
@@ -47,6 +46,7 @@ from meshkit.core.norm import (
     parse_order,
 )
 from meshkit.core.parity import Held, Rules, find_differences
+from meshkit.core.plan_page import draw_page
 from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
 from meshkit.core.redistribute.state import StatePatterns, list_moved
@@ -483,9 +483,9 @@ CASES: dict[str, Callable[[], object]] = {
     "a training job that does not divide over its nodes": lambda: TrainingJob(
         64, 7, 8, 64, MACHINES["h100"]
     ),
-    # core/draw
+    # core/plan_page
     "a page with too many ranks": lambda: draw_page(
-        "", {"dp": "", "tp": ""}, np.zeros((50_000, 8), np.int64)
+        ("dp", "tp"), np.zeros((50_000, 8), np.int64), title=""
     ),
     # core/redistribute
     "a movement over too many ranks": lambda: plan_redistribution({"dp": 10**9}, "b/dp -> b", b=2),
