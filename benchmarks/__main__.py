@@ -8,7 +8,8 @@ alone. ``python -m benchmarks --docs`` measures nothing: it puts the results int
 ``python -m benchmarks redistribute`` measures the moves of tensors alone, and writes its report
 into ``benchmarks/results/redistribute``. ``python -m benchmarks recovery`` does so for the seconds
 from the loss of a rank to the next step, ``numerics`` for thirty wrong programs, and ``norms`` for
-the norm of 1,000 gradients. ``transfer`` moves weights over slow links.
+the norm of 1,000 gradients. ``transfer`` moves weights over slow links. ``cost_model`` measures
+nothing: it puts the predicted steps of published runs into the docs.
 
 ``pip install -c constraints.txt -e '.[bench]'`` installs the peers; the table names missing ones.
 """
@@ -22,6 +23,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from . import cost_model
 from .harness import Row
 from .report import this_machine, update_page, write
 
@@ -64,11 +66,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     about = (__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser("python -m benchmarks", description=about)
-    parser.add_argument("own", nargs="?", choices=[*OWN_REPORTS], help="a report of its own")
+    parser.add_argument("own", nargs="?", choices=[*OWN, "cost_model"], help="a report of its own")
     parser.add_argument("--only", type=parse_names, default=[*BENCHMARKS], help="for example maps")
     parser.add_argument("--quick", action="store_true", help="few repetitions, small scales")
     parser.add_argument("--docs", action="store_true", help="put the results into the docs")
     options = parser.parse_args(argv)
+    if options.own == "cost_model":
+        print(cost_model.update_page())
+        return 0
     if not options.docs:
         names = [options.own] if options.own else options.only
         print(measure(names, options.quick), flush=True)

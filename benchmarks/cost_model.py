@@ -1,0 +1,154 @@
+"""The cost model beside published runs: seconds of a step and MFU, predicted and measured.
+
+``published_runs.json`` has the figures of each run, its source, and what had to be assumed. A
+throughput gives the seconds of a step, and the seconds give an MFU, with the same operations on
+both sides: 6 for each weight and token that passes it, and those of causal attention.
+``python -m benchmarks cost_model`` puts the table into docs/evidence/cost-model.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from meshkit.core.cost.memory import SHARDS, ModelShape, ParallelConfig
+from meshkit.core.cost.step_time import ATTAINED, AXES, MACHINES, TrainingJob, step_terms
+from meshkit.core.text import format_sizes
+
+RUNS = Path(__file__).parent / "published_runs.json"
+PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "cost-model.md"
+BEGIN, END = "<!-- published runs -->", "<!-- /published runs -->"
+GPUS_PER_NODE = 8
+HEAD = (
+    *("run", "machine", "layout", "batch x tokens", "published"),
+    *("measured s", "predicted s", "error", "measured MFU", "predicted MFU", "source"),
+)
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """A run, with its measured and its predicted step."""
+
+    model: str
+    machine: str
+    sharding: str  # the layout and how the states are sharded
+    batch: str  # samples and tokens of a sample
+    figure: str  # as published
+    source: int  # the number of its source, from 1
+    measured: float  # seconds
+    predicted: float  # seconds
+    mfu_seconds: float  # seconds of a step at an MFU of 1
+
+    @property
+    def error(self) -> float:
+        """The predicted step over the measured one, less 1."""
+        return self.predicted / self.measured - 1
+
+
+def published_runs() -> list[PublishedRun]:
+    """Return the runs of the file, in its order."""
+    data = json.loads(RUNS.read_text())
+    models = {name: ModelShape(**sizes) for name, sizes in data["models"].items()}
+    numbers = {name: number for number, name in enumerate(data["sources"], 1)}
+    return [
+        read_run(run, models[run["model"]], data["sources"][run["source"]], numbers[run["source"]])
+        for run in data["runs"]
+    ]
+
+
+def read_run(
+    run: Mapping[str, Any], model: ModelShape, source: Mapping[str, Any], number: int
+) -> PublishedRun:
+    """Return a run with the step that the model predicts, and the step that was measured."""
+    axes, batch, seq = run["axes"], run["global_batch"], run["seq"]
+    gpus, sizes = math.prod(axes.values()), {axis: axes.get(axis, 1) for axis in AXES}
+    machine = MACHINES[source["machine"]].with_measured(source["figures"])
+    config = ParallelConfig(
+        **sizes,
+        virtual=run.get("virtual", 1),
+        micro_batch=run["micro_batch"],
+        shard=SHARDS.index(run["shard"]),
+        recompute=run.get("recompute", 0),
+    )
+    job = TrainingJob(gpus, gpus // GPUS_PER_NODE, batch, seq, machine)
+    operations = model_operations(model, batch, seq)
+    rate, tokens = run["published"], batch * seq
+    step = {
+        "s": lambda: rate,
+        "tokens/s": lambda: tokens / rate,
+        "tokens/s/GPU": lambda: tokens / rate / gpus,
+        "TFLOP/s": lambda: operations / gpus / rate / 1e12,
+        "TFLOP/s twice forward": lambda: (
+            megatron_operations(model, batch, seq) / gpus / rate / 1e12
+        ),
+    }[run["unit"]]()
+    how = [run["shard"], *[f"virtual {config.virtual}"] * (config.virtual > 1)]
+    how += ["recompute"] * config.recompute
+    return PublishedRun(
+        run["model"],
+        f"{gpus} {source['machine']}",
+        f"{format_sizes(axes)}, {' '.join(how)}",
+        f"{batch} x {seq}",
+        f"{rate:,} {run['unit'].removesuffix(' twice forward')}"
+        + (f", {run['mfu']} %" if "mfu" in run else ""),
+        number,
+        step,
+        float(sum(step_terms(model, job, config).values())),
+        operations / gpus / (machine.flops / ATTAINED),
+    )
+
+
+def model_operations(model: ModelShape, batch: int, seq: int) -> float:
+    """Return the operations of a step that the model needs, without recomputation."""
+    attention = seq * model.heads * model.head_dim * model.layers
+    return 6 * (model.active_parameters + model.embedding + attention) * batch * seq
+
+
+def megatron_operations(model: ModelShape, batch: int, seq: int) -> float:
+    """Return the operations of a step by the formula of arXiv 2104.04473, section 5.1."""
+    h, layers = model.hidden, model.layers
+    inside = 1 + seq / (6 * h) + model.vocab / (16 * layers * h)
+    return 96 * batch * seq * layers * h**2 * inside
+
+
+def section(runs: list[PublishedRun]) -> str:
+    """Return the table, the errors and the sources in Markdown, its markers included."""
+    lines = [HEAD, ["---"] * len(HEAD), *map(_cells, runs)]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    errors = {name: [run.error for run in runs if name in run.machine] for name in MACHINES}
+    every = [run.error for run in runs]
+    summary = [
+        f"- {name}: {len(some)} runs, median error {median(map(abs, some)):.0%}, "
+        f"from {min(some):+.0%} to {max(some):+.0%}"
+        for name, some in {"all": every, **errors}.items()
+        if some
+    ]
+    sources = [
+        f"{number}. {source['title']}. {source['notes']}"
+        for number, source in enumerate(json.loads(RUNS.read_text())["sources"].values(), 1)
+    ]
+    return "\n\n".join([BEGIN, table, "\n".join(summary), "\n".join(sources), END])
+
+
+def _cells(run: PublishedRun) -> list[str]:
+    steps = run.measured, run.predicted
+    return [
+        *(run.model, run.machine, run.sharding, run.batch, run.figure),
+        *(f"{step:.3g}" for step in steps),
+        f"{run.error:+.0%}",
+        *(f"{run.mfu_seconds / step:.0%}" for step in steps),
+        str(run.source),
+    ]
+
+
+def update_page() -> str:
+    """Put the table into the page, and return it."""
+    text, table = PAGE.read_text(), section(published_runs())
+    before, _, rest = text.partition(BEGIN)
+    PAGE.write_text(before + table + rest.partition(END)[2])
+    return table
