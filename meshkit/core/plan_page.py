@@ -82,6 +82,7 @@ def draw_page(
         if size > 1
     )
     choices = "".join(f"<option>{name}</option>" for name in options)
+    dashes = "" if nodes is None else " A dashed line leaves the node."
     report = f"<pre>{html.escape(text)}</pre>" if text else ""
     data = json.dumps(plan, separators=(",", ":")).replace("<", "\\u003c")
     return f"""<!DOCTYPE html>
@@ -92,7 +93,7 @@ def draw_page(
 <form id="form">{switches}
 <label>boxes by <select id="by">{choices}</select></label>
 <label>rank <input id="rank" type="number" min="0" value="{ranks[0]}"></label></form>
-<p class="hint">Point at a rank, or click to keep it. A dashed line leaves the node.</p>
+<p class="hint">Point at a rank, or click to keep it.{dashes}</p>
 <main><div id="grid"><canvas id="canvas"></canvas></div><div id="facts"></div></main>
 {report}
 <script>

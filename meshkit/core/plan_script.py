@@ -122,9 +122,11 @@ function place(boxes, cell, width) {
       y += row + HEAD + (rack === null ? 0 : gap);
       [x, row, rack] = [0, 0, box.rack];
     }
-    let across = Math.min(box.columns, box.members.length);
+    const size = box.members.length;
+    let across = Math.min(box.columns, size);
     while (across > most) across = Math.ceil(across / 2);
-    const w = across * cell + gap, h = head + gap + Math.ceil(box.members.length / across) * cell;
+    while (size > 4 * across ** 2 && 2 * across <= most) across *= 2;  // not a narrow tower
+    const w = across * cell + gap, h = head + gap + Math.ceil(size / across) * cell;
     const taken = head ? Math.max(w, box.label.length * 7.5) : w;
     if (x > 0 && x + taken > width) [x, y, row] = [0, y + row + gap / 2, 0];
     Object.assign(box, {x, y, w, h, across, left: x + gap / 2, top: y + head + gap / 2, head});
@@ -158,7 +160,7 @@ function layOut() {
   }
   canvas.style.width = width + "px";
   canvas.style.height = height + "px";
-  drawBase(base.getContext("2d"), cell >= digits * 7 + 5);
+  drawBase(base.getContext("2d"), cell >= digits * 7 + 3);
   draw();
 }
 
@@ -224,6 +226,8 @@ function draw() {
   context.strokeRect(box.x + 0.5, box.y + box.head + 0.5, box.w - 1, box.h - box.head - 1);
 }
 
+const dashOf = p => nodes && nodes[p] !== nodes[chosen] ? [5, 4] : [];
+
 // Lines to the neighbors along an axis: dashed if they leave the node.
 function link(axis) {
   const center = p => corner(p).map(n => n + cell / 2);
@@ -233,10 +237,12 @@ function link(axis) {
     context.beginPath();
     context.moveTo(x, y);
     context.quadraticCurveTo((x + u) / 2, (y + v) / 2 - bend, u, v);
-    context.setLineDash(nodes && nodes[p] !== nodes[chosen] ? [5, 4] : []);
-    context.strokeStyle = axis.color;
-    context.lineWidth = 2;
-    context.stroke();
+    for (const [style, width, dash] of [[color("--page"), 4, []], [axis.color, 2, dashOf(p)]]) {
+      context.setLineDash(dash);
+      context.strokeStyle = style;
+      context.lineWidth = width;
+      context.stroke();
+    }
   }
 }
 
