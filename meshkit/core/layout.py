@@ -41,8 +41,7 @@ from .call import (
 )
 from .draw import draw_positions
 from .errors import CALL, CoordinateError, SpecError
-from .plan_page import MAX_RANKS as MAX_PAGE_RANKS
-from .plan_page import notebook_html
+from .plan_page import MAX_NOTEBOOK_RANKS, notebook_html
 from .ranks import (
     RankPositions,
     Strides,
@@ -396,7 +395,7 @@ class Layout:
 
     def _repr_html_(self) -> str:
         """Return the page of the grid for a notebook, or the text of more than 16,384 ranks."""
-        small = self.num_ranks <= MAX_PAGE_RANKS
+        small = self.num_ranks <= MAX_NOTEBOOK_RANKS
         return notebook_html(self.axes, self.grid, f"{self}") if small else f"<pre>{self}</pre>"
 
     def draw(self, *, mark: int | None = None, width: int = 80) -> str:

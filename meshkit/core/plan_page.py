@@ -19,7 +19,8 @@ from .errors import SpecError
 from .plan_script import SCRIPT, STYLE
 from .text import Ints, format_sizes
 
-MAX_RANKS = 16_384  # ranks of a page
+MAX_RANKS = 131_072  # ranks of a page, which is then 2 MB at most
+MAX_NOTEBOOK_RANKS = 16_384  # ranks of a page in a notebook
 
 
 class PageBatch(NamedTuple):
@@ -53,7 +54,7 @@ def draw_page(
         batch: the samples of one step; None if unknown.
 
     Raises:
-        SpecError: if there are more than 16,384 ranks.
+        SpecError: if there are more than 131,072 ranks.
 
     Cost: O(ranks), 11 bytes a rank with nodes.
     """

@@ -2,7 +2,7 @@
 
 The script knows positions alone: the rank at position p of the grid has the index
 ``p // stride % size`` along an axis. Ranks are drawn on one canvas, in a box for each node, or for
-each index of an axis. Its size follows the window, so that 16,384 ranks are drawn in one pass.
+each index of an axis. Its size follows the window.
 """
 
 STYLE = """
