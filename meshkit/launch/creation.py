@@ -60,7 +60,7 @@ _here = _Here()
 class GroupStore(dist.Store):
     """The store through which groups meet: a wait in it ends when the creation is given up."""
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Any) -> None:  # noqa: ANN401  # torch's types lack Store.timeout
         super().__init__()
         self.raw = raw
         self.set_timeout(self.raw.timeout)
