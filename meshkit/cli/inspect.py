@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from ..core.batch import BatchPlan
+from ..core.batch import BatchPlan, resolve_data_axes
 from ..core.call import divisors, either
-from ..core.cost.memory import ModelShape
-from ..core.cost.search import DISCLAIMER, format_search, search
-from ..core.cost.step_time import MACHINES, TrainingJob, check_job
+from ..core.cost.compare import Moves
+from ..core.cost.layout_cost import RACK, CostTable
+from ..core.cost.memory import RECOMPUTE, SHARDS
+from ..core.cost.search import fastest_cost, format_search, search
+from ..core.cost.step_time import TrainingJob, check_job
 from ..core.errors import CoordinateError, SpecError
 from ..core.group_plan import GroupPlan
 from ..core.layout import Layout
@@ -26,13 +30,16 @@ from . import options
 from .main import Command, Result
 
 MAX_NUMBERS = 10**7  # in one list of ranks, which takes some seconds
-TOP = 10  # layouts that search shows by default
-MODEL = "--model examples/llama-3-8b.json"  # of the examples of search
+TOP = 5  # kinds of layouts that search shows by default
+MODEL = "--model llama3-8b"  # of the examples of search
 
 
 def run_plan(args: Namespace) -> Result:
-    """Report the job that the options describe."""
-    layout = before = options.read_layout(args.words, args)
+    """Report the job that the options describe, in one layout, or in two and what moves."""
+    layouts = [options.read_layout(words, args) for words in options.split_layouts(args.words)]
+    if len(layouts) > 1:
+        return compare_layouts(layouts, args)
+    layout = before = layouts[0]
     topology = options.read_topology(layout, args)
     if args.place:
         if topology is None:
@@ -42,12 +49,95 @@ def run_plan(args: Namespace) -> Result:
         layout = placed(layout, topology)
     plan = GroupPlan.of(layout, args.groups or ())
     data = options.read_data_axes(layout, args)
-    batch = options.read_batch(layout, args, data)
+    labels = ("placed", "as numbered") if args.place else ()
+    costs = read_costs([layout, before][: 1 + args.place], args, labels)
+    batch = options.read_batch(layout, args, data, costs.costs[0].micro_batch if costs else None)
     placed_before = before if args.place else None
-    report = JobReport.of(plan, topology, batch, data=data, before=placed_before)
+    report = JobReport.of(plan, topology, batch, data=data, before=placed_before, costs=costs)
     if args.html is not None:
         write_page(args.html, report)
-    return Result(report.as_dict, report.draw)
+    return Result(report.as_dict, report.draw, costs is None or costs.costs[0].fits)
+
+
+def compare_layouts(layouts: Sequence[Layout], args: Namespace) -> Result:
+    """Report two layouts side by side, and what moves from the first to the second."""
+    if len(layouts) > 2 or args.place or args.html:
+        line = "Two layouts are compared as they are numbered, without --place and --html."
+        raise SpecError(f"{count_noun(len(layouts), 'layout')} are given.", line, fix="one layout.")
+    if layouts[0].num_ranks != layouts[1].num_ranks:
+        ranks = " and ".join(str(layout.num_ranks) for layout in layouts)
+        raise SpecError(f"the layouts have {ranks} ranks.", fix="layouts of equally many ranks.")
+    data = [options.read_data_axes(layout, args) for layout in layouts]
+    costs = read_costs(layouts, args)
+    chosen = [cost.micro_batch for cost in costs.costs] if costs else [None, None]
+    batches = [
+        options.read_batch(layout, args, axes, micro)
+        for layout, axes, micro in zip(layouts, data, chosen, strict=True)
+    ]
+    reports = [
+        JobReport.of(
+            GroupPlan.of(layout, args.groups or ()),
+            options.read_topology(layout, args),
+            batch,
+            data=axes,
+        )
+        for layout, axes, batch in zip(layouts, data, batches, strict=True)
+    ]
+    moves = Moves.of(
+        layouts,
+        costs,
+        [batch for batch in batches if batch],
+        [resolve_data_axes(axes, layout.sizes) for axes, layout in zip(data, layouts, strict=True)],
+    )
+
+    def draw(*, width: int, ascii: bool) -> str:
+        texts = [text for r in reports for text in r.draw_facts(width=width, ascii=ascii)]
+        tables = [costs.draw(width=width, ascii=ascii)] if costs else []
+        return "\n\n".join(filter(None, [*texts, *tables, moves.draw(width=width)]))
+
+    return Result(
+        lambda: {
+            "layouts": [report.as_dict() for report in reports],
+            "cost": costs and costs.as_dict(),
+            "moves": asdict(moves),
+        },
+        draw,
+        costs is None or all(cost.fits for cost in costs.costs),
+    )
+
+
+def read_costs(
+    layouts: Sequence[Layout], args: Namespace, labels: tuple[str, ...] = ()
+) -> CostTable | None:
+    """Return the figures of layouts of equal ranks for ``--model``, or None without a model."""
+    if args.model is None:
+        return None
+    topology = options.read_topology(layouts[0], args)
+    needed = {"--nodes": topology, "--global-batch": args.global_batch, "--seq": args.seq}
+    missing = [option for option, value in needed.items() if value is None]
+    if topology is None or missing:
+        raise SpecError(f"--model needs {', '.join(needed)}.", fix=f"add {', '.join(missing)}.")
+    name, model = options.read_model(args)
+    racks = 1 if RACK not in topology.levels else len(topology.domain_names(RACK))
+    ranks = layouts[0].num_ranks, topology.num_nodes
+    machine = options.read_machine(args)
+    job = TrainingJob(*ranks, args.global_batch, args.seq, machine, racks, args.dtype)
+    costs = []
+    for layout in layouts:
+        batch = options.read_batch(layout, args, options.read_data_axes(layout, args), 1)
+        is_given = args.micro_batch or args.accumulation_steps
+        costs.append(
+            fastest_cost(
+                model,
+                job,
+                layout,
+                topology,
+                micro_batch=batch.micro_batch if is_given and batch else None,
+                shard=args.shard,
+                recompute=args.recompute,
+            )
+        )
+    return CostTable(name, model, job, Path(args.links).name, tuple(costs), labels)
 
 
 def write_page(path: str, report: JobReport) -> None:
@@ -67,6 +157,12 @@ def _add_plan(parser: ArgumentParser) -> None:
     options.add_nodes(parser)
     options.add_batch(parser)
     options.add_groups(parser)
+    options.add_model(parser)
+    chosen = "(default: the fastest that fits)"
+    help = f"how copies share weights, gradients and optimizer {chosen}"
+    parser.add_argument("--shard", choices=SHARDS, help=help)
+    help = f"what backward computes again: norms and activation functions, layers, nothing {chosen}"
+    parser.add_argument("--recompute", choices=RECOMPUTE, help=help)
     help = "place the ranks so that axes that communicate most stay inside nodes"
     parser.add_argument("--place", action="store_true", help=help)
     help = "also write a page that shows the groups and links of the rank under the pointer"
@@ -186,45 +282,58 @@ def _add_move(parser: ArgumentParser) -> None:
 
 def run_search(args: Namespace) -> Result:
     """Rank the layouts that fit, in at most a second for 16,384 ranks."""
-    model = ModelShape.of(
-        options.read_json_file("model", args.model, "the config.json of a model.")
-    )
-    machine = options.read_machine(args)
+    name, model = options.read_model(args)
     numbers = args.world_size, args.nodes, args.global_batch, args.seq
     check_job(*numbers)
-    job = TrainingJob(*numbers, machine)
+    options.check_racks(args.nodes, args.racks)
+    job = TrainingJob(*numbers, options.read_machine(args), args.racks or 1, args.dtype)
     with show_progress(Progress("meshkit search", sys.stderr)) as progress:
         progress.state = f"the layouts of {job.world_size} ranks are ranked"
         result = search(model, job, args.top)
-    ok = bool(result.best)
-    title = f"{Path(args.model).name}: {model.parameters / 1e9:.2f} billion weights"
-    request = {"model": asdict(model), "parameters": model.parameters, "job": asdict(job)}
+    table, ok = CostTable(name, model, job, Path(args.links).name, result.best), bool(result.best)
     return Result(
-        lambda: {"ok": ok, **request, **asdict(result), "note": DISCLAIMER},
-        partial(format_search, result, job, title),
+        lambda: {
+            "ok": ok,
+            **table.as_dict(),
+            "fits": result.fits,
+            "excluded": [asdict(reason) for reason in result.excluded],
+        },
+        partial(format_search, result, table, same_job(args)),
         ok,
     )
+
+
+def same_job(args: Namespace) -> str:
+    """Return the options of ``meshkit plan`` for the job of a search."""
+    names = ("model", "nodes", "racks", "global_batch", "seq", "links", "memory", "dtype")
+    defaults = {"links": options.DEFAULT_MACHINE, "dtype": options.DEFAULT_DTYPE}
+    given = {name: getattr(args, name) for name in names}
+    words = [
+        word
+        for name, value in given.items()
+        if value not in (None, defaults.get(name))
+        for word in (
+            f"--{name.replace('_', '-')}",
+            f"{value:g}" if name == "memory" else str(value),
+        )
+    ]
+    return shlex.join(words)
 
 
 def _add_search(parser: ArgumentParser) -> None:
     required = {
         "nodes": "the number of equal nodes, with consecutive ranks on each",
         "global-batch": "samples of one optimizer step",
-        "seq": "tokens of one sample",
     }
     options.add_world_size(parser, "the number of ranks", required=True)
     for name, help in required.items():
         parser.add_argument(
             f"--{name}", type=options.read_count, required=True, metavar="N", help=help
         )
-    help = "the config.json of the model, in the format of the Hugging Face Hub"
-    parser.add_argument("--model", required=True, metavar="FILE", help=help)
-    names = f"{', '.join(MACHINES)} (default {options.DEFAULT_MACHINE})"
-    help = f"{names}, or a JSON file of measured figures"
-    parser.add_argument("--links", metavar="NAME", help=help)
-    help = "GB (1e9 bytes) of one device that a job may fill (default: all of the device)"
-    parser.add_argument("--memory", type=options.read_gigabytes, metavar="GB", help=help)
-    help = f"the number of layouts to show (default {TOP})"
+    help = "the number of equal racks, which the nodes fill one after the other"
+    parser.add_argument("--racks", type=options.read_count, metavar="N", help=help)
+    options.add_model(parser, required=True)
+    help = f"the number of kinds of layouts to show, which differ in their axes (default {TOP})"
     parser.add_argument("--top", type=options.read_count, default=TOP, metavar="N", help=help)
 
 
@@ -258,4 +367,5 @@ SEARCH = Command(
         f"{MODEL} \\\n    --world-size 64 --nodes 8 --global-batch 512 --seq 8192",
         f"{MODEL} --top 3 \\\n    --world-size 8 --nodes 1 --global-batch 64 --seq 4096",
     ),
+    "meshkit plan reports a layout that you choose, with the same options.",
 )

@@ -63,6 +63,7 @@ class Command:
     add_options: Callable[[ArgumentParser], None]  # adds the options of the command to a parser
     run: Callable[[Namespace], Result]  # returns the result for the parsed options
     examples: tuple[str, str]  # two command lines, without ``meshkit NAME``
+    other_words: str = ""  # for the error of a word that the command does not take
 
 
 class CommandParser(ArgumentParser):
@@ -72,6 +73,7 @@ class CommandParser(ArgumentParser):
         prog, text = f"meshkit {command.name}", f"{command.help[0].upper()}{command.help[1:]}."
         super().__init__(prog=prog, description=text, allow_abbrev=False)
         vars(self)["color"] = False  # Python 3.14 adds colors of its own
+        self.other_words = command.other_words
         self.examples = [f"{prog} {example}".rstrip() for example in command.examples]
         self.add_argument("--json", action="store_true", help="print one JSON object instead")
         command.add_options(self)
@@ -85,8 +87,9 @@ class CommandParser(ArgumentParser):
         """Raise an error of argparse as one of meshkit, without the other names of an option."""
         text = re.sub(r"^argument ([^\s/:]+)[^:]*: ", r"\1: ", message)
         option = text.partition(":")[0]
-        example = next((e for e in self.examples if option in e), self.examples[0])
-        raise SpecError(f"{text}.", fix=f"for example {example}")
+        examples = [f"for example {e}" for e in self.examples if option in e]
+        fix = [*examples, f"meshkit help {self.prog.split()[-1]} shows the options."][0]
+        raise SpecError(f"{text}.", fix=fix)
 
     def parse(self, words: Sequence[str]) -> Namespace:
         """Return the options of a command."""
@@ -100,20 +103,24 @@ class CommandParser(ArgumentParser):
     def _unknown(self, word: str, typed: Iterable[str]) -> SpecError:
         """Return the error for a word that the command does not have."""
         flag, equals, value = word.partition("=")
+        line = shlex.join([*self.prog.split(), *(other for other in typed if other != word)])
         if not flag.startswith("-"):
-            line = shlex.join([*self.prog.split(), *(other for other in typed if other != word)])
             summary = f"{word!r} is no option, and {self.prog} takes no other words."
-            return SpecError(summary, fix=line)
+            advice = [self.other_words] if self.other_words else []
+            return SpecError(summary, *advice, fix="" if advice else line)
+        if flag[2:] in STANDARD:
+            fix = f"{flag[2:]}={value or 'N'}, without hyphens."
+            return SpecError(f"there is no option {flag}.", fix=fix)
         fix = f"meshkit help {self.prog.split()[-1]} lists the options."
         flags = [f for a in self._actions if a.help != SUPPRESS for f in a.option_strings]
         alias = "--" + ARGUMENTS.get(flag[2:].replace("-", "_"), "").replace("_", "-")
-        close = [alias] if alias in flags else difflib.get_close_matches(flag, flags, n=1)
-        if flag[2:] in STANDARD:
-            fix = f"{flag[2:]}={value or 'N'}, without hyphens."
-        elif close:
-            correct = close[0] + equals + value
-            corrected = (correct if other == word else other for other in typed)
-            fix = shlex.join([*self.prog.split(), *corrected])
+        close = difflib.get_close_matches(flag, flags, n=1, cutoff=0.8)
+        for guess in [alias] if alias in flags else close:
+            correct = guess + equals + value
+            corrected = [correct if other == word else other for other in typed]
+            with suppress(SpecError):  # the command does not accept every guess
+                self.parse(corrected)
+                fix = shlex.join([*self.prog.split(), *corrected])
         return SpecError(f"there is no option {flag}.", fix=fix)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.axes import resolve_axes, unknown_axes
+from ..core.axes import axis_role, resolve_axes, unknown_axes
 from ..core.batch import (
     BatchPlan,
     data_choices,
@@ -19,15 +19,18 @@ from ..core.batch import (
     resolve_data_axes,
     solve_batch,
 )
-from ..core.call import check_divides, drop_none, either
+from ..core.call import check_divides, divisors, drop_none, either
+from ..core.cost.memory import DTYPES, ModelShape
 from ..core.cost.step_time import MACHINES, Machine
 from ..core.errors import BatchError, SpecError
 from ..core.group_plan import Axes
 from ..core.layout import Layout
 from ..core.sizes import (
+    STANDARD_AXES,
     check_num_planned,
     infer_sizes,
     ordered_sizes,
+    read_sizes,
 )
 from ..core.text import count_noun
 from ..core.topology import Topology, parse_hostfile
@@ -40,7 +43,8 @@ BATCH_HELP = {
     "accumulation_steps": "micro batches of one optimizer step; "
     "give two of --global-batch, --micro-batch, --accumulation-steps",
 }
-DEFAULT_MACHINE = "h100"
+DEFAULT_MACHINE, DEFAULT_DTYPE = "h100", "bf16"
+MODELS = {path.stem: path for path in sorted((Path(__file__).parent / "models").glob("*.json"))}
 
 
 def read_integer(text: str, least: int | None = None) -> int:
@@ -135,14 +139,17 @@ def split_sizes(words: Sequence[str]) -> list[str]:
     return [size for word in words for size in word.replace(",", " ").split() or [word]]
 
 
-def read_axis_sizes(words: Sequence[str]) -> dict[str, int]:
-    """Read sizes such as ``dp=4``."""
+def read_axis_sizes(words: Sequence[str], args: Namespace | None = None) -> dict[str, int]:
+    """Read sizes such as ``dp=4``; ``args`` has the options, which are written with hyphens."""
     sizes: dict[str, int] = {}
     for word in split_sizes(words):
         axis, equals, size = word.partition("=")
         if not equals:
             fix = "an axis, = and its size, for example dp=4."
             raise SpecError(f"{word!r} is not the size of an axis.", fix=fix)
+        option = args is not None and axis in vars(args) and f"--{axis.replace('_', '-')}"
+        if option and (axis_role(axis) == "unknown" or not INTEGER.fullmatch(size)):
+            raise SpecError(f"{axis} is no axis; it is an option.", fix=f"{option} {size}.")
         if axis in sizes:
             raise SpecError(f"{axis} has two sizes.", fix=f"give {axis} once.")
         if not INTEGER.fullmatch(size) or not (int(size) >= 1 or int(size) == -1):
@@ -154,8 +161,9 @@ def read_axis_sizes(words: Sequence[str]) -> dict[str, int]:
 
 def read_layout(words: Sequence[str], args: Namespace) -> Layout:
     """Return the layout of sizes; ``args`` has ``order`` and ``world_size``, either may be None."""
-    sizes = read_axis_sizes(words)
-    nested = ordered_sizes(sizes, args.order, args.world_size)
+    sizes = read_axis_sizes(words, args)
+    order = args.order if sizes.keys() <= STANDARD_AXES else read_sizes(sizes, {}, args.order)[1]
+    nested = ordered_sizes(sizes, order, args.world_size)
     known = math.prod(size for size in nested.values() if size != -1)
     unknown = [axis for axis, size in nested.items() if size == -1]
     if args.world_size is None and unknown and (not sizes or -1 in sizes.values()):
@@ -167,10 +175,12 @@ def read_layout(words: Sequence[str], args: Namespace) -> Layout:
 
 
 def add_nodes(parser: ArgumentParser) -> None:
-    """Add the options ``--nodes`` and ``--hosts``, of which one can be given."""
+    """Add ``--nodes`` and ``--hosts``, of which one can be given, and ``--racks``."""
     either = parser.add_mutually_exclusive_group()
     help = "the number of equal nodes, or the number of ranks on each: 2, or 7,8"
     either.add_argument("--nodes", type=read_counts, metavar="N", help=help)
+    help = "the number of equal racks, which --nodes fill one after the other"
+    parser.add_argument("--racks", type=read_count, metavar="N", help=help)
     help = "a file with one line for each rank: its host, then its rack if known"
     either.add_argument("--hosts", metavar="FILE", help=help)
 
@@ -178,6 +188,8 @@ def add_nodes(parser: ArgumentParser) -> None:
 def read_topology(layout: Layout, args: Namespace) -> Topology | None:
     """Return the nodes of a layout, or None if neither option was given."""
     ranks, nodes = layout.num_ranks, args.nodes
+    if args.racks is not None and (nodes is None or len(nodes) > 1):
+        raise SpecError("--racks divides equal nodes.", fix="--nodes N beside --racks.")
     if args.hosts is not None:
         fix = f"{count_noun(ranks, 'line')}, one for each rank."
         topology = parse_hostfile(read_file("hosts", args.hosts, f"a text file with {fix}"))
@@ -188,11 +200,20 @@ def read_topology(layout: Layout, args: Namespace) -> Topology | None:
         return None
     if len(nodes) == 1:
         check_divides(ranks, nodes[0])
-        return Topology.even(ranks, nodes=nodes[0])
+        check_racks(nodes[0], args.racks)
+        return Topology.even(ranks, nodes=nodes[0], racks=args.racks)
     if sum(nodes) != ranks:
         summary = f"the nodes hold {sum(nodes)} ranks, the grid has {ranks}."
         raise SpecError(summary, fix=f"nodes whose ranks add up to {ranks}, or --nodes 1.")
     return Topology.of_sizes(nodes)
+
+
+def check_racks(nodes: int, racks: int | None) -> None:
+    """Check that equal nodes divide over the racks."""
+    if racks is not None and nodes % racks:
+        ways = [f"--racks {n}" for n in divisors(nodes) if racks / 2 < n < racks * 2]
+        summary = f"{nodes} nodes do not divide over {racks} racks."
+        raise SpecError(summary, fix=either(*(ways or ["leave out --racks"])))
 
 
 def add_batch(parser: ArgumentParser) -> None:
@@ -209,9 +230,16 @@ def read_data_axes(layout: Layout, args: Namespace) -> Axes | None:
     return None if args.data_axes is None else resolve_axes("data", args.data_axes, layout.axes)
 
 
-def read_batch(layout: Layout, args: Namespace, data: Axes | None) -> BatchPlan | None:
-    """Return the batch plan, or None if none of the options was given."""
+def read_batch(
+    layout: Layout, args: Namespace, data: Axes | None, micro_batch: int | None = None
+) -> BatchPlan | None:
+    """Return the batch plan, or None if none of the options was given.
+
+    ``micro_batch`` counts if it would be the second size.
+    """
     given: dict[str, Any] = drop_none(**{name: getattr(args, name) for name in BATCH_HELP})
+    if [*given] == ["global_batch"]:
+        given |= drop_none(micro_batch=micro_batch)
     if not given:
         return None
     try:
@@ -237,11 +265,42 @@ def read_batch(layout: Layout, args: Namespace, data: Axes | None) -> BatchPlan 
         raise
 
 
+def split_layouts(words: Sequence[str]) -> list[list[str]]:
+    """Return the words of each layout: a word each if one has a blank or a comma, else all."""
+    is_each = len(words) > 1 and any("," in word or len(word.split()) > 1 for word in words)
+    return [[word] for word in words] if is_each else [[*words]]
+
+
+def add_model(parser: ArgumentParser, *, required: bool = False) -> None:
+    """Add ``--model`` and ``--seq``, and the options of the devices."""
+    help = f"the config.json of a model of the Hugging Face Hub, or {', '.join(MODELS)}"
+    parser.add_argument("--model", required=required, metavar="NAME", help=help)
+    help = "tokens of one sample"
+    parser.add_argument("--seq", type=read_count, required=required, metavar="N", help=help)
+    names = f"{', '.join(MACHINES)} (default {DEFAULT_MACHINE})"
+    help = f"{names}, or a JSON file of measured figures"
+    parser.add_argument("--links", default=DEFAULT_MACHINE, metavar="NAME", help=help)
+    help = "GB (1e9 bytes) of one device that a job may fill (default: all of the device)"
+    parser.add_argument("--memory", type=read_gigabytes, metavar="GB", help=help)
+    help = (
+        f"of weights and activations, with fp32 gradients and optimizer (default {DEFAULT_DTYPE})"
+    )
+    parser.add_argument("--dtype", choices=DTYPES, default=DEFAULT_DTYPE, help=help)
+
+
+def read_model(args: Namespace) -> tuple[str, ModelShape]:
+    """Return the name and the shape of the model of ``--model``."""
+    plain = re.sub(r"[^a-z0-9]", "", args.model.lower())
+    name = next((name for name in MODELS if name.replace("-", "") == plain), None)
+    path = str(MODELS[name]) if name else args.model
+    fix = f"the config.json of a model, or one of {', '.join(MODELS)}."
+    return name or Path(path).name, ModelShape.of(read_json_file("model", path, fix))
+
+
 def read_machine(args: Namespace) -> Machine:
     """Return the machine of ``--links`` and ``--memory``."""
-    name = args.links or DEFAULT_MACHINE
     measured: dict[str, object] = {}
-    if name not in MACHINES:
-        measured = read_json_file("links", name, f"{', '.join(MACHINES)}, or a JSON file.")
+    if args.links not in MACHINES:
+        measured = read_json_file("links", args.links, f"{', '.join(MACHINES)}, or a JSON file.")
     measured |= {"memory": args.memory} if args.memory else {}
-    return MACHINES.get(name, MACHINES[DEFAULT_MACHINE]).with_measured(measured)
+    return MACHINES.get(args.links, MACHINES[DEFAULT_MACHINE]).with_measured(measured)

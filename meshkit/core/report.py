@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .batch import Axes, BatchPlan, describe_data, resolve_data_axes
+from .cost.layout_cost import CostTable
 from .draw import draw_node_boxes
 from .errors import format_error
 from .group_plan import GroupPlan
@@ -26,6 +27,7 @@ from .text import (
     format_rows,
     format_sizes,
     format_table,
+    plural,
     summarize,
     wrap_lines,
 )
@@ -56,6 +58,7 @@ class JobReport:
     placement: str = ""  # the axes that cross nodes, now and before the ranks were placed
     data: tuple[str, ...] = ()  # the axes that divide the samples, unless that is dp alone
     data_axes: Axes = ()  # all axes that divide the samples
+    costs: CostTable | None = None  # memory, time and traffic, if the model is known
 
     @classmethod
     def of(
@@ -66,12 +69,15 @@ class JobReport:
         *,
         data: Axes | None = None,
         before: Layout | None = None,
+        costs: CostTable | None = None,
     ) -> JobReport:
         """Return the report of a plan. Cost: O(axes x num_ranks) with a topology, else O(axes)."""
         layout, placement = plan.layout, ""
         warnings: tuple[str, ...] = ()
         crossing = {} if topology is None else crossings(layout, topology)
-        rows = tuple(_axis_rows(layout, crossing))
+        outer = () if topology is None else topology.levels[-2::-1]  # racks, then what holds them
+        by_level = {n: crossings(layout, topology, level=n) for n in outer if topology}
+        rows = tuple(_axis_rows(layout, crossing, by_level))
         keys = {*plan.keys.values()}  # axis sets of one key have the same groups
         groups = sum(layout.num_ranks // layout.size(key) for key in keys)
         if topology is not None and "tp" in crossing and crossing["tp"].crosses:
@@ -83,7 +89,17 @@ class JobReport:
         if before is not None and topology is not None:
             placement = describe_placement(before, layout, topology)
         return cls(
-            layout, topology, rows, len(keys), groups, batch, warnings, placement, divided, axes
+            layout,
+            topology,
+            rows,
+            len(keys),
+            groups,
+            batch,
+            warnings,
+            placement,
+            divided,
+            axes,
+            costs,
         )
 
     @property
@@ -107,25 +123,40 @@ class JobReport:
             "placement": {"reason": self.placement, "ranks": [int(rank) for rank in layout.ranks]}
             if self.placement
             else None,
+            "cost": self.costs and self.costs.as_dict(),
         }
 
     def draw(self, *, width: int = 80, ascii: bool = False) -> str:
         """Return the report as text."""
+        *head, facts = self.draw_facts(width=width, ascii=ascii)
+        costs = [self.costs.draw(width=width, ascii=ascii)] if self.costs else []
+        return "\n\n".join([*head, self.draw_grid(width=width, ascii=ascii), facts, *costs])
+
+    def draw_grid(self, *, width: int = 80, ascii: bool = False) -> str:
+        """Return the ranks, in a box for each node if the nodes are known."""
         layout, nodes = self.layout, self.nodes
-        header = [*AXIS_HEADER, *["crosses nodes"] * (nodes is not None)]
+        if nodes is None:
+            return layout.draw(width=width).partition("\n")[2]  # the sizes stand above
+        return draw_node_boxes(layout.axes, layout.grid, nodes, width=width, ascii=ascii)
+
+    def draw_facts(self, *, width: int = 80, ascii: bool = False) -> list[str]:
+        """Return the title, the table of the axes, and the lines on groups, batch and placement."""
+        outer = [*self.axes[0]["outer"]]
+        levels = [*["node"] * (self.topology is not None), *outer]
+        header = [*AXIS_HEADER, *(f"crosses {plural(level)}" for level in levels)]
         rows = [
             [
                 *(str(row[name]) for name in AXIS_HEADER[:4]),
                 summarize(row["first_group"]),
-                *(["yes" if row["crossing"] else "no"] if nodes is not None else []),
+                *(
+                    "yes" if crossing else "no"
+                    for crossing in (row["crossing"], *(row["outer"][n]["crossing"] for n in outer))
+                    if crossing is not None
+                ),
             ]
             for row in self.axes
         ]
         table = format_table(header, rows, width=width, ascii=ascii)
-        if nodes is None:
-            grid = layout.draw(width=width).partition("\n")[2]  # the sizes stand above
-        else:
-            grid = draw_node_boxes(layout.axes, layout.grid, nodes, width=width, ascii=ascii)
         facts = [
             (
                 "groups",
@@ -137,9 +168,8 @@ class JobReport:
             *([("placed", self.placement)] if self.placement else []),
             *(("warning", warning) for warning in self.warnings),
         ]
-        title = headline(layout, self.topology)
         lines = "\n".join(format_rows(facts, width=width))
-        return "\n\n".join([title, table, grid, lines])
+        return [headline(self.layout, self.topology), table, lines]
 
     def draw_page(self) -> str:
         """Return the report as one HTML page. O(num_ranks)."""
@@ -159,17 +189,24 @@ class JobReport:
 
 
 def describe_placement(before: Layout, layout: Layout, topology: Topology) -> str:
-    """Return which axes cross nodes after the placement, and which did before."""
-    now, then = crossings(layout, topology), crossings(before, topology)
-    lines = [
-        f"{now[axis]}" + (f"; before, {then[axis]}" if str(now[axis]) != str(then[axis]) else "")
-        for axis in layout.axes
-        if layout.sizes[axis] > 1
-    ]
+    """Return which axes cross nodes and racks after the placement, and which did before."""
+    lines = []
+    for level in reversed(topology.levels):
+        now, then = (crossings(ranks, topology, level=level) for ranks in (layout, before))
+        lines += [
+            f"{now[axis]}"
+            + (f"; before, {then[axis]}" if str(now[axis]) != str(then[axis]) else "")
+            for axis in layout.axes
+            if layout.sizes[axis] > 1
+        ]
     return "\n".join(lines or ["one rank"])
 
 
-def _axis_rows(layout: Layout, crossing: Mapping[str, Crossing]) -> Iterator[dict[str, Any]]:
+def _axis_rows(
+    layout: Layout,
+    crossing: Mapping[str, Crossing],
+    outer: Mapping[str, Mapping[str, Crossing]],
+) -> Iterator[dict[str, Any]]:
     """Yield size, stride (positions between two indices), groups and crossings of each axis."""
     stride, first = layout.num_ranks, int(layout.ranks[0])
     for axis, size in layout.sizes.items():
@@ -183,6 +220,10 @@ def _axis_rows(layout: Layout, crossing: Mapping[str, Crossing]) -> Iterator[dic
             "first_group": layout.peers(first, axis).tolist(),
             "crossing": on_nodes and on_nodes.crossing_groups,
             "spans": on_nodes and on_nodes.most,
+            "outer": {
+                level: {"crossing": by_axis[axis].crossing_groups, "spans": by_axis[axis].most}
+                for level, by_axis in outer.items()
+            },
         }
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import meshkit
-from meshkit import BatchPlan, factor_world, stream_seed
+from meshkit import BatchPlan, stream_seed
 from meshkit.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +53,7 @@ def test_the_json_of_a_plan(answer: Answers) -> None:
     reported = json.loads(text)
     assert reported["axes"][0] == {
         **{"axis": "dp", "size": 4, "stride": 2, "groups": 2, "first_group": [0, 2, 4, 6]},
-        **{"crossing": 2, "spans": 2},
+        **{"crossing": 2, "spans": 2, "outer": {}},
     }
     assert reported["batch"] == {
         **{"dp": 4, "global_batch": 1024, "micro_batch": 4, "accumulation_steps": 64},
@@ -67,6 +68,7 @@ def test_the_json_of_a_plan(answer: Answers) -> None:
         "groups": 15,
         "warnings": [],
         "placement": None,
+        "cost": None,
     }
 
 
@@ -123,7 +125,14 @@ def test_hosts_from_a_file_and_ranks_placed_on_them(answer: Answers, tmp_path: P
         "plan x=8 --order x --global-batch 8 --micro-batch 1",
         "plan dp=2 ep=2 --global-batch 10 --micro-batch 1 --data dd",
         "plan dp=8 ep=4 --world-size 8",
-        "plan shard=2 dp=2",
+        "plan dp=4 nodes=2",
+        "plan dp=4 dtype=bf16",
+        "plan dp=4 --nodes 2 --model llama3-8b",
+        "plan dp=4 --nodes 2 --model llama-3 --global-batch 8 --seq 8",
+        "plan dp=4 --racks 2",
+        "plan dp=4 --nodes 4 --racks 3",
+        "plan dp=4,tp=2 dp=8 dp=2,tp=4",
+        "plan dp=4,tp=2 dp=4",
         "plan dp=4 --groups dd",
         "plan dp=4 dp=2",
         "plan four",
@@ -154,6 +163,93 @@ def test_misuse_has_exit_code_2_and_a_fix(answer: Answers, command: str) -> None
     text = json.loads(out)["error"]["text"] if "--json" in command else err
     assert text.startswith(f"meshkit {command.partition(' ')[0]} ")
     assert text.splitlines()[-1].startswith("  Fix: ")
+
+
+# ---------------------------------------------------------------- plan for a model
+
+FOR_70B = "--model llama3-70b --nodes 128 --global-batch 2048 --seq 8192 --world 1024"
+
+
+def test_what_a_layout_costs(answer: Answers) -> None:
+    code, text, _ = answer(f"plan 'pp=4 dp=32 tp=8' {FOR_70B} --racks 8")
+    assert code == 0
+    for line in (
+        "llama3-70b: 70.55 billion weights, bf16; 1024 ranks on 128 nodes, in 8 racks.",
+        "batch   global_batch 2048 = micro_batch 2 x accumulation_steps 32 x dp 32",
+        "32 of 2: a rank runs 32 micro batches of 2 samples in a step.",
+        "GB of a rank, which has 80",
+        "seconds of a step",
+        "GB that a rank sends in a step",
+    ):
+        assert f"\n{line}\n" in text
+    rows = [line.split() for line in text.splitlines() if line.startswith("1  across")]
+    assert [row[1:3] for row in rows] == [["across", "nodes"], ["across", "racks"]]
+    reported = json.loads(answer(f"plan 'pp=4 dp=32 tp=8' {FOR_70B} --racks 8 --json")[1])
+    cost = reported["cost"]["layouts"][0]
+    assert {*cost["memory"]} == {"weights", "gradients", "optimizer", "activations", "buffers"}
+    assert reported["batch"]["micro_batch"] == cost["micro_batch"] == 2
+    assert (reported["cost"]["links"], reported["cost"]["job"]["dtype"]) == ("h100", "bf16")
+    assert reported["axes"][0]["outer"] == {"rack": {"crossing": 256, "spans": 4}}
+
+
+def test_a_choice_of_the_user_counts(answer: Answers) -> None:
+    chosen = "--micro-batch 1 --shard zero1 --recompute full --dtype fp32 --links a100"
+    code, text, _ = answer(f"plan 'pp=4 dp=32 tp=8' {FOR_70B} {chosen} --json")
+    cost = json.loads(text)["cost"]
+    layout = cost["layouts"][0]
+    assert (code, cost["links"], cost["job"]["dtype"]) == (0, "a100", "fp32")
+    assert (layout["micro_batch"], layout["shard"], layout["recompute"]) == (1, "zero1", "full")
+
+
+def test_a_layout_that_does_not_fit_fails(answer: Answers) -> None:
+    code, text, _ = answer(f"plan dp=1024 {FOR_70B} --shard ddp")
+    assert code == 1
+    assert "Layout 1 does not fit" in text
+
+
+def test_two_layouts_side_by_side_and_what_moves(answer: Answers) -> None:
+    command = f"plan 'pp=4 dp=32 tp=8' dp=128,tp=8 {FOR_70B} --shard ddp --recompute full"
+    code, text, _ = answer(f"{command} --memory 2000")
+    assert code == 0
+    assert "\n1  pp=4 dp=32 tp=8 " in text
+    assert "\n2  dp=128 tp=8 " in text
+    moves = json.loads(answer(f"{command} --memory 2000 --json")[1])["moves"]
+    # with ddp a rank keeps its quarter of the layers, and those of the last stage their head
+    assert moves["needed_gb"]["weights"] == pytest.approx(2 * 70.55 / 8, rel=1e-3)
+    assert moves["fetched_gb"]["weights"] == pytest.approx(0.75 * 2 * 70.55 / 8, rel=0.01)
+    assert moves["samples_kept"] == pytest.approx(1 / 32)
+    _, text, _ = answer("plan dp=4,tp=2 dp=8 --global-batch 16 --micro-batch 1")
+    assert text.endswith("samples  25 % of a step stay on their rank\n")
+
+
+def test_a_placement_is_explained_in_gigabytes_and_seconds(answer: Answers, tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text(DEALT)
+    job = "--model llama3-8b --global-batch 8 --seq 4096 --shard fsdp"
+    _, text, _ = answer(f"plan dp=2 tp=4 --hosts {file} --place {job} --json")
+    now, before = json.loads(text)["cost"]["layouts"]
+    assert now["sent"]["across nodes"]["tp"] == 0 < before["sent"]["across nodes"]["tp"]
+    assert now["step"] < before["step"]
+    _, text, _ = answer(f"plan dp=2 tp=4 --hosts {file} --place {job}")
+    assert "\n1  dp=2 tp=4 placed " in text
+    assert "\n2  dp=2 tp=4 as numbered " in text
+
+
+def test_words_are_a_mapping_as_typed(answer: Answers) -> None:
+    assert answer("plan data=4 model=2")[1].startswith("data=4 model=2: 8 ranks\n")
+    assert answer("plan model=2 data=4")[1].startswith("model=2 data=4: 8 ranks\n")
+    assert answer("plan data=-1 model=2 --world 8")[1].startswith("data=4 model=2: 8 ranks\n")
+
+
+def test_a_fix_is_right_or_absent(answer: Answers) -> None:
+    assert answer("plan dp=4 dtype=bf16")[2].endswith("\n  Fix: --dtype bf16.\n")
+    help_of_plan = "  Fix: meshkit help plan lists the options.\n"
+    assert answer("plan dp=4 --modell 2")[2].endswith("  Fix: meshkit plan dp=4 --model 2\n")
+    assert answer("plan dp=4 --htm")[2].endswith(help_of_plan)  # --html needs a file
+    assert answer("plan dp=4 --svg grid.svg")[2].endswith(help_of_plan)
+    _, _, error = answer(f"search {FOR_70B} dp=32")
+    assert "Fix" not in error
+    assert "meshkit plan reports a layout that you choose" in error
 
 
 # ---------------------------------------------------------------- explain
@@ -292,23 +388,20 @@ def run_search(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int
     return code, out, err
 
 
-def test_the_printed_call_builds_a_mesh_of_that_world(
+def test_the_printed_command_reports_the_best_layout(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, out, _ = run_search(capsys, *JOB, "--model", str(folder / "mixtral.json"))
-    snippet = out[out.index("# meshkit plan") :].splitlines()
-    plan = snippet[0].removeprefix("# ")
-    mesh, batch = (next(line for line in snippet if line.startswith(n)) for n in ("mesh", "plan"))
-    build = {"build_mesh": lambda **sizes: factor_world(64, **sizes)}
-    layout = eval(mesh.removeprefix("mesh = meshkit."), build)
-    assert layout.num_ranks == 64
-    assert layout.sizes["ep"] > 1
-    assert batch.startswith("plan = mesh.batch(global_batch=1024, micro_batch=")
-    assert "data=" not in batch  # dp and ep divide the samples
-    sizes = " ".join(f"{axis}={size}" for axis, size in layout.sizes.items())
-    assert plan == f"meshkit plan {sizes} --nodes 8"
-    assert main.main(plan.split()[1:]) == 0
-    assert f"ep       {layout.sizes['ep']}" in capsys.readouterr().out
+    more = ["--model", str(folder / "mixtral.json"), "--racks", "2", "--memory", "70"]
+    _, out, _ = run_search(capsys, *JOB, *more)
+    found = json.loads(run_search(capsys, *JOB, *more, "--json")[1])["layouts"][0]
+    line = next(line for line in out.splitlines() if line.startswith("  meshkit plan "))
+    assert main.main([*shlex.split(line)[1:], "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert planned["cost"]["layouts"] == [found]
+    assert planned["sizes"] == found["sizes"]
+    assert found["sizes"]["ep"] > 1
+    for page in (word for word in out.split() if word.startswith("docs/")):
+        assert (ROOT / page).is_file()
 
 
 def test_json_holds_the_whole_result(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,9 +413,9 @@ def test_json_holds_the_whole_result(folder: Path, capsys: pytest.CaptureFixture
     assert printed["parameters"] == 8_030_261_248
     assert printed["model"]["kv_heads"] == 8
     assert printed["job"]["machine"]["bandwidth_intra_node"] == 450
-    assert len(printed["best"]) == 3
-    assert printed["best"][0]["sizes"] == {"dp": 64}
-    assert printed["best"][0]["step"] == pytest.approx(sum(printed["best"][0]["terms"].values()))
+    assert len(printed["layouts"]) == 3
+    assert printed["layouts"][0]["sizes"] == {"dp": 64}
+    assert {*printed["layouts"][0]["sent"]} == {"in a node", "across nodes", "across racks"}
     assert printed["fits"] + sum(row["count"] for row in printed["excluded"]) == 210
     assert "promises no seconds" in printed["note"]
 
@@ -336,16 +429,21 @@ def test_memory_and_links_are_those_that_were_given(
         json.dumps({"bandwidth_intra_node": 370, "bandwidth_inter_node": 42.5, "source": "a run"})
     )
     lines = [
-        run_search(capsys, *JOB, *model, *more)[1].splitlines()[2]
+        " ".join(run_search(capsys, *JOB, *model, *more)[1].split()).partition(" A rank (")[2]
         for more in (["--links", "a100"], ["--links", str(measured)], ["--memory", "40"])
     ]
-    assert lines == [
-        "A rank: 80 GB, 172 TFLOP/s attained, 300 GB/s in a node, 25 GB/s out of it.",
-        "A rank: 80 GB, 544 TFLOP/s attained, 370 GB/s in a node, 42.5 GB/s out of it.",
-        "A rank: 40 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.",
-    ]
+    for line, figures in zip(
+        lines,
+        (
+            "a100): 80 GB, 172 of 312 TFLOP/s attained, 300 GB/s in a node, 25 GB/s out of it. ",
+            "measured.json): 80 GB, 544 of 989 TFLOP/s attained, 370 GB/s in a node, 42.5 GB/s ",
+            "h100): 40 GB, 544 of 989 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it. ",
+        ),
+        strict=True,
+    ):
+        assert line.startswith(figures)
     tight = json.loads(run_search(capsys, *JOB, *model, "--memory", "40", "--json")[1])
-    assert all(row["memory_gb"] <= 40 for row in tight["best"])
+    assert all(row["memory_gb"] <= 40 for row in tight["layouts"])
 
 
 # ---------------------------------------------------------------- refusals

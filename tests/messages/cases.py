@@ -32,6 +32,7 @@ from meshkit.core.batch import resolve_data_axes
 from meshkit.core.call import quotes_call
 from meshkit.core.compare import EqualAxes
 from meshkit.core.cost.memory import ModelShape
+from meshkit.core.cost.search import fastest_cost
 from meshkit.core.cost.step_time import MACHINES, TrainingJob
 from meshkit.core.epoch import Epoch, SampleOrder, parse_count, shuffle_indices
 from meshkit.core.errors import MeshkitError
@@ -182,6 +183,7 @@ CONFIG = {
 }
 
 SIZES = {"hidden": 4096, "layers": 32, "heads": 32, "vocab": 128256, "ffn": 14336}
+TOPOLOGY = Topology.even(8, nodes=1)
 AXES = {"dp": 4, "tp": 2}
 MESH = "dp=4 tp=2"
 PLACE = {"dp": 1, "tp": 0}
@@ -466,7 +468,18 @@ CASES: dict[str, Callable[[], object]] = {
     "a model config without a size": lambda: ModelShape.of(
         {k: v for k, v in CONFIG.items() if k != "num_hidden_layers"}
     ),
-    "a model with latent attention": lambda: ModelShape.of({**CONFIG, "kv_lora_rank": 512}),
+    "a model with latent attention of a head without a size": lambda: ModelShape.of(
+        {**CONFIG, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
+    ),
+    "a layout of unknown roles with a cost": lambda: fastest_cost(
+        ModelShape(**SIZES), TrainingJob(8, 1, 8, 64, MACHINES["h100"]), Layout(dp=4, x=2), TOPOLOGY
+    ),
+    "a layout that does not divide the model": lambda: fastest_cost(
+        ModelShape(**SIZES),
+        TrainingJob(8, 1, 8, 64, MACHINES["h100"]),
+        Layout(dp=1, tp=7),
+        TOPOLOGY,
+    ),
     "a model size that is a str": lambda: ModelShape.of({**CONFIG, "hidden_size": "4096"}),
     "kv heads that do not divide the heads": lambda: ModelShape.of(
         {**CONFIG, "num_key_value_heads": 5}

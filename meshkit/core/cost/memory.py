@@ -8,13 +8,17 @@ Weights of a decoder, without the biases of GPT-2::
     experts  experts x 3 x hidden x expert_ffn                instead of the ffn, and a router
     ends     vocab x hidden, twice unless tied                embedding and head; a norm
 
-Mixed precision with Adam needs 18 bytes per weight: 2 for the weight (bf16), 4 for its gradient, 12
-for its fp32 copy and two moments. Copies of a rank share them according to ``shard``::
+Latent attention (arXiv 2412.19437) counts its two low-rank projections. A head then has the mean of
+the dims of keys and of values, which gives its activations, scores and traffic.
+
+Mixed precision with Adam needs 18 bytes per weight: 2 for the weight (bf16), 4 for its gradient,
+12 for its fp32 copy and two moments. In fp32 it needs 4, 4 and 8. Copies of a rank share them
+according to ``shard``::
 
     shard     weights  gradients  optimizer
     ddp          2         4         12
     zero1        2         4         12 / n     Megatron's distributed optimizer: 6 + 12/n
-    fsdp         2 / n     4 / n     12 / n     and 8 bytes per weight of a layer, gathered
+    fsdp         2 / n     4 / n     12 / n     and buffers: 8 bytes per weight of a layer, gathered
 
 Here n is dp x ep x cp x sp, and dp x cp x sp for routed experts. A rank has 1/tp of its layers, and
 1/ep of their experts. (Megatron-core, distributed optimizer; ZeRO, arXiv 1910.02054.)
@@ -22,10 +26,11 @@ Here n is dp x ep x cp x sp, and dp x cp x sp for routed experts. A rank has 1/t
 For each token a layer keeps the bf16 tensors that are expensive to recompute: the inputs of its two
 norms, q, k, v, the output of attention, gate and up, and a copy for each routed expert. They take
 ``2 (4 hidden + 2 kv + 2 ffn + top_k hidden) / tp`` bytes, because tp divides either the weights or
-the sequence. Flash attention keeps no scores. Norms and activation functions are computed again.
-With full recomputation a layer keeps only its input, and one layer at a time is complete. Logits
-take 6 bytes each. A pipeline keeps pp micro batches, or ``pp + (pp - 1) / v`` if it is interleaved
-(arXiv 2205.05198, 4.2.3).
+the sequence. Flash attention keeps no scores. Norms and activation functions are computed again,
+which is the recomputation called ``cheap``. With ``none`` a layer also keeps the outputs of its
+norms, and two more tensors as wide as gate. With ``full`` it keeps only its input, and one layer at
+a time is complete. Logits take 6 bytes each. A pipeline keeps pp micro batches, or
+``pp + (pp - 1) / v`` if it is interleaved (arXiv 2205.05198, 4.2.3).
 """
 
 from __future__ import annotations
@@ -55,6 +60,7 @@ NAMES = {
     "dense_layers": ("first_k_dense_replace",),
     "positions": ("n_positions",),
 }
+LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 REQUIRED = ("hidden", "layers", "heads", "vocab", "ffn")
 MAX_SIZE = 10**8  # so that weights are counted exactly enough in float64
 
@@ -78,6 +84,8 @@ class ModelShape:
     positions: int = 0  # learned positions, as in GPT-2
     plain: bool = False  # feed-forward of two matrices, and biases in all layers, as in GPT-2
     tied: bool = False  # whether the head is the embedding
+    latent: int = 0  # weights of the latent attention of a layer; 0 if attention is plain
+    qk_norm: bool = False  # whether queries and keys have norms of head_dim weights, as in Qwen3
 
     def __post_init__(self) -> None:
         vars(self).update({name: _check_size(name, getattr(self, name)) for name in NAMES})
@@ -103,16 +111,13 @@ class ModelShape:
     def of(cls, config: Mapping[str, object]) -> ModelShape:
         """Return the shape that a ``config.json`` of the Hugging Face Hub describes.
 
-        It knows the names of Llama, Mixtral, Qwen, DeepSeek-MoE and GPT-2.
+        It knows the names of Llama, Mixtral, Qwen, DeepSeek and GPT-2. It leaves out the layers of
+        DeepSeek-V3 that predict further tokens.
 
         Raises:
-            SpecError: if a size is missing or not an int of 1 or more, if sizes do not fit each
-                other, or for latent attention (``kv_lora_rank``), which is not modelled.
+            SpecError: if a size is missing or not an int of 1 or more, or if sizes do not fit each
+                other.
         """
-        if config.get("kv_lora_rank") is not None:
-            summary = f"kv_lora_rank is {config['kv_lora_rank']!r}."
-            fix = "leave kv_lora_rank out; plain attention is then counted instead."
-            raise SpecError(summary, "Latent attention is not modelled.", fix=fix)
         plain = "n_embd" in config
         sizes = {
             name: next((config[key] for key in keys if config.get(key) is not None), None)
@@ -128,11 +133,16 @@ class ModelShape:
             raise SpecError(f"there is no {names}.", fix=fix)
         tied = bool(config.get("tie_word_embeddings", plain))
         present = {name: value for name, value in sizes.items() if value is not None}
-        return cls(**present, plain=plain, tied=tied)  # type: ignore[arg-type]
+        if config.get("kv_lora_rank") is not None:
+            present |= _latent_attention(config, present["hidden"], present["heads"])
+        qk_norm = str(config.get("model_type")).startswith("qwen3")
+        return cls(**present, plain=plain, tied=tied, qk_norm=qk_norm)  # type: ignore[arg-type]
 
     @property
     def attention(self) -> int:
         """Weights of the attention of one layer."""
+        if self.latent:
+            return self.latent
         biases = self.head_dim * (self.heads + 2 * self.kv_heads) + self.hidden
         matrices = self.hidden * self.head_dim * 2 * (self.heads + self.kv_heads)
         return matrices + self.plain * biases
@@ -150,7 +160,7 @@ class ModelShape:
     @property
     def shared(self) -> int:
         """Weights of all layers that process every token, with the router."""
-        norms = 2 * self.hidden * (2 if self.plain else 1)
+        norms = 2 * self.hidden * (2 if self.plain else 1) + self.qk_norm * 2 * self.head_dim
         always = self.shared_experts * self.feed_forward(self.expert_ffn)
         router = self.hidden * self.experts
         dense = self.dense_layers * self.feed_forward(self.ffn)
@@ -194,11 +204,46 @@ def _check_size(name: str, value: object) -> int:
     return number
 
 
+def _latent_attention(
+    config: Mapping[str, object], hidden: object, heads: object
+) -> dict[str, int]:
+    """Return the weights of latent attention, and the head of plain attention of that work."""
+    ranks = {name: config[name] for name in LATENT if config.get(name) is not None}
+    names = {"hidden": hidden, "heads": heads, **ranks}
+    sizes = {name: parse_integer(value) or 0 for name, value in names.items()}
+    if missing := [name for name in (*names, *LATENT[1:]) if sizes.get(name, 0) < 1]:
+        fix = f"a whole number of 1 or more for {missing[0]}."
+        raise SpecError(f"{missing[0]} is {config.get(missing[0])!r}.", fix=fix)
+    hidden_size, num_heads, *_ = sizes.values()
+    key = sizes["qk_nope_head_dim"] + sizes["qk_rope_head_dim"]
+    value, rank, q_rank = sizes["v_head_dim"], sizes["kv_lora_rank"], sizes.get("q_lora_rank", 0)
+    q = q_rank * (hidden_size + 1 + num_heads * key) if q_rank else hidden_size * num_heads * key
+    kv = hidden_size * (rank + sizes["qk_rope_head_dim"]) + rank
+    kv += rank * num_heads * (sizes["qk_nope_head_dim"] + value)
+    output = num_heads * value * hidden_size
+    return {"latent": q + kv + output, "head_dim": (key + value) // 2, "kv_heads": num_heads}
+
+
 SHARDS = ("ddp", "zero1", "fsdp")
-BYTES = {"weights": 2, "gradients": 4, "optimizer": 12}
+RECOMPUTE = ("cheap", "full", "none")  # what backward computes again
+
+
+class Precision(NamedTuple):
+    """The bytes of one number, and the speed of its matrix products."""
+
+    element: int  # a weight or an activation
+    optimizer: int  # the moments of Adam, and the fp32 copy of a weight
+    speed: float  # of matrix products, relative to bf16
+
+    @property
+    def of_weight(self) -> dict[str, int]:
+        """Bytes of one weight by part; a gradient is fp32."""
+        return {"weights": self.element, "gradients": 4, "optimizer": self.optimizer}
+
+
+# Data sheets of A100, H100 and B200: fp32 products run in TF32, at half the speed of bf16
+DTYPES = {"bf16": Precision(2, 12, 1), "fp16": Precision(2, 12, 1), "fp32": Precision(4, 8, 0.5)}
 FIRST_SHARDED = {"weights": 2, "gradients": 2, "optimizer": 1}  # the first of SHARDS to divide it
-GATHERED_BYTES = 8  # per weight with fsdp: two layers in bf16, gradients of one in fp32
-LOGIT_BYTES = 6
 
 
 class ParallelConfig(NamedTuple):
@@ -213,7 +258,7 @@ class ParallelConfig(NamedTuple):
     virtual: Any = 1  # interleaved parts of a pipeline stage
     micro_batch: Any = 1  # samples in one forward and backward
     shard: Any = 0  # an index in ``SHARDS``
-    recompute: Any = 0  # 1 if backward computes the layers again, otherwise 0
+    recompute: Any = 0  # an index in ``RECOMPUTE``
 
     @property
     def copies(self) -> Any:  # noqa: ANN401  # an int or an array, as the fields
@@ -244,31 +289,39 @@ def stage_weights(model: ModelShape, config: ParallelConfig) -> tuple[Floats, Fl
 
 
 def bytes_per_rank(
-    model: ModelShape, config: ParallelConfig, global_batch: int, seq: int
+    model: ModelShape, config: ParallelConfig, global_batch: int, seq: int, dtype: str = "bf16"
 ) -> dict[str, Floats]:
-    """Return the memory of the rank that needs most, by kind. Cost: O(ways to run)."""
+    """Return the memory of the rank that needs most, by part. Cost: O(ways to run)."""
     shared, routed = stage_weights(model, config)
+    precision = DTYPES[dtype]
     memory = {}
-    for kind, size in BYTES.items():
-        is_sharded = np.asarray(config.shard) >= FIRST_SHARDED[kind]
+    for part, size in precision.of_weight.items():
+        is_sharded = np.asarray(config.shard) >= FIRST_SHARDED[part]
         shared_over = np.where(is_sharded, config.copies * config.ep, 1)
         routed_over = np.where(is_sharded, config.copies, 1)
-        memory[kind] = size * (shared / shared_over + routed / routed_over)
+        memory[part] = size * (shared / shared_over + routed / routed_over)
+    memory["activations"] = _activations(model, config, global_batch, seq, precision.element)
     layer_weights = (model.shared + model.routed / config.ep) / (model.layers * config.tp)
-    gathered = np.where(np.asarray(config.shard) == 2, GATHERED_BYTES * layer_weights, 0)
-    return {**memory, "activations": _activations(model, config, global_batch, seq) + gathered}
+    gathered = 2 * precision.element + 4  # bytes: the weights of two layers, the gradients of one
+    buffers = np.where(np.asarray(config.shard) == SHARDS.index("fsdp"), gathered, 0)
+    return {**memory, "buffers": buffers * layer_weights}
 
 
-def _activations(model: ModelShape, config: ParallelConfig, global_batch: int, seq: int) -> Floats:
+def _activations(
+    model: ModelShape, config: ParallelConfig, global_batch: int, seq: int, element: int
+) -> Floats:
     """Return the bytes of activations on the first or the last stage, whichever needs more."""
     tokens = config.micro_batch * seq / (config.cp * config.sp * config.tp)
     heads = 2 * model.head_dim * (model.heads + model.kv_heads)  # q, the output, k and v
     inputs = 2 + model.top_k * model.sparse  # of the norms, and a copy for each routed expert
-    full = 2 * tokens * (inputs * model.hidden + heads + 2 * model.width)
-    layer = np.where(config.recompute, 2 * tokens * model.hidden, full)
+    recompute = np.asarray(config.recompute)
+    again = np.where(recompute == RECOMPUTE.index("none"), 2 * (model.hidden + model.width), 0)
+    whole = element * tokens * (inputs * model.hidden + heads + 2 * model.width + again)
+    is_full = recompute == RECOMPUTE.index("full")
+    layer = np.where(is_full, element * tokens * model.hidden, whole)
     is_interleaved = np.asarray(config.virtual) > 1
     depth = config.pp + np.where(is_interleaved, (config.pp - 1) / config.virtual, 0)
     layers = stage_layers(model, config.pp)
     first = np.minimum(config.num_micro_batches(global_batch), depth) * layers * layer
-    last = layers * layer + LOGIT_BYTES * tokens * model.vocab
-    return np.asarray(np.maximum(first, last) + np.where(config.recompute, full, 0))
+    last = layers * layer + (element + 4) * tokens * model.vocab  # logits, and their fp32 gradient
+    return np.asarray(np.maximum(first, last) + np.where(is_full, whole, 0))

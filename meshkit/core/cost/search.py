@@ -2,13 +2,15 @@
 
 The columns of one array are all factorizations of the world over pp, dp, cp, sp, tp, and ep if the
 model has experts. Rules exclude those that do not divide. The other layouts are
-evaluated in every configuration (micro batch, interleaving, sharding, recomputation) that fits into
-memory. Each layout is reported in the fastest configuration.
+evaluated in every configuration (micro batch, interleaving, sharding, recomputation) that fits
+into memory. Each layout counts in its fastest configuration. Layouts with the same axes longer
+than 1 are of one kind, and the fastest of each kind is reported.
 """
 
 from __future__ import annotations
 
 import itertools
+import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,28 +18,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..call import Call, divisors
-from ..text import Floats, Ints, count_noun, format_sizes, format_table, wrap_lines
-from .memory import SHARDS, ModelShape, ParallelConfig, bytes_per_rank, stage_layers
-from .step_time import AXES, TrainingJob, group_locality, step_terms
+from ..call import divisors
+from ..errors import SpecError
+from ..layout import Layout
+from ..text import Floats, Ints, count_noun, format_sizes, wrap_lines
+from ..topology import Topology
+from .layout_cost import (
+    CostTable,
+    LayoutCost,
+    axes_by_standard,
+    layout_cost,
+    measured_place,
+    standard_place,
+)
+from .memory import RECOMPUTE, SHARDS, ModelShape, ParallelConfig, bytes_per_rank, stage_layers
+from .step_time import AXES, TrainingJob, step_terms
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
-
-
-@dataclass(frozen=True)
-class RankedLayout:
-    """A layout that fits, in its fastest configuration."""
-
-    sizes: dict[str, int]  # axis to size, without axes of size 1 other than dp
-    crossing: tuple[str, ...]  # axes whose groups cross nodes
-    micro_batch: int  # samples in one forward and backward of one rank
-    accumulation_steps: int  # micro batches in one step
-    virtual: int  # interleaved parts of a pipeline stage
-    shard: str  # one of ``memory.SHARDS``
-    recompute: bool  # whether backward computes the layers again
-    step: float  # predicted seconds of one optimizer step, the sum of ``terms``
-    terms: dict[str, float]  # seconds of each term of the step, see ``step_time.step_terms``
-    memory_gb: float  # GB (1e9 bytes) of the rank that needs most
 
 
 @dataclass(frozen=True)
@@ -51,19 +48,18 @@ class Excluded:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best layouts that fit, the number of layouts that fit, and the excluded by reason."""
+    """The best layout of each kind, the number of layouts that fit, and the excluded by reason."""
 
-    best: tuple[RankedLayout, ...]
+    best: tuple[LayoutCost, ...]
     fits: int
     excluded: tuple[Excluded, ...]
 
 
 def search(model: ModelShape, job: TrainingJob, top: int = 10) -> SearchResult:
-    """Return the layouts of a world, ranked by predicted step time."""
+    """Return the fastest layout of each kind, ranked by predicted step time."""
     layouts, excluded = _divisible_layouts(model, job)
     index, config = _configurations(model, job, layouts)
-    kinds = bytes_per_rank(model, config, job.global_batch, job.seq)
-    memory_gb = sum(kinds.values()) / np.float64(1e9)
+    memory_gb = _memory_gb(model, job, config)
     fits = memory_gb <= job.machine.memory
     too_large = np.setdiff1d(index, index[fits])
     if len(too_large):
@@ -76,6 +72,60 @@ def search(model: ModelShape, job: TrainingJob, top: int = 10) -> SearchResult:
     fitting = ParallelConfig(*(column[fits] for column in config))
     best = _rank_layouts(model, job, index[fits], fitting, memory_gb[fits], top)
     return SearchResult(best, layouts.shape[1] - len(too_large), tuple(excluded))
+
+
+def fastest_cost(
+    model: ModelShape,
+    job: TrainingJob,
+    layout: Layout,
+    topology: Topology,
+    *,
+    micro_batch: int | None = None,
+    shard: str | None = None,
+    recompute: str | None = None,
+) -> LayoutCost:
+    """Return the figures of one layout in its fastest configuration that fits.
+
+    If none fits, it is the one that needs least memory.
+
+    Args:
+        model: the sizes of the model.
+        job: ranks, batch and machine.
+        layout: the ranks along each axis.
+        topology: the node of each rank.
+        micro_batch: samples of one forward and backward; None chooses it, as of the other two.
+        shard: one of ``SHARDS``.
+        recompute: one of ``RECOMPUTE``.
+
+    Raises:
+        SpecError: if a size of the model does not divide by that of an axis.
+    """
+    names = axes_by_standard(layout)
+    column = np.array([[layout.size(names[axis])] for axis in AXES])
+    for reason, divides in _rules(model, job, ParallelConfig(*column)).items():
+        if not divides.all():
+            line = "The cost model divides heads, layers, experts and tokens evenly."
+            raise SpecError(f"{reason}.", line)
+    _, config = _configurations(
+        model,
+        job,
+        column,
+        MICRO_BATCHES if micro_batch is None else (micro_batch,),
+        SHARDS if shard is None else (shard,),
+        RECOMPUTE[:2] if recompute is None else (recompute,),
+    )
+    place = measured_place(layout, topology)
+    memory_gb = _memory_gb(model, job, config)
+    step = sum(step_terms(model, job, config, place.nodes).values(), np.zeros(len(memory_gb)))
+    excess = np.maximum(memory_gb - job.machine.memory, 0)
+    best = np.lexsort((memory_gb, step.astype(np.float32), excess))[0]
+    chosen = ParallelConfig(*(int(values[best]) for values in config))
+    return layout_cost(model, job, chosen, layout.sizes, place)
+
+
+def _memory_gb(model: ModelShape, job: TrainingJob, config: ParallelConfig) -> Floats:
+    parts = bytes_per_rank(model, config, job.global_batch, job.seq, job.dtype)
+    return np.asarray(sum(parts.values()) / np.float64(1e9))
 
 
 def world_factorizations(world_size: int, *, experts: bool) -> Ints:
@@ -126,18 +176,24 @@ def _rules(
 
 
 def _configurations(
-    model: ModelShape, job: TrainingJob, layouts: Ints
+    model: ModelShape,
+    job: TrainingJob,
+    layouts: Ints,
+    micro_batches: Sequence[int] = MICRO_BATCHES,
+    shards: Sequence[str] = SHARDS,
+    recompute: Sequence[str] = RECOMPUTE[:2],
 ) -> tuple[Ints, ParallelConfig]:
     """Return every configuration of each layout: the index of the layout, and the configuration."""
     layers = stage_layers(model, layouts[0])
     virtual = sorted({1, *(v for length in np.unique(layers) for v in divisors(int(length)))})
-    ways = np.array([*itertools.product(virtual, MICRO_BATCHES, range(len(SHARDS)), (0, 1))]).T
+    indices = [*map(SHARDS.index, shards)], [*map(RECOMPUTE.index, recompute)]
+    ways = np.array([*itertools.product(virtual, micro_batches, *indices)]).T
     v, micro, shard, _ = ways
     pp, dp, ep, cp, sp, _ = layouts[:, :, None]  # compared with each way: (layouts, ways)
     num_micros, remainder = np.divmod(job.global_batch, dp * ep * micro)
     is_valid = (remainder == 0) & (layers[:, None] % v == 0)
     is_valid &= (v == 1) | ((pp > 1) & (num_micros % pp == 0))
-    is_valid &= (shard == 0) | (dp * ep * cp * sp > 1)
+    is_valid &= (shard == min(indices[0])) | (dp * ep * cp * sp > 1)
     index, way = np.nonzero(is_valid)
     return index, ParallelConfig(*layouts[:, index], *ways[:, way])
 
@@ -149,31 +205,18 @@ def _rank_layouts(
     config: ParallelConfig,
     memory_gb: Floats,
     top: int,
-) -> tuple[RankedLayout, ...]:
-    """Return each layout in its fastest configuration; the fastest first."""
-    terms = step_terms(model, job, config)
-    step = sum(terms.values(), np.zeros(len(index)))
+) -> tuple[LayoutCost, ...]:
+    """Return the fastest layout of each kind in its fastest configuration; the fastest first."""
+    step = sum(step_terms(model, job, config).values(), np.zeros(len(index)))
     # steps that agree to seven digits count as equal; less memory wins
     order = np.lexsort((memory_gb, step.astype(np.float32)))
-    _, first = np.unique(index[order], return_index=True)
+    kinds = np.array([size > 1 for size in config[:6]])[:, order].T  # (configurations, 6)
+    _, first = np.unique(kinds, axis=0, return_index=True)
     best = []
     for i in order[np.sort(first)[:top]].tolist():
         one = ParallelConfig(*(int(column[i]) for column in config))
-        own_terms = {name: float(term[i]) for name, term in terms.items()}
-        groups = {axis: group_locality(job, one, axis) for axis in AXES}
-        layout = RankedLayout(
-            sizes=_sizes(one[:6]),
-            crossing=tuple(axis for axis, g in groups.items() if g.ranks_per_node < g.size),
-            micro_batch=one.micro_batch,
-            accumulation_steps=one.num_micro_batches(job.global_batch),
-            virtual=one.virtual,
-            shard=SHARDS[one.shard],
-            recompute=bool(one.recompute),
-            step=sum(own_terms.values()),
-            terms=own_terms,
-            memory_gb=float(memory_gb[i]),
-        )
-        best.append(layout)
+        place = standard_place(job, one)
+        best.append(layout_cost(model, job, one, _sizes(one[:6]), place))
     return tuple(best)
 
 
@@ -182,69 +225,42 @@ def _sizes(column: Iterable[int]) -> dict[str, int]:
     return {axis: size for axis, size in sizes.items() if size > 1 or axis == "dp"}
 
 
-HEADER = ("", "step s", "GB", "layout", "sharding", "micro batches", "across nodes")
-DISCLAIMER = "This ranks layouts by a model of compute and links; it promises no seconds."
-MAX_TERMS, MIN_SHARE = 6, 0.005  # terms of a layout that are shown
+HOW_TO = {  # the page with a program that trains on a mesh with this axis
+    "pp": "pipeline",
+    "ep": "moe",
+    "cp": "context-parallel",
+    "sp": "ddp-sp",
+    "tp": "fsdp-tp",
+    "dp": "fsdp",
+}
 
 
 def format_search(
     result: SearchResult,
-    job: TrainingJob,
-    title: str,
-    width: int = 80,
+    table: CostTable,
+    options: str,
     *,
+    width: int = 80,
     ascii: bool = False,
 ) -> str:
-    """Return the result of a search as text."""
-    machine = job.machine
-    head = [
-        f"{title}; {count_noun(job.world_size, 'rank')} on {count_noun(job.nodes, 'node')}.",
-        f"A step: {job.global_batch} samples of {job.seq} tokens.",
-        f"A rank: {machine.memory:g} GB, {machine.flops / 1e12:.0f} TFLOP/s attained, "
-        f"{machine.bandwidth_intra_node:g} GB/s in a node, "
-        f"{machine.bandwidth_inter_node:g} GB/s out of it.",
-    ]
-    lines = [line for text in head for line in wrap_lines(text, width)]
+    """Return the result of a search, whose best layouts are in the table, as text.
+
+    ``options`` are those of ``meshkit plan`` for the same job.
+    """
     if result.best:
-        lines += ["", *_tables(result.best, width, ascii=ascii)]
+        sizes = result.best[0].sizes
+        pages = [f"docs/how-to/{page}.md" for axis, page in HOW_TO.items() if axis in sizes]
+        lines = [table.draw(width=width, ascii=ascii, traffic=False)]
+        lines += wrap_lines("Each row is the fastest of all layouts with its axes.", width)
+        lines += ["", "Next, its nodes, groups and traffic, and programs that train with its axes:"]
+        lines += [f"  meshkit plan {shlex.quote(format_sizes(sizes))} {options}"]
+        lines += textwrap.wrap(" ".join(pages), width, initial_indent="  ", subsequent_indent="  ")
+    else:
+        lines = table.describe_job(width)
     total = result.fits + sum(reason.count for reason in result.excluded)
     lines += ["", f"{result.fits} of {count_noun(total, 'layout')} fit."]
     excluded = (f"{e.count:7} out: {e.reason}: {format_sizes(e.example)}" for e in result.excluded)
     indent = " " * 13
     for text in excluded:
         lines += textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
-    if result.best:
-        best = result.best[0]
-        batch = {"global_batch": job.global_batch, "micro_batch": best.micro_batch}
-        lines += [
-            "",
-            f"# meshkit plan {format_sizes(best.sizes)} --nodes {job.nodes}",
-            f"mesh = {Call('meshkit.build_mesh', kwargs=best.sizes)}",
-            f"plan = {Call('mesh.batch', kwargs=batch)}",
-            "",
-            *wrap_lines(DISCLAIMER, width),
-        ]
     return "\n".join(lines)
-
-
-def _tables(best: Sequence[RankedLayout], width: int, *, ascii: bool) -> list[str]:
-    """Return the layouts, and then the shares of their step time, as the lines of two tables."""
-    rows = []
-    for number, layout in enumerate(best, 1):
-        virtual = f" virtual={layout.virtual}" if layout.virtual > 1 else ""
-        recompute = " recompute" if layout.recompute else ""
-        sharding = f"{layout.shard}{virtual}{recompute}"
-        batches = f"{layout.accumulation_steps} x {layout.micro_batch}"
-        crossing = " ".join(layout.crossing) or "none"
-        row = [f"{layout.step:.4g}", f"{layout.memory_gb:.1f}", format_sizes(layout.sizes)]
-        rows.append([str(number), *row, sharding, batches, crossing])
-    lines = format_table(HEADER, rows, width=width, ascii=ascii).split("\n")
-    shares = [{n: v / layout.step for n, v in layout.terms.items()} for layout in best]
-    largest = {name: max(share[name] for share in shares) for name in shares[0]}
-    names = sorted((n for n in largest if largest[n] >= MIN_SHARE), key=largest.__getitem__)
-    names = names[::-1][:MAX_TERMS]
-    cells = [
-        [str(i), *(f"{100 * share[n]:.0f}" for n in names)] for i, share in enumerate(shares, 1)
-    ]
-    terms = format_table(["", *names], cells, width=width, ascii=ascii).split("\n")
-    return [*lines, "", "percent of the step", *terms]

@@ -12,6 +12,7 @@ For a micro batch of t tokens on a rank (arXiv 2104.04473, 2205.05198, 2309.1450
 
     compute  2 (active weights + seq x heads x head_dim) t operations forward, twice that backward
     weights  12 bytes of memory traffic a weight: 2 reads of 2, and 4 + 4 to add its fp32 gradient
+             (bytes as in bf16, here and below)
     tp       4 all-gathers or reduce-scatters of t x hidden a layer and pass
     sp       4 all-to-alls a layer and pass: q, k, v, output
     cp       a ring of k and v: once forward, twice backward
@@ -28,8 +29,9 @@ link needs for all its bytes, and ``links`` is the time that this bound adds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +39,15 @@ import numpy as np
 from ..call import check_divides, is_number, parse_integer, quotes_call
 from ..errors import SpecError
 from ..text import Floats, Ints
-from .memory import SHARDS, ModelShape, ParallelConfig, stage_layers, stage_weights
+from .memory import (
+    DTYPES,
+    RECOMPUTE,
+    SHARDS,
+    ModelShape,
+    ParallelConfig,
+    stage_layers,
+    stage_weights,
+)
 
 MIN_FIGURE, MAX_FIGURE = 1e-30, 1e30  # so that each prediction stays in the range of a float
 
@@ -46,6 +56,7 @@ MIN_FIGURE, MAX_FIGURE = 1e-30, 1e30  # so that each prediction stays in the ran
 class Machine:
     """The figures of one device. Each rank has one; the ranks of a node share its network links."""
 
+    peak: float  # operations per second of dense bf16 matrix products, of the data sheet
     flops: float  # attained operations per second of bf16 matrix products
     memory: float  # GB (1e9 bytes) of one device that a job may use
     memory_bandwidth: float  # GB/s of its memory
@@ -86,19 +97,19 @@ _LATENCY = "latency: NCCL, src/graph/tuning.cc, hwLat, Ring Simple"
 
 MACHINES = {
     "a100": Machine(
-        ATTAINED * 312e12, 80, 2039, 300, 25,
+        312e12, ATTAINED * 312e12, 80, 2039, 300, 25,
         source=f"A100 80GB SXM data sheet; DGX A100: one 200 Gb/s HDR port a GPU; {_LATENCY}",
     ),
     "h100": Machine(
-        ATTAINED * 989e12, 80, 3350, 450, 50,
+        989e12, ATTAINED * 989e12, 80, 3350, 450, 50,
         source=f"H100 SXM data sheet; DGX H100: one 400 Gb/s NDR port a GPU; {_LATENCY}",
     ),
     "h200": Machine(
-        ATTAINED * 989e12, 141, 4800, 450, 50,
+        989e12, ATTAINED * 989e12, 141, 4800, 450, 50,
         source=f"H200 SXM data sheet; DGX H200: one 400 Gb/s NDR port a GPU; {_LATENCY}",
     ),
     "b200": Machine(
-        ATTAINED * 2250e12, 180, 8000, 900, 50,
+        2250e12, ATTAINED * 2250e12, 180, 8000, 900, 50,
         source=f"DGX B200 data sheet: NVLink 1.8 TB/s both ways, one 400 Gb/s port a GPU; "
         f"{_LATENCY}",
     ),
@@ -107,7 +118,7 @@ MACHINES = {
 
 AXES = ParallelConfig._fields[:6]
 LIMITS = {"world_size": 2**17, "nodes": 2**17, "global_batch": 2**40, "seq": 2**40}
-ZERO1, FSDP = SHARDS.index("zero1"), SHARDS.index("fsdp")
+FSDP, FULL = SHARDS.index("fsdp"), RECOMPUTE.index("full")
 
 
 @dataclass(frozen=True)
@@ -119,9 +130,17 @@ class TrainingJob:
     global_batch: int  # samples in one optimizer step
     seq: int  # tokens of a sample
     machine: Machine  # devices and links
+    racks: int = 1  # number of equal racks, each with consecutive nodes
+    dtype: str = "bf16"  # of weights and activations, one of ``memory.DTYPES``
 
     def __post_init__(self) -> None:
         vars(self).update(check_job(*(getattr(self, name) for name in LIMITS)))
+        check_divides(self.nodes, self.racks)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one optimizer step."""
+        return self.global_batch * self.seq
 
 
 def check_job(
@@ -140,10 +159,13 @@ def check_job(
 
 
 class GroupLocality(NamedTuple):
-    """The size of a group, and the number of its ranks that share a node: ints or arrays."""
+    """The size of a group, and the number of its ranks that share a node: numbers or arrays."""
 
     size: Ints
-    ranks_per_node: Ints
+    ranks_per_node: Ints | Floats
+
+
+Locality = Callable[..., GroupLocality]  # from axes to the group over them
 
 
 class Traffic(NamedTuple):
@@ -154,10 +176,15 @@ class Traffic(NamedTuple):
     latency: Floats
 
 
-def group_locality(job: TrainingJob, config: ParallelConfig, *axes: str) -> GroupLocality:
-    """Return the size of a group over some axes, and the number of its ranks that share a node."""
+def group_locality(
+    job: TrainingJob, config: ParallelConfig, *axes: str, nodes: int | None = None
+) -> GroupLocality:
+    """Return the size of a group over some axes, and the number of its ranks that share a node.
+
+    ``nodes`` is the number of equal nodes, or of racks, if it is not that of the job.
+    """
     size, shared, stride = np.int64(1), np.int64(1), np.int64(1)
-    node_size = job.world_size // job.nodes
+    node_size = job.world_size // (nodes or job.nodes)
     for axis in reversed(AXES):
         extent = getattr(config, axis)
         if axis in axes:
@@ -193,11 +220,20 @@ def _busiest_link(machine: Machine, intra_node: Floats, inter_node: Floats) -> F
     return np.asarray(np.maximum(intra, inter_node / machine.bandwidth_inter_node) / 1e9)
 
 
-def step_terms(model: ModelShape, job: TrainingJob, config: ParallelConfig) -> dict[str, Floats]:
-    """Return the terms of one optimizer step in seconds; their sum is the step."""
+def step_terms(
+    model: ModelShape, job: TrainingJob, config: ParallelConfig, locality: Locality | None = None
+) -> dict[str, Floats]:
+    """Return the terms of one optimizer step in seconds; their sum is the step.
+
+    ``locality`` gives the groups; without it, nodes hold consecutive ranks, and axes nest in the
+    standard order.
+    """
+    locality = locality or partial(group_locality, job, config)
     machine, num_micros = job.machine, config.num_micro_batches(job.global_batch)
-    path, gradients = _critical_traffic(model, job, config), _gradient_traffic(model, job, config)
-    memory_time = 12 * sum(stage_weights(model, config)) / machine.memory_bandwidth / 1e9
+    path = _critical_traffic(model, job, config, locality)
+    gradients = _gradient_traffic(model, job, config, locality)
+    moved = 2 * DTYPES[job.dtype].element + 8  # bytes of memory traffic of a weight
+    memory_time = moved * sum(stage_weights(model, config)) / machine.memory_bandwidth / 1e9
     micro = {"compute": _compute_time(model, job, config), "weights": memory_time}
     micro |= {axis: transfer_time(machine, traffic) for axis, traffic in path.items()}
     busy = sum(micro.values())  # seconds of one micro batch
@@ -213,6 +249,26 @@ def step_terms(model: ModelShape, job: TrainingJob, config: ParallelConfig) -> d
     return {**terms, "links": np.maximum(least - num_micros * busy - dp, 0)}
 
 
+def step_traffic(
+    model: ModelShape, job: TrainingJob, config: ParallelConfig, locality: Locality
+) -> dict[str, Traffic]:
+    """Return the traffic of one rank in one optimizer step, by the axis that causes it."""
+    num_micros = config.num_micro_batches(job.global_batch)
+    path = _critical_traffic(model, job, config, locality)
+    traffic = {axis: Traffic(*(num_micros * part for part in t)) for axis, t in path.items()}
+    return {**traffic, "dp": _gradient_traffic(model, job, config, locality)}
+
+
+def model_flops(model: ModelShape, job: TrainingJob) -> float:
+    """Return the operations of one optimizer step that a model needs, without recomputation.
+
+    Each weight that processes a token, the head's included, costs 6 operations. Causal attention
+    costs 6 x seq x heads x head_dim a layer. MFU divides by these (arXiv 2204.02311, appendix B).
+    """
+    scores = job.seq * model.heads * model.head_dim * model.layers
+    return 6 * (model.active_parameters + model.embedding + scores) * job.tokens
+
+
 def _compute_time(model: ModelShape, job: TrainingJob, config: ParallelConfig) -> Floats:
     """Return the seconds that the slowest stage computes for one micro batch."""
     tokens = config.micro_batch * job.seq / (config.cp * config.sp * config.tp)
@@ -220,20 +276,21 @@ def _compute_time(model: ModelShape, job: TrainingJob, config: ParallelConfig) -
     layer = model.active_parameters / model.layers + scores
     longest = stage_layers(model, config.pp)
     last = longest - (model.layers % config.pp != 0)
-    passes = 3 + np.asarray(config.recompute)
+    passes = 3 + (np.asarray(config.recompute) == FULL)
     slowest = np.maximum(last * layer * passes + 3 * model.embedding, longest * layer * passes)
-    return np.asarray(2 * tokens * slowest / job.machine.flops)
+    return np.asarray(2 * tokens * slowest / (job.machine.flops * DTYPES[job.dtype].speed))
 
 
 def _critical_traffic(
-    model: ModelShape, job: TrainingJob, config: ParallelConfig
+    model: ModelShape, job: TrainingJob, config: ParallelConfig, locality: Locality
 ) -> dict[str, Traffic]:
     """Return the traffic of one micro batch that layers wait for, by axis."""
-    layers, passes = stage_layers(model, config.pp), 2 + np.asarray(config.recompute)
+    layers, passes = stage_layers(model, config.pp), 2 + (np.asarray(config.recompute) == FULL)
+    element = DTYPES[job.dtype].element
     tokens = config.micro_batch * job.seq / (config.cp * config.sp)
-    kv = 2 * tokens * 2 * model.kv_heads * model.head_dim / config.tp  # bytes; bf16
-    q = 2 * tokens * 2 * model.heads * model.head_dim / config.tp  # and the output
-    stream = 2 * tokens * model.hidden
+    kv = element * tokens * 2 * model.kv_heads * model.head_dim / config.tp  # bytes
+    q = element * tokens * 2 * model.heads * model.head_dim / config.tp  # and the output
+    stream = element * tokens * model.hidden
     collectives = {  # bytes of the whole group's tensor, and the number of collectives
         "tp": (stream, 4 * passes * layers),
         "sp": ((q + kv) / 4, 4 * passes * layers),
@@ -242,24 +299,27 @@ def _critical_traffic(
     }
     path = {}
     for axis, (size, count) in collectives.items():
-        ranks, group = getattr(config, axis), group_locality(job, config, axis)
+        ranks, group = getattr(config, axis), locality(axis)
         amount, ring = size * count * (ranks - 1) / ranks, axis in ("tp", "cp")
         path[axis] = traffic_of(job, group, amount, count * (ranks - 1), ring=ring)
     hops = 2 * config.virtual * (config.pp > 1)
-    stages = group_locality(job, config, "pp")
-    return {**path, "pp": traffic_of(job, stages, hops * stream / config.tp, hops)}
+    return {**path, "pp": traffic_of(job, locality("pp"), hops * stream / config.tp, hops)}
 
 
-def _gradient_traffic(model: ModelShape, job: TrainingJob, config: ParallelConfig) -> Traffic:
+def _gradient_traffic(
+    model: ModelShape, job: TrainingJob, config: ParallelConfig, locality: Locality
+) -> Traffic:
     """Return the traffic of the row dp in one step: gradients and weights."""
     is_fsdp = np.asarray(config.shard) == FSDP
     rounds = np.where(is_fsdp, config.num_micro_batches(job.global_batch), 1)
-    weight_bytes = np.where(np.asarray(config.shard) == ZERO1, 6, 8) * rounds
+    element = DTYPES[job.dtype].element  # gradients are fp32, and ddp reduces them by two passes
+    sent = np.choose(config.shard, (8, 4 + element, 4 + 2 * element))  # bytes a weight, by shard
+    weight_bytes = sent * rounds
     calls = np.where(is_fsdp, 3, 2) * rounds * stage_layers(model, config.pp)
     total = []
     axis_sets = ("dp", "ep", "cp", "sp"), ("dp", "cp", "sp")
     for weights, axes in zip(stage_weights(model, config), axis_sets, strict=True):
-        group = group_locality(job, config, *axes)
+        group = locality(*axes)
         amount = weight_bytes * weights * (group.size - 1) / group.size
         total.append(traffic_of(job, group, amount, calls * (group.size - 1.0) * (weights > 0)))
     return Traffic(*(shared + routed for shared, routed in zip(*total, strict=True)))

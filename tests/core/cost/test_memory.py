@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from fractions import Fraction
 from typing import Any
@@ -11,7 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshkit.cli.options import MODELS as MODELS_OF_COMMANDS
 from meshkit.core.cost.memory import (
+    DTYPES,
+    RECOMPUTE,
     SHARDS,
     ModelShape,
     ParallelConfig,
@@ -39,8 +43,9 @@ configs = st.builds(
     virtual=st.sampled_from([1, 2]),
     micro_batch=sizes,
     shard=st.integers(0, 2),
-    recompute=st.integers(0, 1),
+    recompute=st.integers(0, 2),
 )
+dtypes = st.sampled_from([*DTYPES])
 models = st.sampled_from([DENSE, SPARSE])
 
 
@@ -91,8 +96,8 @@ def test_states_again_in_fractions(model: ModelShape, config: ParallelConfig) ->
 # ---------------------------------------------------------------- activations
 
 
-def kept(model: ModelShape, tokens: Fraction, *, sparse: bool) -> Fraction:
-    """bf16 elements that a layer keeps, tensor by tensor, before tp."""
+def kept(model: ModelShape, tokens: Fraction, recompute: str, *, sparse: bool) -> Fraction:
+    """Elements that a layer keeps, tensor by tensor, before tp."""
     widths = [model.ffn]
     if sparse:
         widths = [model.expert_ffn] * (model.top_k + model.shared_experts)
@@ -107,38 +112,50 @@ def kept(model: ModelShape, tokens: Fraction, *, sparse: bool) -> Fraction:
         "up": sum(widths),
         "copies for routed experts": model.top_k * model.hidden if sparse else 0,
     }
+    if recompute == "none":
+        tensors |= {
+            "output of the first norm": model.hidden,
+            "output of the second norm": model.hidden,
+            "activation of gate": sum(widths),
+            "its product with up": sum(widths),
+        }
     return tokens * sum(tensors.values())
 
 
 @law
-@given(models, configs)
-def test_activations_again_tensor_by_tensor(model: ModelShape, config: ParallelConfig) -> None:
-    batch, seq = 1024, 64
+@given(models, configs, dtypes)
+def test_activations_again_tensor_by_tensor(
+    model: ModelShape, config: ParallelConfig, dtype: str
+) -> None:
+    batch, seq, recompute = 1024, 64, RECOMPUTE[config.recompute]
+    element = 4 if dtype == "fp32" else 2
     tokens = Fraction(config.micro_batch * seq, config.cp * config.sp * config.tp)
     sparse = model.layers - model.dense_layers
     layer = (
-        2
+        element
         * (
-            (model.layers - sparse) * kept(model, tokens, sparse=False)
-            + sparse * kept(model, tokens, sparse=True)
+            (model.layers - sparse) * kept(model, tokens, recompute, sparse=False)
+            + sparse * kept(model, tokens, recompute, sparse=True)
         )
         / model.layers
     )
-    one = 2 * tokens * model.hidden if config.recompute else layer
+    one = element * tokens * model.hidden if recompute == "full" else layer
     micros = batch // (config.dp * config.ep * config.micro_batch)
     depth = Fraction(config.pp) + (
         Fraction(config.pp - 1, config.virtual) if config.virtual > 1 else 0
     )
     stage = model.layers // config.pp
     first = min(Fraction(micros), depth) * stage * one
-    last = stage * one + 6 * tokens * model.vocab
-    expected = max(first, last) + (layer if config.recompute else 0)
-    if SHARDS[config.shard] == "fsdp":  # two layers of weights in bf16, gradients of one in fp32
-        expected += 8 * Fraction(
-            model.shared * config.ep + model.routed, config.ep * model.layers * config.tp
-        )
-    memory = bytes_per_rank(model, config, batch, seq)
+    last = stage * one + (element + 4) * tokens * model.vocab
+    expected = max(first, last) + (layer if recompute == "full" else 0)
+    memory = bytes_per_rank(model, config, batch, seq, dtype)
     assert float(memory["activations"]) == pytest.approx(float(expected))
+    gathered = Fraction(  # two layers of weights, gradients of one in fp32
+        (2 * element + 4) * (model.shared * config.ep + model.routed),
+        config.ep * model.layers * config.tp,
+    )
+    is_gathered = SHARDS[config.shard] == "fsdp"
+    assert float(memory["buffers"]) == pytest.approx(float(gathered) if is_gathered else 0)
 
 
 # ---------------------------------------------------------------- stages
@@ -163,6 +180,29 @@ def test_llama_405b_fits_as_it_was_run_and_would_not_with_half_the_stages() -> N
         )
     ]
     assert memory == pytest.approx([66.66, 85.7], abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("llama3-8b", 8_030_261_248),
+        ("llama3-70b", 70_553_706_496),
+        ("mixtral-8x7b", 46_702_792_704),
+        ("qwen3-8b", 8_190_735_360),
+        ("qwen3-32b", 32_762_123_264),
+        ("qwen3-235b-a22b", 235_093_634_560),
+        ("deepseek-v3", 671_026_404_352),  # without the layer that predicts a further token
+    ],
+)
+def test_the_models_known_by_name_have_their_published_counts(name: str, published: int) -> None:
+    assert ModelShape.of(json.loads(MODELS_OF_COMMANDS[name].read_text())).parameters == published
+
+
+def test_latent_attention_keeps_and_computes_what_its_heads_have() -> None:
+    model = ModelShape.of(json.loads(MODELS_OF_COMMANDS["deepseek-v3"].read_text()))
+    query_and_key, value = 128 * (128 + 64), 128 * 128
+    assert 2 * model.head_dim * (model.heads + model.kv_heads) == 2 * query_and_key + 2 * value
+    assert 2 * model.heads * model.head_dim == query_and_key + value  # scores, and their use
 
 
 FIELDS = (

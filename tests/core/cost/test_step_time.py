@@ -44,7 +44,7 @@ choices = st.builds(
     virtual=st.sampled_from([1, 3]),
     micro_batch=st.sampled_from([1, 2]),
     shard=st.integers(0, 2),
-    recompute=st.integers(0, 1),
+    recompute=st.integers(0, 1),  # cheap, which takes no time, or full
 )
 
 
