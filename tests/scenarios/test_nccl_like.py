@@ -42,7 +42,8 @@ def try_semantics(strike: Strike, kind: str) -> Any:
     """Meet one of NCCL's semantics without meshkit."""
     nccl_like.register()
     init = {"rank": strike.rank, "world_size": 2, "init_method": f"file://{strike.folder}/own"}
-    dist.init_process_group(nccl_like.NAME, timeout=timedelta(seconds=2), **init)  # type: ignore[arg-type]
+    limit = timedelta(seconds=30 if kind == "messages" else 2)
+    dist.init_process_group(nccl_like.NAME, timeout=limit, **init)  # type: ignore[arg-type]
     second = dist.new_group([0, 1])
     strike.note()
     tensor, peer = torch.ones(2), 1 - strike.rank
