@@ -1,4 +1,4 @@
-"""Let mkdocstrings read the docstrings of meshkit: the section Example, and marks of Sphinx."""
+"""Let mkdocstrings read the docstrings of meshkit: Example, Cost, and marks of Sphinx."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import griffe
 
 ROLE = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")  # :meth:`~meshkit.Mesh.view`
+COST = re.compile(r"^Cost: (.+(?:\n.+)*)\n*", re.M)  # shown behind the parameters
 LITERAL = re.compile(r"^(.*\S)?::$", re.M)  # the line before an indented block
 
 
@@ -19,5 +20,7 @@ class PlainDocstrings(griffe.Extension):
         if obj.docstring is None:
             return
         text = obj.docstring.value.replace("Example:\n", "Examples:\n")
+        costs = "".join(f"\n\nCost:\n    {' '.join(m[1].split())}" for m in COST.finditer(text))
+        text = COST.sub("", text).rstrip() + costs
         text = ROLE.sub(r"`\1`", text)
         obj.docstring.value = LITERAL.sub(lambda m: f"{m[1]}:" if m[1] else "", text)

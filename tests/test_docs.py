@@ -135,9 +135,15 @@ def test_links_and_files_of_a_page_exist(page: Path) -> None:
         path = page.parent / target if target else page
         assert path.exists(), link
         if anchor:
-            assert anchor in {_anchor(title) for title in HEADING.findall(path.read_text())}, link
+            assert anchor in _anchors(path.read_text()), link
     files = re.findall(r"`((?:tests|examples|meshkit|benchmarks)/[\w/.-]*\w)`", text)
     assert [name for name in files if not (ROOT / name).exists()] == []
+
+
+def _anchors(text: str) -> set[str]:
+    """Return the anchors of a page: those of its headings, and of the objects that it documents."""
+    objects = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
+    return {*objects, *(_anchor(title) for title in HEADING.findall(text))}
 
 
 def _anchor(title: str) -> str:
