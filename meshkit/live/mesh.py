@@ -1186,9 +1186,9 @@ class Mesh:
         Ranks are numbered anew: ``mesh.rank`` and ``torch.distributed.get_rank()`` are equal, and
         positions in the mesh count first. A rank keeps its coordinate if the new mesh has it.
         Ranks that are left over are spares, for which ``mesh.inside`` is False. On a spare this
-        call waits for the next recovery or admission. If all ranks close the mesh instead, it returns
-        this mesh, and ``mesh.recovery.is_over`` is True. :attr:`recovery` tells what has changed.
-        Build again on the new mesh whatever holds groups, and its samplers and streams.
+        call waits for the next recovery or admission. If all ranks close the mesh instead, it
+        returns this mesh, and ``mesh.recovery.is_over`` is True. :attr:`recovery` tells what has
+        changed. Build again on the new mesh whatever holds groups, and its samplers and streams.
 
         Args:
             step: the number of optimizer steps that this rank has completed; all ranks pass one,
@@ -1243,9 +1243,9 @@ class Mesh:
             CollectiveError: if a rank was lost. Call :meth:`recover`, whose errors it raises too.
             MeshkitError: on a spare; on a view, or on a mesh of groups that meshkit did not create.
 
-        Cost: none while no rank is lost. After a rank was lost, a broadcast of 8 bytes, and on one rank one
-        store operation; three once a process was started anew. An admission costs as much as
-        :meth:`recover`, and up to 5 s for a process that does not answer.
+        Cost: none while no rank is lost. After a rank was lost, a broadcast of 8 bytes, and on one
+        rank one store operation; three once a process was started anew. An admission costs as much
+        as :meth:`recover`, and up to 5 s for a process that does not answer.
         """
         request = RecoveryRequest.of_admission(step)
         rounds = Rounds(self._groups, self._proposal, self.recovery, request)
