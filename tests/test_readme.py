@@ -56,6 +56,11 @@ def test_the_picture_is_that_of_the_mesh() -> None:
     layout = meshkit.Layout(dp=4, sp=2)
     grid = [line.strip() for line in layout.draw(mark=5).splitlines()[1:]]
     picture = next(block.body for block in BLOCKS if block.kind == "text")
+    assert picture in (ROOT / "docs" / "index.md").read_text()
     assert all(line in picture for line in grid)
     assert str(layout.coordinate(5)) in picture
     assert str(layout.peers(5, "dp")) in picture
+
+
+def test_the_pages_show_the_version() -> None:
+    assert f"copyright: meshkit {meshkit.__version__} (" in (ROOT / "mkdocs.yml").read_text()
