@@ -197,6 +197,9 @@ class Mesh:
                 Sum their gradients over it, and divide the sum by the size of the group without
                 ``experts``, since an expert has the tokens of all ranks along ep. Without ep both
                 groups are the same.
+
+        Example:
+            ``DistributedDataParallel(model, process_group=mesh.gradient_group())``
         """
         return self._groups.gradient_group(experts=experts)
 
@@ -571,6 +574,9 @@ class Mesh:
 
         Cost: two rounds at the store for the plan. Each rank of ``to`` then receives what it lacks,
         and no more, and each element leaves this mesh once.
+
+        Example:
+            ``trainer.transfer({"w": "o/tp i -> o i/tp"}, to=sampler, like=state)``
         """
         others = _groups_of(to)
         if others is None:
@@ -872,6 +878,9 @@ class Mesh:
         Raises:
             BatchError: as :meth:`sampler`; if an option would change the samples of a batch, such
                 as ``batch_size``; if the dataset is a number.
+
+        Example:
+            ``for batch in mesh.loader(dataset, plan, shuffle=True): train(batch)``
         """
         order = SampleOrder(shuffle, seed, epoch, tail)
         source = make_source(dataset, plan_of_rank(self._groups, plan), order)
@@ -1115,6 +1124,9 @@ class Mesh:
                 build again. The seconds of each case are in the docs, on "Promises about failures".
 
         Cost: with a timeout, two store operations on leaving.
+
+        Example:
+            ``with mesh.guard(timeout=60): loss.backward()``
         """
         return guard_mesh(self._groups, self._proposal.job, self._guard_state, timeout)
 
@@ -1213,6 +1225,9 @@ class Mesh:
 
         Cost: about 15 store operations per rank, and those of :func:`build_mesh`. From the error to
         the new mesh it takes less than 1 s on 8 ranks, plus the wait for ranks that do not come.
+
+        Example:
+            ``except meshkit.CollectiveError: mesh = mesh.recover(step=step)``
         """
         request = RecoveryRequest.of(step, arrival_timeout, min_ranks)
         rounds = Rounds(self._groups, self._proposal, self.recovery, request)
