@@ -212,9 +212,12 @@ class Round:
         return self._within(TIMES.store, self._decision)
 
     def has_failed(self) -> bool:
-        """Return whether a rank has announced a failure. Local. Cost: 2 store operations."""
+        """Return whether a rank has announced a failure; a silent store says no. Local.
+
+        Cost: 2 store operations.
+        """
         look = lambda: self.store.has(CONFLICT) or self.store.has(DECISION)  # noqa: E731
-        return self._within(TIMES.store, look)
+        return bool(self.store.try_within(TIMES.store, look))
 
     def arrivals(self) -> Arrivals:
         """Return what a judge sees now. Local."""

@@ -55,6 +55,7 @@ def try_semantics(strike: Strike, kind: str) -> Any:
         dist.isend(tensor, peer)
         with pytest.raises(RuntimeError, match="batch_isend_irecv"):
             dist.irecv(torch.ones(2), peer)
+        time.sleep(2)  # until the peer has begun its send, too
         return got.tolist()
     if strike.rank == 1:
         time.sleep(6)
