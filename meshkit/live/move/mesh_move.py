@@ -32,7 +32,7 @@ from ...core.redistribute.pattern import DOTS, Pattern, Side, expand_dots
 from ...core.sequence import SequencePlan
 from ...core.text import format_sizes
 from ..group_registry import MeshGroups
-from .mover import CHUNK, Leg, MeshPair, Mover
+from .mover import CHUNK, JobChannel, Leg, MeshPair, Mover
 from .operations import check_differentiable, check_tensor
 
 Reduce = Callable[[Tensor], Tensor]  # replaces the parts of a sum by the sum
@@ -324,8 +324,9 @@ class MeshRedistribution:
         leg = Leg(move, rank, dtype, group)
         chunks = move.count_chunks(max(1, CHUNK // dtype.itemsize))
         batches = [((0, chunk, chunks),) for chunk in range(chunks)]
-        limit, device = self._meshes.message_timeout, self._meshes.device
-        return Direction(leg, Mover(name, rank, device, [leg], batches, limit), reduce)
+        device = self._meshes.device
+        channel = JobChannel(name, device, self._meshes.message_timeout)
+        return Direction(leg, Mover(rank, device, [leg], batches, name, channel), reduce)
 
     @property
     def _sums_backwards(self) -> bool:

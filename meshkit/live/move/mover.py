@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -120,16 +120,69 @@ class Gathering(NamedTuple):
 Batch = tuple[tuple[int, int, int], ...]  # number of a tensor, chunk, chunks: what travels together
 
 
+class Channel(Protocol):
+    """The way that messages take between ranks."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the bytes of a message."""
+
+    def start(
+        self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor]
+    ) -> list[tuple[dist.Work, list[int]]]:
+        """Start the messages to and from other ranks; return the works, each with its ranks."""
+
+    def wait(self, works: Sequence[tuple[dist.Work, list[int]]]) -> None:
+        """Wait for messages, and name the ranks of one that fails."""
+
+
+@dataclass(frozen=True, eq=False)
+class JobChannel:
+    """Messages on the default group, which every rank of a job has."""
+
+    name: str  # the call, for reports of hangs
+    device: torch.device
+    limit: Callable[[], timedelta]  # returns how long a message may take
+
+    def start(
+        self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor]
+    ) -> list[tuple[dist.Work, list[int]]]:
+        """Start the messages to and from other ranks; return the works, each with its ranks."""
+        ops = [dist.P2POp(dist.isend, sent[peer], peer) for peer in sorted(sent)]
+        ops += [dist.P2POp(dist.irecv, received[peer], peer) for peer in sorted(received)]
+        if not ops:
+            return []
+        world, counts = default_group(), require_job().counts
+        before_ops = collective_count(world) or 0
+        # other backends than gloo run the messages of all ranks together
+        batches = [[op] for op in ops] if "gloo" in str(dist.get_backend()) else [ops]
+        works: list[tuple[dist.Work, list[int]]] = []
+        with in_collective(self.name, world):
+            for some in batches:
+                peers = [op.peer for op in some]
+                with naming(peers):
+                    works += [(work, peers) for work in dist.batch_isend_irecv(some)]
+        counts.own[world.group_name] += (collective_count(world) or 0) - before_ops
+        return works
+
+    def wait(self, works: Sequence[tuple[dist.Work, list[int]]]) -> None:
+        """Wait for messages, and name the ranks of one that fails."""
+        with in_collective(self.name, default_group()):
+            for work, peers in works:
+                with naming(peers):
+                    wait_in_time(work, default_group(), self.limit())
+
+
 @dataclass(frozen=True, eq=False)
 class Mover:
     """Moves tensors together: all that one rank sends another in a batch is one message."""
 
-    name: str  # the call, for reports of hangs
     rank: int
     device: torch.device
     legs: Sequence[Leg]  # in a batch, elements of more bytes come first, so that all are aligned
     batches: Sequence[Batch]
-    limit: Callable[[], timedelta]  # returns how long a message may take
+    name: str  # the call, for reports of hangs
+    channel: Channel
 
     def start(
         self, held: Sequence[Tensor | None], out: Sequence[Tensor | None]
@@ -151,6 +204,23 @@ class Mover:
             for gathered in gathering.pop(number - 2, ()):
                 self._end_gather(gathered, out)
 
+    def exchange(self, held: Sequence[Tensor | None], out: Sequence[Tensor | None]) -> None:
+        """Send and receive all messages, without the gathers."""
+        before: tuple[Batch, Arriving] | None = None
+        for batch in self.batches:
+            arriving = self._send(batch, held)
+            if before is not None:
+                self._receive(*before, out)
+            before = batch, arriving
+        if before is not None:
+            self._receive(*before, out)
+
+    def gather(self, out: Sequence[Tensor | None]) -> None:
+        """Gather the blocks of all parts, after :meth:`exchange`. Collective over the target."""
+        for batch in self.batches:
+            for gathering in self._begin_gathers(batch, out):
+                self._end_gather(gathering, out)
+
     def _send(self, batch: Batch, held: Sequence[Tensor | None]) -> Arriving:
         """Start the sends and receives of a batch."""
         sent: dict[int, list[Tensor]] = {}
@@ -168,32 +238,18 @@ class Mover:
                 size = _count(message.boxes) * leg.dtype.itemsize
                 sizes[message.peer] = sizes.get(message.peer, 0) + size
         packed = {
-            peer: parts[0] if len(parts) == 1 else torch.cat(parts) for peer, parts in sent.items()
+            peer: (parts[0] if len(parts) == 1 else torch.cat(parts)).to(self.channel.device)
+            for peer, parts in sent.items()
         }
-        received = {peer: self._new_bytes(size) for peer, size in sizes.items()}
-        ops = [dist.P2POp(dist.isend, packed[peer], peer) for peer in sorted(packed)]
-        ops += [dist.P2POp(dist.irecv, received[peer], peer) for peer in sorted(received)]
-        if not ops:
-            return Arriving([], {}, [])
-        world, counts = default_group(), require_job().counts
-        before_ops = collective_count(world) or 0
-        # other backends than gloo run the messages of all ranks together
-        batches = [[op] for op in ops] if "gloo" in str(dist.get_backend()) else [ops]
-        works: list[tuple[dist.Work, list[int]]] = []
-        with in_collective(self.name, world):
-            for some in batches:
-                peers = [op.peer for op in some]
-                with naming(peers):
-                    works += [(work, peers) for work in dist.batch_isend_irecv(some)]
-        counts.own[world.group_name] += (collective_count(world) or 0) - before_ops
-        return Arriving(works, received, [*packed.values()])
+        received = {
+            peer: torch.empty(size, dtype=torch.uint8, device=self.channel.device)
+            for peer, size in sizes.items()
+        }
+        return Arriving(self.channel.start(packed, received), received, [*packed.values()])
 
     def _receive(self, batch: Batch, arriving: Arriving, out: Sequence[Tensor | None]) -> None:
         """Wait for the messages of a batch, and put them in place."""
-        with in_collective(self.name, default_group()):
-            for work, peers in arriving.works:
-                with naming(peers):
-                    wait_in_time(work, default_group(), self.limit())
+        self.channel.wait(arriving.works)
         positions = dict.fromkeys(arriving.received, 0)
         for number, *chunk in batch:
             leg, after = self.legs[number], out[number]

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...core.errors import SpecError
 from ...core.redistribute.pattern import DOTS, Dim, Mark, Side, parse_pattern
 from .redistribution import MeshMoves
-from .transfer import is_dtensor
+from .state_plan import is_dtensor
 
 LAYOUT_EXAMPLE = '{"*.qkv.weight": "o/tp i", "*.proj.weight": "o i/tp"}, for example.'
 Change = Callable[[str, Tensor, Side], Tensor]  # the name, the tensor and its side of a pattern

@@ -1,0 +1,362 @@
+"""Plan the parts of a state that one rank sends and receives, and find them in a state.
+
+A transfer within a job and one between two jobs share this plan. They differ in how the ranks agree
+on it, and in the way that messages take.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from ...core.errors import SpecError
+from ...core.group_plan import missing_group_error
+from ...core.layout import Layout
+from ...core.redistribute.mesh_move import axes_of_both, join_axes, make_mesh_move
+from ...core.redistribute.move import check_axes, infer_sizes, local_shape
+from ...core.redistribute.pattern import Pattern, Side
+from ...core.redistribute.state import MovedTensor, StatePatterns, Table
+from ...core.text import count_noun
+from ...launch.times import TIMES
+from ..group_registry import MeshGroups
+from .mesh_move import MakeReduce, Reduce
+from .mover import Leg, MeshPair
+from .operations import check_tensor
+
+State = Mapping[str, Any]  # names with tensors or DTensors
+
+
+@dataclass(frozen=True, eq=False)
+class MovedPart:
+    """This rank's parts of a tensor that moves."""
+
+    tensor: MovedTensor
+    leg: Leg
+    reduce: Reduce  # sums the parts that the left side marks so
+
+    @property
+    def name(self) -> str:
+        """The name in the state."""
+        return self.tensor.name
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this rank has a part before."""
+        return self.leg.move.source.place(self.leg.rank) is not None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether this rank gets a part."""
+        return self.leg.is_holder
+
+    @property
+    def size(self) -> int:
+        """The bytes of the largest part of a rank."""
+        move = self.leg.move
+        return max(move.source.largest, move.target.largest) * self.leg.dtype.itemsize
+
+    @cached_property
+    def held_shape(self) -> tuple[int, ...]:
+        """The shape of the local tensor before."""
+        move = self.leg.move.move
+        return local_shape(move.left_entries, move.source.shape(self.leg.coordinate))
+
+    @cached_property
+    def wanted_shape(self) -> tuple[int, ...]:
+        """The shape of the local tensor after."""
+        move = self.leg.move.move
+        return local_shape(move.right_entries, move.target.shape(self.leg.coordinate))
+
+    def view(self, out: Tensor) -> Tensor:
+        """Return a local tensor of the target as its region: the dims in the order of the move."""
+        order = [dim for entry in self.leg.move.move.right_entries for dim in entry]
+        shape = [self.leg.wanted[dim].size for dim in order]
+        try:
+            regions = out.view(shape)
+        except RuntimeError:  # dims that the pattern joins are not contiguous
+            line = f"{self.name} of out has strides {out.stride()}."
+            raise SpecError(line, fix=f"{self.name}.contiguous().") from None
+        return regions.permute([order.index(dim) for dim in range(len(order))])
+
+
+@dataclass(frozen=True, eq=False)
+class StatePlan:
+    """The parts of all tensors on this rank, and what travels together."""
+
+    parts: Sequence[MovedPart]  # elements of more bytes first, so that all are aligned in a message
+    device: torch.device
+    chunk: int  # the bytes of a rank that travel at once
+
+    def __str__(self) -> str:
+        return count_noun(len({part.name for part in self.parts}), "tensor")
+
+    @property
+    def legs(self) -> list[Leg]:
+        """The move of each part."""
+        return [part.leg for part in self.parts]
+
+    @cached_property
+    def batches(self) -> list[tuple[tuple[int, int, int], ...]]:
+        """The parts that travel together: tensors of at most a chunk, or a chunk of a tensor."""
+        batches: list[tuple[tuple[int, int, int], ...]] = []
+        batch: list[tuple[int, int, int]] = []
+        filled = 0
+        for number, part in enumerate(self.parts):
+            if part.size > self.chunk:
+                chunks = -(-part.size // self.chunk)
+                batches += [((number, chunk, chunks),) for chunk in range(chunks)]
+                continue
+            if filled + part.size > self.chunk:
+                batches.append(tuple(batch))
+                batch, filled = [], 0
+            batch.append((number, 0, 1))
+            filled += part.size
+        return [*batches, tuple(batch)] if batch else batches
+
+    def read(self, state: State | None) -> list[Tensor | None]:
+        """Return the local tensor of each part that this rank sends."""
+        return [self._read(part, state) if part.is_held else None for part in self.parts]
+
+    def find(self, out: State | None) -> list[Tensor | None]:
+        """Return the local tensor to fill with each part that this rank wants."""
+        return [self._find(part, out) if part.is_wanted else None for part in self.parts]
+
+    def new_state(self) -> dict[str, Tensor]:
+        """Return new tensors for all that this rank wants."""
+        wanted = (part for part in self.parts if part.is_wanted)
+        return {
+            part.name: torch.empty(part.wanted_shape, dtype=part.leg.dtype, device=self.device)
+            for part in wanted
+        }
+
+    def arrange(self, held: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return the parts to send, in the order of the move, with sums done. Collective."""
+        return [
+            None if x is None else part.leg.arrange(part.leg.move.before, part.reduce(x))
+            for part, x in zip(self.parts, held, strict=True)
+        ]
+
+    def view(self, places: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return the regions to fill in local tensors."""
+        return [
+            None if place is None else part.view(place)
+            for part, place in zip(self.parts, places, strict=True)
+        ]
+
+    def _read(self, part: MovedPart, state: State | None) -> Tensor:
+        tensor = _tensor_of(part.name, state, "state")
+        if tensor.shape != part.held_shape or name_of(tensor.dtype) != part.tensor.dtype:
+            self._raise_other(part.name, tensor, part.held_shape, part.tensor.dtype)
+        return tensor
+
+    def _find(self, part: MovedPart, out: State | None) -> Tensor:
+        tensor = _tensor_of(part.name, out, "out")
+        if tensor.shape != part.wanted_shape:
+            self._raise_other(part.name, tensor, part.wanted_shape, name_of(tensor.dtype))
+        return tensor
+
+    def _raise_other(
+        self, name: str, tensor: Tensor, shape: tuple[int, ...], dtype: str
+    ) -> NoReturn:
+        raise SpecError(
+            f"{name} has {[*tensor.shape]} in {name_of(tensor.dtype)} on this rank, and the "
+            f"transfer has {[*shape]} in {dtype}.",
+            fix="a transfer of its own for other shapes or dtypes.",
+        )
+
+
+def plan_state(
+    moved: Sequence[MovedTensor],
+    layouts: tuple[Layout, Layout],
+    meshes: tuple[MeshGroups | None, MeshGroups | None],
+    rank: int,
+    device: torch.device,
+    options: StateOptions,
+    make_reduce: MakeReduce,
+) -> StatePlan:
+    """Return the plan of one rank. Local.
+
+    Args:
+        moved: the tensors.
+        layouts: the ranks of the source and of the target.
+        meshes: the groups of both; None for the mesh of another job.
+        rank: this rank in the layouts.
+        device: the device of new tensors.
+        options: the dtype in which tensors travel, and the chunk.
+        make_reduce: makes the reduction of a side.
+    """
+    parts = [_part(tensor, layouts, meshes, rank, options.dtype, make_reduce) for tensor in moved]
+    parts.sort(key=lambda part: -part.leg.dtype.itemsize)
+    return StatePlan(parts, device, options.chunk)
+
+
+def _part(
+    tensor: MovedTensor,
+    layouts: tuple[Layout, Layout],
+    meshes: tuple[MeshGroups | None, MeshGroups | None],
+    rank: int,
+    dtype: torch.dtype | None,
+    make_reduce: MakeReduce,
+) -> MovedPart:
+    """Return this rank's parts of a tensor."""
+    (source, target), (own_source, own_target) = layouts, meshes
+    joined = join_axes(tensor.pattern, source.sizes, target.sizes)
+    move = make_mesh_move(joined, source, target, tensor.sizes)
+    axes, group = move.target.copy_axes, None
+    if axes and own_target is not None:
+        if not own_target.plan.has(axes):
+            raise missing_group_error(own_target.plan, axes, own_target.extended_by)
+        if rank in target:
+            group = own_target.get((axes,))
+    travels: torch.dtype = dtype or getattr(torch, tensor.dtype)
+    reduce: Reduce = lambda x: x  # noqa: E731
+    if own_source is not None:
+        reduce = make_reduce(own_source, tensor.pattern.left, dict(tensor.sizes), "sum")
+    return MovedPart(tensor, Leg(move, rank, travels, group), reduce)
+
+
+# ------------------------------------------------------------------ the facts of a rank
+
+
+@dataclass(frozen=True)
+class StateOptions:
+    """The dtype in which tensors travel, and how many bytes at once."""
+
+    dtype: torch.dtype | None  # None is that of each tensor
+    chunk: int
+
+    def check(self) -> None:
+        """Raise if one of them is not usable."""
+        if self.dtype is not None and not isinstance(self.dtype, torch.dtype):
+            line = f"dtype is {self.dtype!r}, not a dtype of torch."
+            raise SpecError(line, fix="dtype=torch.bfloat16, for example.")
+        if not isinstance(self.chunk, int) or self.chunk < 1:
+            line = f"chunk is {self.chunk!r}, not a number of bytes."
+            raise SpecError(line, fix="chunk=64 * 2**20, for example.")
+
+
+def check_sides(patterns: StatePatterns, layouts: Sequence[Layout | None]) -> None:
+    """Raise if a side of a pattern names an axis that its mesh lacks; None is unknown."""
+    for _, pattern in patterns.globs:
+        for side, layout in zip((pattern.left, pattern.right), layouts, strict=True):
+            if layout is not None:
+                check_axes(Pattern(side, side), layout.sizes)
+
+
+def agree_on_tables(
+    meshes: MeshPair,
+    call: str,
+    facts: Mapping[str, Any],
+    read: Callable[[], tuple[str, Table]],
+) -> list[tuple[str, Table, list[int]]]:
+    """Return the tables that ranks state, each with its side and its ranks. Collective.
+
+    ``read`` returns the side and the table of this rank. If it raises, no rank waits. Each
+    different table is in the store once.
+    """
+    store = meshes.store()
+
+    def post() -> list[str]:
+        side, table = read()
+        text = json.dumps(table)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        store.within(TIMES.store, lambda: store.claim(f"states/{digest}", text))
+        return [side, digest]
+
+    tables = []
+    for (side, digest), ranks in meshes.agree(call, facts, post, stated="state", alike=False):
+        key = f"states/{digest}"
+        table = store.within(TIMES.store, lambda: store.read(key, json.loads))  # noqa: B023
+        tables.append((side, table or {}, ranks))
+    return tables
+
+
+def source_fact(
+    name: str,
+    value: Any,  # noqa: ANN401
+    pattern: Pattern,
+    source: Layout,
+    rank: int,
+    target_sizes: Mapping[str, int],
+) -> list[Any]:
+    """Return the global sizes and the dtype of a tensor of a rank of the source."""
+    tensor = local_tensor(name, value)
+    check_placements(name, value, pattern.left, source.axes)
+    joined = join_axes(pattern, source.sizes, target_sizes)
+    given: dict[str, int] = {}
+    entries = joined.left.entries
+    if is_dtensor(value) and all(len(entry) == 1 for entry in entries):
+        given = {entry[0].name: size for entry, size in zip(entries, value.shape, strict=False)}
+    axes, coordinate = axes_of_both(source.sizes, target_sizes), source.coordinate(rank)
+    try:
+        sizes = infer_sizes(joined, axes, coordinate, tuple(tensor.shape), given)[1]
+    except SpecError as error:
+        evidence = (f"The pattern of {name} is {str(pattern)!r}.", *error.evidence)
+        raise SpecError(f"{name}: {error.summary}", *evidence, fix=error.fix) from None
+    return [sizes, name_of(tensor.dtype)]
+
+
+def target_fact(name: str, value: Any, pattern: Pattern, target: Layout) -> list[int]:  # noqa: ANN401
+    """Return the local shape of a tensor of a rank of the target alone."""
+    check_placements(name, value, pattern.right, target.axes)
+    return [*local_tensor(name, value).shape]
+
+
+def _tensor_of(name: str, state: State | None, argument: str) -> Tensor:
+    if state is None or name not in state:
+        what = "None" if state is None else f"a state without {name}"
+        raise SpecError(f"{argument} is {what} on this rank.", fix=f"a state with {name}.")
+    return local_tensor(name, state[name])
+
+
+def is_dtensor(value: object) -> bool:
+    """Return whether a value is a DTensor, without the import of its module."""
+    return hasattr(value, "to_local")
+
+
+def local_tensor(name: str, value: Any) -> Tensor:  # noqa: ANN401
+    """Return the local tensor of a tensor or DTensor."""
+    tensor = value.to_local() if is_dtensor(value) else value
+    try:
+        check_tensor(tensor)
+    except SpecError as error:
+        raise SpecError(f"{name}: {error.summary}", fix=error.fix) from None
+    detached: Tensor = tensor.detach()
+    return detached
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return the name of a dtype, such as ``bfloat16``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def check_placements(name: str, value: Any, side: Side, axes: Sequence[str]) -> None:  # noqa: ANN401
+    """Raise if a DTensor is not cut as a side of its pattern says. Local."""
+    names = getattr(getattr(value, "device_mesh", None), "mesh_dim_names", None)
+    if names is None or not {*names} <= {*axes}:
+        return
+    cuts: dict[int, list[str]] = {}
+    strided: dict[int, list[str]] = {}
+    sizes = dict(zip(names, value.device_mesh.shape, strict=True))
+    for axis, placement in zip(names, value.placements, strict=True):
+        dim = getattr(placement, "dim", None)
+        if dim is not None and sizes[axis] > 1:
+            # FSDP cuts the parts of a tensor that TP has cut before, though its axis is outside
+            (cuts if placement.is_shard() else strided).setdefault(dim, []).append(axis)
+    for dim, entry in enumerate(side.entries):
+        stated = [axis for part in entry for axis in part.axes if sizes.get(axis, 1) > 1]
+        held = cuts.get(dim, []) + strided.get(dim, [])
+        if stated != held:
+            wanted = "/".join([entry[0].name if entry else "1", *held])
+            raise SpecError(
+                f"{name} is a DTensor with {[*value.placements]} over {' '.join(names)}.",
+                f"Its pattern has {str(side)!r}.",
+                fix=f"{wanted} for its dim {dim}.",
+            )
