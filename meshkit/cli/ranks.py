@@ -409,12 +409,13 @@ def _add_bench(parser: ArgumentParser) -> None:
 def run_store(args: Namespace) -> Result:
     """Host a store until a signal ends the process."""
     from ..launch.store import serve_store
+    from ..launch.token import require_token
 
     def announce(address: str) -> None:
         text = f'The store is at {address}, for init(init_method="{address}/<name of the job>").'
         print(json.dumps({"address": address}) if args.json else text, flush=True)
 
-    serve_store(args.port, announce)
+    serve_store(args.port, announce, require_token() if args.token else "")
     return Result()
 
 
@@ -429,6 +430,8 @@ def read_port(text: str) -> int:
 def _add_store(parser: ArgumentParser) -> None:
     help = "port at which the store answers; 0 takes a free one"
     parser.add_argument("--port", type=read_port, required=True, help=help)
+    help = "answer only ranks that have the same MESHKIT_STORE_TOKEN as this process"
+    parser.add_argument("--token", action="store_true", help=help)
 
 
 CHECK = Command(

@@ -207,6 +207,10 @@ class Round:
         """Write a decision, and return the one that counts. Local. Cost: one store operation."""
         return self._within(TIMES.store, lambda: self._say(decision))
 
+    def try_say(self, decision: Decision) -> Decision | None:
+        """Write a decision, and return the one that counts; None if the store is lost. Local."""
+        return self.store.try_within(TIMES.store, lambda: self._say(decision))
+
     def decided(self) -> Decision | None:
         """Return the decision, if there is one. Local. Cost: 1 or 2 store operations."""
         return self._within(TIMES.store, self._decision)
@@ -222,6 +226,11 @@ class Round:
     def arrivals(self) -> Arrivals:
         """Return what a judge sees now. Local."""
         return self._within(TIMES.store, lambda: self._see(self._began))
+
+    def forget(self) -> None:
+        """Delete the keys of a round that every rank has left. Local."""
+        keys = FIRST, CONFLICT, ARRIVED, COUNT, JUDGING, DECIDERS, DECISION, READ
+        self._within(TIMES.store, lambda: self.store.delete(*keys))
 
     def first(self) -> Arrival | None:
         """Return what the first rank left that compared its facts. Local."""

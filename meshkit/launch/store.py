@@ -43,6 +43,7 @@ from ..core.errors import LaunchError, MeshkitError, RankTimeoutError
 from .file_store import check_file, file_error, is_store, open_file, reserve_room
 from .launchers import BY_TORCHRUN
 from .times import Deadline, DeadlineExceededError, run_with_deadline
+from .token import enter, protect
 from .world import World, free_port
 
 Value = TypeVar("Value")
@@ -125,6 +126,11 @@ class Store:
     def claim(self, key: str, value: str, expected: str = "") -> bytes:
         """Write a value if the key has the expected one, by default none; return its value."""
         return bytes(self.raw.compare_set(key, expected, value))
+
+    def delete(self, *keys: str) -> None:
+        """Delete keys, which need not exist."""
+        for key in keys:
+            self.raw.delete_key(key)
 
     def append(self, key: str, value: str) -> None:
         """Append to a value. A FileStore cannot."""
@@ -303,7 +309,14 @@ def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> 
         raise unknown_address_error(world)
     store = _open_tcp(world, host, port, deadline)
     if is_served(world):  # jobs share such a store
-        store = dist.PrefixStore(urlparse(str(world.init_method)).path, store)
+        name = urlparse(str(world.init_method)).path
+        try:
+            prefix = run_with_deadline(max(deadline.left, MAX_PROBE), partial(enter, store, name))
+        except (RuntimeError, DeadlineExceededError) as error:
+            if isinstance(error, MeshkitError):
+                raise
+            raise lost_error(world, silent=True) from error
+        store = dist.PrefixStore(prefix, store)
     return store
 
 
@@ -397,8 +410,8 @@ def _no_answer_error(world: World, host: str, port: int, deadline: Deadline) -> 
     )
 
 
-def serve_store(port: int, announce: Callable[[str], None]) -> None:
-    """Host a TCP store until SIGINT or SIGTERM. Local."""
+def serve_store(port: int, announce: Callable[[str], None], token: str = "") -> None:
+    """Host a TCP store until SIGINT or SIGTERM; with a token, for processes that have it. Local."""
     ended = threading.Event()
     for number in SIGNALS:
         signal.signal(number, lambda *_: ended.set())
@@ -411,6 +424,8 @@ def serve_store(port: int, announce: Callable[[str], None]) -> None:
             str(error).partition("\n")[0],
             fix=f"python -m meshkit store --port {free_port()}, which is free.",
         ) from error
+    if token:
+        protect(store, token)
     announce(f"store://{host}:{store.port}")
     while not ended.wait(LOOK_FOR_SIGNAL):  # a thread of torch may get it, which wakes no other
         pass

@@ -53,6 +53,8 @@ COUNTS_OWN_GROUPS = _name_by_ranks is None or "group_count" in _name_by_ranks.__
 
 SMALL, JOINED = 2048, 32  # elements of a tensor, and tensors, whose norm is taken together
 
+CLOSING = 2**16  # the tag of a message that nobody sends
+
 # gloo connects to each peer up to five times, each under the timeout of the group.
 CONNECT_ATTEMPTS = 5
 
@@ -314,6 +316,36 @@ def _nccl_backend(group: dist.ProcessGroup) -> Any:  # noqa: ANN401
     except RuntimeError:
         return None
     return backend if hasattr(backend, "_group_start") else None
+
+
+def create_gloo_group(
+    store: dist.Store, rank: int, size: int, timeout: timedelta
+) -> dist.ProcessGroupGloo:
+    """Return a gloo group that torch does not know, over ranks of two jobs. Collective.
+
+    It connects every pair now: the destructor of a group that connects later may never return. Its
+    network interfaces are those of torch's own groups.
+    """
+    names = [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
+    kind: Any = dist.ProcessGroupGloo
+    options = kind._Options()
+    options._timeout = timeout
+    options._devices = [
+        *(kind.create_device(interface=name, lazy_init=False) for name in names),
+        *([] if names else [kind.create_default_device(lazy_init=False)]),
+    ]
+    group: dist.ProcessGroupGloo = kind(store, rank, size, options)
+    return group
+
+
+def close_gloo_group(group: dist.ProcessGroupGloo) -> None:
+    """Close the connections of a gloo group, so that its peers do not wait. Local.
+
+    gloo closes all of them if a message times out. An error may still refer to the group.
+    """
+    with suppress(RuntimeError):
+        peer = int(group.rank() == 0)
+        cast(Any, group).recv([torch.empty(1)], peer, CLOSING).wait(timedelta(milliseconds=1))
 
 
 def advance_group_counter(groups: int) -> bool:

@@ -43,6 +43,7 @@ from .device_mesh import device_mesh, find_attribute
 from .device_mesh_groups import Owner, add_joint, find_owner, own, parse_joint
 from .group_registry import GroupsReport, MeshGroups, report_groups
 from .guard import GuardState, guard_mesh, post_end
+from .move.bridge import Bridge
 from .move.mesh_move import Handle
 from .move.mover import CHUNK, MeshPair
 from .move.redistribution import MeshMoves, Redistribution
@@ -584,6 +585,31 @@ class Mesh:
         meshes = MeshPair(self._groups, others, self.device)
         reduction = self._moves.make_reduction
         return Transfer(meshes, patterns, like, dtype, chunk, staged, reduction)
+
+    @quotes_call("mesh.bridge")
+    def bridge(self, store: str, /, *, side: str) -> Bridge:
+        """Join another job at a store, to move states between the two, such as new weights.
+
+        Collective over the ranks of this mesh. ``sync = bridge.transfer({...}, like=state)`` then
+        plans, ``sync.push()`` sends from the trainer and ``sync.pull()`` receives on the sampler. A
+        state arrives whole or not at all. Either job may end and start again with another mesh,
+        and after :meth:`recover` this call joins anew: the other job goes on.
+
+        Args:
+            store: the address of a store that ``meshkit store`` hosts, with a name for the bridge:
+                ``"store://host:29400/weights"``.
+            side: ``"trainer"`` or ``"sampler"``. The last job that joins as a side counts.
+
+        Raises:
+            SpecError: if the address or the side is not one of these.
+            LaunchError: if the store requires a token, see ``meshkit store --token``.
+            DisagreementError: if ranks of this mesh pass other arguments.
+            RankTimeoutError: if the store does not answer, or a rank of this mesh does not call
+                this within ``arrival_timeout``.
+
+        Cost: a client of the store on each rank, and one round.
+        """
+        return Bridge(self._groups, self.device, self._moves.make_reduction, store, side)
 
     @quotes_call("mesh.whole_state", by_name=("state",))
     def whole_state(self, state: Mapping[str, Any], layout: Mapping[str, str], /) -> dict[str, Any]:

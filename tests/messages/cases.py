@@ -29,6 +29,7 @@ from meshkit import (
 from meshkit.bench.results import parse_targets, sweep_sizes
 from meshkit.core.axes import resolve_axes
 from meshkit.core.batch import resolve_data_axes
+from meshkit.core.bridge import Statement, plan_bridge
 from meshkit.core.call import quotes_call
 from meshkit.core.compare import EqualAxes
 from meshkit.core.cost.memory import ModelShape
@@ -63,6 +64,15 @@ from meshkit.interop import deepspeed
 from tests.launch import recorded
 
 SHAPES = {"w": (2, 4), "v": (3,)}
+
+
+def bridged(changes: dict[str, str], rows: int) -> object:
+    """Plan a bridge between sides that differ."""
+    facts = {"meshkit": "0.1.0", "to": "sampler", "patterns": "{'w': 'o/dp -> o/tp'}"}
+    process, patterns = Process("a", 17), [("w", "o/dp -> o/tp")]
+    held, wanted = [({"w": [{"o": 8}, "float32"]}, [0, 1])], [({"w": [rows]}, [0, 1])]
+    trainer = Statement(facts, {"dp": 2}, patterns, held, process)
+    return plan_bridge(trainer, Statement(facts | changes, {"tp": 2}, patterns, wanted, process))
 
 
 def error_of(call: Callable[[], object]) -> MeshkitError:
@@ -667,6 +677,9 @@ CASES: dict[str, Callable[[], object]] = {
     "a gradient that a rank lacks": lambda: refuse_form(
         None, Layout(dp=1, ep=2), "w", {0: "missing", 1: "torch.float32 (2, 4)"}
     ),
+    # core/bridge
+    "a bridge with two patterns": lambda: bridged({"patterns": "{'w': 'o -> o/tp'}"}, 4),
+    "a bridge with two shapes": lambda: bridged({}, 3),
     # a rehearsal
     "a rehearsal with two orders of collectives": lambda: rehearsed_report().raise_if_mismatched(),
     # live

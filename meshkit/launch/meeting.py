@@ -1,0 +1,223 @@
+"""Let two jobs meet at a store that is theirs together.
+
+Each side has a number, one more at each start: the newest counts, so a job that is started again
+takes the place of its last start. The first rank of a side leads: it acts at the store, and the
+others follow what it writes. The keys, below the name of the bridge::
+
+    sides/<side>/number              the newest number of a side
+    sides/<side>/<n>/call/<c>/       the outcome of a call of the leader of start n
+    transfers/<t>/<side>/newest <n>  the statement of each start
+    transfers/<t>/refused/<n>.<n>    the error of two statements that do not fit
+    transfers/<t>/waiting            the side that waits for the other one
+    transfers/<t>/met/<attempt>      the answer of the other one
+    transfers/<t>/version            the number of the last exchange
+    transfers/<t>/exchanges/<v>/     the rounds of all ranks of both sides in an exchange
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..core.bridge import SIDES, BridgePlan, Statement, plan_bridge
+from ..core.errors import LaunchError, MeshkitError, RankTimeoutError
+from ..core.judges import Decision, Json, RankState
+from .process import sight
+from .round import Round
+from .store import Store, read_number
+from .times import TIMES, Deadline
+
+NEWEST = "newest"
+WAITING = "waiting"
+VERSION = "version"
+
+
+class Met(NamedTuple):
+    """Two sides that have met: the number of their exchange, and the start of the other one."""
+
+    version: int
+    other: int
+
+
+@dataclass
+class Counts:
+    """How often the leader of this start has acted."""
+
+    calls: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One start of a side of a bridge, as one of its ranks sees it."""
+
+    store: Store  # the part of the bridge
+    name: str  # trainer or sampler
+    number: int  # of this start
+    rank: int  # the position in the mesh of this side
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def other(self) -> str:
+        """The name of the other side."""
+        return SIDES[SIDES.index(self.name) - 1]
+
+    @property
+    def where(self) -> str:
+        """The address of the bridge."""
+        return str(self.store.world.init_method)
+
+    def lead(self, act: Callable[[], Json], deadline: Deadline) -> Json:
+        """Return what the leader returns, or raise its error, on each rank of this side.
+
+        The caller has made sure that all ranks of this side are here.
+        """
+        part = self.store.part(f"sides/{self.name}/{self.number}")
+        self.counts.calls += 1
+        number, summary = self.counts.calls, f"the first rank of the {self.name} failed."
+        round = Round(part, f"call/{number}", self.rank, (), summary=summary)
+        if self.rank:
+            limit = Deadline.after(deadline.left + 2 * TIMES.store)
+            decision = round.follow(limit)
+            if decision is None:
+                line = f"the first rank of the {self.name} did not act at {self.where}."
+                fix = "look at its log first."
+                raise RankTimeoutError(line, fix=fix, missing_ranks=(0,))
+            return decision.check(self.rank).value
+        Round(part, f"call/{number - 1}", self.rank, ()).forget()
+        with round:  # an error of another class is announced by the round
+            try:
+                decision = Decision(value=act())
+            except MeshkitError as error:
+                round.is_over = round.try_say(Decision(error)) is not None
+                raise
+            return round.say(decision).value
+
+    # ------------------------------------------------------------- statements
+
+    def state(self, transfer: Store, statement: Statement) -> None:
+        """Write the statement of this start. Local."""
+        key, text = f"{self.name}/{self.number}", statement.to_json()
+
+        def post() -> None:
+            transfer.set(key, text)
+            transfer.set(f"{self.name}/{NEWEST}", str(self.number))
+
+        transfer.within(TIMES.store, post)
+
+    def read(self, transfer: Store, side: str, number: int) -> Statement:
+        """Return the statement of a start of a side. Local."""
+        key = f"{side}/{number}"
+        statement = transfer.within(TIMES.store, lambda: transfer.read(key, Statement.from_json))
+        if statement is None:
+            line = f"the {side} has left no statement at {self.where}."
+            raise LaunchError(line, fix="bridge.transfer() as often on both sides.")
+        return statement
+
+    def plan(self, transfer: Store, own: Statement, number: int) -> BridgePlan:
+        """Return what moves between this side and a start of the other. Local."""
+        other = self.read(transfer, self.other, number)
+        return plan_bridge(*((own, other) if self.name == SIDES[0] else (other, own)))
+
+    def find_other(self, transfer: Store, own: Statement, deadline: Deadline) -> int:
+        """Wait for a start of the other side whose statement fits; return its number. Local.
+
+        A statement that does not fit may be of a start that has ended. Unless the other side is
+        known to be there, this waits for a newer one.
+        """
+        first = self._newest(transfer)
+        while True:
+            number = self._newest(transfer)
+            if number:
+                try:
+                    self.plan(transfer, own, number)
+                    return number
+                except MeshkitError as error:
+                    key = self._refusal(number)
+                    process = self.read(transfer, self.other, number).process
+                    is_there = number != first or sight(process).state is RankState.BUSY
+                    refused = transfer.within(TIMES.store, lambda: transfer.has(key))  # noqa: B023
+                    if is_there or refused or deadline.expired:
+                        transfer.try_within(TIMES.store, lambda: transfer.set(key, "1"))  # noqa: B023
+                        raise error
+            if deadline.expired:
+                raise self.missing_error(None, deadline, "call bridge.transfer()")
+            time.sleep(min(TIMES.poll, deadline.left))
+
+    def _newest(self, transfer: Store) -> int:
+        key = f"{self.other}/{NEWEST}"
+        number = transfer.within(
+            TIMES.store, lambda: transfer.read(key, lambda text: read_number(key, text))
+        )
+        return number or 0
+
+    def _refusal(self, number: int) -> str:
+        numbers = {self.name: self.number, self.other: number}
+        return "refused/" + ".".join(str(numbers[side]) for side in SIDES)
+
+    def missing_error(
+        self, known: Statement | None, deadline: Deadline, deed: str
+    ) -> RankTimeoutError:
+        """Return the error of a side that does not come."""
+        other = self.other
+        lines = [f"The bridge is {self.where}, and this is the {self.name}."]
+        fix = f"mesh.bridge({self.where!r}, side={other!r}) in the other job."
+        if known is not None:
+            ended = {RankState.ENDED: ", has ended", RankState.STOPPED: ", is stopped"}
+            text = ended.get(sight(known.process).state, "")
+            lines.append(f"The first rank of the {other} was {known.process}{text}.")
+            fix = f"look at the log of the {other}; it can be started again."
+        return RankTimeoutError(f"the {other} did not {deed} within {deadline}.", *lines, fix=fix)
+
+    # ------------------------------------------------------------- meetings
+
+    def meet(
+        self, transfer: Store, known: Statement, attempt: int, deadline: Deadline, deed: str
+    ) -> Met:
+        """Wait for the other side in a transfer. Local, on the leader.
+
+        The first side to come leaves its name. The second one takes it away, counts a version and
+        answers. A name of a side that has been started again since is taken away too.
+        """
+        own = f"{self.name} {self.number} {attempt}"
+        seconds = deadline.left + 2 * TIMES.store
+        met = transfer.within(seconds, lambda: self._meet(transfer, own, deadline))
+        if met is None:
+            raise self.missing_error(known, deadline, deed)
+        return met
+
+    def _meet(self, transfer: Store, own: str, deadline: Deadline) -> Met | None:
+        while True:
+            self._check_newest()
+            waiting = transfer.claim(WAITING, own).decode(errors="replace")
+            if waiting == own:
+                break
+            side, _, rest = waiting.partition(" ")
+            number = rest.partition(" ")[0]
+            if side == self.other and number == str(self._number_of(self.other)):
+                if transfer.claim(WAITING, "", waiting) == b"":
+                    version = transfer.add(VERSION, 1)
+                    transfer.set(f"met/{waiting}", json.dumps([version, self.number]))
+                    return Met(version, read_number(WAITING, number))
+            else:  # of an earlier start
+                transfer.claim(WAITING, "", waiting)
+        answer = transfer.wait(f"met/{own}", deadline)
+        if answer is None and transfer.claim(WAITING, "", own) != b"":
+            answer = transfer.wait(
+                f"met/{own}", Deadline.after(TIMES.store)
+            )  # it was taken just now
+        if answer is None:
+            return None
+        transfer.delete(f"met/{own}")
+        version, other = (int(number) for number in json.loads(answer))
+        return Met(version, other)
+
+    def _number_of(self, side: str) -> int:
+        return self.store.add(f"sides/{side}/number", 0)
+
+    def _check_newest(self) -> None:
+        if self._number_of(self.name) != self.number:
+            line = f"another job has joined {self.where} as {self.name} since."
+            raise LaunchError(line, fix="one job a side, or another name at the store.")

@@ -1,0 +1,546 @@
+"""A bridge: move states between two jobs that meet at a store of their own.
+
+Both sides plan from the same two statements, and move with the plan of a transfer within a job.
+An exchange has four steps, and the weights change in the last one only::
+
+    meet       the first ranks of both sides, at the store
+    start      all ranks of both sides arrive; they connect, unless they still are
+    exchange   messages into new tensors, and a vote of all ranks that they are whole
+    take       the target gathers its copies, votes again, and fills the tensors
+
+Messages travel on a gloo group that torch does not know. A failed exchange closes it, and the next
+one connects anew. So each side may end and start again while the other one goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, NamedTuple, NoReturn, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ...core import VERSION
+from ...core.bridge import SIDES, BridgePlan, Statement
+from ...core.call import quotes_call
+from ...core.errors import CollectiveError, MeshkitError, SpecError
+from ...core.judges import (
+    Arrivals,
+    Decision,
+    Sighting,
+    all_done,
+    disagreement,
+    failure_error,
+    missing_error,
+)
+from ...core.redistribute.state import StatePatterns, Table
+from ...launch.creation import Creation, GroupStore, commit
+from ...launch.job import require_job
+from ...launch.meeting import Met, Side
+from ...launch.process import current_process, sight
+from ...launch.round import Round
+from ...launch.store import SERVED, Store, open_store
+from ...launch.times import TIMES, Deadline, Time, parse_timeout
+from ...launch.torch_internals import close_gloo_group, create_gloo_group
+from ..group_registry import MeshGroups
+from ..restore import message_timeout
+from .mesh_move import MakeReduce
+from .mover import MeshPair, Mover
+from .state_plan import (
+    State,
+    StateOptions,
+    StatePlan,
+    agree_on_tables,
+    check_sides,
+    plan_state,
+    source_fact,
+    target_fact,
+)
+
+EXAMPLE = 'mesh.bridge("store://host:29400/weights", side="trainer"), for example.'
+FAILED = "a rank could not connect the two sides."
+INTACT = "The weights of the last version are intact on each rank."
+
+
+class Link(NamedTuple):
+    """The connections between one start of each side."""
+
+    name: str  # of the exchange in which they were made
+    starts: tuple[int, int]  # the numbers of this side and of the other one
+    group: dist.ProcessGroupGloo
+
+
+@dataclass(frozen=True, eq=False)
+class BridgeChannel:
+    """Messages on a gloo group over the ranks of both sides, from the memory of the host."""
+
+    group: Any  # ProcessGroupGloo, whose sends and receives have no types
+    limit: timedelta
+    plan: BridgePlan
+
+    @property
+    def device(self) -> torch.device:
+        """The memory of the host: gloo sends no other."""
+        return torch.device("cpu")
+
+    def start(
+        self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor]
+    ) -> list[tuple[dist.Work, list[int]]]:
+        """Start the messages to and from other ranks; return the works, each with its ranks."""
+        works = []
+        for operation, tensors in ((self.group.send, sent), (self.group.recv, received)):
+            for peer in sorted(tensors):
+                with self._naming(peer):
+                    works.append((operation([tensors[peer]], peer, 0), [peer]))
+        return works
+
+    def wait(self, works: Sequence[tuple[dist.Work, list[int]]]) -> None:
+        """Wait for messages, and name the rank of one that fails."""
+        for work, (peer,) in works:
+            with self._naming(peer):
+                work.wait(self.limit)
+
+    @contextmanager
+    def _naming(self, peer: int) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            line = f"{error} The message was to or from {self.plan.describe(peer)}."
+            raise RuntimeError(line) from None
+
+
+class Bridge:
+    """One side of a bridge between two jobs. See ``mesh.bridge``."""
+
+    def __init__(
+        self,
+        groups: MeshGroups,
+        device: torch.device,
+        make_reduce: MakeReduce,
+        url: str,
+        side: str,
+    ) -> None:
+        self.groups, self.device, self.make_reduce = groups, device, make_reduce
+        groups.check_usable()
+        self.own = MeshPair(groups, groups, device)  # the agreement of this side alone
+        rank = cast(int, groups.plan.layout.rank_positions.find(groups.rank))
+        store: Store | None = None
+
+        def join() -> int | None:
+            nonlocal store
+            _check_arguments(url, side)
+            world = replace(require_job().world, init_method=url)
+            limit = Deadline.after(require_job().arrival_timeout / 2)
+            store = Store(open_store(world, limit), world, "bridge")
+            key = f"sides/{side}/number"
+            return None if rank else store.within(TIMES.store, lambda: store.add(key, 1))
+
+        facts = {"store": str(url), "side": str(side)}
+        stated = self.own.agree("mesh.bridge", facts, join, stated="number", alike=False)
+        self.side = Side(cast(Store, store), side, int(stated[0][0]), rank)
+        self.link: Link | None = None
+        self.is_closed = False
+        self._transfers = 0
+
+    def __repr__(self) -> str:
+        return f"Bridge({self.side.where!r}, side={self.side.name!r})"
+
+    def __enter__(self) -> Bridge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @quotes_call("bridge.transfer", by_name=("like",))
+    def transfer(
+        self,
+        patterns: Mapping[str, str],
+        /,
+        *,
+        like: State,
+        to: str = "sampler",
+        dtype: torch.dtype | None = None,
+        chunk: int = 64 * 2**20,
+    ) -> BridgeTransfer:
+        """Agree with the other job on states to move, such as weights from trainer to sampler.
+
+        Collective over the ranks of this side. The other job makes the same call, and each side
+        waits for the other one. Several transfers are made in the same order on both sides. A job
+        that is started again makes them anew, and the other one goes on.
+
+        Args:
+            patterns: a pattern for each glob of names, as in :meth:`Mesh.transfer`. The left side
+                is over the mesh of the job that sends, and the right one over that of the other.
+            like: on the side that sends its local state, on the other one the tensors to fill.
+            to: the side that receives, ``"sampler"`` or ``"trainer"``.
+            dtype: the dtype in which tensors travel; None is their own.
+            chunk: the bytes of a rank's tensors that travel at once. Two chunks need memory.
+
+        Raises:
+            SpecError: if a name has no pattern, or a tensor does not fit its pattern.
+            DisagreementError: if the sides pass other patterns or options, have other names or
+                shapes, or another version of meshkit. Both sides raise it.
+            RankTimeoutError: if the other side does not come within ``arrival_timeout``.
+
+        Cost: two rounds on each side, and one record of each side at the store. Ranks connect in
+        the first exchange.
+        """
+        self.check_open()
+        self._transfers += 1
+        number, options = self._transfers, StateOptions(dtype, chunk)
+        return BridgeTransfer(self, number, patterns, like, to, options)
+
+    @quotes_call("bridge.close")
+    def close(self) -> None:
+        """Close the connections to the other job. Local; the other side may wait for a new one."""
+        self.is_closed = True
+        self.disconnect()
+
+    def check_open(self) -> None:
+        """Raise if the bridge or its mesh is closed."""
+        self.groups.check_usable()
+        if self.is_closed:
+            raise MeshkitError("the bridge is closed.", fix=EXAMPLE)
+
+    def disconnect(self) -> None:
+        """Close the connections, so that no rank of either side waits for this one. Local."""
+        if self.link is not None:
+            close_gloo_group(self.link.group)
+            self.link = None
+
+
+def _check_arguments(url: object, side: object) -> None:
+    if not isinstance(url, str) or not url.startswith(f"{SERVED}://"):
+        line = f"store is {url!r}, not the address of a store that `meshkit store` hosts."
+        raise SpecError(line, fix=EXAMPLE)
+    if side not in SIDES:
+        raise SpecError(f"side is {side!r}.", fix='side="trainer" or side="sampler".')
+
+
+class BridgeTransfer:
+    """The move of states between two jobs. See ``bridge.transfer``.
+
+    Attributes:
+        version: the number of the last state that has arrived whole, larger than that of any
+            before; 0 before the first one. A failed exchange leaves a number out.
+    """
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        number: int,
+        patterns: Mapping[str, str],
+        like: State,
+        to: str,
+        options: StateOptions,
+    ) -> None:
+        self.version = 0
+        self._bridge, self._side, self._like = bridge, bridge.side, like
+        self._number, self._options, self._attempts = number, options, 0
+        self._is_target = to == bridge.side.name
+        self._store = bridge.side.store.part(f"transfers/{number}")
+        statement = self._agree(patterns, like, to)
+        deadline = Deadline.after(require_job().arrival_timeout)
+
+        def find() -> int:
+            self._side.state(self._store, statement)
+            return self._side.find_other(self._store, statement, deadline)
+
+        self._statement = statement
+        self._join(int(self._side.lead(find, deadline)))
+
+    def __repr__(self) -> str:
+        return f"BridgeTransfer({self._plan}, version={self.version})"
+
+    @quotes_call("sync.push", by_name=("state",))
+    def push(self, state: State | None = None, *, timeout: Time | None = None) -> int:
+        """Send a state to the other job, which pulls it. Collective over the ranks of this side.
+
+        Args:
+            state: the local state, with the names, shapes and dtypes of ``like``; None is ``like``.
+            timeout: how long to wait for the other side; None is ``arrival_timeout``.
+
+        Returns:
+            The version that has arrived.
+
+        Raises:
+            SpecError: if this side receives, or a tensor has another shape or dtype.
+            RankTimeoutError: if the other side does not pull in time, or the store is lost.
+            CollectiveError: if a rank of either side fails. The next push connects anew.
+
+        Cost: each element leaves this side once. Some operations at the store.
+        """
+        if self._is_target:
+            self._raise_direction("push", "pull")
+        given = self._like if state is None else state
+        return self._exchange("push", given, timeout)
+
+    @quotes_call("sync.pull")
+    def pull(self, *, timeout: Time | None = None) -> int:
+        """Fill the tensors of ``like`` with a state that the other job pushes.
+
+        Collective over the ranks of this side. The tensors change after the whole state has arrived
+        on all of them. If this raises, they are as before.
+
+        Args:
+            timeout: how long to wait for the other side; None is ``arrival_timeout``.
+
+        Returns:
+            The version of the state.
+
+        Raises:
+            SpecError: if this side sends, or a tensor of ``like`` has another shape.
+            RankTimeoutError: if the other side does not push in time, or the store is lost.
+            CollectiveError: if a rank of either side fails. The next pull connects anew.
+
+        Cost: the memory of one more copy of ``like``. A rank receives what it lacks, and no more.
+        """
+        if not self._is_target:
+            self._raise_direction("pull", "push")
+        return self._exchange("pull", self._like, timeout)
+
+    def _raise_direction(self, call: str, other: str) -> NoReturn:
+        line = f"the {self._side.name} cannot {call} in this transfer."
+        raise SpecError(
+            line, fix=f"sync.{other}(), or bridge.transfer(..., to={self._side.name!r})."
+        )
+
+    # -------------------------------------------------------------- the plan
+
+    def _agree(self, patterns: Mapping[str, str], like: State, to: str) -> Statement:
+        """Return the statement of this side. Collective over its ranks."""
+        own, layout, rank = self._bridge.own, self._bridge.groups.plan.layout, self._bridge.own.rank
+        parsed = StatePatterns(())
+
+        def read() -> tuple[str, Table]:  # an error here is announced to this side
+            nonlocal parsed
+            self._options.check()
+            if to not in SIDES:
+                raise SpecError(f"to is {to!r}.", fix='to="sampler" or to="trainer".')
+            parsed = StatePatterns.of(patterns)
+            check_sides(parsed, (None, layout) if self._is_target else (layout, None))
+            if not isinstance(like, Mapping):
+                fix = "like=model.state_dict(), for example."
+                raise SpecError(f"like is {like!r}, not a state.", fix=fix)
+            table: dict[str, list[Any]] = {}
+            for name, value in like.items():
+                pattern = parsed.find(str(name))
+                if self._is_target:
+                    table[str(name)] = target_fact(str(name), value, pattern, layout)
+                else:
+                    table[str(name)] = source_fact(str(name), value, pattern, layout, rank, {})
+            return "", table
+
+        facts = {
+            "meshkit": VERSION,
+            "to": str(to),
+            "patterns": repr(patterns),
+            "dtype": str(self._options.dtype),
+            "chunk": repr(self._options.chunk),
+        }
+        stated = agree_on_tables(own, "bridge.transfer", facts, read)
+        position = layout.rank_positions.find
+        tables = [(table, [position(rank) or 0 for rank in ranks]) for _, table, ranks in stated]
+        pairs = [(str(glob), str(text)) for glob, text in patterns.items()]
+        return Statement(facts, layout.sizes, pairs, tables, current_process())
+
+    def _join(self, other: int) -> None:
+        """Plan the transfer with a start of the other side. Local, with equal errors on all."""
+        bridge, side = self._bridge, self._side
+        self._bridged = side.plan(self._store, self._statement, other)
+        offset = self._bridged.trainer_ranks if side.name == SIDES[1] else 0
+        self._rank, self._other = side.rank + offset, other
+        groups = (None, bridge.groups) if self._is_target else (bridge.groups, None)
+        self._plan: StatePlan = plan_state(
+            self._bridged.moved,
+            self._bridged.layouts,
+            groups,
+            self._rank,
+            bridge.device,
+            self._options,
+            bridge.make_reduce,
+        )
+        self._read(self._like)
+
+    def _read(self, state: State) -> list[Tensor | None]:
+        return self._plan.find(state) if self._is_target else self._plan.read(state)
+
+    # -------------------------------------------------------------- an exchange
+
+    def _exchange(self, call: str, state: State, timeout: Time | None) -> int:
+        """Move a state, and return its version. Collective over both sides."""
+        bridge, deed = self._bridge, "push" if self._is_target else "pull"
+        bridge.check_open()
+        limit = parse_timeout("timeout", timeout) or require_job().arrival_timeout
+
+        def check() -> None:
+            self._read(state)
+
+        facts = {"transfer": self._number, "timeout": str(limit)}
+        bridge.own.agree(f"sync.{call}", facts, check, stated="nothing", alike=True)
+        deadline = Deadline.after(limit)
+        self._attempts += 1
+
+        def meet() -> Met:
+            known = self._side.read(self._store, self._side.other, self._other)
+            return self._side.meet(self._store, known, self._attempts, deadline, deed)
+
+        version, other = (int(number) for number in self._side.lead(meet, deadline))
+        try:
+            if other != self._other:
+                self._join(other)
+            with torch.no_grad():
+                self._move(version, self._read(state))
+        except BaseException:
+            bridge.disconnect()
+            raise
+        self.version = version
+        return version
+
+    def _move(self, version: int, tensors: list[Tensor | None]) -> None:
+        """Move the tensors, or fill them. Collective over both sides."""
+        plan, bridge = self._plan, self._bridge
+        part = self._store.part(f"exchanges/{version}")
+        start = self._start(part)
+        channel = BridgeChannel(self._connect(part, start), self._limit, self._bridged)
+        mover = Mover(self._rank, bridge.device, plan.legs, plan.batches, "sync.pull", channel)
+        places: list[Tensor | None] = [None] * len(tensors)
+        if self._is_target:
+            places = [None if tensor is None else torch.empty_like(tensor) for tensor in tensors]
+        views = plan.view(places)
+        end = self._round(part, "end", start)
+        with end:
+            failure: Exception | None = None
+            try:
+                held = plan.arrange(tensors) if not self._is_target else [None] * len(tensors)
+                mover.exchange(held, views)
+                bridge.own.synchronize()
+            except Exception as error:
+                failure = error
+                decision = end.try_say(Decision(self._failed(version, error)))
+            else:
+                decision = self._vote(end)
+        if failure is not None and decision is None:
+            raise failure
+        if decision is not None and decision.error is not None:
+            # the frames of torch's error hold the new tensors and the connections
+            raise decision.error from (failure and failure.with_traceback(None))
+        if self._is_target:
+            self._take(version, mover, views, places, tensors)
+        if self._side.name == SIDES[0] and self._side.rank == 0:
+            self._forget(version - 1)
+
+    def _start(self, part: Store) -> Round:
+        """Wait until all ranks of both sides are here, and know whether they are connected."""
+        link, round = self._bridge.link, self._round(part, "start", None)
+        if link is not None and link.starts != (self._side.number, self._other):
+            self._bridge.disconnect()
+            link = None
+        deadline = Deadline.after(self._wait)
+
+        def judge(seen: Arrivals) -> Decision | None:
+            if not seen.missing:
+                return Decision(value=disagreement("", seen) is not None)
+            if not seen.expired:
+                return None
+            stage, seconds = "the exchange of ", self._wait.total_seconds()
+            return Decision(
+                missing_error(seen, seconds, stage=stage, describe=self._bridged.describe)
+            )
+
+        with round:
+            facts = {"link": "" if link is None else link.name}
+            round.arrive(facts, same=True, deadline=deadline)
+            if round.decide(judge, deadline).check(self._rank).value:
+                self._bridge.disconnect()
+        return round
+
+    def _connect(self, part: Store, start: Round) -> dist.ProcessGroupGloo:
+        """Return the group of both sides, made anew if a side has none. Collective over both."""
+        bridge, size = self._bridge, self._bridged.num_ranks
+        if bridge.link is not None:
+            return bridge.link.group
+        store = GroupStore(part.watcher().part("group").raw)
+
+        def create(creation: Creation) -> dist.ProcessGroupGloo:
+            return create_gloo_group(store, self._rank, size, creation.attempt)
+
+        round = self._round(part, "connected", start)
+        describe = self._bridged.describe
+        call, wait = "the exchange", self._wait
+        group: dist.ProcessGroupGloo = commit(
+            round, call, wait, create, close_gloo_group, connects=True, describe=describe
+        )
+        bridge.link = Link(part.path, (self._side.number, self._other), group)
+        return group
+
+    def _vote(self, end: Round) -> Decision:
+        """Return whether all ranks of both sides have sent and received all."""
+        limit = self._limit + timedelta(seconds=TIMES.store)
+        seconds, describe = limit.total_seconds(), self._bridged.describe
+        end.arrive({})
+        judge = all_done(end.summary, seconds=seconds, describe=describe)
+        return end.decide(judge, Deadline.after(limit))
+
+    def _failed(self, version: int, error: Exception) -> CollectiveError:
+        """Return the error that all ranks of both sides raise if this one fails."""
+        report = failure_error("", self._rank, current_process(), error)
+        name = self._bridged.describe(self._rank)
+        evidence = (line.replace(f"rank {self._rank} ", f"{name} ") for line in report.evidence)
+        line, fix = f"version {version} did not arrive.", "look at the log of that rank."
+        return CollectiveError(line, *evidence, INTACT, fix=fix)
+
+    def _take(
+        self,
+        version: int,
+        mover: Mover,
+        views: list[Tensor | None],
+        places: list[Tensor | None],
+        tensors: list[Tensor | None],
+    ) -> None:
+        """Fill the tensors of all ranks of this side, or of none. Collective over this side."""
+        failure: Exception | None = None
+        try:
+            mover.gather(views)
+            self._bridge.own.synchronize()
+        except Exception as error:
+            failure = error
+
+        def report() -> None:
+            if failure is not None:
+                raise failure
+
+        facts = {"version": version}
+        self._bridge.own.agree("sync.pull", facts, report, stated="nothing", alike=True)
+        for place, tensor in zip(places, tensors, strict=True):
+            if place is not None and tensor is not None:
+                tensor.copy_(place)
+
+    def _forget(self, version: int) -> None:
+        """Delete what an earlier exchange has left at the store: all ranks have left it."""
+        for name in ("start", "connected", "end"):
+            self._round(self._store.part(f"exchanges/{version}"), name, None).forget()
+
+    def _round(self, part: Store, name: str, start: Round | None) -> Round:
+        """Return a round of all ranks of both sides."""
+
+        def look(ranks: Sequence[int]) -> dict[int, Sighting]:
+            arrived = {} if start is None else start.arrivals().arrived
+            return {rank: sight(arrived[rank].process) for rank in ranks if rank in arrived}
+
+        expected = range(self._bridged.num_ranks)
+        return Round(part, name, self._rank, expected, summary=FAILED, look=look)
+
+    @property
+    def _limit(self) -> timedelta:
+        """How long a message may take."""
+        return message_timeout(self._bridge.groups)
+
+    @property
+    def _wait(self) -> timedelta:
+        """How long ranks of both sides wait for each other, once the first ones have met."""
+        return min(require_job().arrival_timeout, timedelta(seconds=TIMES.newcomer))

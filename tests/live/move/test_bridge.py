@@ -1,0 +1,239 @@
+"""Two real jobs move states over a bridge."""
+
+from __future__ import annotations
+
+import ast
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import meshkit
+from meshkit.live.move import bridge as bridge_module
+from meshkit.testing.faults import Strike
+
+from .two_jobs import Jobs, leave, results, start_store
+
+PATTERNS = {"*.q.weight": "o/dp/tp i -> o/tp i", "*norm*": "d/dp -> d", "*": "v/tp d -> v/tp d"}
+ARRIVAL = 30.0
+BUSY = 10.0  # more seconds on a machine that is loaded
+
+
+def whole_state(version: int) -> dict[str, Tensor]:
+    """Return the state of one process, the same on every rank."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = {"a.q.weight": (12, 6), "b.q.weight": (24, 6), "a.norm": (12,), "embed": (8, 3)}
+    return {n: torch.randn(s, generator=generator) * version for n, s in shapes.items()}
+
+
+def own_part(mesh: meshkit.Mesh, version: int, side: str) -> dict[str, Tensor]:
+    """Return the parts of a rank of a side."""
+    column = 0 if side == "trainer" else 1
+    layout = {glob: text.split(" -> ")[column] for glob, text in PATTERNS.items()}
+    return mesh.local_state(whole_state(version), layout)
+
+
+def build(sizes: dict[str, int], **options: Any) -> meshkit.Mesh:
+    meshkit.init(device="cpu", arrival_timeout=ARRIVAL)
+    torch.set_num_threads(1)
+    return meshkit.build_mesh(sizes, **options)
+
+
+@pytest.fixture(scope="module")
+def jobs() -> Iterator[Jobs]:
+    with start_store() as jobs:
+        yield jobs
+
+
+def train(_: Strike, url: str, name: str, sizes: dict[str, int], versions: list[int]) -> Any:
+    mesh = build(sizes)
+    state = own_part(mesh, 1, "trainer")
+    with mesh.bridge(url + name, side="trainer") as bridge:
+        sync = bridge.transfer(PATTERNS, like=state)
+        arrived = [sync.push(own_part(mesh, version, "trainer")) for version in versions]
+        assert sync.version == arrived[-1]
+    leave()
+    return arrived
+
+
+def sample(_: Strike, url: str, name: str, sizes: dict[str, int], versions: list[int]) -> Any:
+    mesh = build(sizes)
+    weights = own_part(mesh, 0, "sampler")
+    with mesh.bridge(url + name, side="sampler") as bridge:
+        sync = bridge.transfer(PATTERNS, like=weights)
+        assert sync.version == 0
+        arrived = []
+        for version in versions:
+            arrived.append(sync.pull())
+            for key, part in own_part(mesh, version, "sampler").items():
+                torch.testing.assert_close(weights[key], part, rtol=0, atol=0)
+    leave()
+    return arrived
+
+
+@pytest.mark.parametrize(
+    ("trainer", "sampler"),
+    [({"dp": 2, "tp": 2}, {"dp": 1, "tp": 2}), ({"dp": 1, "tp": 1}, {"dp": 2, "tp": 2})],
+)
+def test_a_state_moves_between_two_jobs(
+    trainer: dict[str, int], sampler: dict[str, int], jobs: Jobs
+) -> None:
+    name = f"/{trainer['tp']}"
+    sizes = [mesh["dp"] * mesh["tp"] for mesh in (trainer, sampler)]
+    first = jobs.start(train, sizes[0], name, trainer, [1, 2, 3])
+    second = jobs.start(sample, sizes[1], name, sampler, [1, 2, 3])
+    assert results(first.result()) == ["[1, 2, 3]"] * sizes[0]
+    assert results(second.result()) == ["[1, 2, 3]"] * sizes[1]
+
+
+# ------------------------------------------------------------------ agreement
+
+
+def agree(_: Strike, url: str, side: str, patterns: dict[str, str], changes: dict[str, Any]) -> Any:
+    """Make a transfer; some arguments are not those of the other side."""
+    changes = dict(changes)
+    meshkit.init(device="cpu", arrival_timeout=changes.pop("arrival", ARRIVAL))
+    mesh = meshkit.build_mesh(tp=2)
+    if "version" in changes:
+        bridge_module.VERSION = changes.pop("version")  # type: ignore[attr-defined]
+    like = {"w": torch.zeros(changes.pop("rows", 4), 3)}
+    like |= {name: torch.zeros(1) for name in changes.pop("more", [])}
+    began = time.monotonic()
+    try:
+        mesh.bridge(url, side=side).transfer(patterns, like=like, **changes)
+    except meshkit.MeshkitError as error:
+        leave()
+        return [type(error).__name__, str(error), time.monotonic() - began]
+    leave()
+    return None
+
+
+W = {"w": "o/tp i -> o/tp i"}
+
+
+@pytest.mark.parametrize(
+    ("other", "changes", "kind", "words"),
+    [
+        (
+            {"w": "o/tp i -> o i/tp"},
+            {},
+            "DisagreementError",
+            ["patterns: {'w': 'o/tp i -> o/tp i'}"],
+        ),
+        (W, {"version": "9.9"}, "DisagreementError", ["meshkit: 0.1.0 on the trainer, 9.9 on the"]),
+        (W, {"dtype": torch.bfloat16, "chunk": 7}, "DisagreementError", ["dtype: None", "chunk: "]),
+        (W, {"rows": 5}, "DisagreementError", ["w has o=8 i=3, so a rank gets [4, 3]", "[5, 3]"]),
+        (W | {"*": "d -> d"}, {"more": ["b"]}, "DisagreementError", ["patterns: "]),
+    ],
+    ids=["pattern", "version", "options", "shape", "names"],
+)
+def test_both_sides_raise_the_same_error(
+    other: dict[str, str],
+    changes: dict[str, Any],
+    kind: str,
+    words: list[str],
+    jobs: Jobs,
+    request: pytest.FixtureRequest,
+) -> None:
+    jobs = jobs.at(request.node.callspec.id)
+    first = jobs.start(agree, 2, "trainer", W, {})
+    second = jobs.start(agree, 2, "sampler", other, changes)
+    outcomes = [ast.literal_eval(text) for text in results(first.result())]
+    outcomes += [ast.literal_eval(text) for text in results(second.result())]
+    assert {name for name, _, _ in outcomes} == {kind}
+    (text,) = {text for _, text, _ in outcomes}
+    for word in words:
+        assert word in text
+
+
+@pytest.mark.parametrize("side", ["trainer", "sampler"])
+def test_a_missing_side_is_named_in_time(side: str, jobs: Jobs) -> None:
+    jobs = jobs.at(f"missing-{side}")
+    other = "sampler" if side == "trainer" else "trainer"
+    for text in results(jobs.start(agree, 2, side, W, {"arrival": 3.0}).result()):
+        kind, words, seconds = ast.literal_eval(text)
+        assert kind == "RankTimeoutError"
+        assert f"the {other} did not call bridge.transfer() within 3 s." in words
+        assert f"mesh.bridge({jobs.url!r}, side={other!r}) in the other job." in words
+        assert seconds < 3 + BUSY
+
+
+# ------------------------------------------------------------------ one side starts again
+
+
+def train_on(_: Strike, url: str, versions: int) -> Any:
+    mesh = build({"dp": 2, "tp": 1})
+    arrived, failures = [], []
+    with mesh.bridge(url, side="trainer") as bridge:
+        sync = bridge.transfer(PATTERNS, like=own_part(mesh, 1, "trainer"))
+        for version in range(1, versions + 1):
+            while True:
+                try:
+                    arrived.append(sync.push(own_part(mesh, version, "trainer")))
+                    break
+                except (meshkit.CollectiveError, meshkit.RankTimeoutError) as error:
+                    failures.append(type(error).__name__)
+    leave()
+    return [arrived, failures]
+
+
+def sample_once(strike: Strike, url: str, sizes: dict[str, int], value: int, end: str) -> Any:
+    mesh = build(sizes)
+    weights = own_part(mesh, 0, "sampler")
+    bridge = mesh.bridge(url, side="sampler")
+    sync = bridge.transfer(PATTERNS, like=weights)
+    version = sync.pull()
+    for key, part in own_part(mesh, value, "sampler").items():
+        torch.testing.assert_close(weights[key], part, rtol=0, atol=0)
+    if end == "kill":
+        leave()
+        strike.kill()
+    bridge.close()
+    leave()
+    return version
+
+
+def test_a_sampler_that_is_killed_starts_again_with_another_size(jobs: Jobs) -> None:
+    jobs = jobs.at("again")
+    trainer = jobs.start(train_on, 2, 3)
+    killed = jobs.start(sample_once, 2, {"dp": 1, "tp": 2}, 1, "kill").result()
+    assert killed.fired is not None
+    assert not killed.outcomes
+    second = jobs.start(sample_once, 1, {"dp": 1, "tp": 1}, 2, "close").result()
+    third = jobs.start(sample_once, 4, {"dp": 2, "tp": 2}, 3, "close").result()
+    versions = [int(results(played)[0]) for played in (second, third)]
+    assert 1 < versions[0] < versions[1]
+    for text in results(trainer.result()):
+        assert ast.literal_eval(text)[0] == [1, *versions]
+
+
+def recover(strike: Strike, url: str) -> Any:
+    mesh = build({"dp": 3, "tp": 1}, timeout=10)
+    sync = mesh.bridge(url, side="trainer").transfer(PATTERNS, like=own_part(mesh, 1, "trainer"))
+    first = sync.push()
+    try:
+        with mesh.guard(timeout=3):
+            if mesh.rank == 1:
+                strike.kill()
+            torch.distributed.all_reduce(torch.ones(1), group=mesh.group())
+    except meshkit.CollectiveError:
+        mesh = mesh.recover()
+    state = own_part(mesh, 2, "trainer")
+    sync = mesh.bridge(url, side="trainer").transfer(PATTERNS, like=state)
+    second = sync.push()
+    leave()
+    return [first, second]
+
+
+def test_the_recovery_of_the_trainer_keeps_the_sampler(jobs: Jobs) -> None:
+    jobs = jobs.at("recover")
+    trainer = jobs.start(recover, 3)
+    sampler = jobs.start(sample, 2, "", {"dp": 1, "tp": 2}, [1, 2])
+    played = trainer.result()
+    assert played.fired == 1
+    versions = ast.literal_eval(played.outcomes[0].text)
+    assert played.outcomes[2].text == played.outcomes[0].text
+    assert results(sampler.result()) == [str(versions)] * 2
