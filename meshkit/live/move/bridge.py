@@ -72,6 +72,7 @@ class Link(NamedTuple):
     name: str  # of the exchange in which they were made
     starts: tuple[int, int]  # the numbers of this side and of the other one
     group: dist.ProcessGroupGloo
+    store: GroupStore  # the one of the group, which must live as long
 
 
 @dataclass(frozen=True, eq=False)
@@ -475,7 +476,7 @@ class BridgeTransfer:
         group: dist.ProcessGroupGloo = commit(
             round, call, wait, create, close_gloo_group, connects=True, describe=describe
         )
-        bridge.link = Link(part.path, (self._side.number, self._other), group)
+        bridge.link = Link(part.path, (self._side.number, self._other), group, store)
         return group
 
     def _vote(self, end: Round) -> Decision:
