@@ -48,7 +48,7 @@ def build_mesh(
     :func:`meshkit.init` creates it. On failure, the groups created so far are destroyed, except the
     default group, which ``shutdown`` destroys.
 
-    Cost: 8 store operations per rank, and 2 more if someone else created the default group. To
+    Cost: 8 store operations per rank; 10 if someone else created the default group. To
     check which axes cross nodes, rank 0 reads once what all ranks have left: 2 operations, and in a
     FileStore one for each rank.
 

@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from .compare import compare_meshes
+    from .faults import play
     from .rehearsal import rehearse
     from .strategies import axes_of, axis_names, batch_plans, coordinates, layouts, ranks, sizes
 
@@ -20,6 +21,7 @@ __all__ = [
     "compare_meshes",
     "coordinates",
     "layouts",
+    "play",
     "ranks",
     "rehearse",
     "sizes",
@@ -32,6 +34,10 @@ def __getattr__(name: str) -> object:
         from .compare import compare_meshes
 
         return compare_meshes
+    if name == "play":
+        from .faults import play
+
+        return play
     if name == "rehearse":
         from .rehearsal import rehearse
 
