@@ -8,8 +8,9 @@ alone. ``python -m benchmarks --docs`` measures nothing: it puts the results int
 ``python -m benchmarks redistribute`` measures the moves of tensors alone, and writes its report
 into ``benchmarks/results/redistribute``. ``python -m benchmarks recovery`` does so for the seconds
 from the loss of a rank to the next step, ``numerics`` for thirty wrong programs, and ``norms`` for
-the norm of 1,000 gradients. ``transfer`` moves weights over slow links. ``cost_model`` measures
-nothing: it puts the predicted steps of published runs into the docs.
+the norm of 1,000 gradients. ``transfer`` moves weights over slow links. ``cost_model`` and
+``memory`` put tables into the docs: the predicted steps of published runs, and the memory of small
+decoders.
 
 ``pip install -c constraints.txt -e '.[bench]'`` installs the peers; the table names missing ones.
 """
@@ -23,13 +24,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import cost_model
 from .harness import Row
 from .report import this_machine, update_page, write
 
 NAMES = "maps groups collectives overhead agreement import training startup placement scale"
 BENCHMARKS = {name: name for name in NAMES.split()} | {"import": "imports"}  # name -> module
 OWN = ("redistribute", "recovery", "numerics", "norms", "transfer")  # not in a complete run
+TABLES = ("cost_model", "memory")  # of the page on the cost model
 OWN_REPORTS = {name: name for name in OWN}
 RESULTS = Path(__file__).parent / "results"
 PART = RESULTS / "part"
@@ -66,13 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     about = (__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser("python -m benchmarks", description=about)
-    parser.add_argument("own", nargs="?", choices=[*OWN, "cost_model"], help="a report of its own")
+    parser.add_argument("own", nargs="?", choices=[*OWN, *TABLES], help="a report of its own")
     parser.add_argument("--only", type=parse_names, default=[*BENCHMARKS], help="for example maps")
     parser.add_argument("--quick", action="store_true", help="few repetitions, small scales")
     parser.add_argument("--docs", action="store_true", help="put the results into the docs")
     options = parser.parse_args(argv)
-    if options.own == "cost_model":
-        print(cost_model.update_page())
+    if options.own in TABLES:
+        print(importlib.import_module(f"benchmarks.{options.own}").update_page())
         return 0
     if not options.docs:
         names = [options.own] if options.own else options.only

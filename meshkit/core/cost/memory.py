@@ -26,11 +26,17 @@ Here n is dp x ep x cp x sp, and dp x cp x sp for routed experts. A rank has 1/t
 For each token a layer keeps the bf16 tensors that are expensive to recompute: the inputs of its two
 norms, q, k, v, the output of attention, gate and up, and a copy for each routed expert. They take
 ``2 (4 hidden + 2 kv + 2 ffn + top_k hidden) / tp`` bytes, because tp divides either the weights or
-the sequence. Flash attention keeps no scores. Norms and activation functions are computed again,
-which is the recomputation called ``cheap``. With ``none`` a layer also keeps the outputs of its
-norms, and two more tensors as wide as gate. With ``full`` it keeps only its input, and one layer at
-a time is complete. Logits take 6 bytes each. A pipeline keeps pp micro batches, or
-``pp + (pp - 1) / v`` if it is interleaved (arXiv 2205.05198, 4.2.3).
+the sequence. Flash attention keeps no scores. Recomputation in backward changes this::
+
+    cheap    norms and activation functions are computed again, as above
+    none     a layer also keeps the outputs of its norms, and two more tensors as wide as gate
+    full     a layer keeps its input alone; one layer at a time keeps all, as with none
+
+Logits take 6 bytes each: themselves, and their fp32 softmax, which becomes their gradient in place.
+With none they take 12, as in torch's ``cross_entropy``: the fp32 log of their softmax, its
+gradient, and theirs. After the logits, one layer at a time has the gradients of gate and up. With
+cheap it also has the two tensors as wide that are computed again. A pipeline keeps pp micro
+batches, or ``pp + (pp - 1) / v`` if it is interleaved (arXiv 2205.05198, 4.2.3).
 """
 
 from __future__ import annotations
@@ -314,14 +320,17 @@ def _activations(
     tokens = config.micro_batch * seq / (config.cp * config.sp * config.tp)
     heads = 2 * model.head_dim * (model.heads + model.kv_heads)  # q, the output, k and v
     inputs = 2 + model.top_k * model.sparse  # of the norms, and a copy for each routed expert
-    recompute = np.asarray(config.recompute)
-    again = np.where(recompute == RECOMPUTE.index("none"), 2 * (model.hidden + model.width), 0)
-    whole = element * tokens * (inputs * model.hidden + heads + 2 * model.width + again)
-    is_full = recompute == RECOMPUTE.index("full")
-    layer = np.where(is_full, element * tokens * model.hidden, whole)
+    is_none, is_full = (np.equal(config.recompute, RECOMPUTE.index(n)) for n in ("none", "full"))
+    cheap = inputs * model.hidden + heads + 2 * model.width  # elements of a token in a layer
+    complete = element * tokens * (cheap + 2 * (model.hidden + model.width))
+    layer = np.where(is_none, complete, element * tokens * cheap)
+    layer = np.where(is_full, element * tokens * model.hidden, layer)
+    gradients = element * tokens * 2 * model.width  # of gate and up
+    again = np.where(is_full, complete, np.where(is_none, 0, gradients))  # computed by backward
+    backward = gradients + again  # of the layer whose backward runs
     is_interleaved = np.asarray(config.virtual) > 1
     depth = config.pp + np.where(is_interleaved, (config.pp - 1) / config.virtual, 0)
-    layers = stage_layers(model, config.pp)
-    first = np.minimum(config.num_micro_batches(global_batch), depth) * layers * layer
-    last = layers * layer + (element + 4) * tokens * model.vocab  # logits, and their fp32 gradient
-    return np.asarray(np.maximum(first, last) + np.where(is_full, whole, 0))
+    stage = stage_layers(model, config.pp) * layer
+    logits = np.where(is_none, 12, element + 4) * tokens * model.vocab
+    first = np.minimum(config.num_micro_batches(global_batch), depth) * stage + backward
+    return np.asarray(np.maximum(first, stage + np.maximum(logits, backward)))

@@ -211,16 +211,16 @@ A rank (h100): 80 GB, 544 of 989 TFLOP/s attained, 450 GB/s in a node, 50 GB/s
 
    layout          step s  tokens/s  MFU %    GB  sharding         micro batches
 ─  ──────────────  ──────  ────────  ─────  ────  ───────────────  ─────────────
-1  pp=16 dp=128      6.49   2586029   40.3  66.7  zero1 virtual=8  16 of 1
+1  pp=16 dp=128      6.49   2586029   40.3  67.1  zero1 virtual=8  16 of 1
      tp=8
-2  pp=16 dp=64       6.53   2570323   40.0  66.7  zero1 virtual=8  16 of 2
+2  pp=16 dp=64       6.53   2570323   40.0  67.1  zero1 virtual=8  16 of 2
      cp=2 tp=8
 
 GB of a rank, which has 80
    weights  gradients  optimizer  activations   all
 ─  ───────  ─────────  ─────────  ───────────  ────
-1      6.9       13.8      0.323         45.6  66.7
-2      6.9       13.8      0.323         45.6  66.7
+1      6.9       13.8      0.323         46.1  67.1
+2      6.9       13.8      0.323         46.1  67.1
 
 seconds of a step
    compute  weights     tp      cp     pp  bubble      dp   all
@@ -252,7 +252,7 @@ A rank (h100): 80 GB, 544 of 989 TFLOP/s attained, 450 GB/s in a node, 50 GB/s
   out of it.
 
 0 of 35 layouts fit.
-     35 out: no configuration fits into 80 GB; the smallest needs 918.5 GB: dp=1
+     35 out: no configuration fits into 80 GB; the smallest needs 918.3 GB: dp=1
              tp=8"""
 
 
