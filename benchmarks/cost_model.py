@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from meshkit.core.cost.memory import SHARDS, ModelShape, ParallelConfig
-from meshkit.core.cost.step_time import ATTAINED, AXES, MACHINES, TrainingJob, step_terms
+from meshkit.core.cost.memory import RECOMPUTE, SHARDS, ModelShape, ParallelConfig
+from meshkit.core.cost.step_time import AXES, MACHINES, TrainingJob, model_flops, step_terms
 from meshkit.core.text import format_sizes
 
 RUNS = Path(__file__).parent / "published_runs.json"
@@ -73,10 +73,10 @@ def read_run(
         virtual=run.get("virtual", 1),
         micro_batch=run["micro_batch"],
         shard=SHARDS.index(run["shard"]),
-        recompute=run.get("recompute", 0),
+        recompute=RECOMPUTE.index("full" if run.get("recompute") else "cheap"),
     )
     job = TrainingJob(gpus, gpus // GPUS_PER_NODE, batch, seq, machine)
-    operations = model_operations(model, batch, seq)
+    operations = model_flops(model, job)
     rate, tokens = run["published"], batch * seq
     step = {
         "s": lambda: rate,
@@ -88,7 +88,7 @@ def read_run(
         ),
     }[run["unit"]]()
     how = [run["shard"], *[f"virtual {config.virtual}"] * (config.virtual > 1)]
-    how += ["recompute"] * config.recompute
+    how += ["recompute"] * run.get("recompute", 0)
     return PublishedRun(
         run["model"],
         f"{gpus} {source['machine']}",
@@ -99,14 +99,8 @@ def read_run(
         number,
         step,
         float(sum(step_terms(model, job, config).values())),
-        operations / gpus / (machine.flops / ATTAINED),
+        operations / gpus / machine.peak,
     )
-
-
-def model_operations(model: ModelShape, batch: int, seq: int) -> float:
-    """Return the operations of a step that the model needs, without recomputation."""
-    attention = seq * model.heads * model.head_dim * model.layers
-    return 6 * (model.active_parameters + model.embedding + attention) * batch * seq
 
 
 def megatron_operations(model: ModelShape, batch: int, seq: int) -> float:

@@ -175,11 +175,12 @@ class JobReport:
         """Return the report as one HTML page. O(num_ranks)."""
         batch, topology = self.batch, self.topology
         outer = () if topology is None else topology.outer
+        costs = [self.costs.draw(width=100)] if self.costs else []
         return draw_page(
             self.layout.axes,
             self.layout.grid,
             title=count_noun(self.layout.num_ranks, "rank") if topology is None else f"{topology}",
-            text=self.draw(width=100),
+            text="\n\n".join([*self.draw_facts(width=100)[1:], *costs]),
             nodes=self.nodes,
             racks=next((level.of_node for level in outer if level.name == "rack"), None),
             batch=None

@@ -8,9 +8,9 @@ import math
 import pytest
 
 from benchmarks import cost_model
-from benchmarks.cost_model import PAGE, RUNS, megatron_operations, model_operations, published_runs
+from benchmarks.cost_model import PAGE, RUNS, megatron_operations, published_runs
 from meshkit.core.cost.memory import ModelShape
-from meshkit.core.cost.step_time import ATTAINED, MACHINES
+from meshkit.core.cost.step_time import MACHINES, TrainingJob, model_flops
 
 DATA = json.loads(RUNS.read_text())
 WITH_MFU = [run for run in DATA["runs"] if "mfu" in run]
@@ -33,8 +33,9 @@ def test_a_published_step_gives_the_mfu_of_its_source(run: dict[str, object]) ->
     batch, seq, axes = run["global_batch"], run["seq"], run["axes"]
     assert isinstance(batch, int) and isinstance(seq, int) and isinstance(axes, dict)  # noqa: PT018
     masked = 6 * batch * seq * seq * model.heads * model.head_dim * model.layers
-    flops = MACHINES[DATA["sources"][run["source"]]["machine"]].flops / ATTAINED
-    seconds = (model_operations(model, batch, seq) + masked) / math.prod(axes.values()) / flops
+    machine, gpus = MACHINES[DATA["sources"][run["source"]]["machine"]], math.prod(axes.values())
+    flops = model_flops(model, TrainingJob(gpus, gpus // 8, batch, seq, machine)) + masked
+    seconds = flops / gpus / machine.peak
     assert 100 * seconds / float(str(run["published"])) == pytest.approx(run["mfu"], abs=0.4)
 
 

@@ -435,7 +435,7 @@ def test_memory_and_links_are_those_that_were_given(
     for line, figures in zip(
         lines,
         (
-            "a100): 80 GB, 172 of 312 TFLOP/s attained, 300 GB/s in a node, 25 GB/s out of it. ",
+            "a100): 80 GB, 197 of 312 TFLOP/s attained, 300 GB/s in a node, 25 GB/s out of it. ",
             "measured.json): 80 GB, 544 of 989 TFLOP/s attained, 370 GB/s in a node, 42.5 GB/s ",
             "h100): 40 GB, 544 of 989 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it. ",
         ),
