@@ -34,7 +34,7 @@ CELL, BOX, PANEL, HEIGHT = 13, 66, 290, 196
 
 
 def held(move: Move, side: str) -> list[Array]:
-    """Return the numbers 1, 2, ... of the elements that each rank holds on the left of a move."""
+    """Return the numbers, from 1, of the elements that each rank holds on the left of a move."""
     numbers = np.arange(1, 17).reshape(4, 4)
     whole = "=".join(side.split("+"))  # each rank has a number for its part of a sum, too
     mark, _, holder = whole.partition("@tp:")
@@ -110,7 +110,7 @@ def test_the_drawing_of_a_mark_is_that_of_its_plan(name: str, updates_docs: bool
 
 @pytest.mark.parametrize("pattern", PATTERNS.values())
 def test_a_plan_leaves_each_rank_what_its_pattern_says(pattern: str) -> None:
-    """What the drawing shows below is what the right side says, by the definitions of the marks."""
+    """The drawing shows below what the right side says, by the definitions of the marks."""
     plan = plan_redistribution({"tp": RANKS}, pattern, sizes=SIZES)
     left, _, right = pattern.partition(" -> ")
     expected = [{*part.ravel().tolist()} - {0} for part in held(plan.forward.move, right)]
