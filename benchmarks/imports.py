@@ -15,7 +15,7 @@ from .harness import Goal, Row, alternate, compare, single
 
 TENTH, INSTANT = Goal("ratio", "<=", 0.1), Goal("ours", "<=", 0.3)
 RANKS = 16 * 128 * 8
-PLAN = "plan pp=16 dp=128 tp=8 --nodes 2048 --global-batch 2048 --micro-batch 1"  # in the docs
+PLAN = "plan pp=16 dp=128 tp=8 --nodes 2048 --global-batch 2048 --micro-batch 1"
 TIMED = "import time; began = time.perf_counter(); import {0}; print(time.perf_counter() - began)"
 
 

@@ -1,0 +1,285 @@
+"""Unmodified builders of a DeviceMesh, as installed, on torch's groups and on meshkit's.
+
+Each function is taken from the source of its package, without the imports of its file: those need
+what the function does not. Only the name ``init_device_mesh`` is replaced. The same function runs
+with torch's on the same ranks, so every group is compared with what its project expects.
+``python -m tests.interop.test_peers`` prints the table of docs/evidence/drop-in.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import enum
+import functools
+import logging
+import sys
+import time
+import types
+import typing
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.device_mesh as torch_mesh
+
+import meshkit
+from tests.live.faults import error_of
+from tests.pool import Pool, start_pool
+from tests.promises import BUSY
+
+PEERS = Path(
+    sys.prefix, "peers"
+)  # pip install --no-deps --target .venv/more/peers -r .ci/peers.txt
+WITHIN = 2.0  # seconds until a wrong size is named
+Init = Callable[..., Any]
+Groups = dict[str, dist.ProcessGroup]
+
+pytestmark = pytest.mark.skipif(
+    not PEERS.is_dir(),
+    reason="not installed: pip install --target .venv/more/peers -r .ci/peers.txt",
+)
+
+
+def take(pattern: str, name: str, names: dict[str, Any]) -> Any:
+    """Return a function or a class of an installed file, with the given names around it."""
+    (path,) = PEERS.glob(pattern)
+    tree = ast.parse(path.read_text())
+    future = ast.ImportFrom("__future__", [ast.alias("annotations")], 0)
+    found = [node for node in tree.body if getattr(node, "name", None) == name]
+    module = types.ModuleType(f"taken_from_{path.stem}")
+    sys.modules[module.__name__] = module  # where dataclasses look
+    vars(module).update(names)
+    code = ast.fix_missing_locations(ast.Module([future, *found], []))
+    exec(compile(code, str(path), "exec"), vars(module))
+    return vars(module)[name]
+
+
+def groups_of(mesh: Any) -> Groups:
+    return {name: mesh.get_group(name) for name in mesh.mesh_dim_names}
+
+
+def torchtitan(backend: str, init: Init, tp: int = 2) -> Groups:
+    names = {
+        **{name: getattr(typing, name) for name in ("Any", "Literal")},
+        **{name: getattr(dataclasses, name) for name in ("dataclass", "field")},
+        "DeviceMesh": torch_mesh.DeviceMesh,
+        "StrEnum": getattr(enum, "StrEnum", enum.Enum),
+        "device_type": "cpu",
+        "init_device_mesh": init,
+        "logger": logging.getLogger("torchtitan"),
+    }
+    kind = take("torchtitan/distributed/parallel_dims.py", "ParallelDims", names)
+    sizes = {"dp_replicate": 2, "dp_shard": 4 // tp, "cp": 1, "tp": tp, "pp": 1, "ep": 2}
+    built = kind(**sizes, world_size=8, spmd_backend=backend)
+    built.build_mesh()
+    return {name: mesh.get_group() for name, mesh in built._single_axis_meshes.items()}
+
+
+def verl(init: Init, fsdp: int = 4) -> Groups:
+    names = {"init_device_mesh": init, "get_device_name": lambda: "cpu"}
+    create = take("verl/workers/engine/fsdp/utils.py", "create_device_mesh", names)
+    engine = groups_of(create(8, fsdp))
+    sequence = groups_of(init("cpu", mesh_shape=(4, 2), mesh_dim_names=["dp", "sp"]))
+    rollout_dims = ["dp", "infer_tp", "infer_pp"]
+    rollout = groups_of(init("cpu", mesh_shape=(2, 4, 1), mesh_dim_names=rollout_dims))
+    kinds = {"engine": engine, "sequence": sequence, "rollout": rollout}
+    return {f"{kind} {name}": group for kind, own in kinds.items() for name, group in own.items()}
+
+
+def lightning(init: Init, dp: int = 4) -> Groups:
+    path = "lightning/fabric/strategies/model_parallel.py"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_mesh, "init_device_mesh", init)  # it imports it in its function
+        set_up = take(path, "_setup_device_mesh", {"torch": torch})
+        return groups_of(set_up(dp, 8 // dp, 8, torch.device("cpu")))
+
+
+def openrlhf(init: Init, sp: int = 2) -> Groups:
+    given: Any = types.SimpleNamespace(
+        **{"full_determinism": False, "seed": 0, "args": types.SimpleNamespace(local_rank=-1)},
+        **{"ring_attn_size": sp, "ds_tensor_parallel_size": 2, "train_batch_size": 8},
+        **{"micro_train_batch_size": 1, "setup_ring_attn": lambda mesh: None},
+    )
+    names = {
+        "init_device_mesh": lambda kind, *sizes, **more: init("cpu", *sizes, **more),
+        "deepspeed": types.SimpleNamespace(init_distributed=lambda timeout: None),
+        "transformers": types.SimpleNamespace(set_seed=lambda seed: None),
+        "timedelta": timedelta,
+        "torch": torch,
+        "dist": dist,
+        "os": types.SimpleNamespace(environ={"LOCAL_RANK": "-1"}),
+    }
+    path = "**/openrlhf/utils/deepspeed/deepspeed.py"
+    methods = next(PEERS.glob(path)).read_text()
+    (kind,) = (
+        node for node in ast.parse(methods).body if "def setup_distributed" in ast.unparse(node)
+    )
+    (method,) = (node for node in kind.body if getattr(node, "name", "") == "setup_distributed")  # type: ignore[attr-defined]
+    exec(compile(ast.Module([method], []), path, "exec"), names)
+    names["setup_distributed"](given)  # type: ignore[operator]
+    return groups_of(given.ds_device_mesh)
+
+
+def veomni(init: Init, sp: int = 2) -> Groups:
+    def quiet(*_: object, **more: object) -> None:
+        """Log nothing."""
+
+    calls = ("info_rank0", "warning_rank0", "info", "warning", "warning_once")
+    (path,) = PEERS.glob("veomni/distributed/parallel_state.py")
+    tree = ast.parse(path.read_text())
+    tree.body = [
+        node for node in tree.body if not isinstance(node, ast.ImportFrom) or node.level == 0
+    ]
+    tree.body = [node for node in tree.body if "get_logger" not in ast.unparse(node)]
+    module: Any = types.ModuleType("taken_from_veomni")
+    sys.modules[module.__name__] = module
+    code = ast.unparse(tree).replace("DeviceMesh, init_device_mesh", "DeviceMesh")
+    module.logger = types.SimpleNamespace(**dict.fromkeys(calls, quiet))
+    module.get_device_type, module.init_device_mesh = lambda: "cpu", init
+    exec(compile(code, str(path), "exec"), vars(module))
+    sizes = {"dp_size": 8 // sp, "dp_shard_size": 8 // sp, "ulysses_size": sp}
+    more = {"extra_parallel_sizes": (2,), "extra_parallel_names": ("ep",)}
+    module.init_parallel_state(dp_replicate_size=1, device_type="cpu", **sizes, **more)
+    return groups_of(module.get_parallel_state().device_mesh)
+
+
+BUILDERS: dict[str, Callable[..., Groups]] = {
+    **{
+        f"torchtitan {kind}": functools.partial(torchtitan, kind)
+        for kind in ("spmd_types", "full_dtensor", "partial_dtensor")
+    },
+    "veomni": veomni,
+    "verl": verl,
+    "openrlhf": openrlhf,
+    "lightning": lightning,
+}
+ODD = {"verl": {"fsdp": 2}, "lightning": {"dp": 2}, "openrlhf": {"sp": 4}, "veomni": {"sp": 4}}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with start_pool(8) as ranks:
+        yield ranks
+
+
+def held() -> set[str]:
+    """Return the names of the real groups of more than one rank that this rank holds."""
+    world = dist.distributed_c10d._world.pg_map
+    real = (group for group in world if group.size() > 1 and dist.get_backend(group) != "fake")
+    return {group.group_name for group in real}
+
+
+@contextlib.contextmanager
+def ours() -> Iterator[Init]:
+    """Yield meshkit's ``init_device_mesh``, and close the meshes that it has made."""
+    made: list[Any] = []
+
+    def init(*sizes: Any, **options: Any) -> Any:
+        made.append(meshkit.init_device_mesh(*sizes, **options))
+        return made[-1]
+
+    yield init
+    dist.barrier()
+    for mesh in reversed(made):
+        meshkit.Mesh.of(mesh).close()
+
+
+@contextlib.contextmanager
+def theirs() -> Iterator[Init]:
+    """Yield torch's ``init_device_mesh``, and destroy the groups that it has made."""
+    world = dist.distributed_c10d._world.pg_map
+    before = {*world}
+    yield torch_mesh.init_device_mesh
+    dist.barrier()
+    for group in {*world} - before:
+        dist.destroy_process_group(group)
+
+
+def describe(groups: Groups) -> dict[str, Any]:
+    """Return the backend and the members of each group; members of real ones by an all-reduce."""
+    described = {}
+    for name, group in groups.items():
+        members = dist.get_process_group_ranks(group)
+        if dist.get_backend(group) != "fake":
+            hot = torch.zeros(8)
+            hot[dist.get_rank()] = 1
+            dist.all_reduce(hot, group=group)
+            assert hot.nonzero().flatten().tolist() == sorted(members), name
+        described[name] = (
+            dist.get_backend(group),
+            members,
+            dist.get_group_rank(group, dist.get_rank()),
+        )
+    return described
+
+
+def build_both(name: str) -> Any:
+    """Build with torch's ``init_device_mesh`` and with meshkit's; return groups and seconds."""
+    results = []
+    for way in (theirs, ours):
+        with way() as init:
+            before, began = held(), time.monotonic()
+            groups = BUILDERS[name](init)
+            seconds = time.monotonic() - began
+            results.append((describe(groups), len(held() - before), seconds))
+    return results
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_groups_are_those_that_the_project_expects(pool: Pool, name: str) -> None:
+    for expected, built in pool.run(build_both, name):
+        assert built[0] == expected[0]
+        assert built[1] <= expected[1]  # groups that exist are used again
+
+
+def build_odd(name: str) -> tuple[str, float]:
+    """Build with another size on rank 5; return the error and its seconds."""
+    odd = ODD.get(name, {"tp": 1}) if dist.get_rank() == 5 else {}
+    with ours() as init:
+        began = time.monotonic()
+        _, text = error_of(lambda: BUILDERS[name](init, **odd)) or ("", "")
+        return text, time.monotonic() - began
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_rank_with_another_size_is_named(pool: Pool, name: str) -> None:
+    for text, seconds in pool.run(build_odd, name):
+        assert "rank" in text
+        assert "5" in text, text
+        assert seconds < WITHIN + BUSY
+
+
+def build_odd_on_torch(name: str) -> None:
+    """Build on torch's groups with another size on rank 5."""
+    meshkit.init()
+    BUILDERS[name](torch_mesh.init_device_mesh, **(ODD[name] if dist.get_rank() == 5 else {}))
+    dist.barrier()
+
+
+@pytest.mark.slow
+def test_torch_hangs_where_meshkit_names_the_rank() -> None:
+    with pytest.raises(meshkit.SpawnError, match=r"did not end|timeout"):
+        meshkit.spawn(build_odd_on_torch, 8, ("verl",), timeout=15)
+
+
+def table() -> Iterator[str]:
+    """Yield the rows of the table of docs/evidence/drop-in.md."""
+    with start_pool(8) as ranks:
+        for name in BUILDERS:
+            results = ranks.run(build_both, name)
+            torchs, own = (
+                (max(r[k][1] for r in results), max(r[k][2] for r in results)) for k in (0, 1)
+            )
+            odd = max(seconds for _, seconds in ranks.run(build_odd, name))
+            row = f"{torchs[0]} | {own[0]} | {torchs[1]:.2f} | {own[1]:.2f} | hangs | {odd:.2f} s"
+            yield f"| {name} | {row} |"
+
+
+if __name__ == "__main__":
+    print(*table(), sep="\n")
