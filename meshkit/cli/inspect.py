@@ -116,7 +116,7 @@ def read_costs(
     needed = {"--nodes": topology, "--global-batch": args.global_batch, "--seq": args.seq}
     missing = [option for option, value in needed.items() if value is None]
     if topology is None or missing:
-        raise SpecError(f"--model needs {', '.join(needed)}.", fix=f"add {', '.join(missing)}.")
+        raise SpecError(f"--model needs {', '.join(needed)}.", fix=f"add {' N, '.join(missing)} N.")
     name, model = options.read_model(args)
     racks = 1 if RACK not in topology.levels else len(topology.domain_names(RACK))
     ranks = layouts[0].num_ranks, topology.num_nodes
@@ -137,7 +137,14 @@ def read_costs(
                 recompute=args.recompute,
             )
         )
-    return CostTable(name, model, job, Path(args.links).name, tuple(costs), labels)
+    choices = {
+        "micro batch": args.micro_batch or args.accumulation_steps,
+        "sharding": args.shard,
+        "recomputation": args.recompute,
+    }
+    chosen = tuple(choice for choice, value in choices.items() if value is None)
+    links = Path(args.links).name
+    return CostTable(name, model, job, links, tuple(costs), labels, chosen)
 
 
 def write_page(path: str, report: JobReport) -> None:
@@ -151,7 +158,10 @@ def write_page(path: str, report: JobReport) -> None:
 
 
 def _add_plan(parser: ArgumentParser) -> None:
-    help = f"{options.SIZES_HELP}; one size can be -1"
+    help = (
+        f"{options.SIZES_HELP}; one size can be -1. Two layouts are compared, each a word with a "
+        'blank or a comma: "dp=8 tp=8" "dp=64 tp=1"'
+    )
     parser.add_argument("words", nargs="+", metavar="AXIS=SIZE", help=help)
     options.add_grid(parser)
     options.add_nodes(parser)
@@ -339,10 +349,13 @@ def _add_search(parser: ArgumentParser) -> None:
 
 PLAN = Command(
     "plan",
-    "report a job before it runs: axes, nodes, groups, batch",
+    "report a job before it runs: axes, nodes, groups, batch, cost",
     _add_plan,
     run_plan,
-    ("dp=4 sp=2 --nodes 2", "dp=4 --global-batch 64 --micro-batch 4"),
+    (
+        "dp=4 sp=2 --nodes 2 \\\n    --global-batch 64 --micro-batch 4",
+        f'"dp=8 tp=8" "dp=64" --nodes 8 \\\n    {MODEL} --global-batch 512 --seq 8192',
+    ),
 )
 EXPLAIN = Command(
     "explain",

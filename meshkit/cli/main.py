@@ -87,7 +87,8 @@ class CommandParser(ArgumentParser):
         """Raise an error of argparse as one of meshkit, without the other names of an option."""
         text = re.sub(r"^argument ([^\s/:]+)[^:]*: ", r"\1: ", message)
         option = text.partition(":")[0]
-        examples = [f"for example {e}" for e in self.examples if option in e]
+        lines = (example.replace("\\\n    ", "") for example in self.examples)
+        examples = [f"for example {line}" for line in lines if option in line]
         fix = [*examples, f"meshkit help {self.prog.split()[-1]} shows the options."][0]
         raise SpecError(f"{text}.", fix=fix)
 

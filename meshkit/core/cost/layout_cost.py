@@ -6,9 +6,10 @@ in one form. All figures are of the rank that needs most, and of one optimizer s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,17 +62,19 @@ class LayoutCost:
         return tuple(axis for axis, gigabytes in self.sent[LINKS[1]].items() if gigabytes)
 
 
-class Place:
+class Place(NamedTuple):
     """The nodes and the racks over which the groups of a layout spread."""
 
-    def __init__(self, of_level: Callable[[str], Locality]) -> None:
-        self.nodes, self.racks = of_level(NODE), of_level(RACK)
+    nodes: Locality
+    racks: Locality
 
 
 def standard_place(job: TrainingJob, config: ParallelConfig) -> Place:
     """Return the place of ranks that nest in the standard order on consecutive nodes."""
-    domains = {NODE: job.nodes, RACK: job.racks}
-    return Place(lambda level: partial(group_locality, job, config, nodes=domains[level]))
+    return Place(
+        partial(group_locality, job, config),
+        partial(group_locality, job, config, nodes=job.racks),
+    )
 
 
 def measured_place(layout: Layout, topology: Topology) -> Place:
@@ -90,7 +93,7 @@ def measured_place(layout: Layout, topology: Topology) -> Place:
             spanned = int(1 + (np.diff(domains, axis=1) != 0).sum(axis=1).max())
         return GroupLocality(np.int64(size), np.float64(size / spanned))
 
-    return Place(lambda level: partial(locality, level))
+    return Place(partial(locality, NODE), partial(locality, RACK))
 
 
 def axes_by_standard(layout: Layout) -> dict[str, tuple[str, ...]]:
@@ -158,6 +161,7 @@ class CostTable:
     links: str  # the name of the figures of the devices
     costs: tuple[LayoutCost, ...]
     labels: tuple[str, ...] = ()  # of the rows, if the sizes do not tell them apart
+    chosen: tuple[str, ...] = ()  # what was not given, and is that of the fastest that fits
 
     def as_dict(self) -> dict[str, object]:
         """Return all figures in JSON types."""
@@ -223,7 +227,9 @@ class CostTable:
         }
         used = [ways[way] for way in ways if any(cost.recompute == way for cost in self.costs)]
         numbers = ", ".join(str(i) for i, cost in enumerate(self.costs, 1) if not cost.fits)
+        chosen = f"Chosen, as the fastest that fits: {', '.join(self.chosen)}."
         return [
+            *[chosen] * bool(self.chosen),
             f"{steps} of {micro}: a rank runs {count_noun(steps, 'micro batch')} of "
             f"{count_noun(micro, 'sample')} in a step.",
             *used,
