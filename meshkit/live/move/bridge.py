@@ -29,15 +29,16 @@ from ...core.bridge import SIDES, BridgePlan, Statement
 from ...core.call import quotes_call
 from ...core.errors import CollectiveError, MeshkitError, SpecError
 from ...core.judges import (
+    STATES,
     Arrivals,
     Decision,
     Sighting,
     all_done,
     disagreement,
-    failure_error,
     missing_error,
 )
 from ...core.redistribute.state import StatePatterns, Table
+from ...core.text import format_range
 from ...launch.creation import Creation, GroupStore, commit
 from ...launch.job import require_job
 from ...launch.meeting import Met, Side
@@ -421,13 +422,11 @@ class BridgeTransfer:
                 mover.exchange(held, views)
                 bridge.own.synchronize()
             except Exception as error:
-                failure = error
-                decision = end.try_say(Decision(self._failed(version, error)))
+                failure, own = error, Decision(self._failed(version, error, start))
+                decision = end.try_say(own) or own
             else:
                 decision = self._vote(end)
-        if failure is not None and decision is None:
-            raise failure
-        if decision is not None and decision.error is not None:
+        if decision.error is not None:
             # the frames of torch's error hold the new tensors and the connections
             raise decision.error from (failure and failure.with_traceback(None))
         if self._is_target:
@@ -449,9 +448,8 @@ class BridgeTransfer:
             if not seen.expired:
                 return None
             stage, seconds = "the exchange of ", self._wait.total_seconds()
-            return Decision(
-                missing_error(seen, seconds, stage=stage, describe=self._bridged.describe)
-            )
+            describe = self._bridged.describe
+            return self._explain(missing_error(seen, seconds, stage=stage, describe=describe))
 
         with round:
             facts = {"link": "" if link is None else link.name}
@@ -479,20 +477,38 @@ class BridgeTransfer:
         bridge.link = Link(part.path, (self._side.number, self._other), group, store)
         return group
 
+    def _explain(self, error: MeshkitError | None) -> Decision:
+        """Return the decision with the sides of the ranks, which the error numbers together."""
+        if error is not None:
+            size, first = self._bridged.num_ranks, self._bridged.trainer_ranks
+            trainer, sampler = format_range(0, first - 1), format_range(first, size - 1)
+            line = f"The trainer has ranks {trainer} here, and the sampler {sampler}."
+            error.evidence += (line, INTACT)
+        return Decision(error)
+
     def _vote(self, end: Round) -> Decision:
         """Return whether all ranks of both sides have sent and received all."""
         limit = self._limit + timedelta(seconds=TIMES.store)
         seconds, describe = limit.total_seconds(), self._bridged.describe
+        done = all_done(end.summary, seconds=seconds, describe=describe)
+
+        def judge(seen: Arrivals) -> Decision | None:
+            decision = done(seen)
+            return None if decision is None else self._explain(decision.error)
+
         end.arrive({})
-        judge = all_done(end.summary, seconds=seconds, describe=describe)
         return end.decide(judge, Deadline.after(limit))
 
-    def _failed(self, version: int, error: Exception) -> CollectiveError:
+    def _failed(self, version: int, error: Exception, start: Round) -> CollectiveError:
         """Return the error that all ranks of both sides raise if this one fails."""
-        report = failure_error("", self._rank, current_process(), error)
-        name = self._bridged.describe(self._rank)
-        evidence = (line.replace(f"rank {self._rank} ", f"{name} ") for line in report.evidence)
-        line, fix = f"version {version} did not arrive.", "look at the log of that rank."
+        describe, own = self._bridged.describe, current_process()
+        line = f"version {version} did not arrive."
+        evidence = [f"{describe(self._rank)} ({own}): {type(error).__name__}: {error}"]
+        seen = start.store.try_within(TIMES.store, start.arrivals)
+        for rank, (process, _) in sorted(seen.arrived.items() if seen else ()):
+            if (state := sight(process).state).is_certain:
+                evidence.append(f"{describe(rank)} ({process}) {STATES[state]}.")
+        fix = "look at the logs of these ranks first; the next push and pull connect anew."
         return CollectiveError(line, *evidence, INTACT, fix=fix)
 
     def _take(

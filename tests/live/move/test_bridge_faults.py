@@ -1,0 +1,162 @@
+"""A rank or the store that fails during an exchange between two jobs: errors in time, old weights.
+
+``python -m tests.live.move.test_bridge_faults 60`` plays random faults, one after the other.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import os
+import random
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import meshkit
+from meshkit.live.move.bridge import BridgeChannel
+from meshkit.testing.faults import Played, Strike
+
+from .two_jobs import digest, start_store
+
+LIMIT = 4.0  # seconds of a message, and of ranks that wait for each other
+BUSY = 12.0  # more seconds on a machine that is loaded
+TENSORS, ROWS, COLUMNS = 9, 8, 2**15  # a tensor is a batch of its own
+CHUNK = ROWS // 2 * COLUMNS * 4
+RANKS = {"trainer": 2, "sampler": 2}
+PATTERN = {"*": "o/dp i -> o/tp i"}
+THIRDS = {"first": 0, "middle": TENSORS // 3, "last": TENSORS - 1}
+KINDS = {"CollectiveError", "RankTimeoutError"}
+
+
+def state_of(rank: int, version: int) -> dict[str, Tensor]:
+    """Return the state of a rank of the trainer."""
+    return {
+        f"w{n}": torch.full((ROWS // 2, COLUMNS), float(100 * version + 10 * n + rank))
+        for n in range(TENSORS)
+    }
+
+
+def exchange(
+    strike: Strike, url: str, side: str, odd: tuple[str, int], fault: str, at: int, server: int
+) -> Any:
+    """Exchange one version, and a second one in which a rank strikes; return what is left."""
+    meshkit.init(device="cpu", arrival_timeout=LIMIT + BUSY)
+    torch.set_num_threads(1)
+    axis = "dp" if side == "trainer" else "tp"
+    mesh = meshkit.build_mesh({axis: RANKS[side]}, timeout=LIMIT)
+    weights = state_of(mesh.rank, side == "trainer")
+    sync = mesh.bridge(url, side=side).transfer(PATTERN, like=weights, chunk=CHUNK)
+    call = sync.push if side == "trainer" else sync.pull
+    sockets = count_sockets()
+    call()
+    before = digest(weights)
+    patch, count = pytest.MonkeyPatch(), 0
+    wait = BridgeChannel.wait
+
+    def struck(channel: Any, works: Any) -> None:
+        nonlocal count
+        if count == at:
+            if fault == "store":
+                strike.note()
+                os.kill(server, signal.SIGKILL)
+            else:
+                {"kill": strike.kill, "stop": strike.stop, "cut": strike.cut}[fault]()
+        count += 1
+        wait(channel, works)
+
+    if (side, mesh.rank) == odd:
+        patch.setattr(BridgeChannel, "wait", struck)
+    if side == "trainer":
+        for name, tensor in state_of(mesh.rank, 2).items():
+            weights[name].copy_(tensor)
+        before = ""
+    text = ""
+    try:
+        call()
+    except meshkit.MeshkitError as error:
+        text = f"{type(error).__name__}: {error}"
+    end, intact = time.monotonic(), not before or digest(weights) == before
+    gc.collect()
+    return [text, end, intact, count_sockets() - sockets]
+
+
+def count_sockets() -> int:
+    """Return how many sockets this process has open."""
+    folder, count = Path("/proc/self/fd"), 0
+    for path in folder.iterdir():
+        with suppress(OSError):
+            count += os.readlink(path).startswith("socket:")
+    return count
+
+
+def play_fault(side: str, rank: int, fault: str, at: int) -> dict[str, Played]:
+    """Return the outcomes of both jobs."""
+    with start_store() as jobs:
+        args = (side, rank), fault, at, jobs.process.pid
+        played = {
+            name: jobs.start(exchange, ranks, name, *args, timeout=3 * (LIMIT + BUSY))
+            for name, ranks in RANKS.items()
+        }
+        return {name: future.result() for name, future in played.items()}
+
+
+def check_fault(side: str, rank: int, fault: str, at: int) -> None:
+    """Play a fault; check who raises what, by when, and that the old weights are intact."""
+    played = play_fault(side, rank, fault, at)
+    assert played[side].fired == rank, "the fault did not fire"
+    for name, job in played.items():
+        for other in range(RANKS[name]):
+            if (name, other) == (side, rank) and fault in ("kill", "stop", "cut"):
+                continue
+            assert other in job.outcomes, f"{name} rank {other} hangs: {job}"
+            outcome = job.outcomes[other]
+            assert outcome.kind == "returned", f"{name} rank {other}: {outcome}"
+            text, end, intact, sockets = ast.literal_eval(outcome.text)
+            assert text.partition(":")[0] in KINDS, f"{name} rank {other}: {text}"
+            assert end - played[side].at < 2 * LIMIT + BUSY, text
+            assert intact, f"{name} rank {other} has lost its weights"
+            if fault in ("kill", "stop"):
+                ended = "has ended" if fault == "kill" else "is stopped"
+                assert f"{side} rank {rank}" in text, text
+                assert ended in text, text
+                assert sockets <= 0, f"{name} rank {other} has left {sockets} sockets open"
+
+
+@pytest.mark.parametrize("third", THIRDS)
+@pytest.mark.parametrize("fault", ["kill", pytest.param("stop", marks=pytest.mark.slow), "store"])
+@pytest.mark.parametrize("side", RANKS)
+def test_a_fault_in_an_exchange_is_an_error_on_both_sides(
+    side: str, fault: str, third: str
+) -> None:
+    if fault == "store" and side == "trainer" and third != "first":
+        pytest.skip("the same store as with the other side")
+    check_fault(side, 1, fault, THIRDS[third])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("third", THIRDS)
+@pytest.mark.parametrize("side", RANKS)
+def test_a_rank_that_is_cut_off(side: str, third: str) -> None:
+    check_fault(side, 0, "cut", THIRDS[third])
+
+
+if __name__ == "__main__":
+    generator = random.Random(5)
+    for number in range(int(sys.argv[1])):
+        case = (
+            generator.choice([*RANKS]),
+            generator.randrange(2),
+            generator.choice(["kill", "stop", "cut", "store"]),
+            generator.randrange(TENSORS),
+        )
+        began = time.monotonic()
+        check_fault(*case)
+        print(number, *case, f"{time.monotonic() - began:.1f} s", flush=True)
