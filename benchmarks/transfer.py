@@ -52,7 +52,6 @@ PEERS = {
 }
 
 PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "transfer.md"
-BEGIN, END = "<!-- transfer -->", "<!-- /transfer -->"
 
 State = dict[str, Tensor]
 
@@ -69,16 +68,17 @@ def run(quick: bool) -> list[Row]:
             continue
         rows += link_rows(what, TRAINER + PER_HOST * hosts, figures)
     if not quick:
-        write_page(rows)
+        write_page(rows, "transfer")
     return rows
 
 
-def write_page(rows: Sequence[Row]) -> None:
-    """Put the table of all rows into the page."""
+def write_page(rows: Sequence[Row], name: str) -> None:
+    """Put the table of all rows of a benchmark into the page."""
     lines = [HEAD, ["---"] * len(HEAD), *map(cells, rows)]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, _, rest = PAGE.read_text().partition(begin)
+    PAGE.write_text(f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}")
 
 
 def link_rows(what: str, ranks: int, figures: Mapping[str, Any]) -> list[Row]:

@@ -27,7 +27,7 @@ from ..core.errors import LaunchError, MeshkitError, RankTimeoutError
 from ..core.judges import Decision, Json, RankState
 from .process import sight
 from .round import Round
-from .store import Store, read_number
+from .store import Store, read_number, read_value
 from .times import TIMES, Deadline
 
 NEWEST = "newest"
@@ -211,8 +211,7 @@ class Side:
         if answer is None:
             return None
         transfer.delete(f"met/{own}")
-        version, other = (int(number) for number in json.loads(answer))
-        return Met(version, other)
+        return read_value(f"met/{own}", answer, _read_met)
 
     def _number_of(self, side: str) -> int:
         return self.store.add(f"sides/{side}/number", 0)
@@ -221,3 +220,8 @@ class Side:
         if self._number_of(self.name) != self.number:
             line = f"another job has joined {self.where} as {self.name} since."
             raise LaunchError(line, fix="one job a side, or another name at the store.")
+
+
+def _read_met(text: str) -> Met:
+    version, other = json.loads(text)
+    return Met(int(version), int(other))

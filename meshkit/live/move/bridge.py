@@ -14,43 +14,27 @@ one connects anew. So each side may end and start again while the other one goes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import Any, NamedTuple, NoReturn, cast
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NoReturn, cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ...core import VERSION
-from ...core.bridge import SIDES, BridgePlan, Statement
+from ...core.bridge import SIDES, Statement
 from ...core.call import quotes_call
-from ...core.errors import CollectiveError, MeshkitError, SpecError
-from ...core.judges import (
-    STATES,
-    Arrivals,
-    Decision,
-    Sighting,
-    all_done,
-    disagreement,
-    missing_error,
-)
+from ...core.errors import MeshkitError, SpecError
 from ...core.redistribute.state import StatePatterns, Table
-from ...core.text import format_range
-from ...launch.creation import Creation, GroupStore, commit
 from ...launch.job import require_job
 from ...launch.meeting import Met, Side
-from ...launch.process import current_process, sight
-from ...launch.round import Round
+from ...launch.process import current_process
 from ...launch.store import SERVED, Store, open_store
 from ...launch.times import TIMES, Deadline, Time, parse_timeout
-from ...launch.torch_internals import close_gloo_group, create_gloo_group
 from ..group_registry import MeshGroups
-from ..restore import message_timeout
+from .exchange import Connection, Exchange
 from .mesh_move import MakeReduce
-from .mover import MeshPair, Mover
+from .mover import MeshPair
 from .state_plan import (
     State,
     StateOptions,
@@ -63,56 +47,6 @@ from .state_plan import (
 )
 
 EXAMPLE = 'mesh.bridge("store://host:29400/weights", side="trainer"), for example.'
-FAILED = "a rank could not connect the two sides."
-INTACT = "The weights of the last version are intact on each rank."
-
-
-class Link(NamedTuple):
-    """The connections between one start of each side."""
-
-    name: str  # of the exchange in which they were made
-    starts: tuple[int, int]  # the numbers of this side and of the other one
-    group: dist.ProcessGroupGloo
-    store: GroupStore  # the one of the group, which must live as long
-
-
-@dataclass(frozen=True, eq=False)
-class BridgeChannel:
-    """Messages on a gloo group over the ranks of both sides, from the memory of the host."""
-
-    group: Any  # ProcessGroupGloo, whose sends and receives have no types
-    limit: timedelta
-    plan: BridgePlan
-
-    @property
-    def device(self) -> torch.device:
-        """The memory of the host: gloo sends no other."""
-        return torch.device("cpu")
-
-    def start(
-        self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor]
-    ) -> list[tuple[dist.Work, list[int]]]:
-        """Start the messages to and from other ranks; return the works, each with its ranks."""
-        works = []
-        for operation, tensors in ((self.group.send, sent), (self.group.recv, received)):
-            for peer in sorted(tensors):
-                with self._naming(peer):
-                    works.append((operation([tensors[peer]], peer, 0), [peer]))
-        return works
-
-    def wait(self, works: Sequence[tuple[dist.Work, list[int]]]) -> None:
-        """Wait for messages, and name the rank of one that fails."""
-        for work, (peer,) in works:
-            with self._naming(peer):
-                work.wait(self.limit)
-
-    @contextmanager
-    def _naming(self, peer: int) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            line = f"{error} The message was to or from {self.plan.describe(peer)}."
-            raise RuntimeError(line) from None
 
 
 class Bridge:
@@ -144,7 +78,7 @@ class Bridge:
         facts = {"store": str(url), "side": str(side)}
         stated = self.own.agree("mesh.bridge", facts, join, stated="number", alike=False)
         self.side = Side(cast(Store, store), side, int(stated[0][0]), rank)
-        self.link: Link | None = None
+        self.connection = Connection()
         self.is_closed = False
         self._transfers = 0
 
@@ -200,19 +134,13 @@ class Bridge:
     def close(self) -> None:
         """Close the connections to the other job. Local; the other side may wait for a new one."""
         self.is_closed = True
-        self.disconnect()
+        self.connection.close()
 
     def check_open(self) -> None:
         """Raise if the bridge or its mesh is closed."""
         self.groups.check_usable()
         if self.is_closed:
             raise MeshkitError("the bridge is closed.", fix=EXAMPLE)
-
-    def disconnect(self) -> None:
-        """Close the connections, so that no rank of either side waits for this one. Local."""
-        if self.link is not None:
-            close_gloo_group(self.link.group)
-            self.link = None
 
 
 def _check_arguments(url: object, side: object) -> None:
@@ -279,7 +207,7 @@ class BridgeTransfer:
         if self._is_target:
             self._raise_direction("push", "pull")
         given = self._like if state is None else state
-        return self._exchange("push", given, timeout)
+        return self._move("push", given, timeout)
 
     @quotes_call("sync.pull")
     def pull(self, *, timeout: Time | None = None) -> int:
@@ -303,7 +231,7 @@ class BridgeTransfer:
         """
         if not self._is_target:
             self._raise_direction("pull", "push")
-        return self._exchange("pull", self._like, timeout)
+        return self._move("pull", self._like, timeout)
 
     def _raise_direction(self, call: str, other: str) -> NoReturn:
         line = f"the {self._side.name} cannot {call} in this transfer."
@@ -352,28 +280,23 @@ class BridgeTransfer:
 
     def _join(self, other: int) -> None:
         """Plan the transfer with a start of the other side. Local, with equal errors on all."""
-        bridge, side = self._bridge, self._side
-        self._bridged = side.plan(self._store, self._statement, other)
-        offset = self._bridged.trainer_ranks if side.name == SIDES[1] else 0
-        self._rank, self._other = side.rank + offset, other
-        groups = (None, bridge.groups) if self._is_target else (bridge.groups, None)
-        self._plan: StatePlan = plan_state(
-            self._bridged.moved,
-            self._bridged.layouts,
-            groups,
-            self._rank,
-            bridge.device,
-            self._options,
-            bridge.make_reduce,
+        bridge, side, is_target = self._bridge, self._side, self._is_target
+        plan = side.plan(self._store, self._statement, other)
+        rank = side.rank + (plan.trainer_ranks if side.name == SIDES[1] else 0)
+        groups = (None, bridge.groups) if is_target else (bridge.groups, None)
+        device, options, make_reduce = bridge.device, self._options, bridge.make_reduce
+        parts = plan_state(plan.moved, plan.layouts, groups, rank, device, options, make_reduce)
+        starts, connection = (side.number, other), bridge.connection
+        self._plan: StatePlan = parts
+        self._exchange = Exchange(
+            bridge.own, side, self._store, plan, parts, rank, starts, is_target, connection
         )
         self._read(self._like)
 
     def _read(self, state: State) -> list[Tensor | None]:
         return self._plan.find(state) if self._is_target else self._plan.read(state)
 
-    # -------------------------------------------------------------- an exchange
-
-    def _exchange(self, call: str, state: State, timeout: Time | None) -> int:
+    def _move(self, call: str, state: State, timeout: Time | None) -> int:
         """Move a state, and return its version. Collective over both sides."""
         bridge, deed = self._bridge, "push" if self._is_target else "pull"
         bridge.check_open()
@@ -388,176 +311,17 @@ class BridgeTransfer:
         self._attempts += 1
 
         def meet() -> Met:
-            known = self._side.read(self._store, self._side.other, self._other)
+            known = self._side.read(self._store, self._side.other, self._exchange.starts[1])
             return self._side.meet(self._store, known, self._attempts, deadline, deed)
 
         version, other = (int(number) for number in self._side.lead(meet, deadline))
         try:
-            if other != self._other:
+            if other != self._exchange.starts[1]:
                 self._join(other)
             with torch.no_grad():
-                self._move(version, self._read(state))
+                self._exchange.move(version, self._read(state))
         except BaseException:
-            bridge.disconnect()
+            bridge.connection.close()
             raise
         self.version = version
         return version
-
-    def _move(self, version: int, tensors: list[Tensor | None]) -> None:
-        """Move the tensors, or fill them. Collective over both sides."""
-        plan, bridge = self._plan, self._bridge
-        part = self._store.part(f"exchanges/{version}")
-        start = self._start(part)
-        channel = BridgeChannel(self._connect(part, start), self._limit, self._bridged)
-        mover = Mover(self._rank, bridge.device, plan.legs, plan.batches, "sync.pull", channel)
-        places: list[Tensor | None] = [None] * len(tensors)
-        if self._is_target:
-            places = [None if tensor is None else torch.empty_like(tensor) for tensor in tensors]
-        views = plan.view(places)
-        end = self._round(part, "end", start)
-        with end:
-            failure: Exception | None = None
-            try:
-                held = plan.arrange(tensors) if not self._is_target else [None] * len(tensors)
-                mover.exchange(held, views)
-                bridge.own.synchronize()
-            except Exception as error:
-                failure, own = error, Decision(self._failed(version, error, start))
-                decision = end.try_say(own) or own
-            else:
-                decision = self._vote(end)
-        if decision.error is not None:
-            # the frames of torch's error hold the new tensors and the connections
-            raise decision.error from (failure and failure.with_traceback(None))
-        if self._is_target:
-            self._take(version, mover, views, places, tensors)
-        if self._side.name == SIDES[0] and self._side.rank == 0:
-            self._forget(version - 1)
-
-    def _start(self, part: Store) -> Round:
-        """Wait until all ranks of both sides are here, and know whether they are connected."""
-        link, round = self._bridge.link, self._round(part, "start", None)
-        if link is not None and link.starts != (self._side.number, self._other):
-            self._bridge.disconnect()
-            link = None
-        deadline = Deadline.after(self._wait)
-
-        def judge(seen: Arrivals) -> Decision | None:
-            if not seen.missing:
-                return Decision(value=disagreement("", seen) is not None)
-            if not seen.expired:
-                return None
-            stage, seconds = "the exchange of ", self._wait.total_seconds()
-            describe = self._bridged.describe
-            return self._explain(missing_error(seen, seconds, stage=stage, describe=describe))
-
-        with round:
-            facts = {"link": "" if link is None else link.name}
-            round.arrive(facts, same=True, deadline=deadline)
-            if round.decide(judge, deadline).check(self._rank).value:
-                self._bridge.disconnect()
-        return round
-
-    def _connect(self, part: Store, start: Round) -> dist.ProcessGroupGloo:
-        """Return the group of both sides, made anew if a side has none. Collective over both."""
-        bridge, size = self._bridge, self._bridged.num_ranks
-        if bridge.link is not None:
-            return bridge.link.group
-        store = GroupStore(part.watcher().part("group").raw)
-
-        def create(creation: Creation) -> dist.ProcessGroupGloo:
-            return create_gloo_group(store, self._rank, size, creation.attempt)
-
-        round = self._round(part, "connected", start)
-        describe = self._bridged.describe
-        call, wait = "the exchange", self._wait
-        group: dist.ProcessGroupGloo = commit(
-            round, call, wait, create, close_gloo_group, connects=True, describe=describe
-        )
-        bridge.link = Link(part.path, (self._side.number, self._other), group, store)
-        return group
-
-    def _explain(self, error: MeshkitError | None) -> Decision:
-        """Return the decision with the sides of the ranks, which the error numbers together."""
-        if error is not None:
-            size, first = self._bridged.num_ranks, self._bridged.trainer_ranks
-            trainer, sampler = format_range(0, first - 1), format_range(first, size - 1)
-            line = f"The trainer has ranks {trainer} here, and the sampler {sampler}."
-            error.evidence += (line, INTACT)
-        return Decision(error)
-
-    def _vote(self, end: Round) -> Decision:
-        """Return whether all ranks of both sides have sent and received all."""
-        limit = self._limit + timedelta(seconds=TIMES.store)
-        seconds, describe = limit.total_seconds(), self._bridged.describe
-        done = all_done(end.summary, seconds=seconds, describe=describe)
-
-        def judge(seen: Arrivals) -> Decision | None:
-            decision = done(seen)
-            return None if decision is None else self._explain(decision.error)
-
-        end.arrive({})
-        return end.decide(judge, Deadline.after(limit))
-
-    def _failed(self, version: int, error: Exception, start: Round) -> CollectiveError:
-        """Return the error that all ranks of both sides raise if this one fails."""
-        describe, own = self._bridged.describe, current_process()
-        line = f"version {version} did not arrive."
-        evidence = [f"{describe(self._rank)} ({own}): {type(error).__name__}: {error}"]
-        seen = start.store.try_within(TIMES.store, start.arrivals)
-        for rank, (process, _) in sorted(seen.arrived.items() if seen else ()):
-            if (state := sight(process).state).is_certain:
-                evidence.append(f"{describe(rank)} ({process}) {STATES[state]}.")
-        fix = "look at the logs of these ranks first; the next push and pull connect anew."
-        return CollectiveError(line, *evidence, INTACT, fix=fix)
-
-    def _take(
-        self,
-        version: int,
-        mover: Mover,
-        views: list[Tensor | None],
-        places: list[Tensor | None],
-        tensors: list[Tensor | None],
-    ) -> None:
-        """Fill the tensors of all ranks of this side, or of none. Collective over this side."""
-        failure: Exception | None = None
-        try:
-            mover.gather(views)
-            self._bridge.own.synchronize()
-        except Exception as error:
-            failure = error
-
-        def report() -> None:
-            if failure is not None:
-                raise failure
-
-        facts = {"version": version}
-        self._bridge.own.agree("sync.pull", facts, report, stated="nothing", alike=True)
-        for place, tensor in zip(places, tensors, strict=True):
-            if place is not None and tensor is not None:
-                tensor.copy_(place)
-
-    def _forget(self, version: int) -> None:
-        """Delete what an earlier exchange has left at the store: all ranks have left it."""
-        for name in ("start", "connected", "end"):
-            self._round(self._store.part(f"exchanges/{version}"), name, None).forget()
-
-    def _round(self, part: Store, name: str, start: Round | None) -> Round:
-        """Return a round of all ranks of both sides."""
-
-        def look(ranks: Sequence[int]) -> dict[int, Sighting]:
-            arrived = {} if start is None else start.arrivals().arrived
-            return {rank: sight(arrived[rank].process) for rank in ranks if rank in arrived}
-
-        expected = range(self._bridged.num_ranks)
-        return Round(part, name, self._rank, expected, summary=FAILED, look=look)
-
-    @property
-    def _limit(self) -> timedelta:
-        """How long a message may take."""
-        return message_timeout(self._bridge.groups)
-
-    @property
-    def _wait(self) -> timedelta:
-        """How long ranks of both sides wait for each other, once the first ones have met."""
-        return min(require_job().arrival_timeout, timedelta(seconds=TIMES.newcomer))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import meshkit
-from meshkit.live.move.bridge import BridgeChannel
+from meshkit.live.move.exchange import BridgeChannel
 from meshkit.testing.faults import Played, Strike
 
 from .two_jobs import digest, start_store
