@@ -8,9 +8,9 @@ alone. ``python -m benchmarks --docs`` measures nothing: it puts the results int
 ``python -m benchmarks redistribute`` measures the moves of tensors alone, and writes its report
 into ``benchmarks/results/redistribute``. ``python -m benchmarks recovery`` does so for the seconds
 from the loss of a rank to the next step, ``numerics`` for thirty wrong programs, and ``norms`` for
-the norm of 1,000 gradients. ``transfer`` moves weights over slow links, and ``bridge``
-between two jobs. ``cost_model`` and ``memory`` put tables into the docs: the predicted steps of published runs, and the memory of small
-decoders.
+the norm of 1,000 gradients. ``transfer`` moves weights over slow links, and ``bridge`` between two
+jobs. ``cost_model`` and ``memory`` put tables into the docs: the predicted steps of published runs,
+and the memory of small decoders.
 
 ``pip install -c constraints.txt -e '.[bench]'`` installs the peers; the table names missing ones.
 """
