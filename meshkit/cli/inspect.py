@@ -19,9 +19,10 @@ from ..core.cost.search import fastest_cost, format_search, search
 from ..core.cost.step_time import TrainingJob, check_job
 from ..core.errors import CoordinateError, SpecError
 from ..core.group_plan import GroupPlan
+from ..core.job_report import JobReport, headline
 from ..core.layout import Layout
 from ..core.redistribute.report import plan_redistribution
-from ..core.report import JobReport, format_rank, format_rank_table, headline, rank_reports
+from ..core.report import format_rank, format_rank_table, rank_reports
 from ..core.sequence import SequencePlan, plan_sequence, sequence_axes
 from ..core.text import count_noun
 from ..core.topology import placed
@@ -63,7 +64,8 @@ def compare_layouts(layouts: Sequence[Layout], args: Namespace) -> Result:
     """Report two layouts side by side, and what moves from the first to the second."""
     if len(layouts) > 2 or args.place or args.html:
         line = "Two layouts are compared as they are numbered, without --place and --html."
-        raise SpecError(f"{count_noun(len(layouts), 'layout')} are given.", line, fix="one layout.")
+        fix = "two layouts." if len(layouts) > 2 else "one layout."
+        raise SpecError(f"{len(layouts)} layouts are given.", line, fix=fix)
     if layouts[0].num_ranks != layouts[1].num_ranks:
         ranks = " and ".join(str(layout.num_ranks) for layout in layouts)
         raise SpecError(f"the layouts have {ranks} ranks.", fix="layouts of equally many ranks.")

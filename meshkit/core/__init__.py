@@ -11,7 +11,7 @@ Everything here is pure: numpy and einops, without torch, a clock, the environme
     norm                         which rank counts a gradient in a norm
     causes  parity               why numbers differ from those of one rank: scaled, a missing sum
     rehearsal  rehearsal_report  whether the collectives of played ranks match
-    report                       what `meshkit plan`, `explain` and `check` print
+    job_report  report           what `meshkit plan`, `explain` and `check` print
     draw                         pictures of a grid, as text and as a page
     cost/  redistribute/         time and memory of a step; moves of a tensor and of a state
 """

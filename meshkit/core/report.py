@@ -1,4 +1,4 @@
-"""Reports as data and as text: a job before it runs, one rank, and the timings of the groups."""
+"""Reports as data and as text: one rank, the timings of the groups, and a checked mesh."""
 
 from __future__ import annotations
 
@@ -9,223 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from .batch import Axes, BatchPlan, describe_data, resolve_data_axes
-from .cost.layout_cost import CostTable
-from .draw import draw_node_boxes
-from .errors import format_error
-from .group_plan import GroupPlan
+from .batch import Axes, BatchPlan, resolve_data_axes
 from .layout import Layout, group_rank
-from .plan_page import PageBatch, draw_page
 from .seeds import stream_seed
 from .sequence import SequencePlan, sequence_axes
 from .text import (
     Floats,
-    Ints,
     count_noun,
     format_range,
     format_ranks,
     format_rows,
     format_sizes,
     format_table,
-    plural,
     summarize,
     wrap_lines,
 )
-from .topology import Crossing, Topology, crossings, suggest_fix
+from .topology import Topology
 
-AXIS_HEADER = ("axis", "size", "stride", "groups", "first group")
 TIMING_HEADER = ("group", "groups", "ranks", "median ms", "slowest ms", "of ranks")
-BATCH_FIELDS = ("dp", "global_batch", "micro_batch", "accumulation_steps", "uneven")
-
-
-def headline(layout: Layout, topology: Topology | None = None) -> str:
-    """Return one line with the sizes, the number of ranks and, if known, the nodes."""
-    ranks = count_noun(layout.num_ranks, "rank") if topology is None else topology
-    return f"{layout.sizes_text}: {ranks}"
-
-
-@dataclass(frozen=True)
-class JobReport:
-    """The report of a job before it runs. Create it with :meth:`of`."""
-
-    layout: Layout
-    topology: Topology | None
-    axes: tuple[dict[str, Any], ...]  # a row for each axis
-    groups_per_rank: int  # process groups of one rank, the default group included
-    groups: int  # process groups in all, the default group included
-    batch: BatchPlan | None
-    warnings: tuple[str, ...]  # causes of slow communication
-    placement: str = ""  # the axes that cross nodes, now and before the ranks were placed
-    data: tuple[str, ...] = ()  # the axes that divide the samples, unless that is dp alone
-    data_axes: Axes = ()  # all axes that divide the samples
-    costs: CostTable | None = None  # memory, time and traffic, if the model is known
-
-    @classmethod
-    def of(
-        cls,
-        plan: GroupPlan,
-        topology: Topology | None = None,
-        batch: BatchPlan | None = None,
-        *,
-        data: Axes | None = None,
-        before: Layout | None = None,
-        costs: CostTable | None = None,
-    ) -> JobReport:
-        """Return the report of a plan. Cost: O(axes x num_ranks) with a topology, else O(axes)."""
-        layout, placement = plan.layout, ""
-        warnings: tuple[str, ...] = ()
-        crossing = {} if topology is None else crossings(layout, topology)
-        outer = () if topology is None else topology.levels[-2::-1]  # racks, then what holds them
-        by_level = {n: crossings(layout, topology, level=n) for n in outer if topology}
-        rows = tuple(_axis_rows(layout, crossing, by_level))
-        keys = {*plan.keys.values()}  # axis sets of one key have the same groups
-        groups = sum(layout.num_ranks // layout.size(key) for key in keys)
-        if topology is not None and "tp" in crossing and crossing["tp"].crosses:
-            reason = "tp communicates in every layer, so it needs the fastest links."
-            fix = f"{suggest_fix(layout, topology, 'tp')}."
-            warnings = (format_error(f"{crossing['tp']}.", reason, fix=fix),)
-        axes = () if batch is None else resolve_data_axes(data, layout.sizes)
-        divided = describe_data(layout.sizes, axes)
-        if before is not None and topology is not None:
-            placement = describe_placement(before, layout, topology)
-        return cls(
-            layout,
-            topology,
-            rows,
-            len(keys),
-            groups,
-            batch,
-            warnings,
-            placement,
-            divided,
-            axes,
-            costs,
-        )
-
-    @property
-    def nodes(self) -> Ints | None:
-        """The node of the rank at each position: int64 (num_ranks,); None if unknown."""
-        ranks = self.layout.grid.ravel()
-        return None if self.topology is None else self.topology.node_of(ranks)
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the report in JSON types. Cost: O(axes x size + nodes)."""
-        layout = self.layout
-        return {
-            "world_size": layout.num_ranks,
-            "sizes": layout.sizes,
-            "node_sizes": [] if self.topology is None else self.topology.sizes.tolist(),
-            "axes": [*self.axes],
-            "groups_per_rank": self.groups_per_rank,
-            "groups": self.groups,
-            "batch": self.batch and {name: getattr(self.batch, name) for name in BATCH_FIELDS},
-            "warnings": [*self.warnings],
-            "placement": {"reason": self.placement, "ranks": [int(rank) for rank in layout.ranks]}
-            if self.placement
-            else None,
-            "cost": self.costs and self.costs.as_dict(),
-        }
-
-    def draw(self, *, width: int = 80, ascii: bool = False) -> str:
-        """Return the report as text."""
-        *head, facts = self.draw_facts(width=width, ascii=ascii)
-        costs = [self.costs.draw(width=width, ascii=ascii)] if self.costs else []
-        return "\n\n".join([*head, self.draw_grid(width=width, ascii=ascii), facts, *costs])
-
-    def draw_grid(self, *, width: int = 80, ascii: bool = False) -> str:
-        """Return the ranks, in a box for each node if the nodes are known."""
-        layout, nodes = self.layout, self.nodes
-        if nodes is None:
-            return layout.draw(width=width).partition("\n")[2]  # the sizes stand above
-        return draw_node_boxes(layout.axes, layout.grid, nodes, width=width, ascii=ascii)
-
-    def draw_facts(self, *, width: int = 80, ascii: bool = False) -> list[str]:
-        """Return the title, the table of the axes, and the lines on groups, batch and placement."""
-        outer = [*self.axes[0]["outer"]]
-        levels = [*["node"] * (self.topology is not None), *outer]
-        header = [*AXIS_HEADER, *(f"crosses {plural(level)}" for level in levels)]
-        rows = [
-            [
-                *(str(row[name]) for name in AXIS_HEADER[:4]),
-                summarize(row["first_group"]),
-                *(
-                    "yes" if crossing else "no"
-                    for crossing in (row["crossing"], *(row["outer"][n]["crossing"] for n in outer))
-                    if crossing is not None
-                ),
-            ]
-            for row in self.axes
-        ]
-        table = format_table(header, rows, width=width, ascii=ascii)
-        facts = [
-            (
-                "groups",
-                f"{self.groups_per_rank} on each rank, the default group included; "
-                f"{self.groups} in all",
-            ),
-            *([("batch", str(self.batch))] if self.batch else []),
-            *(("", line.removesuffix(".")) for line in self.data),
-            *([("placed", self.placement)] if self.placement else []),
-            *(("warning", warning) for warning in self.warnings),
-        ]
-        lines = "\n".join(format_rows(facts, width=width))
-        return [headline(self.layout, self.topology), table, lines]
-
-    def draw_page(self) -> str:
-        """Return the report as one HTML page. O(num_ranks)."""
-        batch, topology = self.batch, self.topology
-        outer = () if topology is None else topology.outer
-        costs = [self.costs.draw(width=100)] if self.costs else []
-        return draw_page(
-            self.layout.axes,
-            self.layout.grid,
-            title=count_noun(self.layout.num_ranks, "rank") if topology is None else f"{topology}",
-            text="\n\n".join([*self.draw_facts(width=100)[1:], *costs]),
-            nodes=self.nodes,
-            racks=next((level.of_node for level in outer if level.name == "rack"), None),
-            batch=None
-            if batch is None
-            else PageBatch(self.data_axes, batch.dp, batch.global_batch, batch.micro_batch),
-        )
-
-
-def describe_placement(before: Layout, layout: Layout, topology: Topology) -> str:
-    """Return which axes cross nodes and racks after the placement, and which did before."""
-    lines = []
-    for level in reversed(topology.levels):
-        now, then = (crossings(ranks, topology, level=level) for ranks in (layout, before))
-        lines += [
-            f"{now[axis]}"
-            + (f"; before, {then[axis]}" if str(now[axis]) != str(then[axis]) else "")
-            for axis in layout.axes
-            if layout.sizes[axis] > 1
-        ]
-    return "\n".join(lines or ["one rank"])
-
-
-def _axis_rows(
-    layout: Layout,
-    crossing: Mapping[str, Crossing],
-    outer: Mapping[str, Mapping[str, Crossing]],
-) -> Iterator[dict[str, Any]]:
-    """Yield size, stride (positions between two indices), groups and crossings of each axis."""
-    stride, first = layout.num_ranks, int(layout.ranks[0])
-    for axis, size in layout.sizes.items():
-        stride //= size
-        on_nodes = crossing.get(axis)
-        yield {
-            "axis": axis,
-            "size": size,
-            "stride": stride,
-            "groups": layout.num_ranks // size,
-            "first_group": layout.peers(first, axis).tolist(),
-            "crossing": on_nodes and on_nodes.crossing_groups,
-            "spans": on_nodes and on_nodes.most,
-            "outer": {
-                level: {"crossing": by_axis[axis].crossing_groups, "spans": by_axis[axis].most}
-                for level, by_axis in outer.items()
-            },
-        }
 
 
 @dataclass(frozen=True)

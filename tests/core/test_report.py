@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 import meshkit
 from meshkit import BatchPlan, Layout, SequencePlan, factor_world
 from meshkit.core.group_plan import GroupPlan
+from meshkit.core.job_report import JobReport, headline
 from meshkit.core.report import (
-    JobReport,
     format_rank,
     format_rank_table,
-    headline,
     rank_reports,
     sequence_part,
     summarize_timings,
