@@ -29,8 +29,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from ..core.judges import Decision, Json, Judge
+from ..core.judges import Arrival, Arrivals, Decision, Json, Judge
 from ..core.rehearsal import ANY, GroupRecord, Operation, Trace
+from .process import current_process
 from .round import Round
 from .times import Deadline
 from .torch_internals import (
@@ -465,17 +466,23 @@ class RecordingGroup(dist.ProcessGroup):
 
 
 class RecordedRound(Round):
-    """A round of meshkit of which only this rank runs: all others agree."""
+    """A round of meshkit of which only this rank runs: all others agree.
+
+    If ranks of one kind state a fact more than the others (the source of a move states its tensor),
+    the others read it from one that was played before.
+    """
 
     def __init__(self, group: RecordingGroup, ranks: Sequence[int]) -> None:
         self.recorder, self.expected, self.rank = group.recorder, ranks, group.recorder.trace.rank
         self.number, self.name, self.summary = 1, "", ""
         self.turn, self.is_over, self.dissent = 0, False, {}
+        self.arrived: dict[int, Arrival] = {}  # what this rank states, and one that states more
 
     def arrive(self, facts: Mapping[str, Json], *, same: bool = False, **options: object) -> None:
         """Record what all ranks must state equally."""
         self.turn = 1
         if not same:
+            self.state(facts)
             return
         sizes, ranks = str(facts.get("sizes", "")), str(facts.get("ranks", ""))
         if sizes and ranks.startswith("range(0,"):  # a mesh over ranks in order
@@ -485,12 +492,32 @@ class RecordedRound(Round):
         detail = json.dumps(facts, sort_keys=True)
         self.recorder.wait(self.recorder.start(Operation("agree", number, detail=detail)))
 
+    def state(self, facts: Mapping[str, Json]) -> None:
+        """Keep facts for ranks that are played later, and learn what another kind states."""
+        recorder, ranks = self.recorder, tuple(self.expected)
+        number, detail = recorder.number_of(ranks), json.dumps({"call": facts.get("call")})
+        recorder.wait(recorder.start(Operation("agree", number, detail=detail)))
+        channel = ("facts", ranks[0], ranks[-1], len(ranks))
+        recorder.counts[channel] += 1
+        key, more = (
+            (*channel, recorder.counts[channel], len(facts) + extra) for extra in (False, True)
+        )
+        recorder.sent[key] = json.dumps(facts).encode()
+        self.arrived[self.rank] = Arrival(current_process(), facts)
+        message = recorder.received.get(more)
+        other = next((rank for rank in ranks if rank != self.rank), None)
+        if message is None or other is None:
+            recorder.missing.add(more)
+        else:
+            self.arrived[other] = Arrival(current_process(), json.loads(message))
+
     def fail(self, error: BaseException) -> None:
         """Do nothing: no rank waits."""
 
     def decide(self, judge: Judge, deadline: Deadline, *, poll: float | None = None) -> Decision:
         """Return the decision of ranks that agree."""
-        return Decision()
+        decision = judge(Arrivals([*self.arrived], self.arrived)) if self.arrived else None
+        return decision or Decision()
 
 
 def copy_to(target: Tensor, source: Tensor) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ...core.call import quotes_call
-from ...core.errors import SpecError
+from ...core.errors import MeshkitError, SpecError
 from ...core.group_plan import missing_group_error
 from ...core.redistribute.mesh_move import (
     axes_of_both,
@@ -228,6 +228,9 @@ class MeshRedistribution:
         }
         read = partial(self._read, x) if is_source else lambda: None
         stated = self._meshes.agree("mesh.redistribute", facts, read, stated="tensor", alike=True)
+        if not stated:  # only in a rehearsal, if no rank of the source was played before this one
+            line = "no rank of the source mesh was rehearsed, so the tensor is unknown."
+            raise MeshkitError(line, fix="rehearse a rank of the source mesh too.")
         sizes, dtype, needs_gradient = stated[0][0]
         return self._bind(dict(sizes), getattr(torch, dtype), needs_gradient)
 
