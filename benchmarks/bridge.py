@@ -45,7 +45,7 @@ RATE, BYTES_PER_SECOND = "1gbit", 1e9 / 8
 SIZES = {"trainer": {"tp": 2}, "sampler": {"dp": 2, "tp": 2}}
 RANKS = {"trainer": 2, "sampler": 4}
 ROWS, COLUMNS = 1000, 1000  # of a weight, in float32: 4 MB
-PORT, TIMEOUT = 29781, 300.0
+PORT, TIMEOUT = 29781, 450.0
 EXACT, NEAR = Goal("ours", "<=", 1.005), Goal("ours", "<=", 1.15)
 PATTERN = {"*": "o/tp i -> o/tp i"}
 PEER = "gather + broadcast"

@@ -237,3 +237,134 @@ def test_the_recovery_of_the_trainer_keeps_the_sampler(jobs: Jobs) -> None:
     versions = ast.literal_eval(played.outcomes[0].text)
     assert played.outcomes[2].text == played.outcomes[0].text
     assert results(sampler.result()) == [str(versions)] * 2
+
+
+# ------------------------------------------------------------------ out of step
+
+
+def push_late(_: Strike, url: str) -> Any:
+    mesh = build({"dp": 2, "tp": 1})
+    state = own_part(mesh, 1, "trainer")
+    with mesh.bridge(url, side="trainer") as bridge:
+        sync = bridge.transfer(PATTERNS, like=state)
+        errors = []
+        for call in (
+            lambda: sync.pull(),
+            lambda: sync.push({**state, "embed": torch.zeros(9, 9)}),
+            lambda: sync.push(timeout=0.2),
+        ):
+            try:
+                call()
+            except meshkit.MeshkitError as error:
+                errors.append(f"{type(error).__name__}: {error}")
+        time.sleep(1.5)  # the pull of the sampler ends meanwhile
+        version = sync.push()
+    leave()
+    return [errors, version]
+
+
+def pull_early(_: Strike, url: str) -> Any:
+    mesh = build({"dp": 1, "tp": 2})
+    weights = own_part(mesh, 0, "sampler")
+    errors = []
+    with mesh.bridge(url, side="sampler") as bridge:
+        sync = bridge.transfer(PATTERNS, like=weights)
+        time.sleep(0.7)  # the push of the trainer has ended
+        try:
+            sync.pull(timeout=0.2)
+        except meshkit.RankTimeoutError as error:
+            errors.append(str(error))
+        version = sync.pull()
+        torch.testing.assert_close(weights, own_part(mesh, 1, "sampler"), rtol=0, atol=0)
+    leave()
+    return [errors, version]
+
+
+def test_a_call_that_ends_early_leaves_nothing_behind(jobs: Jobs) -> None:
+    jobs = jobs.at("late")
+    trainer, sampler = jobs.start(push_late, 2), jobs.start(pull_early, 2)
+    for text in results(sampler.result()):
+        (error,), version = ast.literal_eval(text)
+        assert "the trainer did not push within 0.2 s." in error
+        assert version >= 1
+    for text in results(trainer.result()):
+        (other, shape, late), pushed = ast.literal_eval(text)
+        assert "SpecError: sync.pull(): the trainer cannot pull" in other
+        assert "embed has [9, 9] in float32" in shape
+        assert "the sampler did not pull within 0.2 s." in late
+        assert pushed == version
+
+
+def start_and_die(strike: Strike, url: str, side: str) -> None:
+    meshkit.init(device="cpu", arrival_timeout=ARRIVAL)
+    mesh = meshkit.build_mesh(tp=1)
+    mesh.bridge(url, side=side).transfer(W, like={"w": torch.zeros(8, 3)})
+    time.sleep(0.5)  # the other side has seen it
+    strike.kill()
+
+
+def test_a_statement_of_a_start_that_has_ended_does_not_count(jobs: Jobs) -> None:
+    jobs = jobs.at("stale")
+    dying = [jobs.start(start_and_die, 1, side) for side in ("trainer", "sampler")]
+    assert [job.result().fired for job in dying] == [0, 0]
+    other = {"w": "o/tp i -> o i =tp"}
+    second = jobs.start(agree, 2, "sampler", other, {"rows": 8})
+    time.sleep(3)  # it sees the trainer that has ended first
+    first = jobs.start(agree, 2, "trainer", other, {})
+    assert results(first.result()) + results(second.result()) == ["None"] * 4
+
+
+def take_the_side(_: Strike, url: str) -> Any:
+    meshkit.init(device="cpu", arrival_timeout=5)
+    mesh = meshkit.build_mesh(tp=1)
+    sync = mesh.bridge(url, side="trainer").transfer(W, like={"w": torch.zeros(8, 3)})
+    mesh.bridge(url, side="trainer")
+    try:
+        sync.push()
+    except meshkit.LaunchError as error:
+        return str(error)
+
+
+def test_the_last_job_that_joins_as_a_side_counts(jobs: Jobs) -> None:
+    jobs = jobs.at("newer")
+    sampler = jobs.start(agree, 2, "sampler", W, {})
+    (text,) = results(jobs.start(take_the_side, 1).result())
+    assert f"another job has joined {jobs.url} as trainer since." in text
+    assert results(sampler.result()) == ["None"] * 2
+
+
+def meet_a_stranger(_: Strike, url: str) -> Any:
+    world = meshkit.init(device="cpu", arrival_timeout=5)
+    mesh = meshkit.build_mesh(tp=1)
+    bridge = mesh.bridge(url, side="trainer")
+    store = bridge.side.store.part("transfers/1")
+    store.set("sampler/newest", "1")
+    store.set("sampler/1", '{"whoever": "I am"}')
+    assert world.world_size == 1
+    try:
+        bridge.transfer(W, like={"w": torch.zeros(8, 3)})
+    except meshkit.LaunchError as error:
+        return str(error)
+
+
+def test_a_value_of_a_stranger_is_refused(jobs: Jobs) -> None:
+    (text,) = results(jobs.at("stranger").start(meet_a_stranger, 1).result())
+    words = "the key 'sampler/1' of the job's store has a value that no rank wrote."
+    assert words in ast.literal_eval(text)
+
+
+@pytest.mark.parametrize(
+    ("url", "side", "words"),
+    [
+        ("tcp://localhost:1/x", "trainer", "not the address of a store that `meshkit store` hosts"),
+        ("store://localhost:1/x", "actor", "side is 'actor'."),
+    ],
+)
+def test_wrong_arguments_are_refused(url: str, side: str, words: str) -> None:
+    with pytest.raises(meshkit.SpawnError, match=words) as error:
+        meshkit.spawn(join_wrongly, 1, (url, side))
+    assert isinstance(error.value.errors[0], meshkit.SpecError)
+
+
+def join_wrongly(url: str, side: str) -> None:
+    meshkit.build_mesh(tp=1).bridge(url, side=side)
