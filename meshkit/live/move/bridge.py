@@ -302,11 +302,8 @@ class BridgeTransfer:
         bridge.check_open()
         limit = parse_timeout("timeout", timeout) or require_job().arrival_timeout
 
-        def check() -> None:
-            self._read(state)
-
         facts = {"transfer": self._number, "timeout": str(limit)}
-        bridge.own.agree(f"sync.{call}", facts, check, stated="nothing", alike=True)
+        bridge.own.confirm(f"sync.{call}", facts, lambda: self._read(state))
         deadline = Deadline.after(limit)
         self._attempts += 1
 

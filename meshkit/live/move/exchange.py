@@ -248,7 +248,7 @@ class Exchange:
                 raise failure
 
         facts = {"version": version}
-        self.own.agree("sync.pull", facts, report, stated="nothing", alike=True)
+        self.own.confirm("sync.pull", facts, report)
         for place, tensor in zip(places, tensors, strict=True):
             if place is not None and tensor is not None:
                 tensor.copy_(place)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ...core.errors import MeshkitError
 from ...core.hang import describe_coordinate
-from ...core.judges import Json, all_same_and_stated
+from ...core.judges import Json, all_same, all_same_and_stated
 from ...core.layout import Layout
 from ...core.redistribute.mesh_move import Gather, MeshMove, Message
 from ...core.redistribute.move import Region, num_elements, slices_within
@@ -33,6 +33,7 @@ from ...core.redistribute.steps import Step
 from ...core.text import name_ranks
 from ...launch.default_group import default_group
 from ...launch.job import require_job
+from ...launch.round import Round
 from ...launch.store import Store
 from ...launch.times import TIMES, Deadline
 from ...launch.torch_internals import collective_count, wait_in_time
@@ -403,28 +404,54 @@ class MeshPair:
             stated: the name of what it returns.
             alike: whether all that is stated must be equal.
         """
-        source, target = self.layouts
-        ranks = sorted({*map(int, source.grid.flat), *map(int, target.grid.flat)})
-        job, summary = require_job(), f"ranks disagree about {call}()."
-        part = "/".join(f"{mesh.round_id}.{mesh.view_id}" for mesh in (self.source, self.target))
-        some = (
-            {} if len(ranks) == job.world.world_size else {"ranks": ranks, "part": f"move/{part}"}
-        )
-        round = job.round(call, summary=summary, **some)  # type: ignore[arg-type]
+        round = self._round(call)
         if round is None:
             self.store()  # raises
             return []
-        deadline, seconds = Deadline.after(job.arrival_timeout), job.arrival_timeout.total_seconds()
-        meshes = {"call": call, "mesh": repr(source), "to": repr(target)}
+        limit = require_job().arrival_timeout
+        deadline, seconds, describe = Deadline.after(limit), limit.total_seconds(), self._describe
         with round:
             own = read()
             statement = {} if own is None else {stated: own}
-            round.arrive({**meshes, **facts, **statement}, deadline=deadline)
+            round.arrive({**self._facts(call), **facts, **statement}, deadline=deadline)
             judge = all_same_and_stated(
-                summary, stated, alike=alike, seconds=seconds, describe=self._describe
+                round.summary, stated, alike=alike, seconds=seconds, describe=describe
             )
             decision = round.decide(judge, deadline, poll=TIMES.poll).check(self.rank)
         return [(value, ranks) for value, ranks in decision.value]
+
+    def confirm(
+        self, call: str, facts: Mapping[str, Json], check: Callable[[], object] = list
+    ) -> None:
+        """Return once all ranks state equal facts. Collective over both meshes.
+
+        If ``check`` raises on a rank, no rank waits. The last rank decides, so no rank looks at the
+        store every 50 ms as in :meth:`agree`.
+        """
+        round = self._round(call)
+        if round is None:
+            self.store()  # raises
+            return
+        limit = require_job().arrival_timeout
+        deadline, seconds, describe = Deadline.after(limit), limit.total_seconds(), self._describe
+        with round:
+            check()
+            round.arrive({**self._facts(call), **facts}, same=True, deadline=deadline)
+            judge = all_same(round.summary, seconds=seconds, describe=describe)
+            round.decide(judge, deadline).check(self.rank)
+
+    def _round(self, call: str) -> Round | None:
+        source, target = self.layouts
+        ranks = sorted({*map(int, source.grid.flat), *map(int, target.grid.flat)})
+        job, summary = require_job(), f"ranks disagree about {call}()."
+        if len(ranks) == job.world.world_size:
+            return job.round(call, summary=summary)
+        part = "/".join(f"{mesh.round_id}.{mesh.view_id}" for mesh in (self.source, self.target))
+        return job.round(call, summary=summary, ranks=ranks, part=f"move/{part}")
+
+    def _facts(self, call: str) -> dict[str, str]:
+        source, target = self.layouts
+        return {"call": call, "mesh": repr(source), "to": repr(target)}
 
     def _describe(self, rank: int) -> str:
         source, target = self.layouts

@@ -130,7 +130,7 @@ class Transfer:
                 raise error
 
         facts = {"state": self._number}
-        self._meshes.agree("transfer", facts, read, stated="nothing", alike=True)
+        self._meshes.confirm("transfer", facts, read)
 
     def _agree(self, patterns: Mapping[str, str], like: State | None) -> StatePlan:
         """Return the plan of this rank. Collective."""
@@ -176,5 +176,5 @@ class Transfer:
             if rank not in source:
                 plan.find(like)
 
-        meshes.agree(CALL, {}, check, stated="nothing", alike=True)
+        meshes.confirm(CALL, {}, check)
         return plan
