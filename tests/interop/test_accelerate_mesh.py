@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch.distributed as dist
 import torch.distributed.device_mesh
 
 import meshkit
-from tests.live.faults import error_of
 from tests.pool import Pool, start_pool
 
 pytest.importorskip("accelerate")
@@ -54,15 +52,3 @@ def test_its_joint_names_share_groups(pool: Pool) -> None:
         assert groups == 4  # dp_replicate, dp_shard, tp, and both data axes together
         assert same
         assert joint
-
-
-def build_differently() -> Any:
-    sizes = {**SIZES, "dp_shard_size": 4, "tp_size": 1} if dist.get_rank() == 5 else SIZES
-    began = time.monotonic()
-    return error_of(lambda: build(sizes)), time.monotonic() - began
-
-
-def test_a_rank_with_another_size_is_named(pool: Pool) -> None:
-    for error, seconds in pool.run(build_differently):
-        assert error[0] == "DisagreementError"
-        assert seconds < 2

@@ -1,9 +1,9 @@
 """Unmodified builders of a DeviceMesh, as installed, on torch's groups and on meshkit's.
 
 Each function is taken from the source of its package, without the imports of its file: those need
-what the function does not. Only the name ``init_device_mesh`` is replaced. The same function runs
-with torch's on the same ranks, so every group is compared with what its project expects.
-``python -m tests.interop.test_peers`` prints the table of docs/evidence/drop-in.md.
+what the function does not. Accelerate is imported. Only the name ``init_device_mesh`` is replaced.
+The same function runs with torch's on the same ranks, so every group is compared with what its
+project expects. ``python -m tests.interop.test_peers`` writes the table of docs/evidence/drop-in.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ import types
 import typing
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from importlib import metadata
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -30,9 +32,14 @@ import torch.distributed.device_mesh as torch_mesh
 
 import meshkit
 from tests.live.faults import error_of
+from tests.pages import ROOT
 from tests.pool import Pool, start_pool
 from tests.promises import BUSY
 
+parallelism_config = pytest.importorskip("accelerate.parallelism_config")
+
+PAGE = ROOT / "docs" / "evidence" / "drop-in.md"
+BEGIN, END = "<!-- drop-in -->", "<!-- /drop-in -->"
 PEERS = Path(
     sys.prefix, "peers"
 )  # pip install --no-deps --target .venv/more/peers -r .ci/peers.txt
@@ -62,6 +69,14 @@ def take(pattern: str, name: str, names: dict[str, Any]) -> Any:
 
 def groups_of(mesh: Any) -> Groups:
     return {name: mesh.get_group(name) for name in mesh.mesh_dim_names}
+
+
+def accelerate(init: Init, tp: int = 2) -> Groups:
+    sizes = {"dp_replicate_size": 2, "dp_shard_size": 4 // tp, "tp_size": tp}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_mesh, "init_device_mesh", init)  # it imports it in its method
+        root = parallelism_config.ParallelismConfig(**sizes).build_device_mesh("cpu")
+    return {name: root.get_group(name) for name in (*root.mesh_dim_names, *FLATTENED)}
 
 
 def torchtitan(backend: str, init: Init, tp: int = 2) -> Groups:
@@ -149,7 +164,9 @@ def veomni(init: Init, sp: int = 2) -> Groups:
     return groups_of(module.get_parallel_state().device_mesh)
 
 
+FLATTENED = ("dp", "dp_shard_cp", "dp_cp")  # by accelerate
 BUILDERS: dict[str, Callable[..., Groups]] = {
+    "accelerate": accelerate,
     **{
         f"torchtitan {kind}": functools.partial(torchtitan, kind)
         for kind in ("spmd_types", "full_dtensor", "partial_dtensor")
@@ -159,6 +176,10 @@ BUILDERS: dict[str, Callable[..., Groups]] = {
     "openrlhf": openrlhf,
     "lightning": lightning,
 }
+HEAD = (
+    "| builder | version | groups, torch | groups, meshkit | seconds, torch | seconds, meshkit "
+    "| a wrong size, torch | named by meshkit after |"
+)
 ODD = {"verl": {"fsdp": 2}, "lightning": {"dp": 2}, "openrlhf": {"sp": 4}, "veomni": {"sp": 4}}
 
 
@@ -256,30 +277,69 @@ def test_a_rank_with_another_size_is_named(pool: Pool, name: str) -> None:
 
 
 def build_odd_on_torch(name: str) -> None:
-    """Build on torch's groups with another size on rank 5."""
-    meshkit.init()
-    BUILDERS[name](torch_mesh.init_device_mesh, **(ODD[name] if dist.get_rank() == 5 else {}))
-    dist.barrier()
+    """Build and use torch's groups with another size on rank 5."""
+    odd = ODD.get(name, {"tp": 1}) if dist.get_rank() == 5 else {}
+    with theirs() as init:
+        describe(BUILDERS[name](init, **odd))
+
+
+def play_odd_on_torch(name: str, seconds: float) -> list[str]:
+    """Return what each rank that did not succeed said, after a wrong size on rank 5."""
+    with start_pool(8) as ranks:
+        ranks.run(held)  # all have started
+        try:
+            ranks.run(build_odd_on_torch, name, timeout=seconds)
+        except AssertionError as error:
+            return [line for line in str(error).splitlines() if line.startswith("rank ")]
+    return []
 
 
 @pytest.mark.slow
 def test_torch_hangs_where_meshkit_names_the_rank() -> None:
-    with pytest.raises(meshkit.SpawnError, match=r"did not end|timeout"):
-        meshkit.spawn(build_odd_on_torch, 8, ("verl",), timeout=15)
+    lines = play_odd_on_torch("verl", 5 + BUSY)
+    assert lines == [f"rank {rank}: no answer in time" for rank in range(8)]
 
 
-def table() -> Iterator[str]:
-    """Yield the rows of the table of docs/evidence/drop-in.md."""
+def test_the_page_has_a_row_for_each_builder() -> None:
+    table = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
+    rows = [line.split(" | ")[0].strip("| ") for line in table.splitlines() if "|" in line]
+    assert rows[2:] == [*BUILDERS]
+
+
+def version(package: str) -> str:
+    """Return the version of a package, also of one that only ``PEERS`` has."""
+    path = [str(PEERS), *sys.path]
+    (found, *_) = metadata.distributions(name=package, path=path)
+    return found.version
+
+
+def rows(repeats: int = 5, limit: int = 20) -> Iterator[str]:
+    """Yield the rows of the table: medians of the seconds of the slowest rank."""
+    yield HEAD
+    yield "| --- | --- |" + " ---: |" * 4 + " --- | ---: |"
     with start_pool(8) as ranks:
         for name in BUILDERS:
-            results = ranks.run(build_both, name)
-            torchs, own = (
-                (max(r[k][1] for r in results), max(r[k][2] for r in results)) for k in (0, 1)
-            )
-            odd = max(seconds for _, seconds in ranks.run(build_odd, name))
-            row = f"{torchs[0]} | {own[0]} | {torchs[1]:.2f} | {own[1]:.2f} | hangs | {odd:.2f} s"
-            yield f"| {name} | {row} |"
+            ranks.run(build_both, name)
+            runs = [ranks.run(build_both, name) for _ in range(repeats)]
+            groups = [max(result[way][1] for result in runs[0]) for way in (0, 1)]
+            seconds = [
+                median(max(result[way][2] for result in run) for run in runs) for way in (0, 1)
+            ]
+            named = max(took for _, took in ranks.run(build_odd, name))
+            lines = play_odd_on_torch(name, limit)
+            hang = sum("no answer in time" in line for line in lines)
+            outcome = f"{hang} of 8 ranks hang, {len(lines) - hang} raise" if lines else "no error"
+            figures = *groups, *(f"{took:.2f} s" for took in seconds), outcome, f"{named:.2f} s"
+            yield f"| {name} | {version(name.split()[0])} | {' | '.join(map(str, figures))} |"
+
+
+def update_page() -> str:
+    """Put the table into the page, and return it."""
+    table = "\n".join([BEGIN, *rows(), END])
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(before + table + rest.partition(END)[2])
+    return table
 
 
 if __name__ == "__main__":
-    print(*table(), sep="\n")
+    print(update_page())
