@@ -3,7 +3,8 @@
 Each function is taken from the source of its package, without the imports of its file: those need
 what the function does not. Accelerate is imported. Only the name ``init_device_mesh`` is replaced.
 The same function runs with torch's on the same ranks, so every group is compared with what its
-project expects. ``python -m tests.interop.test_peers`` writes the table of docs/evidence/drop-in.md.
+project expects. ``python -m tests.interop.test_peers`` writes the table of
+docs/evidence/drop-in.md.
 """
 
 from __future__ import annotations
