@@ -143,6 +143,12 @@ def test_one_block_in_place_of_all(plan: tuple, data: st.DataObject) -> None:
     assert (fit.cause, fit.axes) == ("one part", axes)
 
 
+def keeps_blocks(order: list[int], size: int) -> bool:
+    """Return whether an order moves whole blocks of a size: then no axis need have cut them."""
+    starts = order[::size]
+    return len(order) % size == 0 and order == [n + i for n in starts for i in range(size)]
+
+
 @given(planted(), st.data())
 def test_blocks_in_another_order(plan: tuple, data: st.DataObject) -> None:
     sizes, axes, rng = plan
@@ -152,7 +158,8 @@ def test_blocks_in_another_order(plan: tuple, data: st.DataObject) -> None:
     mixed = np.concatenate([np.split(one, number, 1)[i] for i in order], 1)
     fits = find_fits(make_copies(sizes, lambda at: mixed, ((), axes)), one, 0)
     assert {fit.cause for fit in fits} == {"order"}
-    assert axes in [fit.axes for fit in fits]
+    is_coarser = any(keeps_blocks(order, number // parts) for parts in range(2, number // 2))
+    assert is_coarser or axes in [fit.axes for fit in fits]
 
 
 def test_an_order_over_two_dims_and_of_each_copy() -> None:
