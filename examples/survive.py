@@ -10,8 +10,8 @@ Start each rank with a launcher that does not end all ranks when one dies, for e
 Kill, stop or cut off some of them. The others form as many whole replicas as they can, and the
 losses are those of a run that lost no rank: the global batch and the order of samples stay, and all
 ranks go on from a step whose whole state somebody holds. ``mesh.commit()`` in the trainer's step
-keeps what is left of a broken collective out of the weights. Ranks left over wait for the next
-loss. Start a killed rank again, with the same command: the others admit it after their next step.
+keeps what is left of a broken collective out of the weights. Ranks left over wait until the next
+rank is lost. Start a killed rank again, with the same command: the others admit it after their next step.
 """
 
 from __future__ import annotations
