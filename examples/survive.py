@@ -11,7 +11,7 @@ Kill, stop or cut off some of them. The others form as many whole replicas as th
 losses are those of a run that lost no rank: the global batch and the order of samples stay, and all
 ranks go on from a step whose whole state somebody holds. ``mesh.commit()`` in the trainer's step
 keeps what is left of a broken collective out of the weights. Ranks left over wait until the next
-rank is lost. Start a killed rank again, with the same command: the others admit it after their next step.
+rank is lost. Start a killed rank again, with the same command: the others admit it after a step.
 """
 
 from __future__ import annotations
