@@ -58,7 +58,7 @@ def run(quick: bool) -> list[Row]:
     megabytes = 16 if quick else 256
     what, ranks = f"{megabytes} MB over a link of {RATE}", sum(RANKS.values())
     try:
-        figures = measure(megabytes, 1 if quick else 5)
+        figures = measure(megabytes, 1 if quick else 3)
     except NoHostsError as error:
         return [Row(what, ranks, "-", "s", missing=str(error))]
     rows = make_rows(what, ranks, megabytes * 1e6, figures)
