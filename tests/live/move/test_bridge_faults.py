@@ -1,6 +1,7 @@
 """A rank or the store that fails during an exchange between two jobs: errors in time, old weights.
 
-``python -m tests.live.move.test_bridge_faults 60`` plays random faults, one after the other.
+``python -m tests.live.move.test_bridge_faults 60`` plays random faults, one after the other; with a
+second number, only those from that one on.
 """
 
 from __future__ import annotations
@@ -157,6 +158,8 @@ if __name__ == "__main__":
             generator.choice(["kill", "stop", "cut", "store"]),
             generator.randrange(TENSORS),
         )
+        if number < int([*sys.argv, "0"][2]):
+            continue
         began = time.monotonic()
         check_fault(*case)
         print(number, *case, f"{time.monotonic() - began:.1f} s", flush=True)
