@@ -9,6 +9,7 @@ import pytest
 
 import meshkit
 from examples import fsdp_tp
+from meshkit.testing import rehearse
 
 SMALL = ["--dtype=float64", "--seq=32", "--dim=32", "--global-batch=8", "--micro-batch=1"]
 
@@ -44,3 +45,11 @@ def test_a_checkpoint_of_one_mesh_is_resumed_on_another_with_the_same_losses(
 def test_indivisible_sizes_raise(arguments: str) -> None:
     with pytest.raises(SystemExit, match="must divide by tp, --seq by sp"):
         fsdp_tp.main(arguments.split())
+
+
+def test_a_job_of_8192_ranks_is_rehearsed() -> None:
+    words = ["--dim=32", "--seq=32", "--dp=256", "--sp=4", "--tp=8"]
+    words += ["--steps=1", "--global-batch=1024"]
+    report = rehearse(fsdp_tp.main, 8192, (words,), nodes=1024, ranks=[0, 7, 8, 31, 32, 8183, 8191])
+    report.raise_if_mismatched()
+    assert {"dp sp", "sp", "tp"} <= {*report.bytes_by_axis}

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh
 
 import meshkit
+from meshkit.testing import rehearse
 from tests.pool import Pool, start_pool
 
 pytest.importorskip("accelerate")
@@ -52,3 +54,20 @@ def test_its_joint_names_share_groups(pool: Pool) -> None:
         assert groups == 4  # dp_replicate, dp_shard, tp, and both data axes together
         assert same
         assert joint
+
+
+def reduce_over(odd: int) -> None:
+    """Communicate over the meshes of accelerate's builder, but for one collective of one rank."""
+    meshkit.init()
+    root = build({"dp_replicate_size": 4, "dp_shard_size": 128, "cp_size": 2, "tp_size": 8})
+    dist.all_reduce(torch.ones(2), group=root.get_group("tp"))
+    if dist.get_rank() != odd:
+        dist.all_reduce(torch.ones(3), group=root.get_group("dp_cp"))
+
+
+@pytest.mark.parametrize("odd", [-1, 8191])
+def test_a_job_of_8192_ranks_is_rehearsed(odd: int) -> None:
+    report = rehearse(reduce_over, 8192, (odd,), nodes=1024, ranks=[0, 7, 8184, 8191])
+    assert report.ok is (odd < 0), report
+    assert report.names.layouts[0].shape == (4, 128, 2, 8)
+    assert all(odd in mismatch.ranks for mismatch in report.mismatches)

@@ -58,7 +58,8 @@ class Fault:
     def is_named_by(self, report: RehearsalReport) -> bool:
         """Return whether the report names the axes, the operation and a rank with the fault."""
         names = report.names
-        texts = [m.text for m in report.mismatches if m.group.name == self.axes]
+        group = f"the {self.axes} group ["  # ranks that wait for each other are at several groups
+        texts = [m.text for m in report.mismatches if group in m.text]
         if not self.axes:
             texts = [f"{names.rank(rank)}: {error}" for rank, error in report.raised.items()]
         odd = [names.rank(rank) for rank in report.ranks if self.is_odd(names.coordinate(rank))]

@@ -233,6 +233,8 @@ def numbers_of(sizes: Mapping[str, int], programs: Sequence[Ops]) -> list[Result
 
 def combine(op: Op, given: Sequence[torch.Tensor], index: int) -> torch.Tensor:
     """Return the result of a collective on one rank of its group."""
+    if op.name == "barrier":  # its ranks may have drawn other sizes
+        return torch.zeros(0)
     whole = torch.stack([*given])  # (ranks, elements)
     reduced = whole.sum(0) if op.reduction == "SUM" else whole.amax(0)
     part = slice(index * op.size, (index + 1) * op.size)
@@ -242,7 +244,6 @@ def combine(op: Op, given: Sequence[torch.Tensor], index: int) -> torch.Tensor:
         "broadcast": whole[op.root],
         "all_gather": whole.reshape(-1),
         "all_to_all": whole[:, part].reshape(-1),
-        "barrier": torch.zeros(0),
     }[op.name]
 
 
