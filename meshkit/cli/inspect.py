@@ -277,7 +277,7 @@ def run_move(args: Namespace) -> Result:
     dims = options.read_axis_sizes(words[index + 1 :])
     mesh = " ".join(options.split_sizes(words[:index]))
     plan = plan_redistribution(mesh, words[index], to=to, dtype=args.dtype, sizes=dims)
-    return Result(plan.as_dict, plan.draw)
+    return Result(plan.as_dict, partial(plan.draw, speed=args.speed))
 
 
 def _add_move(parser: ArgumentParser) -> None:
@@ -290,6 +290,8 @@ def _add_move(parser: ArgumentParser) -> None:
     parser.add_argument("--to", metavar="AXES", help=help)
     help = "the dtype of the tensor, such as bf16; float32 by default"
     parser.add_argument("--dtype", default="float32", help=help)
+    help = "the GB/s that a rank receives: show the milliseconds of the bytes, too"
+    parser.add_argument("--speed", type=options.read_gigabytes, metavar="GB/S", help=help)
 
 
 def run_search(args: Namespace) -> Result:

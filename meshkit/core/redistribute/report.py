@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import permutations
 from typing import Any
 
 from ..call import quotes_call
@@ -32,7 +33,7 @@ from .move import (
     split_sizes,
     unmarked_axes,
 )
-from .pattern import DOTS, Pattern, drop_axes, parse_pattern
+from .pattern import DOTS, Pattern, Side, drop_axes, parse_pattern
 from .plan import Plan, most_needed, most_received, plan_move
 
 DTYPES = {  # the bytes of an element
@@ -83,6 +84,19 @@ class RedistributionPlan:
         known = [group for group in axes if set(group) <= {*self.layout.axes}]
         return tuple(" ".join(group) for group in known if not plan.has(group))
 
+    @cached_property
+    def better_order(self) -> str | None:
+        """An order of the axes of one cut with fewer steps in the forward, such as a/tp/dp."""
+        sizes, better = self.layout.sizes, None
+        fewest = before = len(self.forward.named_steps)
+        if self.forward.move.reorderings or not {*self.pattern.types} <= {*sizes}:
+            return None
+        for place, pattern in _other_orders(drop_axes(self.pattern, sizes)):
+            steps = plan_move(make_move(pattern, sizes, self.sizes)).named_steps
+            if len(steps) < fewest:
+                fewest, better = len(steps), place
+        return better and f"{better}: {fewest} of {before} steps"
+
     def as_dict(self) -> dict[str, object]:
         """Return the plan in JSON types."""
         plans = {"forward": self.forward, "backward": self.backward}
@@ -95,6 +109,7 @@ class RedistributionPlan:
             **{name: plan and self._plan_dict(plan) for name, plan in plans.items()},
             "groups": list(self.groups),
             "missing_groups": list(self.missing_groups),
+            "better_order": self.better_order,
         }
 
     def _shapes(self) -> list[tuple[int, ...]]:
@@ -104,8 +119,8 @@ class RedistributionPlan:
         sides = (move.left_entries, move.shown(0)), (move.right_entries, move.shown(1))
         return [local_shape(entries, cut.shape(first)) for entries, cut in sides]
 
-    def draw(self, *, width: int = 80, ascii: bool = False) -> str:
-        """Return the plan as text."""
+    def draw(self, *, width: int = 80, ascii: bool = False, speed: float | None = None) -> str:
+        """Return the plan as text; with a speed of links in GB/s also the time of the bytes."""
         axes = [axis for _, axis in unmarked_axes(self.pattern)]
         backward = f"none, since only one side names {', '.join(axes)}"
         backward = str(self.pattern.mirror) if self.backward else backward
@@ -120,9 +135,13 @@ class RedistributionPlan:
         if self.missing_groups:
             names = ", ".join(f'"{group}"' for group in self.missing_groups)
             items.append(("groups", f"build_mesh(groups=[{names}]) creates the missing ones"))
+        if self.better_order:
+            items.append(("better", self.better_order))
         plans = {"forward": self.forward, **({"backward": self.backward} if self.backward else {})}
         shown = {name: self._plan_dict(plan) for name, plan in plans.items()}
-        return "\n".join([*format_rows(items, width=width), "", draw_steps(shown, width, ascii)])
+        return "\n".join(
+            [*format_rows(items, width=width), "", draw_steps(shown, width, ascii, speed)]
+        )
 
     def _plan_dict(self, plan: Plan) -> dict[str, Any]:
         size = DTYPES[self.dtype]
@@ -141,6 +160,17 @@ class RedistributionPlan:
         return self.draw()
 
 
+def _other_orders(pattern: Pattern) -> Iterator[tuple[str, Pattern]]:
+    """Yield a pattern with the axes of one cut in each other order, with the cut and its side."""
+    for name in ("left", "right"):
+        side: Side = getattr(pattern, name)
+        for dim in side.dims:
+            for axes in permutations(dim.axes) if len(dim.axes) < 5 else ():
+                new = {dim: dim._replace(axes=axes)}
+                changed = side.rewrite(lambda item, new=new: [new.get(item, item)])  # type: ignore[misc]
+                yield f"{new[dim]} on the {name}", replace(pattern, **{name: changed})
+
+
 def _steps(plan: Plan, size: int) -> list[dict[str, Any]]:
     """Return the steps of a plan in JSON types, for elements of some bytes."""
     return [
@@ -149,7 +179,9 @@ def _steps(plan: Plan, size: int) -> list[dict[str, Any]]:
     ]
 
 
-def draw_steps(plans: Mapping[str, Mapping[str, Any]], width: int, ascii: bool) -> str:
+def draw_steps(
+    plans: Mapping[str, Mapping[str, Any]], width: int, ascii: bool, speed: float | None = None
+) -> str:
     """Return the table of the steps of some plans, in the unit of the largest number."""
     most = max(plan["bytes"] for plan in plans.values())
     unit, size = next((unit for unit in UNITS if most >= unit[1]), UNITS[-1])
@@ -163,6 +195,10 @@ def draw_steps(plans: Mapping[str, Mapping[str, Any]], width: int, ascii: bool) 
         steps.append(["in all" if steps else "no step", "", total, bound])
         rows += [[name if number == 0 else "", *cells] for number, cells in enumerate(steps)]
     header = ["", "step", "over", f"{unit} a rank", "at least"]
+    if speed is not None:
+        counts = [n["bytes"] for plan in plans.values() for n in (*plan["steps"], plan)]
+        rows = [[*row, f"{n / speed / 1e6:.3g}"] for row, n in zip(rows, counts, strict=True)]
+        header.append(f"ms at {speed:g} GB/s")
     return format_table(header, rows, width=width, ascii=ascii)
 
 
@@ -250,8 +286,8 @@ class MeshMovePlan:
         bytes, bound = (before + size * n for n in (_received(move), move.received(rank)))
         return {"steps": steps, "bytes": bytes, "bound": bound}
 
-    def draw(self, *, width: int = 80, ascii: bool = False) -> str:
-        """Return the plan as text."""
+    def draw(self, *, width: int = 80, ascii: bool = False, speed: float | None = None) -> str:
+        """Return the plan as text; with a speed of links in GB/s also the time of the bytes."""
         left_out = unmarked_of(self.pattern, self.layout, self.to)
         backward = f"none, since {', '.join(left_out)} has no mark"
         meshes = (f"{format_sizes(m.sizes)}, {m.num_ranks} ranks" for m in (self.layout, self.to))
@@ -265,7 +301,9 @@ class MeshMovePlan:
             names = ", ".join(f'"{group}"' for group in self.missing_groups)
             items.append(("groups", f"build_mesh(groups=[{names}]) creates the missing ones"))
         shown = {name: self._plan_dict(plan) for name, plan in self._plans().items()}
-        return "\n".join([*format_rows(items, width=width), "", draw_steps(shown, width, ascii)])
+        return "\n".join(
+            [*format_rows(items, width=width), "", draw_steps(shown, width, ascii, speed)]
+        )
 
     def __str__(self) -> str:
         return self.draw()

@@ -54,7 +54,36 @@ def test_the_json() -> None:
         },
         "groups": ["tp"],
         "missing_groups": [],
+        "better_order": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("pattern", "better", "steps"),
+    [
+        ("a/dp/tp b -> a/tp b *dp", "a/tp/dp b -> a/tp b *dp", (2, 1)),
+        ("a/tp b +dp -> a/dp/tp b", "a/tp b +dp -> a/tp/dp b", (2, 1)),
+        ("a/tp/dp b -> a/tp b *dp", None, (1, 1)),
+    ],
+)
+def test_an_order_of_axes_with_fewer_steps_is_named(
+    pattern: str, better: str | None, steps: tuple[int, int]
+) -> None:
+    plan = plan_redistribution("dp=2 tp=2", pattern, a=8, b=4)
+    assert len(plan.forward.named_steps) == steps[0]
+    if better is None:
+        assert plan.better_order is None
+        return
+    assert len(plan_redistribution("dp=2 tp=2", better, a=8, b=4).forward.named_steps) == steps[1]
+    side = "left" if better.startswith("a/tp/dp") else "right"
+    assert plan.better_order == f"a/tp/dp on the {side}: 1 of 2 steps"
+    assert f"better    {plan.better_order}\n" in str(plan)
+
+
+def test_a_speed_of_links_adds_the_time_of_the_bytes() -> None:
+    plan = plan_redistribution("tp=2", "a +tp -> a/tp", a=50_000_000)
+    rows = [line.split() for line in plan.draw(speed=50).splitlines()]
+    assert ["in", "all", "100.0", "100.0", "2"] in rows  # 100 MB at 50 GB/s
 
 
 def test_a_plan_between_two_views_names_the_factors_of_their_axes() -> None:
