@@ -15,7 +15,9 @@ import dataclasses
 import enum
 import functools
 import logging
+import os
 import sys
+import threading
 import time
 import types
 import typing
@@ -277,11 +279,15 @@ def test_a_rank_with_another_size_is_named(pool: Pool, name: str) -> None:
         assert seconds < WITHIN + BUSY
 
 
-def build_odd_on_torch(name: str) -> None:
-    """Build and use torch's groups with another size on rank 5."""
+def build_odd_on_torch(name: str, seconds: float) -> None:
+    """Build and use torch's groups with another size on rank 5; end a rank that hangs."""
+    timer = threading.Timer(seconds + 1, os._exit, (1,))  # else all hang, and nobody ends them
+    timer.daemon = True
+    timer.start()
     odd = ODD.get(name, {"tp": 1}) if dist.get_rank() == 5 else {}
     with theirs() as init:
         describe(BUILDERS[name](init, **odd))
+    timer.cancel()
 
 
 def play_odd_on_torch(name: str, seconds: float) -> list[str]:
@@ -289,7 +295,7 @@ def play_odd_on_torch(name: str, seconds: float) -> list[str]:
     with start_pool(8) as ranks:
         ranks.run(held)  # all have started
         try:
-            ranks.run(build_odd_on_torch, name, timeout=seconds)
+            ranks.run(build_odd_on_torch, name, seconds, timeout=seconds)
         except AssertionError as error:
             return [line for line in str(error).splitlines() if line.startswith("rank ")]
     return []
