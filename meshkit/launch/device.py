@@ -89,7 +89,7 @@ def load_bridge(device_type: str, local_rank: int | None) -> None:
             raise LaunchError(
                 f"cannot import {name}, which makes torch know {device_type}.",
                 f"{type(error).__name__}: {error}",
-                fix="repair that package, or init(device='cpu').",
+                fix="repair that package, or 'cpu' as the device.",
             ) from error
 
 
@@ -160,7 +160,7 @@ def select_device(requested: str | torch.device | None, local_rank: int) -> torc
         raise LaunchError(
             f"there is no {device.type}:{index} for local_rank {local_rank}.",
             f"This process sees {count_noun(num_visible, device.type + ' device')}.",
-            fix=f"{fewer}init(device='cpu').",
+            fix=f"{fewer}'cpu' as the device.",
         )
     chosen = torch.device(device.type, index)
     make_current = getattr(torch.get_device_module(chosen), "set_device", None)
