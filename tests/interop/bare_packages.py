@@ -14,6 +14,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from unittest.mock import MagicMock
 
+PEERS = Path(sys.prefix, "peers")  # pip install --no-deps --target ... -r .ci/peers.txt
+
 
 class Mocked(MetaPathFinder, Loader):
     """The first finder: it makes a mock of each module of the given libraries."""

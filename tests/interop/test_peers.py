@@ -24,7 +24,6 @@ import typing
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from importlib import metadata
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -34,6 +33,7 @@ import torch.distributed as dist
 import torch.distributed.device_mesh as torch_mesh
 
 import meshkit
+from tests.interop.bare_packages import PEERS
 from tests.live.faults import error_of
 from tests.pages import ROOT
 from tests.pool import Pool, start_pool
@@ -43,9 +43,6 @@ parallelism_config = pytest.importorskip("accelerate.parallelism_config")
 
 PAGE = ROOT / "docs" / "evidence" / "drop-in.md"
 BEGIN, END = "<!-- drop-in -->", "<!-- /drop-in -->"
-PEERS = Path(
-    sys.prefix, "peers"
-)  # pip install --no-deps --target .venv/more/peers -r .ci/peers.txt
 WITHIN = 2.0  # seconds until a wrong size is named
 Init = Callable[..., Any]
 Groups = dict[str, dist.ProcessGroup]

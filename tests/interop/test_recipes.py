@@ -18,8 +18,7 @@ import torch.distributed as dist
 import torch.distributed.device_mesh as torch_mesh
 
 import meshkit
-from tests.interop.bare_packages import import_alone
-from tests.interop.test_peers import PEERS
+from tests.interop.bare_packages import PEERS, import_alone
 from tests.pages import ROOT, Output, read_blocks, rewrite
 
 pytestmark = pytest.mark.skipif(
