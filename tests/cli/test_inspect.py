@@ -205,6 +205,8 @@ def test_a_layout_that_does_not_fit_fails(answer: Answers) -> None:
     code, text, _ = answer(f"plan dp=1024 {FOR_70B} --shard ddp")
     assert code == 1
     assert "Layout 1 does not fit" in text
+    assert "as what needs least memory" in text
+    assert "fastest that fits" not in text
 
 
 def test_two_layouts_side_by_side_and_what_moves(answer: Answers) -> None:

@@ -226,14 +226,18 @@ class CostTable:
             "none": "recompute=none: backward computes nothing again.",
         }
         used = [ways[way] for way in ways if any(cost.recompute == way for cost in self.costs)]
-        numbers = ", ".join(str(i) for i, cost in enumerate(self.costs, 1) if not cost.fits)
-        chosen = f"Chosen, as the fastest that fits: {', '.join(self.chosen)}."
+        misfits = [str(i) for i, cost in enumerate(self.costs, 1) if not cost.fits]
+        all_misfit = len(misfits) == len(self.costs)
+        reason = "what needs least memory" if all_misfit else "the fastest that fits"
+        chosen = f"Chosen, as {reason}: {', '.join(self.chosen)}."
+        noun = "Layout {} does" if len(misfits) == 1 else "Layouts {} do"
+        misfit = f"{noun.format(', '.join(misfits))} not fit; shown with what needs least memory."
         return [
             *[chosen] * bool(self.chosen),
             f"{steps} of {micro}: a rank runs {count_noun(steps, 'micro batch')} of "
             f"{count_noun(micro, 'sample')} in a step.",
             *used,
-            *[f"Layout {numbers} does not fit; shown as it needs least memory."] * bool(numbers),
+            *[misfit] * bool(misfits),
             DISCLAIMER,
         ]
 
