@@ -2,8 +2,9 @@
 
 ``python -m meshkit store --token`` and all ranks read it from MESHKIT_STORE_TOKEN, so it stands on
 no command line and in no address. The store keeps a digest of it, with which a rank compares its
-own in constant time. The keys of a job are below a digest of the token and of the job's name, which
-a process without the token does not know. Nothing is encrypted.
+own in constant time. The keys of a job are below a digest of the token and of the job's name, so
+jobs with other tokens do not meet. It keeps no attacker out: torch's own client can list and delete
+all keys, and nothing is encrypted.
 """
 
 from __future__ import annotations
