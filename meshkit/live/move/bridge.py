@@ -316,7 +316,7 @@ class BridgeTransfer:
             if other != self._exchange.starts[1]:
                 self._join(other)
             with torch.no_grad():
-                self._exchange.move(version, self._read(state))
+                self._exchange.move(version, self._read(state), limit)
         except BaseException:
             bridge.connection.close()
             raise

@@ -119,12 +119,16 @@ class Exchange:
     is_target: bool
     connection: Connection
 
-    def move(self, version: int, tensors: list[Tensor | None]) -> None:
-        """Move the tensors, or fill them. Collective over both sides."""
+    def move(self, version: int, tensors: list[Tensor | None], limit: timedelta) -> None:
+        """Move the tensors, or fill them. Collective over both sides.
+
+        ``limit``: how long this side wants to wait for the ranks of the other one.
+        """
         plan, own = self.parts, self.own
         part = self.store.part(f"exchanges/{version}")
-        start = self._start(part)
-        channel = BridgeChannel(self._connect(part, start), self._limit, self.plan)
+        wait = min(self._wait, max(limit, timedelta(seconds=TIMES.store)))
+        start = self._start(part, wait)
+        channel = BridgeChannel(self._connect(part, start, wait), self._limit, self.plan)
         mover = Mover(self.rank, own.device, plan.legs, plan.batches, "sync.pull", channel)
         places: list[Tensor | None] = [None] * len(tensors)
         if self.is_target:
@@ -150,20 +154,20 @@ class Exchange:
         if self.side.name == SIDES[0] and self.side.rank == 0:
             self._forget(version - 1)
 
-    def _start(self, part: Store) -> Round:
+    def _start(self, part: Store, wait: timedelta) -> Round:
         """Wait until all ranks of both sides are here, and know whether they are connected."""
         link, round = self.connection.link, self._round(part, "start", None)
         if link is not None and link.starts != self.starts:
             self.connection.close()
             link = None
-        deadline = Deadline.after(self._wait)
+        deadline = Deadline.after(wait)
 
         def judge(seen: Arrivals) -> Decision | None:
             if not seen.missing:
                 return Decision(value=disagreement("", seen) is not None)
             if not seen.expired:
                 return None
-            stage, seconds = "the exchange of ", self._wait.total_seconds()
+            stage, seconds = "the exchange of ", wait.total_seconds()
             describe = self.plan.describe
             return self._explain(missing_error(seen, seconds, stage=stage, describe=describe))
 
@@ -174,7 +178,7 @@ class Exchange:
                 self.connection.close()
         return round
 
-    def _connect(self, part: Store, start: Round) -> dist.ProcessGroupGloo:
+    def _connect(self, part: Store, start: Round, wait: timedelta) -> dist.ProcessGroupGloo:
         """Return the group of both sides, made anew if a side has none. Collective over both."""
         if self.connection.link is not None:
             return self.connection.link.group
@@ -186,7 +190,7 @@ class Exchange:
 
         round = self._round(part, "connected", start)
         describe = self.plan.describe
-        call, wait = "the exchange", self._wait
+        call = "the exchange"
         group: dist.ProcessGroupGloo = commit(
             round, call, wait, create, close_gloo_group, connects=True, describe=describe
         )

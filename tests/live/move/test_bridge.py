@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import meshkit
+from meshkit.launch.times import TIMES
 from meshkit.live.move import bridge as bridge_module
 from meshkit.testing.faults import Strike
 
@@ -293,6 +294,40 @@ def test_a_call_that_ends_early_leaves_nothing_behind(jobs: Jobs) -> None:
         assert "embed has [9, 9] in float32" in shape
         assert "the sampler did not pull within 0.2 s." in late
         assert pushed == version
+
+
+def push_to_a_half_dead_sampler(_: Strike, url: str) -> Any:
+    mesh = build({"dp": 1, "tp": 1})
+    sync = mesh.bridge(url, side="trainer").transfer(PATTERNS, like=own_part(mesh, 1, "trainer"))
+    sync.push()
+    time.sleep(2.5)
+    began = time.monotonic()
+    with pytest.raises(meshkit.MeshkitError, match="sampler rank 1"):
+        sync.push(timeout=1)
+    seconds = time.monotonic() - began
+    leave()
+    return seconds
+
+
+def die_while_it_pulls(strike: Strike, url: str) -> Any:
+    mesh = build({"dp": 2, "tp": 1})
+    sync = mesh.bridge(url, side="sampler").transfer(PATTERNS, like=own_part(mesh, 0, "sampler"))
+    sync.pull()
+    if mesh.rank == 1:
+        strike.later(1.0, strike.kill)
+    with pytest.raises(meshkit.MeshkitError):
+        sync.pull()
+    leave()
+
+
+def test_a_rank_that_dies_while_its_side_waits_costs_the_other_side_no_more_than_its_timeout(
+    jobs: Jobs,
+) -> None:
+    jobs = jobs.at("half dead")
+    sampler = jobs.start(die_while_it_pulls, 2)
+    (seconds,) = results(jobs.start(push_to_a_half_dead_sampler, 1).result())
+    assert float(seconds) < 1 + TIMES.store + BUSY
+    assert sampler.result().fired == 1
 
 
 def start_and_die(strike: Strike, url: str, side: str) -> None:
