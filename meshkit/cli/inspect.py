@@ -13,7 +13,7 @@ from pathlib import Path
 from ..core.batch import BatchPlan, resolve_data_axes
 from ..core.call import divisors, either
 from ..core.cost.compare import Moves
-from ..core.cost.layout_cost import RACK, CostTable
+from ..core.cost.layout_cost import RACK, CostTable, axes_by_standard
 from ..core.cost.memory import RECOMPUTE, SHARDS
 from ..core.cost.search import fastest_cost, format_search, search
 from ..core.cost.step_time import TrainingJob, check_job
@@ -126,7 +126,13 @@ def read_costs(
     job = TrainingJob(*ranks, args.global_batch, args.seq, machine, racks, args.dtype)
     costs = []
     for layout in layouts:
-        batch = options.read_batch(layout, args, options.read_data_axes(layout, args), 1)
+        axes_by_standard(layout)  # raises if an axis has no cost
+        data = options.read_data_axes(layout, args)
+        shared = resolve_data_axes(None, layout.sizes)
+        if data is not None and {*data} != {*shared}:
+            line = f"--model counts samples over {' '.join(shared)}, and --data says otherwise."
+            raise SpecError(line, fix="leave out --data, or --model.")
+        batch = options.read_batch(layout, args, data, 1)
         is_given = args.micro_batch or args.accumulation_steps
         costs.append(
             fastest_cost(

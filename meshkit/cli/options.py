@@ -162,8 +162,13 @@ def read_axis_sizes(words: Sequence[str], args: Namespace | None = None) -> dict
 def read_layout(words: Sequence[str], args: Namespace) -> Layout:
     """Return the layout of sizes; ``args`` has ``order`` and ``world_size``, either may be None."""
     sizes = read_axis_sizes(words, args)
-    order = args.order if sizes.keys() <= STANDARD_AXES else read_sizes(sizes, {}, args.order)[1]
-    nested = ordered_sizes(sizes, order, args.world_size)
+    standard = sizes.keys() <= STANDARD_AXES
+    try:
+        order = args.order if standard else read_sizes(sizes, {}, args.order)[1]
+        nested = ordered_sizes(sizes, order, args.world_size)
+    except SpecError as error:
+        error.fix = error.fix.replace("order=", "--order ")  # as a shell takes it
+        raise
     known = math.prod(size for size in nested.values() if size != -1)
     unknown = [axis for axis, size in nested.items() if size == -1]
     if args.world_size is None and unknown and (not sizes or -1 in sizes.values()):

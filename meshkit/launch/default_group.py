@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,8 +26,6 @@ from .torch_internals import (
     store_of,
 )
 from .world import World
-
-Result = TypeVar("Result")
 
 HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # torch reads it whenever it creates an nccl group
 OLD_HANDLING = HANDLING.removeprefix("TORCH_")  # torch reads it too

@@ -249,6 +249,10 @@ def test_a_fix_is_right_or_absent(answer: Answers) -> None:
     assert answer("plan dp=4 --modell 2")[2].endswith("  Fix: meshkit plan dp=4 --model 2\n")
     assert answer("plan dp=4 --htm")[2].endswith(help_of_plan)  # --html needs a file
     assert answer("plan dp=4 --svg grid.svg")[2].endswith(help_of_plan)
+    assert answer("plan dp=8 tp=2 --order tp")[2].endswith("  Fix: --order 'tp dp'.\n")
+    assert answer("plan dp=8 tp=2 --order 'tp dp'")[0] == 0
+    assert "no role" in answer(f"plan foo=4 bar=256 {FOR_70B}")[2]  # --data could not help
+    assert "leave out --data" in answer(f"plan dp=128 tp=8 --data tp {FOR_70B}")[2]
     _, _, error = answer(f"search {FOR_70B} dp=32")
     assert "Fix" not in error
     assert "meshkit plan reports a layout that you choose" in error

@@ -126,7 +126,8 @@ class Exchange:
         """
         plan, own = self.parts, self.own
         part = self.store.part(f"exchanges/{version}")
-        wait = min(self._wait, max(limit, timedelta(seconds=TIMES.store)))
+        longest = min(require_job().arrival_timeout, timedelta(seconds=TIMES.newcomer))
+        wait = min(longest, max(limit, timedelta(seconds=TIMES.store)))
         start = self._start(part, wait)
         channel = BridgeChannel(self._connect(part, start, wait), self._limit, self.plan)
         mover = Mover(self.rank, own.device, plan.legs, plan.batches, "sync.pull", channel)
@@ -189,10 +190,9 @@ class Exchange:
             return create_gloo_group(store, self.rank, size, creation.attempt)
 
         round = self._round(part, "connected", start)
-        describe = self.plan.describe
-        call = "the exchange"
+        describe, undo = self.plan.describe, close_gloo_group
         group: dist.ProcessGroupGloo = commit(
-            round, call, wait, create, close_gloo_group, connects=True, describe=describe
+            round, "the exchange", wait, create, undo, connects=True, describe=describe
         )
         self.connection.link = Link(part.path, self.starts, group, store)
         return group
@@ -276,8 +276,3 @@ class Exchange:
     def _limit(self) -> timedelta:
         """How long a message may take."""
         return self.own.message_timeout()
-
-    @property
-    def _wait(self) -> timedelta:
-        """How long ranks of both sides wait for each other, once the first ones have met."""
-        return min(require_job().arrival_timeout, timedelta(seconds=TIMES.newcomer))
