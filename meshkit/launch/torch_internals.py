@@ -141,10 +141,17 @@ def foreach_norms(
     is_small = plain[0].device.type == "cpu" and max(map(torch.numel, plain)) <= SMALL
     if not joined or not is_small:
         return [*torch._foreach_norm(plain, order, torch.float64)]
-    starts = range(0, len(plain), JOINED)
-    flatten: Callable[..., torch.Tensor] = torch._utils._flatten_dense_tensors
-    parts = (flatten(plain[start : start + JOINED]) for start in starts)
+    parts = (_join(plain[start : start + JOINED]) for start in range(0, len(plain), JOINED))
     return [torch.linalg.vector_norm(part, order, dtype=torch.float64) for part in parts]
+
+
+def _join(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """Copy tensors into one; those of one shape in half of the time."""
+    try:
+        return torch.stack(tensors)
+    except RuntimeError:  # other shapes
+        flatten: Callable[..., torch.Tensor] = torch._utils._flatten_dense_tensors
+        return flatten(tensors)
 
 
 def foreach_scale(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
