@@ -37,7 +37,8 @@ LEAST_BYTES = 2**14  # free bytes below which no rank writes any more
 REMOVAL_TIME = 1.0  # seconds in which the last user removes the file, on a busy machine
 LOOK = 0.01  # seconds between two looks at the file
 # Seconds without a new key after which a file that ends inside a key counts as truncated. A write
-# of torch takes microseconds, but a busy machine may stop a writer for half a second.
+# of torch takes microseconds, but a busy machine may stop a writer for half a second. A client of
+# NFS may show an old size for as long.
 STILL = 3.0
 # torch writes a key and a value each as its length in four bytes, and then its bytes.
 CLOSED = struct.pack("=I", 8) + b"cleanup/"  # the key of the number of users that have left
@@ -159,11 +160,22 @@ def file_error(path: str) -> RankTimeoutError | LaunchError | None:
     except OSError:
         return None
     size, reserved = status.st_size, 512 * status.st_blocks
-    if size < known:
+    if size < known and not _grows_again(path, known):
         return _lost_error(path, f"was truncated from {known} to {size} bytes")
-    _sizes[path] = size
+    _sizes[path] = max(size, known)
     is_full = reserved < size + LEAST_BYTES and _free_bytes(path) < LEAST_BYTES
     return _no_room_error(path) if is_full else None
+
+
+def _grows_again(path: str, known: int) -> bool:
+    """Return whether a file has its known size again in 3 s: its size only lagged behind."""
+    limit = Deadline.after(STILL)
+    with suppress(OSError):
+        while limit.sleep(LOOK):
+            with open(path, "rb") as file:  # which lets a client of NFS ask its server
+                if os.fstat(file.fileno()).st_size >= known:
+                    return True
+    return False
 
 
 def _no_room_error(path: str) -> LaunchError:

@@ -8,7 +8,9 @@ last start is decided goes on to the next.
 
 A *lease* says which process holds a rank, and in which generation it took it. Another process may
 replace one that has exited; it then ends the start in which that one waits. If the first holder
-waits for the other ranks, or is still alive, the second process is rejected as a duplicate.
+waits for the other ranks, or is still alive, the second process is rejected as a duplicate. Under
+torchrun it may belong to a node that took the place of another one; it waits until ranks that
+started anew have ended that start.
 
 torchrun's agent counts only the restarts that failures of its own workers caused, so the counts of
 two agents differ within one attempt, and the store numbers the attempts::
@@ -111,6 +113,8 @@ def take_rank(base: Store, *, fails: bool = False) -> Lease:
         if not again:
             state = state_of(holder.process)
             runs = state in (RankState.BUSY, RankState.STOPPED)
+            if waits and state is RankState.UNKNOWN and COUNT in os.environ:
+                waits = not _is_replaced(base, holder)
             if runs or (waits and state is RankState.UNKNOWN):
                 raise _duplicate_error(base, holder, waits)
         if not again or _is_unfinished(base, holder.generation):  # an error ended its last call
@@ -125,6 +129,19 @@ def take_rank(base: Store, *, fails: bool = False) -> Lease:
     if has_ended and _decision(base, own.generation, INIT) is None:
         end_generation(base, own.generation)
     return own
+
+
+def _is_replaced(base: Store, holder: Lease) -> bool:
+    """Wait for the end of a start, in which a process of another host holds this rank.
+
+    torchrun replaces a node that is gone, and starts the ranks of the other nodes anew with the
+    same count. The first of those finds its own earlier process ended, and ends that start.
+    """
+    limit = Deadline.after(TIMES.replaced)
+    while _decision(base, holder.generation, INIT) is None:
+        if not limit.sleep(PAUSE):
+            return False
+    return True
 
 
 def _next_generation(base: Store, last: int, *, again: bool = False) -> int:

@@ -42,6 +42,9 @@ class Times:
     silent: float = 1.0
     newcomer: float = 30.0  # how long ranks and those that they admit wait for each other (45)
     newcomer_arrival: float = 5.0  # how long a round waits for newcomers at the store (44)
+    # how long a rank of torchrun waits for the end of a start in which a process of another host
+    # holds its rank: the agent of that host may be gone, and the ranks of the others start anew (9)
+    replaced: float = 20.0
     poll: float = 0.05  # the interval of a judge's looks at the store (29, 33)
     watch: float = 0.5  # the interval of a watching thread's looks (13)
     # how long a result is waited for beyond a deadline: a process that is resumed after SIGSTOP

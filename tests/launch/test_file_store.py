@@ -106,6 +106,28 @@ def test_a_file_that_is_deleted_or_truncated_is_reported_as_that(how: str, tmp_p
         assert played.seconds(rank) < LIMIT + 5 + BUSY
 
 
+@pytest.mark.parametrize("lags", [True, False])
+def test_a_size_that_lags_is_not_a_truncated_file(
+    lags: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of NFS shows a size of some seconds ago, until the file is opened again."""
+    path = tmp_path / "store"
+    path.write_bytes(b"x" * 1000)
+    assert file_store.file_error(str(path)) is None
+    before = os.stat(path)
+    with monkeypatch.context() as patch:
+        if lags:
+            path.write_bytes(b"x" * 2000)
+            assert file_store.file_error(str(path)) is None
+            patch.setattr(file_store.os, "stat", lambda _: before)
+        else:
+            patch.setattr(file_store, "STILL", 0.2)
+            os.truncate(path, 100)
+        error = file_store.file_error(str(path))
+    assert (error is None) == lags
+    assert lags or "was truncated from 1000 to 100 bytes" in str(error)
+
+
 # ---------------------------------------------------------------- its content
 
 TEXTS = st.text(st.characters(codec="ascii"), max_size=20)

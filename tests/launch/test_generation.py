@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -129,6 +130,37 @@ def test_a_process_renews_its_lease_and_replaces_an_exited_one() -> None:
     hold(root, 2, FAR, 30)
     decide(root, 30)  # its job began long ago, and may have ended
     assert take(root, 2) == 31
+
+
+def test_a_node_that_torchrun_replaced_is_no_second_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank 1 was on a node that is gone; rank 0 starts anew on its own node, with count 0."""
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    root, taken = dist.HashStore(), list[int]()
+    hold(root, 0, EXITED)
+    hold(root, 1, FAR)
+    root.set(NEWEST, "1")
+    late = Thread(target=lambda: taken.append(take(root, 1)))  # before rank 0 has come
+    late.start()
+    time.sleep(0.3)
+    assert late.is_alive()
+    assert take(root, 0) == 2
+    late.join(10)
+    assert taken == [2]
+    assert is_over(base_of(root, 1), 1)
+
+
+def test_two_processes_of_one_rank_of_torchrun_are_found_a_while_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    monkeypatch.setattr(generation, "TIMES", replace(generation.TIMES, replaced=0.5))
+    root = dist.HashStore()
+    hold(root, 1, FAR)
+    root.set(NEWEST, "1")
+    with pytest.raises(meshkit.LaunchError, match="two processes claim rank 1"):
+        take(root, 1)
 
 
 @pytest.mark.parametrize(

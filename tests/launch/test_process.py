@@ -6,10 +6,13 @@ import os
 import pickle
 from typing import Any
 
+import pytest
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
 import meshkit
+from meshkit.launch import job
 
 
 def calls_of(mesh: meshkit.Mesh) -> dict[str, Any]:
@@ -102,6 +105,20 @@ class Unjoined(Dataset[str]):
 
     def __getitem__(self, index: int) -> str:
         return build_in_worker(index)
+
+
+def test_a_fork_computes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job in a forked child would ask CUDA for its device, which a fork cannot use."""
+    computed: list[object] = []
+    for name in ("current_job", "world_from_group", "set_current_job"):
+        monkeypatch.setattr(job, name, computed.append)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        if (pid := os.fork()) == 0:
+            os._exit(len(computed))
+        assert os.waitpid(pid, 0)[1] == 0
+    finally:
+        dist.destroy_process_group()
 
 
 def test_collectives_are_refused_where_no_rank_is_and_getters_work() -> None:
