@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import socket
+import struct
+import sys
 from collections.abc import MutableMapping
 from contextlib import suppress
 from dataclasses import replace
@@ -15,8 +19,9 @@ from ..core.errors import LaunchError
 from .creation import Creation, GroupStore
 from .detect import detect
 from .device import accelerator, device_of_backend
+from .endpoint import LOOPBACK
 from .launchers import BY_TORCHRUN
-from .store import Store
+from .store import Store, address
 from .torch_internals import (
     bound_device,
     connects_at_creation,
@@ -30,6 +35,12 @@ from .world import World
 HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # torch reads it whenever it creates an nccl group
 OLD_HANDLING = HANDLING.removeprefix("TORCH_")  # torch reads it too
 KEEP_HANDLING = "MESHKIT_KEEP_ASYNC_ERROR_HANDLING"  # 1: leave it as it is
+INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's own choice is the address of the host's name
+INTERFACE_ADDRESS = 0x8915  # of ioctl on Linux: SIOCGIFADDR
+ADDED = {  # variable to the line that rank 0 logs
+    HANDLING: f"%s is %s, so that guards report errors of nccl; {KEEP_HANDLING}=1 keeps it",
+    INTERFACE: "%s is %s, by which rank 0 reaches the store",
+}
 
 
 def default_group() -> dist.ProcessGroup:
@@ -55,6 +66,49 @@ def let_guards_report(world: World, environ: MutableMapping[str, str]) -> dict[s
         return {}
     environ[HANDLING] = "0"
     return {HANDLING: "0"}
+
+
+def let_gloo_reach_others(world: World, environ: MutableMapping[str, str]) -> dict[str, str]:
+    """Let gloo use the interface by which this rank reaches the store, on a job of several hosts.
+
+    The name of a host often has a loopback address, which no other host can reach. Local.
+
+    Returns:
+        The variable that was set, if any.
+    """
+    host, size = address(world)[0], world.local_world_size
+    if host is None or world.world_size in (1, size) or INTERFACE in environ:
+        return {}
+    name = interface_towards(host, spans_hosts=size is not None) if sys.platform == "linux" else ""
+    if "gloo" not in str(world.backend) or not name:
+        return {}
+    environ[INTERFACE] = name
+    return {INTERFACE: name}
+
+
+def interface_towards(host: str, *, spans_hosts: bool) -> str:
+    """Return the interface by which this host reaches another one, by IPv4; "" if unknown. Local.
+
+    The kernel names the address, and each interface its first one. If that is of no other interface
+    than the loopback, and the job spans hosts, the first other interface is taken.
+    """
+    names: dict[str, str] = {}
+    with suppress(OSError, UnicodeError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has no such address
+                request = struct.pack("256s", name.encode())
+                own = fcntl.ioctl(probe, INTERFACE_ADDRESS, request)[20:24]
+                names[socket.inet_ntoa(own)] = name
+        others = [name for name in names.values() if name != LOOPBACK]
+        for *_, peer in socket.getaddrinfo(host, 1, socket.AF_INET, socket.SOCK_DGRAM):
+            with suppress(OSError):  # no route to it
+                probe.connect(peer)  # sends nothing
+                name = names.get(probe.getsockname()[0], "")
+                spans_hosts |= not name  # a second address of an interface
+                if name in others:
+                    return name
+        return others[0] if others and spans_hosts else ""
+    return ""
 
 
 def create_default_group(

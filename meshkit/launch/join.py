@@ -21,7 +21,12 @@ from ..core.call import caller_level, drop_none, quotes_call
 from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, format_error
 from ..core.judges import Arrivals, Decision, all_same
 from .creation import commit
-from .default_group import KEEP_HANDLING, create_default_group, let_guards_report
+from .default_group import (
+    ADDED,
+    create_default_group,
+    let_gloo_reach_others,
+    let_guards_report,
+)
 from .detect import check_arguments, detect_world, use_master_variables
 from .device import (
     backend_for,
@@ -50,10 +55,11 @@ from .newcomer import join_running_job, read_invitation, running_job_evidence
 from .process import check_own_process
 from .round import Claimant, Clash, Round
 from .store import Store, address, lost_error
-from .times import ARRIVAL, Deadline, Time, format_timeout, parse_timeout, wait_for_abandoned
+from .times import ARRIVAL, TIMES, Deadline, Time, format_timeout, parse_timeout, wait_for_abandoned
 from .torch_internals import clear_dtensor_cache, forget_groups, waits_for_peers
 from .world import EXPORTED, MAX_WORLD_SIZE, World, complete_environment, restore_environment
 
+BUILT = "torch"  # in a generation: the first rank that came, and its build of torch
 FAILURE = "a rank could not create the default process group; no rank has one."
 SEEDS_DIFFER = "ranks disagree about the seed; the ranks now have different seeds."
 REPORT_TIME = 5.0  # seconds to reach the store with a report for the other ranks
@@ -122,7 +128,7 @@ def init(
 
     Warns:
         RuntimeWarning: if this is one process in an allocation of several tasks, and no srun has
-            started it.
+            started it; or if ranks have builds of one torch version for different devices.
 
     Example:
         ``device = meshkit.init(seed=0, timeout=600).device``
@@ -230,8 +236,8 @@ def join(
         if not {*EXPORTED.values()} <= os.environ.keys():
             completed = complete_environment(world, *address(world), os.environ)
         world = _select_device(world, backend, device)  # its bridge may read these variables
-        handling = let_guards_report(world, os.environ)
-        completed |= handling
+        added = let_guards_report(world, os.environ) | let_gloo_reach_others(world, os.environ)
+        completed |= added
         job = _create_job(world, timeout, wait, seed, deadline)
         job = replace(job, completed=completed, leave=shutdown)
         set_current_job(job)
@@ -245,13 +251,8 @@ def join(
         _JOINING.pop("world", None)
     if world.rank == 0:
         log_job(job.world, time.monotonic() - began)
-        for name, value in handling.items():
-            log_line(
-                "%s is %s, so that guards report errors of nccl; %s=1 keeps it",
-                name,
-                value,
-                KEEP_HANDLING,
-            )
+        for name, value in added.items():
+            log_line(ADDED[name], name, value)
     return job
 
 
@@ -282,7 +283,7 @@ def _create_job(
         "arrival_timeout": format_timeout(wait),
         "seed": repr(seed),
         "meshkit": VERSION,
-        "torch": torch.__version__,
+        "torch": torch.__version__.partition("+")[0],
     }
     phases: dict[str, float] = {}
     base, lease, round = _rendezvous(world, deadline, request, phases)
@@ -293,6 +294,7 @@ def _create_job(
         if job.seed is not None:
             seed_all(job.seed)
         return job
+    warn_of_other_build(store)
     number = None if seed is None else draw_seed(store, seed, 0, Deadline.after(wait))
     began = time.monotonic()
     group_store = commit(
@@ -358,6 +360,19 @@ def _rendezvous(
                 raise failure
             finally:
                 del failure  # a frame that holds its own error would keep what its callers hold
+
+
+def warn_of_other_build(store: Store) -> None:
+    """Warn if another rank has this version of torch in another build. Cost: one operation."""
+    own = f"rank {store.world.rank} has torch {torch.__version__}"
+    first = store.within(TIMES.store, lambda: store.claim(BUILT, own)).decode()
+    if first.partition(" has ")[2] != own.partition(" has ")[2]:
+        text = format_error(
+            f"{own}, and {first}.",
+            "Their versions are equal, but their libraries of CUDA or NCCL may differ.",
+            fix="install one build of torch on all hosts.",
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=caller_level())
 
 
 def device_claim(world: World) -> dict[str, Clash]:

@@ -291,6 +291,7 @@ PROBE_INTERVAL = 0.2  # seconds between two attempts to reach a host that does n
 NO_STORE = "A process listens there, but it does not answer as a store of torch does."
 NO_STORE_FIX = "export MASTER_PORT=<a free port> on all ranks, if another program has this one; "
 NO_STORE_FIX += "else look at the log of rank 0 first."
+NUMERIC = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV  # look up no name
 MAX_PROBE = 3.0  # seconds for one attempt: an address that drops packets must not hide the next one
 
 
@@ -339,10 +340,9 @@ def _path_of(url: str) -> str:
 def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.Store:
     """Return a TCP store. Rank 0 hosts it, unless the torchrun agent does."""
     is_host = world.rank == 0 and not hosted_by_agent(world) and not is_served(world)
-    if not is_host:
-        _wait_for_listener(world, host, port, deadline)
-    # The host of the store reaches itself by any name, so a wrong MASTER_ADDR does not block it
-    name = "127.0.0.1" if is_host else host
+    # The host of the store reaches itself by any name, so a wrong MASTER_ADDR does not block it.
+    # torch would wait at the first address of a name, also if only the second one answers
+    name = "127.0.0.1" if is_host else _wait_for_listener(world, host, port, deadline)
     options = {"is_master": is_host, "wait_for_workers": False, "multi_tenant": True}
     create = partial(dist.TCPStore, name, port, timeout=deadline.timeout, **options)
     try:
@@ -380,14 +380,18 @@ def _store_of_other_rank_0(port: int) -> dist.Store | None:
         return None
 
 
-def _wait_for_listener(world: World, host: str, port: int, deadline: Deadline) -> None:
-    """Wait until the host listens: torch's own client would wait for twice its timeout."""
+def _wait_for_listener(world: World, host: str, port: int, deadline: Deadline) -> str:
+    """Return the address at which the host listens, once it does.
+
+    torch's own client would wait for twice its timeout.
+    """
     pause = PROBE_INTERVAL / 16  # most ranks come just before the host
     while True:
         try:
             timeout = min(max(deadline.left, PROBE_INTERVAL), MAX_PROBE)
-            socket.create_connection((host, port), timeout=timeout).close()
-            return
+            with socket.create_connection((host, port), timeout=timeout) as connection:
+                peer = connection.getpeername()
+                return socket.getnameinfo(peer, NUMERIC)[0]  # with the scope of an IPv6 address
         except UnicodeError as error:  # a name that no resolver accepts
             raise _no_answer_error(world, host, port, deadline) from error
         except OSError as error:

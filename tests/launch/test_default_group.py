@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -52,6 +54,43 @@ def test_nccl_is_bound_to_its_device_at_once(
     assert options_seen["timeout"] == (timedelta(seconds=4) if is_mixed else None)
     assert timed == ([None] if is_mixed else [])
     assert isinstance(options_seen["store"], GroupStore) == (backend == "gloo")
+
+
+@pytest.mark.parametrize(
+    ("backend", "variables", "chosen"),
+    [
+        ("gloo", {}, True),
+        ("cpu:gloo,cuda:nccl", {"LOCAL_WORLD_SIZE": "2"}, True),
+        ("nccl", {}, False),
+        ("gloo", {"LOCAL_WORLD_SIZE": "4"}, False),  # one host
+        ("gloo", {"GLOO_SOCKET_IFNAME": "eth0"}, False),
+        ("gloo", {"MASTER_ADDR": "127.0.0.1"}, False),  # maybe one host
+        ("gloo", {"MASTER_ADDR": "127.0.0.1", "LOCAL_WORLD_SIZE": "2"}, True),
+        ("gloo", {"MASTER_ADDR": "no.invalid"}, False),
+    ],
+)
+def test_gloo_uses_the_interface_that_reaches_the_store(
+    backend: str, variables: dict[str, str], chosen: bool
+) -> None:
+    """tests/launchers/test_four_hosts.py uses it, between hosts."""
+    names = [name for _, name in socket.if_nameindex() if name != "lo"]
+    own = {name: found for name in names if (found := address_of(name))}
+    if not own:
+        pytest.skip("this machine has no interface beside the loopback")
+    name, host = next(iter(own.items()))
+    environ = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_PORT": "29500"}
+    environ = {**environ, "MASTER_ADDR": host, **variables}
+    world = replace(meshkit.detect(environ), backend=backend)
+    before = dict(environ)
+    added = default_group.let_gloo_reach_others(world, environ)
+    assert added == ({"GLOO_SOCKET_IFNAME": name} if chosen else {})
+    assert environ == {**before, **added}
+
+
+def address_of(name: str) -> str:
+    """Return the address of an interface, as the program ip writes it."""
+    done = subprocess.run(["ip", "-br", "-4", "addr", "show", name], capture_output=True, text=True)
+    return done.stdout.partition("/")[0].split()[-1] if "/" in done.stdout else ""
 
 
 NAME, KEEP = default_group.HANDLING, {default_group.KEEP_HANDLING: "1"}

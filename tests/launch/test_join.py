@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -61,6 +63,29 @@ def repeat_init() -> Any:
 
 def test_init_is_idempotent_and_a_contradicting_argument_raises() -> None:
     assert meshkit.spawn(repeat_init, 2, timeout=60) == [(True, {"LaunchError"})] * 2
+
+
+def join_with_build(versions: list[str]) -> Any:
+    with (
+        mock.patch.object(torch, "__version__", versions[meshkit.detect().rank]),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        try:
+            meshkit.init(arrival_timeout=20)
+        except meshkit.DisagreementError as error:
+            return str(error).partition("\n")[0]
+    return [str(each.message) for each in caught if each.category is RuntimeWarning]
+
+
+def test_two_builds_of_one_torch_are_a_warning() -> None:
+    lines = sorted(meshkit.spawn(join_with_build, 2, (["2.13.0+cu126", "2.13.0+cu128"],)))
+    assert lines[0] == []
+    assert "has torch 2.13.0+cu126" in lines[1][0]
+    assert "has torch 2.13.0+cu128" in lines[1][0]
+    assert "Fix: install one build of torch on all hosts." in lines[1][0]
+    for line in meshkit.spawn(join_with_build, 2, (["2.13.0+cpu", "2.12.0+cpu"],)):
+        assert "ranks disagree about init()" in line
 
 
 def test_a_job_has_at_most_two_million_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

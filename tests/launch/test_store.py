@@ -60,6 +60,18 @@ def test_a_wait_ends_with_the_key_or_at_the_deadline() -> None:
     assert store.root.check(["part/a"])
 
 
+def test_a_name_whose_first_address_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's client would look up the name again, and wait at the first address."""
+    root = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    kind = socket.AF_INET, socket.SOCK_STREAM, 0, ""
+    rows = [(*kind, (host, root.port)) for host in ("192.0.2.1", "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: rows)
+    monkeypatch.setattr("meshkit.launch.store.MAX_PROBE", 0.5)
+    world = replace(WORLD, master_addr="two.invalid", master_port=root.port)
+    store = open_store(world, Deadline.after(10))
+    assert (store.host, store.port) == ("127.0.0.1", root.port)
+
+
 def test_a_watcher_does_not_wait_for_a_blocking_call() -> None:
     root = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     store = Store(root, WORLD, "part")

@@ -1,4 +1,8 @@
-"""Four hosts on one machine, joined by a switch whose ports a test can cut."""
+"""Four hosts on one machine, joined by a switch whose ports a test can cut.
+
+Each host knows its own name by a loopback address, as Debian writes it. The name ``store`` has two
+addresses: packets to the first one vanish, the second one is that of the first host.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,15 @@ ip -n $1 link set $3 up
 ip -n $2 addr add $4/24 dev $2
 ip -n $2 link set $2 up
 ip -n $2 link set lo up
+if [ $3 = p0 ]; then
+    ip -n $2 addr add 10.80.0.1/32 dev $2
+else
+    ip -n $2 route add 10.80.0.1 via 10.78.0.1
+    ip -n $2 route add 10.79.0.9 dev $2
+    ip -n $2 neigh add 10.79.0.9 lladdr 02:00:00:00:00:99 dev $2 nud permanent
+fi
 """
+STORE = "10.79.0.9 store\n10.80.0.1 store\n"
 
 
 @dataclass(frozen=True)
@@ -48,11 +60,14 @@ def four_hosts(folder: Path, name: str = "node") -> Iterator[Network]:
     """Yield hosts node1 to node4; skip the test if the machine forbids network namespaces."""
     require_programs("iproute2", "ip")
     require_programs("util-linux", "unshare", "nsenter")
-    file, switch = folder / "hosts", f"mk{os.getpid()}s"
-    spaces = [f"mk{os.getpid()}{number}" for number in range(4)]
-    hosts = [Host(f"{name}{n + 1}", f"10.78.0.{n + 1}", spaces[n], file) for n in range(4)]
-    lines = [f"{host.address} {host.name}\n" for host in hosts]
-    file.write_text("127.0.0.1 localhost\n" + "".join(lines))
+    switch, numbers = f"mk{os.getpid()}s", range(1, 5)
+    spaces = [f"mk{os.getpid()}{number}" for number in numbers]
+    addresses = {f"{name}{number}": f"10.78.0.{number}" for number in numbers}
+    hosts = []
+    for (own, address), space in zip(addresses.items(), spaces, strict=True):
+        hosts.append(Host(own, address, space, folder / f"hosts.{own}"))
+        lines = "".join(f"{at} {name}\n" for name, at in {**addresses, own: "127.0.1.1"}.items())
+        hosts[-1].hosts_file.write_text(f"127.0.0.1 localhost\n{lines}{STORE}")
     steps = [["sh", "-ec", SWITCH, "sh", switch]]
     for number, host in enumerate(hosts):
         arguments = switch, host.namespace, f"p{number}", host.address

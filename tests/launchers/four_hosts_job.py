@@ -37,7 +37,7 @@ def run(folder: str, place: bool, tp: int, **identity: Any) -> None:
     rank = world.rank
     mesh = meshkit.build_mesh(dp=4, tp=tp, place=place, crossing={"tp": "error"}, **WAIT)
     record: dict[str, Any] = {"tp": mesh.peers("tp").tolist(), "first": total(mesh)}
-    record["launcher"] = world.launcher
+    record |= {"launcher": world.launcher, "interface": os.environ["GLOO_SOCKET_IFNAME"]}
     meet(folder, "short", rank)
     began = time.monotonic()
     with mesh.guard(timeout=30):
@@ -54,7 +54,7 @@ def run(folder: str, place: bool, tp: int, **identity: Any) -> None:
         record["named"] = sorted({*error.missing_ranks, *error.behind})
         record["text"] = str(error)
         try:
-            mesh = mesh.recover()
+            mesh = mesh.recover(arrival_timeout=8)
             record |= {"lost": [*mesh.recovery.lost_ranks], "sizes": dict(mesh.layout.sizes)}
             record["after"] = total(mesh)
         except meshkit.MeshkitError as alone:
@@ -68,6 +68,7 @@ def run(folder: str, place: bool, tp: int, **identity: Any) -> None:
 
 def run_two_by_hand(folder: str, host: int, url: str) -> None:
     """Fork two ranks of a host, which are dealt round-robin over the hosts, and wait for them."""
+    meshkit.build_mesh  # noqa: B018  # imported here, not by every rank
     for local in range(2):
         if os.fork() == 0:
             identity = {"rank": host + 4 * local, "world_size": 8, "local_rank": local}
@@ -77,8 +78,8 @@ def run_two_by_hand(folder: str, host: int, url: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[2] == "by hand":
-        meshkit.build_mesh  # noqa: B018  # imported here, not by every rank
-        run_two_by_hand(sys.argv[1], int(sys.argv[3]), sys.argv[4])
-    else:
-        run(sys.argv[1], False, 1)
+    if len(sys.argv) > 2:
+        run_two_by_hand(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    else:  # a launcher has dealt the ranks
+        tp = int(os.environ.get("WORLD_SIZE") or os.environ["SLURM_NTASKS"]) // 4
+        run(sys.argv[1], tp > 1, tp)

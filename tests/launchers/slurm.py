@@ -1,10 +1,10 @@
-"""A Slurm cluster of two nodes on one machine, in network namespaces of its own."""
+"""A Slurm cluster of several nodes on one machine, in network namespaces of its own."""
 
 from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,8 @@ from tests.launchers.checks import clean_environ, require_programs
 from tests.launchers.two_hosts import Host, two_hosts
 
 CONFIG = """
-ClusterName=two
-SlurmctldHost=rack1node1
+ClusterName=nodes
+SlurmctldHost={first}
 SlurmctldPort=17000
 SlurmUser=root
 AuthType=auth/munge
@@ -34,8 +34,8 @@ SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 MpiDefault=none
 ReturnToService=2
-NodeName=rack1node[1-2] Port=17001 CPUs=16 RealMemory=1000
-PartitionName=main Nodes=rack1node[1-2] Default=YES MaxTime=10 State=UP
+NodeName={nodes} Port=17001 CPUs=16 RealMemory=1000
+PartitionName=main Nodes={nodes} Default=YES MaxTime=10 State=UP
 """
 
 
@@ -52,14 +52,21 @@ class Slurm:
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[Slurm]:
-    """Start munge, a controller and two nodes; terminate them by their ids."""
+def two_nodes(folder: Path) -> Iterator[Slurm]:
+    """Start a cluster of rack1node1 and rack1node2."""
+    with two_hosts(folder, "rack1node1", "rack1node2") as hosts, cluster(folder, hosts) as slurm:
+        yield slurm
+
+
+@contextmanager
+def cluster(folder: Path, hosts: Sequence[Host]) -> Iterator[Slurm]:
+    """Start munge, a controller and a node on each host; terminate them by their ids."""
     require_programs("munge", "munged")
     require_programs("slurm-wlm", "slurmctld", "slurmd", "srun", "sbatch", "salloc")
-    config = folder / "slurm.conf"
-    config.write_text(CONFIG.format(folder=folder))
+    config, nodes = folder / "slurm.conf", ",".join(host.name for host in hosts)
+    config.write_text(CONFIG.format(folder=folder, first=hosts[0].name, nodes=nodes))
     environ = clean_environ(SLURM_CONF=str(config))
-    with two_hosts(folder, "rack1node1", "rack1node2") as hosts, ExitStack() as stack:
+    with ExitStack() as stack:
         daemons = [(hosts[0], _munged(folder)), (hosts[0], ["slurmctld", "-D", "-i"])]
         daemons += [(host, ["slurmd", "-D", "-N", host.name]) for host in hosts]
         (folder / "state").mkdir()
@@ -68,7 +75,7 @@ def cluster(folder: Path) -> Iterator[Slurm]:
             process = subprocess.Popen(host.command(*argv), env=environ, stdout=log, stderr=log)
             stack.callback(_end, process)
         slurm = Slurm(hosts[0], environ)
-        _wait_until_idle(slurm, folder)
+        _wait_until_idle(slurm, folder, len(hosts))
         yield slurm
 
 
@@ -82,17 +89,17 @@ def _munged(folder: Path) -> list[str]:
     return ["munged", "--foreground", "--force", *(f"--{k}={v}" for k, v in files.items())]
 
 
-def _wait_until_idle(slurm: Slurm, folder: Path) -> None:
+def _wait_until_idle(slurm: Slurm, folder: Path, nodes: int) -> None:
     deadline = time.monotonic() + 30
     output = ""
     while time.monotonic() < deadline:
         command = slurm.command("sinfo", "-h", "-o", "%D %t")
         output = subprocess.run(command, capture_output=True, text=True).stdout
-        if output.split() == ["2", "idle"]:
+        if output.split() == [str(nodes), "idle"]:
             return
         time.sleep(0.2)
     logs = "\n".join(p.read_text(errors="replace")[-800:] for p in folder.glob("slurm*.*"))
-    pytest.fail(f"the two nodes of Slurm did not become idle: {output}\n{logs}")
+    pytest.fail(f"the {nodes} nodes of Slurm did not become idle: {output}\n{logs}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.launchers.checks import RAY, clean_environ, require_programs
-from tests.launchers.slurm import Slurm, cluster
+from tests.launchers.slurm import Slurm, two_nodes
 
 RANKS, RAY_RANKS = 4, 3
 JOB = str(Path(__file__).with_name("recovering.py"))
@@ -24,7 +24,7 @@ OPEN_MPI += ["--enable-recovery", "-np", str(RANKS)]
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    with cluster(tmp_path_factory.mktemp("slurm")) as running:
+    with two_nodes(tmp_path_factory.mktemp("slurm")) as running:
         yield running
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import meshkit
 from tests.launchers.checks import PYTHON, check_records, clean_environ, run_job
-from tests.launchers.slurm import Slurm, cluster
+from tests.launchers.slurm import Slurm, two_nodes
 
 SIZES = {"dp": 2, "sp": 2, "tp": 1}
 DETECT = "import meshkit; w = meshkit.detect(); print(w.launcher, w.world_size, w.sources['rank'])"
@@ -18,7 +18,7 @@ DETECT = "import meshkit; w = meshkit.detect(); print(w.launcher, w.world_size, 
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    with cluster(tmp_path_factory.mktemp("slurm")) as running:
+    with two_nodes(tmp_path_factory.mktemp("slurm")) as running:
         yield running
 
 
