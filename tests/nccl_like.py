@@ -211,17 +211,39 @@ class Device:
         self.group.split()
 
     def _group_start(self) -> None:
-        global _grouped
-        _grouped = []
+        begin_grouped()
 
     def _group_end(self) -> None:
-        global _grouped
-        groups, _grouped = _grouped or [], None
-        if not {*groups} >= {*LIVE}:
-            hang()
-        ABORTED.append([group.group_name for group in groups])
-        for group in groups:
-            group.end_by_abort()
+        end_grouped()
+
+
+class Device2(Device):
+    """The same of nccl2 in torch 2.15, which has other names for its calls."""
+
+    _group_start = _group_end = _set_default_timeout = property()  # no attributes: getters fail
+
+    def _start_coalescing(self) -> None:
+        begin_grouped()
+
+    def _end_coalescing(self) -> None:
+        end_grouped()
+
+
+def begin_grouped() -> None:
+    """Begin an NCCL call of several aborts."""
+    global _grouped
+    _grouped = []
+
+
+def end_grouped() -> None:
+    """End the call, which hangs if it left out a group."""
+    global _grouped
+    groups, _grouped = _grouped or [], None
+    if not {*groups} >= {*LIVE}:
+        hang()
+    ABORTED.append([group.group_name for group in groups])
+    for group in groups:
+        group.end_by_abort()
 
 
 class Group(dist.ProcessGroup):
@@ -233,7 +255,7 @@ class Group(dist.ProcessGroup):
         self.store, self.timeout, self.mixed = options.store, options.timeout, mixed
         self.error, self.count, self.is_aborted = ErrorType.SUCCESS, 0, False
         self.handling = int(os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"))
-        self._name, self._description, self._device = str(options.group_id), "", Device(self)
+        self._name, self._description, self._device = str(options.group_id), "", self.engine(self)
         world = dist.group.WORLD
         if isinstance(world, Group) and world.bound_device_id is not None:
             world.split()
@@ -252,6 +274,7 @@ class Group(dist.ProcessGroup):
     # ------------------------------------------------------------ what torch asks a group
 
     bound_device_id = None  # a test sets it on the class
+    engine = Device  # so is this
     group_name = property(lambda self: self._name)
     group_desc = property(lambda self: self._description)
 

@@ -11,6 +11,8 @@ feature                           since  test
 ``_mesh_layout._FlatLayout``      2.13   tests/live/test_device_mesh.py
 ``dist.*_single`` collectives     2.13   tests/live/move, tests/bench/test_measure.py
 count of groups of one rank       2.15   tests/live/test_groups.py
+``split_group`` keeps orders      2.15   tests/scenarios/test_split.py, with and without it
+nccl2 as the backend ``nccl``     2.15   tests/scenarios/test_nccl_like.py
 private counter of groups         none   tests/live/test_groups.py
 groups of a later dim of a mesh   none   tests/live/test_device_mesh_groups.py
 ================================  =====  ====================================================
@@ -51,6 +53,9 @@ KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters
 _name_by_ranks = getattr(dist.distributed_c10d, "_hash_ranks_to_str", None)
 COUNTS_OWN_GROUPS = _name_by_ranks is None or "group_count" in _name_by_ranks.__code__.co_names
 
+# Before torch 2.15, split_group sorts the ranks of a group.
+SPLITS_KEEP_ORDER = "sorted" not in inspect.unwrap(dist.split_group).__code__.co_names
+
 SMALL, JOINED = 2048, 32  # elements of a tensor, and tensors, whose norm is taken together
 
 CLOSING = 2**16  # the tag of a message that nobody sends
@@ -75,7 +80,13 @@ def set_timeout(group: dist.ProcessGroup, timeout: timedelta | None) -> None:
     """Set the timeout of later collectives; None is the default of each device's backend. Local."""
     group.set_timeout(timeout or default_timeout(str(dist.get_backend(group))))
     for name, part in _parts(group) if timeout is None else ():
-        part._set_default_timeout(default_timeout(name))
+        _set_timeout_of(part, default_timeout(name))
+
+
+def _set_timeout_of(part: Any, timeout: timedelta | None) -> None:  # noqa: ANN401
+    """Set the timeout of later collectives of one device; nccl2 has another name for it."""
+    change = getattr(part, "_set_default_timeout", None) or part.set_timeout
+    change(timeout)
 
 
 def _parts(group: dist.ProcessGroup) -> Iterator[tuple[str, Any]]:
@@ -98,7 +109,7 @@ def lowered_timeouts(
         timeout, parts = timeout_of(group), [*_parts(group)]
         if parts:
             waiting = [part for name, part in parts if name == "gloo"]
-            before += [(part._set_default_timeout, part.options._timeout) for part in waiting]
+            before += [(partial(_set_timeout_of, part), part.options._timeout) for part in waiting]
         elif str(dist.get_backend(group)) in ("gloo", "cpu:gloo"):
             before.append((partial(set_timeout, group), timeout))
     for change, _ in before:
@@ -287,8 +298,8 @@ def takes_part_in_split(backend: str | None) -> bool:
 def can_split(backend: str | None) -> bool:
     """Return whether ``dist.split_group`` can split new groups from the default group. Local.
 
-    nccl can split a default group that is bound to a device. torch sorts the ranks of each split
-    group.
+    nccl can split a default group that is bound to a device. Before torch 2.15, torch sorts the
+    ranks of each split group.
     """
     return takes_part_in_split(backend) and dist.get_backend(dist.group.WORLD) == "nccl"
 
@@ -302,13 +313,14 @@ def abort_all_groups() -> None:
     """
     names = getattr(getattr(dist.distributed_c10d, "_world", None), "pg_names", {})
     nccl = next((backend for group in names if (backend := _nccl_backend(group))), None)
+    is_old = hasattr(nccl, "_group_start")  # nccl2 begins the same call as any coalesced one
     if nccl is not None:
-        nccl._group_start()
+        nccl._group_start() if is_old else nccl._start_coalescing()
     for group in sorted(names, key=names.__getitem__, reverse=True):
         with suppress(RuntimeError):
             group.abort()
     if nccl is not None:
-        nccl._group_end()
+        nccl._group_end() if is_old else nccl._end_coalescing()
 
 
 def has_nccl() -> bool:
@@ -322,7 +334,8 @@ def _nccl_backend(group: dist.ProcessGroup) -> Any:  # noqa: ANN401
         backend = group._get_backend(torch.device("cuda"))
     except RuntimeError:
         return None
-    return backend if hasattr(backend, "_group_start") else None
+    groups_calls = hasattr(backend, "_group_start") or "nccl" in backend.name()
+    return backend if groups_calls else None
 
 
 def create_gloo_group(

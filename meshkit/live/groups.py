@@ -29,6 +29,7 @@ from ..launch.times import Deadline, Time, format_timeout, parse_timeout
 from ..launch.torch_internals import (
     COUNTS_OWN_GROUPS,
     KEEPS_ORDER,
+    SPLITS_KEEP_ORDER,
     advance_group_counter,
     bound_device,
     can_split,
@@ -279,8 +280,9 @@ class _Creator(NamedTuple):
 
     def _way(self, members: Ints) -> Literal["split", "local", "each"]:
         """Return how groups are created: all in one call, by each rank alone, or one by one."""
-        if self.can_split and (members[:, 1:] > members[:, :-1]).all():
-            return "split"  # which sorts the ranks of each group
+        ascends = (members[:, 1:] > members[:, :-1]).all()
+        if self.can_split and (ascends or SPLITS_KEEP_ORDER):
+            return "split"
         return "local" if members.shape[1] == 1 and not self.includes_all else "each"
 
     def _new_group(

@@ -129,8 +129,9 @@ def begin_step(kind: Kind, state: Sequence[Any], mesh: meshkit.Mesh | None) -> t
     loss.backward()
     mean: torch.Tensor = loss.detach().clone()
     if mesh is not None:
-        dist.all_reduce(mean, group=mesh.group(*data_axes(mesh)))
-        mean /= mesh.size(*data_axes(mesh))
+        # over all axes: else ranks of one tp index could take a step that all of another one miss
+        dist.all_reduce(mean, group=mesh.group())
+        mean /= mesh.size()
     return mean
 
 

@@ -44,18 +44,20 @@ class Splitting:
         self.calls.append(split_ranks)
         self.descriptions.append(group_desc)
         self.timeouts.append(timeout)
-        groups = [dist.new_group(ranks, timeout=timeout) for ranks in split_ranks]
+        order = {"sort_ranks": False} if create.SPLITS_KEEP_ORDER else {}
+        groups = [dist.new_group(ranks, timeout=timeout, **order) for ranks in split_ranks]
         dist.barrier()  # gloo's groups, unlike NCCL's, must not be closed while a peer connects
         is_member = [dist.get_rank() in ranks for ranks in split_ranks]
         return groups[is_member.index(True)] if True in is_member else None
 
 
-def build_by_splitting(sizes: dict[str, int], options: dict[str, Any]) -> Any:
+def build_by_splitting(sizes: dict[str, int], options: dict[str, Any], keeps: bool) -> Any:
     """Build a mesh by splitting; return the splits and the members of the groups."""
     meshkit.init(timeout=60)
     played = Splitting()
     patch = pytest.MonkeyPatch()
     patch.setattr(create, "dist", played)
+    patch.setattr(create, "SPLITS_KEEP_ORDER", keeps)
     patch.setattr(create, "bound_device", lambda: torch.device("cuda:0"), raising=True)
     patch.setattr(create, "takes_part_in_split", lambda backend: True, raising=True)
     patch.setattr(create, "can_split", lambda backend: True, raising=True)
@@ -66,8 +68,8 @@ def build_by_splitting(sizes: dict[str, int], options: dict[str, Any]) -> Any:
     return played.calls, played.descriptions, played.timeouts, sums, ranks
 
 
-def run(sizes: dict[str, int], **options: Any) -> list[Any]:
-    outcomes = meshkit.spawn(build_by_splitting, 8, (sizes, options), timeout=120)
+def run(sizes: dict[str, int], *, keeps: bool = False, **options: Any) -> list[Any]:
+    outcomes = meshkit.spawn(build_by_splitting, 8, (sizes, options, keeps), timeout=120)
     for calls, descriptions, timeouts, sums, ranks in outcomes:
         assert calls == outcomes[0][0]  # the same on every rank
         assert descriptions == outcomes[0][1]
@@ -99,3 +101,12 @@ def test_ranks_outside_the_mesh_take_part_in_each_split() -> None:
 def test_groups_that_a_split_would_reorder_are_not_split() -> None:
     outcomes = run({"dp": 4, "sp": 2}, ranks=[7, 6, 5, 4, 3, 2, 1, 0])
     assert outcomes[0][0] == [[[rank] for rank in range(8)][::-1]]  # only groups of one
+
+
+@needs_order
+def test_a_split_that_keeps_orders_serves_every_group() -> None:
+    """So does torch 2.15, whose nccl2 is then asked for nothing but whole splits."""
+    outcomes = run({"dp": 4, "sp": 2}, keeps=True, ranks=[7, 6, 5, 4, 3, 2, 1, 0])
+    ranks = [7, 6, 5, 4, 3, 2, 1, 0]
+    axes = [[[7, 5, 3, 1], [6, 4, 2, 0]], [[7, 6], [5, 4], [3, 2], [1, 0]]]
+    assert outcomes[0][0] == [[ranks], *axes, [[rank] for rank in ranks]]
