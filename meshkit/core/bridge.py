@@ -11,22 +11,25 @@ same error. Ranks of the bridge are those of the trainer, and then those of the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .errors import DisagreementError, MeshkitError
+from . import VERSION
 from .judges import Process
 from .layout import Layout
-from .redistribute.mesh_move import join_axes, make_mesh_move
-from .redistribute.move import check_axes, local_shape
-from .redistribute.pattern import Pattern
-from .redistribute.state import MovedTensor, StatePatterns, Tables, list_moved
-from .text import format_sizes, plural
+from .redistribute.state import (
+    Difference,
+    Ends,
+    MovedTensor,
+    StatePatterns,
+    Tables,
+    plan_moves,
+    raise_differences,
+)
 
 SIDES = "trainer", "sampler"
-SUMMARY = "the trainer and the sampler disagree about bridge.transfer()."
-MISFITS = 3  # tensors that an error names
+CALL = "bridge.transfer"
 
 
 @dataclass(frozen=True)
@@ -34,27 +37,42 @@ class Statement:
     """The facts that one side of a bridge states about a transfer."""
 
     facts: Mapping[str, str]  # must be equal on both sides
+    patterns: Mapping[str, str]  # by glob; must be equal too, in equal order
     sizes: Mapping[str, int]  # of the axes of its mesh, in order
-    patterns: Sequence[tuple[str, str]]  # glob and pattern
     tables: Tables  # of its ranks, from 0
     process: Process  # of its first rank
 
     def to_json(self) -> str:
         """Return the statement as it stands in the store."""
-        record = self.facts, [*self.sizes.items()], self.patterns, self.tables, self.process
-        return json.dumps(record)
+        rest = [*self.patterns.items()], [*self.sizes.items()], self.tables, self.process
+        return json.dumps([self.facts, *rest])
 
     @classmethod
     def from_json(cls, text: str) -> Statement:
-        """Return the statement that a side wrote."""
-        facts, sizes, patterns, tables, (host, pid, *more) = json.loads(text)
+        """Return the statement that a side wrote; of another version only its facts."""
+        given, *rest, (host, pid, *more) = json.loads(text)
+        facts = {str(name): str(value) for name, value in given.items()}
+        process = Process(str(host), int(pid), *map(str, more))
+        if facts["meshkit"] != VERSION:
+            return cls(facts, {}, {}, [], process)
+        patterns, sizes, tables = rest
         return cls(
-            {str(name): str(value) for name, value in facts.items()},
+            facts,
+            {str(glob): str(pattern) for glob, pattern in patterns},
             {str(axis): int(size) for axis, size in sizes},
-            [(str(glob), str(pattern)) for glob, pattern in patterns],
-            [(dict(table), [int(rank) for rank in ranks]) for table, ranks in tables],
-            Process(str(host), int(pid), *map(str, more)),
+            [
+                ({str(name): _fact(*fact) for name, fact in table.items()}, [*map(int, ranks)])
+                for table, ranks in tables
+            ],
+            process,
         )
+
+
+def _fact(place: Any, dtype: object) -> list[Any]:  # noqa: ANN401
+    """Return the global sizes or the local shape of a tensor that a side wrote, and its dtype."""
+    if isinstance(place, dict):
+        return [{str(dim): int(size) for dim, size in place.items()}, str(dtype)]
+    return [[*map(int, place)], str(dtype)]
 
 
 class BridgePlan(NamedTuple):
@@ -79,75 +97,47 @@ def plan_bridge(trainer: Statement, sampler: Statement) -> BridgePlan:
     """Return what moves between two sides.
 
     Raises:
-        DisagreementError: if the sides state other facts, or a tensor of other shapes.
-        SpecError: if a pattern does not fit one of the meshes, or names differ.
+        DisagreementError: if the sides state other facts or patterns, or have other names, dtypes
+            or shapes.
+        UnknownAxisError: if a pattern names an axis that its mesh lacks.
     """
-    differing = [
-        name
-        for name in {**trainer.facts, **sampler.facts}
-        if trainer.facts.get(name) != sampler.facts.get(name)
+    found = [
+        Difference(name, f"{name}: {own or None} on the trainer, {other or None} on the sampler.")
+        for name, own, other in _differing(trainer.facts, sampler.facts)
     ]
-    if differing:
-        lines = [
-            f"{name}: {trainer.facts.get(name)} on the trainer, {sampler.facts.get(name)} on the "
-            "sampler."
-            for name in differing
-        ]
-        fix = f"the same {' and '.join(differing)} on both sides."
-        raise DisagreementError(SUMMARY, *lines, fix=fix)
-    count = Layout.of(trainer.sizes).num_ranks
-    statements = {"trainer": trainer, "sampler": sampler}
-    layouts = {
-        "trainer": Layout.of(trainer.sizes),
-        "sampler": Layout(sampler.sizes, ranks=range(count, count + _size(sampler))),
-    }
+    if any(difference.kind in ("meshkit", "to") for difference in found):
+        raise_differences(Ends(CALL, *SIDES), found)  # the rest means something else
+    found += _differing_patterns(trainer.patterns, sampler.patterns)
+    statements = dict(zip(SIDES, (trainer, sampler), strict=True))
+    first, layouts, tables = 0, {}, {}
+    for side, statement in statements.items():
+        size = Layout.of(statement.sizes).num_ranks
+        layouts[side] = Layout(statement.sizes, ranks=range(first, first + size))
+        tables[side] = [(table, [first + n for n in ranks]) for table, ranks in statement.tables]
+        first += size
     target = trainer.facts["to"]
     source = SIDES[SIDES.index(target) - 1]
-    patterns = StatePatterns.of(dict(trainer.patterns))
-    for _, pattern in patterns.globs:
-        for side, name in zip((pattern.left, pattern.right), (source, target), strict=True):
-            check_axes(Pattern(side, side), layouts[name].sizes)
-    held, wanted = (
-        [
-            (table, [rank + count * (name == "sampler") for rank in ranks])
-            for table, ranks in statements[name].tables
-        ]
-        for name in (source, target)
-    )
-    pair = layouts[source], layouts[target]
-    moved = list_moved(patterns, *pair, held, wanted)
-    if error := _shape_error(moved, pair, wanted):
-        raise error
-    return BridgePlan(moved, pair, count)
+    patterns, pair = StatePatterns.of(trainer.patterns), (layouts[source], layouts[target])
+    patterns.check(pair)
+    dtype, ends = trainer.facts["dtype"], Ends(CALL, source, target)
+    moved = plan_moves(patterns, pair, tables[source], tables[target], dtype, ends, found)
+    return BridgePlan(moved, pair, layouts["trainer"].num_ranks)
 
 
-def _size(statement: Statement) -> int:
-    return Layout.of(statement.sizes).num_ranks
+def _differing(
+    first: Mapping[str, str], second: Mapping[str, str]
+) -> list[tuple[str, str | None, str | None]]:
+    """Return the keys of which two mappings have different values, with both values."""
+    pairs = [(key, first.get(key), second.get(key)) for key in {**first, **second}]
+    return [pair for pair in pairs if pair[1] != pair[2]]
 
 
-def _shape_error(
-    moved: Sequence[MovedTensor], layouts: tuple[Layout, Layout], wanted: Tables
-) -> MeshkitError | None:
-    """Return the error of a side with room of other shapes than it gets, or None."""
-    source, target = layouts
-    lines = []
-    for tensor in moved:
-        joined = join_axes(tensor.pattern, source.sizes, target.sizes)
-        move = make_mesh_move(joined, source, target, tensor.sizes)
-        for table, ranks in wanted:
-            rank, shape = min(ranks), table.get(tensor.name)
-            if shape is None or move.target.place(rank) is None:
-                continue
-            entries, cut = move.move.right_entries, move.move.target
-            expected = [*local_shape(entries, cut.shape(move.coordinate(rank)))]
-            if [*shape] != expected:
-                sizes = format_sizes(tensor.sizes) or "no dims"
-                lines.append(
-                    f"{tensor.name} has {sizes}, so a rank gets {expected}, and `like` there has "
-                    f"{[*shape]}."
-                )
-    if not lines:
-        return None
-    more = [f"{len(lines) - MISFITS} more {plural('tensor', len(lines) - MISFITS)}."]
-    shown = lines[:MISFITS] + more * (len(lines) > MISFITS)
-    return DisagreementError(SUMMARY, *shown, fix="the shapes of one model on both sides.")
+def _differing_patterns(trainer: Mapping[str, str], sampler: Mapping[str, str]) -> list[Difference]:
+    differing = [
+        Difference("patterns", f"{glob!r}: {own!r} on the trainer, {other!r} on the sampler.")
+        for glob, own, other in _differing(trainer, sampler)
+    ]
+    if not differing and [*trainer] != [*sampler]:
+        line = f"order: {', '.join(trainer)} on the trainer, {', '.join(sampler)} on the sampler."
+        return [Difference("order of patterns", line)]
+    return differing

@@ -30,10 +30,9 @@ from .call import either, is_number
 from .compare import axes_along_which, content_lines
 from .errors import MeshkitError, SpecError
 from .layout import Layout
-from .redistribute.pattern import DOTS, EXAMPLE, Side, parse_pattern
+from .redistribute.pattern import DOTS, Side, parse_layout
 from .text import count_noun, shorten
 
-LAYOUT_EXAMPLE = 'for example layout={"*.qkv.weight": "o/tp i"}.'
 MAX_NAMES = 3  # parameters that an error shows
 NO_SIDE = Side(())
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -57,9 +56,10 @@ class NormLayout:
     @classmethod
     def of(cls, sizes: Mapping[str, int], layout: object) -> NormLayout:
         """Return the parsed layout."""
-        if not isinstance(layout, Mapping):
-            raise SpecError(f"layout is {layout!r}, not a mapping.", fix=LAYOUT_EXAMPLE)
-        return cls(sizes, {glob: _parse_side(sizes, glob, side) for glob, side in layout.items()})
+        sides = parse_layout(layout)
+        for glob, side in sides.items():
+            _check_side(sizes, glob, side)
+        return cls(sizes, sides)
 
     def check_names(self, names: Collection[str]) -> None:
         """Check that each glob matches a name. A stage of a pipeline may lack it."""
@@ -156,19 +156,13 @@ def _unknown_role_error(sizes: Mapping[str, int], axis: str, name: str, num_dims
     )
 
 
-def _parse_side(sizes: Mapping[str, int], glob: object, text: object) -> Side:
-    if not isinstance(glob, str) or not isinstance(text, str):
-        raise SpecError(f"layout has {text!r} for {glob!r}, not two str.", fix=LAYOUT_EXAMPLE)
-    if "->" in text:
-        line, left = f"layout[{glob!r}] is {text!r}, which has an arrow.", text.partition("->")[0]
-        raise SpecError(line, "A parameter has one side of a pattern.", fix=f"{left.strip()!r}.")
+def _check_side(sizes: Mapping[str, int], glob: str, side: Side) -> None:
+    """Check that a side says how a parameter is cut over the axes of a mesh."""
+    misspelt = [a for a in side.types if a not in STANDARD and closest_axis(a, [*sizes])]
     try:
-        side = parse_pattern(f"{text} -> {text}").left
-        misspelt = [a for a in side.types if a not in STANDARD and closest_axis(a, [*sizes])]
         check_axes_exist(misspelt, tuple(sizes))  # any other axis that the mesh lacks has size 1
     except MeshkitError as error:
-        error.fix = LAYOUT_EXAMPLE if error.fix == EXAMPLE else error.fix
-        error.summary = f"layout[{glob!r}] is {text!r}: {error.summary}"
+        error.summary = f"layout[{glob!r}] is {str(side)!r}: {error.summary}"
         raise
     for mark in side.marks:
         if mark.type.symbol == "@":
@@ -183,7 +177,6 @@ def _parse_side(sizes: Mapping[str, int], glob: object, text: object) -> Side:
                 fix=f"={mark.axis}, after the gradients of tied weights are summed.",
                 axis=mark.axis,
             )
-    return side
 
 
 def _check_shape(name: str, shape: tuple[int, ...], glob: str, side: Side) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import numpy as np
 
@@ -17,7 +16,14 @@ from .axes import data_axes, has_pipeline
 from .causes import TOLERANCE, Array, Copies, Fit, find_fits
 from .errors import DisagreementError, SpecError, format_error
 from .layout import Layout
-from .redistribute.pattern import Side, drop_axes, expand_dots, parse_pattern
+from .redistribute.pattern import (
+    Side,
+    drop_axes,
+    expand_dots,
+    first_match,
+    parse_pattern,
+    parse_side,
+)
 from .text import count_noun, format_sizes, name_ranks
 
 FLOOR = 1e-6  # of the largest value of all tensors; smaller differences are relative to it
@@ -71,14 +77,14 @@ class Rules:
 
     def __post_init__(self) -> None:
         for side in self.layout.values():
-            parse_pattern(f"{side} -> {side}")
+            parse_side(side)
         for glob, how in self.reduce.items():
             if how not in ("avg", "sum"):
                 raise SpecError(f"reduce={{{glob!r}: {how!r}}}.", fix='"avg" or "sum".')
 
     def side_of(self, name: str, layout: Layout, ndim: int) -> Side | None:
         """Return the side of a tensor, without the axes that the mesh does not have."""
-        text = _match(self.layout, name)
+        text = first_match(self.layout, name)
         if text is None:
             return None
         pattern = drop_axes(parse_pattern(f"{text} -> {text}"), layout.axes)
@@ -91,10 +97,6 @@ class Rules:
             line = f"{text!r} cuts {inner[0].name} inside brackets, whose sizes are not known."
             raise SpecError(line, fix=f"return {name} with {inner[0].name} as a dim of its own.")
         return side
-
-
-def _match(rules: Mapping[str, str], name: str) -> str | None:
-    return next((value for glob, value in rules.items() if fnmatchcase(name, glob)), None)
 
 
 def gather_copies(name: str, parts: Parts, one: Array, layout: Layout, rules: Rules) -> Copies:
@@ -129,7 +131,7 @@ def gather_copies(name: str, parts: Parts, one: Array, layout: Layout, rules: Ru
     for dim, entry in enumerate(side.entries if side else ()):
         for axis in reversed(entry[0].axes if entry else ()):
             merge(axis, "/", dim)
-    how = _match(rules.reduce, name)
+    how = first_match(rules.reduce, name)
     reduced = [axis for axis in data_axes(layout.sizes) if how and axis not in types]
     for axis in [*(axis for axis, kind in types.items() if kind.symbol == "+"), *reduced]:
         merge(axis, how if how and axis in reduced else "+")

@@ -5,6 +5,7 @@ takes the place of its last start. The first rank of a side leads: it acts at th
 others follow what it writes. The keys, below the name of the bridge::
 
     sides/<side>/number              the newest number of a side
+    sides/<side>/<n>/replaced        the process of start n, which found that a newer one has joined
     sides/<side>/<n>/call/<c>/       the outcome of a call of the leader of start n
     transfers/<t>/<side>/newest <n>  the statement of each start
     transfers/<t>/refused/<n>.<n>    the error of two statements that do not fit
@@ -19,13 +20,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..core.bridge import SIDES, BridgePlan, Statement, plan_bridge
+from ..core.bridge import CALL, SIDES, BridgePlan, Statement, plan_bridge
 from ..core.errors import LaunchError, MeshkitError, RankTimeoutError
-from ..core.judges import Decision, Json, RankState
-from .process import sight
+from ..core.judges import Decision, Json, Process, RankState
+from .process import current_process, sight
 from .round import Round
 from .store import Store, read_number, read_value
 from .times import TIMES, Deadline
@@ -42,14 +43,7 @@ class Met(NamedTuple):
     other: int
 
 
-@dataclass
-class Counts:
-    """How often the leader of this start has acted."""
-
-    calls: int = 0
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Side:
     """One start of a side of a bridge, as one of its ranks sees it."""
 
@@ -57,7 +51,7 @@ class Side:
     name: str  # trainer or sampler
     number: int  # of this start
     rank: int  # the position in the mesh of this side
-    counts: Counts = field(default_factory=Counts)
+    calls: int = 0  # how often the leader of this start has acted
 
     @property
     def other(self) -> str:
@@ -75,18 +69,18 @@ class Side:
         The caller has made sure that all ranks of this side are here.
         """
         part = self.store.part(f"sides/{self.name}/{self.number}")
-        self.counts.calls += 1
-        number, summary = self.counts.calls, f"the first rank of the {self.name} failed."
-        round = Round(part, f"call/{number}", self.rank, (), summary=summary)
+        self.calls += 1
+        summary = f"the first rank of the {self.name} failed."
+        round = Round(part, f"call/{self.calls}", self.rank, (), summary=summary)
         if self.rank:
-            limit = Deadline.after(deadline.left + 2 * TIMES.store)
-            decision = round.follow(limit)
+            # the leader may need a moment more than the deadline
+            decision = round.follow(deadline) or round.follow(Deadline.after(TIMES.host_stays))
             if decision is None:
                 line = f"the first rank of the {self.name} did not act at {self.where}."
                 fix = "look at its log first."
                 raise RankTimeoutError(line, fix=fix, missing_ranks=(0,))
             return decision.check(self.rank).value
-        Round(part, f"call/{number - 1}", self.rank, ()).forget()
+        Round(part, f"call/{self.calls - 1}", self.rank, ()).forget()
         with round:  # an error of another class is announced by the round
             try:
                 decision = Decision(value=act())
@@ -107,18 +101,17 @@ class Side:
 
         transfer.within(TIMES.store, post)
 
-    def read(self, transfer: Store, side: str, number: int) -> Statement:
-        """Return the statement of a start of a side. Local."""
-        key = f"{side}/{number}"
+    def read(self, transfer: Store, number: int) -> Statement:
+        """Return the statement of a start of the other side. Local."""
+        key = f"{self.other}/{number}"
         statement = transfer.within(TIMES.store, lambda: transfer.read(key, Statement.from_json))
         if statement is None:
-            line = f"the {side} has left no statement at {self.where}."
+            line = f"the {self.other} has left no statement at {self.where}."
             raise LaunchError(line, fix="bridge.transfer() as often on both sides.")
         return statement
 
-    def plan(self, transfer: Store, own: Statement, number: int) -> BridgePlan:
-        """Return what moves between this side and a start of the other. Local."""
-        other = self.read(transfer, self.other, number)
+    def plan(self, own: Statement, other: Statement) -> BridgePlan:
+        """Return what moves between the two sides. Local."""
         return plan_bridge(*((own, other) if self.name == SIDES[0] else (other, own)))
 
     def find_other(self, transfer: Store, own: Statement, deadline: Deadline) -> int:
@@ -129,21 +122,22 @@ class Side:
         """
         first = self._newest(transfer)
         while True:
+            self._check_alone()
             number = self._newest(transfer)
             if number:
+                other = self.read(transfer, number)
                 try:
-                    self.plan(transfer, own, number)
+                    self.plan(own, other)
                     return number
-                except MeshkitError as error:
+                except MeshkitError:
                     key = self._refusal(number)
-                    process = self.read(transfer, self.other, number).process
-                    is_there = number != first or sight(process).state is RankState.BUSY
+                    is_there = number != first or sight(other.process).state is RankState.BUSY
                     refused = transfer.within(TIMES.store, lambda: transfer.has(key))  # noqa: B023
                     if is_there or refused or deadline.expired:
                         transfer.try_within(TIMES.store, lambda: transfer.set(key, "1"))  # noqa: B023
-                        raise error
+                        raise
             if deadline.expired:
-                raise self.missing_error(None, deadline, "call bridge.transfer()")
+                raise self._missing_error(None, deadline, f"call {CALL}()")
             time.sleep(min(TIMES.poll, deadline.left))
 
     def _newest(self, transfer: Store) -> int:
@@ -157,40 +151,62 @@ class Side:
         numbers = {self.name: self.number, self.other: number}
         return "refused/" + ".".join(str(numbers[side]) for side in SIDES)
 
-    def missing_error(
-        self, known: Statement | None, deadline: Deadline, deed: str
+    def _check_alone(self) -> None:
+        """Raise if two jobs have joined as this side, on both if none is the other side. Local."""
+        own, before = (f"sides/{self.name}/{n}/replaced" for n in (self.number, self.number - 1))
+
+        def look() -> tuple[bool, bool]:
+            is_replaced = self._number_of(self.name) != self.number
+            if is_replaced:
+                self.store.set(own, str(current_process()))
+            is_lonely = not self._number_of(self.other)
+            return is_replaced, is_lonely and (is_replaced or self.store.has(before))
+
+        is_replaced, are_two = self.store.within(TIMES.store, look)
+        if are_two:
+            line = f"two jobs have joined {self.where} as {self.name}, and none as {self.other}."
+            raise LaunchError(line, fix=f"side={self.other!r} in one of them.")
+        if is_replaced:
+            raise self._replaced_error()
+
+    def _replaced_error(self) -> LaunchError:
+        line = f"another job has joined {self.where} as {self.name} since."
+        return LaunchError(line, fix="one job a side, or another name at the store.")
+
+    def _missing_error(
+        self, process: Process | None, deadline: Deadline, deed: str
     ) -> RankTimeoutError:
         """Return the error of a side that does not come."""
         other = self.other
         lines = [f"The bridge is {self.where}, and this is the {self.name}."]
         fix = f"mesh.bridge({self.where!r}, side={other!r}) in the other job."
-        if known is not None:
+        if process is not None:
             ended = {RankState.ENDED: ", has ended", RankState.STOPPED: ", is stopped"}
-            text = ended.get(sight(known.process).state, "")
-            lines.append(f"The first rank of the {other} was {known.process}{text}.")
+            text = ended.get(sight(process).state, "")
+            lines.append(f"The first rank of the {other} was {process}{text}.")
             fix = f"look at the log of the {other}; it can be started again."
         return RankTimeoutError(f"the {other} did not {deed} within {deadline}.", *lines, fix=fix)
 
     # ------------------------------------------------------------- meetings
 
     def meet(
-        self, transfer: Store, known: Statement, attempt: int, deadline: Deadline, deed: str
+        self, transfer: Store, other: Process, attempt: int, deadline: Deadline, deed: str
     ) -> Met:
         """Wait for the other side in a transfer. Local, on the leader.
 
         The first side to come leaves its name. The second one takes it away, counts a version and
         answers. A name of a side that has been started again since is taken away too.
         """
-        own = f"{self.name} {self.number} {attempt}"
-        seconds = deadline.left + 2 * TIMES.store
+        own, seconds = f"{self.name} {self.number} {attempt}", deadline.left + TIMES.store
         met = transfer.within(seconds, lambda: self._meet(transfer, own, deadline))
         if met is None:
-            raise self.missing_error(known, deadline, deed)
+            raise self._missing_error(other, deadline, deed)
         return met
 
     def _meet(self, transfer: Store, own: str, deadline: Deadline) -> Met | None:
         while True:
-            self._check_newest()
+            if self._number_of(self.name) != self.number:
+                raise self._replaced_error()
             waiting = transfer.claim(WAITING, own).decode(errors="replace")
             if waiting == own:
                 break
@@ -204,10 +220,8 @@ class Side:
             else:  # of an earlier start
                 transfer.claim(WAITING, "", waiting)
         answer = transfer.wait(f"met/{own}", deadline)
-        if answer is None and transfer.claim(WAITING, "", own) != b"":
-            answer = transfer.wait(
-                f"met/{own}", Deadline.after(TIMES.store)
-            )  # it was taken just now
+        if answer is None and transfer.claim(WAITING, "", own) != b"":  # it was taken just now
+            answer = transfer.wait(f"met/{own}", Deadline.after(TIMES.host_stays))
         if answer is None:
             return None
         transfer.delete(f"met/{own}")
@@ -215,11 +229,6 @@ class Side:
 
     def _number_of(self, side: str) -> int:
         return self.store.add(f"sides/{side}/number", 0)
-
-    def _check_newest(self) -> None:
-        if self._number_of(self.name) != self.number:
-            line = f"another job has joined {self.where} as {self.name} since."
-            raise LaunchError(line, fix="one job a side, or another name at the store.")
 
 
 def _read_met(text: str) -> Met:

@@ -561,7 +561,8 @@ class Mesh:
             like: names with tensors or DTensors. On a rank of this mesh the state, on a rank of
                 ``to`` alone the tensors to fill, None elsewhere. Names that ranks of one pipeline
                 stage have, for example, are held by those ranks.
-            dtype: the dtype in which tensors travel, and of new tensors; None is their own.
+            dtype: the dtype in which floating-point numbers travel, and of new tensors; None is
+                their own. Tensors to fill have this dtype, or that of the source.
             chunk: the bytes of a rank's tensors that travel at once. Two chunks need memory.
             staged: whether a state arrives whole or not at all. It needs one more copy of the
                 target, and all ranks agree before ``out`` changes. Else ``out`` is undefined after
@@ -570,10 +571,11 @@ class Mesh:
         Raises:
             SpecError: if a name has no pattern, a tensor does not fit its pattern, a DTensor is cut
                 otherwise, or a group is missing.
-            DisagreementError: if ranks pass other patterns or options, or another rank failed.
+            DisagreementError: if ranks pass other patterns or options, another rank failed, or the
+                tensors to fill have other names, dtypes or shapes.
             RankTimeoutError: if a rank does not call this within ``arrival_timeout``.
 
-        Cost: two rounds at the store for the plan. Each rank of ``to`` then receives what it lacks,
+        Cost: a round at the store for the plan. Each rank of ``to`` then receives what it lacks,
         and no more, and each element leaves this mesh once.
 
         Example:

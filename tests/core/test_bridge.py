@@ -9,22 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit.core.bridge import Statement, plan_bridge
-from meshkit.core.errors import DisagreementError, SpecError, UnknownAxisError
+from meshkit.core.errors import DisagreementError, UnknownAxisError
 from meshkit.core.judges import Process
 
-FACTS = {"meshkit": "0.1.0", "to": "sampler", "patterns": "{'w': 'o/dp i -> o/tp i'}"}
-PATTERNS = [("w", "o/dp i -> o/tp i")]
+FACTS = {"meshkit": "0.1.0", "to": "sampler", "dtype": "", "chunk": "64"}
+PATTERNS = {"w": "o/dp i -> o/tp i"}
 PROCESS = Process("a", 17, "boot", "space", "5")
 
 
-def trainer(dp: int = 2, rows: int = 8) -> Statement:
-    tables = [({"w": [{"o": rows, "i": 3}, "float32"]}, [*range(dp)])]
-    return Statement(FACTS, {"dp": dp}, PATTERNS, tables, PROCESS)
+def trainer(dp: int = 2, rows: int = 8, dtype: str = "float32") -> Statement:
+    tables = [({"w": [{"o": rows, "i": 3}, dtype]}, [*range(dp)])]
+    return Statement(FACTS, PATTERNS, {"dp": dp}, tables, PROCESS)
 
 
-def sampler(tp: int = 4, rows: int = 8) -> Statement:
-    tables = [({"w": [rows // tp, 3]}, [*range(tp)])]
-    return Statement(FACTS, {"tp": tp}, PATTERNS, tables, PROCESS)
+def sampler(tp: int = 4, rows: int = 8, dtype: str = "float32") -> Statement:
+    tables = [({"w": [[rows // tp, 3], dtype]}, [*range(tp)])]
+    return Statement(FACTS, PATTERNS, {"tp": tp}, tables, PROCESS)
 
 
 @given(dp=st.integers(1, 6), tp=st.integers(1, 6), factor=st.integers(1, 3))
@@ -45,52 +45,124 @@ def test_each_row_arrives_once_at_its_rank(dp: int, tp: int, factor: int) -> Non
 
 def test_a_state_may_move_back() -> None:
     facts = FACTS | {"to": "trainer"}
-    tables = [({"w": [{"o": 8, "i": 3}, "float32"]}, [0, 1])]
-    source = Statement(facts, {"dp": 2}, PATTERNS, tables, PROCESS)
-    target = Statement(facts, {"tp": 4}, PATTERNS, sampler().tables, PROCESS)
+    source = replace(trainer(), facts=facts)
+    target = replace(sampler(), facts=facts)
     plan = plan_bridge(target, source)
     assert [[*layout.ranks] for layout in plan.layouts] == [[4, 5], [0, 1, 2, 3]]
 
 
 @pytest.mark.parametrize("statement", [trainer(), sampler()])
 def test_a_statement_survives_the_store(statement: Statement) -> None:
-    copy = Statement.from_json(statement.to_json())
-    assert replace(copy, patterns=[*copy.patterns]) == statement
+    assert Statement.from_json(statement.to_json()) == statement
 
 
-@pytest.mark.parametrize("text", ["", "7", "[]", "[{}, [], [], []]", '[{}, [], [], [], [1, "x"]]'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "7",
+        "[]",
+        "[{}, [], [], [], []]",
+        '[{"meshkit": "0.1.0"}, [], [], [], [1, "x"]]',
+        '[{"meshkit": "0.1.0"}, [], [], [[{"w": 7}, [0]]], ["a", 1]]',
+        '[{"meshkit": "0.1.0"}, [], [], [[{"w": [["x"], "float32"]}, [0]]], ["a", 1]]',
+    ],
+)
 def test_a_value_of_a_stranger_is_no_statement(text: str) -> None:
     with pytest.raises((LookupError, TypeError, ValueError, AttributeError)):
         Statement.from_json(text)
 
 
+def test_another_version_is_named_whatever_else_it_states() -> None:
+    other = Statement.from_json('[{"meshkit": "9.9", "new": "yes"}, {"more": 1}, ["b", 5]]')
+    with pytest.raises(DisagreementError) as error:
+        plan_bridge(trainer(), other)
+    assert error.value.evidence[0] == "meshkit: 0.1.0 on the trainer, 9.9 on the sampler."
+
+
 def test_every_fact_that_differs_is_named() -> None:
-    other = replace(sampler(), facts=FACTS | {"meshkit": "0.2", "dtype": "torch.bfloat16"})
+    other = replace(
+        sampler(), facts=FACTS | {"chunk": "7"}, patterns={"w": "o i -> o i", "*": "d -> d"}
+    )
     with pytest.raises(DisagreementError) as error:
         plan_bridge(trainer(), other)
     assert error.value.evidence == (
-        "meshkit: 0.1.0 on the trainer, 0.2 on the sampler.",
-        "dtype: None on the trainer, torch.bfloat16 on the sampler.",
+        "chunk: 64 on the trainer, 7 on the sampler.",
+        "'w': 'o/dp i -> o/tp i' on the trainer, 'o i -> o i' on the sampler.",
+        "'*': None on the trainer, 'd -> d' on the sampler.",
     )
-    assert error.value.fix == "the same meshkit and dtype on both sides."
+    assert error.value.fix == "the same chunk and patterns on both sides."
+
+
+def test_the_order_of_globs_counts() -> None:
+    globs = {"w": "o/dp i -> o/tp i", "*": "d -> d"}
+    other = replace(sampler(), patterns=dict(reversed(globs.items())))
+    with pytest.raises(DisagreementError, match="disagree") as error:
+        plan_bridge(replace(trainer(), patterns=globs), other)
+    assert error.value.evidence == ("order: w, * on the trainer, *, w on the sampler.",)
 
 
 def test_a_tensor_of_another_shape_is_named() -> None:
-    with pytest.raises(DisagreementError, match=r"w has o=8 i=3, so a rank gets .2, 3., and"):
+    with pytest.raises(DisagreementError) as error:
         plan_bridge(trainer(), sampler(rows=12))
+    (line,) = error.value.evidence
+    assert (
+        line == "w: o=8 i=3 on the trainer, so a rank of the sampler gets [2, 3], and has [3, 3]."
+    )
 
 
-def test_a_name_that_one_side_lacks_is_named() -> None:
-    tables = [({"w": [2, 3], "b": [3]}, [0, 1, 2, 3])]
-    with pytest.raises(SpecError, match="no ranks of the source have b"):
+def test_an_uneven_part_of_a_later_rank_is_checked_too() -> None:
+    """Both ranks have 5 rows of 9, and the second one gets 4."""
+    tables = [({"w": [[5, 3], "float32"]}, [0, 1])]
+    with pytest.raises(DisagreementError) as error:
+        plan_bridge(trainer(rows=9), replace(sampler(2), tables=tables))
+    (line,) = error.value.evidence
+    assert (
+        line == "w: o=9 i=3 on the trainer, so a rank of the sampler gets [4, 3], and has [5, 3]."
+    )
+
+
+def test_all_names_that_one_side_lacks_are_named() -> None:
+    fact = [[2, 3], "float32"]
+    tables = [({"w": fact, **{f"b{n}": fact for n in range(6)}}, [0, 1, 2, 3])]
+    with pytest.raises(DisagreementError) as error:
         plan_bridge(trainer(), replace(sampler(), tables=tables))
+    lines = [f"b{n}: on the sampler alone." for n in range(5)]
+    assert error.value.evidence == (*lines, "And 1 more difference.")
+    assert error.value.fix == "the same names on both sides."
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "other", "is_right"),
+    [
+        ("float32", "", "float32", True),
+        ("float32", "", "bfloat16", False),
+        ("bfloat16", "", "float32", False),
+        ("float32", "bfloat16", "bfloat16", True),
+        ("float32", "bfloat16", "float32", True),  # it travels in fewer bytes
+        ("float32", "bfloat16", "float16", False),
+        ("int64", "bfloat16", "int64", True),
+        ("int64", "bfloat16", "bfloat16", False),
+        ("int64", "", "int32", False),
+    ],
+)
+def test_dtypes_differ_only_if_a_conversion_is_asked_for(
+    own: str, asked: str, other: str, is_right: bool
+) -> None:
+    facts = FACTS | {"dtype": asked}
+    pair = replace(trainer(dtype=own), facts=facts), replace(sampler(dtype=other), facts=facts)
+    if is_right:
+        assert plan_bridge(*pair).moved[0].dtype == own
+        return
+    with pytest.raises(DisagreementError) as error:
+        plan_bridge(*pair)
+    assert error.value.evidence == (f"w: {own} on the trainer, {other} on the sampler.",)
+    fix = f"dtype=torch.{other}, which converts on the way, or " if own != "int64" else ""
+    assert error.value.fix == f"{fix}the same dtypes on both sides."
 
 
 def test_an_axis_that_the_other_mesh_lacks_is_refused() -> None:
-    facts = FACTS | {"patterns": "{'w': 'o/dp i -> o/rows i'}"}
-    pair = [
-        replace(each, facts=facts, patterns=[("w", "o/dp i -> o/rows i")])
-        for each in (trainer(), sampler())
-    ]
+    patterns = {"w": "o/dp i -> o/rows i"}
+    pair = [replace(each, patterns=patterns) for each in (trainer(), sampler())]
     with pytest.raises(UnknownAxisError, match="rows"):
         plan_bridge(*pair)

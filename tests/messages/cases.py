@@ -51,7 +51,7 @@ from meshkit.core.parity import Held, Rules, find_differences
 from meshkit.core.plan_page import draw_page
 from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
-from meshkit.core.redistribute.state import StatePatterns, list_moved
+from meshkit.core.redistribute.state import Ends, StatePatterns, plan_moves
 from meshkit.core.regroup import Regrouping, find_sources, regroup
 from meshkit.core.rehearsal import GroupRecord, Names, Operation, Trace, find_mismatches
 from meshkit.core.rehearsal_report import RehearsalReport
@@ -66,13 +66,17 @@ from tests.launch import recorded
 SHAPES = {"w": (2, 4), "v": (3,)}
 
 
-def bridged(changes: dict[str, str], rows: int) -> object:
+def bridged(
+    changes: dict[str, str], rows: int = 4, dtype: str = "float32", **names: list[object]
+) -> object:
     """Plan a bridge between sides that differ."""
-    facts = {"meshkit": "0.1.0", "to": "sampler", "patterns": "{'w': 'o/dp -> o/tp'}"}
-    process, patterns = Process("a", 17), [("w", "o/dp -> o/tp")]
-    held, wanted = [({"w": [{"o": 8}, "float32"]}, [0, 1])], [({"w": [rows]}, [0, 1])]
-    trainer = Statement(facts, {"dp": 2}, patterns, held, process)
-    return plan_bridge(trainer, Statement(facts | changes, {"tp": 2}, patterns, wanted, process))
+    facts = {"meshkit": "0.1.0", "to": "sampler", "dtype": "", "chunk": "64"}
+    process, patterns = Process("a", 17), {"w": "o/dp -> o/tp"}
+    held = [({"w": [{"o": 8}, "float32"]}, [0, 1])]
+    wanted = [({"w": [[rows], dtype], **names}, [0, 1])]
+    trainer = Statement(facts, patterns, {"dp": 2}, held, process)
+    sampler = Statement(facts, {**patterns, **changes}, {"tp": 2}, wanted, process)
+    return plan_bridge(trainer, sampler)
 
 
 def error_of(call: Callable[[], object]) -> MeshkitError:
@@ -256,7 +260,8 @@ solve, ramp_up, detect = BatchPlan.solve, BatchSchedule.ramp_up, meshkit.detect
 move = partial(plan_redistribution, MESH)
 FACT = [{"o": 4, "i": 2}, "float32"]  # of a tensor of a state
 PATTERNS = StatePatterns.of({"*.w": "o/dp i -> o/tp i", "*": "o i -> o i"})
-state = partial(list_moved, PATTERNS, Layout(pp=2, dp=2), Layout(tp=2, ranks=[4, 5]))
+LAYOUTS = Layout(pp=2, dp=2), Layout(tp=2, ranks=[4, 5])
+state = partial(plan_moves, PATTERNS, LAYOUTS, dtype="", ends=Ends("mesh.transfer"))
 ENDED = Sighting(RankState.ENDED, "host n2, pid 71")
 
 
@@ -678,8 +683,10 @@ CASES: dict[str, Callable[[], object]] = {
         None, Layout(dp=1, ep=2), "w", {0: "missing", 1: "torch.float32 (2, 4)"}
     ),
     # core/bridge
-    "a bridge with two patterns": lambda: bridged({"patterns": "{'w': 'o -> o/tp'}"}, 4),
+    "a bridge with two patterns": lambda: bridged({"w": "o -> o/tp", "*": "->"}),
     "a bridge with two shapes": lambda: bridged({}, 3),
+    "a bridge with two dtypes": lambda: bridged({}, dtype="bfloat16"),
+    "a bridge with other names": lambda: bridged({}, b=[[4], "int64"], c=[[4], "int64"]),
     # a rehearsal
     "a rehearsal with two orders of collectives": lambda: rehearsed_report().raise_if_mismatched(),
     # live

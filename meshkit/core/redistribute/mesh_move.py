@@ -292,13 +292,15 @@ class MeshMove:
     def busiest(self) -> int:
         """Return the rank that receives most. Cost: O(ranks of the target)."""
         layout, ranks = self.target.layout, self.target.ranks.ravel()
-        wanted = self.target.cut.region(_columns(layout, ranks))
+        wanted = self.target.cut.region(columns_of(layout, ranks))
         lacking = np.broadcast_to(num_elements(wanted), ranks.shape).copy()
         both = np.isin(ranks, self.source.ranks)
         if both.any():
-            coordinates = _columns(layout, ranks[both]), _columns(self.source.layout, ranks[both])
-            regions = self.target.cut.region(coordinates[0]), self.source.cut.region(coordinates[1])
-            lacking[both] -= num_elements(overlap(*regions))
+            pair = (
+                end.cut.region(columns_of(end.layout, ranks[both]))
+                for end in (self.target, self.source)
+            )
+            lacking[both] -= num_elements(overlap(*pair))
         return int(ranks[np.argmax(lacking)])
 
     def sent(self, rank: int) -> int:
@@ -496,7 +498,7 @@ def _clip(part: Interval, whole: Interval) -> tuple[int, int]:
     return max(part.start, whole.start), min(part.start + part.size, whole.start + whole.size)
 
 
-def _columns(layout: Layout, ranks: Ints) -> dict[str, Ints]:
+def columns_of(layout: Layout, ranks: Ints) -> dict[str, Ints]:
     """Return the coordinates of ranks along each axis."""
     return dict(zip(layout.axes, layout.coordinates(ranks).T, strict=True))
 

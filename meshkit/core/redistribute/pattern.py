@@ -13,10 +13,11 @@ all ranks do the same work. ``@a:k`` is on the rank with coordinate k only.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..errors import SpecError
 
@@ -27,7 +28,10 @@ TOKEN = re.compile(
 )
 DOTS = "..."
 EXAMPLE = 'for example "b s/sp h d -> b s h/sp d".'
+LAYOUT_EXAMPLE = 'for example layout={"*.qkv.weight": "o/tp i"}.'
 MIRROR = {"+": "*", "*": "+"}
+
+Value = TypeVar("Value")
 
 
 class AxisType(NamedTuple):
@@ -269,3 +273,41 @@ def expand_dots(pattern: Pattern, count: int) -> Pattern:
         return names if item == Dim(DOTS) else [item]
 
     return Pattern(pattern.left.rewrite(expand), pattern.right.rewrite(expand))
+
+
+# ------------------------------------------------------------------ sides by names
+
+
+def first_match(globs: Mapping[str, Value], name: str) -> Value | None:
+    """Return the value of the first glob that matches a whole name."""
+    return next((value for glob, value in globs.items() if fnmatchcase(name, glob)), None)
+
+
+def parse_side(text: str) -> Side:
+    """Return one side of a pattern."""
+    return parse_pattern(f"{text} -> {text}").left
+
+
+def parse_layout(layout: object) -> dict[str, Side]:
+    """Return the side of a pattern for each glob of names.
+
+    Raises:
+        SpecError: if the layout is no mapping, or a side cannot be parsed.
+    """
+    if not isinstance(layout, Mapping):
+        raise SpecError(f"layout is {layout!r}, not a mapping.", fix=LAYOUT_EXAMPLE)
+    sides = {}
+    for glob, text in layout.items():
+        if not isinstance(glob, str) or not isinstance(text, str):
+            raise SpecError(f"layout has {text!r} for {glob!r}, not two str.", fix=LAYOUT_EXAMPLE)
+        if "->" in text:
+            line = f"layout[{glob!r}] is {text!r}, which has an arrow."
+            left = text.partition("->")[0].strip()
+            raise SpecError(line, "A tensor has one side of a pattern.", fix=f"{left!r}.")
+        try:
+            sides[glob] = parse_side(text)
+        except SpecError as error:
+            error.fix = LAYOUT_EXAMPLE if error.fix == EXAMPLE else error.fix
+            error.summary = f"layout[{glob!r}] is {text!r}: {error.summary}"
+            raise
+    return sides

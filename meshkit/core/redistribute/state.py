@@ -11,19 +11,23 @@ left side of such a name ends with ``@pp:1``, for example.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from ..errors import SpecError
-from ..layout import Layout
-from ..text import count_noun, format_ranks, format_sizes
-from .pattern import AxisType, Mark, Pattern, Side, parse_pattern
+import numpy as np
 
-Fact = tuple[dict[str, int], str]  # the global size of each dim, and the name of the dtype
-Table = Mapping[str, Any]  # by name: a fact on the source; the local shape on the target
+from ..errors import DisagreementError, SpecError
+from ..layout import Layout
+from ..text import count_noun, format_ranks, format_sizes, plural
+from .mesh_move import MeshMove, columns_of, join_axes, make_mesh_move
+from .move import check_axes, local_shape
+from .pattern import AxisType, Mark, Pattern, Side, first_match, parse_pattern
+
+Fact = tuple[Mapping[str, int], str]  # the global size of each dim, and the name of the dtype
+Table = Mapping[str, Any]  # by name: a fact on the source; on the target the local shape and dtype
 Tables = Sequence[tuple[Table, Sequence[int]]]  # different tables, each with its ranks
+MAX_DIFFERENCES = 5  # that an error names
 
 
 class MovedTensor(NamedTuple):
@@ -33,13 +37,30 @@ class MovedTensor(NamedTuple):
     pattern: Pattern  # with a mark for each axis of which one coordinate alone has the tensor
     sizes: Mapping[str, int]  # the global size of each dim
     dtype: str
+    move: MeshMove
+
+
+class Ends(NamedTuple):
+    """The call that moves a state, and the names of its source and target, for errors."""
+
+    call: str
+    source: str = "source"
+    target: str = "target"
+
+
+class Difference(NamedTuple):
+    """A fact that the two ends of a move state differently."""
+
+    kind: str  # such as "dtypes"
+    line: str  # with the facts of both
+    fix: str = ""  # another way than equal facts
 
 
 @dataclass(frozen=True)
 class StatePatterns:
     """The patterns of a state by glob; the first glob that matches a whole name counts."""
 
-    globs: tuple[tuple[str, Pattern], ...]
+    globs: Mapping[str, Pattern]
 
     @classmethod
     def of(cls, patterns: object) -> StatePatterns:
@@ -47,39 +68,58 @@ class StatePatterns:
         if not isinstance(patterns, Mapping) or not patterns:
             fix = '{"*.weight": "o/dp i -> o i", "*": "d/dp -> d"}, for example.'
             raise SpecError(f"patterns is {patterns!r}.", fix=fix)
-        return cls(tuple((str(glob), parse_pattern(text)) for glob, text in patterns.items()))
+        return cls({str(glob): parse_pattern(text) for glob, text in patterns.items()})
+
+    def check(self, layouts: tuple[Layout | None, Layout | None]) -> None:
+        """Raise if a side names an axis that its mesh lacks; None is an unknown mesh."""
+        for pattern in self.globs.values():
+            for side, layout in zip((pattern.left, pattern.right), layouts, strict=True):
+                if layout is not None:
+                    check_axes(Pattern(side, side), layout.sizes)
 
     def find(self, name: str) -> Pattern:
         """Return the pattern of a name."""
-        for glob, pattern in self.globs:
-            if fnmatchcase(name, glob):
-                return pattern
+        pattern = first_match(self.globs, name)
+        if pattern is not None:
+            return pattern
         line = f"no pattern matches {name}."
         raise SpecError(line, fix=f"a pattern for {name}, or a last one for all others.")
 
 
-def list_moved(
-    patterns: StatePatterns, source: Layout, target: Layout, held: Tables, wanted: Tables
+def plan_moves(
+    patterns: StatePatterns,
+    layouts: tuple[Layout, Layout],
+    held: Tables,
+    wanted: Tables,
+    dtype: str,
+    ends: Ends,
+    found: Sequence[Difference] = (),
 ) -> list[MovedTensor]:
     """Return the tensors that move, in the order of the source, equal on every rank.
 
     Args:
         patterns: the patterns by name.
-        source: the ranks that have the state.
-        target: the ranks that get it.
+        layouts: the ranks that have the state, and those that get it.
         held: the tables of the ranks of the source.
         wanted: the tables of the ranks of the target alone; ranks in both want what others want.
+        dtype: the one in which numbers travel, see :func:`travel_dtype`.
+        ends: the words of errors.
+        found: other facts that the two ends state differently.
+
+    Raises:
+        DisagreementError: if the target has other names, or tensors of other dtypes or shapes.
+        SpecError: if some ranks of an axis alone have a tensor, and its pattern does not allow it.
     """
+    source, target = layouts
     facts: dict[str, Fact] = {}
     for table, ranks in sorted(held, key=lambda pair: min(pair[1])):
         for name, fact in table.items():
             if facts.setdefault(name, fact) != fact:
                 raise _fact_error(name, facts[name], fact, ranks)
+    raise_differences(ends, [*found, *_find_differences(facts, wanted, dtype, ends)])
     alone = [rank for _, ranks in wanted for rank in ranks]
-    if wanted:
-        _check_names(facts, wanted)
     moved = []
-    for name, (sizes, dtype) in facts.items():
+    for name, (sizes, own) in facts.items():
         pattern = patterns.find(name)
         holders = [rank for table, ranks in held if name in table for rank in ranks]
         left = _mark(name, pattern.left, source, _held_along(name, source, holders)[0])
@@ -88,23 +128,84 @@ def list_moved(
         if takers != alone:
             choices = _held_along(name, target, takers, alone)
         for chosen in choices:
-            right = _mark(name, pattern.right, target, chosen)
-            moved.append(MovedTensor(name, Pattern(left, right), sizes, dtype))
+            marked = Pattern(left, _mark(name, pattern.right, target, chosen))
+            joined = join_axes(marked, source.sizes, target.sizes)
+            move = make_mesh_move(joined, source, target, sizes)
+            moved.append(MovedTensor(name, marked, sizes, own, move))
+    raise_differences(ends, _find_misfits(moved, wanted, ends))
     return moved
 
 
-def _check_names(facts: Mapping[str, Fact], wanted: Tables) -> None:
-    """Check that the two sides have equal names."""
-    names = {name for table, _ in wanted for name in table}
-    for some, other, side in (
-        (names, facts, "ranks of the source"),
-        (facts, names, "ranks of the target"),
-    ):
-        missing = sorted(name for name in some if name not in other)
-        if missing:
-            few = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" * (len(missing) > 3))
-            line = f"no {side} have {few}."
-            raise SpecError(line, fix="equal names on both sides, in state and in like.")
+def travel_dtype(own: str, asked: str) -> str:
+    """Return the dtype in which a tensor travels: the one asked for, or its own if it counts."""
+    return asked if asked and own.startswith(("float", "bfloat")) else own
+
+
+def raise_differences(ends: Ends, differences: Sequence[Difference]) -> None:
+    """Raise an error that names the first differences, if there are any."""
+    if not differences:
+        return
+    lines = [difference.line for difference in differences[:MAX_DIFFERENCES]]
+    if left := len(differences) - len(lines):
+        lines.append(f"And {left} more {plural('difference', left)}.")
+    kinds = dict.fromkeys(difference.kind for difference in differences)
+    fix, others = (
+        f"the same {' and '.join(kinds)} on both sides.",
+        {each.fix for each in differences},
+    )
+    if len(others) == 1 and "" not in others:
+        fix = f"{others.pop()}, or {fix}"
+    summary = f"the {ends.source} and the {ends.target} disagree about {ends.call}()."
+    raise DisagreementError(summary, *lines, fix=fix)
+
+
+def _find_differences(
+    facts: Mapping[str, Fact], wanted: Tables, asked: str, ends: Ends
+) -> list[Difference]:
+    """Return the names that one end lacks, and the dtypes that no conversion explains."""
+    dtypes: dict[str, set[str]] = {}
+    for table, _ in wanted:
+        for name, (_, dtype) in table.items():
+            dtypes.setdefault(name, set()).add(dtype)
+    differences: list[Difference] = []
+    if not wanted:  # each rank of the target is in the source too
+        return differences
+    for name in [name for name in {**facts, **dtypes} if (name in facts) != (name in dtypes)]:
+        holder = ends.source if name in facts else ends.target
+        differences.append(Difference("names", f"{name}: on the {holder} alone."))
+    for name in [name for name in facts if name in dtypes]:
+        own = facts[name][1]
+        for dtype in sorted(dtypes[name] - {own, travel_dtype(own, asked)}):
+            line = f"{name}: {own} on the {ends.source}, {dtype} on the {ends.target}."
+            converts = travel_dtype(own, dtype) == dtype
+            fix = f"dtype=torch.{dtype}, which converts on the way" if converts else ""
+            differences.append(Difference("dtypes", line, fix))
+    return differences
+
+
+def _find_misfits(moved: Iterable[MovedTensor], wanted: Tables, ends: Ends) -> list[Difference]:
+    """Return the tensors to fill that have another shape than what a rank gets."""
+    misfits = []
+    for name, _, sizes, _, move in moved:
+        entries, end = move.move.right_entries, move.target
+        for table, ranks in wanted:
+            if name not in table:
+                continue
+            columns = columns_of(end.layout, np.array(ranks))
+            is_holder = np.ones(len(ranks), bool)
+            for axis, index in end.fixed:
+                is_holder &= columns[axis] == index
+            shape, expected = table[name][0], local_shape(entries, end.cut.shape(columns))
+            differs = np.full(len(ranks), len(shape) != len(expected))
+            for given, size in zip(shape, expected, strict=False):
+                differs |= size != given
+            for position in np.flatnonzero(is_holder & differs)[:1]:
+                gets = [int(np.broadcast_to(size, len(ranks))[position]) for size in expected]
+                whole = format_sizes(sizes) or "no dims"
+                line = f"{name}: {whole} on the {ends.source}, so a rank of the {ends.target} gets "
+                line += f"{gets}, and has {[*shape]}."
+                misfits.append(Difference("shapes", line))
+    return misfits
 
 
 def _held_along(

@@ -16,16 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NoReturn, cast
+from typing import NoReturn, cast
 
 import torch
 from torch import Tensor
 
 from ...core import VERSION
-from ...core.bridge import SIDES, Statement
+from ...core.bridge import CALL, SIDES, Statement
 from ...core.call import quotes_call
 from ...core.errors import MeshkitError, SpecError
-from ...core.redistribute.state import StatePatterns, Table
+from ...core.redistribute.state import Table
 from ...launch.job import require_job
 from ...launch.meeting import Met, Side
 from ...launch.process import current_process
@@ -35,16 +35,7 @@ from ..group_registry import MeshGroups
 from .exchange import Connection, Exchange
 from .mesh_move import MakeReduce
 from .mover import MeshPair
-from .state_plan import (
-    State,
-    StateOptions,
-    StatePlan,
-    agree_on_tables,
-    check_sides,
-    plan_state,
-    source_fact,
-    target_fact,
-)
+from .state_plan import State, StateOptions, agree_on_tables, plan_state, read_state
 
 EXAMPLE = 'mesh.bridge("store://host:29400/weights", side="trainer"), for example.'
 
@@ -66,7 +57,7 @@ class Bridge:
         rank = cast(int, groups.plan.layout.rank_positions.find(groups.rank))
         store: Store | None = None
 
-        def join() -> int | None:
+        def join(_: Store) -> int | None:
             nonlocal store
             _check_arguments(url, side)
             world = replace(require_job().world, init_method=url)
@@ -113,16 +104,18 @@ class Bridge:
                 is over the mesh of the job that sends, and the right one over that of the other.
             like: on the side that sends its local state, on the other one the tensors to fill.
             to: the side that receives, ``"sampler"`` or ``"trainer"``.
-            dtype: the dtype in which tensors travel; None is their own.
+            dtype: the dtype in which floating-point numbers travel; None is their own. The side
+                that receives has tensors of this dtype, or of that of the other side.
             chunk: the bytes of a rank's tensors that travel at once. Two chunks need memory.
 
         Raises:
             SpecError: if a name has no pattern, or a tensor does not fit its pattern.
-            DisagreementError: if the sides pass other patterns or options, have other names or
-                shapes, or another version of meshkit. Both sides raise it.
+            DisagreementError: if the sides pass other patterns or options, have other names, dtypes
+                or shapes, or another version of meshkit. Both sides raise it.
+            LaunchError: if two jobs have joined as this side, and none as the other one.
             RankTimeoutError: if the other side does not come within ``arrival_timeout``.
 
-        Cost: two rounds on each side, and one record of each side at the store. Ranks connect in
+        Cost: a round on each side, and one record of each side at the store. Ranks connect in
         the first exchange.
         """
         self.check_open()
@@ -173,14 +166,13 @@ class BridgeTransfer:
         self._number, self._options, self._attempts = number, options, 0
         self._is_target = to == bridge.side.name
         self._store = bridge.side.store.part(f"transfers/{number}")
-        statement = self._agree(patterns, like, to)
+        self._statement = statement = self._agree(patterns, like, to)
         deadline = Deadline.after(require_job().arrival_timeout)
 
         def find() -> int:
             self._side.state(self._store, statement)
             return self._side.find_other(self._store, statement, deadline)
 
-        self._statement = statement
         self._join(int(self._side.lead(find, deadline)))
 
     def __repr__(self) -> str:
@@ -223,7 +215,7 @@ class BridgeTransfer:
             The version of the state.
 
         Raises:
-            SpecError: if this side sends, or a tensor of ``like`` has another shape.
+            SpecError: if this side sends, or a tensor of ``like`` has another shape or dtype.
             RankTimeoutError: if the other side does not push in time, or the store is lost.
             CollectiveError: if a rank of either side fails. The next pull connects anew.
 
@@ -243,80 +235,67 @@ class BridgeTransfer:
 
     def _agree(self, patterns: Mapping[str, str], like: State, to: str) -> Statement:
         """Return the statement of this side. Collective over its ranks."""
-        own, layout, rank = self._bridge.own, self._bridge.groups.plan.layout, self._bridge.own.rank
-        parsed = StatePatterns(())
+        own, layout, options = self._bridge.own, self._bridge.groups.plan.layout, self._options
 
         def read() -> tuple[str, Table]:  # an error here is announced to this side
-            nonlocal parsed
-            self._options.check()
+            options.check()
             if to not in SIDES:
                 raise SpecError(f"to is {to!r}.", fix='to="sampler" or to="trainer".')
-            parsed = StatePatterns.of(patterns)
-            check_sides(parsed, (None, layout) if self._is_target else (layout, None))
-            if not isinstance(like, Mapping):
-                fix = "like=model.state_dict(), for example."
-                raise SpecError(f"like is {like!r}, not a state.", fix=fix)
-            table: dict[str, list[Any]] = {}
-            for name, value in like.items():
-                pattern = parsed.find(str(name))
-                if self._is_target:
-                    table[str(name)] = target_fact(str(name), value, pattern, layout)
-                else:
-                    table[str(name)] = source_fact(str(name), value, pattern, layout, rank, {})
-            return "", table
+            layouts = (None, layout) if self._is_target else (layout, None)
+            return "", read_state(patterns, like, own.rank, layouts)
 
         facts = {
             "meshkit": VERSION,
             "to": str(to),
-            "patterns": repr(patterns),
-            "dtype": str(self._options.dtype),
-            "chunk": repr(self._options.chunk),
+            "dtype": options.dtype_name,
+            "chunk": repr(options.chunk),
         }
-        stated = agree_on_tables(own, "bridge.transfer", facts, read)
+        stated = agree_on_tables(own, CALL, {**facts, "patterns": repr(patterns)}, read)
         position = layout.rank_positions.find
         tables = [(table, [position(rank) or 0 for rank in ranks]) for _, table, ranks in stated]
-        pairs = [(str(glob), str(text)) for glob, text in patterns.items()]
-        return Statement(facts, layout.sizes, pairs, tables, current_process())
+        pairs = {str(glob): str(text) for glob, text in patterns.items()}
+        return Statement(facts, pairs, layout.sizes, tables, current_process())
 
-    def _join(self, other: int) -> None:
+    def _join(self, number: int) -> None:
         """Plan the transfer with a start of the other side. Local, with equal errors on all."""
-        bridge, side, is_target = self._bridge, self._side, self._is_target
-        plan = side.plan(self._store, self._statement, other)
+        bridge, side = self._bridge, self._side
+        other = side.read(self._store, number)
+        plan = side.plan(self._statement, other)
         rank = side.rank + (plan.trainer_ranks if side.name == SIDES[1] else 0)
-        groups = (None, bridge.groups) if is_target else (bridge.groups, None)
+        groups = None if self._is_target else bridge.groups, None
         device, options, make_reduce = bridge.device, self._options, bridge.make_reduce
-        parts = plan_state(plan.moved, plan.layouts, groups, rank, device, options, make_reduce)
-        starts, connection = (side.number, other), bridge.connection
-        self._plan: StatePlan = parts
+        self._plan = plan_state(plan.moved, groups, rank, device, options, make_reduce)
+        starts, connection = (side.number, number), bridge.connection
         self._exchange = Exchange(
-            bridge.own, side, self._store, plan, parts, rank, starts, is_target, connection
+            bridge.own, self._store, plan, self._plan, rank, starts, connection
         )
-        self._read(self._like)
+        self._other = other.process
 
     def _read(self, state: State) -> list[Tensor | None]:
         return self._plan.find(state) if self._is_target else self._plan.read(state)
 
     def _move(self, call: str, state: State, timeout: Time | None) -> int:
         """Move a state, and return its version. Collective over both sides."""
-        bridge, deed = self._bridge, "push" if self._is_target else "pull"
+        bridge, side, deed = self._bridge, self._side, "push" if self._is_target else "pull"
         bridge.check_open()
         limit = parse_timeout("timeout", timeout) or require_job().arrival_timeout
-
+        deadline, name = Deadline.after(limit), f"sync.{call}"
         facts = {"transfer": self._number, "timeout": str(limit)}
-        bridge.own.confirm(f"sync.{call}", facts, lambda: self._read(state))
-        deadline = Deadline.after(limit)
+        bridge.own.confirm(name, facts, lambda: self._read(state), limit)
         self._attempts += 1
 
         def meet() -> Met:
-            known = self._side.read(self._store, self._side.other, self._exchange.starts[1])
-            return self._side.meet(self._store, known, self._attempts, deadline, deed)
+            return side.meet(self._store, self._other, self._attempts, deadline, deed)
 
-        version, other = (int(number) for number in self._side.lead(meet, deadline))
+        version, other = (int(number) for number in side.lead(meet, deadline))
         try:
             if other != self._exchange.starts[1]:
                 self._join(other)
             with torch.no_grad():
-                self._exchange.move(version, self._read(state), limit)
+                tensors = self._read(state)
+                self._exchange.move(
+                    name, version, tensors, fills=self._is_target, limit=deadline.left
+                )
         except BaseException:
             bridge.connection.close()
             raise

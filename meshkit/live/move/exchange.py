@@ -1,24 +1,25 @@
-"""Move one state between two jobs: all ranks arrive, connect, exchange messages, vote and take.
+"""Move one state between two jobs: all ranks arrive, connect, exchange messages, and vote.
 
-The tensors change after all ranks of both sides have voted, and the ranks of the target once more
+The tensors change after all ranks of both sides have voted, and the ranks of each side once more
 among themselves, so that they change on all of them or on none. Messages travel on a gloo group
-that torch does not know. A failed exchange closes it, and the next one connects anew.
+that torch does not know, also those with which ranks of the target gather copies: a failure breaks
+no group of a mesh. A failed exchange closes the group, and the next one connects anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...core.bridge import SIDES, BridgePlan
-from ...core.errors import CollectiveError, MeshkitError
+from ...core.bridge import BridgePlan
+from ...core.errors import CollectiveError, MeshkitError, RankTimeoutError
 from ...core.judges import (
     STATES,
     Arrivals,
@@ -30,34 +31,41 @@ from ...core.judges import (
 )
 from ...core.text import format_range
 from ...launch.creation import Creation, GroupStore, commit
-from ...launch.job import require_job
-from ...launch.meeting import Side
 from ...launch.process import current_process, sight
 from ...launch.round import Round
 from ...launch.store import Store
 from ...launch.times import TIMES, Deadline
 from ...launch.torch_internals import close_gloo_group, create_gloo_group
-from .mover import MeshPair, Mover
+from .mover import Leg, MeshPair, Mover, naming
 from .state_plan import StatePlan
 
 FAILED = "a rank could not connect the two sides."
 INTACT = "The weights of the last version are intact on each rank."
 
+Works = Sequence[tuple[dist.Work, list[int]]]  # each with its ranks
 
-class Link(NamedTuple):
-    """The connections between one start of each side."""
 
-    name: str  # of the exchange in which they were made
-    starts: tuple[int, int]  # the numbers of this side and of the other one
-    group: dist.ProcessGroupGloo
-    store: GroupStore  # the one of the group, which must live as long
+@dataclass(eq=False)
+class Connection:
+    """The connections between one start of each side, if there are any."""
+
+    name: str = ""  # of the exchange in which they were made
+    starts: tuple[int, int] = (0, 0)  # the numbers of this side and of the other one
+    group: Any = None  # ProcessGroupGloo, whose sends and receives have no types
+    store: GroupStore | None = None  # the one of the group, which must live as long
+
+    def close(self) -> None:
+        """Close the connections, so that no rank of either side waits for this one. Local."""
+        if self.group is not None:
+            close_gloo_group(self.group)
+            self.name, self.group, self.store = "", None, None
 
 
 @dataclass(frozen=True, eq=False)
 class BridgeChannel:
     """Messages on a gloo group over the ranks of both sides, from the memory of the host."""
 
-    group: Any  # ProcessGroupGloo, whose sends and receives have no types
+    group: Any
     limit: timedelta
     plan: BridgePlan
 
@@ -73,36 +81,27 @@ class BridgeChannel:
         works = []
         for operation, tensors in ((self.group.send, sent), (self.group.recv, received)):
             for peer in sorted(tensors):
-                with self._naming(peer):
+                with naming(self.plan.describe(peer)):
                     works.append((operation([tensors[peer]], peer, 0), [peer]))
         return works
 
-    def wait(self, works: Sequence[tuple[dist.Work, list[int]]]) -> None:
+    def wait(self, works: Works) -> None:
         """Wait for messages, and name the rank of one that fails."""
         for work, (peer,) in works:
-            with self._naming(peer):
+            with naming(self.plan.describe(peer)):
                 work.wait(self.limit)
 
-    @contextmanager
-    def _naming(self, peer: int) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            line = f"{error} The message was to or from {self.plan.describe(peer)}."
-            raise RuntimeError(line) from None
+    def gather(self, leg: Leg, own: Tensor, blocks: Tensor) -> Callable[[], object]:
+        """Start to gather the blocks of all ranks that want copies; return how to wait for it."""
+        rows = dict(zip(leg.copies, blocks, strict=True))
+        rows.pop(leg.rank).copy_(own)
+        return partial(self.wait, self.start(dict.fromkeys(rows, own), rows))
 
-
-@dataclass(eq=False)
-class Connection:
-    """The link of one side of a bridge, if there is one."""
-
-    link: Link | None = None
-
-    def close(self) -> None:
-        """Close the link, so that no rank of either side waits for this one. Local."""
-        if self.link is not None:
-            close_gloo_group(self.link.group)
-            self.link = None
+    def meet(self) -> None:
+        """Wait until all ranks of both sides have sent and received all."""
+        options = dist.BarrierOptions()
+        options.timeout = self.limit
+        self.group.barrier(options).wait()
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,57 +109,67 @@ class Exchange:
     """The exchanges of a transfer between one start of each side, as one rank runs them."""
 
     own: MeshPair  # the ranks of this side alone
-    side: Side
     store: Store  # the part of the transfer
     plan: BridgePlan
     parts: StatePlan
     rank: int  # among the ranks of both sides
     starts: tuple[int, int]  # the numbers of this side and of the other one
-    is_target: bool
     connection: Connection
 
-    def move(self, version: int, tensors: list[Tensor | None], limit: timedelta) -> None:
-        """Move the tensors, or fill them. Collective over both sides.
+    def move(
+        self, call: str, version: int, state: list[Tensor | None], *, fills: bool, limit: float
+    ) -> None:
+        """Move the tensors of a state, or fill them. Collective over both sides.
 
-        ``limit``: how long this side wants to wait for the ranks of the other one.
+        ``limit``: the seconds that are left for the ranks of the other side to come, 4 at least.
         """
-        plan, own = self.parts, self.own
         part = self.store.part(f"exchanges/{version}")
-        longest = min(require_job().arrival_timeout, timedelta(seconds=TIMES.newcomer))
-        wait = min(longest, max(limit, timedelta(seconds=TIMES.store)))
+        wait = timedelta(seconds=min(max(limit, TIMES.store), TIMES.newcomer))
         start = self._start(part, wait)
         channel = BridgeChannel(self._connect(part, start, wait), self._limit, self.plan)
-        mover = Mover(self.rank, own.device, plan.legs, plan.batches, "sync.pull", channel)
-        places: list[Tensor | None] = [None] * len(tensors)
-        if self.is_target:
-            places = [None if tensor is None else torch.empty_like(tensor) for tensor in tensors]
-        views = plan.view(places)
-        end = self._round(part, "end", start)
+        parts = self.parts
+        mover = Mover(self.rank, self.own.device, parts.legs, parts.batches, call, channel)
+        places = [
+            torch.empty_like(tensor) if fills and tensor is not None else None for tensor in state
+        ]
+        views, end = parts.view(places), self._round(part, "end", start)
+
+        def run() -> None:
+            held = [None] * len(state) if fills else parts.arrange(state)
+            for _ in mover.start(held, views):
+                pass
+            self.own.synchronize()
+            channel.meet()
+
         with end:
-            failure: Exception | None = None
-            try:
-                held = plan.arrange(tensors) if not self.is_target else [None] * len(tensors)
-                mover.exchange(held, views)
-                own.synchronize()
-            except Exception as error:
-                failure, announced = error, Decision(self._failed(version, error, start))
-                decision = end.try_say(announced) or announced
+            failure = self._try(run)
+            if failure is not None:
+                announced = Decision(self._failed(version, failure, start))
+                decision, end.is_over = end.try_say(announced) or announced, True
             else:
-                decision = self._vote(end)
+                decision = self._vote(end, call, version)
         if decision.error is not None:
-            # the frames of torch's error hold the new tensors and the connections
-            raise decision.error from (failure and failure.with_traceback(None))
-        if self.is_target:
-            self._take(version, mover, views, places, tensors)
-        if self.side.name == SIDES[0] and self.side.rank == 0:
+            raise decision.error from failure
+        self._confirm(call, version)
+        for place, tensor in zip(places, state, strict=True):
+            if place is not None and tensor is not None:
+                tensor.copy_(place)
+        if not self.rank:
             self._forget(version - 1)
+
+    def _try(self, work: Callable[[], object]) -> Exception | None:
+        """Return the error of work, without the frames that hold tensors and connections."""
+        try:
+            work()
+        except Exception as error:
+            return error.with_traceback(None)
+        return None
 
     def _start(self, part: Store, wait: timedelta) -> Round:
         """Wait until all ranks of both sides are here, and know whether they are connected."""
-        link, round = self.connection.link, self._round(part, "start", None)
-        if link is not None and link.starts != self.starts:
-            self.connection.close()
-            link = None
+        connection, round = self.connection, self._round(part, "start", None)
+        if connection.starts != self.starts:
+            connection.close()
         deadline = Deadline.after(wait)
 
         def judge(seen: Arrivals) -> Decision | None:
@@ -173,29 +182,32 @@ class Exchange:
             return self._explain(missing_error(seen, seconds, stage=stage, describe=describe))
 
         with round:
-            facts = {"link": "" if link is None else link.name}
-            round.arrive(facts, same=True, deadline=deadline)
+            round.arrive({"connection": connection.name}, same=True, deadline=deadline)
             if round.decide(judge, deadline).check(self.rank).value:
-                self.connection.close()
+                connection.close()
         return round
 
-    def _connect(self, part: Store, start: Round, wait: timedelta) -> dist.ProcessGroupGloo:
+    def _connect(self, part: Store, start: Round, wait: timedelta) -> Any:  # noqa: ANN401
         """Return the group of both sides, made anew if a side has none. Collective over both."""
-        if self.connection.link is not None:
-            return self.connection.link.group
-        size = self.plan.num_ranks
-        store = GroupStore(part.watcher().part("group").raw)
+        connection = self.connection
+        if connection.group is None:
+            connection.store = store = GroupStore(part.watcher().part("group").raw)
 
-        def create(creation: Creation) -> dist.ProcessGroupGloo:
-            return create_gloo_group(store, self.rank, size, creation.attempt)
+            def create(creation: Creation) -> dist.ProcessGroupGloo:
+                return create_gloo_group(store, self.rank, self.plan.num_ranks, creation.attempt)
 
-        round = self._round(part, "connected", start)
-        describe, undo = self.plan.describe, close_gloo_group
-        group: dist.ProcessGroupGloo = commit(
-            round, "the exchange", wait, create, undo, connects=True, describe=describe
-        )
-        self.connection.link = Link(part.path, self.starts, group, store)
-        return group
+            round, describe = self._round(part, "connected", start), self.plan.describe
+            connection.group = commit(
+                round,
+                "the exchange",
+                wait,
+                create,
+                close_gloo_group,
+                connects=True,
+                describe=describe,
+            )
+            connection.name, connection.starts = part.path, self.starts
+        return connection.group
 
     def _explain(self, error: MeshkitError | None) -> Decision:
         """Return the decision with the sides of the ranks, which the error numbers together."""
@@ -206,18 +218,34 @@ class Exchange:
             error.evidence += (line, INTACT)
         return Decision(error)
 
-    def _vote(self, end: Round) -> Decision:
-        """Return whether all ranks of both sides have sent and received all."""
-        limit = self._limit + timedelta(seconds=TIMES.store)
-        seconds, describe = limit.total_seconds(), self.plan.describe
-        done = all_done(end.summary, seconds=seconds, describe=describe)
+    def _vote(self, end: Round, call: str, version: int) -> Decision:
+        """Return whether all ranks of both sides have sent and received all.
+
+        They have met before, so none is late. If the store is lost meanwhile, other ranks of this
+        side may have read that the version has arrived: then they must not take it.
+        """
+        describe = self.plan.describe
+        done = all_done(end.summary, seconds=TIMES.store, describe=describe)
 
         def judge(seen: Arrivals) -> Decision | None:
             decision = done(seen)
             return None if decision is None else self._explain(decision.error)
 
-        end.arrive({})
-        return end.decide(judge, Deadline.after(limit))
+        try:
+            end.arrive({})
+            return end.decide(judge, Deadline.after(TIMES.store))
+        except RankTimeoutError as lost:
+            self._confirm(call, version, lost)
+            raise
+
+    def _confirm(self, call: str, version: int, lost: RankTimeoutError | None = None) -> None:
+        """Return once all ranks of this side know that a version has arrived. Collective."""
+
+        def check() -> None:
+            if lost is not None:
+                raise lost
+
+        self.own.confirm(call, {"version": version}, check, timedelta(seconds=3 * TIMES.store))
 
     def _failed(self, version: int, error: Exception, start: Round) -> CollectiveError:
         """Return the error that all ranks of both sides raise if this one fails."""
@@ -230,32 +258,6 @@ class Exchange:
                 evidence.append(f"{describe(rank)} ({process}) {STATES[state]}.")
         fix = "look at the logs of these ranks first; the next push and pull connect anew."
         return CollectiveError(line, *evidence, INTACT, fix=fix)
-
-    def _take(
-        self,
-        version: int,
-        mover: Mover,
-        views: list[Tensor | None],
-        places: list[Tensor | None],
-        tensors: list[Tensor | None],
-    ) -> None:
-        """Fill the tensors of all ranks of this side, or of none. Collective over this side."""
-        failure: Exception | None = None
-        try:
-            mover.gather(views)
-            self.own.synchronize()
-        except Exception as error:
-            failure = error
-
-        def report() -> None:
-            if failure is not None:
-                raise failure
-
-        facts = {"version": version}
-        self.own.confirm("sync.pull", facts, report)
-        for place, tensor in zip(places, tensors, strict=True):
-            if place is not None and tensor is not None:
-                tensor.copy_(place)
 
     def _forget(self, version: int) -> None:
         """Delete what an earlier exchange has left at the store: all ranks have left it."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -226,7 +225,7 @@ class MeshRedistribution:
             "sizes": format_sizes(self._sizes),
             "gradients": "enabled" if enabled else "disabled",
         }
-        read = partial(self._read, x) if is_source else lambda: None
+        read: Callable[[object], Any] = lambda _: self._read(x) if is_source else None  # noqa: E731
         stated = self._meshes.agree("mesh.redistribute", facts, read, stated="tensor", alike=True)
         if not stated:  # only in a rehearsal, if no rank of the source was played before this one
             line = "no rank of the source mesh was rehearsed, so the tensor is unknown."

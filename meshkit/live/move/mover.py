@@ -76,6 +76,12 @@ class Leg:
         return self.move.target.place(self.rank) is not None
 
     @cached_property
+    def copies(self) -> tuple[int, ...]:
+        """The ranks that want the same copies as this one, in the order of their blocks."""
+        place = self.move.target.place(self.rank)
+        return () if place is None else (*map(int, self.move.target.ranks[place.cell]),)
+
+    @cached_property
     def chunks(self) -> dict[tuple[int, int], tuple[list[Message], list[Message], Gather | None]]:
         """The messages to send and to receive, and the gather, of each chunk so far."""
         return {}
@@ -114,8 +120,8 @@ class Gathering(NamedTuple):
     """A gather in progress."""
 
     parts: list[tuple[int, Gather]]  # the tensors, in their order in each block
-    work: dist.Work
-    blocks: Tensor  # the bytes of each rank of the group  # (ranks, bytes)
+    blocks: Tensor  # the bytes of each rank that wants the same copies  # (ranks, bytes)
+    wait: Callable[[], object]
 
 
 Batch = tuple[tuple[int, int, int], ...]  # number of a tensor, chunk, chunks: what travels together
@@ -135,6 +141,9 @@ class Channel(Protocol):
 
     def wait(self, works: Sequence[tuple[dist.Work, list[int]]]) -> None:
         """Wait for messages, and name the ranks of one that fails."""
+
+    def gather(self, leg: Leg, own: Tensor, blocks: Tensor) -> Callable[[], object]:
+        """Start to gather the blocks of all ranks that want copies; return how to wait for it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +170,7 @@ class JobChannel:
         with in_collective(self.name, world):
             for some in batches:
                 peers = [op.peer for op in some]
-                with naming(peers):
+                with naming(name_ranks(sorted({*peers}))):
                     works += [(work, peers) for work in dist.batch_isend_irecv(some)]
         counts.own[world.group_name] += (collective_count(world) or 0) - before_ops
         return works
@@ -170,8 +179,20 @@ class JobChannel:
         """Wait for messages, and name the ranks of one that fails."""
         with in_collective(self.name, default_group()):
             for work, peers in works:
-                with naming(peers):
+                with naming(name_ranks(sorted({*peers}))):
                     wait_in_time(work, default_group(), self.limit())
+
+    def gather(self, leg: Leg, own: Tensor, blocks: Tensor) -> Callable[[], object]:
+        """Start to gather the blocks of all ranks that want copies; return how to wait for it."""
+        group = cast(dist.ProcessGroup, leg.group)
+        with in_collective(self.name, group):
+            work = ALL_GATHER(blocks.view(-1), own, group, True)
+
+        def wait() -> None:
+            with in_collective(self.name, group):
+                work.wait()
+
+        return wait
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,23 +225,6 @@ class Mover:
                 gathering[number - 1] = self._begin_gathers(batch, out)
             for gathered in gathering.pop(number - 2, ()):
                 self._end_gather(gathered, out)
-
-    def exchange(self, held: Sequence[Tensor | None], out: Sequence[Tensor | None]) -> None:
-        """Send and receive all messages, without the gathers."""
-        before: tuple[Batch, Arriving] | None = None
-        for batch in self.batches:
-            arriving = self._send(batch, held)
-            if before is not None:
-                self._receive(*before, out)
-            before = batch, arriving
-        if before is not None:
-            self._receive(*before, out)
-
-    def gather(self, out: Sequence[Tensor | None]) -> None:
-        """Gather the blocks of all parts, after :meth:`exchange`. Collective over the target."""
-        for batch in self.batches:
-            for gathering in self._begin_gathers(batch, out):
-                self._end_gather(gathering, out)
 
     def _send(self, batch: Batch, held: Sequence[Tensor | None]) -> Arriving:
         """Start the sends and receives of a batch."""
@@ -260,14 +264,14 @@ class Mover:
                 positions[message.peer] = _unpack(after, leg, message.boxes, packed, start)
 
     def _begin_gathers(self, batch: Batch, out: Sequence[Tensor | None]) -> list[Gathering]:
-        """Start the gathers of a batch, one over each group."""
-        parts: dict[dist.ProcessGroup, list[tuple[int, Gather]]] = {}
+        """Start the gathers of a batch, one with each set of ranks."""
+        parts: dict[tuple[int, ...], list[tuple[int, Gather]]] = {}
         for number, *chunk in batch:
             leg, gather = self.legs[number], self.legs[number].plan(*chunk)[2]
-            if gather is not None and leg.group is not None and out[number] is not None:
-                parts.setdefault(leg.group, []).append((number, gather))
+            if gather is not None and out[number] is not None:
+                parts.setdefault(leg.copies, []).append((number, gather))
         started = []
-        for group, pairs in parts.items():
+        for ranks, pairs in parts.items():
             sizes = [gather.size * self.legs[number].dtype.itemsize for number, gather in pairs]
             own, position = self._new_bytes(-(-sum(sizes) // ALIGNED) * ALIGNED), 0
             for (number, gather), size in zip(pairs, sizes, strict=True):
@@ -277,17 +281,14 @@ class Mover:
                     own[start : start + part.numel()] = part
                     start += part.numel()
                 position += size
-            buffer = self._new_bytes(own.numel() * group.size())
-            with in_collective(self.name, group):
-                work = ALL_GATHER(buffer, own, group, True)
-            started.append(Gathering(pairs, work, buffer.view(group.size(), -1)))
+            blocks = self._new_bytes(own.numel() * len(ranks)).view(len(ranks), -1)
+            wait = self.channel.gather(self.legs[pairs[0][0]], own, blocks)
+            started.append(Gathering(pairs, blocks, wait))
         return started
 
     def _end_gather(self, gathering: Gathering, out: Sequence[Tensor | None]) -> None:
         """Wait for a gather, and put the blocks in place."""
-        group = self.legs[gathering.parts[0][0]].group
-        with in_collective(self.name, cast(dist.ProcessGroup, group)):
-            gathering.work.wait()
+        gathering.wait()
         position = 0
         for number, gather in gathering.parts:
             leg = self.legs[number]
@@ -298,16 +299,16 @@ class Mover:
             position = end
 
     def _new_bytes(self, size: int) -> Tensor:
-        return torch.empty(size, dtype=torch.uint8, device=self.device)
+        return torch.empty(size, dtype=torch.uint8, device=self.channel.device)
 
 
 @contextmanager
-def naming(peers: Sequence[int]) -> Iterator[None]:
+def naming(peers: str) -> Iterator[None]:
     """Add the peers of messages to torch's error, which names none."""
     try:
         yield
     except RuntimeError as error:
-        error.args = (f"{error} The message was to or from {name_ranks(sorted({*peers}))}.",)
+        error.args = (f"{error} The message was to or from {peers}.",)
         raise
 
 
@@ -390,7 +391,7 @@ class MeshPair:
         self,
         call: str,
         facts: Mapping[str, Json],
-        read: Callable[[], Json],
+        read: Callable[[Store], Json],
         *,
         stated: str,
         alike: bool,
@@ -400,7 +401,8 @@ class MeshPair:
         Args:
             call: the call, for errors.
             facts: must be equal on all ranks.
-            read: returns what this rank states, or None for nothing. If it raises, no rank waits.
+            read: returns what this rank states, or None for nothing, from the part of the store
+                that is this round's alone. If it raises, no rank waits.
             stated: the name of what it returns.
             alike: whether all that is stated must be equal.
         """
@@ -411,7 +413,7 @@ class MeshPair:
         limit = require_job().arrival_timeout
         deadline, seconds, describe = Deadline.after(limit), limit.total_seconds(), self._describe
         with round:
-            own = read()
+            own = read(round.store)
             statement = {} if own is None else {stated: own}
             round.arrive({**self._facts(call), **facts, **statement}, deadline=deadline)
             judge = all_same_and_stated(
@@ -421,18 +423,23 @@ class MeshPair:
         return [(value, ranks) for value, ranks in decision.value]
 
     def confirm(
-        self, call: str, facts: Mapping[str, Json], check: Callable[[], object] = list
+        self,
+        call: str,
+        facts: Mapping[str, Json],
+        check: Callable[[], object],
+        limit: timedelta | None = None,
     ) -> None:
         """Return once all ranks state equal facts. Collective over both meshes.
 
         If ``check`` raises on a rank, no rank waits. The last rank decides, so no rank looks at the
-        store every 50 ms as in :meth:`agree`.
+        store every 50 ms as in :meth:`agree`. ``limit`` is how long ranks wait for each other; None
+        is ``arrival_timeout``.
         """
         round = self._round(call)
         if round is None:
             self.store()  # raises
             return
-        limit = require_job().arrival_timeout
+        limit = limit or require_job().arrival_timeout
         deadline, seconds, describe = Deadline.after(limit), limit.total_seconds(), self._describe
         with round:
             check()

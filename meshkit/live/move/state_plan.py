@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,11 +19,12 @@ from torch import Tensor
 from ...core.errors import SpecError
 from ...core.group_plan import missing_group_error
 from ...core.layout import Layout
-from ...core.redistribute.mesh_move import axes_of_both, join_axes, make_mesh_move
-from ...core.redistribute.move import check_axes, infer_sizes, local_shape
+from ...core.redistribute.mesh_move import axes_of_both, join_axes
+from ...core.redistribute.move import infer_sizes, local_shape
 from ...core.redistribute.pattern import Pattern, Side
-from ...core.redistribute.state import MovedTensor, StatePatterns, Table
+from ...core.redistribute.state import MovedTensor, StatePatterns, Table, travel_dtype
 from ...core.text import count_noun
+from ...launch.store import Store
 from ...launch.times import TIMES
 from ..group_registry import MeshGroups
 from .mesh_move import MakeReduce, Reduce
@@ -152,29 +153,27 @@ class StatePlan:
 
     def _read(self, part: MovedPart, state: State | None) -> Tensor:
         tensor = _tensor_of(part.name, state, "state")
-        if tensor.shape != part.held_shape or name_of(tensor.dtype) != part.tensor.dtype:
-            self._raise_other(part.name, tensor, part.held_shape, part.tensor.dtype)
-        return tensor
+        return self._check(part.name, tensor, part.held_shape, {part.tensor.dtype})
 
     def _find(self, part: MovedPart, out: State | None) -> Tensor:
         tensor = _tensor_of(part.name, out, "out")
-        if tensor.shape != part.wanted_shape:
-            self._raise_other(part.name, tensor, part.wanted_shape, name_of(tensor.dtype))
-        return tensor
+        dtypes = {part.tensor.dtype, name_of(part.leg.dtype)}
+        return self._check(part.name, tensor, part.wanted_shape, dtypes)
 
-    def _raise_other(
-        self, name: str, tensor: Tensor, shape: tuple[int, ...], dtype: str
-    ) -> NoReturn:
+    def _check(
+        self, name: str, tensor: Tensor, shape: tuple[int, ...], dtypes: Collection[str]
+    ) -> Tensor:
+        if tensor.shape == shape and name_of(tensor.dtype) in dtypes:
+            return tensor
         raise SpecError(
             f"{name} has {[*tensor.shape]} in {name_of(tensor.dtype)} on this rank, and the "
-            f"transfer has {[*shape]} in {dtype}.",
+            f"transfer has {[*shape]} in {' or '.join(sorted(dtypes))}.",
             fix="a transfer of its own for other shapes or dtypes.",
         )
 
 
 def plan_state(
     moved: Sequence[MovedTensor],
-    layouts: tuple[Layout, Layout],
     meshes: tuple[MeshGroups | None, MeshGroups | None],
     rank: int,
     device: torch.device,
@@ -185,41 +184,37 @@ def plan_state(
 
     Args:
         moved: the tensors.
-        layouts: the ranks of the source and of the target.
-        meshes: the groups of both; None for the mesh of another job.
-        rank: this rank in the layouts.
+        meshes: the groups of the source and of the target; None for those of another job.
+        rank: this rank in the moves.
         device: the device of new tensors.
         options: the dtype in which tensors travel, and the chunk.
         make_reduce: makes the reduction of a side.
     """
-    parts = [_part(tensor, layouts, meshes, rank, options.dtype, make_reduce) for tensor in moved]
+    parts = [_part(tensor, meshes, rank, options, make_reduce) for tensor in moved]
     parts.sort(key=lambda part: -part.leg.dtype.itemsize)
     return StatePlan(parts, device, options.chunk)
 
 
 def _part(
     tensor: MovedTensor,
-    layouts: tuple[Layout, Layout],
     meshes: tuple[MeshGroups | None, MeshGroups | None],
     rank: int,
-    dtype: torch.dtype | None,
+    options: StateOptions,
     make_reduce: MakeReduce,
 ) -> MovedPart:
     """Return this rank's parts of a tensor."""
-    (source, target), (own_source, own_target) = layouts, meshes
-    joined = join_axes(tensor.pattern, source.sizes, target.sizes)
-    move = make_mesh_move(joined, source, target, tensor.sizes)
-    axes, group = move.target.copy_axes, None
-    if axes and own_target is not None:
-        if not own_target.plan.has(axes):
-            raise missing_group_error(own_target.plan, axes, own_target.extended_by)
-        if rank in target:
-            group = own_target.get((axes,))
-    travels: torch.dtype = dtype or getattr(torch, tensor.dtype)
+    source, target = meshes
+    axes, group = tensor.move.target.copy_axes, None
+    if axes and target is not None:
+        if not target.plan.has(axes):
+            raise missing_group_error(target.plan, axes, target.extended_by)
+        if rank in target.plan.layout:
+            group = target.get((axes,))
+    travels: torch.dtype = getattr(torch, travel_dtype(tensor.dtype, options.dtype_name))
     reduce: Reduce = lambda x: x  # noqa: E731
-    if own_source is not None:
-        reduce = make_reduce(own_source, tensor.pattern.left, dict(tensor.sizes), "sum")
-    return MovedPart(tensor, Leg(move, rank, travels, group), reduce)
+    if source is not None:
+        reduce = make_reduce(source, tensor.pattern.left, dict(tensor.sizes), "sum")
+    return MovedPart(tensor, Leg(tensor.move, rank, travels, group), reduce)
 
 
 # ------------------------------------------------------------------ the facts of a rank
@@ -229,8 +224,13 @@ def _part(
 class StateOptions:
     """The dtype in which tensors travel, and how many bytes at once."""
 
-    dtype: torch.dtype | None  # None is that of each tensor
+    dtype: torch.dtype | None  # of floating-point numbers; None is that of each tensor
     chunk: int
+
+    @property
+    def dtype_name(self) -> str:
+        """The name of the dtype; "" for None."""
+        return "" if self.dtype is None else name_of(self.dtype)
 
     def check(self) -> None:
         """Raise if one of them is not usable."""
@@ -242,12 +242,32 @@ class StateOptions:
             raise SpecError(line, fix="chunk=64 * 2**20, for example.")
 
 
-def check_sides(patterns: StatePatterns, layouts: Sequence[Layout | None]) -> None:
-    """Raise if a side of a pattern names an axis that its mesh lacks; None is unknown."""
-    for _, pattern in patterns.globs:
-        for side, layout in zip((pattern.left, pattern.right), layouts, strict=True):
-            if layout is not None:
-                check_axes(Pattern(side, side), layout.sizes)
+def read_state(
+    patterns: Mapping[str, str],
+    like: object,
+    rank: int,
+    layouts: tuple[Layout | None, Layout | None],
+) -> Table:
+    """Return the facts of the tensors that a rank sends, or fills. Local.
+
+    ``layouts`` are those of the source and of the target; None is unknown.
+    """
+    parsed, (source, target) = StatePatterns.of(patterns), layouts
+    parsed.check(layouts)
+    if not isinstance(like, Mapping):
+        fix = "the tensors that this rank sends, or fills, by their names."
+        raise SpecError(f"like is {like!r} on rank {rank}, not a state.", fix=fix)
+    table: dict[str, list[Any]] = {}
+    for name, value in like.items():
+        pattern = parsed.find(str(name))
+        if source is not None and rank in source:
+            sizes = {} if target is None else target.sizes
+            table[str(name)] = _source_fact(str(name), value, pattern, source, rank, sizes)
+        elif target is not None:
+            check_placements(str(name), value, pattern.right, target.axes)
+            tensor = local_tensor(str(name), value)
+            table[str(name)] = [[*tensor.shape], name_of(tensor.dtype)]
+    return table
 
 
 def agree_on_tables(
@@ -259,26 +279,34 @@ def agree_on_tables(
     """Return the tables that ranks state, each with its side and its ranks. Collective.
 
     ``read`` returns the side and the table of this rank. If it raises, no rank waits. Each
-    different table is in the store once.
+    different table is in the store once, until the last rank has read it.
     """
-    store = meshes.store()
+    place: Store | None = None
 
-    def post() -> list[str]:
+    def post(store: Store) -> list[str]:
+        nonlocal place
         side, table = read()
-        text = json.dumps(table)
+        text, place = json.dumps(table), store
         digest = hashlib.sha256(text.encode()).hexdigest()
         store.within(TIMES.store, lambda: store.claim(f"states/{digest}", text))
         return [side, digest]
 
-    tables = []
-    for (side, digest), ranks in meshes.agree(call, facts, post, stated="state", alike=False):
-        key = f"states/{digest}"
-        table = store.within(TIMES.store, lambda: store.read(key, json.loads))  # noqa: B023
-        tables.append((side, table or {}, ranks))
-    return tables
+    stated = meshes.agree(call, facts, post, stated="state", alike=False)
+    store = cast(Store, place)
+    keys = {digest: f"states/{digest}" for (_, digest), _ in stated}
+    readers = sum(len(ranks) for _, ranks in stated)
+
+    def fetch() -> dict[str, Table]:
+        tables = {digest: store.read(key, json.loads) or {} for digest, key in keys.items()}
+        if store.add("states", 1) == readers:
+            store.delete("states", *keys.values())
+        return tables
+
+    tables = store.within(TIMES.store, fetch)
+    return [(side, tables[digest], ranks) for (side, digest), ranks in stated]
 
 
-def source_fact(
+def _source_fact(
     name: str,
     value: Any,  # noqa: ANN401
     pattern: Pattern,
@@ -301,12 +329,6 @@ def source_fact(
         evidence = (f"The pattern of {name} is {str(pattern)!r}.", *error.evidence)
         raise SpecError(f"{name}: {error.summary}", *evidence, fix=error.fix) from None
     return [sizes, name_of(tensor.dtype)]
-
-
-def target_fact(name: str, value: Any, pattern: Pattern, target: Layout) -> list[int]:  # noqa: ANN401
-    """Return the local shape of a tensor of a rank of the target alone."""
-    check_placements(name, value, pattern.right, target.axes)
-    return [*local_tensor(name, value).shape]
 
 
 def _tensor_of(name: str, state: State | None, argument: str) -> Tensor:

@@ -7,13 +7,11 @@ part of the state, so a wrong name or a missing pattern is an error before anyth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
 from ...core.call import quotes_call
-from ...core.errors import SpecError
-from ...core.redistribute.state import StatePatterns, Table, list_moved
+from ...core.redistribute.state import Ends, StatePatterns, Table, plan_moves
 from .mesh_move import Handle, MakeReduce
 from .mover import JobChannel, MeshPair, Mover
 from .state_plan import (
@@ -21,10 +19,8 @@ from .state_plan import (
     StateOptions,
     StatePlan,
     agree_on_tables,
-    check_sides,
     plan_state,
-    source_fact,
-    target_fact,
+    read_state,
 )
 
 CALL = "mesh.transfer"
@@ -134,31 +130,17 @@ class Transfer:
 
     def _agree(self, patterns: Mapping[str, str], like: State | None) -> StatePlan:
         """Return the plan of this rank. Collective."""
-        meshes, rank, (source, target) = self._meshes, self._meshes.rank, self._meshes.layouts
-        parsed = StatePatterns(())
+        meshes, rank, options = self._meshes, self._meshes.rank, self._options
 
         def read() -> tuple[str, Table]:  # an error here is announced to all ranks
-            nonlocal parsed
-            self._options.check()
-            parsed = StatePatterns.of(patterns)
-            check_sides(parsed, (source, target))
-            if like is None or not isinstance(like, Mapping):
-                line = f"like is {like!r} on rank {rank}, which is in one of the meshes."
-                raise SpecError(line, fix="the state, or on ranks of `to` alone what to fill.")
-            table: dict[str, list[Any]] = {}
-            for name, value in like.items():
-                pattern = parsed.find(str(name))
-                if rank in source:
-                    fact = source_fact(str(name), value, pattern, source, rank, target.sizes)
-                else:
-                    fact = target_fact(str(name), value, pattern, target)
-                table[str(name)] = fact
-            return "source" if rank in source else "target", table
+            options.check()
+            table = read_state(patterns, like, rank, meshes.layouts)
+            return "source" if rank in meshes.layouts[0] else "target", table
 
         facts = {
             "patterns": repr(patterns),
-            "dtype": str(self._options.dtype),
-            "chunk": repr(self._options.chunk),
+            "dtype": str(options.dtype),
+            "chunk": repr(options.chunk),
             "staged": repr(self._staged),
         }
         stated = agree_on_tables(meshes, CALL, facts, read)
@@ -166,15 +148,7 @@ class Transfer:
             [(table, ranks) for side, table, ranks in stated if side == name]
             for name in ("source", "target")
         )
-        moved = list_moved(parsed, source, target, held, wanted)
-        groups, device = (meshes.source, meshes.target), meshes.device
-        plan = plan_state(
-            moved, (source, target), groups, rank, device, self._options, self._make_reduce
-        )
-
-        def check() -> None:  # whether a rank of the target alone has room for what it gets
-            if rank not in source:
-                plan.find(like)
-
-        meshes.confirm(CALL, {}, check)
-        return plan
+        parsed, dtype = StatePatterns.of(patterns), options.dtype_name
+        moved = plan_moves(parsed, meshes.layouts, held, wanted, dtype, Ends(CALL))
+        groups = meshes.source, meshes.target
+        return plan_state(moved, groups, rank, meshes.device, options, self._make_reduce)

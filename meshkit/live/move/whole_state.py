@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...core.errors import SpecError
-from ...core.redistribute.pattern import DOTS, Dim, Mark, Side, parse_pattern
+from ...core.redistribute.pattern import DOTS, Dim, Mark, Side, first_match, parse_layout
 from .redistribution import MeshMoves
 from .state_plan import is_dtensor
 
-LAYOUT_EXAMPLE = '{"*.qkv.weight": "o/tp i", "*.proj.weight": "o i/tp"}, for example.'
 Change = Callable[[str, Tensor, Side], Tensor]  # the name, the tensor and its side of a pattern
 
 
@@ -25,7 +23,7 @@ def make_whole(moves: MeshMoves, state: object, layout: object) -> Any:  # noqa:
         whole: Tensor = _move(moves, f"{side} -> {_uncut(side)}", name, tensor, {})
         return whole
 
-    return _change(state, _parse_layout(layout), gather)
+    return _change(state, parse_layout(layout), gather)
 
 
 def make_local(moves: MeshMoves, state: object, layout: object) -> Any:  # noqa: ANN401
@@ -39,19 +37,7 @@ def make_local(moves: MeshMoves, state: object, layout: object) -> Any:  # noqa:
         local: Tensor = _move(moves, f"{_uncut(side)} -> {side}", name, tensor, sizes)
         return local.clone()  # else a saved part would have the memory of the whole tensor
 
-    return _change(state, _parse_layout(layout), cut)
-
-
-def _parse_layout(layout: object) -> dict[str, Side]:
-    if not isinstance(layout, Mapping):
-        raise SpecError(f"layout is {layout!r}, not a mapping.", fix=LAYOUT_EXAMPLE)
-    sides = {}
-    for glob, text in layout.items():
-        if not isinstance(text, str) or "->" in text:
-            line = f"layout[{glob!r}] is {text!r}, not one side of a pattern."
-            raise SpecError(line, fix='"o/tp i", for example.')
-        sides[str(glob)] = parse_pattern(f"{text} -> {text}").left
-    return sides
+    return _change(state, parse_layout(layout), cut)
 
 
 def _uncut(side: Side) -> Side:
@@ -73,7 +59,7 @@ def _change(state: object, layout: Mapping[str, Side], change: Change, name: str
         return state
     if is_dtensor(state):
         return state.full_tensor()  # type: ignore[attr-defined]
-    side = next((side for glob, side in layout.items() if fnmatchcase(name, glob)), None)
+    side = first_match(layout, name)
     if side is None or not state.dim():  # a copy; also the step of an optimizer
         return state
     with torch.no_grad():

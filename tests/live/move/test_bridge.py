@@ -100,7 +100,8 @@ def agree(_: Strike, url: str, side: str, patterns: dict[str, str], changes: dic
     mesh = meshkit.build_mesh(tp=2)
     if "version" in changes:
         bridge_module.VERSION = changes.pop("version")  # type: ignore[attr-defined]
-    like = {"w": torch.zeros(changes.pop("rows", 4), 3)}
+    dtype = changes.pop("like", torch.float32)
+    like = {"w": torch.zeros(changes.pop("rows", 4), 3, dtype=dtype)}
     like |= {name: torch.zeros(1) for name in changes.pop("more", [])}
     began = time.monotonic()
     try:
@@ -122,14 +123,20 @@ W = {"w": "o/tp i -> o/tp i"}
             {"w": "o/tp i -> o i/tp"},
             {},
             "DisagreementError",
-            ["patterns: {'w': 'o/tp i -> o/tp i'}"],
+            ["'w': 'o/tp i -> o/tp i' on the trainer, 'o/tp i -> o i/tp' on the sampler."],
         ),
         (W, {"version": "9.9"}, "DisagreementError", ["meshkit: 0.1.0 on the trainer, 9.9 on the"]),
-        (W, {"dtype": torch.bfloat16, "chunk": 7}, "DisagreementError", ["dtype: None", "chunk: "]),
-        (W, {"rows": 5}, "DisagreementError", ["w has o=8 i=3, so a rank gets [4, 3]", "[5, 3]"]),
-        (W | {"*": "d -> d"}, {"more": ["b"]}, "DisagreementError", ["patterns: "]),
+        (W, {"dtype": torch.bfloat16, "chunk": 7}, "DisagreementError", ["dtype: ", "chunk: "]),
+        (W, {"rows": 5}, "DisagreementError", ["w: o=8 i=3 on the trainer,", "and has [5, 3]."]),
+        (W | {"*": "d -> d"}, {"more": ["b"]}, "DisagreementError", ["b: on the sampler alone."]),
+        (
+            W,
+            {"like": torch.float64},
+            "DisagreementError",
+            ["w: float32 on the trainer, float64 "],
+        ),
     ],
-    ids=["pattern", "version", "options", "shape", "names"],
+    ids=["pattern", "version", "options", "shape", "names", "dtype"],
 )
 def test_both_sides_raise_the_same_error(
     other: dict[str, str],
@@ -148,6 +155,43 @@ def test_both_sides_raise_the_same_error(
     (text,) = {text for _, text, _ in outcomes}
     for word in words:
         assert word in text
+
+
+def test_two_jobs_of_one_side_are_told_so_at_once(jobs: Jobs) -> None:
+    jobs = jobs.at("two trainers")
+    both = [jobs.start(agree, 2, "trainer", W, {}) for _ in range(2)]
+    for text in [text for job in both for text in results(job.result())]:
+        kind, words, seconds = ast.literal_eval(text)
+        assert kind == "LaunchError"
+        assert f"two jobs have joined {jobs.url} as trainer, and none as sampler." in words
+        assert seconds < BUSY < ARRIVAL
+
+
+@pytest.mark.parametrize("asked", [None, torch.bfloat16])
+def test_numbers_are_converted_on_the_way_if_that_is_asked_for(
+    asked: torch.dtype | None, jobs: Jobs
+) -> None:
+    jobs = jobs.at(f"{asked}")
+    trainer = jobs.start(convert, 1, "trainer", torch.float32, asked)
+    sampler = jobs.start(convert, 1, "sampler", asked or torch.float32, asked)
+    third = torch.full((2, 3), 1 / 3)
+    assert results(sampler.result()) == [
+        str((third if asked is None else third.bfloat16())[0, 0].item())
+    ]
+    assert results(trainer.result())
+
+
+def convert(_: Strike, url: str, side: str, dtype: torch.dtype, asked: torch.dtype | None) -> Any:
+    mesh = build({"tp": 1})
+    like = {"w": torch.full((2, 3), 1 / 3, dtype=dtype), "step": torch.tensor([257])}
+    if side == "sampler":
+        like = {name: torch.zeros_like(tensor) for name, tensor in like.items()}
+    patterns = {"w": "o i -> o i", "*": "d -> d"}
+    sync = mesh.bridge(url, side=side).transfer(patterns, like=like, dtype=asked)
+    (sync.push if side == "trainer" else sync.pull)()
+    assert like["step"].tolist() == [257]
+    leave()
+    return like["w"][0, 0].item()
 
 
 @pytest.mark.parametrize("side", ["trainer", "sampler"])
