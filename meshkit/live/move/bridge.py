@@ -57,7 +57,7 @@ class Bridge:
         rank = cast(int, groups.plan.layout.rank_positions.find(groups.rank))
         store: Store | None = None
 
-        def join(_: Store) -> int | None:
+        def join(_: object) -> int | None:
             nonlocal store
             _check_arguments(url, side)
             world = replace(require_job().world, init_method=url)

@@ -391,7 +391,7 @@ class MeshPair:
         self,
         call: str,
         facts: Mapping[str, Json],
-        read: Callable[[Store], Json],
+        read: Callable[[Round], Json],
         *,
         stated: str,
         alike: bool,
@@ -401,8 +401,8 @@ class MeshPair:
         Args:
             call: the call, for errors.
             facts: must be equal on all ranks.
-            read: returns what this rank states, or None for nothing, from the part of the store
-                that is this round's alone. If it raises, no rank waits.
+            read: returns what this rank states in a round, or None for nothing. If it raises, no
+                rank waits.
             stated: the name of what it returns.
             alike: whether all that is stated must be equal.
         """
@@ -413,7 +413,7 @@ class MeshPair:
         limit = require_job().arrival_timeout
         deadline, seconds, describe = Deadline.after(limit), limit.total_seconds(), self._describe
         with round:
-            own = read(round.store)
+            own = read(round)
             statement = {} if own is None else {stated: own}
             round.arrive({**self._facts(call), **facts, **statement}, deadline=deadline)
             judge = all_same_and_stated(

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from ...core.redistribute.move import infer_sizes, local_shape
 from ...core.redistribute.pattern import Pattern, Side
 from ...core.redistribute.state import MovedTensor, StatePatterns, Table, travel_dtype
 from ...core.text import count_noun
-from ...launch.store import Store
+from ...launch.round import Round
 from ...launch.times import TIMES
 from ..group_registry import MeshGroups
 from .mesh_move import MakeReduce, Reduce
@@ -281,18 +281,17 @@ def agree_on_tables(
     ``read`` returns the side and the table of this rank. If it raises, no rank waits. Each
     different table is in the store once, until the last rank has read it.
     """
-    place: Store | None = None
+    store = meshes.store()
 
-    def post(store: Store) -> list[str]:
-        nonlocal place
+    def post(round: Round) -> list[str]:
+        nonlocal store
         side, table = read()
-        text, place = json.dumps(table), store
+        text, store = json.dumps(table), round.store
         digest = hashlib.sha256(text.encode()).hexdigest()
         store.within(TIMES.store, lambda: store.claim(f"states/{digest}", text))
         return [side, digest]
 
     stated = meshes.agree(call, facts, post, stated="state", alike=False)
-    store = cast(Store, place)
     keys = {digest: f"states/{digest}" for (_, digest), _ in stated}
     readers = sum(len(ranks) for _, ranks in stated)
 
