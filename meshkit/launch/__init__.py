@@ -7,10 +7,14 @@ The path of ``init``, in the order of its files::
     device           its device and backend
     generation       the start of the job that this rank joins, and its lease on the rank
     store, round     where ranks meet, and how they agree
-    default_group    torch's group, created on all ranks or on none
+    creation         groups of torch, created on all ranks or on none, in time
+    default_group    torch's default group
     job              the facts that stay: ranks, store, timeouts, epoch
 
-``spawn`` starts ranks, and ``newcomer`` lets one join a job that runs. No other package reads the
+``launchers`` is the table to extend; ``mpi`` and ``slurm`` are rows with code. ``times`` has the
+deadlines, and the seconds that the promises need. ``spawn`` starts ranks, and ``newcomer`` lets one
+join a job that runs. ``meeting`` is where two jobs meet, ``recording`` the group of a rehearsal.
+Private names of torch stand in ``torch_internals`` alone, and no other package reads the
 environment.
 """
 

@@ -6,5 +6,7 @@ runs the steps of a plan on this rank, and :class:`Redistribute` there is the au
 :class:`Check` (checked.py) finds wrong marks.
 
 To another mesh, mesh_move.py moves a tensor, and transfer.py a whole state such as the weights of a
-trainer. Both use mover.py, which sends and gathers. whole_state.py is for checkpoints.
+trainer. Both use mover.py, which sends and gathers. whole_state.py is for checkpoints. To another
+job, bridge.py is the entry, launch/meeting.py the place where both meet, core/bridge.py what they
+must agree on, and exchange.py one move.
 """
