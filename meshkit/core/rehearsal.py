@@ -354,7 +354,8 @@ class _End(NamedTuple):
 def _cycle(traces: Mapping[int, Trace], names: Names) -> list[Mismatch]:
     """Return the ranks that wait for each other, if any do."""
     ended = {rank: trace for rank, trace in traces.items() if trace.has_ended}
-    points = {rank: _points(trace, ended) for rank, trace in ended.items()}
+    numbers: dict[GroupRecord, int] = {}
+    points = {rank: _points(trace, ended, numbers) for rank, trace in ended.items()}
     started: Counter[_End] = Counter()
     position = dict.fromkeys(ended, 0)
     waiting: dict[_End, set[int]] = defaultdict(set)
@@ -388,10 +389,14 @@ def _cycle(traces: Mapping[int, Trace], names: Names) -> list[Mismatch]:
     return []
 
 
-def _points(trace: Trace, played: Mapping[int, Trace]) -> list[_Point]:
-    """Return what ends each operation of a rank."""
-    keys = [group._replace(description="") for group in trace.groups]
-    members = [tuple(rank for rank in key.members if rank in played) for key in keys]
+def _points(
+    trace: Trace, played: Mapping[int, Trace], numbers: dict[GroupRecord, int]
+) -> list[_Point]:
+    """Return what ends each operation of a rank. ``numbers`` gets a number for each group."""
+    keys = [
+        numbers.setdefault(group._replace(description=""), len(numbers)) for group in trace.groups
+    ]
+    members = [tuple(rank for rank in group.members if rank in played) for group in trace.groups]
     counts: Counter[tuple[object, ...]] = Counter()
     points = []
     for op in trace.operations:

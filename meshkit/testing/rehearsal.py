@@ -24,7 +24,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -353,6 +353,7 @@ def _run_stage(request: Request, pipe: Connection) -> None:
     os.chdir(request.folder)
     sys.path[:] = request.path
     known: Payloads = {}
+    _processes(request.world_size, request.world_size // request.nodes)
     with suppress(EOFError, OSError):  # the caller has ended
         while True:
             modules: set[str] = set()
@@ -474,14 +475,18 @@ def _set_up_rank(request: Request, rank: int, recorder: Recorder) -> None:
         backend=BACKEND,
         sources={"world_size": "world_size"},
     )
-    hosts = {
-        r: Process(f"node{r // local_size}", r, f"node{r // local_size}", "", "")
-        for r in range(size)
-    }
+    hosts = _processes(size, local_size)
     epoch = Epoch(0, range(size), size)
     rounds = partial(RecordedRound, group)
     set_current_job(Job(world, None, None, ARRIVAL, epoch, known=hosts, rehearsed=rounds))
     register_optimizer_step_post_hook(partial(_measure, recorder.trace.memory, {}))
+
+
+@cache
+def _processes(world_size: int, local_size: int) -> dict[int, Process]:
+    """Return the process of each rank. The stage makes them once for all ranks."""
+    nodes = [f"node{rank // local_size}" for rank in range(world_size)]
+    return {rank: Process(node, rank, node, "", "") for rank, node in enumerate(nodes)}
 
 
 def _measure(memory: dict[str, int], sizes: dict[int, dict[str, int]], *call: Any) -> None:  # noqa: ANN401
