@@ -36,6 +36,7 @@ from .round import Round
 from .times import Deadline
 from .torch_internals import (
     BACKEND,
+    keep_uncompiled,
     program_frames,
     record_every_group,
     record_meta_collectives,
@@ -400,15 +401,15 @@ class RecordingGroup(dist.ProcessGroup):
         with torch.no_grad():
             for number, output in enumerate(outputs):
                 copy_to(output, inputs[number][self.own]) if inputs else output.zero_()
+        for index, part in enumerate(inputs[0] if inputs else ()):
+            self.pass_on("scatter", self.own, index, [part], is_sender=True)
+        if not inputs:
+            self.pass_on("scatter", opts.rootRank, self.own, outputs, is_sender=False)
         return work
 
     def barrier(self, opts: object = None) -> RecordedWork:
         """Record a barrier."""
         return self.record("barrier", (), (), ())
-
-    def monitored_barrier(self, *args: object, **options: object) -> None:
-        """Record a barrier."""
-        self.barrier().wait()
 
     # messages
 
@@ -574,6 +575,8 @@ def start_recording(recorder: Recorder, world_size: int) -> RecordingGroup:
         given = tensors if isinstance(tensors, list) else [tensors]
         group.record(name, given, given, (), detail=reduction).wait()
 
+    methods = chain(vars(RecordingGroup).values(), vars(RecordedWork).values())
+    keep_uncompiled(*(method for method in methods if hasattr(method, "__code__")))
     record_every_group(create, recorder.trace.rank, world_size)
     record_meta_collectives(record)
     return cast(RecordingGroup, dist.group.WORLD)

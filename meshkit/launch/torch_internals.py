@@ -679,9 +679,16 @@ def record_meta_collectives(record: Callable[..., None]) -> None:
 
 
 def allow_meta_training() -> None:
-    """Let FSDP2 and DeviceMesh treat the meta device as an accelerator without streams. Local."""
-    from torch.distributed.fsdp._fully_shard import _fsdp_init, _fsdp_param_group, _fully_shard
+    """Let DDP, FSDP2 and DeviceMesh treat the meta device as an accelerator without streams. Local.
 
+    DDP reads values when it compares the sizes of parameters between ranks, and when it agrees on
+    other buckets after the first step. Both are left out.
+    """
+    from torch.distributed.fsdp._fully_shard import _fsdp_init, _fsdp_param_group, _fully_shard
+    from torch.nn.parallel import distributed
+
+    vars(distributed)["_verify_param_shape_across_processes"] = lambda *_: None
+    cast(Any, dist).Reducer._rebuild_buckets = lambda _: False
     vars(torch)["meta"] = torch.cpu
     group: Any = _fsdp_param_group.FSDPParamGroup
     group._validate_no_meta_params = lambda _: None
@@ -692,6 +699,18 @@ def allow_meta_training() -> None:
 
     for module in (_fsdp_init, _fully_shard):
         vars(module)["_get_device_from_mesh"] = device_of
+
+
+def keep_uncompiled(*functions: Callable[..., object]) -> None:
+    """Let torch.compile run functions, and what they call, as they are. Local.
+
+    ``torch.compiler.disable`` does the same, but first imports the compiler.
+    """
+    eval_frame: Any = torch._C._dynamo.eval_frame
+    skip = eval_frame._FrameAction.SKIP
+    for function in functions:
+        strategy = eval_frame._FrameExecStrategy(skip, skip)
+        eval_frame.set_code_exec_strategy(function.__code__, strategy)
 
 
 def program_frames(libraries: tuple[str, ...]) -> Iterator[tuple[str, int]]:

@@ -22,6 +22,7 @@ import signal
 import sys
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -378,25 +379,30 @@ def _play(
     """
     slots = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     running: dict[Connection, tuple[int, BaseProcess]] = {}
-    tried: dict[int, set[tuple[object, ...]]] = {}
-    again: dict[int, Played] = {}
-    while ranks or running or again:
+    lacking: dict[int, Played] = {}
+    supplied: dict[int, set[tuple[object, ...]]] = defaultdict(set)  # messages for another try
+    while ranks or running or lacking:
+        for rank in [*lacking]:
+            new = (lacking[rank].missing & known.keys()) - supplied[rank]
+            if new:
+                supplied[rank] |= new
+                ranks.insert(0, rank)
+                del lacking[rank]
         while ranks and len(running) < (slots or 1):
             end, process = _fork(request, ranks[0], known)
             running[end] = ranks.pop(0), process
+        if not running:
+            yield from lacking.items()
+            return
         for end in cast(list[Connection], wait([*running])):
             rank, process = running.pop(end)
             outcome = _receive(end, process)
             if isinstance(outcome, Played):
                 known.update(outcome.sent)
-                if outcome.error is not None and outcome.missing - tried.get(rank, set()):
-                    tried[rank], again[rank] = outcome.missing, outcome
+                if outcome.error is not None and outcome.missing:
+                    lacking[rank] = outcome
                     continue
             yield rank, outcome
-        if not ranks and not running:
-            ranks = sorted((r for r in again if again[r].missing & known.keys()), reverse=True)
-            yield from ((rank, again[rank]) for rank in again.keys() - {*ranks})
-            again = {}
 
 
 def _fork(request: Request, rank: int, known: Payloads) -> tuple[Connection, BaseProcess]:
