@@ -24,13 +24,26 @@ def move(absent: int = -1) -> None:
         assert tuple(y.shape) == (2 * size, 16 // size)
 
 
-def transfer() -> None:
-    """Transfer a state."""
+def transfer(staged: bool) -> None:
+    """Transfer two states whose weights are cut along tp on both sides."""
+    size = meshkit.init().world_size // 2
     with (
-        meshkit.build_mesh(dp=4, ranks=range(4)) as source,
-        meshkit.build_mesh(tp=4, ranks=range(4, 8)) as target,
+        meshkit.build_mesh(dp=size // 2, tp=2, ranks=range(size)) as source,
+        meshkit.build_mesh(tp=size, ranks=range(size, 2 * size)) as target,
     ):
-        source.transfer({"*": "..."}, like={"w": torch.ones(4)}, to=target)
+        rows = 4 * size // (2 if source.inside else size)
+        state = {"w": torch.ones(rows, 8), "b": torch.ones(4)}
+        patterns = {"w": "o/tp i -> o/tp i", "*": "n -> n"}
+        sync = source.transfer(patterns, like=state, to=target, staged=staged)
+        for _ in range(2):
+            moved = sync(state if source.inside else None)
+            assert (moved is None) == source.inside
+
+
+def bridge() -> None:
+    """Join another job."""
+    with meshkit.build_mesh(dp=4) as mesh:
+        mesh.bridge("store://127.0.0.1:1/weights", side="trainer")
 
 
 def test_a_move_to_another_mesh_is_played() -> None:
@@ -54,8 +67,23 @@ def test_without_a_rank_of_the_source_the_report_says_so() -> None:
     assert "no rank of the source mesh was rehearsed" in str(report.raised[7])
 
 
-def test_a_transfer_is_an_error_row_that_says_so() -> None:
-    report = rehearse(transfer, 8, ranks=[0, 7])
-    for rank in (0, 7):
-        with pytest.raises(MeshkitError, match="a rehearsal does not play it"):
-            raise report.raised[rank]
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_transfer_is_played(staged: bool) -> None:
+    report = rehearse(transfer, 8, (staged,), ranks="all")
+    report.raise_if_mismatched()
+    sent = [sum(op.num_bytes for op in report.collectives(rank)) for rank in range(8)]
+    # each row of w is wanted once, and b by one rank of the four, which passes it on
+    assert sum(sent[:4]) == 2 * (16 * 8 * 4 + 4 * 4)
+    names = {op.name for rank in range(4, 8) for op in report.collectives(rank)}
+    assert {"recv", "all_gather"} <= names
+
+
+def test_a_transfer_of_one_side_says_what_is_unknown() -> None:
+    report = rehearse(transfer, 8, (False,), ranks=[0, 1])
+    assert "no rank of the target mesh was rehearsed" in str(report.raised[1])
+
+
+def test_a_bridge_is_an_error_row_that_says_so() -> None:
+    report = rehearse(bridge, 4, ranks=[0, 3])
+    for rank in (0, 3):
+        assert "a rehearsal does not play a bridge" in str(report.raised[rank])

@@ -53,6 +53,9 @@ class Bridge:
     ) -> None:
         self.groups, self.device, self.make_reduce = groups, device, make_reduce
         groups.check_usable()
+        if require_job().rehearsed is not None:
+            line = "a rehearsal does not play a bridge: its other side is another job."
+            raise MeshkitError(line, fix="leave it out there; mesh.transfer is played.")
         self.own = MeshPair(groups, groups, device)  # the agreement of this side alone
         rank = cast(int, groups.plan.layout.rank_positions.find(groups.rank))
         store: Store | None = None

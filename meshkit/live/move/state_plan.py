@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ...core.errors import SpecError
+from ...core.errors import MeshkitError, SpecError
 from ...core.group_plan import missing_group_error
 from ...core.layout import Layout
 from ...core.redistribute.mesh_move import axes_of_both, join_axes
@@ -24,6 +24,7 @@ from ...core.redistribute.move import infer_sizes, local_shape
 from ...core.redistribute.pattern import Pattern, Side
 from ...core.redistribute.state import MovedTensor, StatePatterns, Table, travel_dtype
 from ...core.text import count_noun
+from ...launch.job import require_job
 from ...launch.round import Round
 from ...launch.times import TIMES
 from ..group_registry import MeshGroups
@@ -281,6 +282,8 @@ def agree_on_tables(
     ``read`` returns the side and the table of this rank. If it raises, no rank waits. Each
     different table is in the store once, until the last rank has read it.
     """
+    if require_job().rehearsed is not None:
+        return [*_played_tables(meshes, call, facts, read)]
     store = meshes.store()
 
     def post(round: Round) -> list[str]:
@@ -303,6 +306,24 @@ def agree_on_tables(
 
     tables = store.within(TIMES.store, fetch)
     return [(side, tables[digest], ranks) for (side, digest), ranks in stated]
+
+
+def _played_tables(
+    meshes: MeshPair,
+    call: str,
+    facts: Mapping[str, Any],
+    read: Callable[[], tuple[str, Table]],
+) -> Iterator[tuple[str, Table, list[int]]]:
+    """Yield the table of one rank of each side as that of all, since not all ranks are played."""
+    held, wanted = ({*map(int, layout.grid.flat)} for layout in meshes.layouts)
+    for side, ranks in (("source", held), ("target", wanted - held)):
+        state = (lambda _: read()[1]) if meshes.rank in ranks else lambda _: None
+        stated = meshes.agree(call, {**facts, "side": side}, state, stated="state", alike=False)
+        if ranks and not stated:
+            line = f"no rank of the {side} mesh was rehearsed, so its state is unknown."
+            raise MeshkitError(line, fix=f"rehearse a rank of the {side} mesh too.")
+        if ranks:
+            yield side, cast(Table, stated[0][0]), sorted(ranks)
 
 
 def _source_fact(
