@@ -1,4 +1,4 @@
-"""What torch offers to communicate, played on recording groups: a table of programs."""
+"""Ways of torch to communicate, played on recording groups: a table of programs."""
 
 from __future__ import annotations
 
