@@ -6,115 +6,85 @@ import shlex
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 
 from ..core.batch import BatchPlan, resolve_data_axes
-from ..core.call import divisors, either
-from ..core.cost.compare import Moves
-from ..core.cost.layout_cost import RACK, CostTable, axes_by_standard
-from ..core.cost.memory import RECOMPUTE, SHARDS
-from ..core.cost.search import fastest_cost, format_search, search
-from ..core.cost.step_time import TrainingJob, check_job
-from ..core.errors import CoordinateError, SpecError
+from ..core.call import divisors, drop_none, either
+from ..core.cost.layout_cost import RACK, CostTable, LayoutCost, axes_by_standard
+from ..core.cost.memory import RECOMPUTE, SHARDS, ModelShape
+from ..core.cost.search import fastest_cost, format_search, nearest_layouts, search
+from ..core.cost.step_time import TrainingJob
+from ..core.errors import BatchError, CoordinateError, SpecError
 from ..core.group_plan import GroupPlan
-from ..core.job_report import JobReport, headline
+from ..core.job_report import JobReport, PlanReport, headline
 from ..core.layout import Layout
 from ..core.redistribute.report import plan_redistribution
 from ..core.report import format_rank, format_rank_table, rank_reports
 from ..core.sequence import SequencePlan, plan_sequence, sequence_axes
 from ..core.text import count_noun
-from ..core.topology import placed
+from ..core.topology import Topology, placed
 from ..launch.log import Progress, show_progress
 from . import options
 from .main import Command, Result
 
 MAX_NUMBERS = 10**7  # in one list of ranks, which takes some seconds
 TOP = 5  # kinds of layouts that search shows by default
-MODEL = "--model llama3-8b"  # of the examples of search
+MODEL = "--model llama3-8b"  # of the examples
 
 
 def run_plan(args: Namespace) -> Result:
-    """Report the job that the options describe, in one layout, or in two and what moves."""
-    layouts = [options.read_layout(words, args) for words in options.split_layouts(args.words)]
-    if len(layouts) > 1:
-        return compare_layouts(layouts, args)
-    layout = before = layouts[0]
-    topology = options.read_topology(layout, args)
-    if args.place:
-        if topology is None:
-            nodes = next((n for n in divisors(layout.num_ranks) if n > 1), 1)
-            fix = f"for example --nodes {nodes}, or --hosts FILE."
-            raise SpecError("the nodes of the ranks are unknown.", fix=fix)
-        layout = placed(layout, topology)
-    plan = GroupPlan.of(layout, args.groups or ())
-    data = options.read_data_axes(layout, args)
-    labels = ("placed", "as numbered") if args.place else ()
-    costs = read_costs([layout, before][: 1 + args.place], args, labels)
-    batch = options.read_batch(layout, args, data, costs.costs[0].micro_batch if costs else None)
-    placed_before = before if args.place else None
-    report = JobReport.of(plan, topology, batch, data=data, before=placed_before, costs=costs)
-    if args.html is not None:
-        write_page(args.html, report)
-    return Result(report.as_dict, report.draw, costs is None or costs.costs[0].fits)
-
-
-def compare_layouts(layouts: Sequence[Layout], args: Namespace) -> Result:
-    """Report two layouts side by side, and what moves from the first to the second."""
-    if len(layouts) > 2 or args.place or args.html:
-        line = "Two layouts are compared as they are numbered, without --place and --html."
-        fix = "two layouts." if len(layouts) > 2 else "one layout."
-        raise SpecError(f"{len(layouts)} layouts are given.", line, fix=fix)
-    if layouts[0].num_ranks != layouts[1].num_ranks:
-        ranks = " and ".join(str(layout.num_ranks) for layout in layouts)
+    """Report the job in one layout, or in several side by side and what moves between them."""
+    numbered = [options.read_layout(words, args) for words in options.split_layouts(args.words)]
+    if len({layout.num_ranks for layout in numbered}) > 1:
+        ranks = ", ".join(str(layout.num_ranks) for layout in numbered)
         raise SpecError(f"the layouts have {ranks} ranks.", fix="layouts of equally many ranks.")
-    data = [options.read_data_axes(layout, args) for layout in layouts]
-    costs = read_costs(layouts, args)
-    chosen = [cost.micro_batch for cost in costs.costs] if costs else [None, None]
+    topology = options.read_topology(numbered[0], args)
+    if args.place and topology is None:
+        nodes = next((n for n in divisors(numbered[0].num_ranks) if n > 1), 1)
+        fix = f"for example --nodes {nodes}, or --hosts FILE."
+        raise SpecError("the nodes of the ranks are unknown.", fix=fix)
+    layouts, before = numbered, []
+    if args.place and topology is not None:
+        layouts, before = [placed(layout, topology) for layout in numbered], numbered
+    costs = read_costs([*layouts, *before], topology, args)
     batches = [
-        options.read_batch(layout, args, axes, micro)
-        for layout, axes, micro in zip(layouts, data, chosen, strict=True)
+        options.read_batch(layout, args, options.read_data_axes(layout, args), micro_batch)
+        for layout, micro_batch in zip_longest(
+            layouts, [cost.micro_batch for cost in costs.costs[: len(layouts)]] if costs else []
+        )
     ]
     reports = [
         JobReport.of(
             GroupPlan.of(layout, args.groups or ()),
-            options.read_topology(layout, args),
+            topology,
             batch,
-            data=axes,
+            data=options.read_data_axes(layout, args),
+            before=unplaced,
+            costs=costs,
         )
-        for layout, axes, batch in zip(layouts, data, batches, strict=True)
+        for layout, batch, unplaced in zip_longest(layouts, batches, before)
     ]
-    moves = Moves.of(
-        layouts,
-        costs,
-        [batch for batch in batches if batch],
-        [resolve_data_axes(axes, layout.sizes) for axes, layout in zip(data, layouts, strict=True)],
-    )
-
-    def draw(*, width: int, ascii: bool) -> str:
-        texts = [text for r in reports for text in r.draw_facts(width=width, ascii=ascii)]
-        tables = [costs.draw(width=width, ascii=ascii)] if costs else []
-        return "\n\n".join(filter(None, [*texts, *tables, moves.draw(width=width)]))
-
-    return Result(
-        lambda: {
-            "layouts": [report.as_dict() for report in reports],
-            "cost": costs and costs.as_dict(),
-            "moves": asdict(moves),
-        },
-        draw,
-        costs is None or all(cost.fits for cost in costs.costs),
-    )
+    comparison = PlanReport(tuple(reports))
+    if args.html is not None:
+        write_page(args.html, comparison)
+    fits = costs is None or all(cost.fits for cost in costs.costs[: len(layouts)])
+    return Result(comparison.as_dict, comparison.draw, fits)
 
 
 def read_costs(
-    layouts: Sequence[Layout], args: Namespace, labels: tuple[str, ...] = ()
+    layouts: Sequence[Layout], topology: Topology | None, args: Namespace
 ) -> CostTable | None:
-    """Return the figures of layouts of equal ranks for ``--model``, or None without a model."""
+    """Return the figures of layouts of equal ranks for ``--model``, or None without a model.
+
+    With ``--place``, the second half of the layouts are those of the first half as numbered.
+    """
     if args.model is None:
+        options.refuse_model_options(args)
         return None
-    topology = options.read_topology(layouts[0], args)
     needed = {"--nodes": topology, "--global-batch": args.global_batch, "--seq": args.seq}
     missing = [option for option, value in needed.items() if value is None]
     if topology is None or missing:
@@ -122,40 +92,59 @@ def read_costs(
     name, model = options.read_model(args)
     racks = 1 if RACK not in topology.levels else len(topology.domain_names(RACK))
     ranks = layouts[0].num_ranks, topology.num_nodes
-    machine = options.read_machine(args)
-    job = TrainingJob(*ranks, args.global_batch, args.seq, machine, racks, args.dtype)
-    costs = []
-    for layout in layouts:
-        axes_by_standard(layout)  # raises if an axis has no cost
-        data = options.read_data_axes(layout, args)
-        shared = resolve_data_axes(None, layout.sizes)
-        if data is not None and {*data} != {*shared}:
-            line = f"--model counts samples over {' '.join(shared)}, and --data says otherwise."
-            raise SpecError(line, fix="leave out --data, or --model.")
-        batch = options.read_batch(layout, args, data, 1)
-        is_given = args.micro_batch or args.accumulation_steps
-        costs.append(
-            fastest_cost(
-                model,
-                job,
-                layout,
-                topology,
-                micro_batch=batch.micro_batch if is_given and batch else None,
-                shard=args.shard,
-                recompute=args.recompute,
-            )
-        )
+    job = options.read_job(args, *ranks, racks)
+    half = len(layouts) // 2
     choices = {
         "micro batch": args.micro_batch or args.accumulation_steps,
         "sharding": args.shard,
         "recomputation": args.recompute,
     }
-    chosen = tuple(choice for choice, value in choices.items() if value is None)
-    links = Path(args.links).name
-    return CostTable(name, model, job, links, tuple(costs), labels, chosen)
+    return CostTable(
+        name,
+        model,
+        job,
+        options.links_name(args),
+        tuple(read_cost(model, job, layout, topology, args) for layout in layouts),
+        (*["placed"] * half, *["as numbered"] * half) if args.place else (),
+        tuple(choice for choice, value in choices.items() if value is None),
+    )
 
 
-def write_page(path: str, report: JobReport) -> None:
+def read_cost(
+    model: ModelShape, job: TrainingJob, layout: Layout, topology: Topology, args: Namespace
+) -> LayoutCost:
+    """Return the figures of a layout, in the options that are given."""
+    axes_by_standard(layout)  # raises if an axis has no cost
+    data = options.read_data_axes(layout, args)
+    shared = resolve_data_axes(None, layout.sizes)
+    if data is not None and {*data} != {*shared}:
+        line = f"--model counts samples over {' '.join(shared)}, and --data says otherwise."
+        raise SpecError(line, fix="leave out --data, or --model.")
+    batch = options.read_batch(layout, args, data, 1)
+    is_given = args.micro_batch or args.accumulation_steps
+    try:
+        return fastest_cost(
+            model,
+            job,
+            layout,
+            topology,
+            micro_batch=batch.micro_batch if is_given and batch else None,
+            shard=args.shard,
+            recompute=args.recompute,
+        )
+    except SpecError as error:
+        if ways := [f"--seq {n}" for n in (error.below, error.above) if n]:
+            error.fix = either(*ways)
+            raise
+        for other in nearest_layouts(model, job, layout):
+            with suppress(BatchError):  # its data axes do not divide the batch
+                options.read_batch(other, args, data, 1)
+                error.fix = f"{other.sizes_text} in place of {layout.sizes_text}."
+                break
+        raise
+
+
+def write_page(path: str, report: PlanReport) -> None:
     """Draw the page of a report into a file, which is replaced."""
     text = report.draw_page()
     try:
@@ -167,8 +156,8 @@ def write_page(path: str, report: JobReport) -> None:
 
 def _add_plan(parser: ArgumentParser) -> None:
     help = (
-        f"{options.SIZES_HELP}; one size can be -1. Two layouts are compared, each a word with a "
-        'blank or a comma: "dp=8 tp=8" "dp=64 tp=1"'
+        f"{options.SIZES_HELP}; one size can be -1. Several layouts are compared, each a word with "
+        'a blank or a comma: "dp=8 tp=8" "dp=64 tp=1"'
     )
     parser.add_argument("words", nargs="+", metavar="AXIS=SIZE", help=help)
     options.add_grid(parser)
@@ -279,6 +268,11 @@ def run_move(args: Namespace) -> Result:
     if index is None:
         fix = "for example meshkit move dp=4 tp=2 'o/dp i -> o i *dp' o=4096 i=4096."
         raise SpecError("there is no pattern: the tensor before, ->, and after.", fix=fix)
+    if index == 0:
+        fix = (
+            "the size of each axis before it, for example dp=4 tp=2 'o/dp i -> o i' o=4096 i=4096."
+        )
+        raise SpecError("no axis stands before the pattern.", fix=fix)
     to = None if args.to is None else " ".join(options.split_sizes([args.to]))
     dims = options.read_axis_sizes(words[index + 1 :])
     mesh = " ".join(options.split_sizes(words[:index]))
@@ -303,14 +297,15 @@ def _add_move(parser: ArgumentParser) -> None:
 def run_search(args: Namespace) -> Result:
     """Rank the layouts that fit, in at most a second for 16,384 ranks."""
     name, model = options.read_model(args)
-    numbers = args.world_size, args.nodes, args.global_batch, args.seq
-    check_job(*numbers)
-    options.check_racks(args.nodes, args.racks)
-    job = TrainingJob(*numbers, options.read_machine(args), args.racks or 1, args.dtype)
+    options.check_nodes(args.world_size, args.nodes, args.racks)
+    job = options.read_job(args, args.world_size, args.nodes, args.racks or 1)
     with show_progress(Progress("meshkit search", sys.stderr)) as progress:
         progress.state = f"the layouts of {job.world_size} ranks are ranked"
         result = search(model, job, args.top)
-    table, ok = CostTable(name, model, job, Path(args.links).name, result.best), bool(result.best)
+    table, ok = (
+        CostTable(name, model, job, options.links_name(args), result.best),
+        bool(result.best),
+    )
     return Result(
         lambda: {
             "ok": ok,
@@ -326,18 +321,15 @@ def run_search(args: Namespace) -> Result:
 def same_job(args: Namespace) -> str:
     """Return the options of ``meshkit plan`` for the job of a search."""
     names = ("model", "nodes", "racks", "global_batch", "seq", "links", "memory", "dtype")
-    defaults = {"links": options.DEFAULT_MACHINE, "dtype": options.DEFAULT_DTYPE}
-    given = {name: getattr(args, name) for name in names}
-    words = [
+    given = drop_none(**{name: getattr(args, name) for name in names})
+    return shlex.join(
         word
         for name, value in given.items()
-        if value not in (None, defaults.get(name))
         for word in (
             f"--{name.replace('_', '-')}",
-            f"{value:g}" if name == "memory" else str(value),
+            f"{value:g}" if isinstance(value, float) else str(value),
         )
-    ]
-    return shlex.join(words)
+    )
 
 
 def _add_search(parser: ArgumentParser) -> None:
@@ -380,6 +372,7 @@ MOVE = Command(
     _add_move,
     run_move,
     ("dp=4 tp=2 'o/dp i -> o i *dp' o=4096 i=4096", "tp=2 'o/tp i -> o i/tp' o=64 i=64"),
+    "The tensor before, ->, and after are one word, so a shell needs them in quotes.",
 )
 SEARCH = Command(
     "search",

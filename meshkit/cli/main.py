@@ -19,6 +19,7 @@ from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NoReturn
 
 from ..core import VERSION
@@ -87,10 +88,10 @@ class CommandParser(ArgumentParser):
         """Raise an error of argparse as one of meshkit, without the other names of an option."""
         text = re.sub(r"^argument ([^\s/:]+)[^:]*: ", r"\1: ", message)
         option = text.partition(":")[0]
-        lines = (example.replace("\\\n    ", "") for example in self.examples)
-        examples = [f"for example {line}" for line in lines if option in line]
-        fix = [*examples, f"meshkit help {self.prog.split()[-1]} shows the options."][0]
-        raise SpecError(f"{text}.", fix=fix)
+        words = " ".join(self.examples).replace("\\\n    ", "").split()
+        values = [value for flag, value in pairwise(words) if flag == option]
+        fix = f"meshkit help {self.prog.split()[-1]} shows the options."
+        raise SpecError(f"{text}.", fix=f"for example {option} {values[0]}." if values else fix)
 
     def parse(self, words: Sequence[str]) -> Namespace:
         """Return the options of a command."""
@@ -103,26 +104,38 @@ class CommandParser(ArgumentParser):
 
     def _unknown(self, word: str, typed: Iterable[str]) -> SpecError:
         """Return the error for a word that the command does not have."""
-        flag, equals, value = word.partition("=")
+        typed = [*typed]
+        flag, _, value = word.partition("=")
         line = shlex.join([*self.prog.split(), *(other for other in typed if other != word)])
-        if not flag.startswith("-"):
-            summary = f"{word!r} is no option, and {self.prog} takes no other words."
+        takes_words = any(not action.option_strings for action in self._actions)
+        is_axis = flag[2:] in STANDARD
+        if not flag.startswith("-") or flag == "->" or (is_axis and not takes_words):
+            others = "" if takes_words else f", and {self.prog} takes no other words"
+            summary = f"{word!r} is no option{others}."
             advice = [self.other_words] if self.other_words else []
             return SpecError(summary, *advice, fix="" if advice else line)
-        if flag[2:] in STANDARD:
-            fix = f"{flag[2:]}={value or 'N'}, without hyphens."
+        if is_axis:
+            after = typed[typed.index(word) + 1 :]
+            value = value or next((size for size in after[:1] if size.isdecimal()), "N")
+            fix = f"{flag[2:]}={value}, without hyphens."
             return SpecError(f"there is no option {flag}.", fix=fix)
         fix = f"meshkit help {self.prog.split()[-1]} lists the options."
-        flags = [f for a in self._actions if a.help != SUPPRESS for f in a.option_strings]
-        alias = "--" + ARGUMENTS.get(flag[2:].replace("-", "_"), "").replace("_", "-")
-        close = difflib.get_close_matches(flag, flags, n=1, cutoff=0.8)
-        for guess in [alias] if alias in flags else close:
-            correct = guess + equals + value
-            corrected = [correct if other == word else other for other in typed]
-            with suppress(SpecError):  # the command does not accept every guess
+        corrected = [self._correct(other) for other in typed]
+        with suppress(SpecError):  # the command does not accept every guess
+            if corrected != typed:
                 self.parse(corrected)
                 fix = shlex.join([*self.prog.split(), *corrected])
         return SpecError(f"there is no option {flag}.", fix=fix)
+
+    def _correct(self, word: str) -> str:
+        """Return a word with the option that is likely meant."""
+        flag, equals, value = word.partition("=")
+        flags = [f for a in self._actions if a.help != SUPPRESS for f in a.option_strings]
+        if not flag.startswith("--") or flag in flags:
+            return word
+        alias = "--" + ARGUMENTS.get(flag[2:].replace("-", "_"), "").replace("_", "-")
+        close = difflib.get_close_matches(flag, flags, n=1, cutoff=0.8)
+        return next(iter([alias] if alias in flags else close), flag) + equals + value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

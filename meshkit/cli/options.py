@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
+import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +23,7 @@ from ..core.batch import (
 )
 from ..core.call import check_divides, divisors, drop_none, either
 from ..core.cost.memory import DTYPES, ModelShape
-from ..core.cost.step_time import MACHINES, Machine
+from ..core.cost.step_time import MACHINES, TrainingJob
 from ..core.errors import BatchError, SpecError
 from ..core.group_plan import Axes
 from ..core.layout import Layout
@@ -43,6 +45,7 @@ BATCH_HELP = {
     "accumulation_steps": "micro batches of one optimizer step; "
     "give two of --global-batch, --micro-batch, --accumulation-steps",
 }
+DTYPE_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 DEFAULT_MACHINE, DEFAULT_DTYPE = "h100", "bf16"
 MODELS = {path.stem: path for path in sorted((Path(__file__).parent / "models").glob("*.json"))}
 
@@ -73,6 +76,11 @@ def read_seconds(text: str) -> float:
 def read_gigabytes(text: str) -> float:
     """Read a number of GB, from 0.001 to 1e6."""
     return _read_float(text, "GB", 1e6)
+
+
+def read_dtype(text: str) -> str:
+    """Read the name of a dtype, also as torch has it."""
+    return DTYPE_NAMES.get(text.removeprefix("torch."), text)
 
 
 def _read_float(text: str, unit: str, most: float) -> float:
@@ -149,7 +157,9 @@ def read_axis_sizes(words: Sequence[str], args: Namespace | None = None) -> dict
             raise SpecError(f"{word!r} is not the size of an axis.", fix=fix)
         option = args is not None and axis in vars(args) and f"--{axis.replace('_', '-')}"
         if option and (axis_role(axis) == "unknown" or not INTEGER.fullmatch(size)):
-            raise SpecError(f"{axis} is no axis; it is an option.", fix=f"{option} {size}.")
+            value = next((w for w in words if w.startswith(f"{axis}=")), word).partition("=")[2]
+            fix = f"{option} {shlex.quote(value)}."
+            raise SpecError(f"{axis} is no axis; it is an option.", fix=fix)
         if axis in sizes:
             raise SpecError(f"{axis} has two sizes.", fix=f"give {axis} once.")
         if not INTEGER.fullmatch(size) or not (int(size) >= 1 or int(size) == -1):
@@ -176,7 +186,8 @@ def read_layout(words: Sequence[str], args: Namespace) -> Layout:
         raise SpecError(f"there is nothing to infer {unknown[0]} from.", fix=fix)
     ranks = known if args.world_size is None else args.world_size
     check_num_planned(ranks)
-    return Layout(ranks=None, **infer_sizes(nested, ranks, f"--world-size {ranks}"))
+    evidence, start = f"--world-size {ranks}", "--world-size {number}"
+    return Layout(ranks=None, **infer_sizes(nested, ranks, evidence, start=start))
 
 
 def add_nodes(parser: ArgumentParser) -> None:
@@ -204,17 +215,21 @@ def read_topology(layout: Layout, args: Namespace) -> Topology | None:
     if nodes is None:
         return None
     if len(nodes) == 1:
-        check_divides(ranks, nodes[0])
-        check_racks(nodes[0], args.racks)
+        check_nodes(ranks, nodes[0], args.racks)
         return Topology.even(ranks, nodes=nodes[0], racks=args.racks)
     if sum(nodes) != ranks:
         summary = f"the nodes hold {sum(nodes)} ranks, the grid has {ranks}."
-        raise SpecError(summary, fix=f"nodes whose ranks add up to {ranks}, or --nodes 1.")
+        raise SpecError(summary, fix=f"nodes whose ranks add up to {ranks}.")
     return Topology.of_sizes(nodes)
 
 
-def check_racks(nodes: int, racks: int | None) -> None:
-    """Check that equal nodes divide over the racks."""
+def check_nodes(ranks: int, nodes: int, racks: int | None) -> None:
+    """Check that ranks divide over the nodes, and the nodes over the racks."""
+    try:
+        check_divides(ranks, nodes)
+    except SpecError as error:
+        error.fix = either(*(f"--nodes {n}" for n in (error.below, error.above) if n))
+        raise
     if racks is not None and nodes % racks:
         ways = [f"--racks {n}" for n in divisors(nodes) if racks / 2 < n < racks * 2]
         summary = f"{nodes} nodes do not divide over {racks} racks."
@@ -246,6 +261,9 @@ def read_batch(
     if [*given] == ["global_batch"]:
         given |= drop_none(micro_batch=micro_batch)
     if not given:
+        if data is not None:
+            fix = "two of --global-batch, --micro-batch and --accumulation-steps beside --data."
+            raise SpecError("--data divides the samples of a batch.", fix=fix)
         return None
     try:
         axes = resolve_data_axes(data, layout.sizes)
@@ -284,28 +302,55 @@ def add_model(parser: ArgumentParser, *, required: bool = False) -> None:
     parser.add_argument("--seq", type=read_count, required=required, metavar="N", help=help)
     names = f"{', '.join(MACHINES)} (default {DEFAULT_MACHINE})"
     help = f"{names}, or a JSON file of measured figures"
-    parser.add_argument("--links", default=DEFAULT_MACHINE, metavar="NAME", help=help)
+    parser.add_argument("--links", metavar="NAME", help=help)
     help = "GB (1e9 bytes) of one device that a job may fill (default: all of the device)"
     parser.add_argument("--memory", type=read_gigabytes, metavar="GB", help=help)
     help = (
         f"of weights and activations, with fp32 gradients and optimizer (default {DEFAULT_DTYPE})"
     )
-    parser.add_argument("--dtype", choices=DTYPES, default=DEFAULT_DTYPE, help=help)
+    parser.add_argument("--dtype", type=read_dtype, choices=DTYPES, help=help)
 
 
 def read_model(args: Namespace) -> tuple[str, ModelShape]:
     """Return the name and the shape of the model of ``--model``."""
-    plain = re.sub(r"[^a-z0-9]", "", args.model.lower())
-    name = next((name for name in MODELS if name.replace("-", "") == plain), None)
+    plain = _letters(args.model.rpartition("/")[2].removesuffix(".json"))
+    name = next((name for name in MODELS if _letters(name) == plain), None)
     path = str(MODELS[name]) if name else args.model
-    fix = f"the config.json of a model, or one of {', '.join(MODELS)}."
+    # a name with other digits is another model
+    digits = [n for n in MODELS if re.sub(r"\D", "", n) == re.sub(r"\D", "", plain)]
+    close = difflib.get_close_matches(plain, map(_letters, digits), n=1, cutoff=0.7)
+    near = [n for n in MODELS if _letters(n) in close or (plain and _letters(n).startswith(plain))]
+    known = f"the config.json of a model, or one of {', '.join(MODELS)}."
+    fix = either(*(f"--model {name}" for name in near)) if near else known
     return name or Path(path).name, ModelShape.of(read_json_file("model", path, fix))
 
 
-def read_machine(args: Namespace) -> Machine:
-    """Return the machine of ``--links`` and ``--memory``."""
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def refuse_model_options(args: Namespace) -> None:
+    """Refuse options that mean nothing without ``--model``."""
+    for name in ("seq", "links", "memory", "dtype", "shard", "recompute"):
+        if getattr(args, name) is not None:
+            line = "A cost needs --model, --nodes, --global-batch and --seq."
+            raise SpecError(f"--{name} needs --model.", line, fix=f"leave out --{name}.")
+
+
+def links_name(args: Namespace) -> str:
+    """Return the name of the figures of ``--links``."""
+    name = Path(args.links or DEFAULT_MACHINE).name
+    return name.lower() if name.lower() in MACHINES else name
+
+
+def read_job(args: Namespace, world_size: int, nodes: int, racks: int) -> TrainingJob:
+    """Return the job of the batch, ``--seq``, ``--links``, ``--memory`` and ``--dtype``."""
     measured: dict[str, object] = {}
-    if args.links not in MACHINES:
-        measured = read_json_file("links", args.links, f"{', '.join(MACHINES)}, or a JSON file.")
-    measured |= {"memory": args.memory} if args.memory else {}
-    return MACHINES.get(args.links, MACHINES[DEFAULT_MACHINE]).with_measured(measured)
+    links = args.links or DEFAULT_MACHINE
+    links = links.lower() if links.lower() in MACHINES else links
+    if links not in MACHINES:
+        measured = read_json_file("links", links, f"{', '.join(MACHINES)}, or a JSON file.")
+    measured |= drop_none(memory=args.memory)
+    machine = MACHINES.get(links, MACHINES[DEFAULT_MACHINE]).with_measured(measured)
+    dtype = args.dtype or DEFAULT_DTYPE
+    return TrainingJob(world_size, nodes, args.global_batch, args.seq, machine, racks, dtype)

@@ -73,7 +73,9 @@ def read_ranks(args: Namespace) -> Layout:
     sizes = options.read_axis_sizes(args.words)
     nested, world = ordered_sizes(sizes, args.order), detect()
     if args.n is not None:
-        return Layout(ranks=None, **infer_sizes(nested, args.n, f"-n {args.n}"))
+        return Layout(
+            ranks=None, **infer_sizes(nested, args.n, f"-n {args.n}", start="-n {number}")
+        )
     needed = math.prod(size for size in sizes.values() if size != -1)
     if needed > 1 and world.launcher == "single":
         fix = f"-n {needed}, which starts them; or run it under a launcher."

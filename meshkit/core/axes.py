@@ -84,6 +84,8 @@ OTHER_NAMES = {
     "init_method": "url",
     "backend": "dist_backend",
     "world_size": "nprocs",
+    "nodes": "nnodes num_nodes",
+    "seq": "seq_len seq_length sequence_length max_seq_len",
 }
 ARGUMENTS = {other: name for name, others in OTHER_NAMES.items() for other in others.split()}
 SUFFIX = r"_(size|degree|dim|ranks|world_size|parallel|parallelism|parallel_size)$"

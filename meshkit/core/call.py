@@ -246,9 +246,10 @@ def check_divides(num_ranks: int, num_nodes: int) -> None:
         return
     valid = divisors(num_ranks)
     below = max(n for n in valid if n < num_nodes)
-    nearest = [below, *(n for n in valid if n > num_nodes)][:2]
+    above = next((n for n in valid if n > num_nodes), None)
+    nearest = [n for n in (below, above) if n]
     verb = "does" if num_ranks == 1 else "do"
     ranks, nodes = count_noun(num_ranks, "rank"), count_noun(num_nodes, "node")
     line = f"{ranks} {verb} not divide over {nodes}."
     fix = f"{' or '.join(map(str, nearest))} {plural('node', nearest[-1])}."
-    raise SpecError(line, fix=fix, world_size=num_ranks)
+    raise SpecError(line, fix=fix, world_size=num_ranks, below=below, above=above)

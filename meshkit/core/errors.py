@@ -101,8 +101,10 @@ class SpecError(MeshkitError, ValueError):
     sizes: Mapping[str, object] | None = None  # axis name to requested size, if it could be read
     world_size: int | None = None  # the number of ranks, if known
     num_ranks: int | None = None  # the number that the sizes need, if the world has another one
-    below: int | None = None  # if a sequence does not divide, the nearest shorter length, or None
-    above: int | None = None  # the nearest longer one
+    below: int | None = (
+        None  # if tokens or nodes do not divide, the nearest smaller number, or None
+    )
+    above: int | None = None  # the nearest larger one
 
 
 class UnknownAxisError(MeshkitError, KeyError):

@@ -286,7 +286,7 @@ def plan_groups(
         ordered = ordered_sizes(sizes, order, len(positions))
         check_in_world(int(positions.array().max()), world_size, evidence)
         held = f"ranks has {len(positions)}"
-        inferred = infer_sizes(ordered, len(positions), held, owner="ranks=", can_start=False)
+        inferred = infer_sizes(ordered, len(positions), held, owner="ranks=", start="")
         layout = Layout.of(inferred, positions)
     return GroupPlan.of(layout, groups or ())
 
@@ -297,7 +297,7 @@ def plan_view(
     """Return the plan of a view: the same ranks in the same order, with other axes. Pure."""
     ordered = view_sizes(check_sizes(sizes), order)
     evidence = f"{layout!r} has {layout.num_ranks} ranks"
-    inferred = infer_sizes(ordered, layout.num_ranks, evidence, owner="the mesh", can_start=False)
+    inferred = infer_sizes(ordered, layout.num_ranks, evidence, owner="the mesh", start="")
     return GroupPlan.of(Layout.of(inferred, layout.rank_positions), groups or ())
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
+from .axes import STANDARD, STANDARD_OF
 from .batch import Axes, BatchPlan, describe_data, resolve_data_axes
+from .cost.compare import Moves
 from .cost.layout_cost import CostTable
 from .draw import draw_node_boxes
 from .errors import format_error
 from .group_plan import GroupPlan
 from .layout import Layout
-from .plan_page import PageBatch, draw_page
+from .plan_page import PageBatch, draw_page, join_pages
 from .text import (
     Ints,
     count_noun,
@@ -24,6 +28,7 @@ from .text import (
 from .topology import Crossing, Topology, crossings, suggest_fix
 
 AXIS_HEADER = ("axis", "size", "stride", "groups", "first group")
+OPTIONS = {"place": "--place", "order": "--order {1}"}  # of the command, to keep an axis inside
 BATCH_FIELDS = ("dp", "global_batch", "micro_batch", "accumulation_steps", "uneven")
 
 
@@ -71,7 +76,7 @@ class JobReport:
         groups = sum(layout.num_ranks // layout.size(key) for key in keys)
         if topology is not None and "tp" in crossing and crossing["tp"].crosses:
             reason = "tp communicates in every layer, so it needs the fastest links."
-            fix = f"{suggest_fix(layout, topology, 'tp')}."
+            fix = f"{suggest_fix(layout, topology, 'tp', **OPTIONS)}."
             warnings = (format_error(f"{crossing['tp']}.", reason, fix=fix),)
         axes = () if batch is None else resolve_data_axes(data, layout.sizes)
         divided = describe_data(layout.sizes, axes)
@@ -115,12 +120,6 @@ class JobReport:
             "cost": self.costs and self.costs.as_dict(),
         }
 
-    def draw(self, *, width: int = 80, ascii: bool = False) -> str:
-        """Return the report as text."""
-        *head, facts = self.draw_facts(width=width, ascii=ascii)
-        costs = [self.costs.draw(width=width, ascii=ascii)] if self.costs else []
-        return "\n\n".join([*head, self.draw_grid(width=width, ascii=ascii), facts, *costs])
-
     def draw_grid(self, *, width: int = 80, ascii: bool = False) -> str:
         """Return the ranks, in a box for each node if the nodes are known."""
         layout, nodes = self.layout, self.nodes
@@ -160,22 +159,81 @@ class JobReport:
         lines = "\n".join(format_rows(facts, width=width))
         return [headline(self.layout, self.topology), table, lines]
 
-    def draw_page(self) -> str:
-        """Return the report as one HTML page. O(num_ranks)."""
+    def draw_page(self, text: str = "") -> str:
+        """Return the ranks as one HTML page, with a text below them. O(num_ranks)."""
         batch, topology = self.batch, self.topology
         outer = () if topology is None else topology.outer
-        costs = [self.costs.draw(width=100)] if self.costs else []
         return draw_page(
             self.layout.axes,
             self.layout.grid,
             title=count_noun(self.layout.num_ranks, "rank") if topology is None else f"{topology}",
-            text="\n\n".join([*self.draw_facts(width=100)[1:], *costs]),
+            text=text,
             nodes=self.nodes,
             racks=next((level.of_node for level in outer if level.name == "rack"), None),
             batch=None
             if batch is None
             else PageBatch(self.data_axes, batch.dp, batch.global_batch, batch.micro_batch),
         )
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """The reports of one layout or of several, and what moves from the first to each other one."""
+
+    reports: tuple[JobReport, ...]
+
+    @cached_property
+    def moves(self) -> tuple[Moves, ...]:
+        """The weights and samples that move from the first layout to each other one."""
+        first, *others = self.reports
+        return tuple(
+            Moves.of(
+                [report.layout for report in (first, other)],
+                first.costs and replace(first.costs, costs=(first.costs.costs[0], cost)),
+                [report.batch for report in (first, other) if report.batch],
+                [report.data_axes for report in (first, other)],
+            )
+            for other, cost in zip_longest(
+                others, first.costs.costs[1 : len(self.reports)] if first.costs else ()
+            )
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the reports in JSON types."""
+        first, *others = self.reports
+        if not others:
+            return first.as_dict()
+        moves = [asdict(one) for one in self.moves]
+        others_moved = zip(others, moves, strict=True)
+        return {
+            "layouts": [
+                first.as_dict(),
+                *({**report.as_dict(), "moves": moved} for report, moved in others_moved),
+            ],
+            "cost": first.costs and first.costs.as_dict(),
+            "moves": moves[0],
+        }
+
+    def draw(self, *, width: int = 80, ascii: bool = False, grid: bool = True) -> str:
+        """Return the reports as text, with the grid if there is one layout."""
+        first, *others = self.reports
+        facts = [text for r in self.reports for text in r.draw_facts(width=width, ascii=ascii)]
+        grids = [first.draw_grid(width=width, ascii=ascii)] if grid and not others else []
+        costs = [first.costs.draw(width=width, ascii=ascii)] if first.costs else []
+        moved = [
+            f"from {first.layout.sizes_text} to {other.layout.sizes_text}\n{lines}"
+            for other, moves in zip(others, self.moves, strict=True)
+            if (lines := moves.draw(width=width))
+        ]
+        return "\n\n".join([*facts[:-1], *grids, facts[-1], *costs, *moved])
+
+    def draw_page(self) -> str:
+        """Return the reports as one HTML page, with a grid for each layout. O(num_ranks)."""
+        first, *others = self.reports
+        text = self.draw(width=100, grid=False)
+        if not others:
+            return first.draw_page(text.partition("\n\n")[2])  # the page has the headline
+        return join_pages([report.draw_page() for report in self.reports], text)
 
 
 def describe_placement(before: Layout, layout: Layout, topology: Topology) -> str:
@@ -189,7 +247,20 @@ def describe_placement(before: Layout, layout: Layout, topology: Topology) -> st
             for axis in layout.axes
             if layout.sizes[axis] > 1
         ]
+    for axis, crossing in crossings(layout, topology).items():
+        if crossing.crosses and _is_outside_its_place(layout, axis):
+            way = suggest_fix(before, topology, axis, **OPTIONS)
+            lines.append(f"--place keeps the order of the axes; for {axis} inside nodes, {way}")
     return "\n".join(lines or ["one rank"])
+
+
+def _is_outside_its_place(layout: Layout, axis: str) -> bool:
+    """Return whether an axis nests outside one that it nests inside in the standard order."""
+    place = layout.axes.index(axis)
+    inner = [a for a in layout.axes[place:] if a in STANDARD_OF and layout.sizes[a] > 1]
+    return axis in STANDARD_OF and any(
+        STANDARD.index(STANDARD_OF[a]) < STANDARD.index(STANDARD_OF[axis]) for a in inner
+    )
 
 
 def _axis_rows(

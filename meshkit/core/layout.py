@@ -369,7 +369,7 @@ class Layout:
         check_view_names(axes)
         checked, evidence = check_sizes(merge_sizes(sizes, axes)), f"{self!r} has {self.num_ranks}"
         complete = infer_sizes(
-            checked, self.num_ranks, f"{evidence} ranks", owner="the layout", can_start=False
+            checked, self.num_ranks, f"{evidence} ranks", owner="the layout", start=""
         )
         return Layout.of(complete, self.rank_positions)
 

@@ -20,6 +20,7 @@ from .plan_script import SCRIPT, STYLE
 from .text import Ints, format_sizes
 
 MAX_RANKS = 131_072  # ranks of a page, which is then 2 MB at most
+MAX_BYTES = 3_000_000  # of a page with several layouts
 MAX_NOTEBOOK_RANKS = 16_384  # ranks of a page in a notebook
 
 
@@ -100,6 +101,22 @@ def draw_page(
 <script>
 const plan = {data};
 {SCRIPT}</script></body></html>
+"""
+
+
+def join_pages(pages: Sequence[str], text: str) -> str:
+    """Return one page that shows several, one below the other, and a report below all."""
+    size = sum(map(len, pages))
+    if size > MAX_BYTES:
+        summary = f"{len(pages)} layouts need a page of {size / 1e6:.1f} MB."
+        limit = f"A page has at most {MAX_BYTES / 1e6:g} MB."
+        raise SpecError(summary, limit, fix="a page for each layout.")
+    frames = "".join(f'<iframe srcdoc="{html.escape(page)}"></iframe>' for page in pages)
+    return f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{len(pages)} layouts</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>
+<body class="pages">{frames}<pre>{html.escape(text)}</pre>
+<script>onload = () => performance.mark("drawn");</script></body></html>
 """
 
 

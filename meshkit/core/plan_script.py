@@ -35,6 +35,9 @@ pre {overflow-x: auto; font: 12px/1.35 ui-monospace, monospace}
     padding: 8px 16px 12px; background: var(--page); border-top: 2px solid var(--line)}
   #facts div {margin-top: 3px}
 }
+.pages {padding: 0}
+.pages pre {padding: 0 16px}
+iframe {display: block; width: 100%; height: 100vh; border: 0; border-bottom: 2px solid var(--line)}
 @media print {
   form, .hint {display: none}
   main {display: block}

@@ -310,9 +310,12 @@ def infer_sizes(
     evidence: str,
     *,
     owner: str = "the world",
-    can_start: bool = True,
+    start: str = "start {ranks}",
 ) -> dict[str, int]:
-    """Return the sizes with the -1 replaced, so that their product is ``num_ranks``."""
+    """Return the sizes with the -1 replaced, so that their product is ``num_ranks``.
+
+    ``start`` says how to get so many ranks, as ``{number}`` or ``{ranks}``; "" if there is no way.
+    """
     check_one_inferred(sizes)
     known = math.prod(size for size in sizes.values() if size != -1)
     unknown = [name for name, size in sizes.items() if size == -1]
@@ -330,16 +333,15 @@ def infer_sizes(
             f"are {data} {divided[data]} x {experts} {divided[experts]}."
         )
         ways.append(f"{data}={divided[data]}")
-    if can_start:
+    if start:
         below = num_ranks // known * known
         fitting = [n for n in (below, below + known) if n] if unknown else [known]
-        noun = "rank" if fitting == [1] else "ranks"
-        ways.append(f"start {' or '.join(map(str, fitting))} {noun}")
+        ways += [start.format(number=n, ranks=count_noun(n, "rank")) for n in fitting]
     if not divided and not unknown:
-        for axis in ["dp"] if "dp" in sizes else [] if can_start else [*sizes]:
+        for axis in ["dp"] if "dp" in sizes else [] if start else [*sizes]:
             size, remainder = divmod(num_ranks * sizes[axis], known)
             if remainder == 0:
-                change = f"leave out {axis}" if can_start else f"{axis}=-1"
+                change = f"leave out {axis}" if start else f"{axis}=-1"
                 ways.append(f"{change}, which gives {axis}={size}")
                 break
     raise SpecError(

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .axes import check_axes_exist
+from .axes import DATA, check_axes_exist
 from .call import check_divides, check_integers, drop_none, parse_integer, quotes_call
 from .errors import CALL, CoordinateError, SpecError
 from .layout import Layout
@@ -501,11 +501,21 @@ def _first_group(layout: Layout, topology: Topology, axis: str) -> str:
     return f"ranks {format_ranks(groups[first].tolist())} are on {shown}"
 
 
-def suggest_fix(layout: Layout, topology: Topology, axis: str) -> str:
-    """Return a change that keeps an axis inside nodes, after a try; without a period."""
+def suggest_fix(
+    layout: Layout,
+    topology: Topology,
+    axis: str,
+    *,
+    place: str = "place the ranks by node (place)",
+    order: str = 'order the axes "{}" (order)',
+) -> str:
+    """Return a change that keeps an axis inside nodes, after a try; without a period.
+
+    ``place`` and ``order`` are the words of the caller for both ways; ``{1}`` has commas.
+    """
     names = [*(name for name in layout.axes if name != axis), axis]
     inner = Layout(ranks=layout.ranks, **{name: layout.sizes[name] for name in names})
-    place, order = "place the ranks by node (place)", f'order the axes "{" ".join(names)}" (order)'
+    order = order.format(" ".join(names), ",".join(names))
     ways = {
         place: placed(layout, topology),
         order: inner,
@@ -516,4 +526,5 @@ def suggest_fix(layout: Layout, topology: Topology, axis: str) -> str:
             return way
     counts = np.bincount(topology.node_of(layout.grid).ravel())
     fits = math.gcd(layout.sizes[axis], *counts.tolist())
-    return f"{axis}={fits}, which divides the ranks of every node"
+    data = [f"{a}={n * layout.sizes[axis] // fits} " for a, n in layout.sizes.items() if a in DATA]
+    return f"{''.join(data[:1])}{axis}={fits}, which divides the ranks of every node"

@@ -131,7 +131,9 @@ def test_hosts_from_a_file_and_ranks_placed_on_them(answer: Answers, tmp_path: P
         "plan dp=4 --nodes 2 --model llama-3 --global-batch 8 --seq 8",
         "plan dp=4 --racks 2",
         "plan dp=4 --nodes 4 --racks 3",
-        "plan dp=4,tp=2 dp=8 dp=2,tp=4",
+        "plan dp=4 --data dp",
+        "plan dp=4 --seq 8",
+        "plan dp=4 --recompute full",
         "plan dp=4,tp=2 dp=4",
         "plan dp=4 --groups dd",
         "plan dp=4 dp=2",
@@ -179,7 +181,7 @@ def test_what_a_layout_costs(answer: Answers) -> None:
         "32 of 2: a rank runs 32 micro batches of 2 samples in a step.",
         "GB of a rank, which has 80",
         "seconds of a step",
-        "GB that a rank sends in a step",
+        "GB that a rank sends in a step: weights and activations in bf16, gradients in fp32",
     ):
         assert f"\n{line}\n" in text
     rows = [line.split() for line in text.splitlines() if line.startswith("1  across")]
@@ -222,6 +224,38 @@ def test_two_layouts_side_by_side_and_what_moves(answer: Answers) -> None:
     assert moves["samples_kept"] == pytest.approx(1 / 32)
     _, text, _ = answer("plan dp=4,tp=2 dp=8 --global-batch 16 --micro-batch 1")
     assert text.endswith("samples  25 % of a step stay on their rank\n")
+
+
+def test_three_layouts_and_placed_ones(answer: Answers, tmp_path: Path) -> None:
+    words = "dp=8 dp=4,tp=2 dp=2,tp=4 --global-batch 16 --micro-batch 1"
+    reported = json.loads(answer(f"plan {words} --json")[1])
+    kept = [layout["moves"]["samples_kept"] for layout in reported["layouts"][1:]]
+    assert kept == [0.125, 0.125]
+    assert reported["moves"] == reported["layouts"][1]["moves"]
+    file, page = tmp_path / "hosts", tmp_path / "plan.html"
+    file.write_text(DEALT)
+    job = f"--hosts {file} --place --model llama3-8b --global-batch 16 --seq 4096 --shard fsdp"
+    code, text, _ = answer(f"plan dp=8 dp=4,tp=2 dp=2,tp=4 {job} --html {page}")
+    assert code == 0
+    rows = [" ".join(line.split()[:5]) for line in text.splitlines() if line[:1].isdecimal()][:6]
+    assert rows[2].startswith("3 dp=2 tp=4 placed")
+    assert rows[5].startswith("6 dp=2 tp=4 as")
+    assert page.read_text().count("<iframe") == 3
+
+
+def test_racks_can_have_a_figure_of_their_own(answer: Answers, tmp_path: Path) -> None:
+    links = tmp_path / "slow.json"
+    links.write_text('{"bandwidth_inter_rack": 1}')
+    job = "--model llama3-70b --nodes 128 --global-batch 2048 --seq 8192 --recompute cheap"
+    line = f"plan dp=512 tp=2 {job} --micro-batch 1 --shard fsdp --racks 8 --json"
+    usual, slow = (
+        json.loads(answer(f"{line} {more}")[1])["cost"] for more in ("", f"--links {links}")
+    )
+    across = sum(slow["layouts"][0]["sent"]["across racks"].values())
+    assert slow["layouts"][0]["sent"] == usual["layouts"][0]["sent"]
+    assert slow["layouts"][0]["step"] > across / 1 > usual["layouts"][0]["step"]
+    text = answer(f"{line.removesuffix(' --json')} --links {links}")[1]
+    assert "1 GB/s out of a rack" in " ".join(text.split())
 
 
 def test_a_placement_is_explained_in_gigabytes_and_seconds(answer: Answers, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium; Debian's chromium-headless-shell has one"
 )
 SMALL = "dp=4 ep=2 tp=2 --hosts {hosts} --global-batch 64 --micro-batch 2"
+BATCH = "--global-batch 16 --micro-batch 1"
 LARGE = "pp=16 dp=128 tp=8 --nodes 2048 --global-batch 2048 --micro-batch 1"
 
 
@@ -132,6 +133,18 @@ def test_16384_ranks_are_drawn_once_within_a_second(
     assert xs <= across and ys <= down  # noqa: PT018
     browser.run("choose(6062)")
     assert browser.run("$('facts').innerText").startswith("rank 6062: pp=5 dp=117 tp=6\n")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_grid_for_each_layout(browser: Browser, tmp_path: Path, width: int) -> None:
+    page = write_page(tmp_path, f"dp=4,tp=2 dp=8 tp=4,dp=2 --nodes 2 {BATCH}")
+    browser.open(page, width=width)
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    frames = "[...document.querySelectorAll('iframe')].map(frame => frame.contentWindow)"
+    titles = browser.run(f"{frames}.map(frame => frame.document.querySelector('h1').innerText)")
+    assert titles == ["dp=4 tp=2", "dp=8", "dp=2 tp=4"]
+    assert browser.run(f"{frames}.map(frame => frame.eval('count'))") == [8, 8, 8]
+    assert "from dp=4 tp=2 to dp=8" in browser.run("document.querySelector('pre').innerText")
 
 
 def test_dark_light_and_paper(browser: Browser, small: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import meshkit
 from meshkit import BatchPlan, Layout, SequencePlan, factor_world
 from meshkit.core.group_plan import GroupPlan
-from meshkit.core.job_report import JobReport, headline
+from meshkit.core.job_report import JobReport, PlanReport, headline
 from meshkit.core.report import (
     format_rank,
     format_rank_table,
@@ -65,8 +65,10 @@ def test_tp_across_nodes_is_a_warning() -> None:
     assert warnings_of(Layout(tp=4, dp=2), Topology.even(8, nodes=2)) == (
         "tp crosses nodes: 2 of 2 groups span 2 nodes.\n"
         "  tp communicates in every layer, so it needs the fastest links.\n"
-        '  Fix: order the axes "dp tp" (order).',
+        "  Fix: --order dp,tp.",
     )
+    (warning,) = warnings_of(Layout(dp=2, tp=16), Topology.even(32, nodes=4))
+    assert warning.endswith("Fix: dp=4 tp=8, which divides the ranks of every node.")
 
 
 def test_a_placement_says_which_axes_crossed_before() -> None:
@@ -83,11 +85,22 @@ def test_a_placement_says_which_axes_crossed_before() -> None:
     }
 
 
+def test_a_placement_says_that_it_keeps_an_order_across_nodes() -> None:
+    topology, layout = Topology.even(8, nodes=2), Layout(cp=4, dp=2)
+    report = JobReport.of(GroupPlan.of(placed(layout, topology)), topology, before=layout)
+    assert report.placement.splitlines()[-1] == (
+        "--place keeps the order of the axes; for cp inside nodes, --order dp,cp"
+    )
+    usual = Layout(dp=2, cp=4)
+    report = JobReport.of(GroupPlan.of(placed(usual, topology)), topology, before=usual)
+    assert "order" not in report.placement
+
+
 def test_a_narrow_text_in_unicode_and_ascii() -> None:
     layout = Layout(dp=2, sp=2, tp=2)
     batch = BatchPlan.solve(dp=2, global_batch=1024, micro_batch=4)
     report = JobReport.of(GroupPlan.of(layout), Topology.of_sizes([3, 5]), batch)
-    text = report.draw(width=50)
+    text = PlanReport((report,)).draw(width=50)
     assert text == (
         "dp=2 sp=2 tp=2: 8 ranks on 2 nodes of 3 and 5\n"
         "\n"
@@ -118,12 +131,12 @@ def test_a_narrow_text_in_unicode_and_ascii() -> None:
         "           nodes.\n"
         "           tp communicates in every layer, so it\n"
         "             needs the fastest links.\n"
-        "           Fix: tp=1, which divides the ranks of\n"
-        "             every node."
+        "           Fix: dp=4 tp=1, which divides the ranks\n"
+        "             of every node."
     )
     in_ascii = text.translate(str.maketrans("┌─┐│└┘", "+-+|++"))
     table, _, rest = in_ascii.partition("\n\n+")
-    assert report.draw(width=50, ascii=True) == f"{table}\n\n+{rest}"
+    assert PlanReport((report,)).draw(width=50, ascii=True) == f"{table}\n\n+{rest}"
 
 
 @pytest.mark.parametrize("width", [1, 40, 61, 80])
@@ -131,7 +144,7 @@ def test_a_narrow_text_in_unicode_and_ascii() -> None:
 def test_the_text_fits_into_the_width(width: int, ascii: bool) -> None:
     layout = Layout(pp=16, dp=128, tp=8)
     report = JobReport.of(GroupPlan.of(layout), Topology.even(16384, nodes=2048))
-    text = report.draw(width=width, ascii=ascii)
+    text = PlanReport((report,)).draw(width=width, ascii=ascii)
     assert text.isascii() is ascii
     # five columns of numbers are 55 wide, and no number is cut
     assert max(map(len, text.splitlines())) <= max(width, 55)

@@ -45,25 +45,30 @@ def test_the_size_that_is_minus_1_is_inferred(numbers: list[int], data: st.DataO
 
 
 @pytest.mark.parametrize(
-    ("sizes", "num_ranks", "can_start", "fix"),
+    ("sizes", "num_ranks", "start", "fix"),
     [
-        ({"dp": 4, "tp": 2}, 6, True, "start 8 ranks, or leave out dp, which gives dp=3."),
-        ({"dp": 4, "tp": 2}, 6, False, "dp=-1, which gives dp=3."),
-        ({"dp": 4, "tp": 4}, 6, True, "start 16 ranks."),
-        ({"dp": -1, "tp": 4}, 6, True, "start 4 or 8 ranks."),
-        ({"dp": -1, "tp": 4}, 3, True, "start 4 ranks."),
-        ({"dp": -1, "tp": 4}, 6, False, "sizes whose product is 6."),
-        ({"sp": 4, "tp": 4}, 8, False, "sp=-1, which gives sp=2."),
-        ({"sp": 3, "tp": 4}, 6, False, "tp=-1, which gives tp=2."),
-        ({"sp": 4, "tp": 4}, 8, True, "start 16 ranks."),
-        ({"sp": 1}, 2, True, "start 1 rank."),
+        (
+            {"dp": 4, "tp": 2},
+            6,
+            "start {ranks}",
+            "start 8 ranks, or leave out dp, which gives dp=3.",
+        ),
+        ({"dp": 4, "tp": 2}, 6, "", "dp=-1, which gives dp=3."),
+        ({"dp": 4, "tp": 4}, 6, "-n {number}", "-n 16."),
+        ({"dp": -1, "tp": 4}, 6, "start {ranks}", "start 4 ranks, or start 8 ranks."),
+        ({"dp": -1, "tp": 4}, 3, "start {ranks}", "start 4 ranks."),
+        ({"dp": -1, "tp": 4}, 6, "", "sizes whose product is 6."),
+        ({"sp": 4, "tp": 4}, 8, "", "sp=-1, which gives sp=2."),
+        ({"sp": 3, "tp": 4}, 6, "", "tp=-1, which gives tp=2."),
+        ({"sp": 4, "tp": 4}, 8, "start {ranks}", "start 16 ranks."),
+        ({"sp": 1}, 2, "start {ranks}", "start 1 rank."),
     ],
 )
 def test_the_fix_starts_other_ranks_only_if_that_is_possible(
-    sizes: dict[str, int], num_ranks: int, can_start: bool, fix: str
+    sizes: dict[str, int], num_ranks: int, start: str, fix: str
 ) -> None:
     with pytest.raises(SpecError) as caught:
-        infer_sizes(sizes, num_ranks, "", owner="ranks=", can_start=can_start)
+        infer_sizes(sizes, num_ranks, "", owner="ranks=", start=start)
     assert caught.value.fix == fix
     assert f"ranks= has {num_ranks}." in str(caught.value)
 

@@ -457,7 +457,7 @@ PLACE = "place the ranks by node (place)"
         (
             Layout(dp=3, tp=4),
             Topology.of_sizes([6, 6]),
-            "tp=2, which divides the ranks of every node",
+            "dp=6 tp=2, which divides the ranks of every node",
         ),
     ],
 )
@@ -484,7 +484,7 @@ def test_each_suggested_fix_works(case: tuple[Layout, Topology], axis: str) -> N
     fixed = inner if "(order)" in text else layout
     fixed = placed(fixed, topology) if PLACE in text else fixed
     if "divides" in text:
-        size = int(text.split(",")[0].partition("=")[2])
+        size = int(text.split(",")[0].rpartition("=")[2])
         sizes = {"dp_left": layout.num_ranks // size, axis: size}
         fixed = placed(Layout(**sizes), topology)
         assert layout.sizes[axis] % size == 0

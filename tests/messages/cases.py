@@ -48,7 +48,7 @@ from meshkit.core.norm import (
     parse_order,
 )
 from meshkit.core.parity import Held, Rules, find_differences
-from meshkit.core.plan_page import draw_page
+from meshkit.core.plan_page import draw_page, join_pages
 from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
 from meshkit.core.redistribute.state import Ends, StatePatterns, plan_moves
@@ -512,6 +512,7 @@ CASES: dict[str, Callable[[], object]] = {
         64, 7, 8, 64, MACHINES["h100"]
     ),
     # core/plan_page
+    "layouts too large for one page": lambda: join_pages(["x" * 2_000_000] * 2, ""),
     "a page with too many ranks": lambda: draw_page(
         ("dp", "tp"), np.zeros((50_000, 8), np.int64), title=""
     ),

@@ -9,7 +9,7 @@ the axes that shard it. A part is an interval, so a rank keeps the product of th
 
 tp cuts q, k, v, gate, up and the tables of the vocabulary by rows, within which fsdp cuts again. It
 cuts the output of attention and down by columns, and fsdp cuts these by rows. Norms and the router
-count as cut by tp.
+count as cut by tp. If tp is more than the heads of keys and values, its ranks copy them.
 """
 
 from __future__ import annotations
@@ -122,6 +122,8 @@ class Holding:
             return Cut(_index_along(layout, axes), layout.size(axes))
 
         self.pp, self.ep, self.tp = cut("pp"), cut("ep"), cut("tp")
+        kv_parts = min(self.tp.parts, model.kv_heads)
+        self.kv = Cut(self.tp.index * kv_parts // self.tp.parts, kv_parts)  # with copies
         self.shard = cut("dp", "ep", "cp", "sp") if is_sharded else cut()
         self.expert_shard = cut("dp", "cp", "sp") if is_sharded else cut()
         self.stage = _stage_of_layers(model.layers, self.pp.parts, virtual)  # (layers,)
@@ -138,20 +140,21 @@ class Holding:
         tables = sum((a & b).astype(np.int64) for a, b in zip(*has_table, strict=True))
         width = 3 - model.plain  # matrices of a feed-forward, of which one is cut by columns
         attention = model.attention * model.layers
-        output = model.heads / (2 * (model.heads + model.kv_heads)) * attention
-        by_columns = (output + (model.shared - attention) / width) / model.shared
-
-        def overlap(shard: Cut, other_shard: Cut, share: float) -> Floats:
-            """Return the part of matrices that are common, of which a share is cut by columns."""
-            rows = self.tp.within(shard).common(other.tp.within(other_shard))
-            columns = self.tp.common(other.tp) * shard.common(other_shard)
-            return (1 - share) * rows + share * columns
-
-        shared = overlap(self.shard, other.shard, by_columns) * model.shared
-        routed = overlap(self.expert_shard, other.expert_shard, 1 / width) * model.routed
-        routed = routed * self.ep.common(other.ep)
-        of_tables = overlap(self.shard, other.shard, 0) * tables * model.embedding
-        return np.asarray(layers[self.pp.index, other.pp.index] * (shared + routed) + of_tables)
+        head = attention / (2 * (model.heads + model.kv_heads))  # q, k, v or the output of one
+        by_columns = head * model.heads + (model.shared - attention) / width
+        kv = head * 2 * model.kv_heads
+        rows = self.tp.within(self.shard).common(other.tp.within(other.shard))
+        columns = self.tp.common(other.tp) * self.shard.common(other.shard)
+        kv_rows = self.kv.within(self.shard).common(other.kv.within(other.shard))
+        shared = (model.shared - by_columns - kv) * rows + by_columns * columns + kv * kv_rows
+        rows_of_experts = self.tp.within(self.expert_shard).common(
+            other.tp.within(other.expert_shard)
+        )
+        columns_of_experts = self.tp.common(other.tp) * self.expert_shard.common(other.expert_shard)
+        routed = (1 - 1 / width) * rows_of_experts + columns_of_experts / width
+        routed = routed * self.ep.common(other.ep) * model.routed
+        of_layers = layers[self.pp.index, other.pp.index] * (shared + routed)
+        return np.asarray(of_layers + rows * tables * model.embedding)
 
 
 def share_of_samples_kept(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from .step_time import (
     GroupLocality,
     Locality,
     TrainingJob,
-    group_locality,
     model_flops,
     step_terms,
     step_traffic,
@@ -62,38 +60,28 @@ class LayoutCost:
         return tuple(axis for axis, gigabytes in self.sent[LINKS[1]].items() if gigabytes)
 
 
-class Place(NamedTuple):
-    """The nodes and the racks over which the groups of a layout spread."""
+def measured_locality(layout: Layout, topology: Topology) -> Locality:
+    """Return the locality of the groups of a layout on the nodes and racks of a topology.
 
-    nodes: Locality
-    racks: Locality
-
-
-def standard_place(job: TrainingJob, config: ParallelConfig) -> Place:
-    """Return the place of ranks that nest in the standard order on consecutive nodes."""
-    return Place(
-        partial(group_locality, job, config),
-        partial(group_locality, job, config, nodes=job.racks),
-    )
-
-
-def measured_place(layout: Layout, topology: Topology) -> Place:
-    """Return the place of the ranks of a layout.
-
-    A ring visits the ranks of a node one after the other, so it leaves each node once. The
-    group over some axes that spans most nodes counts. Cost: O(ranks) for each question.
+    A ring visits the ranks of a node one after the other, so it leaves each node once. The node
+    that has the fewest ranks of a group counts, since it has the fewest links for the same bytes.
+    Cost: O(ranks) for each question.
     """
     names = axes_by_standard(layout)
 
-    def locality(level: str, *axes: str) -> GroupLocality:
+    def locality(*axes: str) -> GroupLocality:
         groups = layout.groups(tuple(name for axis in axes for name in names[axis]))
-        size, spanned = groups.shape[1], 1
-        if level in topology.levels:
-            domains = np.sort(topology.domain_of(level, groups), axis=1)
-            spanned = int(1 + (np.diff(domains, axis=1) != 0).sum(axis=1).max())
-        return GroupLocality(np.int64(size), np.float64(size / spanned))
+        size = groups.shape[1]
+        shared = [np.int64(size)] * 2
+        for i, level in enumerate((NODE, RACK)):
+            if level in topology.levels:
+                domains = np.sort(topology.domain_of(level, groups), axis=1)
+                begins = np.diff(domains, axis=1, prepend=-1) != 0  # of the ranks of a domain
+                counts = np.diff(np.flatnonzero(begins), append=domains.size)
+                shared[i] = counts.min()
+        return GroupLocality(np.int64(size), *shared)
 
-    return Place(partial(locality, NODE), partial(locality, RACK))
+    return locality
 
 
 def axes_by_standard(layout: Layout) -> dict[str, tuple[str, ...]]:
@@ -113,23 +101,16 @@ def layout_cost(
     job: TrainingJob,
     config: ParallelConfig,
     sizes: Mapping[str, int],
-    place: Place,
+    locality: Locality,
 ) -> LayoutCost:
     """Return the figures of a layout. ``config`` has ints."""
     parts = bytes_per_rank(model, config, job.global_batch, job.seq, job.dtype)
     memory = {part: float(size) / 1e9 for part, size in parts.items()}
     terms = {
-        name: float(seconds)
-        for name, seconds in step_terms(model, job, config, place.nodes).items()
+        name: float(seconds) for name, seconds in step_terms(model, job, config, locality).items()
     }
     step, peak = sum(terms.values()), job.machine.peak * DTYPES[job.dtype].speed
-    traffic = step_traffic(model, job, config, place.nodes)
-    of_racks = step_traffic(model, job, config, place.racks)
-    by_link = (
-        {axis: t.intra_node for axis, t in traffic.items()},
-        {axis: t.inter_node for axis, t in traffic.items()},
-        {axis: t.inter_node for axis, t in of_racks.items()},
-    )
+    traffic = step_traffic(model, job, config, locality)
     return LayoutCost(
         sizes=dict(sizes),
         micro_batch=int(config.micro_batch),
@@ -145,8 +126,8 @@ def layout_cost(
         tokens_per_second=job.tokens / step,
         mfu=model_flops(model, job) / step / (peak * job.world_size),
         sent={
-            link: {axis: float(amount) / 1e9 for axis, amount in amounts.items()}
-            for link, amounts in zip(LINKS, by_link, strict=True)
+            link: {axis: float(amounts[i]) / 1e9 for axis, amounts in traffic.items()}
+            for i, link in enumerate(LINKS)
         },
     )
 
@@ -181,13 +162,15 @@ class CostTable:
         speed = DTYPES[job.dtype].speed / 1e12
         racks = f", in {count_noun(job.racks, 'rack')}" if job.racks > 1 else ""
         nodes = count_noun(job.nodes, "node")
+        bandwidth = machine.bandwidth_inter_rack or machine.bandwidth_inter_node
+        out_of_rack = f", {bandwidth:g} GB/s out of a rack" if job.racks > 1 else ""
         texts = [
             f"{self.name}: {self.model.parameters / 1e9:.2f} billion weights, {job.dtype}; "
             f"{count_noun(job.world_size, 'rank')} on {nodes}{racks}.",
             f"A step: {job.global_batch} samples of {job.seq} tokens.",
             f"A rank ({self.links}): {machine.memory:g} GB, {machine.flops * speed:.0f} of "
             f"{machine.peak * speed:.0f} TFLOP/s attained, {machine.bandwidth_intra_node:g} GB/s "
-            f"in a node, {machine.bandwidth_inter_node:g} GB/s out of it.",
+            f"in a node, {machine.bandwidth_inter_node:g} GB/s out of it{out_of_rack}.",
         ]
         return [line for text in texts for line in wrap_lines(text, width)]
 
@@ -209,7 +192,12 @@ class CostTable:
             draw(*_columns([""], memory)),
             "seconds of a step",
             draw(*_columns([""], terms, least)),
-            *["GB that a rank sends in a step", draw(*_columns(["", ""], sent))] * traffic,
+            *[
+                f"GB that a rank sends in a step: weights and activations in {job.dtype}, "
+                "gradients in fp32",
+                draw(*_columns(["", ""], sent)),
+            ]
+            * traffic,
         ]
         blocks = ["\n".join(self.describe_job(width)), tables[0]]
         blocks += [

@@ -21,7 +21,9 @@ according to ``shard``::
     fsdp         2 / n     4 / n     12 / n     and buffers: 8 bytes per weight of a layer, gathered
 
 Here n is dp x ep x cp x sp, and dp x cp x sp for routed experts. A rank has 1/tp of its layers, and
-1/ep of their experts. (Megatron-core, distributed optimizer; ZeRO, arXiv 1910.02054.)
+1/ep of their experts. (Megatron-core, distributed optimizer; ZeRO, arXiv 1910.02054.) If tp is more
+than the heads of keys and values, each rank has one of them, which tp / heads ranks copy. So do
+tp x sp ranks, with the activations of a head.
 
 For each token a layer keeps the bf16 tensors that are expensive to recompute: the inputs of its two
 norms, q, k, v, the output of attention, gate and up, and a copy for each routed expert. They take
@@ -152,6 +154,11 @@ class ModelShape:
         biases = self.head_dim * (self.heads + 2 * self.kv_heads) + self.hidden
         matrices = self.hidden * self.head_dim * 2 * (self.heads + self.kv_heads)
         return matrices + self.plain * biases
+
+    def copied_kv(self, tp: Ints) -> Ints:
+        """Return the weights of a layer that exist for copies of kv heads, on all ranks of tp."""
+        copies = np.maximum(tp - self.kv_heads, 0)
+        return np.asarray(copies * 2 * self.head_dim * (self.hidden + self.plain))
 
     def feed_forward(self, width: int) -> int:
         """Return the number of weights of a feed-forward with that inner width."""
@@ -288,10 +295,16 @@ def stage_layers(model: ModelShape, pp: Ints) -> Ints:
 
 def stage_weights(model: ModelShape, config: ParallelConfig) -> tuple[Floats, Floats]:
     """Return the weights of a rank in the largest stage: shared ones, and routed experts."""
-    layers = stage_layers(model, config.pp) / model.layers
+    layers = stage_layers(model, config.pp)
+    shared, routed = _layer_weights(model, config)
     tables = np.where(np.equal(config.pp, 1), 1 if model.tied else 2, 1)
-    shared = (layers * model.shared + tables * model.embedding) / config.tp
-    return shared, layers * model.routed / (config.ep * config.tp)
+    return layers * shared + tables * model.embedding / config.tp, layers * routed
+
+
+def _layer_weights(model: ModelShape, config: ParallelConfig) -> tuple[Floats, Floats]:
+    """Return the weights of a rank in one layer, the mean of all: shared and routed ones."""
+    shared = (model.shared / model.layers + model.copied_kv(config.tp)) / config.tp
+    return shared, model.routed / model.layers / (config.ep * config.tp)
 
 
 def bytes_per_rank(
@@ -307,10 +320,9 @@ def bytes_per_rank(
         routed_over = np.where(is_sharded, config.copies, 1)
         memory[part] = size * (shared / shared_over + routed / routed_over)
     memory["activations"] = _activations(model, config, global_batch, seq, precision.element)
-    layer_weights = (model.shared + model.routed / config.ep) / (model.layers * config.tp)
     gathered = 2 * precision.element + 4  # bytes: the weights of two layers, the gradients of one
     buffers = np.where(np.asarray(config.shard) == SHARDS.index("fsdp"), gathered, 0)
-    return {**memory, "buffers": buffers * layer_weights}
+    return {**memory, "buffers": buffers * sum(_layer_weights(model, config))}
 
 
 def _activations(
@@ -318,7 +330,8 @@ def _activations(
 ) -> Floats:
     """Return the bytes of activations on the first or the last stage, whichever needs more."""
     tokens = config.micro_batch * seq / (config.cp * config.sp * config.tp)
-    heads = 2 * model.head_dim * (model.heads + model.kv_heads)  # q, the output, k and v
+    kv_heads = np.maximum(model.kv_heads, config.tp * config.sp)  # with copies
+    heads = 2 * model.head_dim * (model.heads + kv_heads)  # q, the output, k and v
     inputs = 2 + model.top_k * model.sparse  # of the norms, and a copy for each routed expert
     is_none, is_full = (np.equal(config.recompute, RECOMPUTE.index(n)) for n in ("none", "full"))
     cheap = inputs * model.hidden + heads + 2 * model.width  # elements of a token in a layer

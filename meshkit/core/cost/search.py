@@ -12,12 +12,14 @@ from __future__ import annotations
 import itertools
 import shlex
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..axes import STANDARD_OF
 from ..call import divisors
 from ..errors import SpecError
 from ..layout import Layout
@@ -28,11 +30,10 @@ from .layout_cost import (
     LayoutCost,
     axes_by_standard,
     layout_cost,
-    measured_place,
-    standard_place,
+    measured_locality,
 )
 from .memory import RECOMPUTE, SHARDS, ModelShape, ParallelConfig, bytes_per_rank, stage_layers
-from .step_time import AXES, TrainingJob, step_terms
+from .step_time import AXES, TrainingJob, group_locality, step_terms
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 
@@ -98,14 +99,19 @@ def fastest_cost(
         recompute: one of ``RECOMPUTE``.
 
     Raises:
-        SpecError: if a size of the model does not divide by that of an axis.
+        SpecError: if a size of the model does not divide by that of an axis. Tokens are the last to
+            be checked; their error has the nearest numbers that divide.
     """
     names = axes_by_standard(layout)
     column = np.array([[layout.size(names[axis])] for axis in AXES])
     for reason, divides in _rules(model, job, ParallelConfig(*column)).items():
         if not divides.all():
             line = "The cost model divides heads, layers, experts and tokens evenly."
-            raise SpecError(f"{reason}.", line)
+            _, _, _, (cp,), (sp,), (tp,) = column.tolist()
+            part = tp * sp * (2 * cp if cp > 1 else 1)
+            below, above = job.seq // part * part, -(-job.seq // part) * part
+            numbers = {"below": below, "above": above} if reason.endswith("tokens") else {}
+            raise SpecError(f"{reason}.", line, **numbers)
     _, config = _configurations(
         model,
         job,
@@ -114,13 +120,26 @@ def fastest_cost(
         SHARDS if shard is None else (shard,),
         RECOMPUTE[:2] if recompute is None else (recompute,),
     )
-    place = measured_place(layout, topology)
+    locality = measured_locality(layout, topology)
     memory_gb = _memory_gb(model, job, config)
-    step = sum(step_terms(model, job, config, place.nodes).values(), np.zeros(len(memory_gb)))
+    step = sum(step_terms(model, job, config, locality).values(), np.zeros(len(memory_gb)))
     excess = np.maximum(memory_gb - job.machine.memory, 0)
     best = np.lexsort((memory_gb, step.astype(np.float32), excess))[0]
     chosen = ParallelConfig(*(int(values[best]) for values in config))
-    return layout_cost(model, job, chosen, layout.sizes, place)
+    return layout_cost(model, job, chosen, layout.sizes, locality)
+
+
+def nearest_layouts(model: ModelShape, job: TrainingJob, layout: Layout) -> Iterator[Layout]:
+    """Yield the layouts with the same ranks and axes in which all sizes divide, nearest first."""
+    standard = [STANDARD_OF[axis] for axis in layout.axes]
+    if len({*standard}) < len(standard):
+        return  # no single size would be changed
+    ways, _ = _divisible_layouts(model, job)
+    ways = ways[:, (ways[~np.isin(AXES, standard)] == 1).all(axis=0)]
+    ways = ways[[AXES.index(axis) for axis in standard]]  # (axes of the layout, ways)
+    distance = np.abs(np.log(ways / np.array(layout.shape)[:, None])).sum(axis=0)
+    for way in ways[:, np.argsort(distance, kind="stable")].T.tolist():
+        yield Layout(dict(zip(layout.axes, way, strict=True)))
 
 
 def _memory_gb(model: ModelShape, job: TrainingJob, config: ParallelConfig) -> Floats:
@@ -159,19 +178,23 @@ def _rules(
     pp, kv, batch = stage_layers(model, config.pp), model.kv_heads, job.global_batch
     tp_sp, has_cp = config.tp * config.sp, config.cp > 1
     slices = 2 * config.cp  # zigzag gives each rank along cp two slices of the sequence
-    widths = {f"ffn {model.ffn}": model.ffn}
+    widths = {f"{model.heads} heads": model.heads, f"ffn {model.ffn}": model.ffn}
     if model.experts:
         widths[f"expert ffn {model.expert_ffn}"] = model.expert_ffn
+    fit_kv = {  # more ranks than kv heads copy them
+        f"{axes} and {kv} kv heads do not divide each other": (kv % n == 0) | (n % kv == 0)
+        for axes, n in (("tp", config.tp), ("tp x sp", tp_sp))
+    }
     return {
         f"pp divides neither {model.layers} layers nor {model.layers + 2}": pp > 0,
-        f"tp does not divide {kv} kv heads": kv % config.tp == 0,
         **{f"tp does not divide {text}": width % config.tp == 0 for text, width in widths.items()},
-        f"tp x sp does not divide {kv} kv heads": kv % tp_sp == 0,
+        f"tp x sp does not divide {model.heads} heads": model.heads % tp_sp == 0,
+        **fit_kv,
         f"ep does not divide {model.experts} experts": model.experts % config.ep == 0,
+        f"dp x ep does not divide {batch} samples": batch % (config.dp * config.ep) == 0,
         f"tp x sp does not divide {job.seq} tokens": has_cp | (job.seq % tp_sp == 0),
         f"tp x sp x 2 cp does not divide {job.seq} tokens": ~has_cp
         | (job.seq % (tp_sp * slices) == 0),
-        f"dp x ep does not divide {batch} samples": batch % (config.dp * config.ep) == 0,
     }
 
 
@@ -215,8 +238,8 @@ def _rank_layouts(
     best = []
     for i in order[np.sort(first)[:top]].tolist():
         one = ParallelConfig(*(int(column[i]) for column in config))
-        place = standard_place(job, one)
-        best.append(layout_cost(model, job, one, _sizes(one[:6]), place))
+        locality = partial(group_locality, job, one)
+        best.append(layout_cost(model, job, one, _sizes(one[:6]), locality))
     return tuple(best)
 
 

@@ -6,7 +6,8 @@ A collective takes ``steps x latency + max over links of bytes / bandwidth`` (al
 Rabenseifner and Gropp, 2005). The bytes are those that each rank sends over the link. Nodes hold
 consecutive ranks, and axes nest ``pp dp ep cp sp tp``. In a group of g ranks, k share a node. A
 ring leaves the node once in k hops, so 1/k of its bytes cross nodes. In an all-to-all
-(g - k) / (g - 1) of them do.
+(g - k) / (g - 1) of them do. If k differs, the least counts: the links of that node are busiest.
+The same holds for racks, whose links are those of nodes unless a figure is given.
 
 For a micro batch of t tokens on a rank (arXiv 2104.04473, 2205.05198, 2309.14509, 2310.01889)::
 
@@ -64,11 +65,14 @@ class Machine:
     bandwidth_inter_node: float  # GB/s in one direction out of a node, for each of its devices
     latency_intra_node: float = 3.4e-6  # seconds of one step of a collective inside a node
     latency_inter_node: float = 14e-6  # seconds of one step between nodes
+    bandwidth_inter_rack: float | None = None  # GB/s out of a rack, a device; None: as out of nodes
     source: str = ""
 
     def __post_init__(self) -> None:
         for field in fields(self)[:-1]:
             value = getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
             if not is_number(value) or not MIN_FIGURE <= value <= MAX_FIGURE:
                 fix = f"a number from {MIN_FIGURE:g} to {MAX_FIGURE:g}."
                 raise SpecError(f"{field.name} is {value!r}.", fix=fix)
@@ -162,65 +166,69 @@ def check_job(
 
 
 class GroupLocality(NamedTuple):
-    """The size of a group, and the number of its ranks that share a node: numbers or arrays."""
+    """The size of a group, and how many of its ranks share a node and a rack: ints or arrays."""
 
     size: Ints
-    ranks_per_node: Ints | Floats
+    ranks_per_node: Ints  # in the node that has the fewest of them
+    ranks_per_rack: Ints
 
 
 Locality = Callable[..., GroupLocality]  # from axes to the group over them
 
 
 class Traffic(NamedTuple):
-    """The bytes that one rank sends in its node and out of it, and the seconds of latency."""
+    """The bytes that one rank sends over each link, and the seconds of latency."""
 
     intra_node: Floats
     inter_node: Floats
+    inter_rack: Floats  # a part of ``inter_node``
     latency: Floats
 
 
-def group_locality(
-    job: TrainingJob, config: ParallelConfig, *axes: str, nodes: int | None = None
-) -> GroupLocality:
-    """Return the size of a group over some axes, and the number of its ranks that share a node.
-
-    ``nodes`` is the number of equal nodes, or of racks, if it is not that of the job.
-    """
-    size, shared, stride = np.int64(1), np.int64(1), np.int64(1)
-    node_size = job.world_size // (nodes or job.nodes)
+def group_locality(job: TrainingJob, config: ParallelConfig, *axes: str) -> GroupLocality:
+    """Return the locality of a group over some axes, if ranks nest in the standard order."""
+    size = stride = np.int64(1)
+    shared = {job.world_size // domains: np.int64(1) for domains in (job.nodes, job.racks)}
     for axis in reversed(AXES):
         extent = getattr(config, axis)
         if axis in axes:
-            is_inside, spans = node_size % (stride * extent) == 0, stride * extent % node_size == 0
-            part = np.where(spans & (node_size % stride == 0), node_size // stride, 1)
-            size, shared = size * extent, shared * np.where(is_inside, extent, part)
+            size = size * extent
+            for ranks in shared:  # of a node, and of a rack
+                is_inside, spans = ranks % (stride * extent) == 0, stride * extent % ranks == 0
+                part = np.where(spans & (ranks % stride == 0), ranks // stride, 1)
+                shared[ranks] = shared[ranks] * np.where(is_inside, extent, part)
         stride = stride * extent
-    return GroupLocality(np.asarray(size), np.asarray(shared))
+    node, rack = (shared[job.world_size // domains] for domains in (job.nodes, job.racks))
+    return GroupLocality(np.asarray(size), np.asarray(node), np.asarray(rack))
 
 
 def traffic_of(
     job: TrainingJob, group: GroupLocality, amount: Floats, steps: Floats, *, ring: bool = True
 ) -> Traffic:
     """Return the traffic of each rank of a group."""
-    size, shared = group
-    share = 1 / shared if ring else (size - shared) / np.maximum(size - 1, 1)
-    crosses = shared < size
-    machine = job.machine
+
+    def leaving(shared: Ints) -> Floats:
+        share = 1 / shared if ring else (group.size - shared) / np.maximum(group.size - 1, 1)
+        return np.asarray(np.where(shared < group.size, share, 0) * amount)
+
+    machine, inter_node = job.machine, leaving(group.ranks_per_node)
+    crosses = group.ranks_per_node < group.size
     latency = np.where(crosses, machine.latency_inter_node, machine.latency_intra_node)
-    inter_node = np.where(crosses, share, 0) * amount
-    return Traffic(amount - inter_node, inter_node, steps * latency)
+    return Traffic(amount - inter_node, inter_node, leaving(group.ranks_per_rack), steps * latency)
 
 
 def transfer_time(machine: Machine, traffic: Traffic) -> Floats:
     """Return the seconds that the traffic takes on otherwise idle links."""
-    busiest = _busiest_link(machine, traffic.intra_node, traffic.inter_node)
-    return np.asarray(busiest + traffic.latency)
+    return np.asarray(_busiest_link(machine, *traffic[:3]) + traffic.latency)
 
 
-def _busiest_link(machine: Machine, intra_node: Floats, inter_node: Floats) -> Floats:
-    """Return the seconds that the busier link needs for its bytes."""
-    intra = intra_node / machine.bandwidth_intra_node
-    return np.asarray(np.maximum(intra, inter_node / machine.bandwidth_inter_node) / 1e9)
+def _busiest_link(
+    machine: Machine, intra_node: Floats, inter_node: Floats, inter_rack: Floats
+) -> Floats:
+    """Return the seconds that the busiest link needs for its bytes."""
+    rack = inter_rack / (machine.bandwidth_inter_rack or machine.bandwidth_inter_node)
+    node = np.maximum(inter_node / machine.bandwidth_inter_node, rack)
+    return np.asarray(np.maximum(intra_node / machine.bandwidth_intra_node, node) / 1e9)
 
 
 def step_terms(
@@ -242,11 +250,13 @@ def step_terms(
     busy = sum(micro.values())  # seconds of one micro batch
     overlapped = busy * np.where(np.asarray(config.shard) == FSDP, num_micros, 1)
     dp = np.maximum(transfer_time(machine, gradients) - overlapped, 0)
-    intra_node, inter_node = (
-        num_micros * sum(traffic[level] for traffic in path.values()) + gradients[level]
-        for level in (0, 1)
+    least = _busiest_link(
+        machine,
+        *(
+            num_micros * sum(traffic[link] for traffic in path.values()) + gradients[link]
+            for link in range(3)
+        ),
     )
-    least = _busiest_link(machine, intra_node, inter_node)
     terms = {name: num_micros * value for name, value in micro.items()}
     terms |= {"bubble": (config.pp - 1) / config.virtual * busy, "dp": dp}
     return {**terms, "links": np.maximum(least - num_micros * busy - dp, 0)}
@@ -276,7 +286,7 @@ def _compute_time(model: ModelShape, job: TrainingJob, config: ParallelConfig) -
     """Return the seconds that the slowest stage computes for one micro batch."""
     tokens = config.micro_batch * job.seq / (config.cp * config.sp * config.tp)
     scores = job.seq * model.heads * model.head_dim  # causal: half of the matrix
-    layer = model.active_parameters / model.layers + scores
+    layer = model.active_parameters / model.layers + scores + model.copied_kv(config.tp)
     longest = stage_layers(model, config.pp)
     last = longest - (model.layers % config.pp != 0)
     passes = 3 + (np.asarray(config.recompute) == FULL)
@@ -291,7 +301,8 @@ def _critical_traffic(
     layers, passes = stage_layers(model, config.pp), 2 + (np.asarray(config.recompute) == FULL)
     element = DTYPES[job.dtype].element
     tokens = config.micro_batch * job.seq / (config.cp * config.sp)
-    kv = element * tokens * 2 * model.kv_heads * model.head_dim / config.tp  # bytes
+    kv_heads = np.maximum(model.kv_heads, config.tp * config.sp)  # with copies
+    kv = element * tokens * 2 * kv_heads * model.head_dim / config.tp  # bytes
     q = element * tokens * 2 * model.heads * model.head_dim / config.tp  # and the output
     stream = element * tokens * model.hidden
     collectives = {  # bytes of the whole group's tensor, and the number of collectives

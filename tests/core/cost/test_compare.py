@@ -45,13 +45,13 @@ def held(model: ModelShape, layout: Layout, rank: int, *, shard: bool) -> dict[s
     at = layout.coordinate(rank)
     sizes = {axis: layout.sizes.get(axis, 1) for axis in ("pp", "ep", "tp")}
 
-    def grid(axes: tuple[str, ...], *, by_columns: bool) -> NDArray[Any]:
+    def grid(axes: tuple[str, ...], *, by_columns: bool, parts: int = sizes["tp"]) -> NDArray[Any]:
         index, count = 0, 1
         for axis in layout.axes if shard else ():
             if axis in axes:
                 index, count = index * layout.sizes[axis] + at[axis], count * layout.sizes[axis]
         cells = np.zeros((CELLS, CELLS))
-        mine = part(CELLS, at["tp"], sizes["tp"])
+        mine = part(CELLS, at["tp"] // (sizes["tp"] // parts), parts)
         if by_columns:
             cells[part(CELLS, index, count), mine] = 1
         else:
@@ -69,6 +69,8 @@ def held(model: ModelShape, layout: Layout, rank: int, *, shard: bool) -> dict[s
     for layer in range(model.layers)[part(model.layers, at["pp"], sizes["pp"])]:
         grids[f"{layer} rows"] = grid(dense, by_columns=False)
         grids[f"{layer} columns"] = grid(dense, by_columns=True)
+        kv_parts = min(sizes["tp"], model.kv_heads)  # two ranks of tp=8 have the same head
+        grids[f"{layer} kv"] = grid(dense, by_columns=False, parts=kv_parts)
         for expert in range(model.experts)[part(model.experts, at["ep"], sizes["ep"])]:
             grids[f"{layer} expert rows {expert}"] = grid(routed, by_columns=False)
             grids[f"{layer} expert columns {expert}"] = grid(routed, by_columns=True)
@@ -79,12 +81,15 @@ def weights_of(model: ModelShape, kind: str) -> float:
     """The weights of one kind of matrices of a layer, or of an expert in it."""
     output = model.hidden * model.head_dim * model.heads
     columns = output + (model.shared / model.layers - model.attention) / 3
+    kv = model.hidden * model.head_dim * 2 * model.kv_heads
     one_expert = model.feed_forward(model.expert_ffn) if model.experts else 0
     if kind in ("embedding", "head"):
         return model.embedding
     if "expert" in kind:
         return one_expert / 3 if "columns" in kind else one_expert * 2 / 3
-    return columns if "columns" in kind else model.shared / model.layers - columns
+    if "kv" in kind:
+        return kv
+    return columns if "columns" in kind else model.shared / model.layers - columns - kv
 
 
 @law

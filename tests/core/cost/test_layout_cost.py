@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout, SpecError, Topology
 from meshkit.core.call import divisors
-from meshkit.core.cost.layout_cost import layout_cost, measured_place, standard_place
+from meshkit.core.cost.layout_cost import layout_cost, measured_locality
 from meshkit.core.cost.memory import RECOMPUTE, SHARDS, ModelShape, ParallelConfig
 from meshkit.core.cost.search import fastest_cost, search
-from meshkit.core.cost.step_time import AXES, MACHINES, TrainingJob
+from meshkit.core.cost.step_time import AXES, MACHINES, TrainingJob, group_locality, traffic_of
 
 law = settings(deadline=None, max_examples=60, database=None)
 
@@ -39,12 +42,30 @@ def test_the_groups_of_a_layout_lie_as_the_arithmetic_of_the_search_says(
     case: tuple[Layout, TrainingJob, Topology],
 ) -> None:
     layout, job, topology = case
-    counted = measured_place(layout, topology)
-    derived = standard_place(job, ParallelConfig(*layout.shape))
+    counted = measured_locality(layout, topology)
+    derived = partial(group_locality, job, ParallelConfig(*layout.shape))
     for axes in (*((axis,) for axis in AXES), ("dp", "ep", "cp", "sp"), ("dp", "cp", "sp")):
-        for level in ("nodes", "racks"):
-            one, other = (getattr(place, level)(*axes) for place in (counted, derived))
-            assert tuple(map(float, one)) == tuple(map(float, other))
+        assert counted(*axes) == derived(*axes)
+
+
+@law
+@given(
+    st.sampled_from([{"dp": 8}, {"dp": 4, "tp": 2}, {"tp": 4, "dp": 2}]),
+    st.lists(st.integers(0, 2), min_size=8, max_size=8),
+)
+def test_the_busiest_link_counts_if_nodes_differ(sizes: dict[str, int], hosts: list[int]) -> None:
+    layout, topology = Layout(sizes), Topology.of_hosts(hosts)
+    for axis in sizes:
+        groups = layout.groups(axis).tolist()
+        # a ring leaves each of its nodes once; the links of the ranks there share those bytes
+        counts = [
+            Counter(int(topology.node_of(rank)) for rank in group).values() for group in groups
+        ]
+        busiest = max(0 if len(ranks) == 1 else 1 / min(ranks) for ranks in counts)
+        job = TrainingJob(8, 1, 8, 8, H100)
+        group = measured_locality(layout, topology)(axis)
+        one = np.float64(1.0)
+        assert float(traffic_of(job, group, one, one).inter_node) == pytest.approx(busiest)
 
 
 @law
@@ -54,7 +75,7 @@ def test_figures_add_up(
 ) -> None:
     layout, job, topology = case
     config = ParallelConfig(*layout.shape, shard=shard, recompute=recompute)
-    cost = layout_cost(SMALL, job, config, layout.sizes, measured_place(layout, topology))
+    cost = layout_cost(SMALL, job, config, layout.sizes, measured_locality(layout, topology))
     assert cost.memory_gb == pytest.approx(sum(cost.memory.values()))
     assert cost.step == pytest.approx(sum(cost.terms.values()))
     assert cost.tokens_per_second == pytest.approx(64 * 64 / cost.step)
@@ -108,7 +129,7 @@ def test_a_choice_counts_and_a_layout_too_large_is_shown_with_the_least_memory()
     assert least.memory_gb < cost.memory_gb
 
 
-@pytest.mark.parametrize("layout", [Layout(dp=1, tp=16), Layout(dp=8, x=2)])
+@pytest.mark.parametrize("layout", [Layout(pp=16, dp=1), Layout(dp=8, x=2)])
 def test_a_layout_that_the_model_cannot_have_is_refused(layout: Layout) -> None:
     job, topology = TrainingJob(16, 2, 64, 64, H100), Topology.even(16, nodes=2)
     with pytest.raises(SpecError):

@@ -39,7 +39,7 @@ configs = st.builds(
     ep=sizes,
     cp=sizes,
     sp=sizes,
-    tp=sizes,
+    tp=st.sampled_from([1, 2, 4, 8]),  # with 8, each of the 4 kv heads is on two ranks
     virtual=st.sampled_from([1, 2]),
     micro_batch=sizes,
     shard=st.integers(0, 2),
@@ -65,10 +65,17 @@ def test_bytes_of_a_weight_are_those_of_megatron_and_zero(
     assert float(states) == pytest.approx(bytes_each * (DENSE.parameters - ends))
 
 
+def shared_of_layer(model: ModelShape, tp: int) -> Fraction:
+    """Weights of a rank in one layer, whose keys and values it has for one head or more."""
+    head = 2 * model.head_dim * model.hidden
+    others = Fraction(model.shared, model.layers) - model.kv_heads * head
+    return others / tp + max(Fraction(model.kv_heads, tp), Fraction(1)) * head
+
+
 def by_hand(model: ModelShape, config: ParallelConfig) -> tuple[Fraction, Fraction, Fraction]:
     """Bytes of weights, gradients and optimizer on one rank, layer by layer, exactly."""
     layers = model.layers // config.pp
-    shared = Fraction(layers * model.shared, model.layers * config.tp)
+    shared = layers * shared_of_layer(model, config.tp)
     routed = Fraction(layers * model.routed, model.layers * config.tp * config.ep)
     tables = 2 if config.pp == 1 else 1
     shared += Fraction(tables * model.vocab * model.hidden, config.tp)
@@ -96,7 +103,9 @@ def test_states_again_in_fractions(model: ModelShape, config: ParallelConfig) ->
 # ---------------------------------------------------------------- activations
 
 
-def kept(model: ModelShape, tokens: Fraction, recompute: str, *, sparse: bool) -> Fraction:
+def kept(
+    model: ModelShape, tokens: Fraction, recompute: str, kv_heads: int, *, sparse: bool
+) -> Fraction:
     """Elements that a layer keeps, tensor by tensor, before tp."""
     widths = [model.ffn]
     if sparse:
@@ -105,8 +114,8 @@ def kept(model: ModelShape, tokens: Fraction, recompute: str, *, sparse: bool) -
         "input of the first norm": model.hidden,
         "input of the second norm": model.hidden,
         "q": model.heads * model.head_dim,
-        "k": model.kv_heads * model.head_dim,
-        "v": model.kv_heads * model.head_dim,
+        "k": kv_heads * model.head_dim,
+        "v": kv_heads * model.head_dim,
         "output of attention": model.heads * model.head_dim,
         "gate": sum(widths),
         "up": sum(widths),
@@ -130,19 +139,19 @@ def test_activations_again_tensor_by_tensor(
     batch, seq, recompute = 1024, 64, RECOMPUTE[config.recompute]
     element = 4 if dtype == "fp32" else 2
     tokens = Fraction(config.micro_batch * seq, config.cp * config.sp * config.tp)
-    sparse = model.layers - model.dense_layers
+    sparse, kv_heads = model.layers - model.dense_layers, max(model.kv_heads, config.tp * config.sp)
     layer = (
         element
         * (
-            (model.layers - sparse) * kept(model, tokens, recompute, sparse=False)
-            + sparse * kept(model, tokens, recompute, sparse=True)
+            (model.layers - sparse) * kept(model, tokens, recompute, kv_heads, sparse=False)
+            + sparse * kept(model, tokens, recompute, kv_heads, sparse=True)
         )
         / model.layers
     )
     one = element * tokens * model.hidden if recompute == "full" else layer
     again = element * (
-        (model.layers - sparse) * kept(model, tokens, "none", sparse=False)
-        + sparse * kept(model, tokens, "none", sparse=True)
+        (model.layers - sparse) * kept(model, tokens, "none", kv_heads, sparse=False)
+        + sparse * kept(model, tokens, "none", kv_heads, sparse=True)
     )
     feed_forward = element * tokens * Fraction(model.width).limit_denominator(1000)
     again = {"none": 0, "cheap": 2 * feed_forward, "full": again / model.layers}[recompute]
@@ -157,10 +166,8 @@ def test_activations_again_tensor_by_tensor(
     expected = max(first + again, stage * one + max(logits, again))
     memory = bytes_per_rank(model, config, batch, seq, dtype)
     assert float(memory["activations"]) == pytest.approx(float(expected))
-    gathered = Fraction(  # two layers of weights, gradients of one in fp32
-        (2 * element + 4) * (model.shared * config.ep + model.routed),
-        config.ep * model.layers * config.tp,
-    )
+    routed = Fraction(model.routed, config.ep * model.layers * config.tp)
+    gathered = (2 * element + 4) * (shared_of_layer(model, config.tp) + routed)
     is_gathered = SHARDS[config.shard] == "fsdp"
     assert float(memory["buffers"]) == pytest.approx(float(gathered) if is_gathered else 0)
 

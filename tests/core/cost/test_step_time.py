@@ -58,7 +58,9 @@ def jobs(draw: st.DrawFn) -> tuple[TrainingJob, ParallelConfig]:
     ranks = world(config)
     assume(ranks <= 256)
     node = draw(st.sampled_from(divisors(ranks)))
-    return TrainingJob(ranks, ranks // node, 96, 144, H100), config
+    racks = draw(st.sampled_from(divisors(ranks // node)))
+    machine = replace(H100, bandwidth_inter_rack=draw(st.sampled_from([None, 1.0, 400.0])))
+    return TrainingJob(ranks, ranks // node, 96, 144, machine, racks), config
 
 
 # ---------------------------------------------------------------- what leaves a node
@@ -75,7 +77,7 @@ def test_a_group_leaves_its_node_or_not_as_its_ranks_do(
     case: tuple[TrainingJob, ParallelConfig], axes: tuple[str]
 ) -> None:
     job, config = case
-    size, ranks_per_node = group_locality(job, config, *axes)
+    size, ranks_per_node, _ = group_locality(job, config, *axes)
     node = job.world_size // job.nodes
     crosses = any(len({rank // node for rank in group}) > 1 for group in groups(config, *axes))
     assert bool(ranks_per_node < size) == crosses
@@ -120,31 +122,33 @@ class Ledger:
 
     def __init__(self, job: TrainingJob, config: ParallelConfig) -> None:
         self.job, self.config = job, config
-        self.intra_node = self.inter_node = self.latency = 0.0
+        self.intra_node = self.inter_node = self.inter_rack = self.latency = 0.0
 
-    def call(self, axes: Sequence[str], amount: float, steps: int, *, ring: bool = True) -> None:
+    def call(self, axes: Sequence[str], amount: float, steps: float, *, ring: bool = True) -> None:
         """One collective in which a rank sends ``amount`` in ``steps`` to others of its group."""
-        size, ranks_per_node = (int(n) for n in group_locality(self.job, self.config, *axes))
-        share = 0.0
-        if ranks_per_node < size:
-            share = 1 / ranks_per_node if ring else (size - ranks_per_node) / (size - 1)
-        self.inter_node += amount * share
-        self.intra_node += amount * (1 - share)
+        size, *together = (int(n) for n in group_locality(self.job, self.config, *axes))
+        ranks_per_node = together[0]
+        node, rack = (
+            (1 / n if ring else (size - n) / (size - 1)) if n < size else 0.0 for n in together
+        )
+        self.inter_rack += amount * rack
+        self.inter_node += amount * node
+        self.intra_node += amount * (1 - node)
         machine = self.job.machine
         self.latency += steps * (
             machine.latency_inter_node if ranks_per_node < size else machine.latency_intra_node
         )
 
     def take(self) -> float:
-        return carried(self.job, self.intra_node, self.inter_node) + self.latency
+        return carried(self.job, self.intra_node, self.inter_node, self.inter_rack) + self.latency
 
 
-def carried(job: TrainingJob, inside: float, across: float) -> float:
-    """Seconds that the busier link needs for so many bytes."""
-    return (
-        max(inside / job.machine.bandwidth_intra_node, across / job.machine.bandwidth_inter_node)
-        / 1e9
-    )
+def carried(job: TrainingJob, inside: float, across: float, racks: float) -> float:
+    """Seconds that the busiest link needs for so many bytes."""
+    machine = job.machine
+    out_of_rack = racks / (machine.bandwidth_inter_rack or machine.bandwidth_inter_node)
+    out_of_node = across / machine.bandwidth_inter_node
+    return max(inside / machine.bandwidth_intra_node, out_of_node, out_of_rack) / 1e9
 
 
 def step(
@@ -153,6 +157,8 @@ def step(
     """The terms of a step, from loops over layers, passes and calls; and what the links need."""
     tokens = config.micro_batch * job.seq / (config.cp * config.sp)
     layers, dim = model.layers // config.pp, model.head_dim
+    heads_of_kv = max(model.kv_heads, config.tp * config.sp)  # some are copied
+    copied = max(config.tp - model.kv_heads, 0) * 2 * dim * model.hidden  # weights of a layer
     micros = job.global_batch // (config.dp * config.ep * config.micro_batch)
     passes = ["forward", "backward"] + ["forward"] * config.recompute
     ledgers = {axis: Ledger(job, config) for axis in ("tp", "sp", "cp", "ep", "pp", "dp")}
@@ -161,29 +167,22 @@ def step(
         for _ in range(4):  # gathered before, scattered after: attention, feed-forward
             whole = 2 * tokens * model.hidden
             ledgers["tp"].call(["tp"], whole * (config.tp - 1) / config.tp, config.tp - 1)
-        for heads in (model.heads, model.kv_heads, model.kv_heads, model.heads):
+        for heads in (model.heads, heads_of_kv, heads_of_kv, model.heads):
             mine = 2 * tokens * heads * dim / config.tp
             ledgers["sp"].call(
                 ["sp"], mine * (config.sp - 1) / config.sp, config.sp - 1, ring=False
             )
         rounds = 2 if which == "backward" else 1  # backward, their gradients go around too
         for _ in range(rounds * (config.cp - 1)):
-            ledgers["cp"].call(["cp"], 2 * tokens * 2 * model.kv_heads * dim / config.tp, 1)
-        for _ in ("dispatch", "combine"):
-            routed = (
-                2 * tokens * model.hidden * model.top_k / config.tp * (config.ep - 1) / config.ep
-            )
-            ledger = ledgers["ep"]
-            before = (ledger.intra_node, ledger.inter_node, ledger.latency)
-            ledger.call(["ep"], routed, config.ep - 1, ring=False)
-            now = (ledger.intra_node, ledger.inter_node, ledger.latency)
-            ledger.intra_node, ledger.inter_node, ledger.latency = (
-                b + sparse * (n - b) for b, n in zip(before, now, strict=True)
-            )
+            ledgers["cp"].call(["cp"], 2 * tokens * 2 * heads_of_kv * dim / config.tp, 1)
+        for _ in ("dispatch", "combine"):  # call counts both in proportion
+            routed = 2 * tokens * model.hidden * model.top_k / config.tp * (1 - 1 / config.ep)
+            ledgers["ep"].call(["ep"], sparse * routed, sparse * (config.ep - 1), ring=False)
     for _ in range(2 * config.virtual if config.pp > 1 else 0):
         ledgers["pp"].call(["pp"], 2 * tokens * model.hidden / config.tp, 1)
     tables = 2 if config.pp == 1 else 1
-    shared = (layers * model.shared / model.layers + tables * model.embedding) / config.tp
+    shared = layers * (model.shared / model.layers + copied) + tables * model.embedding
+    shared /= config.tp
     routed = layers * model.routed / model.layers / config.ep / config.tp
     calls = {0: [4, 4], 1: [4, 2], 2: [2, 2, 4]}[
         config.shard
@@ -193,7 +192,8 @@ def step(
             n = int(group_locality(job, config, *axes)[0])
             for _ in range(layers if weights else 0):
                 ledgers["dp"].call(axes, amount * weights / layers * (n - 1) / n, n - 1)
-    forward = 2 * (model.active_parameters / model.layers + job.seq * model.heads * dim)
+    scores = job.seq * model.heads * dim
+    forward = 2 * (model.active_parameters / model.layers + copied + scores)
     head = 2 * 3 * model.embedding
     done = (layers * forward * (3 + config.recompute) + head) * tokens / config.tp
     one = {name: ledger.take() for name, ledger in ledgers.items() if name != "dp"}
@@ -206,9 +206,11 @@ def step(
     terms = {name: micros * value for name, value in one.items()}
     terms |= {"bubble": (config.pp - 1) / config.virtual * busy, "dp": max(gap, 0)}
     path = [ledger for name, ledger in ledgers.items() if name != "dp"]
-    inside = micros * sum(ledger.intra_node for ledger in path) + ledgers["dp"].intra_node
-    across = micros * sum(ledger.inter_node for ledger in path) + ledgers["dp"].inter_node
-    least = carried(job, inside, across)
+    inside, across, racks = (
+        micros * sum(getattr(ledger, link) for ledger in path) + getattr(ledgers["dp"], link)
+        for link in ("intra_node", "inter_node", "inter_rack")
+    )
+    least = carried(job, inside, across, racks)
     return {**terms, "links": max(least - micros * busy - terms["dp"], 0)}, least
 
 
@@ -237,7 +239,10 @@ def test_no_step_is_shorter_than_what_its_links_carry(
     job = replace(
         job,
         machine=replace(
-            H100, bandwidth_inter_node=fast, latency_inter_node=1e-12, latency_intra_node=1e-12
+            job.machine,
+            bandwidth_inter_node=fast,
+            latency_inter_node=1e-12,
+            latency_intra_node=1e-12,
         ),
     )
     terms = {name: float(value) for name, value in step_terms(SPARSE, job, config).items()}
