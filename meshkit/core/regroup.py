@@ -51,17 +51,33 @@ class Request(NamedTuple):
     failed: bool = False  # whether it knows of a failure
     holds_state: bool = False  # whether it holds the state of its coordinate
     step: int | None = None  # the steps that this state has completed
+    committed: int | None = None  # the steps that ``mesh.commit()`` has let it take; None on gloo
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Request:
         """Return the request that a rank has posted."""
-        kinds = {"mesh": str, "min_ranks": str, "failed": bool, "holds_state": bool, "step": int}
+        kinds: dict[str, Any] = {"mesh": str, "min_ranks": str, "failed": bool}
+        kinds |= {"holds_state": bool, "step": int, "committed": int}
         given = {name: kind(facts[name]) for name, kind in kinds.items() if facts[name] is not None}
         return cls(**given)
 
     def to_facts(self) -> dict[str, Any]:
         """Return the request as a rank posts it."""
         return self._asdict()
+
+
+def check_committed(requests: Mapping[int, Request]) -> None:
+    """Raise on every rank if one recovers from a step that it has not committed."""
+    for rank, request in requests.items():
+        step, committed = request.step, request.committed
+        if step is None or committed is None or step <= committed:
+            continue
+        raise SpecError(
+            f"step is {step} on rank {rank}, which has committed {committed}.",
+            "On NCCL an optimizer step without mesh.commit() may have applied partial sums.",
+            fix="call mesh.commit() before each optimizer.step(), and count steps from 0 at the "
+            "start of this job.",
+        )
 
 
 class Patience(NamedTuple):

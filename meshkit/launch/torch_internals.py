@@ -274,8 +274,13 @@ def is_fake_store(store: dist.Store | None) -> bool:
     """Return whether a store keeps nothing: torch's FakeStore, under any prefixes. Local."""
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
-    # torch forgets the class in Python of a FakeStore that nothing in Python refers to
-    return type(store) is dist.Store or type(store).__name__ == "FakeStore"
+    if type(store) is dist.Store:  # of a class that Python does not know, or has forgotten
+        try:
+            store.check([""])
+        except RuntimeError as error:  # a FakeStore whose class is forgotten has no operations
+            return not isinstance(error, dist.DistError)
+        return False
+    return type(store).__name__ == "FakeStore"
 
 
 def bound_device(group: dist.ProcessGroup | None = None) -> torch.device | None:

@@ -15,7 +15,7 @@ from functools import partial
 
 import torch
 
-from ..core.errors import CollectiveError, MeshkitError, RankTimeoutError, SpecError
+from ..core.errors import CollectiveError, MeshkitError, RankTimeoutError
 from ..core.hang import REBUILD_ADVICE, describe_coordinate
 from ..core.judges import Arrivals, Decision, all_same
 from ..launch.job import Job
@@ -95,15 +95,7 @@ def _judge(mesh: MeshGroups, seconds: float, seen: Arrivals) -> Decision | None:
     )
 
 
-def check_committed(mesh: MeshGroups, before: int, step: int | None) -> None:
-    """Raise if a rank on NCCL recovers from a step that it has not committed. Local."""
-    committed = before + mesh.committed
-    is_safe = step is None or step <= committed or mesh.rank not in mesh.plan.layout
-    if is_safe or not is_destroyed_collectively(mesh.groups.by_key.values()):
-        return
-    raise SpecError(
-        f"step is {step}, but rank {mesh.rank} has committed {committed}.",
-        "On NCCL an optimizer step without mesh.commit() may have applied partial sums.",
-        fix="call mesh.commit() before each optimizer.step(), and count steps from 0 at the start "
-        "of this job.",
-    )
+def committed_steps(mesh: MeshGroups, before: int) -> int | None:
+    """Return how many steps this rank has committed; None if steps need no vote. Local."""
+    is_voted = is_destroyed_collectively(mesh.groups.by_key.values())
+    return before + mesh.committed if is_voted and mesh.rank in mesh.plan.layout else None

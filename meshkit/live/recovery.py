@@ -34,6 +34,7 @@ from ..core.regroup import (
     Regrouping,
     Request,
     Sources,
+    check_committed,
     find_sources,
     held_steps,
     regroup,
@@ -47,7 +48,7 @@ from ..launch.process import sight
 from ..launch.round import COUNT, Round
 from ..launch.store import Store, hosted_by_rank_0
 from ..launch.times import TIMES, Deadline, Time, parse_timeout
-from .commit import check_committed
+from .commit import committed_steps
 from .group_registry import GroupRegistry, MeshGroups
 from .guard import GuardState
 from .open_mesh import CLOSED, WAITING, MeshProposal, open_groups
@@ -221,7 +222,6 @@ def recover_mesh(rounds: Rounds, state: GuardState) -> Recovered | None:
     """
     mesh, job = rounds.mesh, rounds.proposal.job
     store = check_can_recover(mesh, job)
-    check_committed(mesh, rounds.last.step, rounds.request.step)
     try:
         if mesh.rank not in mesh.plan.layout and not wait_for_loss(mesh, job, store):
             rounds.last.is_over = True
@@ -288,6 +288,12 @@ class Rounds:
         """The time for which ranks wait for each other."""
         return self.request.arrival_timeout or self.job.arrival_timeout
 
+    @property
+    def _committed(self) -> int | None:
+        """The steps that this rank has committed, if it recovers with a step and they count."""
+        is_recovery = self.request.least is not None and self.request.step is not None
+        return committed_steps(self.mesh, self.last.step) if is_recovery else None
+
     def run(self, failure: Failure) -> Recovered:
         """Run rounds until one of them has created the groups on all ranks that live."""
         size = self.job.world.world_size
@@ -295,6 +301,7 @@ class Rounds:
         failures, patient = 0, self.request.arrival_timeout is not None
         while True:
             number, requests = self._decide(candidates, failure, patient=patient)
+            check_committed(requests)
             regrouped = self._regroup([*requests])
             sources = find_sources(regrouped, held_steps(requests))
             try:
@@ -323,6 +330,7 @@ class Rounds:
             failure.is_known,
             job.world.rank in layout and not self.last.lacks_state,
             self.request.step,
+            self._committed,
         )
         silent = wait.total_seconds() if patient else TIMES.silent
         patience = Patience(wait.total_seconds(), silent, TIMES.newcomer_arrival)

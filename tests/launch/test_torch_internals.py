@@ -9,10 +9,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from meshkit.launch import torch_internals
 from meshkit.launch.torch_internals import (
     advance_group_counter,
     bound_device,
     can_split,
+    is_fake_store,
     store_of,
     takes_part_in_split,
 )
@@ -92,3 +94,20 @@ def test_without_a_default_group_nothing_is_bound_or_split() -> None:
     assert bound_device() is None
     assert not takes_part_in_split(None)
     assert not can_split(None)
+
+
+def test_a_store_of_a_class_that_python_does_not_know_is_no_fake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such a store comes back as a plain Store, and so does a FakeStore that was forgotten."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    store = dist.HashStore()
+    assert not is_fake_store(store)
+    assert is_fake_store(dist.PrefixStore("a", FakeStore()))
+    assert is_fake_store(dist.Store())
+    unknown = SimpleNamespace(
+        Store=dist.HashStore, PrefixStore=dist.PrefixStore, DistError=dist.DistError
+    )
+    monkeypatch.setattr(torch_internals, "dist", unknown)
+    assert not is_fake_store(store)

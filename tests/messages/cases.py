@@ -52,7 +52,7 @@ from meshkit.core.plan_page import draw_page, join_pages
 from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
 from meshkit.core.redistribute.state import Ends, StatePatterns, plan_moves
-from meshkit.core.regroup import Regrouping, find_sources, regroup
+from meshkit.core.regroup import Regrouping, Request, check_committed, find_sources, regroup
 from meshkit.core.rehearsal import GroupRecord, Names, Operation, Trace, find_mismatches
 from meshkit.core.rehearsal_report import RehearsalReport
 from meshkit.core.seeds import select_coordinate
@@ -584,6 +584,9 @@ CASES: dict[str, Callable[[], object]] = {
         [({"a": FACT}, [0, 1]), ({"a": [{"o": 5, "i": 2}, "float32"]}, [2, 3])], []
     ),
     # core/recovery
+    "a step on NCCL that was not committed": lambda: check_committed(
+        {0: Request(step=7, committed=7), 1: Request(step=7, committed=6)}
+    ),
     "a rank that recovers without a step": lambda: find_sources(
         REGROUPED, {0: 4, 1: None, 2: 4, 3: 4}
     ),

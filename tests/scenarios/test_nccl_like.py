@@ -302,15 +302,21 @@ def forget_to_commit(strike: Strike) -> Any:
     mesh = meshkit.build_mesh(dp=2)
     total(mesh)
     mesh.commit()
+    began = time.monotonic()
     try:
-        mesh.recover(step=2)
-    except meshkit.SpecError as error:
-        return str(error)
+        raise dist.DistBackendError("nccl: a failure, as played")
+    except dist.DistBackendError:
+        try:
+            mesh.recover(step=1 + strike.rank)
+        except meshkit.SpecError as error:
+            return str(error), time.monotonic() - began
     return "through"
 
 
 def test_recover_refuses_a_step_that_was_not_committed() -> None:
     played = play(forget_to_commit, 2, timeout=60)
     for rank in range(2):
-        text = played.outcomes[rank].text
-        assert f"mesh.recover(step=2): step is 2, but rank {rank} has committed 1." in text
+        text, took = eval(played.outcomes[rank].text)
+        line = "step is 2 on rank 1, which has committed 1."
+        assert f"mesh.recover(step={1 + rank}): {line}" in text
+        assert took < BUSY  # rank 0 does not wait for rank 1
