@@ -208,6 +208,11 @@ def default_timeout(backend: str) -> timedelta:
     return (default_pg_nccl_timeout if backend[:4] == "nccl" else None) or default_pg_timeout
 
 
+def knows_group(group: dist.ProcessGroup) -> bool:
+    """Return whether a group is one that torch knows, and that nobody has destroyed. Local."""
+    return group in dist.distributed_c10d._world.pg_map
+
+
 def is_nccl(group: dist.ProcessGroup) -> bool:
     """Return whether a group has NCCL's semantics: no call waits, and no error is raised. Local."""
     return "nccl" in group.name()

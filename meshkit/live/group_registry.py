@@ -39,7 +39,7 @@ from ..core.ranks import Strides
 from ..core.text import count_noun, format_rows
 from ..launch.log import Startup
 from ..launch.process import check_own_process
-from ..launch.torch_internals import timeout_of
+from ..launch.torch_internals import knows_group, timeout_of
 
 GroupKey = tuple[Strides, str, timedelta]  # members in order, backend with its options, timeout
 
@@ -122,11 +122,21 @@ class GroupRegistry:
         """Return where the group of a key comes from, and the group.
 
         The group is None if this rank is not a member, and for ``"default"``. An external group
-        stands for all groups of equal members, whatever their backend and timeout.
+        stands for all groups of equal members, whatever their backend and timeout. The user may
+        have ``"destroyed"`` a group that meshkit created.
         """
         if key[0] in self.external_groups:
             return "external", self.external_groups[key[0]]
-        return ("created", self.groups[key]) if key in self.groups else ("default", None)
+        if key not in self.groups:
+            return "default", None
+        group = self.groups[key]
+        is_open = group is None or knows_group(group)
+        return "created" if is_open else "destroyed", group
+
+    def describe_destroyed(self) -> str:
+        """Return the groups that the user has destroyed as text, for the comparison of ranks."""
+        gone = [key for key in self.groups if self.find(key)[0] == "destroyed"]
+        return "; ".join(axes for key in gone for _, axes in self.uses(key))
 
     def uses(self, key: GroupKey) -> tuple[tuple[int, str], ...]:
         """Return the ids of the open views that use a group, each with the axes as text."""

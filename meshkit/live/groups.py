@@ -152,7 +152,7 @@ def match_groups(
     everyone = None if registry.is_private else [[*range(dist.get_world_size())]]
     for request in groups.requests:
         origin, group = registry.find(request.key)
-        if origin != "default":
+        if origin in ("created", "external"):
             found[request.axes] = group
         elif request.key[1:] == default and request.members.tolist() == everyone:
             found[request.axes] = dist.group.WORLD

@@ -87,7 +87,7 @@ class MeshProposal(NamedTuple):
             "timeout": str(options.timeouts),
             "arrival_timeout": format_timeout(self.job.arrival_timeout),
             "meshkit": VERSION,
-            "torch": torch.__version__,
+            "torch": torch.__version__.partition("+")[0],
             "history": f"{dist.get_pg_count()} groups",
         }
         if isinstance(place, Topology):
@@ -103,6 +103,8 @@ class MeshProposal(NamedTuple):
             fields["batches"] = registry.conflict
         if registry.open_views:
             fields["open"] = registry.describe_views()
+        if destroyed := registry.describe_destroyed():
+            fields["destroyed"] = destroyed
         if registry.external_axes:
             fields["external"] = registry.external_axes
         return fields

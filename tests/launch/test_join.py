@@ -73,6 +73,7 @@ def join_with_build(versions: list[str]) -> Any:
         warnings.simplefilter("always")
         try:
             meshkit.init(arrival_timeout=20)
+            meshkit.build_mesh(dp=2).close()
         except meshkit.DisagreementError as error:
             return str(error).partition("\n")[0]
     return [str(each.message) for each in caught if each.category is RuntimeWarning]

@@ -52,6 +52,30 @@ def members_of(layout: Layout, rank: int) -> list[tuple[int, ...]]:
     return rows
 
 
+def view_after_destroying(everywhere: bool) -> Any:
+    """Destroy the group of an axis behind meshkit, and take a view that has that axis too."""
+    with meshkit.build_mesh(dp=4, tp=2) as mesh:
+        if everywhere or dist.get_rank() == 5:
+            dist.destroy_process_group(mesh.group("tp"))
+        error = None
+        try:
+            with mesh.view(a=4, b=2) as view:
+                members = all_reduce_members(view, "b")
+                return members, len(view.groups_report().groups)
+        except meshkit.DisagreementError as caught:
+            error = caught.requests
+        return error
+
+
+def test_a_group_that_the_user_destroyed_is_made_anew(pool: Pool) -> None:
+    for rank, (members, groups) in enumerate(pool.run(view_after_destroying, True)):
+        assert members == [rank - rank % 2, rank - rank % 2 + 1]
+        assert groups == 4
+    for requests in pool.run(view_after_destroying, False):
+        assert "destroyed" in requests[5]
+        assert not any("destroyed" in text for rank, text in requests.items() if rank != 5)
+
+
 def build_views(sizes: Sizes, others: list[Sizes]) -> Any:
     """Take views of a mesh; return members, new groups, reports, and resources before and after."""
     before, created = (descriptors(), threads()), []
