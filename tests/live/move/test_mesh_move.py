@@ -21,15 +21,26 @@ from meshkit.core.redistribute.move import Move
 from meshkit.core.redistribute.pattern import parse_pattern
 from tests.core.redistribute.interpreter import Array, coordinates, deal, join
 from tests.core.redistribute.moves import DIMS, side_texts, sides
+from tests.live.newer_torch import needs_order
 from tests.pool import Pool
 
 RANKS = 6  # of the pool
 MESHES = [  # the axes and ranks of the source, and those of the target
     pytest.param(({"dp": 2, "tp": 2}, (0, 1, 2, 3)), ({"tp": 2}, (4, 5)), id="disjoint"),
-    pytest.param(({"dp": 2}, (5, 1)), ({"sp": 2, "tp": 2}, (0, 4, 2, 3)), id="disjoint-mixed"),
+    pytest.param(
+        ({"dp": 2}, (5, 1)),
+        ({"sp": 2, "tp": 2}, (0, 4, 2, 3)),
+        id="disjoint-mixed",
+        marks=needs_order,
+    ),
     pytest.param(({"dp": 3}, (0, 1, 2)), ({"sp": 2, "tp": 2}, (2, 3, 4, 5)), id="overlapping"),
     pytest.param(({"dp": 2, "tp": 3}, range(6)), ({"dp": 3, "tp": 2}, range(6)), id="same-ranks"),
-    pytest.param(({"tp": 4}, range(4)), ({"dp": 3, "tp": 2}, (5, 4, 3, 2, 1, 0)), id="other-order"),
+    pytest.param(
+        ({"tp": 4}, range(4)),
+        ({"dp": 3, "tp": 2}, (5, 4, 3, 2, 1, 0)),
+        id="other-order",
+        marks=needs_order,
+    ),
 ]
 Mesh = tuple[Mapping[str, int], Any]
 
