@@ -14,11 +14,12 @@ from typing import Any, cast
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..core.axes import Names, check_names
+from ..core.axes import Names, axis_role, check_names
 from ..core.call import Call, parse_integer, quotes_call
 from ..core.errors import SpecError
 from ..core.group_plan import Axes, GroupPlan, plan_groups
 from ..core.layout import Layout
+from ..core.text import count_noun
 from ..launch.job import Job, current_job
 from ..launch.join import identify, join
 from ..launch.torch_internals import DimRequest, describe_options, remake_root
@@ -130,12 +131,27 @@ def _plan(
     joined = {} if joint is None else parse_joint(joint, Layout.of(cast("dict[str, int]", by_axis)))
     requested = [axes for axes in joined.values() if len(axes) > 1]
     evidence = world.size_evidence
-    plan = plan_groups(by_axis, world.world_size, evidence, order=axes, groups=requested)
+    try:
+        plan = plan_groups(by_axis, world.world_size, evidence, order=axes, groups=requested)
+    except SpecError as error:
+        if error.num_ranks is not None:
+            error.fix = _fitting_shape(by_axis, world.world_size, error.num_ranks)
+        raise
     single = [(axis,) for axis in plan.layout.axes]
     asked = dict.fromkeys((plan.layout.axes, *single, *plan.requested, ()))
     plan = replace(plan, axis_sets=tuple(asked))
     check_orders(plan)
     return plan, joined
+
+
+def _fitting_shape(sizes: Mapping[str, int], num_ranks: int, product: int) -> str:
+    """Return a fix of a shape with another product: one other size, if possible that of data."""
+    for axis in sorted(sizes, key=lambda axis: axis_role(axis) != "data"):
+        size, rest = divmod(num_ranks * sizes[axis], product)
+        if rest == 0:
+            shape = tuple({**sizes, axis: size}.values())
+            return f"mesh_shape={shape!r}, or start {count_noun(product, 'rank')}."
+    return f"start {count_noun(product, 'rank')}."
 
 
 def _without(plan: GroupPlan, overrides: Mapping[str, object]) -> GroupPlan:

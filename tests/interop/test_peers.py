@@ -35,6 +35,7 @@ import torch.distributed.device_mesh as torch_mesh
 import meshkit
 from tests.interop.bare_packages import PEERS
 from tests.live.faults import error_of
+from tests.one_step import equals_one_process
 from tests.pages import ROOT
 from tests.pool import Pool, start_pool
 from tests.promises import BUSY
@@ -46,6 +47,15 @@ BEGIN, END = "<!-- drop-in -->", "<!-- /drop-in -->"
 WITHIN = 2.0  # seconds until a wrong size is named
 Init = Callable[..., Any]
 Groups = dict[str, dist.ProcessGroup]
+
+
+class Built(typing.NamedTuple):
+    """What a builder has made: its groups by name, and the dims of FSDP2 and of TP."""
+
+    groups: Groups
+    data: torch_mesh.DeviceMesh  # its ranks hold shards, or replicas of shards in the first dim
+    tp: torch_mesh.DeviceMesh | None = None
+
 
 pytestmark = pytest.mark.skipif(
     not PEERS.is_dir(),
@@ -71,15 +81,16 @@ def groups_of(mesh: Any) -> Groups:
     return {name: mesh.get_group(name) for name in mesh.mesh_dim_names}
 
 
-def accelerate(init: Init, tp: int = 2) -> Groups:
+def accelerate(init: Init, tp: int = 2) -> Built:
     sizes = {"dp_replicate_size": 2, "dp_shard_size": 4 // tp, "tp_size": tp}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch_mesh, "init_device_mesh", init)  # it imports it in its method
         root = parallelism_config.ParallelismConfig(**sizes).build_device_mesh("cpu")
-    return {name: root.get_group(name) for name in (*root.mesh_dim_names, *FLATTENED)}
+    groups = {name: root.get_group(name) for name in (*root.mesh_dim_names, *FLATTENED)}
+    return Built(groups, root["dp_replicate", "dp_shard_cp"], root["tp"] if tp > 1 else None)
 
 
-def torchtitan(backend: str, init: Init, tp: int = 2) -> Groups:
+def torchtitan(backend: str, init: Init, tp: int = 2) -> Built:
     names = {
         **{name: getattr(typing, name) for name in ("Any", "Literal")},
         **{name: getattr(dataclasses, name) for name in ("dataclass", "field")},
@@ -93,29 +104,35 @@ def torchtitan(backend: str, init: Init, tp: int = 2) -> Groups:
     sizes = {"dp_replicate": 2, "dp_shard": 4 // tp, "cp": 1, "tp": tp, "pp": 1, "ep": 2}
     built = kind(**sizes, world_size=8, spmd_backend=backend)
     built.build_mesh()
-    return {name: mesh.get_group() for name, mesh in built._single_axis_meshes.items()}
+    groups = {name: mesh.get_group() for name, mesh in built._single_axis_meshes.items()}
+    dense = built._global_meshes["dense"]
+    shard = "fsdp" if "fsdp" in dense.mesh_dim_names else "dp_shard"
+    return Built(groups, dense["dp_replicate", shard], dense["tp"] if tp > 1 else None)
 
 
-def verl(init: Init, fsdp: int = 4) -> Groups:
+def verl(init: Init, fsdp: int = 4) -> Built:
     names = {"init_device_mesh": init, "get_device_name": lambda: "cpu"}
     create = take("verl/workers/engine/fsdp/utils.py", "create_device_mesh", names)
-    engine = groups_of(create(8, fsdp))
+    data = create(8, fsdp)
+    engine = groups_of(data)
     sequence = groups_of(init("cpu", mesh_shape=(4, 2), mesh_dim_names=["dp", "sp"]))
     rollout_dims = ["dp", "infer_tp", "infer_pp"]
     rollout = groups_of(init("cpu", mesh_shape=(2, 4, 1), mesh_dim_names=rollout_dims))
     kinds = {"engine": engine, "sequence": sequence, "rollout": rollout}
-    return {f"{kind} {name}": group for kind, own in kinds.items() for name, group in own.items()}
+    named = {f"{kind} {n}": group for kind, own in kinds.items() for n, group in own.items()}
+    return Built(named, data)
 
 
-def lightning(init: Init, dp: int = 4) -> Groups:
+def lightning(init: Init, dp: int = 4) -> Built:
     path = "lightning/fabric/strategies/model_parallel.py"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch_mesh, "init_device_mesh", init)  # it imports it in its function
         set_up = take(path, "_setup_device_mesh", {"torch": torch})
-        return groups_of(set_up(dp, 8 // dp, 8, torch.device("cpu")))
+        root = set_up(dp, 8 // dp, 8, torch.device("cpu"))
+        return Built(groups_of(root), root["data_parallel"], root["tensor_parallel"])
 
 
-def openrlhf(init: Init, sp: int = 2) -> Groups:
+def openrlhf(init: Init, sp: int = 2) -> Built:
     given: Any = types.SimpleNamespace(
         **{"full_determinism": False, "seed": 0, "args": types.SimpleNamespace(local_rank=-1)},
         **{"ring_attn_size": sp, "ds_tensor_parallel_size": 2, "train_batch_size": 8},
@@ -138,10 +155,11 @@ def openrlhf(init: Init, sp: int = 2) -> Groups:
     (method,) = (node for node in kind.body if getattr(node, "name", "") == "setup_distributed")  # type: ignore[attr-defined]
     exec(compile(ast.Module([method], []), path, "exec"), names)
     names["setup_distributed"](given)  # type: ignore[operator]
-    return groups_of(given.ds_device_mesh)
+    root = given.ds_device_mesh
+    return Built(groups_of(root), root["dp"], root["tp"])
 
 
-def veomni(init: Init, sp: int = 2) -> Groups:
+def veomni(init: Init, sp: int = 2) -> Built:
     def quiet(*_: object, **more: object) -> None:
         """Log nothing."""
 
@@ -161,11 +179,12 @@ def veomni(init: Init, sp: int = 2) -> Groups:
     sizes = {"dp_size": 8 // sp, "dp_shard_size": 8 // sp, "ulysses_size": sp}
     more = {"extra_parallel_sizes": (2,), "extra_parallel_names": ("ep",)}
     module.init_parallel_state(dp_replicate_size=1, device_type="cpu", **sizes, **more)
-    return groups_of(module.get_parallel_state().device_mesh)
+    state = module.get_parallel_state()
+    return Built(groups_of(state.device_mesh), state.fsdp_mesh)
 
 
 FLATTENED = ("dp", "dp_shard_cp", "dp_cp")  # by accelerate
-BUILDERS: dict[str, Callable[..., Groups]] = {
+BUILDERS: dict[str, Callable[..., Built]] = {
     "accelerate": accelerate,
     **{
         f"torchtitan {kind}": functools.partial(torchtitan, kind)
@@ -246,7 +265,7 @@ def build_both(name: str) -> Any:
     for way in (theirs, ours):
         with way() as init:
             before, began = held(), time.monotonic()
-            groups = BUILDERS[name](init)
+            groups = BUILDERS[name](init).groups
             seconds = time.monotonic() - began
             results.append((describe(groups), len(held() - before), seconds))
     return results
@@ -257,6 +276,18 @@ def test_groups_are_those_that_the_project_expects(pool: Pool, name: str) -> Non
     for expected, built in pool.run(build_both, name):
         assert built[0] == expected[0]
         assert built[1] <= expected[1]  # groups that exist are used again
+
+
+def train(name: str) -> list[bool]:
+    """Train a step on the dims of a builder, and compare the gradients with one process."""
+    with ours() as init:
+        built = BUILDERS[name](init)
+        return equals_one_process(built.data, built.tp)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_step_on_its_dims_is_that_of_one_process(pool: Pool, name: str) -> None:
+    assert pool.run(train, name) == [[True] * 4] * 8
 
 
 def build_odd(name: str) -> tuple[str, float]:
@@ -283,7 +314,7 @@ def build_odd_on_torch(name: str, seconds: float) -> None:
     timer.start()
     odd = ODD.get(name, {"tp": 1}) if dist.get_rank() == 5 else {}
     with theirs() as init:
-        describe(BUILDERS[name](init, **odd))
+        describe(BUILDERS[name](init, **odd).groups)
     timer.cancel()
 
 

@@ -16,18 +16,13 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.device_mesh import init_device_mesh as torch_init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
 
 import meshkit
 from meshkit.launch.torch_internals import GROUPS_METHOD
 from tests.live.faults import error_of
 from tests.live.newer_torch import needs_order, needs_slices
+from tests.one_step import equals_one_process
 from tests.pool import Pool, start_pool
 
 NAMES = ("dp_replicate", "dp_shard", "tp")
@@ -230,6 +225,7 @@ def test_invalid_arguments_are_refused(pool: Pool) -> None:
     ]
     for errors in pool.run(refuse, calls):
         assert [error[0] for error in errors] == ["SpecError"] * 11 + ["UnknownAxisError"]
+        assert errors[0][1].endswith("Fix: mesh_shape=(4, 2), or start 6 ranks.")
 
 
 def disagree() -> Any:
@@ -284,18 +280,7 @@ def train() -> list[bool]:
     """Compare a step of FSDP2 over dp and tensor parallelism over tp with one process."""
     root = make(joint=JOINT)
     with meshkit.Mesh.of(root):
-        torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
-        whole = copy.deepcopy(model)
-        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-        parallelize_module(model, root["tp"], plan)
-        fully_shard(model, mesh=root["dp_replicate", "dp_shard"])
-        inputs = torch.arange(64.0).reshape(8, 8).sin()
-        index = root.get_local_rank("dp")
-        model(inputs[index * 2 : index * 2 + 2]).square().mean().backward()
-        whole(inputs).square().mean().backward()
-        pairs = zip(model.parameters(), whole.parameters(), strict=True)
-        return [torch.allclose(a.grad.full_tensor(), b.grad, atol=1e-6) for a, b in pairs]  # type: ignore[union-attr]
+        return equals_one_process(root["dp_replicate", "dp_shard"], root["tp"])
 
 
 @needs_slices
