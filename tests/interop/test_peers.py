@@ -50,7 +50,7 @@ Groups = dict[str, dist.ProcessGroup]
 
 
 class Built(typing.NamedTuple):
-    """What a builder has made: its groups by name, and the dims of FSDP2 and of TP."""
+    """The groups that a builder has made, by name, and the dims of FSDP2 and of TP."""
 
     groups: Groups
     data: torch_mesh.DeviceMesh  # its ranks hold shards, or replicas of shards in the first dim
