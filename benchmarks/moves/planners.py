@@ -64,13 +64,12 @@ def planning_rows(repeats: int) -> list[Row]:
     ranks = {"rank 5,000 of the trainer": (5000, 50), "rank 500 of the sampler": (8692, 66)}
     rows = []
     for name, numbers in ranks.items():
-        tensors = TENSORS if name.endswith("trainer") else 20
         figures = [
-            [plan_seconds(*pair, rank, tensors) for _ in range(repeats)]
+            [plan_seconds(*pair, rank, TENSORS) for _ in range(repeats)]
             for pair, rank in zip(meshes, numbers, strict=True)
         ]
-        what = f"planning {tensors:,} tensors, 8,192 to 2,048 ranks, {name}"
-        goal = FAST if tensors == TENSORS else None
+        what = f"planning {TENSORS:,} tensors, 8,192 to 2,048 ranks, {name}"
+        goal = FAST if name.endswith("trainer") else None
         rows.append(single(what, 8192, "s", figures[0], goal))
         rows.append(compare(what, 8192, "64 to 8 ranks", "s", (figures[0], figures[1]), FLAT))
     return rows

@@ -85,7 +85,8 @@ class Side:
             try:
                 decision = Decision(value=act())
             except MeshkitError as error:
-                round.is_over = round.try_say(Decision(error)) is not None
+                round.is_over = True
+                round.try_say(Decision(error), TIMES.host_stays)  # the store may be what is lost
                 raise
             return round.say(decision).value
 
@@ -197,8 +198,9 @@ class Side:
         The first side to come leaves its name. The second one takes it away, counts a version and
         answers. A name of a side that has been started again since is taken away too.
         """
-        own, seconds = f"{self.name} {self.number} {attempt}", deadline.left + TIMES.store
-        met = transfer.within(seconds, lambda: self._meet(transfer, own, deadline))
+        own = f"{self.name} {self.number} {attempt}"
+        seconds = TIMES.store - TIMES.host_stays  # the rest is for the error
+        met = transfer.within(deadline.left + seconds, lambda: self._meet(transfer, own, deadline))
         if met is None:
             raise self._missing_error(other, deadline, deed)
         return met

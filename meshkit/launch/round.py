@@ -207,9 +207,9 @@ class Round:
         """Write a decision, and return the one that counts. Local. Cost: one store operation."""
         return self._within(TIMES.store, lambda: self._say(decision))
 
-    def try_say(self, decision: Decision) -> Decision | None:
+    def try_say(self, decision: Decision, seconds: float = TIMES.store) -> Decision | None:
         """Write a decision, and return the one that counts; None if the store is lost. Local."""
-        return self.store.try_within(TIMES.store, lambda: self._say(decision))
+        return self.store.try_within(seconds, lambda: self._say(decision))
 
     def decided(self) -> Decision | None:
         """Return the decision, if there is one. Local. Cost: 1 or 2 store operations."""

@@ -94,7 +94,7 @@ class Bridge:
         like: State,
         to: str = "sampler",
         dtype: torch.dtype | None = None,
-        chunk: int = 64 * 2**20,
+        chunk: int = 8 * 2**20,
     ) -> BridgeTransfer:
         """Agree with the other job on states to move, such as weights from trainer to sampler.
 
@@ -109,7 +109,8 @@ class Bridge:
             to: the side that receives, ``"sampler"`` or ``"trainer"``.
             dtype: the dtype in which floating-point numbers travel; None is their own. The side
                 that receives has tensors of this dtype, or of that of the other side.
-            chunk: the bytes of a rank's tensors that travel at once. Two chunks need memory.
+            chunk: the bytes of a rank's tensors that travel at once; ranks that want copies gather
+                one chunk while the next one arrives.
 
         Raises:
             SpecError: if a name has no pattern, or a tensor does not fit its pattern.

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 import torch
 
 from ...core.call import quotes_call
+from ...core.errors import CollectiveError, MeshkitError
 from ...core.redistribute.state import Ends, StatePatterns, Table, plan_moves
+from ...launch.job import require_job
 from .mesh_move import Handle, MakeReduce
 from .mover import JobChannel, MeshPair, Mover
 from .state_plan import (
@@ -24,6 +26,8 @@ from .state_plan import (
 )
 
 CALL = "mesh.transfer"
+LOST, LOG_FIRST = "the state did not arrive.", "look at the logs of these ranks first."
+INTACT = "The tensors of out are as before on each rank."
 UNDEFINED = "The transfer has failed, and the tensors of out are undefined."
 
 
@@ -66,6 +70,9 @@ class Transfer:
 
         Raises:
             SpecError: if a tensor is missing or has another shape or dtype, before it is sent.
+            CollectiveError: if a message of this rank fails and the transfer is staged. Other
+                ranks raise a DisagreementError that repeats it. ``out`` is then as before.
+            RankTimeoutError: if a rank does not come to the vote of a staged transfer in time.
         """
         moved: State | None = self._begin(state, out).wait()
         return moved
@@ -98,7 +105,7 @@ class Transfer:
                 self._step(lambda: [*running])
                 if self._staged:
                     self._step(self._meshes.synchronize)
-                    self._vote(None)
+                    self._vote()
                     for place, tensor in zip(places, wanted, strict=True):
                         if tensor is not None and place is not None:
                             tensor.copy_(place)
@@ -112,21 +119,28 @@ class Transfer:
             work()
         except Exception as error:
             if self._staged:
-                self._vote(error)
+                evidence = f"rank {self._meshes.rank}: {type(error).__name__}: {error}"
+                reason = CollectiveError(LOST, evidence, INTACT, fix=LOG_FIRST)
+                # the frames of torch's error hold the new tensors
+                self._vote(reason, error.with_traceback(None))
             elif isinstance(error, RuntimeError) and error.args:
                 error.args = (f"{error}\n{UNDEFINED}",)
             raise
 
-    def _vote(self, error: Exception | None) -> None:
-        """Agree that all ranks have a whole state. Collective, also on a rank with an error."""
+    def _vote(self, reason: MeshkitError | None = None, cause: Exception | None = None) -> None:
+        """Agree that all ranks have a whole state. Collective, also on a rank with an error.
+
+        The others are late by no more than their last messages may take.
+        """
         self._number += 1
 
         def read() -> None:
-            if error is not None:
-                raise error
+            if reason is not None:
+                raise reason from cause
 
-        facts = {"state": self._number}
-        self._meshes.confirm("transfer", facts, read)
+        facts, meshes = {"state": self._number}, self._meshes
+        limit = min(require_job().arrival_timeout, meshes.message_timeout())
+        meshes.confirm("transfer", facts, read, limit)
 
     def _agree(self, patterns: Mapping[str, str], like: State | None) -> StatePlan:
         """Return the plan of this rank. Collective."""

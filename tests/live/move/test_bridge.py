@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -372,6 +375,37 @@ def test_a_rank_that_dies_while_its_side_waits_costs_the_other_side_no_more_than
     (seconds,) = results(jobs.start(push_to_a_half_dead_sampler, 1).result())
     assert float(seconds) < 1 + TIMES.store + BUSY
     assert sampler.result().fired == 1
+
+
+def pull_at_a_stopped_store(_: Strike, url: str, server: int) -> Any:
+    mesh = build({"dp": 2, "tp": 1})
+    sync = mesh.bridge(url, side="sampler").transfer(PATTERNS, like=own_part(mesh, 0, "sampler"))
+    if mesh.rank == 0:
+        threading.Timer(0.5, lambda: os.kill(server, signal.SIGSTOP)).start()
+    began = time.monotonic()
+    try:
+        sync.pull(timeout=2)
+    except meshkit.RankTimeoutError as error:
+        seconds = time.monotonic() - began
+        leave()
+        return [str(error), seconds]
+
+
+def join_only(_: Strike, url: str) -> None:
+    mesh = build({"dp": 1, "tp": 1})
+    mesh.bridge(url, side="trainer").transfer(PATTERNS, like=own_part(mesh, 1, "trainer"))
+
+
+def test_a_store_that_is_stopped_while_a_side_waits_is_named_in_time() -> None:
+    with start_store() as jobs:
+        trainer = jobs.start(join_only, 1)
+        sampler = jobs.start(pull_at_a_stopped_store, 2, jobs.process.pid)
+        for text in results(sampler.result()):
+            error, seconds = ast.literal_eval(text)
+            assert "lost the store of the job" in error
+            assert "is stopped, or the network to it is cut" in error
+            assert 2 < seconds < 2 + TIMES.store + BUSY / 2
+        assert results(trainer.result()) == ["None"]
 
 
 def start_and_die(strike: Strike, url: str, side: str) -> None:

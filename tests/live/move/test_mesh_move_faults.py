@@ -1,7 +1,10 @@
-"""A rank that fails during a move to another mesh: its peers raise in time, and name it."""
+"""Ranks or the store that fail during a move to another mesh: the others raise in time."""
 
 from __future__ import annotations
 
+import ast
+import os
+import signal
 import time
 from typing import Any
 
@@ -10,7 +13,10 @@ import torch
 import torch.distributed as dist
 
 import meshkit
+from meshkit.live.move.mover import JobChannel
 from meshkit.testing.faults import Played, Strike, play
+
+from .two_jobs import digest, start_store
 
 LIMIT = 4.0  # seconds of the guards
 WIDTH = 2**20  # more elements than a socket holds
@@ -74,3 +80,80 @@ def test_a_sender_with_another_shape_raises_before_it_sends() -> None:
         assert played.outcomes[rank].kind == "CollectiveError", played.outcomes[rank]
         assert "to or from rank" in played.outcomes[rank].text
         assert played.seconds(rank) < LIMIT + BUSY
+
+
+# ------------------------------------------------------------------ a whole side, or the store
+
+SIDES = {"trainer": [0, 1], "sampler": [2, 3]}
+TENSORS, ROWS, COLUMNS = 9, 8, 2**15  # a tensor is a batch of its own
+THIRDS = {"first": 0, "middle": TENSORS // 3, "last": TENSORS - 1}
+ERRORS = {"CollectiveError", "DisagreementError", "RankTimeoutError"}
+
+
+def transfer_with(strike: Strike, url: str, side: str, fault: str, at: int, server: int) -> Any:
+    """Move two staged states; in the second move ranks strike. Return what is left, and recover."""
+    meshkit.init(device="cpu", init_method=url, arrival_timeout=60)
+    torch.set_num_threads(1)
+    trainer = meshkit.build_mesh(ranks=SIDES["trainer"], dp=2, timeout=LIMIT)
+    sampler = meshkit.build_mesh(ranks=SIDES["sampler"], tp=2, timeout=LIMIT)
+    own = trainer if trainer.inside else sampler
+    held = {f"w{n}": torch.full((ROWS // 2, COLUMNS), n + own.rank / 2) for n in range(TENSORS)}
+    wanted = {name: torch.zeros_like(tensor) for name, tensor in held.items()}
+    state, out = (held, None) if trainer.inside else (None, wanted)
+    sync = trainer.transfer(
+        {"*": "o/dp i -> o/tp i"}, to=sampler, like=state or out, chunk=2**19, staged=True
+    )
+    sync(state, out=out)
+    before, wait, count = digest(wanted), JobChannel.wait, 0
+
+    def struck(channel: Any, works: Any) -> None:
+        nonlocal count
+        if count == at:
+            if fault == "store":
+                strike.note()
+                os.kill(server, signal.SIGKILL)
+            else:
+                strike.kill()
+        count += 1
+        wait(channel, works)
+
+    is_odd = own.rank in SIDES[side] if fault == "side" else own.rank == SIDES[side][1]
+    patch = pytest.MonkeyPatch()
+    if is_odd:
+        patch.setattr(JobChannel, "wait", struck)
+    for tensor in held.values():
+        tensor.add_(1)
+    text = ""
+    try:
+        sync(state, out=out)
+    except meshkit.MeshkitError as error:
+        text = f"{type(error).__name__}: {error}"
+    end, intact, patch = time.monotonic(), digest(wanted) == before, patch.undo()
+    if fault != "store":
+        mesh = own.recover()
+        total = torch.ones(1)
+        dist.all_reduce(total, group=mesh.group())
+        assert total.item() == mesh.layout.num_ranks
+    return [text, end, intact]
+
+
+@pytest.mark.parametrize("third", THIRDS)
+@pytest.mark.parametrize(
+    ("side", "fault"), [("trainer", "side"), ("sampler", "side"), ("sampler", "store")]
+)
+def test_a_whole_side_or_the_store_that_is_killed_leaves_the_old_weights(
+    side: str, fault: str, third: str
+) -> None:
+    with start_store() as jobs:
+        args = jobs.url, side, fault, THIRDS[third], jobs.process.pid
+        played = play(transfer_with, 4, args, timeout=90)
+    assert played.fired is not None, "the fault did not fire"
+    gone = SIDES[side] if fault == "side" else []
+    for rank in (rank for rank in range(4) if rank not in gone):
+        outcome = played.outcomes[rank]
+        assert outcome.kind == "returned", f"rank {rank}: {outcome}"
+        text, end, intact = ast.literal_eval(outcome.text)
+        assert text.partition(":")[0] in ERRORS, f"rank {rank}: {text}"
+        assert fault == "store" or any(f"{other}" in text for other in gone), text
+        assert end - played.at < LIMIT + 5 + BUSY, text
+        assert intact, f"rank {rank} has lost its weights"
