@@ -484,14 +484,15 @@ def differs_from(trace: Trace, corner: Trace, names: Names) -> str:
         zip_longest(_relative(trace, names), _relative(corner, names))
     ):
         if own != other:
-            texts = [
-                f"{t.operations[number]} ({t.operations[number].line})"
-                if number < len(t.operations)
-                else "nothing"
-                for t in (trace, corner)
-            ]
+            ops = [t.operations[number : number + 1] for t in (trace, corner)]
+            texts = [f"{op[0]}{_peer_of(op[0])} ({op[0].line})" if op else "nothing" for op in ops]
             return f"operation {number} is {texts[0]}, and there {texts[1]}"
     return ""
+
+
+def _peer_of(operation: Operation) -> str:
+    words = {"send": " to rank", "recv": " from rank"}
+    return f"{words[operation.name]} {operation.peer}" if operation.is_message else ""
 
 
 def _relative(trace: Trace, names: Names) -> Iterable[tuple[object, ...]]:

@@ -233,7 +233,7 @@ class RehearsalReport:
     def _memory(self) -> tuple[int, Mapping[str, int]]:
         """Return the rank that holds most, and what it holds."""
         held = {rank: trace.memory for rank, trace in self.traces.items()}
-        rank = max(held, key=lambda r: sum(held[r].values()), default=0)
+        rank = max(held, key=lambda r: held[r].get("peak", sum(held[r].values())), default=0)
         return rank, held.get(rank, {})
 
     def __str__(self) -> str:
@@ -311,11 +311,14 @@ class RehearsalReport:
 
     def _memory_text(self) -> str:
         rank, held = self._memory()
-        if not held:
-            return "unknown: no optimizer has taken a step"
-        parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in held.items())
-        total = format_bytes(sum(held.values()))
-        return f"{total} on rank {rank}: {parts}; activations are unknown"
+        peak = held.get("peak")
+        parts = {name: size for name, size in held.items() if name != "peak"}
+        rest = "activations are unknown" if peak is None else f"{format_bytes(peak)} at the peak"
+        if not parts:
+            return f"{rest} on rank {rank}" if peak else "unknown: no optimizer has taken a step"
+        total = format_bytes(sum(parts.values()))
+        texts = [f"{name} {format_bytes(size)}" for name, size in parts.items()]
+        return f"{total} on rank {rank} after a step: {', '.join(texts)}; {rest}"
 
     def _table(self, width: int, *, ascii: bool) -> str:
         header = (

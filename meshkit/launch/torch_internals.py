@@ -24,6 +24,7 @@ import inspect
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -34,6 +35,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd import forward_ad
 from torch.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data._utils import worker
 
 from ..core.errors import MeshkitError
@@ -709,6 +711,52 @@ def allow_meta_training() -> None:
 
     for module in (_fsdp_init, _fully_shard):
         vars(module)["_get_device_from_mesh"] = device_of
+
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of all tensors that operations of this thread make, while it is entered.
+
+    Tensors inside an operation of DTensor are not seen, but its result is.
+    """
+
+    def __init__(self, memory: dict[str, int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.memory = memory  # gets the largest number so far, as "peak"
+        self.sizes: dict[int, int] = {}  # of each storage that lives
+        self.total = 0
+        resize: Any = torch.UntypedStorage.resize_
+
+        def resize_and_count(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+            resized: torch.UntypedStorage = resize(storage, size)  # FSDP2 frees weights so
+            if id(storage) in self.sizes:
+                self.count(id(storage), storage.nbytes())
+            return resized
+
+        cast(Any, torch.UntypedStorage).resize_ = resize_and_count
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return True: torch.compile compiles as without this mode."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        """Run an operation, and count its results."""
+        results = func(*args, **(kwargs or {}))
+        for result in results if isinstance(results, list | tuple) else [results]:
+            local: Any = getattr(result, "_local_tensor", getattr(result, "elem", result))
+            if type(local) in (torch.Tensor, torch.nn.Parameter):
+                storage = local.untyped_storage()
+                if id(storage) not in self.sizes:
+                    weakref.finalize(storage, self.count, id(storage), None)
+                self.count(id(storage), storage.nbytes())
+        return results
+
+    def count(self, key: int, size: int | None) -> None:
+        """Set the bytes of a storage; None if it no longer lives."""
+        self.total += (size or 0) - self.sizes.pop(key, 0)
+        if size is not None:
+            self.sizes[key] = size
+            self.memory["peak"] = max(self.memory.get("peak", 0), self.total)
 
 
 def keep_uncompiled(*functions: Callable[..., object]) -> None:

@@ -24,7 +24,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache, partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -72,7 +72,7 @@ from ..launch.spawn import (
     start_process,
 )
 from ..launch.times import ARRIVAL, Time, parse_timeout
-from ..launch.torch_internals import BACKEND, allow_meta_training
+from ..launch.torch_internals import BACKEND, LiveBytes, allow_meta_training
 from ..launch.world import LOOPBACK_HOST, World
 
 MAX_ALL = 256  # ranks that ranks="all" plays
@@ -221,8 +221,8 @@ def _rehearse(
         stage.play(witnesses)
     warnings: list[str] = []
     traces = stage.traces
+    played = [rank for rank in traces if rank not in witnesses]
     for rank in witnesses:
-        played = [corner for corner in corners if corner in traces]
         if rank not in traces or not played:
             continue
         corner = standing_corner(layout, rank, played)
@@ -259,8 +259,7 @@ def _layouts(trace: Trace, world_size: int) -> list[Layout]:
     sizes = [*{tuple(sizes.items()): sizes for sizes in trace.layouts}.values()]
     layouts = [Layout.of(each) for each in sizes]
     whole = [each for each in layouts if each.num_ranks == world_size]
-    if not whole:
-        whole = [Layout.of(derive_layout(world_size, trace.groups))]
+    whole.append(Layout.of(derive_layout(world_size, trace.groups)))  # torchtitan splits one axis
     main = max(whole, key=lambda each: sum(size > 1 for size in each.shape))
     return [main, *(each for each in layouts if each is not main)]
 
@@ -440,7 +439,8 @@ def _run_rank(request: Request, rank: int, known: Payloads, pipe: Connection) ->
     try:
         _set_up_rank(request, rank, recorder)
         fn, args = pickle.loads(request.job)  # sent by our own parent
-        fn(*args)
+        with LiveBytes(trace.memory) if request.device == "meta" else nullcontext():
+            fn(*args)
     except SystemExit as exit:
         error = None if exit.code in (None, 0) else RuntimeError(f"SystemExit: {exit.code}")
     except BaseException as raised:  # a KeyboardInterrupt is an outcome too

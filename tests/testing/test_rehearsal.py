@@ -129,6 +129,31 @@ def test_meta_tensors_of_any_size() -> None:
     assert report.bytes_by_axis["tp"] == 400_000
 
 
+ROWS, COLUMNS = 10_000, 100  # of the inputs: activations need far more than weights
+
+
+def weigh(sharded: bool) -> None:
+    """Run two layers forward and backward, without an optimizer."""
+    with meshkit.build_mesh(dp=4) as mesh:
+        layers = [nn.Linear(COLUMNS, COLUMNS, bias=False) for _ in range(2)]
+        model = nn.Sequential(*layers)
+        for layer in layers if sharded else ():
+            fully_shard(layer, mesh=mesh.device_mesh("dp"))
+        for _ in range(2):
+            model(torch.ones(ROWS, COLUMNS)).sum().backward()
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_meta_tensors_have_a_peak_of_memory(sharded: bool) -> None:
+    report = rehearse(weigh, 4, (sharded,), ranks=[3], device="meta")
+    report.raise_if_mismatched()
+    # forward holds the input and two outputs, backward the input, an output and its gradient
+    activations, weights = 3 * ROWS * COLUMNS * 4, 2 * COLUMNS**2 * 4
+    assert activations < report.traces[3].memory["peak"] < activations + 4 * weights
+    assert "12." in str(report).partition("memory")[2]
+    assert "at the peak on rank 3" in str(report)
+
+
 def hangs(folder: str) -> None:
     """Wait for something that never comes."""
     meshkit.init()
