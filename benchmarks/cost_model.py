@@ -26,7 +26,8 @@ BEGIN, END = "<!-- published runs -->", "<!-- /published runs -->"
 GPUS_PER_NODE = 8
 HEAD = (
     *("run", "machine", "layout", "batch x tokens", "published"),
-    *("measured s", "predicted s", "error", "measured MFU", "predicted MFU", "source"),
+    *("measured s", "predicted s", "error", "measured MFU", "predicted MFU"),
+    *("share of the peak", "figure", "source"),
 )
 
 
@@ -40,6 +41,8 @@ class PublishedRun:
     batch: str  # samples and tokens of a sample
     figure: str  # as published
     source: int  # the number of its source, from 1
+    is_fitted: bool  # whether the share of the peak was chosen on this row
+    is_checked: bool  # whether the figure was compared with a stored text
     measured: float  # seconds
     predicted: float  # seconds
     mfu_seconds: float  # seconds of a step at an MFU of 1
@@ -97,6 +100,8 @@ def read_run(
         f"{rate:,} {run['unit'].removesuffix(' twice forward')}"
         + (f", {run['mfu']} %" if "mfu" in run else ""),
         number,
+        bool(source.get("fitted")),
+        not run.get("from_memory"),
         step,
         float(sum(step_terms(model, job, config).values())),
         operations / gpus / machine.peak,
@@ -114,12 +119,19 @@ def section(runs: list[PublishedRun]) -> str:
     """Return the table, the errors and the sources in Markdown, its markers included."""
     lines = [HEAD, ["---"] * len(HEAD), *map(_cells, runs)]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    errors = {name: [run.error for run in runs if name in run.machine] for name in MACHINES}
-    every = [run.error for run in runs]
+    sets = {
+        "all": runs,
+        "the share was chosen on them": [run for run in runs if run.is_fitted],
+        "predicted, with a share chosen on others": [run for run in runs if not run.is_fitted],
+        "predicted and checked": [run for run in runs if run.is_checked and not run.is_fitted],
+        "from memory": [run for run in runs if not run.is_checked],
+        **{name: [run for run in runs if name in run.machine] for name in MACHINES},
+    }
+    errors = {name: [run.error for run in some] for name, some in sets.items()}
     summary = [
         f"- {name}: {len(some)} runs, median error {median(map(abs, some)):.0%}, "
         f"from {min(some):+.0%} to {max(some):+.0%}"
-        for name, some in {"all": every, **errors}.items()
+        for name, some in errors.items()
         if some
     ]
     sources = [
@@ -136,6 +148,8 @@ def _cells(run: PublishedRun) -> list[str]:
         *(f"{step:.3g}" for step in steps),
         f"{run.error:+.0%}",
         *(f"{run.mfu_seconds / step:.0%}" for step in steps),
+        "fitted" if run.is_fitted else "given",
+        "checked" if run.is_checked else "from memory",
         str(run.source),
     ]
 
