@@ -7,8 +7,9 @@ others follow what it writes. The keys, below the name of the bridge::
     sides/<side>/number              the newest number of a side
     sides/<side>/<n>/replaced        the process of start n, which found that a newer one has joined
     sides/<side>/<n>/call/<c>/       the outcome of a call of the leader of start n
-    transfers/<t>/<side>/newest <n>  the statement of each start
-    transfers/<t>/refused/<n>.<n>    the error of two statements that do not fit
+    transfers/<t>/<side>/newest <n.c>   the statement of each call of bridge.transfer by start n
+    transfers/<t>/<side>/failed      why a side has left no statement
+    transfers/<t>/refused/<n.c> <n.c>   two statements that do not fit
     transfers/<t>/waiting            the side that waits for the other one
     transfers/<t>/met/<attempt>      the answer of the other one
     transfers/<t>/version            the number of the last exchange
@@ -20,27 +21,28 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..core.bridge import CALL, SIDES, BridgePlan, Statement, plan_bridge
-from ..core.errors import LaunchError, MeshkitError, RankTimeoutError
+from ..core.errors import DisagreementError, LaunchError, MeshkitError, RankTimeoutError
 from ..core.judges import Decision, Json, Process, RankState
 from .process import current_process, sight
 from .round import Round
-from .store import Store, read_number, read_value
+from .store import Store, read_value
 from .times import TIMES, Deadline
 
 NEWEST = "newest"
+GAVE_UP = "failed"
 WAITING = "waiting"
 VERSION = "version"
 
 
 class Met(NamedTuple):
-    """Two sides that have met: the number of their exchange, and the start of the other one."""
+    """Two sides that have met: the number of their exchange, and the statement of the other one."""
 
     version: int
-    other: int
+    other: str
 
 
 @dataclass(eq=False)
@@ -52,11 +54,18 @@ class Side:
     number: int  # of this start
     rank: int  # the position in the mesh of this side
     calls: int = 0  # how often the leader of this start has acted
+    attempts: int = 0  # how often this start has called bridge.transfer
+    misfits: set[str] = field(default_factory=set)  # statements of the other side that did not fit
 
     @property
     def other(self) -> str:
         """The name of the other side."""
         return SIDES[SIDES.index(self.name) - 1]
+
+    @property
+    def label(self) -> str:
+        """The name of the statement of this start."""
+        return f"{self.number}.{self.attempts}"
 
     @property
     def where(self) -> str:
@@ -94,17 +103,23 @@ class Side:
 
     def state(self, transfer: Store, statement: Statement) -> None:
         """Write the statement of this start. Local."""
-        key, text = f"{self.name}/{self.number}", statement.to_json()
+        label, text = self.label, statement.to_json()
 
         def post() -> None:
-            transfer.set(key, text)
-            transfer.set(f"{self.name}/{NEWEST}", str(self.number))
+            transfer.set(f"{self.name}/{label}", text)
+            transfer.set(f"{self.name}/{NEWEST}", label)
 
         transfer.within(TIMES.store, post)
 
-    def read(self, transfer: Store, number: int) -> Statement:
-        """Return the statement of a start of the other side. Local."""
-        key = f"{self.other}/{number}"
+    def give_up(self, transfer: Store, error: MeshkitError) -> None:
+        """Let the other side know why this one leaves no statement. Local, on the leader."""
+        key, text = f"{self.name}/{GAVE_UP}", f"{type(error).__name__}: {error.headline}"
+        if not self.rank:
+            transfer.try_within(TIMES.store, lambda: transfer.set(key, f"{self.label} {text}"))
+
+    def read(self, transfer: Store, label: str) -> Statement:
+        """Return a statement of the other side. Local."""
+        key = f"{self.other}/{label}"
         statement = transfer.within(TIMES.store, lambda: transfer.read(key, Statement.from_json))
         if statement is None:
             line = f"the {self.other} has left no statement at {self.where}."
@@ -115,42 +130,43 @@ class Side:
         """Return what moves between the two sides. Local."""
         return plan_bridge(*((own, other) if self.name == SIDES[0] else (other, own)))
 
-    def find_other(self, transfer: Store, own: Statement, deadline: Deadline) -> int:
-        """Wait for a start of the other side whose statement fits; return its number. Local.
+    def find_other(self, transfer: Store, own: Statement, deadline: Deadline) -> str:
+        """Wait for a statement of the other side that fits; return its label. Local.
 
         A statement that does not fit may be of a start that has ended. Unless the other side is
         known to be there, this waits for a newer one.
         """
-        first = self._newest(transfer)
+        (first, failed), label = self._look(transfer), ""
         while True:
             self._check_alone()
-            number = self._newest(transfer)
-            if number:
-                other = self.read(transfer, number)
+            label, failure = self._look(transfer)
+            if label and label not in self.misfits:
+                other = self.read(transfer, label)
                 try:
                     self.plan(own, other)
-                    return number
+                    return label
                 except MeshkitError:
-                    key = self._refusal(number)
-                    is_there = number != first or sight(other.process).state is RankState.BUSY
+                    labels = {self.name: self.label, self.other: label}
+                    key = f"refused/{' '.join(labels[side] for side in SIDES)}"
+                    is_there = label != first or sight(other.process).state is RankState.BUSY
                     refused = transfer.within(TIMES.store, lambda: transfer.has(key))  # noqa: B023
                     if is_there or refused or deadline.expired:
+                        self.misfits.add(label)
                         transfer.try_within(TIMES.store, lambda: transfer.set(key, "1"))  # noqa: B023
                         raise
+            if failure != failed:
+                line = f"the {self.other} failed in {CALL}(): {failure.partition(' ')[2]}"
+                raise DisagreementError(line, fix=f"look at the log of the {self.other} first.")
             if deadline.expired:
                 raise self._missing_error(None, deadline, f"call {CALL}()")
             time.sleep(min(TIMES.poll, deadline.left))
 
-    def _newest(self, transfer: Store) -> int:
-        key = f"{self.other}/{NEWEST}"
-        number = transfer.within(
-            TIMES.store, lambda: transfer.read(key, lambda text: read_number(key, text))
-        )
-        return number or 0
-
-    def _refusal(self, number: int) -> str:
-        numbers = {self.name: self.number, self.other: number}
-        return "refused/" + ".".join(str(numbers[side]) for side in SIDES)
+    def _look(self, transfer: Store) -> tuple[str, str]:
+        """Return the label of the newest statement of the other side, and its last failure."""
+        keys = f"{self.other}/{NEWEST}", f"{self.other}/{GAVE_UP}"
+        texts = transfer.within(TIMES.store, lambda: [transfer.read(key, str) for key in keys])
+        label, failure = (text or "" for text in texts)
+        return label, failure
 
     def _check_alone(self) -> None:
         """Raise if two jobs have joined as this side, on both if none is the other side. Local."""
@@ -190,17 +206,16 @@ class Side:
 
     # ------------------------------------------------------------- meetings
 
-    def meet(
-        self, transfer: Store, other: Process, attempt: int, deadline: Deadline, deed: str
-    ) -> Met:
+    def meet(self, transfer: Store, own: str, other: Process, deadline: Deadline, deed: str) -> Met:
         """Wait for the other side in a transfer. Local, on the leader.
 
-        The first side to come leaves its name. The second one takes it away, counts a version and
-        answers. A name of a side that has been started again since is taken away too.
+        ``own`` is the label of the statement of this side, and the number of its exchange. The
+        first side to come leaves its name with it. The second one takes it away, counts a version
+        and answers. A name of a side that has been started again since is taken away too.
         """
-        own = f"{self.name} {self.number} {attempt}"
         seconds = TIMES.store - TIMES.host_stays  # the rest is for the error
-        met = transfer.within(deadline.left + seconds, lambda: self._meet(transfer, own, deadline))
+        name = f"{self.name} {own}"
+        met = transfer.within(deadline.left + seconds, lambda: self._meet(transfer, name, deadline))
         if met is None:
             raise self._missing_error(other, deadline, deed)
         return met
@@ -213,12 +228,13 @@ class Side:
             if waiting == own:
                 break
             side, _, rest = waiting.partition(" ")
-            number = rest.partition(" ")[0]
+            label = rest.partition(" ")[0]
+            number = label.partition(".")[0]
             if side == self.other and number == str(self._number_of(self.other)):
                 if transfer.claim(WAITING, "", waiting) == b"":
                     version = transfer.add(VERSION, 1)
-                    transfer.set(f"met/{waiting}", json.dumps([version, self.number]))
-                    return Met(version, read_number(WAITING, number))
+                    transfer.set(f"met/{waiting}", json.dumps([version, own.split()[1]]))
+                    return Met(version, label)
             else:  # of an earlier start
                 transfer.claim(WAITING, "", waiting)
         answer = transfer.wait(f"met/{own}", deadline)
@@ -235,4 +251,4 @@ class Side:
 
 def _read_met(text: str) -> Met:
     version, other = json.loads(text)
-    return Met(int(version), int(other))
+    return Met(int(version), str(other))

@@ -29,7 +29,7 @@ from ...core.redistribute.state import Table
 from ...launch.job import require_job
 from ...launch.meeting import Met, Side
 from ...launch.process import current_process
-from ...launch.store import SERVED, Store, open_store
+from ...launch.store import SERVED, Store, address, open_store
 from ...launch.times import TIMES, Deadline, Time, parse_timeout
 from ..group_registry import MeshGroups
 from .exchange import Connection, Exchange
@@ -99,8 +99,9 @@ class Bridge:
         """Agree with the other job on states to move, such as weights from trainer to sampler.
 
         Collective over the ranks of this side. The other job makes the same call, and each side
-        waits for the other one. Several transfers are made in the same order on both sides. A job
-        that is started again makes them anew, and the other one goes on.
+        waits for the other one. Several transfers are made in the same order on both sides; a call
+        that fails does not count. A job that is started again makes them anew, and the other one
+        goes on.
 
         Args:
             patterns: a pattern for each glob of names, as in :meth:`Mesh.transfer`. The left side
@@ -123,9 +124,11 @@ class Bridge:
         the first exchange.
         """
         self.check_open()
-        self._transfers += 1
-        number, options = self._transfers, StateOptions(dtype, chunk)
-        return BridgeTransfer(self, number, patterns, like, to, options)
+        self.side.attempts += 1
+        number, options = self._transfers + 1, StateOptions(dtype, chunk)
+        transfer = BridgeTransfer(self, number, patterns, like, to, options)
+        self._transfers = number  # a call that fails does not count: it can be made again
+        return transfer
 
     @quotes_call("bridge.close")
     def close(self) -> None:
@@ -141,7 +144,8 @@ class Bridge:
 
 
 def _check_arguments(url: object, side: object) -> None:
-    if not isinstance(url, str) or not url.startswith(f"{SERVED}://"):
+    is_served = isinstance(url, str) and url.startswith(f"{SERVED}://")
+    if not is_served or None in address(replace(require_job().world, init_method=str(url))):
         line = f"store is {url!r}, not the address of a store that `meshkit store` hosts."
         raise SpecError(line, fix=EXAMPLE)
     if side not in SIDES:
@@ -170,14 +174,19 @@ class BridgeTransfer:
         self._number, self._options, self._attempts = number, options, 0
         self._is_target = to == bridge.side.name
         self._store = bridge.side.store.part(f"transfers/{number}")
-        self._statement = statement = self._agree(patterns, like, to)
+        self._label = bridge.side.label
+        try:
+            self._statement = statement = self._agree(patterns, like, to)
+        except MeshkitError as error:
+            self._side.give_up(self._store, error)
+            raise
         deadline = Deadline.after(require_job().arrival_timeout)
 
-        def find() -> int:
+        def find() -> str:
             self._side.state(self._store, statement)
             return self._side.find_other(self._store, statement, deadline)
 
-        self._join(int(self._side.lead(find, deadline)))
+        self._join(str(self._side.lead(find, deadline)))
 
     def __repr__(self) -> str:
         return f"BridgeTransfer({self._plan}, version={self.version})"
@@ -260,20 +269,20 @@ class BridgeTransfer:
         pairs = {str(glob): str(text) for glob, text in patterns.items()}
         return Statement(facts, pairs, layout.sizes, tables, current_process())
 
-    def _join(self, number: int) -> None:
-        """Plan the transfer with a start of the other side. Local, with equal errors on all."""
+    def _join(self, label: str) -> None:
+        """Plan the transfer with a statement of the other side. Local, with equal errors on all."""
         bridge, side = self._bridge, self._side
-        other = side.read(self._store, number)
+        other = side.read(self._store, label)
         plan = side.plan(self._statement, other)
         rank = side.rank + (plan.trainer_ranks if side.name == SIDES[1] else 0)
         groups = None if self._is_target else bridge.groups, None
         device, options, make_reduce = bridge.device, self._options, bridge.make_reduce
         self._plan = plan_state(plan.moved, groups, rank, device, options, make_reduce)
-        starts, connection = (side.number, number), bridge.connection
+        starts, connection = (str(side.number), label.partition(".")[0]), bridge.connection
         self._exchange = Exchange(
             bridge.own, self._store, plan, self._plan, rank, starts, connection
         )
-        self._other = other.process
+        self._other, self._other_label = other.process, label
 
     def _read(self, state: State) -> list[Tensor | None]:
         return self._plan.find(state) if self._is_target else self._plan.read(state)
@@ -289,11 +298,12 @@ class BridgeTransfer:
         self._attempts += 1
 
         def meet() -> Met:
-            return side.meet(self._store, self._other, self._attempts, deadline, deed)
+            own = f"{self._label} {self._attempts}"
+            return side.meet(self._store, own, self._other, deadline, deed)
 
-        version, other = (int(number) for number in side.lead(meet, deadline))
+        version, other = Met(*side.lead(meet, deadline))
         try:
-            if other != self._exchange.starts[1]:
+            if other != self._other_label:
                 self._join(other)
             with torch.no_grad():
                 tensors = self._read(state)

@@ -50,7 +50,7 @@ class Connection:
     """The connections between one start of each side, if there are any."""
 
     name: str = ""  # of the exchange in which they were made
-    starts: tuple[int, int] = (0, 0)  # the numbers of this side and of the other one
+    starts: tuple[str, str] = ("", "")  # the numbers of this side and of the other one
     group: Any = None  # ProcessGroupGloo, whose sends and receives have no types
     store: GroupStore | None = None  # the one of the group, which must live as long
 
@@ -113,7 +113,7 @@ class Exchange:
     plan: BridgePlan
     parts: StatePlan
     rank: int  # among the ranks of both sides
-    starts: tuple[int, int]  # the numbers of this side and of the other one
+    starts: tuple[str, str]  # the numbers of this side and of the other one
     connection: Connection
 
     def move(

@@ -170,6 +170,47 @@ def test_two_jobs_of_one_side_are_told_so_at_once(jobs: Jobs) -> None:
         assert seconds < BUSY < ARRIVAL
 
 
+def fail_and_try_again(_: Strike, url: str, side: str, mistake: str) -> Any:
+    """Make a transfer that fails on the sampler, or that comes too early on the trainer; repeat."""
+    meshkit.init(device="cpu", arrival_timeout=ARRIVAL if mistake != "late" else 3.0)
+    mesh = meshkit.build_mesh(tp=2)
+    like = {"w": torch.full((4, 3), 7.0 if side == "trainer" else 0.0)}
+    wrong = {"no pattern": {"v": "o -> o"}, "pattern": {"w": "o i -> o i"}, "late": W}[mistake]
+    bridge = mesh.bridge(url, side=side)
+    errors, began = [], time.monotonic()
+    if side == "sampler" and mistake == "late":
+        time.sleep(4)
+    else:
+        with pytest.raises(meshkit.MeshkitError) as error:
+            bridge.transfer(wrong if side == "sampler" else W, like=like)
+        errors = [type(error.value).__name__, str(error.value), time.monotonic() - began]
+    sync = bridge.transfer(W, like=like)
+    (sync.push if side == "trainer" else sync.pull)()
+    assert like["w"].tolist() == [[7.0] * 3] * 4
+    leave()
+    return errors
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("no pattern", "the sampler failed in bridge.transfer(): SpecError: "),
+        ("pattern", "'w': 'o/tp i -> o/tp i' on the trainer, 'o i -> o i' on the sampler."),
+        ("late", "the sampler did not call bridge.transfer() within 3 s."),
+    ],
+)
+def test_a_transfer_that_failed_can_be_made_again(mistake: str, words: str, jobs: Jobs) -> None:
+    jobs = jobs.at(f"again after {mistake}".replace(" ", "-"))
+    trainer = jobs.start(fail_and_try_again, 2, "trainer", mistake)
+    time.sleep(1 if mistake == "no pattern" else 0)  # the trainer waits already
+    sampler = jobs.start(fail_and_try_again, 2, "sampler", mistake)
+    for text in results(trainer.result()):
+        _, error, seconds = ast.literal_eval(text)
+        assert words in error
+        assert seconds < 3 + BUSY < ARRIVAL
+    assert len(results(sampler.result())) == 2
+
+
 @pytest.mark.parametrize("asked", [None, torch.bfloat16])
 def test_numbers_are_converted_on_the_way_if_that_is_asked_for(
     asked: torch.dtype | None, jobs: Jobs
@@ -451,8 +492,8 @@ def meet_a_stranger(_: Strike, url: str) -> Any:
     mesh = meshkit.build_mesh(tp=1)
     bridge = mesh.bridge(url, side="trainer")
     store = bridge.side.store.part("transfers/1")
-    store.set("sampler/newest", "1")
-    store.set("sampler/1", '{"whoever": "I am"}')
+    store.set("sampler/newest", "1.1")
+    store.set("sampler/1.1", '{"whoever": "I am"}')
     assert world.world_size == 1
     try:
         bridge.transfer(W, like={"w": torch.zeros(8, 3)})
@@ -462,7 +503,7 @@ def meet_a_stranger(_: Strike, url: str) -> Any:
 
 def test_a_value_of_a_stranger_is_refused(jobs: Jobs) -> None:
     (text,) = results(jobs.at("stranger").start(meet_a_stranger, 1).result())
-    words = "the key 'sampler/1' of the job's store has a value that no rank wrote."
+    words = "the key 'sampler/1.1' of the job's store has a value that no rank wrote."
     assert words in ast.literal_eval(text)
 
 
@@ -470,6 +511,7 @@ def test_a_value_of_a_stranger_is_refused(jobs: Jobs) -> None:
     ("url", "side", "words"),
     [
         ("tcp://localhost:1/x", "trainer", "not the address of a store that `meshkit store` hosts"),
+        ("store://localhost/x", "trainer", "not the address of a store that `meshkit store` hosts"),
         ("store://localhost:1/x", "actor", "side is 'actor'."),
     ],
 )
