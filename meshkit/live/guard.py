@@ -27,11 +27,12 @@ The host of the store leaves last: rank 0 stays until all ranks have read the re
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -222,7 +223,23 @@ def guard_mesh(
     """Check the arguments, and return a guard. See :meth:`meshkit.Mesh.guard`."""
     mesh.check_can_communicate()
     limit = parse_timeout("timeout", timeout)
-    return _guard(Guard(mesh.plan.layout, job, mesh.groups.by_key, mesh.round_id, state), limit)
+    guard = Guard(mesh.plan.layout, job, mesh.groups.by_key, mesh.round_id, state)
+    return _Entries(partial(_guard, guard, limit))
+
+
+class _Entries(AbstractContextManager[None], ContextDecorator):
+    """A guard that may be entered again, and may decorate a function."""
+
+    def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
+        self._make, self._entered = make, list[AbstractContextManager[None]]()
+
+    def __enter__(self) -> None:
+        guard = self._make()
+        guard.__enter__()
+        self._entered.append(guard)
+
+    def __exit__(self, *error: Any) -> bool | None:  # noqa: ANN401
+        return self._entered.pop().__exit__(*error)
 
 
 def post_end(mesh: MeshGroups, job: Job, state: GuardState | None, call: str) -> None:
@@ -256,12 +273,16 @@ def _guard(guard: Guard, limit: timedelta | None) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
+            if guard.job.pid != os.getpid():  # a forked child leaves the block of its parent
+                raise
             translated = None
             if reporter is guard or is_collective_error(error):
                 translated = _translate(reporter, tracker, error)
             if translated is None:
                 raise
             raise _quote(translated, limit) from error
+        if guard.job.pid != os.getpid():
+            return
         failure = _report_of_abort(reporter)
         if failure is None and limit is not None:
             failure = _leave(guard, number)

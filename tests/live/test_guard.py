@@ -44,6 +44,7 @@ def results() -> Iterator[Results]:
         "false alarm": partial(spawn, hang_after_false_alarm, 2),
         "store fails": partial(spawn, fail_at_the_store, 2),
         "no fault": partial(spawn, run_without_fault, 2),
+        "again": partial(spawn, enter_again_and_fork, 2),
         "hang without error": partial(spawn, hang_without_error, 2, (9.0,)),
         "all close": partial(spawn, close_together, 2, (False,)),
         "one rank does not close": partial(spawn, close_together, 2, (True,)),
@@ -436,6 +437,48 @@ def test_without_a_fault_timeouts_are_restored_and_errors_of_the_user_pass(
         assert times == [50, 7, 3, 7, 50, 50]
         assert num_threads == (1, 0)
         assert passed == [True] * 3
+
+
+def enter_again_and_fork() -> Any:
+    """Enter one guard three times, and leave it in forked children; return what they did there."""
+    mesh = meshkit.build_mesh(dp=2)
+    guard, group, codes = mesh.guard(timeout=20), mesh.group("dp"), []
+    patch, calls = pytest.MonkeyPatch(), list[object]()
+
+    @guard
+    def add() -> float:
+        total = torch.ones(1)
+        dist.all_reduce(total, group=group)
+        return float(total)
+
+    sums = [add()]
+    with guard:
+        sums.append(add())  # inside itself
+    for error in (None, SystemExit(3), ValueError("of the child")):
+        parent = os.getpid()
+        try:
+            with guard:
+                if (child := os.fork()) == 0:
+                    patch.setattr(guard_module, "_leave", lambda *_: calls.append("left"))
+                    patch.setattr(guard_module.Guard, "post", lambda *_: calls.append("posted"))
+                    if error is not None:
+                        raise error
+                else:
+                    codes.append(os.waitpid(child, 0)[1])
+                    sums.append(add())
+        except BaseException as caught:
+            calls += [] if caught is error else [caught]
+        finally:
+            if os.getpid() != parent:
+                os._exit(len(calls))
+    mesh.barrier(timeout=10)
+    return sums, codes
+
+
+def test_a_guard_is_entered_again_and_a_forked_child_leaves_it_alone(results: Results) -> None:
+    for sums, codes in results["again"].result():
+        assert sums == [2.0] * 5
+        assert codes == [0, 0, 0]
 
 
 def hang_without_error(seconds: float) -> Any:
