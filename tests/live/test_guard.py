@@ -467,7 +467,8 @@ def enter_again_and_fork() -> Any:
                     codes.append(os.waitpid(child, 0)[1])
                     sums.append(add())
         except BaseException as caught:
-            calls += [] if caught is error else [caught]
+            if caught is not error:
+                calls.append(caught)
         finally:
             if os.getpid() != parent:
                 os._exit(len(calls))
