@@ -5,10 +5,19 @@ from __future__ import annotations
 from argparse import REMAINDER, ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 
-from ..core.cost.step_time import MACHINES
+from ..core.cost.memory import SHARDS
+from ..core.cost.search import fastest_cost
+from ..core.cost.step_time import MACHINES, TrainingJob
 from ..core.errors import SpecError
 from .main import Command, Result
-from .options import DEFAULT_MACHINE, add_world_size, read_count, read_integer, read_seconds
+from .options import (
+    DEFAULT_MACHINE,
+    add_world_size,
+    read_count,
+    read_integer,
+    read_model,
+    read_seconds,
+)
 
 
 def run_rehearse(args: Namespace) -> Result:
@@ -19,6 +28,10 @@ def run_rehearse(args: Namespace) -> Result:
     if not Path(path).is_file():
         line = f"there is no script {path!r}." if path else "no script is given."
         raise SpecError(line, fix="the path of a Python script, and its arguments, last.")
+    if args.model is not None and not (args.seq and args.global_batch):
+        line = "--model needs --seq and --global-batch: the batch of the steps of the script."
+        raise SpecError(line, fix="add --seq N --global-batch N.")
+    name, model = (None, None) if args.model is None else read_model(args)
     report = rehearse(
         run_script,
         args.world_size,
@@ -30,7 +43,21 @@ def run_rehearse(args: Namespace) -> Result:
         links=args.links,
         progress=True,
     )
-    return Result(report.as_dict, report.draw, ok=report.ok)
+    if model is None:
+        return Result(report.as_dict, report.draw, ok=report.ok)
+    layout, topology = report.names.layouts[0], report.topology
+    numbers = report.world_size, topology.num_nodes, args.global_batch, args.seq
+    job = TrainingJob(*numbers, MACHINES[args.links])
+    options = {"micro_batch": args.micro_batch, "shard": args.shard, "recompute": "none"}
+    cost = fastest_cost(model, job, layout, topology, **options)
+
+    def draw(*, width: int = 80, ascii: bool = False) -> str:
+        parts = [f"{seconds:.3g} s over {axis}" for axis, seconds in cost.idle.items() if seconds]
+        text = f"The cost model of {name} has {', '.join(parts) or '0 s'} in a step"
+        how = f"({cost.shard}, micro batches of {cost.micro_batch})"
+        return f"{report.draw(width=width, ascii=ascii)}\n{text} {how}."
+
+    return Result(lambda: {**report.as_dict(), "model_seconds": cost.idle}, draw, ok=report.ok)
 
 
 def read_ranks(text: str) -> str | list[int]:
@@ -53,6 +80,16 @@ def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cpu", "meta"), default="cpu", help=help)
     help = "the machine whose links give seconds"
     parser.add_argument("--links", choices=[*MACHINES], default=DEFAULT_MACHINE, help=help)
+    help = "a model whose seconds by the cost model are shown, as in meshkit plan"
+    parser.add_argument("--model", metavar="NAME", help=help)
+    for flag, help in (
+        ("--seq", "tokens of a sample, for --model"),
+        ("--global-batch", "samples of one step, for --model"),
+        ("--micro-batch", "samples of one forward and backward, for --model"),
+    ):
+        parser.add_argument(flag, type=read_count, metavar="N", help=help)
+    help = "how copies share weights, for --model"
+    parser.add_argument("--shard", choices=SHARDS, help=help)
     help = "how long the rehearsal may take, 300 by default"
     parser.add_argument("--timeout", type=read_seconds, default=300.0, metavar="SECONDS", help=help)
     help = "the script and its arguments, last on the line"

@@ -270,7 +270,7 @@ def _describe(operation: Operation, others: Sequence[Operation]) -> str:
     facts = [json.loads(op.detail) for op in others if op.name == "agree" and op.detail]
     own = json.loads(operation.detail)
     differing = {k: v for k, v in own.items() if any(other.get(k) != v for other in facts)}
-    call = own.get("call", "")
+    call = own.get("call") or "agree"
     return f"{call}({format_sizes({k: v for k, v in differing.items() if k != 'call'}, ', ')})"
 
 
@@ -557,27 +557,21 @@ def _kind(index: int, size: int) -> int:
 def derive_layout(world_size: int, groups: Iterable[GroupRecord]) -> dict[str, int]:
     """Return sizes by the groups of rank 0 if the program has built no mesh of meshkit.
 
-    Groups that torch's DeviceMesh has made are described as ``mesh_dp``.
+    The ranks of a group are a step apart. An axis begins at each step, and where a group ends.
+    Groups that a DeviceMesh has made are described as ``mesh_dp`` or ``meshkit dp``.
     """
+    names: dict[tuple[int, int], str] = {}  # step and size of a group to its name
+    for members, _, description in groups:
+        size, step = len(members), members[1] - members[0] if len(members) > 1 else 1
+        if description != "default_pg" and members == tuple(range(0, step * size, step)):
+            names.setdefault((step, size), description.removeprefix("mesh_").split(" ")[-1])
+    ends = sorted({end for step, size in names for end in (step, step * size)} | {world_size})
     sizes: dict[str, int] = {}
-    product = 1
-    steps: dict[int, GroupRecord] = {}
-    for group in groups:
-        if len(group.members) > 1 and group.members[0] == 0:
-            least = steps.setdefault(group.members[1], group)
-            if len(group.members) <= len(least.members):
-                steps[group.members[1]] = group
-    for step in sorted(steps):
-        group = steps[step]
-        size = len(group.members)
-        if step != product or group.members != tuple(range(0, step * size, step)):
-            continue
-        name = group.description.removeprefix("mesh_")
-        name = name if name.isidentifier() and name not in sizes else f"axis{len(sizes)}"
-        sizes[name] = size
-        product *= size
-        if product == world_size:
-            break
-    if product < world_size:
-        sizes["rank" if not sizes else "rest"] = world_size // product
-    return dict(reversed(sizes.items())) if world_size % product == 0 else {"rank": world_size}
+    step = 1
+    for end in ends:
+        if end > step and end % step == 0 and world_size % end == 0:
+            name = names.get((step, end // step), "")
+            is_free = name.isidentifier() and name not in sizes
+            sizes[name if is_free else f"axis{len(sizes)}"] = end // step
+            step = end
+    return {"rank": world_size} if [*sizes] == ["axis0"] else dict(reversed(sizes.items()))

@@ -696,12 +696,19 @@ def allow_meta_training() -> None:
     DDP reads values when it compares the sizes of parameters between ranks, and when it agrees on
     other buckets after the first step. Both are left out.
     """
-    from torch.distributed.fsdp._fully_shard import _fsdp_init, _fsdp_param_group, _fully_shard
+    from torch.distributed.fsdp._fully_shard import (
+        _fsdp_collectives,
+        _fsdp_init,
+        _fsdp_param_group,
+        _fully_shard,
+    )
     from torch.nn.parallel import distributed
 
     vars(distributed)["_verify_param_shape_across_processes"] = lambda *_: None
     cast(Any, dist).Reducer._rebuild_buckets = lambda _: False
     vars(torch)["meta"] = torch.cpu
+    # torch 2.15 records the stream of a gradient, and the CPU has none
+    vars(_fsdp_collectives)["record_grad_output_stream"] = lambda *_: None
     group: Any = _fsdp_param_group.FSDPParamGroup
     group._validate_no_meta_params = lambda _: None
     find = _fsdp_init._get_device_from_mesh

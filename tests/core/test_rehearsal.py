@@ -207,3 +207,17 @@ def test_a_layout_is_derived_from_the_groups_of_rank_0(shape: list[int]) -> None
     ]
     world = GroupRecord(tuple(range(prod(shape))), 0, "default_pg")
     assert derive_layout(prod(shape), [world, *groups]) == sizes
+
+
+def test_a_layout_is_refined_by_groups_of_several_meshes() -> None:
+    """torchtitan makes batch = dp_replicate x dp_shard, and fsdp = dp_shard x cp."""
+    layout = Layout(pp=2, dp_replicate=4, dp_shard=8, cp=2, tp=8)
+    joint = {"batch": ("dp_replicate", "dp_shard"), "fsdp": ("dp_shard", "cp")}
+    axes = {**{name: (name,) for name in ("pp", "dp_replicate", "cp", "tp")}, **joint}
+    groups = [
+        GroupRecord(tuple(layout.peers(0, *each).tolist()), 0, f"meshkit {name}")
+        for name, each in axes.items()
+    ]
+    derived = derive_layout(layout.num_ranks, groups)
+    assert derived == {"pp": 2, "dp_replicate": 4, "axis2": 8, "cp": 2, "tp": 8}
+    assert derive_layout(6, []) == {"rank": 6}

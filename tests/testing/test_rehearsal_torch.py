@@ -99,7 +99,8 @@ def use_functional(mesh: Mesh) -> None:
     w = torch.ones(8, requires_grad=True)
     y = functional.all_to_all_single_autograd(w, None, None, group)
     y = functional.all_gather_tensor_autograd(y, 0, group)
-    functional.reduce_scatter_tensor_autograd(y, "sum", 0, group).sum().backward()
+    y = functional.reduce_scatter_tensor_autograd(y, "sum", 0, group)
+    y.square().sum().backward()  # torch 2.11 takes no gradient that is expanded
     assert w.grad is not None
 
 

@@ -26,6 +26,7 @@ from .step_time import (
     model_flops,
     step_terms,
     step_traffic,
+    transfer_time,
 )
 
 RACK = "rack"
@@ -52,6 +53,7 @@ class LayoutCost:
     terms: dict[str, float]  # seconds of each term of the step, see ``step_time.step_terms``
     tokens_per_second: float  # of all ranks
     mfu: float  # operations of the model in a second, divided by the peak of all devices
+    idle: dict[str, float]  # seconds of the traffic of each axis alone, on otherwise idle links
     sent: dict[str, dict[str, float]]  # GB that a rank sends in one step: link, then axis
 
     @property
@@ -125,6 +127,7 @@ def layout_cost(
         terms=terms,
         tokens_per_second=job.tokens / step,
         mfu=model_flops(model, job) / step / (peak * job.world_size),
+        idle={axis: float(transfer_time(job.machine, part)) for axis, part in traffic.items()},
         sent={
             link: {axis: float(amounts[i]) / 1e9 for axis, amounts in traffic.items()}
             for i, link in enumerate(LINKS)
