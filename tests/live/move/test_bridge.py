@@ -384,6 +384,33 @@ def test_a_call_that_ends_early_leaves_nothing_behind(jobs: Jobs) -> None:
         assert pushed == version
 
 
+def push_without_a_rank(_: Strike, url: str) -> Any:
+    mesh = build({"dp": 2, "tp": 1})
+    sync = mesh.bridge(url, side="trainer").transfer(PATTERNS, like=own_part(mesh, 1, "trainer"))
+    if mesh.rank == 1:
+        time.sleep(1 + TIMES.store)
+        return None
+    began = time.monotonic()
+    with pytest.raises(meshkit.RankTimeoutError, match="did not arrive") as error:
+        sync.push(timeout=1)
+    assert error.value.missing_ranks == (1,)
+    return time.monotonic() - began
+
+
+def test_a_side_waits_for_its_own_ranks_no_longer_than_the_call_says(jobs: Jobs) -> None:
+    jobs = jobs.at("absent")
+    trainer, sampler = jobs.start(push_without_a_rank, 2), jobs.start(join_as_sampler, 1)
+    seconds, absent = results(trainer.result())
+    assert float(seconds) < 1 + TIMES.store + BUSY < ARRIVAL
+    assert absent == "None"
+    assert results(sampler.result()) == ["None"]
+
+
+def join_as_sampler(_: Strike, url: str) -> None:
+    mesh = build({"dp": 1, "tp": 1})
+    mesh.bridge(url, side="sampler").transfer(PATTERNS, like=own_part(mesh, 0, "sampler"))
+
+
 def push_to_a_half_dead_sampler(_: Strike, url: str) -> Any:
     mesh = build({"dp": 1, "tp": 1})
     sync = mesh.bridge(url, side="trainer").transfer(PATTERNS, like=own_part(mesh, 1, "trainer"))

@@ -33,7 +33,8 @@ TENSORS, ROWS, COLUMNS = 9, 8, 2**15  # a tensor is a batch of its own
 CHUNK = ROWS // 2 * COLUMNS * 4
 RANKS = {"trainer": 2, "sampler": 2}
 PATTERN = {"*": "o/dp i -> o/tp i"}
-THIRDS = {"first": 0, "middle": TENSORS // 3, "last": TENSORS - 1}
+VOTE = -1  # the moment after the last message and before the vote
+THIRDS = {"first": 0, "middle": TENSORS // 3, "last": TENSORS - 1, "vote": VOTE}
 KINDS = {"CollectiveError", "RankTimeoutError"}
 STORE_FAULTS = {"store": signal.SIGKILL, "stopped store": signal.SIGSTOP}
 
@@ -60,22 +61,8 @@ def exchange(
     sockets = count_sockets()
     call()
     before = digest(weights)
-    patch, count = pytest.MonkeyPatch(), 0
-    wait = BridgeChannel.wait
-
-    def struck(channel: Any, works: Any) -> None:
-        nonlocal count
-        if count == at:
-            if fault in STORE_FAULTS:
-                strike.note()
-                os.kill(server, STORE_FAULTS[fault])
-            else:
-                {"kill": strike.kill, "stop": strike.stop, "cut": strike.cut}[fault]()
-        count += 1
-        wait(channel, works)
-
     if (side, mesh.rank) == odd:
-        patch.setattr(BridgeChannel, "wait", struck)
+        strike_at(strike, fault, at, server)
     if side == "trainer":
         for name, tensor in state_of(mesh.rank, 2).items():
             weights[name].copy_(tensor)
@@ -88,6 +75,34 @@ def exchange(
     end, intact = time.monotonic(), not before or digest(weights) == before
     gc.collect()
     return [text, end, intact, count_sockets() - sockets]
+
+
+def strike_at(strike: Strike, fault: str, at: int, server: int) -> None:
+    """Let this rank, or the store, fail at a message, or before the vote."""
+    patch, count = pytest.MonkeyPatch(), 0
+    wait, meet = BridgeChannel.wait, BridgeChannel.meet
+
+    def fail() -> None:
+        if fault in STORE_FAULTS:
+            strike.note()
+            os.kill(server, STORE_FAULTS[fault])
+        else:
+            {"kill": strike.kill, "stop": strike.stop, "cut": strike.cut}[fault]()
+
+    def struck(channel: Any, works: Any) -> None:
+        nonlocal count
+        if count == at:
+            fail()
+        count += 1
+        wait(channel, works)
+
+    def struck_at_the_end(channel: Any) -> None:
+        meet(channel)
+        if at == VOTE:
+            fail()
+
+    patch.setattr(BridgeChannel, "wait", struck)
+    patch.setattr(BridgeChannel, "meet", struck_at_the_end)
 
 
 def count_sockets() -> int:
@@ -159,7 +174,7 @@ if __name__ == "__main__":
             generator.choice([*RANKS]),
             generator.randrange(2),
             generator.choice(["kill", "stop", "cut", *STORE_FAULTS]),
-            generator.randrange(TENSORS),
+            generator.randrange(VOTE, TENSORS),
         )
         if number < int([*sys.argv, "0"][2]):
             continue
