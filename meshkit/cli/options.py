@@ -83,6 +83,11 @@ def read_dtype(text: str) -> str:
     return DTYPE_NAMES.get(text.removeprefix("torch."), text)
 
 
+def read_links(text: str) -> str:
+    """Read the name of a machine in any case, or the path of a file."""
+    return text.lower() if text.lower() in MACHINES else text
+
+
 def _read_float(text: str, unit: str, most: float) -> float:
     try:
         number = float(text)
@@ -302,7 +307,7 @@ def add_model(parser: ArgumentParser, *, required: bool = False) -> None:
     parser.add_argument("--seq", type=read_count, required=required, metavar="N", help=help)
     names = f"{', '.join(MACHINES)} (default {DEFAULT_MACHINE})"
     help = f"{names}, or a JSON file of measured figures"
-    parser.add_argument("--links", metavar="NAME", help=help)
+    parser.add_argument("--links", type=read_links, metavar="NAME", help=help)
     help = "GB (1e9 bytes) of one device that a job may fill (default: all of the device)"
     parser.add_argument("--memory", type=read_gigabytes, metavar="GB", help=help)
     help = (
@@ -339,15 +344,13 @@ def refuse_model_options(args: Namespace) -> None:
 
 def links_name(args: Namespace) -> str:
     """Return the name of the figures of ``--links``."""
-    name = Path(args.links or DEFAULT_MACHINE).name
-    return name.lower() if name.lower() in MACHINES else name
+    return Path(args.links or DEFAULT_MACHINE).name
 
 
 def read_job(args: Namespace, world_size: int, nodes: int, racks: int) -> TrainingJob:
     """Return the job of the batch, ``--seq``, ``--links``, ``--memory`` and ``--dtype``."""
     measured: dict[str, object] = {}
     links = args.links or DEFAULT_MACHINE
-    links = links.lower() if links.lower() in MACHINES else links
     if links not in MACHINES:
         measured = read_json_file("links", links, f"{', '.join(MACHINES)}, or a JSON file.")
     measured |= drop_none(memory=args.memory)

@@ -256,11 +256,10 @@ def describe_placement(before: Layout, layout: Layout, topology: Topology) -> st
 
 def _is_outside_its_place(layout: Layout, axis: str) -> bool:
     """Return whether an axis nests outside one that it nests inside in the standard order."""
-    place = layout.axes.index(axis)
-    inner = [a for a in layout.axes[place:] if a in STANDARD_OF and layout.sizes[a] > 1]
-    return axis in STANDARD_OF and any(
-        STANDARD.index(STANDARD_OF[a]) < STANDARD.index(STANDARD_OF[axis]) for a in inner
-    )
+    sizes = layout.sizes.items()
+    place = {a: STANDARD.index(STANDARD_OF[a]) for a, n in sizes if n > 1 and a in STANDARD_OF}
+    inner = [*place][[*place].index(axis) :] if axis in place else []
+    return any(place[a] < place[axis] for a in inner)
 
 
 def _axis_rows(

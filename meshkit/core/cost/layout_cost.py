@@ -56,11 +56,6 @@ class LayoutCost:
     idle: dict[str, float]  # seconds of the traffic of each axis alone, on otherwise idle links
     sent: dict[str, dict[str, float]]  # GB that a rank sends in one step: link, then axis
 
-    @property
-    def crossing(self) -> tuple[str, ...]:
-        """The axes that send across nodes."""
-        return tuple(axis for axis, gigabytes in self.sent[LINKS[1]].items() if gigabytes)
-
 
 def measured_locality(layout: Layout, topology: Topology) -> Locality:
     """Return the locality of the groups of a layout on the nodes and racks of a topology.

@@ -141,28 +141,19 @@ class TrainingJob:
     dtype: str = "bf16"  # of weights and activations, one of ``memory.DTYPES``
 
     def __post_init__(self) -> None:
-        vars(self).update(check_job(*(getattr(self, name) for name in LIMITS)))
+        for name, most in LIMITS.items():
+            number = parse_integer(getattr(self, name))
+            if number is None or not 1 <= number <= most:
+                fix = f"a whole number from 1 to {most}."
+                raise SpecError(f"{name} is {getattr(self, name)!r}.", fix=fix)
+            vars(self)[name] = number
+        check_divides(self.world_size, self.nodes)
         check_divides(self.nodes, self.racks)
 
     @property
     def tokens(self) -> int:
         """Tokens of one optimizer step."""
         return self.global_batch * self.seq
-
-
-def check_job(
-    world_size: object, nodes: object, global_batch: object, seq: object
-) -> dict[str, int]:
-    """Return the numbers of a :class:`TrainingJob` as plain ints, by name."""
-    numbers: dict[str, int] = {}
-    for name, value in zip(LIMITS, (world_size, nodes, global_batch, seq), strict=True):
-        number = parse_integer(value)
-        if number is None or not 1 <= number <= LIMITS[name]:
-            fix = f"a whole number from 1 to {LIMITS[name]}."
-            raise SpecError(f"{name} is {value!r}.", fix=fix)
-        numbers[name] = number
-    check_divides(numbers["world_size"], numbers["nodes"])
-    return numbers
 
 
 class GroupLocality(NamedTuple):
@@ -218,17 +209,12 @@ def traffic_of(
 
 
 def transfer_time(machine: Machine, traffic: Traffic) -> Floats:
-    """Return the seconds that the traffic takes on otherwise idle links."""
-    return np.asarray(_busiest_link(machine, *traffic[:3]) + traffic.latency)
-
-
-def _busiest_link(
-    machine: Machine, intra_node: Floats, inter_node: Floats, inter_rack: Floats
-) -> Floats:
-    """Return the seconds that the busiest link needs for its bytes."""
+    """Return the seconds that the traffic takes on otherwise idle links: those of the busiest."""
+    intra_node, inter_node, inter_rack, latency = traffic
     rack = inter_rack / (machine.bandwidth_inter_rack or machine.bandwidth_inter_node)
     node = np.maximum(inter_node / machine.bandwidth_inter_node, rack)
-    return np.asarray(np.maximum(intra_node / machine.bandwidth_intra_node, node) / 1e9)
+    busiest = np.maximum(intra_node / machine.bandwidth_intra_node, node) / 1e9
+    return np.asarray(busiest + latency)
 
 
 def step_terms(
@@ -250,13 +236,11 @@ def step_terms(
     busy = sum(micro.values())  # seconds of one micro batch
     overlapped = busy * np.where(np.asarray(config.shard) == FSDP, num_micros, 1)
     dp = np.maximum(transfer_time(machine, gradients) - overlapped, 0)
-    least = _busiest_link(
-        machine,
-        *(
-            num_micros * sum(traffic[link] for traffic in path.values()) + gradients[link]
-            for link in range(3)
-        ),
-    )
+    sent = [
+        num_micros * sum(traffic[link] for traffic in path.values()) + gradients[link]
+        for link in range(3)
+    ]
+    least = transfer_time(machine, Traffic._make([*sent, np.float64(0)]))
     terms = {name: num_micros * value for name, value in micro.items()}
     terms |= {"bubble": (config.pp - 1) / config.virtual * busy, "dp": dp}
     return {**terms, "links": np.maximum(least - num_micros * busy - dp, 0)}

@@ -183,7 +183,7 @@ def test_llama_8b_on_eight_nodes_keeps_tp_inside_a_node() -> None:
     found = search(LLAMA_8B, TrainingJob(64, 8, 1024, 8192, H100))
     assert found.best[0].sizes == {"dp": 64}
     assert found.best[0].shard == "fsdp"
-    assert all("tp" not in one.crossing for one in found.best)
+    assert all(one.sent["across nodes"]["tp"] == 0 for one in found.best)
 
 
 @pytest.mark.parametrize(
