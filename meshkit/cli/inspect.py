@@ -64,15 +64,14 @@ def run_plan(args: Namespace) -> Result:
             batch,
             data=options.read_data_axes(layout, args),
             before=unplaced,
-            costs=costs,
         )
         for layout, batch, unplaced in zip_longest(layouts, batches, before)
     ]
-    comparison = PlanReport(tuple(reports))
+    report = PlanReport(tuple(reports), costs)
     if args.html is not None:
-        write_page(args.html, comparison)
+        write_page(args.html, report)
     fits = costs is None or all(cost.fits for cost in costs.costs[: len(layouts)])
-    return Result(comparison.as_dict, comparison.draw, fits)
+    return Result(report.as_dict, report.draw, fits)
 
 
 def read_costs(

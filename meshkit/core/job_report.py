@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import zip_longest
 from typing import Any
 
 from .axes import STANDARD, STANDARD_OF
@@ -52,7 +51,6 @@ class JobReport:
     placement: str = ""  # the axes that cross nodes, now and before the ranks were placed
     data: tuple[str, ...] = ()  # the axes that divide the samples, unless that is dp alone
     data_axes: Axes = ()  # all axes that divide the samples
-    costs: CostTable | None = None  # memory, time and traffic, if the model is known
 
     @classmethod
     def of(
@@ -63,7 +61,6 @@ class JobReport:
         *,
         data: Axes | None = None,
         before: Layout | None = None,
-        costs: CostTable | None = None,
     ) -> JobReport:
         """Return the report of a plan. Cost: O(axes x num_ranks) with a topology, else O(axes)."""
         layout, placement = plan.layout, ""
@@ -93,7 +90,6 @@ class JobReport:
             placement,
             divided,
             axes,
-            costs,
         )
 
     @property
@@ -117,7 +113,6 @@ class JobReport:
             "placement": {"reason": self.placement, "ranks": [int(rank) for rank in layout.ranks]}
             if self.placement
             else None,
-            "cost": self.costs and self.costs.as_dict(),
         }
 
     def draw_grid(self, *, width: int = 80, ascii: bool = False) -> str:
@@ -181,45 +176,39 @@ class PlanReport:
     """The reports of one layout or of several, and what moves from the first to each other one."""
 
     reports: tuple[JobReport, ...]
+    costs: CostTable | None = None  # memory, time and traffic, if the model is known
 
     @cached_property
     def moves(self) -> tuple[Moves, ...]:
         """The weights and samples that move from the first layout to each other one."""
         first, *others = self.reports
+        rows = self.costs.costs if self.costs else ()
         return tuple(
             Moves.of(
                 [report.layout for report in (first, other)],
-                first.costs and replace(first.costs, costs=(first.costs.costs[0], cost)),
+                self.costs and replace(self.costs, costs=(rows[0], rows[number])),
                 [report.batch for report in (first, other) if report.batch],
                 [report.data_axes for report in (first, other)],
             )
-            for other, cost in zip_longest(
-                others, first.costs.costs[1 : len(self.reports)] if first.costs else ()
-            )
+            for number, other in enumerate(others, 1)
         )
 
     def as_dict(self) -> dict[str, object]:
         """Return the reports in JSON types."""
-        first, *others = self.reports
+        first, *others = [report.as_dict() for report in self.reports]
+        cost = {"cost": self.costs and self.costs.as_dict()}
         if not others:
-            return first.as_dict()
-        moves = [asdict(one) for one in self.moves]
-        others_moved = zip(others, moves, strict=True)
-        return {
-            "layouts": [
-                first.as_dict(),
-                *({**report.as_dict(), "moves": moved} for report, moved in others_moved),
-            ],
-            "cost": first.costs and first.costs.as_dict(),
-            "moves": moves[0],
-        }
+            return {**first, **cost}
+        moves = [{"moves": asdict(moves)} for moves in self.moves]
+        others = [{**report, **moved} for report, moved in zip(others, moves, strict=True)]
+        return {"layouts": [first, *others], **cost, **moves[0]}
 
     def draw(self, *, width: int = 80, ascii: bool = False, grid: bool = True) -> str:
         """Return the reports as text, with the grid if there is one layout."""
         first, *others = self.reports
         facts = [text for r in self.reports for text in r.draw_facts(width=width, ascii=ascii)]
         grids = [first.draw_grid(width=width, ascii=ascii)] if grid and not others else []
-        costs = [first.costs.draw(width=width, ascii=ascii)] if first.costs else []
+        costs = [self.costs.draw(width=width, ascii=ascii)] if self.costs else []
         moved = [
             f"from {first.layout.sizes_text} to {other.layout.sizes_text}\n{lines}"
             for other, moves in zip(others, self.moves, strict=True)
