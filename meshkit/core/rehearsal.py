@@ -91,11 +91,6 @@ class Trace:
     memory: dict[str, int] = field(default_factory=dict)  # kind to bytes
     has_ended: bool = True  # whether its program ended without an error
 
-    def of_group(self, key: GroupRecord) -> list[Operation]:
-        """Return the operations over a group, in order."""
-        numbers = {n for n, group in enumerate(self.groups) if group[:2] == key[:2]}
-        return [operation for operation in self.operations if operation.group in numbers]
-
 
 @dataclass(frozen=True)
 class Group:
