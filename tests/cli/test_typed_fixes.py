@@ -124,6 +124,15 @@ def test_each_way_of_a_fix_runs(answer: Answers, line: str) -> None:
         assert refusal or "Fix:" not in printed, new  # the warning is gone
 
 
+def test_the_nearest_layout_is_named(answer: Answers) -> None:
+    _, _, error = answer(f"plan dp=4 tp=64 {MODEL} --nodes 32 {STEP}")
+    assert error.endswith("Fix: dp=8 tp=32 in place of dp=4 tp=64.\n")
+    _, _, error = answer(f"plan dp=2 --model lama3-8b --nodes 1 {STEP}")
+    assert error.endswith("Fix: --model llama3-8b.\n")
+    _, _, error = answer(f"plan dp=2 --model qwen3-14b --nodes 1 {STEP}")  # another model
+    assert "or one of" in error
+
+
 @pytest.mark.parametrize("line", NO_FIX)
 def test_no_fix_is_better_than_a_wrong_one(answer: Answers, line: str) -> None:
     code, _, error = answer(line)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -94,6 +94,7 @@ def weights_of(model: ModelShape, kind: str) -> float:
 
 @law
 @given(meshes(), meshes(), st.booleans(), st.booleans(), st.sampled_from([DENSE, SPARSE]))
+@example(Layout(dp=2, tp=8), Layout(dp=4, tp=4), False, True, DENSE)  # copies of kv heads
 def test_common_weights_again_in_grids(
     before: Layout, after: Layout, shard: bool, new_shard: bool, model: ModelShape
 ) -> None:
