@@ -104,13 +104,14 @@ def fastest_cost(
     """
     names = axes_by_standard(layout)
     column = np.array([[layout.size(names[axis])] for axis in AXES])
+    of_tokens = _rules_of_tokens(job, ParallelConfig(*column))
     for reason, divides in _rules(model, job, ParallelConfig(*column)).items():
         if not divides.all():
             line = "The cost model divides heads, layers, experts and tokens evenly."
             _, _, _, (cp,), (sp,), (tp,) = column.tolist()
             part = tp * sp * (2 * cp if cp > 1 else 1)
             below, above = job.seq // part * part, -(-job.seq // part) * part
-            numbers = {"below": below, "above": above} if reason.endswith("tokens") else {}
+            numbers = {"below": below, "above": above} if reason in of_tokens else {}
             raise SpecError(f"{reason}.", line, **numbers)
     _, config = _configurations(
         model,
@@ -176,8 +177,7 @@ def _rules(
 ) -> dict[str, NDArray[np.bool_]]:
     """Return the rules of division: the reason to exclude a layout, and whether it passes."""
     pp, kv, batch = stage_layers(model, config.pp), model.kv_heads, job.global_batch
-    tp_sp, has_cp = config.tp * config.sp, config.cp > 1
-    slices = 2 * config.cp  # zigzag gives each rank along cp two slices of the sequence
+    tp_sp = config.tp * config.sp
     widths = {f"{model.heads} heads": model.heads, f"ffn {model.ffn}": model.ffn}
     if model.experts:
         widths[f"expert ffn {model.expert_ffn}"] = model.expert_ffn
@@ -192,6 +192,14 @@ def _rules(
         **fit_kv,
         f"ep does not divide {model.experts} experts": model.experts % config.ep == 0,
         f"dp x ep does not divide {batch} samples": batch % (config.dp * config.ep) == 0,
+        **_rules_of_tokens(job, config),
+    }
+
+
+def _rules_of_tokens(job: TrainingJob, config: ParallelConfig) -> dict[str, NDArray[np.bool_]]:
+    tp_sp, has_cp = config.tp * config.sp, config.cp > 1
+    slices = 2 * config.cp  # zigzag gives each rank along cp two slices of the sequence
+    return {
         f"tp x sp does not divide {job.seq} tokens": has_cp | (job.seq % tp_sp == 0),
         f"tp x sp x 2 cp does not divide {job.seq} tokens": ~has_cp
         | (job.seq % (tp_sp * slices) == 0),
