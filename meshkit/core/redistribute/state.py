@@ -22,7 +22,7 @@ from ..layout import Layout
 from ..text import count_noun, format_ranks, format_sizes, plural
 from .mesh_move import MeshMove, columns_of, join_axes, make_mesh_move
 from .move import check_axes, local_shape
-from .pattern import AxisType, Mark, Pattern, Side, first_match, parse_pattern
+from .pattern import AxisType, Mark, Pattern, Side, expand_dots, first_match, parse_pattern
 
 Fact = tuple[Mapping[str, int], str]  # the global size of each dim, and the name of the dtype
 Table = Mapping[str, Any]  # by name: a fact on the source; on the target the local shape and dtype
@@ -120,7 +120,7 @@ def plan_moves(
     alone = [rank for _, ranks in wanted for rank in ranks]
     moved = []
     for name, (sizes, own) in facts.items():
-        pattern = patterns.find(name)
+        pattern = expand_dots(patterns.find(name), sum(dim.startswith("_") for dim in sizes))
         holders = [rank for table, ranks in held if name in table for rank in ranks]
         left = _mark(name, pattern.left, source, _held_along(name, source, holders)[0])
         takers = [rank for table, ranks in wanted if name in table for rank in ranks]

@@ -16,9 +16,9 @@ from tests.pool import Pool
 RANKS = 6  # of the pool
 PATTERNS = {
     "*.q.weight": "o/dp/tp i -> o/tp i",
-    "*norm*": "d/dp -> d",
-    "step": "->",
-    "*": "v/tp d -> v/tp d",
+    "*norm*": "d/dp ... -> d ...",
+    "step": "... -> ...",
+    "*": "v/tp ... -> v/tp ...",
 }
 
 
