@@ -146,8 +146,8 @@ class Work(dist.Work):
 
     def block(self) -> None:
         """Block the calling thread until the work has ended, well or by an abort."""
-        while not self.done.wait(0.02):  # short, so that its line of code is seen
-            pass
+        while not self.done.is_set():  # no line of Python says that it waits, as in ``.cpu()``
+            time.sleep(0.02)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait for nothing, but in a barrier, or with a timeout."""

@@ -15,11 +15,13 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.errors import MeshkitError
+from meshkit.core.hang import RankStatus, who_is_behind
 from meshkit.core.judges import Arrivals, Decision, RankState, Sighting, all_done, all_same
+from meshkit.core.layout import Layout
 from meshkit.core.regroup import Patience, Request, who_lives
 from meshkit.launch import round as rounds
 from meshkit.launch.round import Claimant, Round
-from meshkit.launch.store import Store
+from meshkit.launch.store import Store, error_to_json
 from meshkit.launch.times import TIMES, Deadline
 from meshkit.launch.world import World
 from tests.promises import BUSY
@@ -295,6 +297,38 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> type[Counting]:
     for name in ("set", "get", "add", "has", "claim", "append", "wait"):
         monkeypatch.setattr(Counting, name, counted(getattr(Store, name)))
     return Counting
+
+
+def test_a_thousand_ranks_answer_a_roll_call_with_few_operations(
+    counting: type[Counting],
+) -> None:
+    """One process has ended; every other one leaves its status, and reads the report."""
+    size = 1024
+    root = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    look = lambda ranks: {rank: Sighting(RankState.ENDED, "") for rank in ranks}  # noqa: E731
+    alive = [
+        Round(counting(root, world(rank, size)), "call/1", rank, range(size), look=look)
+        for rank in range(size - 1)
+    ]
+    for round in alive:
+        status = RankStatus(
+            round.rank, {"dp": 5, "tp": 7}, "all_reduce", "tp", "train.py:18 (step)"
+        )
+        round.arrive(status.to_facts())
+    judge = who_is_behind(Layout(dp=128, tp=8), "failed.", lambda ranks: {}, known=0.3)
+
+    def report(seen: Arrivals) -> Decision | None:
+        """Return the report as a value, as a guard does: nobody counts who has read it."""
+        decision = judge(seen)
+        error = None if decision is None else decision.error
+        return decision if error is None else Decision(value=error_to_json(error))
+
+    for round in alive:
+        decision = round.decide(report, Deadline.after(60), poll=0.5)
+        assert decision.value["missing_ranks"] == [1023]
+    operations, seconds = counting.counts
+    assert operations <= 5.1 * size
+    assert seconds < 2 + BUSY, seconds
 
 
 @pytest.mark.parametrize("lost", [1, 100])
