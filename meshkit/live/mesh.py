@@ -562,7 +562,7 @@ class Mesh:
                 ``to`` alone the tensors to fill, None elsewhere. Names that ranks of one pipeline
                 stage have, for example, are held by those ranks.
             dtype: the dtype in which floating-point numbers travel, and of new tensors; None is
-                their own. Tensors to fill have this dtype, or that of the source.
+                their own. Tensors to fill convert what arrives to their own dtype.
             chunk: the bytes of a rank's tensors that travel at once. Two chunks need memory.
             staged: whether a state arrives whole or not at all. It needs one more copy of the
                 target, and all ranks agree before ``out`` changes. Else ``out`` is undefined after
@@ -572,7 +572,7 @@ class Mesh:
             SpecError: if a name has no pattern, a tensor does not fit its pattern, a DTensor is cut
                 otherwise, or a group is missing.
             DisagreementError: if ranks pass other patterns or options, another rank failed, or the
-                tensors to fill have other names, dtypes or shapes.
+                tensors to fill have other names or shapes.
             RankTimeoutError: if a rank does not call this within ``arrival_timeout``.
 
         Cost: a round at the store for the plan. Each rank of ``to`` then receives what it lacks,

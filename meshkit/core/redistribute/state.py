@@ -41,11 +41,12 @@ class MovedTensor(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The call that moves a state, and the names of its source and target, for errors."""
+    """The call that moves a state, and its source and target."""
 
     call: str
-    source: str = "source"
+    source: str = "source"  # in errors
     target: str = "target"
+    converts: bool = False  # whether a target of another dtype converts what arrives
 
 
 class Difference(NamedTuple):
@@ -173,7 +174,7 @@ def _find_differences(
     for name in [name for name in {**facts, **dtypes} if (name in facts) != (name in dtypes)]:
         holder = ends.source if name in facts else ends.target
         differences.append(Difference("names", f"{name}: on the {holder} alone."))
-    for name in [name for name in facts if name in dtypes]:
+    for name in [name for name in facts if name in dtypes and not ends.converts]:
         own = facts[name][1]
         for dtype in sorted(dtypes[name] - {own, travel_dtype(own, asked)}):
             line = f"{name}: {own} on the {ends.source}, {dtype} on the {ends.target}."

@@ -158,8 +158,7 @@ class StatePlan:
 
     def _find(self, part: MovedPart, out: State | None) -> Tensor:
         tensor = _tensor_of(part.name, out, "out")
-        dtypes = {part.tensor.dtype, name_of(part.leg.dtype)}
-        return self._check(part.name, tensor, part.wanted_shape, dtypes)
+        return self._check(part.name, tensor, part.wanted_shape, {name_of(tensor.dtype)})
 
     def _check(
         self, name: str, tensor: Tensor, shape: tuple[int, ...], dtypes: Collection[str]

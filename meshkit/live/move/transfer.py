@@ -163,6 +163,6 @@ class Transfer:
             for name in ("source", "target")
         )
         parsed, dtype = StatePatterns.of(patterns), options.dtype_name
-        moved = plan_moves(parsed, meshes.layouts, held, wanted, dtype, Ends(CALL))
+        moved = plan_moves(parsed, meshes.layouts, held, wanted, dtype, Ends(CALL, converts=True))
         groups = meshes.source, meshes.target
         return plan_state(moved, groups, rank, meshes.device, options, self._make_reduce)

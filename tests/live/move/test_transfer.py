@@ -70,6 +70,15 @@ def move_states(source: Any, target: Any, chunk: int, staged: bool) -> None:
             if out is not None:
                 for name, part in cut(state, sampler, is_source=False).items():
                     torch.testing.assert_close(out[name], part * factor, rtol=0, atol=0)
+        if out is not None:  # of another dtype
+            out = {
+                name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in out.items()
+            }
+        sync = trainer.transfer(PATTERNS, to=sampler, like=held or out)
+        sync(held, out=out)
+        if out is not None:
+            for name, part in cut(state, sampler, is_source=False).items():
+                torch.testing.assert_close(out[name], part.double(), rtol=0, atol=0)
         half = trainer.transfer(PATTERNS, to=sampler, like=like, dtype=torch.bfloat16)(held)
         if sampler.inside:
             for name, part in cut(state, sampler, is_source=False).items():
@@ -217,7 +226,6 @@ def collect_errors() -> dict[str, tuple[str, str]]:
         attempt("no like", lambda: plan(good, None))
         attempt("another name", lambda: plan({"*": good["w"]}, held or {"v": torch.zeros(2, 3)}))
         attempt("room", lambda: plan(good, held or {"w": torch.zeros(4, 3)}))
-        attempt("another dtype", lambda: plan(good, held or {"w": torch.zeros(2, 3).bfloat16()}))
         attempt("dims", lambda: plan({"w": "o i j -> o i j"}, like))
         options = {} if dist.get_rank() else {"staged": True}
         attempt("options differ", lambda: plan(good, like, **options))
@@ -235,7 +243,7 @@ def test_mistakes_are_named_on_every_rank_before_anything_moves(pool: Pool) -> N
     for rank, errors in enumerate(by_rank):
         assert "good" not in errors
         names = "no pattern", "no like", "another name", "room", "dims", "options differ"
-        for name in (*names, "another dtype"):
+        for name in names:
             kind, text = errors[name]
             assert kind in ("SpecError", "DisagreementError"), (rank, name)
             assert "transfer" in text
@@ -243,8 +251,5 @@ def test_mistakes_are_named_on_every_rank_before_anything_moves(pool: Pool) -> N
     for text in (errors["another name"][1] for errors in by_rank):
         assert "w: on the source alone." in text
         assert "v: on the target alone." in text
-    for text in (errors["another dtype"][1] for errors in by_rank):
-        assert "w: float32 on the source, bfloat16 on the target." in text
-        assert "Fix: dtype=torch.bfloat16" in text
     assert by_rank[0]["another shape"][0] == "SpecError"
-    assert [len(errors) for errors in by_rank[1:]] == [8] * 5
+    assert [len(errors) for errors in by_rank[1:]] == [7] * 5
