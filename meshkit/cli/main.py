@@ -88,10 +88,12 @@ class CommandParser(ArgumentParser):
         """Raise an error of argparse as one of meshkit, without the other names of an option."""
         text = re.sub(r"^argument ([^\s/:]+)[^:]*: ", r"\1: ", message)
         option = text.partition(":")[0]
-        words = " ".join(self.examples).replace("\\\n    ", "").split()
+        words = shlex.split(" ".join(self.examples).replace("\\\n    ", ""))
         values = [value for flag, value in pairwise(words) if flag == option]
         fix = f"meshkit help {self.prog.split()[-1]} shows the options."
-        raise SpecError(f"{text}.", fix=f"for example {option} {values[0]}." if values else fix)
+        raise SpecError(
+            f"{text}.", fix=f"for example {option} {shlex.quote(values[0])}." if values else fix
+        )
 
     def parse(self, words: Sequence[str]) -> Namespace:
         """Return the options of a command."""
@@ -120,7 +122,9 @@ class CommandParser(ArgumentParser):
             fix = f"{flag[2:]}={value}, without hyphens."
             return SpecError(f"there is no option {flag}.", fix=fix)
         fix = f"meshkit help {self.prog.split()[-1]} lists the options."
-        corrected = [self._correct(other) for other in typed]
+        has_script = any(action.nargs == REMAINDER for action in self._actions)
+        own = typed[: typed.index(word) + 1] if has_script else typed  # the rest is of the script
+        corrected = [*map(self._correct, own), *typed[len(own) :]]
         with suppress(SpecError):  # the command does not accept every guess
             if corrected != typed:
                 self.parse(corrected)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from argparse import REMAINDER, ArgumentParser, ArgumentTypeError, Namespace
+from functools import partial
 from pathlib import Path
 
 from ..core.cost.memory import SHARDS
 from ..core.cost.search import fastest_cost
 from ..core.cost.step_time import MACHINES, TrainingJob
 from ..core.errors import SpecError
+from ..core.rehearsal_report import RehearsalReport
 from .main import Command, Result
 from .options import (
     DEFAULT_MACHINE,
@@ -28,9 +30,7 @@ def run_rehearse(args: Namespace) -> Result:
     if not Path(path).is_file():
         line = f"there is no script {path!r}." if path else "no script is given."
         raise SpecError(line, fix="the path of a Python script, and its arguments, last.")
-    if args.model is not None and not (args.seq and args.global_batch):
-        line = "--model needs --seq and --global-batch: the batch of the steps of the script."
-        raise SpecError(line, fix="add --seq N --global-batch N.")
+    job = _read_job(args)
     name, model = (None, None) if args.model is None else read_model(args)
     report = rehearse(
         run_script,
@@ -43,21 +43,43 @@ def run_rehearse(args: Namespace) -> Result:
         links=args.links,
         progress=True,
     )
-    if model is None:
+    if model is None or job is None:
         return Result(report.as_dict, report.draw, ok=report.ok)
-    layout, topology = report.names.layouts[0], report.topology
-    numbers = report.world_size, topology.num_nodes, args.global_batch, args.seq
-    job = TrainingJob(*numbers, MACHINES[args.links])
     options = {"micro_batch": args.micro_batch, "shard": args.shard, "recompute": "none"}
-    cost = fastest_cost(model, job, layout, topology, **options)
+    try:
+        cost = fastest_cost(model, job, report.names.layouts[0], report.topology, **options)
+    except SpecError as error:  # the layout is known after the rehearsal only
+        reason = f"The cost model has no seconds for this job: {error.summary}"
+        return Result(report.as_dict, partial(_draw_with, report, reason), ok=report.ok)
 
-    def draw(*, width: int = 80, ascii: bool = False) -> str:
-        parts = [f"{seconds:.3g} s over {axis}" for axis, seconds in cost.idle.items() if seconds]
-        text = f"The cost model of {name} has {', '.join(parts) or '0 s'} in a step"
-        how = f"({cost.shard}, micro batches of {cost.micro_batch})"
-        return f"{report.draw(width=width, ascii=ascii)}\n{text} {how}."
+    parts = [f"{seconds:.3g} s over {axis}" for axis, seconds in cost.idle.items() if seconds]
+    text = f"The cost model of {name} has {', '.join(parts) or '0 s'} in a step"
+    text += f" ({cost.shard}, micro batches of {cost.micro_batch})."
+    return Result(
+        lambda: {**report.as_dict(), "model_seconds": cost.idle},
+        partial(_draw_with, report, text),
+        ok=report.ok,
+    )
 
-    return Result(lambda: {**report.as_dict(), "model_seconds": cost.idle}, draw, ok=report.ok)
+
+def _draw_with(report: RehearsalReport, line: str, *, width: int = 80, ascii: bool = False) -> str:
+    return f"{report.draw(width=width, ascii=ascii)}\n{line}"
+
+
+def _read_job(args: Namespace) -> TrainingJob | None:
+    """Return the steps of the script for the cost model, or None without a model."""
+    of_model = ("seq", "global_batch", "micro_batch", "shard")
+    given = [name for name in of_model if getattr(args, name) is not None]
+    if args.model is None:
+        if given:
+            option = f"--{given[0].replace('_', '-')}"
+            raise SpecError(f"{option} is for --model.", fix=f"leave out {option}.")
+        return None
+    if not (args.seq and args.global_batch):
+        line = "--model needs --seq and --global-batch: the batch of the steps of the script."
+        raise SpecError(line, fix="add --seq N --global-batch N.")
+    numbers = args.world_size, args.nodes or 1, args.global_batch, args.seq
+    return TrainingJob(*numbers, MACHINES[args.links])
 
 
 def read_ranks(text: str) -> str | list[int]:

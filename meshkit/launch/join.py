@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
@@ -364,11 +365,12 @@ def _rendezvous(
 
 def warn_of_other_build(store: Store) -> None:
     """Warn if another rank has this version of torch in another build. Cost: one operation."""
-    own = f"rank {store.world.rank} has torch {torch.__version__}"
-    first = store.within(TIMES.store, lambda: store.claim(BUILT, own)).decode()
-    if first.partition(" has ")[2] != own.partition(" has ")[2]:
+    rank, own = store.world.rank, torch.__version__
+    claim = json.dumps([rank, own])
+    first, build = json.loads(store.within(TIMES.store, lambda: store.claim(BUILT, claim)))
+    if build != own:
         text = format_error(
-            f"{own}, and {first}.",
+            f"rank {rank} has torch {own}, and rank {int(first)} has torch {build}.",
             "Their versions are equal, but their libraries of CUDA or NCCL may differ.",
             fix="install one build of torch on all hosts.",
         )

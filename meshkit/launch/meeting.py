@@ -83,7 +83,7 @@ class Side:
         round = Round(part, f"call/{self.calls}", self.rank, (), summary=summary)
         if self.rank:
             # the leader may need a moment more than the deadline
-            decision = round.follow(deadline) or round.follow(Deadline.after(TIMES.host_stays))
+            decision = round.follow(deadline) or round.follow(Deadline.after(TIMES.store))
             if decision is None:
                 line = f"the first rank of the {self.name} did not act at {self.where}."
                 fix = "look at its log first."
@@ -154,7 +154,7 @@ class Side:
                         self.misfits.add(label)
                         transfer.try_within(TIMES.store, lambda: transfer.set(key, "1"))  # noqa: B023
                         raise
-            if failure != failed:
+            if failure != failed or (failure and deadline.expired):
                 line = f"the {self.other} failed in {CALL}(): {failure.partition(' ')[2]}"
                 raise DisagreementError(line, fix=f"look at the log of the {self.other} first.")
             if deadline.expired:

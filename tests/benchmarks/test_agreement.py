@@ -61,9 +61,9 @@ def agreement_of(ranks: int) -> Counter[str]:
 def expected(ranks: int) -> dict[str, Counter[str]]:
     """Return the operations of all ranks together, call by call."""
     one, both = agreement_of(ranks), agreement_of(ranks) + agreement_of(ranks)
-    # Each rank takes its rank and the generation, states its build of torch, and looks who has begun
-    # that generation. Rank 0 marks the attempt, and reads the hosts of the other ranks, since there
-    # is a tp axis.
+    # Each rank takes its rank and the generation, states its build of torch, and looks who has
+    # begun that generation. Rank 0 marks the attempt, and reads the hosts of the other ranks, since
+    # there is a tp axis.
     return {
         "init": both + Counter(compare_set=3 * ranks + 1, check=ranks),
         "build_mesh": both + Counter(check=2, get=1),

@@ -52,3 +52,29 @@ def test_a_model_without_a_batch_is_refused() -> None:
     done = rehearse("--model", "llama3-8b", "--seq", "8192", "examples/train.py")
     assert done.returncode == 2
     assert "--global-batch" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        ("--seq 8192 examples/train.py", "--seq is for --model.\n  Fix: leave out --seq."),
+        # the words after the script are its own
+        (
+            "--nodess 8 examples/train.py --global_batch 256",
+            "--nodes 8 examples/train.py --global_batch 256",
+        ),
+    ],
+)
+def test_a_fix_leaves_the_words_of_the_script_alone(typed: str, text: str) -> None:
+    done = rehearse(*typed.split())
+    assert done.returncode == 2
+    assert text in done.stderr
+
+
+@pytest.mark.slow
+def test_a_job_that_the_cost_model_cannot_price_keeps_its_report(tmp_path: Path) -> None:
+    script = tmp_path / "alone.py"
+    script.write_text("import meshkit\nmeshkit.init()\nmeshkit.build_mesh(mine=256)\n")
+    done = rehearse(*f"--ranks 0 --model llama3-8b --seq 8 --global-batch 256 {script}".split())
+    assert "The cost model has no seconds for this job: " in done.stdout
+    assert "256 ranks" in done.stdout

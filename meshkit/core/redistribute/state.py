@@ -178,8 +178,8 @@ def _find_differences(
         own = facts[name][1]
         for dtype in sorted(dtypes[name] - {own, travel_dtype(own, asked)}):
             line = f"{name}: {own} on the {ends.source}, {dtype} on the {ends.target}."
-            converts = travel_dtype(own, dtype) == dtype
-            fix = f"dtype=torch.{dtype}, which converts on the way" if converts else ""
+            are_floats = all(name.startswith(("float", "bfloat")) for name in (own, dtype))
+            fix = f"dtype=torch.{dtype}, which converts on the way" if are_floats else ""
             differences.append(Difference("dtypes", line, fix))
     return differences
 

@@ -5,8 +5,8 @@ An exchange has four steps, and the weights change in the last one only::
 
     meet       the first ranks of both sides, at the store
     start      all ranks of both sides arrive; they connect, unless they still are
-    exchange   messages into new tensors, and a vote of all ranks that they are whole
-    take       the target gathers its copies, votes again, and fills the tensors
+    exchange   messages and copies into new tensors, and a vote of all ranks that they are whole
+    take       each side votes once more, and the target fills its tensors
 
 Messages travel on a gloo group that torch does not know. A failed exchange closes it, and the next
 one connects anew. So each side may end and start again while the other one goes on.
@@ -301,7 +301,9 @@ class BridgeTransfer:
             own = f"{self._label} {self._attempts}"
             return side.meet(self._store, own, self._other, deadline, deed)
 
-        version, other = Met(*side.lead(meet, deadline))
+        # the first rank may have come later than this one
+        latest = Deadline.after(limit) if side.rank else deadline
+        version, other = Met(*side.lead(meet, latest))
         try:
             if other != self._other_label:
                 self._join(other)

@@ -129,12 +129,13 @@ class Exchange:
         channel = BridgeChannel(self._connect(part, start, wait), self._limit, self.plan)
         parts = self.parts
         mover = Mover(self.rank, self.own.device, parts.legs, parts.batches, call, channel)
-        places = [
-            torch.empty_like(tensor) if fills and tensor is not None else None for tensor in state
-        ]
-        views, end = parts.view(places), self._round(part, "end", start)
+        places: list[Tensor | None] = []
+        end = self._round(part, "end", start)
 
         def run() -> None:
+            for tensor in state:
+                places.append(torch.empty_like(tensor) if fills and tensor is not None else None)
+            views = parts.view(places)
             held = [None] * len(state) if fills else parts.arrange(state)
             for _ in mover.start(held, views):
                 pass

@@ -234,8 +234,9 @@ class StateOptions:
 
     def check(self) -> None:
         """Raise if one of them is not usable."""
-        if self.dtype is not None and not isinstance(self.dtype, torch.dtype):
-            line = f"dtype is {self.dtype!r}, not a dtype of torch."
+        is_float = isinstance(self.dtype, torch.dtype) and self.dtype.is_floating_point
+        if self.dtype is not None and not is_float:
+            line = f"dtype is {self.dtype!r}, not a dtype of floating-point numbers."
             raise SpecError(line, fix="dtype=torch.bfloat16, for example.")
         if not isinstance(self.chunk, int) or self.chunk < 1:
             line = f"chunk is {self.chunk!r}, not a number of bytes."

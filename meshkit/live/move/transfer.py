@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
+from torch import Tensor
 
 from ...core.call import quotes_call
 from ...core.errors import CollectiveError, MeshkitError
@@ -95,7 +96,8 @@ class Transfer:
             filled = plan.new_state() if out is None and is_target else out
             places = wanted = plan.find(filled)
             if self._staged:
-                places = [None if tensor is None else torch.empty_like(tensor) for tensor in wanted]
+                places = []
+                self._step(lambda: places.extend(map(_room, wanted)))
             views, sources = plan.view(places), plan.arrange(held)
             running = self._mover.start(sources, views)
             self._step(lambda: next(running, None))
@@ -166,3 +168,7 @@ class Transfer:
         moved = plan_moves(parsed, meshes.layouts, held, wanted, dtype, Ends(CALL, converts=True))
         groups = meshes.source, meshes.target
         return plan_state(moved, groups, rank, meshes.device, options, self._make_reduce)
+
+
+def _room(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else torch.empty_like(tensor)

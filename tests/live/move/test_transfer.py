@@ -226,6 +226,7 @@ def collect_errors() -> dict[str, tuple[str, str]]:
         attempt("no like", lambda: plan(good, None))
         attempt("another name", lambda: plan({"*": good["w"]}, held or {"v": torch.zeros(2, 3)}))
         attempt("room", lambda: plan(good, held or {"w": torch.zeros(4, 3)}))
+        attempt("integers", lambda: plan(good, like, dtype=torch.int8))
         attempt("dims", lambda: plan({"w": "o i j -> o i j"}, like))
         options = {} if dist.get_rank() else {"staged": True}
         attempt("options differ", lambda: plan(good, like, **options))
@@ -242,7 +243,15 @@ def test_mistakes_are_named_on_every_rank_before_anything_moves(pool: Pool) -> N
     by_rank = pool.run(collect_errors)
     for rank, errors in enumerate(by_rank):
         assert "good" not in errors
-        names = "no pattern", "no like", "another name", "room", "dims", "options differ"
+        names = (
+            "no pattern",
+            "no like",
+            "another name",
+            "room",
+            "dims",
+            "integers",
+            "options differ",
+        )
         for name in names:
             kind, text = errors[name]
             assert kind in ("SpecError", "DisagreementError"), (rank, name)
@@ -252,4 +261,4 @@ def test_mistakes_are_named_on_every_rank_before_anything_moves(pool: Pool) -> N
         assert "w: on the source alone." in text
         assert "v: on the target alone." in text
     assert by_rank[0]["another shape"][0] == "SpecError"
-    assert [len(errors) for errors in by_rank[1:]] == [7] * 5
+    assert [len(errors) for errors in by_rank[1:]] == [8] * 5
