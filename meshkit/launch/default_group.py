@@ -30,7 +30,7 @@ from .torch_internals import (
     set_timeout,
     store_of,
 )
-from .world import World
+from .world import LOOPBACK_HOST, World
 
 HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # torch reads it whenever it creates an nccl group
 OLD_HANDLING = HANDLING.removeprefix("TORCH_")  # torch reads it too
@@ -71,13 +71,15 @@ def let_guards_report(world: World, environ: MutableMapping[str, str]) -> dict[s
 def let_gloo_reach_others(world: World, environ: MutableMapping[str, str]) -> dict[str, str]:
     """Let gloo use the interface by which this rank reaches the store, on a job of several hosts.
 
-    The name of a host often has a loopback address, which no other host can reach. Local.
+    The name of a host often has a loopback address, which no other host can reach. A store at
+    127.0.0.1 itself is that of one host, whatever its ranks say of nodes. Local.
 
     Returns:
         The variable that was set, if any.
     """
     host, size = address(world)[0], world.local_world_size
-    if host is None or world.world_size in (1, size) or INTERFACE in environ:
+    is_alone = host in (LOOPBACK_HOST, "localhost") or world.world_size in (1, size)
+    if host is None or is_alone or INTERFACE in environ:
         return {}
     name = interface_towards(host, spans_hosts=size is not None) if sys.platform == "linux" else ""
     if "gloo" not in str(world.backend) or not name:

@@ -55,7 +55,8 @@ class Side:
     rank: int  # the position in the mesh of this side
     calls: int = 0  # how often the leader of this start has acted
     attempts: int = 0  # how often this start has called bridge.transfer
-    misfits: set[str] = field(default_factory=set)  # statements of the other side that did not fit
+    # statements of the other side to the one of this side that they did not fit
+    misfits: dict[str, Statement] = field(default_factory=dict)
 
     @property
     def other(self) -> str:
@@ -140,7 +141,7 @@ class Side:
         while True:
             self._check_alone()
             label, failure = self._look(transfer)
-            if label and label not in self.misfits:
+            if label and self.misfits.get(label) != own:
                 other = self.read(transfer, label)
                 try:
                     self.plan(own, other)
@@ -151,7 +152,7 @@ class Side:
                     is_there = label != first or sight(other.process).state is RankState.BUSY
                     refused = transfer.within(TIMES.store, lambda: transfer.has(key))  # noqa: B023
                     if is_there or refused or deadline.expired:
-                        self.misfits.add(label)
+                        self.misfits[label] = own
                         transfer.try_within(TIMES.store, lambda: transfer.set(key, "1"))  # noqa: B023
                         raise
             if failure != failed or (failure and deadline.expired):

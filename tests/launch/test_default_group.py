@@ -64,8 +64,9 @@ def test_nccl_is_bound_to_its_device_at_once(
         ("nccl", {}, False),
         ("gloo", {"LOCAL_WORLD_SIZE": "4"}, False),  # one host
         ("gloo", {"GLOO_SOCKET_IFNAME": "eth0"}, False),
-        ("gloo", {"MASTER_ADDR": "127.0.0.1"}, False),  # maybe one host
-        ("gloo", {"MASTER_ADDR": "127.0.0.1", "LOCAL_WORLD_SIZE": "2"}, True),
+        ("gloo", {"MASTER_ADDR": "127.0.0.1", "LOCAL_WORLD_SIZE": "2"}, False),  # two agents there
+        ("gloo", {"MASTER_ADDR": "127.0.0.2"}, False),  # maybe one host
+        ("gloo", {"MASTER_ADDR": "127.0.0.2", "LOCAL_WORLD_SIZE": "2"}, True),
         ("gloo", {"MASTER_ADDR": "no.invalid"}, False),
     ],
 )

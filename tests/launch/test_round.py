@@ -299,17 +299,22 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> type[Counting]:
     return Counting
 
 
+def rounds_of_living(counting: type[Counting], size: int, *, lost: int) -> list[Round]:
+    """Return the round of each rank whose process lives; the last ones have ended."""
+    root = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    look = lambda ranks: {rank: Sighting(RankState.ENDED, "") for rank in ranks}  # noqa: E731
+    return [
+        Round(counting(root, world(rank, size)), "recovery/1", rank, range(size), look=look)
+        for rank in range(size - lost)
+    ]
+
+
 def test_a_thousand_ranks_answer_a_roll_call_with_few_operations(
     counting: type[Counting],
 ) -> None:
     """One process has ended; every other one leaves its status, and reads the report."""
     size = 1024
-    root = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    look = lambda ranks: {rank: Sighting(RankState.ENDED, "") for rank in ranks}  # noqa: E731
-    alive = [
-        Round(counting(root, world(rank, size)), "call/1", rank, range(size), look=look)
-        for rank in range(size - 1)
-    ]
+    alive = rounds_of_living(counting, size, lost=1)
     for round in alive:
         status = RankStatus(
             round.rank, {"dp": 5, "tp": 7}, "all_reduce", "tp", "train.py:18 (step)"
@@ -337,12 +342,7 @@ def test_a_thousand_ranks_decide_who_lives_with_few_operations(
 ) -> None:
     """Every process that has ended is looked at, and the decision is short."""
     size = 1024
-    root = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    look = lambda ranks: {rank: Sighting(RankState.ENDED, "") for rank in ranks}  # noqa: E731
-    alive = [
-        Round(counting(root, world(rank, size)), "recovery/1", rank, range(size), look=look)
-        for rank in range(size - lost)
-    ]
+    alive = rounds_of_living(counting, size, lost=lost)
     began = time.monotonic()
     for round in alive:
         round.arrive(Request("dp=1024, number 1", None, True, True, 5).to_facts())

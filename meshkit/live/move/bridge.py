@@ -263,7 +263,8 @@ class BridgeTransfer:
             "dtype": options.dtype_name,
             "chunk": repr(options.chunk),
         }
-        stated = agree_on_tables(own, CALL, {**facts, "patterns": repr(patterns)}, read)
+        same = {**facts, "transfer": str(self._number), "patterns": repr(patterns)}
+        stated = agree_on_tables(own, CALL, same, read)
         position = layout.rank_positions.find
         tables = [(table, [position(rank) or 0 for rank in ranks]) for _, table, ranks in stated]
         pairs = {str(glob): str(text) for glob, text in patterns.items()}

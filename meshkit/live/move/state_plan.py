@@ -26,6 +26,7 @@ from ...core.redistribute.state import MovedTensor, StatePatterns, Table, travel
 from ...core.text import count_noun
 from ...launch.job import require_job
 from ...launch.round import Round
+from ...launch.store import read_value
 from ...launch.times import TIMES
 from ..group_registry import MeshGroups
 from .mesh_move import MakeReduce, Reduce
@@ -299,7 +300,7 @@ def agree_on_tables(
     readers = sum(len(ranks) for _, ranks in stated)
 
     def fetch() -> dict[str, Table]:
-        tables = {digest: store.read(key, json.loads) or {} for digest, key in keys.items()}
+        tables = {d: read_value(key, store.get(key), json.loads) for d, key in keys.items()}
         if store.add("states", 1) == readers:
             store.delete("states", *keys.values())
         return tables

@@ -206,6 +206,7 @@ def test_a_transfer_that_failed_can_be_made_again(mistake: str, words: str, jobs
     trainer = jobs.start(fail_and_try_again, 2, "trainer", mistake)
     time.sleep(1 if mistake == "no pattern" else 0)  # the trainer waits already
     sampler = jobs.start(fail_and_try_again, 2, "sampler", mistake)
+    assert len(results(sampler.result())) == 2
     for text in results(trainer.result()):
         _, error, seconds = ast.literal_eval(text)
         assert words in error
