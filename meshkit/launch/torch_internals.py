@@ -415,11 +415,11 @@ def clear_dtensor_cache() -> None:
     The key of the cache ignores the groups, so equal DeviceMeshes share an entry. A later mesh over
     the same ranks would get the groups of an earlier one, and fail.
     """
-    if "torch.distributed.tensor" in sys.modules:
-        from torch.distributed.tensor import debug
-
+    tensor = sys.modules.get("torch.distributed.tensor")
+    if tensor is not None:  # torch's own function is in a module that takes long to import
         with suppress(AttributeError):
-            debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+            tensor.DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear()
+            torch._C._clear_DTensor_sharding_propagator_cache()
 
 
 def can_slice() -> bool:

@@ -49,7 +49,6 @@ from ..launch.spawn import (
     set_up_worker,
     start_process,
 )
-from ..launch.torch_internals import clear_dtensor_cache
 from ..launch.world import free_port
 from ..live.build_mesh import build_mesh
 from ..live.mesh import Mesh
@@ -94,7 +93,6 @@ class Ranks:
 
     def __init__(self, step: Step, timeout: float) -> None:
         self._timeout = timeout
-        clear_dtensor_cache()  # imports its module here, not on each rank
         self._context, self._payload = _choose_context(step)
         self._folder = Path(tempfile.mkdtemp(prefix="meshkit-compare-"))
         self._ranks: list[Rank] = []

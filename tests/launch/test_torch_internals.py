@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, distribute_tensor
 
 from meshkit.launch import torch_internals
 from meshkit.launch.torch_internals import (
     advance_group_counter,
     bound_device,
     can_split,
+    clear_dtensor_cache,
     is_fake_store,
     store_of,
     takes_part_in_split,
@@ -111,3 +116,18 @@ def test_a_store_of_a_class_that_python_does_not_know_is_no_fake(
     )
     monkeypatch.setattr(torch_internals, "dist", unknown)
     assert not is_fake_store(store)
+
+
+@pytest.mark.usefixtures("default_group")
+def test_the_cache_of_dtensor_is_cleared_without_a_slow_import(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stats = torch._C._get_DTensor_sharding_propagator_cache_stats
+    tensor = distribute_tensor(torch.ones(4), init_device_mesh("cpu", (1,)), [Replicate()])
+    for _ in range(2):
+        tensor + tensor
+    assert stats()[0] > 0
+    monkeypatch.delattr(torch.distributed.tensor, "debug", raising=False)
+    monkeypatch.setitem(sys.modules, "torch.distributed.tensor.debug", None)  # cannot be imported
+    clear_dtensor_cache()
+    assert stats() == (0, 0)
