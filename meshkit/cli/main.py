@@ -91,9 +91,12 @@ class CommandParser(ArgumentParser):
         words = shlex.split(" ".join(self.examples).replace("\\\n    ", ""))
         values = [value for flag, value in pairwise(words) if flag == option]
         fix = f"meshkit help {self.prog.split()[-1]} shows the options."
-        raise SpecError(
-            f"{text}.", fix=f"for example {option} {shlex.quote(values[0])}." if values else fix
-        )
+        action = self._option_string_actions.get(option)
+        if action is not None and action.nargs == 0:
+            fix = f"write {option} alone: it takes no value."
+        elif values:
+            fix = f"for example {option} {shlex.quote(values[0])}."
+        raise SpecError(f"{text}.", fix=fix)
 
     def parse(self, words: Sequence[str]) -> Namespace:
         """Return the options of a command."""

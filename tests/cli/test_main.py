@@ -140,6 +140,11 @@ def test_misuse_has_exit_code_2_and_a_fix(typed: str, capsys: pytest.CaptureFixt
     assert err.splitlines()[-1].startswith("  Fix: ")
 
 
+def test_a_flag_with_a_value_is_told_to_stand_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["explain", "dp=4", "--all=3"]) == 2
+    assert capsys.readouterr().err.endswith("Fix: write --all alone: it takes no value.\n")
+
+
 def test_an_error_is_json_if_json_was_requested(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["plan", "dp=3", "--world-size", "8", "--json"]) == 2
     out, err = capsys.readouterr()
