@@ -97,7 +97,7 @@ def test_after_any_exceptions_the_next_start_has_one_generation(seed: int) -> No
 def test_failures_that_all_ranks_catch_do_not_meet_the_next_valid_start(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each rank fails twice, at its own pace, before it joins; none of them is alive to be read."""
+    """Each rank fails twice, at its own pace, before it joins. In one thread none can wait."""
     monkeypatch.setattr(rounds, "TIMES", replace(rounds.TIMES, failure_stays=0))
     chance, root, calls = random.Random(seed), dist.HashStore(), {0: 0, 1: 0, 2: 0}
     joined: dict[int, int] = {}
