@@ -38,7 +38,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import ErrorType
+from torch._C._distributed_c10d import ErrorType, _DistributedBackendOptions
 from torch.overrides import TorchFunctionMode
 
 NAME = "nccl_like"
@@ -73,6 +73,9 @@ def register(patch: pytest.MonkeyPatch | None = None) -> None:
 
     patch.setattr(dist, "batch_isend_irecv", in_batch)
     patch.setattr(torch.cpu, "synchronize", synchronize)
+    # torch 2.15 can record only a group with a backend in C++, and not play the split of another
+    patch.setenv("TORCH_FR_BUFFER_SIZE", "0")
+    patch.setattr(dist.distributed_c10d, "_DistributedBackendOptions", Options)
     threading.Thread(target=_watch, daemon=True).start()
     Waits().__enter__()
 
@@ -132,7 +135,7 @@ class Work(dist.Work):
         super().__init__()
         self.group, self.tensors, self.blocks = group, tensors, blocks
         self.storages = {*map(_storage, tensors)}
-        self.began, self.timeout = time.monotonic(), group.timeout
+        self.began, self.limit = time.monotonic(), group.timeout  # torch's own timeout is read-only
         self.done, self.failed = threading.Event(), ""
         self.future: torch.futures.Future[Any] = torch.futures.Future()
         PENDING.append(self)
@@ -173,6 +176,12 @@ class Work(dist.Work):
     def result(self) -> list[torch.Tensor]:
         """Return the tensors."""
         return self.tensors
+
+
+class Options(_DistributedBackendOptions):
+    """Options of a new group that may be split from a ``Device``, which is not written in C++."""
+
+    split_from: Any = None
 
 
 class Device:
@@ -474,12 +483,12 @@ def _watch() -> None:
         time.sleep(LOOK)
         for work in [*PENDING]:
             age = time.monotonic() - work.began
-            is_late = work.timeout is not None and age > work.timeout.total_seconds()
+            is_late = work.limit is not None and age > work.limit.total_seconds()
             if not (work.failed or is_late):
                 continue
             if work.group.error == ErrorType.SUCCESS:
                 work.group.error = ErrorType.COMM_ERROR if work.failed else ErrorType.TIMEOUT
             if work.group.handling in (1, 3):
-                why = work.failed or f"{work.timeout} are over"
+                why = work.failed or f"{work.limit} are over"
                 print(f"{WATCHDOG}: {why}", file=sys.stderr, flush=True)
                 os.kill(os.getpid(), signal.SIGABRT)
