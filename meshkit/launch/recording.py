@@ -578,8 +578,9 @@ def start_recording(recorder: Recorder, world_size: int) -> RecordingGroup:
         given = tensors if isinstance(tensors, list) else [tensors]
         group.record(name, given, given, (), detail=reduction).wait()
 
-    methods = chain(vars(RecordingGroup).values(), vars(RecordedWork).values())
-    keep_uncompiled(*(method for method in methods if hasattr(method, "__code__")))
+    for method in chain(vars(RecordingGroup).values(), vars(RecordedWork).values()):
+        if hasattr(method, "__code__"):
+            keep_uncompiled(method)
     record_every_group(create, recorder.trace.rank, world_size)
     record_meta_collectives(record)
     return cast(RecordingGroup, dist.group.WORLD)

@@ -30,6 +30,7 @@ from ...core.redistribute.move import (
 from ...core.redistribute.pattern import DOTS, Pattern, Side, expand_dots
 from ...core.sequence import SequencePlan
 from ...core.text import format_sizes
+from ...launch.torch_internals import keep_uncompiled
 from ..group_registry import MeshGroups
 from .mover import CHUNK, JobChannel, Leg, MeshPair, Mover
 from .operations import check_differentiable, check_tensor
@@ -173,7 +174,7 @@ class MeshRedistribution:
         result: Tensor | None = self.run(x)
         return result
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @keep_uncompiled
     def run(self, x: Tensor | None) -> Tensor | None:
         """Return the same, for callers that quote a call of their own."""
         known = self._learn(x)
