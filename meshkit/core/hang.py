@@ -155,7 +155,7 @@ def who_is_behind(
         layout: the ranks of the mesh.
         summary: the first line of the report.
         left: returns the status of those of some ranks that left the guard before.
-        known: seconds for the answers if a rank has left, as the cause is known then.
+        known: seconds for the answers if a rank has left that explains the failure.
         rows: the groups of views whose guards are inside that of the mesh.
     """
 
@@ -165,11 +165,18 @@ def who_is_behind(
         missing = {r: seen.seen.get(r, NO_ANSWER) for r in seen.missing}
         has_left = {r for r, status in gone.items() if status.has_left}
         can_answer = [r for r in missing.keys() - has_left if missing[r].state != RankState.ENDED]
-        if can_answer and not seen.expired and not (has_left and seen.waited >= known):
+        statuses, is_early = {**gone, **answers}, bool(can_answer) and not seen.expired
+        if is_early and not (
+            has_left
+            and seen.waited >= known
+            and _causes(statuses, lagging_ranks(layout, statuses, rows))
+        ):
             return None  # a rank that left a guard well may be in the next one, and answer there
         known_ranks = has_left | {r for r in gone if not missing[r].state.is_certain}
+        if is_early:  # a rank that runs had no time to answer
+            known_ranks |= {r for r in missing if not missing[r].state.is_certain}
         silent = {r: sighting for r, sighting in missing.items() if r not in known_ranks}
-        report = hang_error(summary, layout, {**gone, **answers}, silent, rows)
+        report = hang_error(summary, layout, statuses, silent, rows)
         is_report = summary or report.behind or report.missing_ranks
         return Decision(report if is_report else None)
 
@@ -240,7 +247,7 @@ def _missing(
     """
     certain = [rank for rank, state in states.items() if state.is_certain]
     unknown = [rank for rank, state in states.items() if state is RankState.UNKNOWN]
-    is_explained = any(status.has_left for status in statuses.values())
+    is_explained = bool(_causes(statuses, late))
     is_explained |= any(not statuses[rank].function for rank in late)
     return tuple(sorted(certain or unknown or ([] if is_explained else states)))
 
@@ -252,8 +259,7 @@ def _first_suspects(
     silent: Mapping[int, Sighting],
     rows: Rows,
 ) -> list[int]:
-    """Return the ranks that left, or have ended, or else that wait for none, or are silent."""
-    left = [rank for rank in sorted(statuses) if statuses[rank].has_left]
+    """Return the causes, or the ranks that have ended, or that wait for none, or are silent."""
     certain = [rank for rank in sorted(silent) if silent[rank].state.is_certain]
     idle = [rank for rank in late if not statuses[rank].function and not statuses[rank].has_left]
     unknown = [rank for rank in silent if silent[rank].state is RankState.UNKNOWN]
@@ -267,4 +273,14 @@ def _first_suspects(
     }
     kinds = [certain, sorted([*idle, *unknown]), sorted(silent)]
     waits_for = [[rank for rank in ranks if rank in awaited] for ranks in kinds]
-    return next((ranks for ranks in [left, *waits_for, *kinds] if ranks), list(late))
+    causes = _causes(statuses, late)
+    return next((ranks for ranks in [causes, *waits_for, *kinds] if ranks), list(late))
+
+
+def _causes(statuses: Mapping[int, RankStatus], late: Iterable[int]) -> list[int]:
+    """Return the ranks that left and explain a failure.
+
+    A rank does not that has posted its counts, with which it is behind no peer.
+    """
+    left = [rank for rank in sorted(statuses) if statuses[rank].has_left]
+    return [r for r in left if statuses[r].error or r in late or not statuses[r].begun]

@@ -110,6 +110,7 @@ SLEEPS = {
 LATE_3 = statuses(dp_3=7)
 WAITING = {rank: waits(LATE_3[rank], "dp") for rank in range(3)}
 RAISED = LATE_0 | {1: RankStatus(1, error="ValueError: bad sample 17")}
+CLOSED = WAITING | {r: replace(LATE_3[r], ended_by="mesh.close()") for r in (2, 3)}
 ENDED, STOPPED, UNKNOWN, BUSY = RankState
 Report = tuple[dict[int, RankStatus], dict[int, Sighting], tuple[Any, ...], str]
 # statuses, silent ranks -> missing ranks, first words of the lines, rank to look at first
@@ -161,6 +162,14 @@ REPORTS: dict[str, Report] = {
         "Silent 3, Ranks 0-2",
         "rank 3",
     ),
+    "one is behind, two have closed": (CLOSED, {}, (), "Behind 3, Left 2, Ranks 0-1", "rank 3"),
+    "one is busy, another has closed": (
+        statuses() | {2: CLOSED[2]},
+        sight(r0=BUSY),
+        (0,),
+        "Busy 0, Left 2, Ranks 1",
+        "rank 0",
+    ),
     "one is busy": (statuses(), sight(r0=BUSY), (0,), "Busy 0, Ranks 1-3", "rank 0"),
 }
 
@@ -207,6 +216,8 @@ WAITED = {
     "one has left": ((0, 1, 3), (2,), {}, 0.0, False, True),
     "one has left, another runs": ((0, 1), (2,), {3: BUSY}, 0.0, False, False),
     "the cause is known": ((0, 1), (2,), {3: BUSY}, KNOWN, False, True),
+    "the cause is known, another may run": ((0, 1), (2,), {3: UNKNOWN}, KNOWN, False, True),
+    "one has closed, another runs": ((0, 1), (-2,), {3: BUSY}, KNOWN, False, False),
 }
 
 
@@ -223,7 +234,8 @@ def judge(
     at = statuses(dp_0=7) if late else statuses()
     arrived = {rank: Arrival(Process("b", rank), at[rank].to_facts()) for rank in answered}
     sightings = {rank: Sighting(state, "facts") for rank, state in states.items()}
-    left = {rank: RankStatus(rank, error="ValueError") for rank in gone}
+    left = {rank: RankStatus(rank, error="ValueError") for rank in gone if rank > 0}
+    left |= {-rank: replace(at[-rank], ended_by="mesh.close()") for rank in gone if rank < 0}
     roll_call = who_is_behind(LAYOUT, summary, lambda ranks: left, known=KNOWN)
     return roll_call(Arrivals(range(4), arrived, seen=sightings, **options))
 
@@ -233,8 +245,8 @@ def test_who_is_waited_for(case: tuple[Any, ...]) -> None:
     answered, gone, states, waited, expired, decides = case
     decision = judge(answered, gone, states, waited=waited, expired=expired)
     assert (decision is not None) is decides
-    if decides and not gone:
-        assert decision.error.missing_ranks == tuple(states)
+    if decides:
+        assert decision.error.missing_ranks == (() if gone else tuple(states))
 
 
 def test_a_suspicion_without_a_cause_is_not_reported() -> None:
