@@ -22,7 +22,7 @@ from ..core.errors import BatchError, CoordinateError, SpecError
 from ..core.group_plan import GroupPlan
 from ..core.job_report import JobReport, PlanReport, headline
 from ..core.layout import Layout
-from ..core.redistribute.report import plan_redistribution
+from ..core.redistribute.report import DTYPES, plan_redistribution, read_name
 from ..core.report import format_rank, format_rank_table, rank_reports
 from ..core.sequence import SequencePlan, plan_sequence, sequence_axes
 from ..core.text import count_noun
@@ -288,7 +288,8 @@ def _add_move(parser: ArgumentParser) -> None:
     help = "the mesh that the right side names, on other ranks, such as dp=8 tp=4"
     parser.add_argument("--to", metavar="AXES", help=help)
     help = "the dtype of the tensor, such as bf16; float32 by default"
-    parser.add_argument("--dtype", default="float32", help=help)
+    dtype = parser.add_argument("--dtype", metavar="NAME", type=read_name, help=help)
+    dtype.default, dtype.choices = "float32", sorted(DTYPES)
     help = "the GB/s that a rank receives: show the milliseconds of the bytes, too"
     parser.add_argument("--speed", type=options.read_gigabytes, metavar="GB/S", help=help)
 

@@ -8,7 +8,8 @@ import math
 import re
 import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from ..core.text import count_noun
 from ..core.topology import Topology, parse_hostfile
 
 INTEGER = re.compile(r"-?[0-9]{1,18}")  # it fits into int64
+MAX_FILE = 2**28  # characters: the hosts of a job of millions of ranks
 SIZES_HELP = 'the size of each axis: dp=4 tp=2, dp=4,tp=2 or "dp=4 tp=2"'
 BATCH_HELP = {
     "global_batch": "samples of one step",
@@ -101,10 +103,15 @@ def _read_float(text: str, unit: str, most: float) -> float:
 def read_file(option: str, path: str, fix: str) -> str:
     """Return the text in the file of an option."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(MAX_FILE + 1)
     except (OSError, ValueError) as error:  # ValueError: no UTF-8
         reason = getattr(error, "strerror", None) or str(error)
         raise SpecError(f"the file of --{option} cannot be read.", f"{reason}.", fix=fix) from error
+    if len(text) > MAX_FILE:  # a device has no end
+        line = f"It has more than {MAX_FILE} characters."
+        raise SpecError(f"the file of --{option} is too large.", line, fix=fix)
+    return text
 
 
 def read_json_file(option: str, path: str, fix: str) -> dict[str, object]:
@@ -168,22 +175,32 @@ def read_axis_sizes(words: Sequence[str], args: Namespace | None = None) -> dict
         if axis in sizes:
             raise SpecError(f"{axis} has two sizes.", fix=f"give {axis} once.")
         if not INTEGER.fullmatch(size) or not (int(size) >= 1 or int(size) == -1):
-            fix = f"a size of 1 or more, for example {axis}=4; or {axis}=-1, which infers it."
+            digits = " and at most 18 digits" if len(size) > 18 else ""
+            fix = (
+                f"a size of 1 or more{digits}, for example {axis}=4; or {axis}=-1, which infers it."
+            )
             raise SpecError(f"the size of {axis} is {size!r}.", fix=fix)
         sizes[axis] = int(size)
     return sizes
+
+
+@contextmanager
+def order_as_option() -> Iterator[None]:
+    """Name ``order=`` in the fix of an error as a shell takes it."""
+    try:
+        yield
+    except SpecError as error:
+        error.fix = error.fix.replace("order=", "--order ")
+        raise
 
 
 def read_layout(words: Sequence[str], args: Namespace) -> Layout:
     """Return the layout of sizes; ``args`` has ``order`` and ``world_size``, either may be None."""
     sizes = read_axis_sizes(words, args)
     standard = sizes.keys() <= STANDARD_AXES
-    try:
+    with order_as_option():
         order = args.order if standard else read_sizes(sizes, {}, args.order)[1]
         nested = ordered_sizes(sizes, order, args.world_size)
-    except SpecError as error:
-        error.fix = error.fix.replace("order=", "--order ")  # as a shell takes it
-        raise
     known = math.prod(size for size in nested.values() if size != -1)
     unknown = [axis for axis, size in nested.items() if size == -1]
     if args.world_size is None and unknown and (not sizes or -1 in sizes.values()):
@@ -326,7 +343,8 @@ def read_model(args: Namespace) -> tuple[str, ModelShape]:
     close = difflib.get_close_matches(plain, map(_letters, digits), n=1, cutoff=0.7)
     near = [n for n in MODELS if _letters(n) in close or (plain and _letters(n).startswith(plain))]
     known = f"the config.json of a model, or one of {', '.join(MODELS)}."
-    fix = either(*(f"--model {name}" for name in near)) if near else known
+    is_typo = near and not Path(path).exists()
+    fix = either(*(f"--model {name}" for name in near)) if is_typo else known
     return name or Path(path).name, ModelShape.of(read_json_file("model", path, fix))
 
 

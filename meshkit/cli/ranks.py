@@ -71,7 +71,9 @@ def add_ranks(parser: ArgumentParser) -> None:
 def read_ranks(args: Namespace) -> Layout:
     """Return the layout of the ranks that ``-n`` starts, or of those of a launcher."""
     sizes = options.read_axis_sizes(args.words)
-    nested, world = ordered_sizes(sizes, args.order), detect()
+    with options.order_as_option():
+        nested = ordered_sizes(sizes, args.order)
+    world = detect()
     if args.n is not None:
         return Layout(
             ranks=None, **infer_sizes(nested, args.n, f"-n {args.n}", start="-n {number}")

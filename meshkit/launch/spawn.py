@@ -61,6 +61,7 @@ GRACE = timedelta(seconds=10)
 # Seconds. A rank may raise because a peer died before the parent sees that death. The parent
 # therefore dates the death back.
 NOTICE = 1.0
+MAX_RANKS = 4096  # of one machine; a larger number is a slip of the keyboard
 LONGEST = 86400.0  # seconds of one wait; poll(2) overflows after 24.8 days
 
 Context = ForkContext | ForkServerContext
@@ -120,8 +121,8 @@ def spawn(
             and holds the error of every failed rank. An error that pickle cannot rebuild becomes
             a RuntimeError with its text. The other ranks have 10 s to end.
         SpecError: if ``fn`` cannot be sent to another process or does not take ``args``, if
-            ``world_size`` is not a positive int, or if the session cannot be forked: it uses an
-            accelerator or has joined a job.
+            ``world_size`` is not an int from 1 to 4,096, or if the session cannot be forked: it
+            uses an accelerator or has joined a job.
         LaunchError: if a launcher has started this process as one rank of several.
 
     Example:
@@ -151,6 +152,9 @@ def start_ranks(
         raise SpecError(line, line_of_order, fix=f"{Call('spawn', given)}.")
     if count is None or count < 1:
         raise SpecError(f"world_size is {world_size!r}.", fix="an int of 1 or more.")
+    if count > MAX_RANKS:
+        line = f"A machine starts at most {MAX_RANKS} ranks."
+        raise SpecError(f"{count} ranks are too many.", line, fix="fewer ranks.")
     limit = parse_timeout("timeout", timeout)
     check_arguments_fit(fn, args)
     context = context_for(fn)

@@ -443,7 +443,8 @@ class Mesh:
             x: the local tensor. ``requires_grad`` is equal on all ranks, since the backward is
                 collective too.
             pattern: the division before and after.
-            op: the reduction of ``+``: ``"sum"``, ``"avg"``, ``"max"`` or ``"min"``.
+            op: the reduction of ``+``: ``"sum"``, ``"avg"``, ``"max"`` or ``"min"``. The sum of
+                bools is a bool, as of two in torch: whether one of them is true.
             grad_dtype: the dtype in which gradients are summed, needed below float32.
             to: the mesh whose axes the right side names; None is this mesh. See below.
             sizes: the sizes of dims that are called like an argument, as in ``sizes={"op": 8}``.
@@ -1310,10 +1311,13 @@ class Mesh:
         """Compare the ``repr`` of a value over all ranks of the mesh: a learning rate, a version.
 
         Collective over the mesh, on the host, without a process group. The error has ``what``, the
-        name of the value, and the value of each rank.
+        name of the value in one line, and the value of each rank.
 
         Cost: 4 store operations per rank.
         """
+        if not (isinstance(what, str) and what.isprintable()):
+            fix = 'a name in one line, for example "learning rate".'
+            raise SpecError(f"what is {what!r}, not the name of a value.", fix=fix)
         self._groups.check_usable()
         facts, summary = {what: repr(value)}, f"ranks disagree about {what}."
         if conflict := self._groups.registry.conflict:

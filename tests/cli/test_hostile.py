@@ -53,8 +53,9 @@ OPTIONS = {
 }
 OTHERS = (
     *("search", f"plan dp=4 --hosts {MISSING}", "plan dp=4 --hosts /", "plan dp=4 --html /"),
-    *("plan dp=8 --hosts /dev/null", f"plan dp=4 --html {MISSING}", "plan --json dp=0"),
-    *("plan dp=2000000 --nodes 2000000", "plan dp=4 --nodes 2000000", "plan dp=4 --nodes 3"),
+    *("plan dp=4 --hosts /dev/zero", "plan dp=8 --hosts /dev/null", "plan --json dp=0"),
+    *(f"plan dp=4 --html {MISSING}", "plan dp=2000000 --nodes 2000000", "plan dp=4 --nodes 3"),
+    *("plan dp=4 --nodes 2000000", "move dp=4 'o/dp -> o' o=8 --dtype=int3"),
     *("nosuch", "", "help nosuch", "--help --json", "help help help", "plan --nosuch", "-"),
 )
 

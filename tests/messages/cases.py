@@ -650,6 +650,7 @@ CASES: dict[str, Callable[[], object]] = {
         "cuda", (4, 2), mesh_dim_names=("dp", "tp"), backend_override={"dp": "gloo"}, timeout=60
     ),
     "spawn of 0 ranks": lambda: meshkit.spawn(print, 0),
+    "spawn of more ranks than a machine has": lambda: meshkit.spawn(print, 100_000_000),
     "an address that is empty as an argument": lambda: detect(
         {}, rank=0, world_size=2, master_addr=""
     ),

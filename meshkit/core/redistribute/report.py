@@ -411,10 +411,15 @@ def _plan_mesh_move(
     return MeshMovePlan(source, target, pattern, sizes, forward, backward, dtype)
 
 
-def _read_dtype(dtype: object) -> str:
-    """Return the name of a dtype."""
+def read_name(dtype: object) -> str:
+    """Return the name of a dtype as torch has it, without ``torch.``."""
     text = str(dtype).removeprefix("torch.")
-    name = SHORT_DTYPES.get(text, text)
+    return SHORT_DTYPES.get(text, text)
+
+
+def _read_dtype(dtype: object) -> str:
+    """Return the name of a known dtype."""
+    name = read_name(dtype)
     if name not in DTYPES:
         raise SpecError(f"dtype is {dtype!r}.", fix='dtype="bfloat16", for example.')
     return name

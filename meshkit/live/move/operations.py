@@ -54,7 +54,8 @@ def check_tensor(x: object) -> None:
         fix = "torch.as_tensor(x), or another tensor."
         raise SpecError(f"x is {article(type(x).__name__)}, not a tensor.", fix=fix)
     if x.layout != torch.strided or x.is_nested or x.is_quantized:
-        kind = "nested" if x.is_nested else "quantized" if x.is_quantized else "sparse"
+        kind = "mkldnn" if x.is_mkldnn else "sparse"
+        kind = "nested" if x.is_nested else "quantized" if x.is_quantized else kind
         fix = "x.dequantize()." if x.is_quantized else "a dense tensor, for example x.to_dense()."
         raise SpecError(f"x is a {kind} tensor.", fix=fix)
     if torch.compiler.is_compiling() and has_dual_level():
@@ -230,7 +231,10 @@ def check_reduced(x: Tensor) -> None:
     """Check that a backend can reduce the dtype of a tensor."""
     if x.dtype not in MOVED:
         line = f"the backend cannot reduce tensors of {str(x.dtype).removeprefix('torch.')}."
-        raise SpecError(line, fix="x.float(), or another dtype, and convert the result.")
+        wider = "x.float()" if x.is_floating_point() else "x.long()"
+        wider = "x.to(torch.complex64)" if x.is_complex() else wider
+        fits = x.dtype != torch.uint64  # no dtype that a backend reduces holds all its values
+        raise SpecError(line, fix=f"{wider}, and convert the result." if fits else "")
 
 
 def _counts(shares: ops.Shape | None, result: Tensor) -> list[int] | None:

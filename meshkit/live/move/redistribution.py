@@ -211,8 +211,8 @@ class Redistribution:
     def run(self, x: Tensor) -> Tensor:
         """Return the same, for callers that quote a call of their own."""
         sizes, is_compiling = None, torch.compiler.is_compiling()
-        is_dense = isinstance(x, Tensor) and not (x.is_sparse or x.is_nested or x.is_quantized)
-        if is_compiling or not is_dense:
+        is_strided = isinstance(x, Tensor) and x.layout == torch.strided
+        if is_compiling or not is_strided or x.is_nested or x.is_quantized:
             check_tensor(x)
         if is_compiling:
             name = self._publish(x.dim()) or self._publish_shape(*map(make_constant, x.shape))
@@ -246,8 +246,12 @@ class Redistribution:
     def _find_pair(self, x: Tensor) -> ProgramPair:
         """Return the programs for a tensor of this shape. Local."""
         if self._op == "avg" and not (x.is_floating_point() or x.is_complex()):
-            fix = f'op="sum", or x.float(), since an average of {x.dtype} is no integer.'
+            other = "" if x.dtype == torch.bool else 'op="sum", or '
+            fix = f"{other}x.float(), since an average of {x.dtype} is a fraction."
             raise SpecError(f"op='avg' of a tensor of {x.dtype}.", fix=fix)
+        if self._op in ("max", "min") and x.is_complex():
+            line = "Complex numbers have no order."
+            raise SpecError(f"op={self._op!r} of a tensor of {x.dtype}.", line)
         pair = self._pairs.get(x.shape)
         if pair is None:
             pair = self._bind(tuple(x.shape))

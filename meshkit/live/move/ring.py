@@ -166,5 +166,5 @@ def _check_counts(counts: object, x: Tensor, axis: str, size: int) -> Counts:
         f"counts is {values if values else repr(counts)}, and the tensor has "
         f"{count_noun(rows, 'row')}.",
         f"{axis} has {count_noun(size, 'rank')}. Each gets a number of rows, in their order.",
-        fix=f"{count_noun(size, 'number')} of 0 or more, with the sum {rows}.",
+        fix=f"{count_noun(size, 'whole number')} of 0 or more, with the sum {rows}.",
     )

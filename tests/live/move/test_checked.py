@@ -77,6 +77,24 @@ def test_both_rows_of_the_trap_and_copies_that_differ_are_found(
 # ------------------------------------------------------------------ errors
 
 
+def refuse_dtypes(mesh: meshkit.Mesh) -> dict[str, Callable[[], object]]:
+    """Return calls with a dtype or a layout that no backend takes as it is."""
+    summed, plain = "a b +tp -> a b =tp", torch.ones(4, 4)
+    move = mesh.redistribute
+    return {
+        "avg of bool": lambda: move(plain.bool(), summed, op="avg"),
+        "max of complex": lambda: move(plain.to(torch.complex64), summed, op="max"),
+        "sum of complex32": lambda: move(plain.to(torch.complex32), summed),
+        "sum of uint32": lambda: move(plain.to(torch.uint32), summed),
+        "sum of uint64": lambda: move(plain.to(torch.uint64), summed),
+        "sum of float8": lambda: move(plain.to(torch.float8_e5m2), summed),
+        "csr": lambda: move(plain.to_sparse_csr(), summed),
+        "mkldnn": lambda: move(plain.to_mkldnn(), summed),
+        "name that is none": lambda: mesh.agree(None, 1),  # type: ignore[arg-type]
+        "name that steers a terminal": lambda: mesh.agree("rate\x1b[31m", 1),
+    }
+
+
 def collect_errors() -> dict[str, Any]:
     """Return the errors of calls that are refused before anything is sent."""
     mesh = meshkit.build_mesh(dp=4, sp=1, tp=2, ranks=range(8), pp=1)
@@ -88,9 +106,11 @@ def collect_errors() -> dict[str, Any]:
         calls: dict[str, Callable[[], object]] = {
             "max": lambda: move(leaf, "a b +tp -> a b =tp", op="max"),
             "avg": lambda: move(plain.long(), "a b +tp -> a b =tp", op="avg"),
+            **refuse_dtypes(mesh),
             "half": lambda: move(half, "a/tp b -> a b *tp"),
             "no mark": lambda: move(leaf, "a/tp b -> a b"),
             "begin": lambda: mesh.begin(leaf, "a/tp b -> a b *tp"),
+            "fractions": lambda: mesh.exchange(plain, "tp", [2.0, 2.0]),  # type: ignore[list-item]
             "counts": lambda: mesh.exchange(plain, "tp", [1, 2]),
             "shape": lambda: move(plain, "a/tp b c -> a b c *tp"),
             "unknown axis": lambda: mesh.redistribution("a/tq b -> a b"),
