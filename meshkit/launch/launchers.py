@@ -233,8 +233,6 @@ def contradicting_variables(env: Env, rank: int, world_size: int) -> set[str]:
     """Return the variables of launchers that contradict RANK and WORLD_SIZE, once exported."""
     index = LAUNCHERS.index(HAND_WRITTEN)
     preceding = {name for row in LAUNCHERS[:index] for names in row.markers for name in names}
-    same_size = (
-        row for row in LAUNCHERS[index + 1 :] if first_value(row.world_size, env) == str(world_size)
-    )
+    same_size = (row for row in LAUNCHERS if first_value(row.world_size, env) == str(world_size))
     ranks = {n for row in same_size if first_value(row.rank, env) != str(rank) for n in row.rank}
     return (preceding | ranks) & {*env}

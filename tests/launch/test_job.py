@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -9,7 +10,10 @@ import pytest
 import torch.distributed as dist
 
 import meshkit
+from meshkit.core.judges import Process, RankState
+from meshkit.launch.generation import LEASE, Lease
 from meshkit.launch.job import Epoch, Job, current_job, require_job, set_current_job
+from meshkit.launch.store import Store
 from meshkit.launch.times import ARRIVAL
 from meshkit.launch.world import World
 
@@ -68,3 +72,15 @@ def test_an_epoch_knows_which_ranks_are_lost() -> None:
     assert epoch.lost == [1, 4]
     job = Job(WORLD, None, None, ARRIVAL, epoch)
     assert [job.next_recovery(), job.next_recovery()] == [3, 4]
+
+
+def test_a_process_elsewhere_has_ended_once_another_one_holds_its_rank() -> None:
+    """No process of this machine is asked; ranks of a later epoch hold the leases of the start."""
+    attempt = Store(dist.HashStore(), WORLD)
+    first, second = (Process("elsewhere", pid, "other machine", "", "1") for pid in (7, 8))
+    attempt.set(LEASE.format(2), json.dumps(Lease(first, "a", 1)))
+    attempt.set(LEASE.format(3), json.dumps(Lease(second, "b", 2)))
+    epoch, known = Epoch(1, (0, 2, 3), 4), {1: first, 2: first}
+    job = Job(WORLD, None, None, ARRIVAL, epoch, attempt=attempt, known=known)
+    states = {rank: seen.state for rank, seen in job.look([1, 2]).items()}
+    assert states == {1: RankState.UNKNOWN, 2: RankState.ENDED}

@@ -9,10 +9,11 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -21,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
+from meshkit.core.judges import RankState
 from meshkit.launch.torch_internals import timeout_of
 from meshkit.live import guard as guard_module
 from meshkit.live import open_mesh
@@ -546,3 +548,24 @@ def fail_to_describe_the_stack() -> bool:
 
 def test_the_watching_thread_outlives_an_error_of_its_own(results: Results) -> None:
     assert results["no stack"].result() == [True]
+
+
+def test_rank_0_gives_a_late_rank_a_second_to_read_the_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank 0 answered long ago, and rank 1 still runs inside its guard."""
+    now, waits = [100.0], []
+
+    def stay(limit: float, is_done: Callable[[], bool]) -> None:
+        waits.append(is_done())
+        now[0] += 1.1
+        waits.append(is_done())
+
+    seen = SimpleNamespace(arrived={0: None}, states={1: RankState.BUSY})
+    call = SimpleNamespace(arrivals=lambda: seen, store=SimpleNamespace(add=lambda *_: 1))
+    store: Any = SimpleNamespace(is_host=True, stay=stay, try_within=lambda _, work: work())
+    guard: Any = SimpleNamespace(answer_time=4.0, roll_call=lambda *_: call, left=lambda *_: [])
+    guard.state = SimpleNamespace(reports={1: "report"}, answered={1: now[0] - 60})
+    monkeypatch.setattr(guard_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    guard_module._leave_last(guard, store)
+    assert waits == [False, True]

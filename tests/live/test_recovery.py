@@ -16,7 +16,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core.judges import Process
 from meshkit.launch.newcomer import Admission
-from meshkit.live import admission
+from meshkit.live import admission, recovery
 from meshkit.testing.faults import Strike, play
 from tests.live.faults import error_of
 from tests.live.resources import descriptors, live_groups, threads
@@ -129,6 +129,25 @@ def test_ranks_that_disagree_are_named() -> None:
         assert "tp=1: step 5 on rank 1." in parts[1]
         assert "rank 1 gives no step" in step[1]
         assert meshes[0] == "DisagreementError"
+
+
+def fail_to_create() -> Any:
+    """Recover a mesh whose groups cannot be created; return how often that was tried."""
+    mesh, attempts = meshkit.build_mesh(dp=1), []
+
+    def create(proposal: object) -> None:
+        attempts.append(proposal)
+        assert len(attempts) < 9, "recover does not give up"
+        raise dist.DistBackendError("played")
+
+    pytest.MonkeyPatch().setattr(recovery, "open_groups", create)
+    with pytest.raises(dist.DistBackendError, match="played"):
+        fail(mesh)
+    return len(attempts)
+
+
+def test_recover_gives_up_if_the_groups_of_the_same_ranks_cannot_be_created() -> None:
+    assert meshkit.spawn(fail_to_create, 1, timeout=60) == [3]
 
 
 def watch_the_groups() -> Any:

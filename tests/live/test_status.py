@@ -13,6 +13,8 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.live.status import (
+    CollectiveTracker,
+    CurrentCollective,
     frames_of_error,
     frames_of_thread,
     is_collective_error,
@@ -122,3 +124,11 @@ def test_the_operation_and_the_axes() -> None:
             "begun": ("wait over dp", False),
             "none": ("", False),
         }
+
+
+def test_only_the_error_that_left_a_collective_has_one() -> None:
+    error, barrier = RuntimeError(), CurrentCollective("barrier", dist.ProcessGroup(0, 1))
+    assert CollectiveTracker().of_error(error) is None
+    tracker = CollectiveTracker(failed=(id(error), barrier))
+    assert tracker.of_error(error) is barrier
+    assert tracker.of_error(RuntimeError()) is None

@@ -113,6 +113,7 @@ def test_a_pass_left_early_begins_again() -> None:
 
 def test_the_consumed_samples_count_in_whole_steps() -> None:
     own_sampler, counts = sampler(), []
+    assert own_sampler.state_dict() == own_sampler.state_dict(steps=0)  # before the first pass
     for _ in own_sampler:
         counts.append(own_sampler.state_dict()["consumed"])
     assert counts == [0, 4, 4, 8, 10]
