@@ -68,11 +68,12 @@ class Statement:
         )
 
 
-def _fact(place: Any, dtype: object) -> list[Any]:  # noqa: ANN401
-    """Return the global sizes or the local shape of a tensor that a side wrote, and its dtype."""
+def _fact(place: Any, dtype: object, is_dtensor: object) -> list[Any]:  # noqa: ANN401
+    """Return what a side wrote about a tensor: its global sizes or its local shape, and more."""
+    more = str(dtype), bool(is_dtensor)
     if isinstance(place, dict):
-        return [{str(dim): int(size) for dim, size in place.items()}, str(dtype)]
-    return [[*map(int, place)], str(dtype)]
+        return [{str(dim): int(size) for dim, size in place.items()}, *more]
+    return [[*map(int, place)], *more]
 
 
 class BridgePlan(NamedTuple):

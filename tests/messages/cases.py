@@ -63,6 +63,7 @@ from meshkit.core.topology import check_policies, parse_hostfile
 from meshkit.interop import deepspeed
 from tests.launch import recorded
 
+COUNT = [[4], "int64", False]  # of a tensor on a rank that fills it
 SHAPES = {"w": (2, 4), "v": (3,)}
 
 
@@ -72,8 +73,8 @@ def bridged(
     """Plan a bridge between sides that differ."""
     facts = {"meshkit": "0.1.0", "to": "sampler", "dtype": "", "chunk": "64"}
     process, patterns = Process("a", 17), {"w": "o/dp -> o/tp"}
-    held = [({"w": [{"o": 8}, "float32"]}, [0, 1])]
-    wanted = [({"w": [[rows], dtype], **names}, [0, 1])]
+    held = [({"w": [{"o": 8}, "float32", False]}, [0, 1])]
+    wanted = [({"w": [[rows], dtype, False], **names}, [0, 1])]
     trainer = Statement(facts, patterns, {"dp": 2}, held, process)
     sampler = Statement(facts, {**patterns, **changes}, {"tp": 2}, wanted, process)
     return plan_bridge(trainer, sampler)
@@ -258,7 +259,7 @@ SAME = all_same("ranks disagree about the mesh; no process group was created.", 
 FOUR_NODES = Topology.even(8, nodes=4)
 solve, ramp_up, detect = BatchPlan.solve, BatchSchedule.ramp_up, meshkit.detect
 move = partial(plan_redistribution, MESH)
-FACT = [{"o": 4, "i": 2}, "float32"]  # of a tensor of a state
+FACT = [{"o": 4, "i": 2}, "float32", False]  # of a tensor of a state
 PATTERNS = StatePatterns.of({"*.w": "o/dp i -> o/tp i", "*": "o i -> o i"})
 LAYOUTS = Layout(pp=2, dp=2), Layout(tp=2, ranks=[4, 5])
 state = partial(plan_moves, PATTERNS, LAYOUTS, dtype="", ends=Ends("mesh.transfer"))
@@ -581,7 +582,7 @@ CASES: dict[str, Callable[[], object]] = {
         [({"a.w": FACT}, [0, 2]), ({}, [1, 3])], []
     ),
     "a name with two sizes": lambda: state(
-        [({"a": FACT}, [0, 1]), ({"a": [{"o": 5, "i": 2}, "float32"]}, [2, 3])], []
+        [({"a": FACT}, [0, 1]), ({"a": [{"o": 5, "i": 2}, "float32", False]}, [2, 3])], []
     ),
     # core/recovery
     "a step on NCCL that was not committed": lambda: check_committed(
@@ -691,7 +692,7 @@ CASES: dict[str, Callable[[], object]] = {
     "a bridge with two patterns": lambda: bridged({"w": "o -> o/tp", "*": "->"}),
     "a bridge with two shapes": lambda: bridged({}, 3),
     "a bridge with two dtypes": lambda: bridged({}, dtype="bfloat16"),
-    "a bridge with other names": lambda: bridged({}, b=[[4], "int64"], c=[[4], "int64"]),
+    "a bridge with other names": lambda: bridged({}, b=COUNT, c=COUNT),
     # a rehearsal
     "a rehearsal with two orders of collectives": lambda: rehearsed_report().raise_if_mismatched(),
     # live

@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -136,7 +136,8 @@ class End:
         sizes = dict(self.cut.axes)
         dims = []
         for size, axes, wanted in zip(self.cut.sizes, self.cut.lists, region, strict=True):
-            parts = find_parts(Interval(0, size), [sizes[axis] for axis in axes], wanted)
+            counts = [sizes[axis] for axis in axes]
+            parts = find_parts(Interval(0, size), counts, wanted, self.cut.is_dtensor)
             dims.append([(dict(zip(axes, at, strict=True)), part) for at, part in parts])
         for chosen in itertools.product(*dims):
             coordinate = {axis: index for at, _ in chosen for axis, index in at.items()}
@@ -324,11 +325,12 @@ class MeshMove:
     def _is_in_rows(self, wanted_cell: Cell) -> bool:
         """Return whether the pieces of a part are its rows in order: only those are cut."""
         cut, region = self.source.cut, self.target.region(wanted_cell)
+        rule = cut.is_dtensor
         counts = [[dict(cut.axes)[axis] for axis in axes] for axes in cut.lists]
         inner = zip(cut.sizes[1:], counts[1:], region[1:], strict=True)
         return self.is_disjoint and all(
-            len([*itertools.islice(find_parts(Interval(0, size), parts, wanted), 2)]) == 1
-            for size, parts, wanted in inner
+            len([*itertools.islice(find_parts(Interval(0, n), parts, wanted, rule), 2)]) == 1
+            for n, parts, wanted in inner
         )
 
     def _piece(self, cell: Cell, wanted_cell: Cell) -> Piece:
@@ -423,9 +425,11 @@ def make_mesh_move(
     target: Layout,
     sizes: Mapping[str, int],
     plans: Mapping[str, SequencePlan] = {},
+    are_dtensors: tuple[bool, bool] = (False, False),
 ) -> MeshMove:
     """Return the move of a pattern of :func:`join_axes`; sums on the left are done before it."""
     move = make_move(joined, axes_of_both(source.sizes, target.sizes), sizes, plans)
+    move = replace(move, are_dtensors=are_dtensors)
     left = tuple(
         (axis, before.holder)
         for axis, (before, _) in move.type_of.items()
@@ -437,23 +441,25 @@ def make_mesh_move(
         if axis.startswith(TO) and after.symbol in "@+"
     )
     lists = tuple(tuple(axis.removeprefix(TO) for axis in axes) for axes in move.right)
-    before = Cut(move.sizes, move.left, tuple(source.sizes.items()))
-    after = Cut(move.sizes, lists, tuple(target.sizes.items()))
+    before = Cut(move.sizes, move.left, tuple(source.sizes.items()), are_dtensors[0])
+    after = Cut(move.sizes, lists, tuple(target.sizes.items()), are_dtensors[1])
     return MeshMove(move, End(source, before, left), End(target, after, right))
 
 
 # ------------------------------------------------------------------ parts and boxes
 
 
-def find_part(size: int, parts: int, position: int) -> int:
+def find_part(size: int, parts: int, position: int, is_dtensor: bool = False) -> int:
     """Return the part of a dim that holds a position, by the rule of :func:`split`."""
+    if is_dtensor:
+        return position // -(-size // parts)
     least, longer = divmod(size, parts)
     edge = longer * (least + 1)
     return position // (least + 1) if position < edge else longer + (position - edge) // least
 
 
 def find_parts(
-    dim: Interval, counts: Sequence[int], wanted: Interval
+    dim: Interval, counts: Sequence[int], wanted: Interval, is_dtensor: bool = False
 ) -> Iterator[tuple[tuple[int, ...], Interval]]:
     """Yield the parts of a dim that overlap an interval, with their index along each axis."""
     if not counts:
@@ -461,11 +467,11 @@ def find_parts(
         return
     first = max(wanted.start - dim.start, 0)
     last = min(wanted.start + wanted.size - dim.start, dim.size) - 1
-    for index in range(
-        find_part(dim.size, counts[0], first), find_part(dim.size, counts[0], last) + 1
-    ):
-        start, size = split(dim.size, counts[0], index)
-        for rest, part in find_parts(Interval(dim.start + start, size), counts[1:], wanted):
+    begin, end = (find_part(dim.size, counts[0], at, is_dtensor) for at in (first, last))
+    for index in range(begin, end + 1):
+        start, size = split(dim.size, counts[0], index, is_dtensor)
+        inner = Interval(dim.start + start, size)
+        for rest, part in find_parts(inner, counts[1:], wanted, is_dtensor):
             yield (index, *rest), part
 
 

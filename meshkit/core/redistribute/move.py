@@ -6,6 +6,8 @@ parts have one element more. A second axis cuts each part again, by the same rul
     10 over dp=2 sp=2       dp 0: 0-4    sp 0: 0-2  sp 1: 3-4
                             dp 1: 5-9    sp 0: 5-7  sp 1: 8-9
 
+A DTensor is cut as by ``torch.chunk``: 10 over 4 ranks are 3, 3, 3 and 1, not 3, 3, 2 and 2.
+
 A move has no names of dims. Axes of size 1 are dropped. Two patterns that differ in the names of
 dims or in the order of marks give equal moves, and so one plan.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -50,6 +52,7 @@ class Cut:
     lists: AxisLists  # the axes that cut each dim, the outer axis first
     # the sizes of the axes of the mesh, by name; the outermost axis first
     axes: tuple[tuple[str, int], ...]
+    is_dtensor: bool = False  # whether parts have the sizes of ``torch.chunk``
 
     def region(self, coordinate: Coordinate) -> Region:
         """Return the region that the rank at a coordinate holds."""
@@ -58,7 +61,7 @@ class Cut:
         for size, axes in zip(self.sizes, self.lists, strict=True):
             interval = Interval(0, size)
             for axis in axes:
-                part = split(interval.size, counts[axis], coordinate[axis])
+                part = split(interval.size, counts[axis], coordinate[axis], self.is_dtensor)
                 interval = Interval(interval.start + part.start, part.size)
             region.append(interval)
         return tuple(region)
@@ -73,7 +76,7 @@ class Cut:
             (*own, *(axis for axis in other if axis in axes and axis not in own))
             for own, other in zip(self.lists, goal, strict=True)
         )
-        return Cut(self.sizes, tuple(lists), self.axes)
+        return replace(self, lists=tuple(lists))
 
     def count(self, dim: int) -> int:
         """Return the number of parts of a dim."""
@@ -86,8 +89,17 @@ class Cut:
         return all(size % self.count(dim) == 0 for dim, size in enumerate(self.sizes))
 
 
-def split(size: Any, parts: int, index: Any) -> Interval:  # noqa: ANN401  # ints or arrays of them
-    """Return a part of a dim, by the rule of ``numpy.array_split``."""
+def split(
+    size: Any,  # noqa: ANN401  # an int, or an array of them
+    parts: int,
+    index: Any,  # noqa: ANN401
+    is_dtensor: bool = False,
+) -> Interval:
+    """Return a part of a dim, by the rule of ``numpy.array_split`` or of ``torch.chunk``."""
+    if is_dtensor:
+        longest = -(-size // parts)
+        start, end = (-_larger(-i * longest, -size) for i in (index, index + 1))
+        return Interval(start, end - start)
     least, longer = size // parts, size % parts
     return Interval(index * least - _larger(-index, -longer), least + (index < longer))
 
@@ -145,16 +157,17 @@ class Move:
     left_entries: Entries  # the dims in each dim of the local tensor
     right_entries: Entries  # the same for the result
     reorderings: tuple[Reordering, ...] = ()  # the dims with a sequence plan
+    are_dtensors: tuple[bool, bool] = (False, False)  # whether DTensors are on each side
 
     @cached_property
     def source(self) -> Cut:
         """The division on the left side."""
-        return Cut(self.sizes, self.left, self.axes)
+        return Cut(self.sizes, self.left, self.axes, self.are_dtensors[0])
 
     @cached_property
     def target(self) -> Cut:
         """The division on the right side."""
-        return Cut(self.sizes, self.right, self.axes)
+        return Cut(self.sizes, self.right, self.axes, self.are_dtensors[1])
 
     def shown(self, side: int) -> Cut:
         """Return the division on a side, 0 or 1, whose whole dims have no padding."""
@@ -162,7 +175,7 @@ class Move:
         for reordering in self.reorderings:
             if reordering.whole_first != bool(side):
                 sizes[reordering.dim] = reordering.plan.length
-        return Cut(tuple(sizes), cut.lists, cut.axes)
+        return replace(cut, sizes=tuple(sizes))
 
     @cached_property
     def type_of(self) -> dict[str, tuple[AxisType, AxisType]]:
@@ -340,9 +353,19 @@ def sizes_on_left(
 
 
 def infer_sizes(
-    pattern: Pattern, axes: Sizes, coordinate: Coordinate, shape: Sequence[int], given: Sizes
+    pattern: Pattern,
+    axes: Sizes,
+    coordinate: Coordinate,
+    shape: Sequence[int],
+    given: Sizes,
+    *,
+    is_dtensor: bool = False,
+    is_state: bool = False,
 ) -> tuple[Pattern, dict[str, int]]:
-    """Return the pattern without ellipsis and the global sizes, from a local shape."""
+    """Return the pattern without ellipsis and the global sizes, from a local shape.
+
+    The parts of a state on the right side may differ in size, as its target states their shapes.
+    """
     pattern = expand_to(pattern, len(shape), f"The shape is {tuple(shape)}.")
     sizes: dict[str, int] = {}
     for entry, local in zip(pattern.left.entries, shape, strict=True):
@@ -351,7 +374,7 @@ def infer_sizes(
         for dim in entry:
             if dim.name in given:
                 sizes[dim.name] = given[dim.name]
-                cut = Cut((given[dim.name],), (dim.axes,), tuple(axes.items()))
+                cut = Cut((given[dim.name],), (dim.axes,), tuple(axes.items()), is_dtensor)
                 known *= cut.shape(coordinate)[0]
         if len(unknown) > 1:
             names = [dim.name for dim in unknown]
@@ -374,7 +397,8 @@ def infer_sizes(
             )
         for dim in unknown:
             sizes[dim.name] = _num_parts(dim, axes) * (local // known if known else 0)
-    _check_divides(pattern, axes, sizes, given)
+    if not is_state:
+        _check_divides(pattern, axes, sizes, given)
     return pattern, sizes
 
 

@@ -24,8 +24,9 @@ from .mesh_move import MeshMove, columns_of, join_axes, make_mesh_move
 from .move import check_axes, local_shape
 from .pattern import AxisType, Mark, Pattern, Side, expand_dots, first_match, parse_pattern
 
-Fact = tuple[Mapping[str, int], str]  # the global size of each dim, and the name of the dtype
-Table = Mapping[str, Any]  # by name: a fact on the source; on the target the local shape and dtype
+# the global size of each dim, the name of the dtype, and whether the tensor is a DTensor
+Fact = tuple[Mapping[str, int], str, bool]
+Table = Mapping[str, Any]  # by name: a fact; on the target with the local shape in place of sizes
 Tables = Sequence[tuple[Table, Sequence[int]]]  # different tables, each with its ranks
 MAX_DIFFERENCES = 5  # that an error names
 
@@ -120,7 +121,8 @@ def plan_moves(
     raise_differences(ends, [*found, *_find_differences(facts, wanted, dtype, ends)])
     alone = [rank for _, ranks in wanted for rank in ranks]
     moved = []
-    for name, (sizes, own) in facts.items():
+    filled = {name for table, _ in wanted for name, fact in table.items() if fact[2]}
+    for name, (sizes, own, is_dtensor) in facts.items():
         pattern = expand_dots(patterns.find(name), sum(dim.startswith("_") for dim in sizes))
         holders = [rank for table, ranks in held if name in table for rank in ranks]
         left = _mark(name, pattern.left, source, _held_along(name, source, holders)[0])
@@ -131,7 +133,8 @@ def plan_moves(
         for chosen in choices:
             marked = Pattern(left, _mark(name, pattern.right, target, chosen))
             joined = join_axes(marked, source.sizes, target.sizes)
-            move = make_mesh_move(joined, source, target, sizes)
+            dtensors = is_dtensor, name in filled
+            move = make_mesh_move(joined, source, target, sizes, are_dtensors=dtensors)
             moved.append(MovedTensor(name, marked, sizes, own, move))
     raise_differences(ends, _find_misfits(moved, wanted, ends))
     return moved
@@ -166,7 +169,7 @@ def _find_differences(
     """Return the names that one end lacks, and the dtypes that no conversion explains."""
     dtypes: dict[str, set[str]] = {}
     for table, _ in wanted:
-        for name, (_, dtype) in table.items():
+        for name, (_, dtype, _) in table.items():
             dtypes.setdefault(name, set()).add(dtype)
     differences: list[Difference] = []
     if not wanted:  # each rank of the target is in the source too
@@ -252,7 +255,10 @@ def _mark(name: str, side: Side, layout: Layout, place: Mapping[str, int]) -> Si
 
 
 def _fact_error(name: str, first: Fact, other: Fact, ranks: Sequence[int]) -> SpecError:
-    one, two = (f"{format_sizes(sizes)} in {dtype}" for sizes, dtype in (first, other))
+    one, two = (
+        f"{format_sizes(sizes)} in {dtype}{' as a DTensor' * is_dtensor}"
+        for sizes, dtype, is_dtensor in (first, other)
+    )
     summary = f"{name} differs between {count_noun(2, 'rank')} of the source: {one}, and {two}."
     fix = f"look at {name} on rank {min(ranks)}."
     return SpecError(summary, fix=fix)

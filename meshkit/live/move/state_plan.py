@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any, cast
 
 import torch
@@ -268,7 +269,7 @@ def read_state(
         elif target is not None:
             check_placements(str(name), value, pattern.right, target.axes)
             tensor = local_tensor(str(name), value)
-            table[str(name)] = [[*tensor.shape], name_of(tensor.dtype)]
+            table[str(name)] = [[*tensor.shape], name_of(tensor.dtype), is_dtensor(value)]
     return table
 
 
@@ -341,15 +342,19 @@ def _source_fact(
     joined = join_axes(pattern, source.sizes, target_sizes)
     given: dict[str, int] = {}
     entries = joined.left.entries
-    if is_dtensor(value) and all(len(entry) == 1 for entry in entries):
-        given = {entry[0].name: size for entry, size in zip(entries, value.shape, strict=False)}
     axes, coordinate = axes_of_both(source.sizes, target_sizes), source.coordinate(rank)
+    if is_dtensor(value) and all(len(entry) == 1 for entry in entries):
+        names = value.device_mesh.mesh_dim_names
+        known = names if names and {*names} <= {*axes} else axes
+        for (dim,), size in zip(entries, value.shape, strict=False):  # others cut it before
+            given[dim.name] = size * prod(axes[axis] for axis in dim.axes if axis not in known)
+    rules = {"is_dtensor": is_dtensor(value), "is_state": True}
     try:
-        sizes = infer_sizes(joined, axes, coordinate, tuple(tensor.shape), given)[1]
+        sizes = infer_sizes(joined, axes, coordinate, tuple(tensor.shape), given, **rules)[1]
     except SpecError as error:
         evidence = (f"The pattern of {name} is {str(pattern)!r}.", *error.evidence)
         raise SpecError(f"{name}: {error.summary}", *evidence, fix=error.fix) from None
-    return [sizes, name_of(tensor.dtype)]
+    return [sizes, name_of(tensor.dtype), is_dtensor(value)]
 
 
 def _tensor_of(name: str, state: State | None, argument: str) -> Tensor:

@@ -8,12 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout, plan_redistribution
-from meshkit.core.redistribute.mesh_move import MeshMove, boxes_of, join_axes, make_mesh_move
-from meshkit.core.redistribute.move import Interval, Region, num_elements, overlap
+from meshkit.core.redistribute.mesh_move import (
+    MeshMove,
+    boxes_of,
+    find_parts,
+    join_axes,
+    make_mesh_move,
+)
+from meshkit.core.redistribute.move import Cut, Interval, Region, num_elements, overlap
 from meshkit.core.redistribute.pattern import parse_pattern
 from tests.core.redistribute.moves import DIMS, axis_sizes, sides
 
@@ -43,7 +50,8 @@ def mesh_moves(draw: st.DrawFn, *, regular: bool = False) -> MeshMove:
             factors[dim] = math.lcm(factors[dim], math.prod(axes[axis] for axis in cuts[dim]))
     sizes = {dim: factors[dim] if regular else draw(st.integers(1, 9)) for dim in dims}
     joined = join_axes(parse_pattern(" -> ".join(texts)), layouts[0].sizes, layouts[1].sizes)
-    return make_mesh_move(joined, *layouts, sizes)
+    dtensors = draw(st.booleans()), draw(st.booleans())
+    return make_mesh_move(joined, *layouts, sizes, are_dtensors=dtensors)
 
 
 def at(region: Region) -> tuple[slice, ...]:
@@ -132,6 +140,25 @@ def lacks(move: MeshMove, rank: int) -> int:
         if place is not None:
             flag[at(end.region(place.cell))] = True
     return int((flags[1] & ~flags[0]).sum())
+
+
+@given(st.integers(0, 40), st.lists(st.integers(1, 6), min_size=1, max_size=3), st.data())
+@law
+def test_a_dtensor_is_cut_as_torch_cuts_it(
+    size: int, counts: list[int], data: st.DataObject
+) -> None:
+    axes = tuple(f"a{number}" for number in range(len(counts)))
+    cut = Cut((size,), (axes,), tuple(zip(axes, counts, strict=True)), is_dtensor=True)
+    index = [data.draw(st.integers(0, count - 1)) for count in counts]
+    part = torch.arange(size)
+    for count, at in zip(counts, index, strict=True):
+        parts = part.chunk(count)
+        part = parts[at] if at < len(parts) else part[:0]
+    (region,) = cut.region(dict(zip(axes, index, strict=True)))
+    assert [*range(region.start, region.start + region.size)] == part.tolist()
+    if part.numel():
+        found = find_parts(Interval(0, size), counts, region, is_dtensor=True)
+        assert (tuple(index), region) in [*found]
 
 
 @given(mesh_moves(), st.integers(1, 3))

@@ -10,8 +10,8 @@ from meshkit import DisagreementError, Layout, SpecError
 from meshkit.core.redistribute.state import Ends, MovedTensor, StatePatterns, plan_moves
 
 SOURCE, TARGET = Layout(pp=2, dp=2), Layout(pp=2, tp=2, ranks=range(4, 8))
-WEIGHT = [{"o": 4, "i": 2}, "float32"]
-HALF, WHOLE = [[2, 2], "float32"], [[4, 2], "float32"]
+WEIGHT = [{"o": 4, "i": 2}, "float32", False]
+HALF, WHOLE = [[2, 2], "float32", False], [[4, 2], "float32", False]
 PATTERNS = StatePatterns.of({"*.w": "o/dp i -> o/tp i", "*": "o i -> o i"})
 
 
@@ -77,7 +77,7 @@ def test_a_tied_weight_goes_to_each_stage_that_wants_it() -> None:
         ),
         ([({"a": WEIGHT}, range(4))], [({}, range(4, 8))], "disagree about"),
         (
-            [({"a": WEIGHT}, [0, 1]), ({"a": [{"o": 5, "i": 2}, "float32"]}, [2, 3])],
+            [({"a": WEIGHT}, [0, 1]), ({"a": [{"o": 5, "i": 2}, "float32", False]}, [2, 3])],
             [],
             "a differs between",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -196,6 +197,39 @@ def move_dtensors() -> None:
 
 def test_fsdp_weights_move_to_dtensors_of_other_ranks(pool: Pool) -> None:
     pool.run(move_dtensors)
+
+
+def move_uneven_dtensors(tp: int) -> None:
+    """Move shards of FSDP2 that differ in size, of whole weights or of a part along tp."""
+    from torch.distributed.fsdp import fully_shard
+
+    trainer = meshkit.build_mesh(ranks=range(4), dp=4 // tp, tp=tp)
+    sampler = meshkit.build_mesh(ranks=[4, 5], tp=2)
+    with trainer, sampler:
+        torch.manual_seed(0)
+        whole = {"weight": torch.randn(9 * tp, 3), "bias": torch.randn(9 * tp)}
+        state = None
+        if trainer.inside:
+            model = nn.Linear(3, 9)
+            for name, own in model.named_parameters():
+                own.data = whole[name].chunk(tp)[trainer.coordinate["tp"]].clone()
+            fully_shard(model, mesh=trainer.device_mesh("dp"))
+            state = model.state_dict()
+        mine, like = {}, {}
+        if sampler.inside:
+            mine = {n: w.tensor_split(2)[sampler.coordinate["tp"]] for n, w in whole.items()}
+            like = {name: torch.zeros_like(part) for name, part in mine.items()}
+        cut = "o/tp/dp" if tp > 1 else "o/dp"
+        patterns = {"weight": f"{cut} i -> o/tp i", "bias": f"{cut} -> o/tp"}
+        sync = trainer.transfer(patterns, to=sampler, like=like if sampler.inside else state)
+        result = sync(state, out=like if sampler.inside else None)
+        if sampler.inside:
+            assert all(torch.equal(result[name], part) for name, part in mine.items())
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_uneven_shards_of_fsdp_move(pool: Pool, tp: int) -> None:
+    pool.run(partial(move_uneven_dtensors, tp))
 
 
 # ------------------------------------------------------------------ errors
