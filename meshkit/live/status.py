@@ -166,6 +166,8 @@ def rank_status(
     over: object = None if current is None else current.group
     for frame, number in frames:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if line and file == "<string>" and not line.startswith(file):
+            continue  # what a library has generated, such as the __init__ of a dataclass
         if not _is_library(file):
             line = f"{os.path.basename(file)}{f':{number}' if number else ''} ({name})"
             if over is None:

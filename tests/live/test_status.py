@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import traceback
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +34,24 @@ def test_the_line_of_user_code() -> None:
     assert status.line.startswith("test_status.py:")
     assert status.line.endswith("(test_the_line_of_user_code)")
     assert str(status) == "left with SpecError: x"
+
+
+def test_generated_code_has_no_line_unless_a_program_is_typed() -> None:
+    generated: dict[str, Any] = {}
+    exec("def outer(call): call()\ndef fail(): raise ValueError", generated)
+
+    def fail_in_a_file() -> None:
+        generated["fail"]()
+
+    lines = {}
+    for name, call in {"file": fail_in_a_file, "typed": generated["fail"]}.items():
+        try:
+            generated["outer"](call)
+        except ValueError as error:
+            frames = error.__traceback__.tb_next if error.__traceback__ else None
+            lines[name] = rank_status(0, {}, traceback.walk_tb(frames)).line
+    assert lines["file"].endswith("(fail_in_a_file)")
+    assert lines["typed"] == "<string>:2 (fail)"
 
 
 def test_the_line_of_another_thread_and_of_an_ended_one() -> None:

@@ -190,7 +190,7 @@ def _find_differences(
 def _find_misfits(moved: Iterable[MovedTensor], wanted: Tables, ends: Ends) -> list[Difference]:
     """Return the tensors to fill that have another shape than what a rank gets."""
     misfits = []
-    for name, _, sizes, _, move in moved:
+    for name, pattern, sizes, _, move in moved:
         entries, end = move.move.right_entries, move.target
         for table, ranks in wanted:
             if name not in table:
@@ -206,9 +206,9 @@ def _find_misfits(moved: Iterable[MovedTensor], wanted: Tables, ends: Ends) -> l
             for position in np.flatnonzero(is_holder & differs)[:1]:
                 gets = [int(np.broadcast_to(size, len(ranks))[position]) for size in expected]
                 whole = format_sizes(sizes) or "no dims"
-                line = f"{name}: {whole} on the {ends.source}, so a rank of the {ends.target} gets "
-                line += f"{gets}, and has {[*shape]}."
-                misfits.append(Difference("shapes", line))
+                line = f"{name}: {whole} on the {ends.source}, so by {str(pattern)!r} a rank of "
+                line += f"the {ends.target} gets {gets}, and has {[*shape]}."
+                misfits.append(Difference("shapes", line, "another right side of its pattern"))
     return misfits
 
 
@@ -260,5 +260,5 @@ def _fact_error(name: str, first: Fact, other: Fact, ranks: Sequence[int]) -> Sp
         for sizes, dtype, is_dtensor in (first, other)
     )
     summary = f"{name} differs between {count_noun(2, 'rank')} of the source: {one}, and {two}."
-    fix = f"look at {name} on rank {min(ranks)}."
-    return SpecError(summary, fix=fix)
+    line = "The parts of a tensor have equal sizes, and those of a DTensor those of torch.chunk."
+    return SpecError(summary, line, fix=f"look at {name} on rank {min(ranks)}.")

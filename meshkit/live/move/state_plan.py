@@ -156,21 +156,35 @@ class StatePlan:
 
     def _read(self, part: MovedPart, state: State | None) -> Tensor:
         tensor = _tensor_of(part.name, state, "state")
-        return self._check(part.name, tensor, part.held_shape, {part.tensor.dtype})
+        fix = "a transfer of its own, whose like= is this state."
+        return self._check(part.name, tensor, part.held_shape, {part.tensor.dtype}, fix)
 
     def _find(self, part: MovedPart, out: State | None) -> Tensor:
         tensor = _tensor_of(part.name, out, "out")
-        return self._check(part.name, tensor, part.wanted_shape, {name_of(tensor.dtype)})
+        if tensor.is_inference() and not torch.is_inference_mode_enabled():
+            line = f"{part.name} of out is an inference tensor, and this is no inference mode."
+            raise SpecError(line, fix="call this inside torch.inference_mode().")
+        pairs = zip(tensor.shape, tensor.stride(), strict=True)
+        if any(size > 1 and not stride for size, stride in pairs):
+            line = f"{part.name} of out is expanded: several of its elements are one in memory."
+            raise SpecError(line, fix=f"{part.name}.clone().")
+        fix = "a transfer of its own for other shapes or dtypes."
+        return self._check(part.name, tensor, part.wanted_shape, {name_of(tensor.dtype)}, fix)
 
     def _check(
-        self, name: str, tensor: Tensor, shape: tuple[int, ...], dtypes: Collection[str]
+        self,
+        name: str,
+        tensor: Tensor,
+        shape: tuple[int, ...],
+        dtypes: Collection[str],
+        fix: str,
     ) -> Tensor:
         if tensor.shape == shape and name_of(tensor.dtype) in dtypes:
             return tensor
         raise SpecError(
             f"{name} has {[*tensor.shape]} in {name_of(tensor.dtype)} on this rank, and the "
             f"transfer has {[*shape]} in {' or '.join(sorted(dtypes))}.",
-            fix="a transfer of its own for other shapes or dtypes.",
+            fix=fix,
         )
 
 
@@ -353,7 +367,10 @@ def _source_fact(
         sizes = infer_sizes(joined, axes, coordinate, tuple(tensor.shape), given, **rules)[1]
     except SpecError as error:
         evidence = (f"The pattern of {name} is {str(pattern)!r}.", *error.evidence)
-        raise SpecError(f"{name}: {error.summary}", *evidence, fix=error.fix) from None
+        fix = f"a left side that says how {name} is cut."
+        if any(len(entry) > 1 for entry in entries):  # a transfer takes no sizes of dims
+            fix = f"{name}.unflatten(dim, sizes), so that it has a dim for each name in brackets."
+        raise SpecError(f"{name}: {error.summary}", *evidence, fix=fix) from None
     return [sizes, name_of(tensor.dtype), is_dtensor(value)]
 
 

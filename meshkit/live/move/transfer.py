@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...core.call import quotes_call
-from ...core.errors import CollectiveError, MeshkitError
+from ...core.errors import CollectiveError, MeshkitError, SpecError
 from ...core.redistribute.state import Ends, StatePatterns, Table, plan_moves
 from ...launch.job import require_job
 from .mesh_move import Handle, MakeReduce
@@ -63,7 +63,7 @@ class Transfer:
 
         Args:
             state: the local state on a rank of the source, with the names, shapes and dtypes of
-                ``like``; None elsewhere.
+                ``like``; None elsewhere, and refused there without ``out``.
             out: the tensors to fill on a rank of the target; None makes new ones.
 
         Returns:
@@ -90,6 +90,9 @@ class Transfer:
         if self._meshes.is_outside:
             return Handle(lambda: None)
         self._meshes.check_open()
+        if state is not None and out is None and self._meshes.rank not in self._meshes.layouts[0]:
+            line = f"rank {self._meshes.rank} is outside the source, and state is what it sends."
+            raise SpecError(line, fix="the tensors to fill as out=.")
         with torch.no_grad():
             plan, is_target = self._plan, self._meshes.rank in self._meshes.layouts[1]
             held = plan.read(state)

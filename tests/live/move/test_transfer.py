@@ -269,7 +269,15 @@ def collect_errors() -> dict[str, tuple[str, str]]:
         other = {"w": torch.zeros(3, 3)} if held else None
         if dist.get_rank() == 0:
             attempt("another shape", lambda: sync(other))
+        if sampler.inside:
+            attempt("out as the state", lambda: sync(wanted))
+            attempt("expanded", lambda: sync(out={"w": torch.zeros(3).expand(2, 3)}))
+            with torch.inference_mode():
+                constant = {"w": torch.zeros(2, 3)}
+            attempt("inference", lambda: sync(out=constant))
         sync(held, out=wanted)
+        joined = held and {"w": torch.zeros(4, 3)}
+        attempt("joined", lambda: plan({"w": "(h/dp o) i -> h o/tp i"}, joined or wanted))
     return errors
 
 
@@ -295,4 +303,8 @@ def test_mistakes_are_named_on_every_rank_before_anything_moves(pool: Pool) -> N
         assert "w: on the source alone." in text
         assert "v: on the target alone." in text
     assert by_rank[0]["another shape"][0] == "SpecError"
-    assert [len(errors) for errors in by_rank[1:]] == [8] * 5
+    for name in ("out as the state", "expanded", "inference"):
+        assert [errors[name][0] for errors in by_rank[4:]] == ["SpecError"] * 2
+        assert "Fix:" in by_rank[4][name][1]
+    assert all("w.unflatten(dim, sizes)" in errors["joined"][1] for errors in by_rank)
+    assert [len(errors) for errors in by_rank[1:]] == [9] * 3 + [12] * 2
