@@ -295,11 +295,12 @@ def _create_job(
         if job.seed is not None:
             seed_all(job.seed)
         return job
-    warn_of_other_build(store)
     number = None if seed is None else draw_seed(store, seed, 0, Deadline.after(wait))
-    began = time.monotonic()
+    began, end = time.monotonic(), init_round(base, lease.generation, ranks, END, summary=FAILURE)
+    with end:  # python -W error raises the warning: the other ranks must not wait for this one
+        warn_of_other_build(store)
     group_store = commit(
-        init_round(base, lease.generation, ranks, END, summary=FAILURE),
+        end,
         "init",
         wait,
         partial(create_default_group, world, store, timeout),

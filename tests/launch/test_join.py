@@ -184,6 +184,35 @@ def test_a_missing_rank_is_named_within_the_deadline(over: str, absent: int) -> 
         assert seconds < 1.5 + 3  # as promised in docs/evidence/promises.md
 
 
+def one_has_another_build(seed: object) -> Any:
+    """Join where a warning is an error, and again where it is not; rank 1 has another build."""
+    if meshkit.detect().rank == 1:
+        torch.__version__ = torch.__version__.partition("+")[0] + "+other"
+    began = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises((RuntimeWarning, meshkit.MeshkitError)) as raised:
+            meshkit.init(seed=seed, arrival_timeout=20)
+    waited = time.monotonic() - began
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        meshkit.init(seed=seed, arrival_timeout=20)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return raised.typename, str(raised.value), waited, len(caught), int(total)
+
+
+@pytest.mark.parametrize("seed", [None, "shared"])  # rank 0 draws it
+def test_a_warning_of_another_build_that_is_an_error_reaches_all_ranks(seed: object) -> None:
+    results = meshkit.spawn(one_has_another_build, 3, (seed,), timeout=60)
+    assert "RuntimeWarning" in {kind for kind, *_ in results}
+    for _, text, waited, _, total in results:
+        assert "+other" in text
+        assert waited < 5
+        assert total == 3
+    assert sum(warned for *_, warned, _ in results) in (1, 2)  # those unlike the first one
+
+
 def one_joins_late(seconds: float, folder: str) -> Any:
     """Rank 1 comes after the deadline of the others; then all try again."""
     gave_up = Path(folder) / "gave_up"
