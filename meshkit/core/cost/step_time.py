@@ -14,7 +14,9 @@ For a micro batch of t tokens on a rank (arXiv 2104.04473, 2205.05198, 2309.1450
     compute  2 (active weights + seq x heads x head_dim) t operations forward, twice that backward
     weights  12 bytes of memory traffic a weight: 2 reads of 2, and 4 + 4 to add its fp32 gradient
              (bytes as in bf16, here and below)
-    tp       4 all-gathers or reduce-scatters of t x hidden a layer and pass
+    tp       4 all-gathers or reduce-scatters of t x hidden a layer and pass, and 2 forward and
+             backward together for the embedding and for the head; with fsdp also an all-reduce of
+             the gradient of each norm: hidden elements, which cost latency alone
     sp       4 all-to-alls a layer and pass: q, k, v, output
     cp       a ring of k and v: once forward, twice backward
     ep       2 all-to-alls of top_k x t x hidden a layer and pass
@@ -94,7 +96,7 @@ class Machine:
 
 # The share of the dense bf16 peak that a trainer attains between its collectives. Fitted to Llama 3
 # 405B: 430, 400 and 380 TFLOP/s of an H100 over a whole step (arXiv 2407.21783, table 4; 8192 and
-# 16,384 ranks, and 131,072 tokens). With it this model predicts 424, 398 and 403.
+# 16,384 ranks, and 131,072 tokens). With it this model predicts 422, 397 and 402.
 ATTAINED = 0.55
 # An A100 attains more. With this share, half of the 19 runs of docs/evidence/cost-model.md are
 # shorter than predicted and half are longer. Their median error is 8 %; with 0.55 it is 14 %.
@@ -283,14 +285,18 @@ def _critical_traffic(
 ) -> dict[str, Traffic]:
     """Return the traffic of one micro batch that layers wait for, by axis."""
     layers, passes = stage_layers(model, config.pp), 2 + (np.asarray(config.recompute) == FULL)
-    element = DTYPES[job.dtype].element
+    element, is_whole = DTYPES[job.dtype].element, np.equal(config.pp, 1)
     tokens = config.micro_batch * job.seq / (config.cp * config.sp)
     kv_heads = np.maximum(model.kv_heads, config.tp * config.sp)  # with copies
     kv = element * tokens * 2 * kv_heads * model.head_dim / config.tp  # bytes
     q = element * tokens * 2 * model.heads * model.head_dim / config.tp  # and the output
     stream = element * tokens * model.hidden
+    # DTensor sums the gradient of each norm over tp. Megatron (ddp, zero1) sums all once a step,
+    # which takes less than a millisecond and is left out.
+    norms = (layers * (2 + 2 * model.qk_norm) + is_whole) * (1 + model.plain)
+    norms = norms * (np.asarray(config.shard) == FSDP)
     collectives = {  # bytes of the whole group's tensor, and the number of collectives
-        "tp": (stream, 4 * passes * layers),
+        "tp": (stream, 4 * passes * layers + 2 + 2 * is_whole),
         "sp": ((q + kv) / 4, 4 * passes * layers),
         "cp": (kv * config.cp, (passes + 1) * layers),
         "ep": (stream * model.top_k / config.tp, 2 * passes * layers * model.sparse),
@@ -299,7 +305,11 @@ def _critical_traffic(
     for axis, (size, count) in collectives.items():
         ranks, group = getattr(config, axis), locality(axis)
         amount, ring = size * count * (ranks - 1) / ranks, axis in ("tp", "cp")
-        path[axis] = traffic_of(job, group, amount, count * (ranks - 1), ring=ring)
+        steps = count * (ranks - 1)
+        if axis == "tp":  # an all-reduce is a reduce-scatter and an all-gather
+            amount = amount + 2 * norms * element * model.hidden * (ranks - 1) / ranks
+            steps = steps + 2 * norms * (ranks - 1)
+        path[axis] = traffic_of(job, group, amount, steps, ring=ring)
     hops = 2 * config.virtual * (config.pp > 1)
     return {**path, "pp": traffic_of(job, locality("pp"), hops * stream / config.tp, hops)}
 

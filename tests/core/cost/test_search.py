@@ -230,9 +230,9 @@ A rank (h100): 80 GB, 544 of 989 TFLOP/s attained, 450 GB/s in a node, 50 GB/s
 
    layout          step s  tokens/s  MFU %    GB  sharding         micro batches
 ─  ──────────────  ──────  ────────  ─────  ────  ───────────────  ─────────────
-1  pp=16 dp=128      6.49   2586029   40.3  67.1  zero1 virtual=8  16 of 1
+1  pp=16 dp=128      6.51   2578708   40.2  67.1  zero1 virtual=8  16 of 1
      tp=8
-2  pp=16 dp=64       6.53   2570323   40.0  67.1  zero1 virtual=8  16 of 2
+2  pp=16 dp=64       6.55   2563090   39.9  67.1  zero1 virtual=8  16 of 2
      cp=2 tp=8
 
 GB of a rank, which has 80
@@ -244,8 +244,8 @@ GB of a rank, which has 80
 seconds of a step
    compute  weights     tp      cp     pp  bubble      dp   all
 ─  ───────  ───────  ─────  ──────  ─────  ──────  ──────  ────
-1      4.8    0.198  0.559       0  0.175   0.672  0.0808  6.49
-2      4.8    0.198  0.559  0.0376  0.175   0.676  0.0785  6.53
+1      4.8    0.198  0.576       0  0.175   0.674  0.0797  6.51
+2      4.8    0.198  0.576  0.0376  0.175   0.678  0.0774  6.55
 
 16 of 1: a rank runs 16 micro batches of 1 sample in a step.
 Backward computes norms and activation functions again.

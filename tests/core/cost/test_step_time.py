@@ -151,6 +151,23 @@ def carried(job: TrainingJob, inside: float, across: float, racks: float) -> flo
     return max(inside / machine.bandwidth_intra_node, out_of_node, out_of_rack) / 1e9
 
 
+def call_ends_and_norms(
+    ledger: Ledger, model: ModelShape, config: ParallelConfig, tokens: float
+) -> None:
+    """The calls over tp of the first stage outside its layers, and of the gradients of norms."""
+    # the first stage has the embedding, the last one the head and a norm; alone it has all
+    ends = ["embedding", "head"] if config.pp == 1 else ["embedding"]
+    whole = 2 * tokens * model.hidden
+    for _ in itertools.product(ends, ("forward", "backward")):
+        ledger.call(["tp"], whole * (config.tp - 1) / config.tp, config.tp - 1)
+    norms = ["attention", "feed-forward"] * (model.layers // config.pp)
+    norms += ["head"] * (config.pp == 1)
+    for _ in norms if config.shard == 2 else ():
+        for _ in ("reduce-scatter", "all-gather"):
+            part = 2 * model.hidden / config.tp
+            ledger.call(["tp"], part * (config.tp - 1), config.tp - 1)
+
+
 def step(
     model: ModelShape, job: TrainingJob, config: ParallelConfig
 ) -> tuple[dict[str, float], float]:
@@ -178,6 +195,7 @@ def step(
         for _ in ("dispatch", "combine"):  # call counts both in proportion
             routed = 2 * tokens * model.hidden * model.top_k / config.tp * (1 - 1 / config.ep)
             ledgers["ep"].call(["ep"], sparse * routed, sparse * (config.ep - 1), ring=False)
+    call_ends_and_norms(ledgers["tp"], model, config, tokens)
     for _ in range(2 * config.virtual if config.pp > 1 else 0):
         ledgers["pp"].call(["pp"], 2 * tokens * model.hidden / config.tp, 1)
     tables = 2 if config.pp == 1 else 1
