@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
@@ -36,7 +35,7 @@ from ...launch.round import Round
 from ...launch.store import Store
 from ...launch.times import TIMES, Deadline
 from ...launch.torch_internals import close_gloo_group, create_gloo_group
-from .mover import Leg, MeshPair, Mover, naming
+from .mover import Leg, MeshPair, Mover, gather_by_messages, naming
 from .state_plan import StatePlan
 
 FAILED = "a rank could not connect the two sides."
@@ -93,9 +92,7 @@ class BridgeChannel:
 
     def gather(self, leg: Leg, own: Tensor, blocks: Tensor) -> Callable[[], object]:
         """Start to gather the blocks of all ranks that want copies; return how to wait for it."""
-        rows = dict(zip(leg.copies, blocks, strict=True))
-        rows.pop(leg.rank).copy_(own)
-        return partial(self.wait, self.start(dict.fromkeys(rows, own), rows))
+        return gather_by_messages(self, leg, own, blocks)
 
     def meet(self) -> None:
         """Wait until all ranks of both sides have sent and received all."""

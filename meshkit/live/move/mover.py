@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, Protocol, cast
 
 import torch
@@ -165,7 +165,7 @@ class JobChannel:
         world, counts = default_group(), require_job().counts
         before_ops = collective_count(world) or 0
         # other backends than gloo run the messages of all ranks together
-        batches = [[op] for op in ops] if "gloo" in str(dist.get_backend()) else [ops]
+        batches = [[op] for op in ops] if self._is_gloo else [ops]
         works: list[tuple[dist.Work, list[int]]] = []
         with in_collective(self.name, world):
             for some in batches:
@@ -184,6 +184,8 @@ class JobChannel:
 
     def gather(self, leg: Leg, own: Tensor, blocks: Tensor) -> Callable[[], object]:
         """Start to gather the blocks of all ranks that want copies; return how to wait for it."""
+        if self._is_gloo:
+            return gather_by_messages(self, leg, own, blocks)
         group = cast(dist.ProcessGroup, leg.group)
         with in_collective(self.name, group):
             work = ALL_GATHER(blocks.view(-1), own, group, True)
@@ -193,6 +195,23 @@ class JobChannel:
                 work.wait()
 
         return wait
+
+    @property
+    def _is_gloo(self) -> bool:
+        return "gloo" in str(dist.get_backend())
+
+
+def gather_by_messages(
+    channel: Channel, leg: Leg, own: Tensor, blocks: Tensor
+) -> Callable[[], object]:
+    """Start to send a block to all ranks that want copies; return how to wait for theirs.
+
+    A gather of gloo is a ring: each of its steps takes as long as its slowest link. Messages need
+    no step, so a link that others share as well delays its own blocks only.
+    """
+    rows = dict(zip(leg.copies, blocks, strict=True))
+    rows.pop(leg.rank).copy_(own)
+    return partial(channel.wait, channel.start(dict.fromkeys(rows, own), rows))
 
 
 @dataclass(frozen=True, eq=False)
