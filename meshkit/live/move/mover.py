@@ -1,8 +1,8 @@
 """Send the parts of tensors from the ranks of one mesh to those of another, many at a time.
 
 Pieces travel as sends and receives on the default group, which every rank has. Ranks that want
-copies gather them over a group of the target. Large states travel in batches, so that the gathers
-of one batch run beside the sends of the next::
+copies gather them over a group of the target; on gloo they send them to each other. Large states
+travel in batches, so that the gathers of one batch run beside the sends of the next::
 
     batch 0   send ........ gather ........
     batch 1           send ........ gather ........
