@@ -414,7 +414,9 @@ class Layout:
 
     def _parse_axes(self, axes: tuple[Names, ...]) -> tuple[str, ...]:
         """Return the axes that a caller names, absent standard ones included; no argument: all."""
-        names = parse_axes(axes) if axes else self.axes
+        if not axes or (len(axes) == 1 and axes[0] in self.axes):
+            return axes or self.axes  # type: ignore[return-value]  # the usual cases
+        names = parse_axes(axes)
         check_axes_exist(names, self.axes)
         return names
 
@@ -520,15 +522,16 @@ class Position:
         return self.layout.neighbor(self.rank, axis, shift, wrap=wrap)
 
 
-PART = re.compile(r"\(\s*\w+(?:[\s,]+\w+)*\s*\)|\w+")  # tp, or (dp sp)
-TOKEN = re.compile(r"\([^)]*\)|[^\s()]+")
-PATTERN = re.compile(rf"\s*(?:(?:{PART.pattern})[\s,]*)+")
+# Compiled at the first use, so that an import does not pay for them.
+PART = r"\(\s*\w+(?:[\s,]+\w+)*\s*\)|\w+"  # tp, or (dp sp)
+TOKEN = r"\([^)]*\)|[^\s()]+"
+PATTERN = rf"\s*(?:(?:{PART})[\s,]*)+"
 
 
 def parse_axis_pattern(pattern: Names, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """Return the axes of each name or bracket of a pattern."""
-    if isinstance(pattern, str) and PATTERN.fullmatch(pattern):
-        parts = tuple(map(parse_axes, PART.findall(pattern)))
+    if isinstance(pattern, str) and re.fullmatch(PATTERN, pattern):
+        parts = tuple(map(parse_axes, re.findall(PART, pattern)))
     elif isinstance(pattern, list | tuple) and all(map(parse_axes, pattern)) and pattern:
         parts = tuple(map(parse_axes, pattern))
     else:
@@ -567,7 +570,7 @@ def _axes_on_the_left(
 ) -> tuple[str, ...]:
     """Return the axes with the absent standard ones that the left side names, in its positions."""
     left, _, right = pattern.partition("->")
-    front, _, back = map(TOKEN.findall, left.partition("..."))
+    front, _, back = (re.findall(TOKEN, part) for part in left.partition("..."))
     absent = {t for t in (*front, *back) if t in STANDARD and t not in (*axes, *sizes)}
     before, after = (sum(token not in absent for token in part) for part in (front, back))
     covered = axes[before : len(axes) - after]  # by the dots; without them einops rejects the rest

@@ -40,7 +40,8 @@ def offsets(steps: Strides) -> Ints:
     """Return the distance of each member of a group from its first one: int64 (group_size,)."""
     distances = np.zeros(1, dtype=np.int64)
     for size, stride in steps:
-        distances = np.add.outer(distances, np.arange(size, dtype=np.int64) * stride).ravel()
+        along = np.arange(0, size * stride, stride, dtype=np.int64)
+        distances = (distances[:, None] + along).ravel()
     return distances
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from torch.utils.data import get_worker_info
@@ -21,7 +22,7 @@ FIX = (
 def current_process() -> Process:
     """Return the identity of this process."""
     host, pid = socket.gethostname(), os.getpid()
-    return Process(host, pid, machine_id() or host, pid_namespaces(), _start(pid))
+    return Process(host, pid, machine_id() or host, pid_namespaces(), _own_start(pid))
 
 
 def machine_id() -> str:
@@ -29,8 +30,11 @@ def machine_id() -> str:
 
     The variable MESHKIT_MACHINE replaces it, for example if network namespaces play several hosts.
     """
-    if name := os.environ.get("MESHKIT_MACHINE"):
-        return name
+    return os.environ.get("MESHKIT_MACHINE") or _boot_id()
+
+
+@cache
+def _boot_id() -> str:
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""
@@ -54,6 +58,9 @@ def process_stat(pid: int) -> list[str]:
 def _start(pid: int) -> str:
     state, *fields = process_stat(pid) or ["X"]
     return "" if state in "ZX" else fields[18]  # a zombie has ended
+
+
+_own_start = cache(_start)  # by the pid, as a fork has another start
 
 
 def state_of(process: Process) -> RankState:

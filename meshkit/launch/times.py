@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 import time
@@ -126,7 +127,7 @@ def run_with_deadline(
     that comes too late. Cost: 0.1 ms beside the work itself.
     """
     task, deadline = _Task(work, late), Deadline.after(seconds)
-    threading.Thread(target=task.run, daemon=True).start()
+    _thread.start_new_thread(task.run, ())  # in half of the time of a Thread, for a daemon
     try:
         while not task.ended.wait(deadline.left if stop is None else min(LOOK, deadline.left)):
             if deadline.expired and not task.ended.wait(TIMES.resume):

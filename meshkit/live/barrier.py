@@ -47,7 +47,8 @@ def wait_at_barrier(
 ) -> None:
     """Wait for the ranks of this rank's group. See :meth:`meshkit.Mesh.barrier`."""
     layout, group, device = mesh.plan.layout, mesh.collective_group(axes), job.world.device
-    limit = parse_timeout("timeout", timeout) or timeout_of(group)
+    timeout_of_group = timeout_of(group)
+    limit = parse_timeout("timeout", timeout) or timeout_of_group
     if job.plays_one_rank:
         return
     device_ids = [device.index] if device is not None and device.index is not None else None
@@ -59,7 +60,7 @@ def wait_at_barrier(
         if round is not None:
             round.arrive({ARRIVAL_TIME: time.monotonic()})
         began = time.monotonic()
-        limits = [seconds for seconds in (limit, timeout_of(group)) if seconds is not None]
+        limits = [seconds for seconds in (limit, timeout_of_group) if seconds is not None]
         bound = min(limits, default=None)
         try:
             work = dist.barrier(group, async_op=True, device_ids=device_ids)
