@@ -5,14 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium-headless-shell", "chromium", "google-chrome", "chrome-headless-shell")
+LIMIT = 60.0  # seconds for the answer to a command
 CHROMIUM = next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -20,8 +24,8 @@ class Browser:
     """One tab. Pipes carry JSON messages that end in a zero byte (DevTools protocol)."""
 
     def __init__(self, process: subprocess.Popen[bytes], commands: int, answers: int) -> None:
-        self.process, self.commands = process, commands
-        self.answers = os.fdopen(answers, "rb")
+        self.process, self.commands, self.answers = process, commands, answers
+        self.unread = b""  # the begin of the next answer
         self.number, self.session = 0, ""
         self.requests: list[str] = []  # addresses that the page asked for
         self.errors: list[str] = []  # exceptions of its scripts
@@ -33,19 +37,23 @@ class Browser:
         if self.session:
             message["sessionId"] = self.session
         os.write(self.commands, json.dumps(message).encode() + b"\0")
+        end = time.monotonic() + LIMIT
         while True:
-            answer = self._read()
+            answer = self._read(end)
             if answer.get("id") == self.number:
                 assert "error" not in answer, answer["error"]
                 result: dict[str, Any] = answer["result"]
                 return result
 
-    def _read(self) -> dict[str, Any]:
-        data = bytearray()
-        while (byte := self.answers.read(1)) != b"\0":
-            assert byte, "Chromium ended"
-            data += byte
-        message: dict[str, Any] = json.loads(data)
+    def _read(self, end: float) -> dict[str, Any]:
+        while b"\0" not in self.unread:
+            left = max(0.0, end - time.monotonic())
+            assert select.select([self.answers], [], [], left)[0], "Chromium does not answer"
+            part = os.read(self.answers, 1 << 16)
+            assert part, "Chromium ended"
+            self.unread += part
+        text, _, self.unread = self.unread.partition(b"\0")
+        message: dict[str, Any] = json.loads(text)
         if message.get("method") == "Network.requestWillBeSent":
             self.requests.append(message["params"]["request"]["url"])
         if message.get("method") == "Runtime.exceptionThrown":
@@ -104,6 +112,7 @@ def open_browser(folder: Path) -> Iterator[Browser]:
         ["bash", "-c", line, CHROMIUM, str(folder)],
         pass_fds=(read_commands, write_answers),
         stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     os.close(read_commands)
     os.close(write_answers)
@@ -117,7 +126,12 @@ def open_browser(folder: Path) -> Iterator[Browser]:
         yield browser
     finally:
         browser.session = ""
-        browser.call("Browser.close")  # its children end too
-        process.wait(30)
-        os.close(commands)
-        browser.answers.close()
+        try:
+            browser.call("Browser.close")  # its children end too
+            process.wait(30)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
+            os.close(commands)
+            os.close(answers)
