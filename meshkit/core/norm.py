@@ -30,10 +30,9 @@ from .call import either, is_number
 from .compare import axes_along_which, content_lines
 from .errors import MeshkitError, SpecError
 from .layout import Layout
-from .redistribute.pattern import DOTS, Side, parse_layout
-from .text import count_noun, shorten
+from .redistribute.pattern import DOTS, Side, check_globs, parse_layout
+from .text import count_noun
 
-MAX_NAMES = 3  # parameters that an error shows
 NO_SIDE = Side(())
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -65,11 +64,7 @@ class NormLayout:
         """Check that each glob matches a name. A stage of a pipeline may lack it."""
         if any(size > 1 and has_pipeline([axis]) for axis, size in self.sizes.items()):
             return
-        for glob in self.sides:
-            if not any(fnmatchcase(name, glob) for name in names):
-                shown = ", ".join(shorten([*names], MAX_NAMES)) or "none"
-                line = f"layout[{glob!r}] matches no parameter."
-                raise SpecError(line, f"The names are {shown}.", fix="a glob of these names.")
+        check_globs(self.sides, names, "parameter")
 
     def shares(self, name: str, shape: tuple[int, ...], *, is_plain: bool) -> Shares:
         """Return the axes along which ranks hold no copies of a gradient."""

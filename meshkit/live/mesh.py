@@ -618,9 +618,10 @@ class Mesh:
     def whole_state(self, state: Mapping[str, Any], layout: Mapping[str, str], /) -> dict[str, Any]:
         """Return the whole tensors of a local state, for a checkpoint that any mesh can read.
 
-        Collective over the axes of the layout; every rank gets the whole state of its pipeline
-        stage. States may be nested, such as that of an optimizer: names are then joined by dots,
-        such as ``"state.layers.0.qkv.weight.exp_avg"``. DTensors become whole by themselves.
+        Collective over the mesh; every rank gets the whole state of its pipeline stage. Parts may
+        have the different sizes of :meth:`local_state`. States may be nested, such as that of an
+        optimizer: names are then joined by dots, such as ``"state.layers.0.qkv.weight.exp_avg"``.
+        DTensors become whole by themselves.
 
         Args:
             state: names with tensors, nested states and other values, which stay.
@@ -629,15 +630,21 @@ class Mesh:
                 is a copy that every rank holds.
 
         Raises:
-            SpecError: if a side is invalid or does not fit its tensor, or a group is missing.
+            SpecError: if a side is invalid or does not fit its tensor, a glob matches no tensor, or
+                a group is missing.
+            DisagreementError: if ranks pass other layouts, or their tensors of one name are not
+                the parts of a whole. Nothing is sent then.
 
-        Cost: an all_gather for each tensor that is cut, and the memory of the whole state.
+        Cost: a round at the store, an all_gather for each tensor that is cut, and the memory of
+        the whole state.
 
         Example:
             >>> mesh.whole_state({"w": torch.ones(4, 3)}, {"w": "o/sp i"})["w"].shape
             torch.Size([8, 3])
         """
-        whole: dict[str, Any] = make_whole(self._moves, state, layout)
+        self._groups.check_can_communicate()
+        meshes = MeshPair(self._groups, self._groups, self.device)
+        whole: dict[str, Any] = make_whole(self._moves, meshes, state, layout)
         return whole
 
     @quotes_call("mesh.local_state", by_name=("state",))

@@ -20,6 +20,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeVar
 
 from ..errors import SpecError
+from ..text import shorten
 
 NAME = r"[^\W\d_]\w*"
 TOKEN = re.compile(
@@ -27,6 +28,7 @@ TOKEN = re.compile(
     rf"|(?P<symbol>[+*=])(?P<axis>{NAME})|@(?P<holder>{NAME}):(?P<index>[0-9]{{1,9}}))(?=[\s()]|$))"
 )
 DOTS = "..."
+MAX_NAMES = 3  # tensors that an error shows
 EXAMPLE = 'for example "b s/sp h d -> b s h/sp d".'
 LAYOUT_EXAMPLE = 'for example layout={"*.qkv.weight": "o/tp i"}.'
 MIRROR = {"+": "*", "*": "+"}
@@ -281,6 +283,15 @@ def expand_dots(pattern: Pattern, count: int) -> Pattern:
 def first_match(globs: Mapping[str, Value], name: str) -> Value | None:
     """Return the value of the first glob that matches a whole name."""
     return next((value for glob, value in globs.items() if fnmatchcase(name, glob)), None)
+
+
+def check_globs(globs: Iterable[str], names: Collection[str], what: str) -> None:
+    """Check that each glob of a layout matches a name of a tensor."""
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in names):
+            shown = ", ".join(shorten([*names], MAX_NAMES)) or "none"
+            line = f"layout[{glob!r}] matches no {what}."
+            raise SpecError(line, f"The names are {shown}.", fix="a glob of these names.")
 
 
 def parse_side(text: str) -> Side:

@@ -2,75 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from ...core.axes import has_pipeline
 from ...core.errors import SpecError
-from ...core.redistribute.pattern import DOTS, Dim, Mark, Side, first_match, parse_layout
+from ...core.redistribute.pattern import (
+    DOTS,
+    Side,
+    check_globs,
+    first_match,
+    parse_layout,
+    parse_pattern,
+)
+from ...core.redistribute.whole import uncut, whole_sizes
+from .mover import MeshPair
 from .redistribution import MeshMoves
-from .state_plan import is_dtensor
+from .state_plan import agree_on_tables, is_dtensor, name_of
 
-Change = Callable[[str, Tensor, Side], Tensor]  # the name, the tensor and its side of a pattern
+CALL = "mesh.whole_state"
 
 
-def make_whole(moves: MeshMoves, state: object, layout: object) -> Any:  # noqa: ANN401
+def make_whole(moves: MeshMoves, meshes: MeshPair, state: object, layout: object) -> Any:  # noqa: ANN401
     """Return the whole tensors of a state. See :meth:`meshkit.Mesh.whole_state`."""
+    sides = parse_layout(layout)
+    tensors = dict(sorted(_tensors(state)))
 
-    def gather(name: str, tensor: Tensor, side: Side) -> Tensor:
-        whole: Tensor = _move(moves, f"{side} -> {_uncut(side)}", name, tensor, {})
-        return whole
+    def read() -> tuple[str, dict[str, Any]]:
+        facts = {n: "" if is_dtensor(x) else name_of(x.dtype) for n, x in tensors.items()}
+        return "source", {name: [[*x.shape], facts[name]] for name, x in tensors.items()}
 
-    return _change(state, parse_layout(layout), gather)
+    facts = {"layout": repr({glob: str(side) for glob, side in sides.items()})}
+    stated = agree_on_tables(meshes, CALL, facts, read)
+    check_globs(sides, {name: None for _, table, _ in stated for name in table}, "tensor")
+    parts = [({n: p for n, p in table.items() if p[0] and p[1]}, r) for _, table, r in stated]
+    sizes = whole_sizes(meshes.layouts[0], sides, parts, meshes.rank)
+    whole: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():  # in one order on all ranks
+        if is_dtensor(tensor):
+            whole[name] = tensor.full_tensor()  # type: ignore[attr-defined]
+        elif name in sizes:
+            side = cast(Side, first_match(sides, name))
+            whole[name] = _move(moves, f"{side} -> {uncut(side)}", name, tensor, sizes[name])
+    return _replace(state, whole)
 
 
 def make_local(moves: MeshMoves, state: object, layout: object) -> Any:  # noqa: ANN401
     """Return this rank's parts of a whole state. See :meth:`meshkit.Mesh.local_state`."""
+    sides, tensors = parse_layout(layout), dict(_tensors(state))
+    if not any(
+        size > 1 and has_pipeline([axis]) for axis, size in moves.groups.plan.layout.sizes.items()
+    ):
+        check_globs(sides, tensors, "tensor")  # a stage of a pipeline may lack it
+    local = {}
+    for name, tensor in tensors.items():
+        side = first_match(sides, name)
+        if is_dtensor(tensor):
+            local[name] = tensor.full_tensor()  # type: ignore[attr-defined]
+        elif side is not None and tensor.dim():
+            entries = [dim for dim in side.entries if [part.name for part in dim] != [DOTS]]
+            plain = len(entries) == tensor.dim() and all(len(entry) == 1 for entry in entries)
+            pairs = zip(entries, tensor.shape, strict=False) if plain else ()
+            sizes = {entry[0].name: size for entry, size in pairs}
+            part = _move(moves, f"{uncut(side)} -> {side}", name, tensor, sizes)
+            local[name] = part.clone()  # else a saved part would have the memory of the whole
+    return _replace(state, local)
 
-    def cut(name: str, tensor: Tensor, side: Side) -> Tensor:
-        entries = [dim for dim in side.entries if [part.name for part in dim] != [DOTS]]
-        plain = len(entries) == tensor.dim() and all(len(entry) == 1 for entry in entries)
-        pairs = zip(entries, tensor.shape, strict=False) if plain else ()
-        sizes = {entry[0].name: size for entry, size in pairs}
-        local: Tensor = _move(moves, f"{_uncut(side)} -> {side}", name, tensor, sizes)
-        return local.clone()  # else a saved part would have the memory of the whole tensor
 
-    return _change(state, parse_layout(layout), cut)
+def _tensors(state: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a state; nested states have names with dots."""
+    if isinstance(state, Tensor):
+        yield name, state.detach()
+    for key, value in _items(state):
+        yield from _tensors(value, f"{name}.{key}" if name else str(key))
 
 
-def _uncut(side: Side) -> Side:
-    """Return the side without axes."""
-    return side.rewrite(lambda item: [] if isinstance(item, Mark) else [Dim(item.name)])
-
-
-def _change(state: object, layout: Mapping[str, Side], change: Change, name: str = "") -> Any:  # noqa: ANN401
-    """Return a state with its tensors changed; nested states have names with dots."""
-    inner: Callable[[object, object], Any] = lambda key, value: _change(  # noqa: E731
-        value, layout, change, f"{name}.{key}" if name else str(key)
-    )
+def _replace(state: Any, tensors: Mapping[str, Tensor], name: str = "") -> Any:  # noqa: ANN401
+    """Return a state with other tensors of some names."""
+    if isinstance(state, Tensor):
+        return tensors.get(name, state)
+    changed = {
+        key: _replace(value, tensors, f"{name}.{key}" if name else str(key))
+        for key, value in _items(state)
+    }
     if isinstance(state, Mapping):
-        return {key: inner(key, value) for key, value in state.items()}
+        return changed
     if isinstance(state, list | tuple):
-        changed = [inner(number, value) for number, value in enumerate(state)]
-        return type(state)(*changed) if hasattr(state, "_fields") else type(state)(changed)
-    if not isinstance(state, Tensor):
-        return state
-    if is_dtensor(state):
-        return state.full_tensor()  # type: ignore[attr-defined]
-    side = first_match(layout, name)
-    if side is None or not state.dim():  # a copy; also the step of an optimizer
-        return state
-    with torch.no_grad():
-        return change(name, state.detach(), side)
+        values = changed.values()
+        return type(state)(*values) if hasattr(state, "_fields") else type(state)(values)
+    return state
+
+
+def _items(state: object) -> Iterable[tuple[Any, Any]]:
+    """Return the parts of a nested state with their keys."""
+    if isinstance(state, Mapping):
+        return state.items()
+    return enumerate(state) if isinstance(state, list | tuple) else ()
 
 
 def _move(
     moves: MeshMoves, pattern: str, name: str, tensor: Tensor, sizes: Mapping[str, int]
 ) -> Any:  # noqa: ANN401
-    items: Iterable[tuple[str, int]] = sizes.items()
+    known = parse_pattern(pattern).left.dims
+    given = tuple((dim.name, sizes[dim.name]) for dim in known if dim.name in sizes)
     try:
-        return moves.find(pattern, "sum", None, None, tuple(items)).run(tensor)
+        with torch.no_grad():
+            return moves.find(pattern, "sum", None, None, given).run(tensor)
     except SpecError as error:
-        raise SpecError(f"{name}: {error.summary}", *error.evidence, fix=error.fix) from None
+        fix = error.fix
+        if "(" in pattern:
+            fix = f'mesh.redistribute(x, "{pattern}") with the sizes of its dims.'
+        raise SpecError(f"{name}: {error.summary}", *error.evidence, fix=fix) from None

@@ -108,3 +108,43 @@ def test_parts_of_different_sizes_numbers_and_mistakes(pool: Pool) -> None:
         assert [int(n[0]), n[1]] == [3, 7]
         assert c == [1, 1]
         assert texts == ["SpecError", "SpecError", "UnknownAxisError", "SpecError"]
+
+
+def join_parts() -> list[Any]:
+    """Join parts of different sizes, in another order on rank 1; then make mistakes."""
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
+        whole = {"w": torch.arange(15).reshape(5, 3), "v": torch.arange(7.0), "n": torch.ones(1)}
+        layout = {"w": "o/dp/tp i", "v": "o/tp", "n": "o/dp"}
+        local = mesh.local_state(whole, layout)
+        order = [*local.items()][:: -1 if mesh.rank == 1 else 1]
+        joined = mesh.whole_state(dict(order), layout)
+        equal = all(torch.equal(joined[name], tensor) for name, tensor in whole.items())
+        texts = [equal, [*joined] == [name for name, _ in order]]
+        late = {"w": torch.zeros(2, 3)} if mesh.rank else {"w": torch.zeros(1, 3)}
+        calls: list[Any] = [
+            lambda: mesh.whole_state(late, {"w": "o/tp i"}),
+            lambda: mesh.whole_state({} if mesh.rank == 3 else late, {"w": "o/tp i"}),
+            lambda: mesh.whole_state(late, {"w": "o i/tp" if mesh.rank else "o/tp i"}),
+            lambda: mesh.whole_state(whole, {"x": "o/tp"}),
+            lambda: mesh.local_state(whole, {"w[0]": "o/tp i"}),
+            lambda: mesh.whole_state({"w": torch.ones(6, 2)}, {"w": "(q h/tp) i"}),
+        ]
+        for call in calls:
+            try:
+                call()
+                texts.append("")
+            except meshkit.MeshkitError as error:
+                texts.append(str(error))
+        return texts
+
+
+def test_parts_of_different_sizes_are_joined_and_others_are_named_on_all_ranks(pool: Pool) -> None:
+    for texts in pool.run(join_parts):
+        assert texts[:2] == [True, True]
+        assert "the parts of w along tp are no whole tensor: its parts have other" in texts[2]
+        assert "Rank 0 (dp=0 tp=0): [1, 3] in float32." in texts[2]
+        assert "Rank 3 (dp=1 tp=1): no such tensor." in texts[3]
+        assert "ranks disagree about mesh.whole_state()" in texts[4]
+        assert "layout['x'] matches no tensor." in texts[5]
+        assert "layout['w[0]'] matches no tensor." in texts[6]
+        assert 'Fix: mesh.redistribute(x, "(q h/tp) i -> (q h) i") with the sizes' in texts[7]
