@@ -51,7 +51,9 @@ from meshkit.core.parity import Held, Rules, find_differences
 from meshkit.core.plan_page import draw_page, join_pages
 from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
+from meshkit.core.redistribute.pattern import parse_layout
 from meshkit.core.redistribute.state import Ends, StatePatterns, plan_moves
+from meshkit.core.redistribute.whole import whole_sizes
 from meshkit.core.regroup import Regrouping, Request, check_committed, find_sources, regroup
 from meshkit.core.rehearsal import GroupRecord, Names, Operation, Trace, find_mismatches
 from meshkit.core.rehearsal_report import RehearsalReport
@@ -263,6 +265,14 @@ FACT = [{"o": 4, "i": 2}, "float32", False]  # of a tensor of a state
 PATTERNS = StatePatterns.of({"*.w": "o/dp i -> o/tp i", "*": "o i -> o i"})
 LAYOUTS = Layout(pp=2, dp=2), Layout(tp=2, ranks=[4, 5])
 state = partial(plan_moves, PATTERNS, LAYOUTS, dtype="", ends=Ends("mesh.transfer"))
+
+
+def whole(*shapes: list[int]) -> object:
+    """Find the size of a tensor from its parts along tp."""
+    tables = [({"w": (shape, "float32")}, [rank]) for rank, shape in enumerate(shapes)]
+    return whole_sizes(Layout(tp=2), parse_layout({"w": "o/tp i"}), tables, 0)
+
+
 ENDED = Sighting(RankState.ENDED, "host n2, pid 71")
 
 
@@ -650,6 +660,9 @@ CASES: dict[str, Callable[[], object]] = {
     "init_device_mesh with options": lambda: build_mesh(
         "cuda", (4, 2), mesh_dim_names=("dp", "tp"), backend_override={"dp": "gloo"}, timeout=60
     ),
+    "parts of a whole of other sizes": lambda: whole([4, 2], [0, 2]),
+    "parts of a whole that differ": lambda: whole([4, 2], [4, 3]),
+    "parts of a whole with other dims": lambda: whole([4], [4]),
     "spawn of 0 ranks": lambda: meshkit.spawn(print, 0),
     "spawn of more ranks than a machine has": lambda: meshkit.spawn(print, 100_000_000),
     "an address that is empty as an argument": lambda: detect(
