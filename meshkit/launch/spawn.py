@@ -422,7 +422,13 @@ def run_rank(job: bytes, environ: dict[str, str], pipe: Connection, *inherited: 
         end.close()
     # OpenMP's threads do not survive a fork, so several threads would wait for them forever.
     set_up_worker(environ, "1" if inherited else environ["OMP_NUM_THREADS"])
+    rank = os.getpid()
     outcome = _outcome(job)
+    if os.getpid() != rank:  # a child that fn has forked returns here, too, and is no rank
+        sys.stderr.write(outcome.traceback if isinstance(outcome, Failure) else "")
+        sys.stderr.flush()
+        sys.stdout.flush()
+        os._exit(isinstance(outcome, Failure))
     pipe.send_bytes(_serialize(outcome))
     if isinstance(outcome, Failure):  # a failed rank exits at once, so that the others notice
         return

@@ -72,6 +72,7 @@ STATUS = "left/{}"  # the status with which a rank left the guard, or stopped us
 EXIT = "exit/{}"  # what a rank had begun when it left its last guard without an error
 EXITS = "exits/{}"  # how many ranks have left a guard of this number, modulo SLOTS
 SLOTS = 4  # guards by which ranks may be apart
+MAX_TEXT = 1000  # characters of the error of a rank that a report shows
 OVER = "over/{}"  # a false alarm: the rank that opened it left its guard without an error
 MESSAGES = "Sends and receives count too: make those of some ranks alone over a group of their own."
 UNEQUAL = "ranks have begun different numbers of collectives in their groups."
@@ -355,7 +356,7 @@ def _translate(
     guard: Guard, tracker: CollectiveTracker, error: BaseException
 ) -> MeshkitError | None:
     """Return the report on a failed collective; for any other error, post it and return None."""
-    line = ": ".join(filter(None, (type(error).__name__, str(error).partition("\n")[0])))
+    line = ": ".join(filter(None, (type(error).__name__, _first_line(error))))
     arguments = frames_of_error(error), tracker.of_error(error)
     if is_collective_error(error):
         status = guard.status(tracker, *arguments)
@@ -374,6 +375,14 @@ def _translate(
             decision = Decision(value=error_to_json(error))
             report_failure(guard, guard.store, "", status, lambda _: decision)
     return None
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of the text of an error, cut if it is long."""
+    try:
+        return str(error).partition("\n")[0][:MAX_TEXT]
+    except Exception:  # an error of the user can raise anything
+        return "an error without a text"
 
 
 def _read_disagreement(guard: Guard) -> MeshkitError | None:

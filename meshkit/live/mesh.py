@@ -1326,10 +1326,16 @@ class Mesh:
             fix = 'a name in one line, for example "learning rate".'
             raise SpecError(f"what is {what!r}, not the name of a value.", fix=fix)
         self._groups.check_usable()
-        facts, summary = {what: repr(value)}, f"ranks disagree about {what}."
+        try:
+            text, cause = repr(value), None
+        except Exception as error:  # a value can raise anything, and the others wait for this rank
+            text, cause = f"no repr, but {type(error).__name__}", error
+        facts, summary = {what: text}, f"ranks disagree about {what}."
         if conflict := self._groups.registry.conflict:
             facts["batches"] = conflict
         open_mesh.agree_in_mesh(self._groups, self._proposal.job, "mesh.agree", facts, summary)
+        if cause is not None:
+            raise SpecError(f"the value of {what} has no repr.", fix="a value with one.") from cause
 
     @quotes_call("mesh.close")
     def close(self) -> None:

@@ -44,7 +44,7 @@ from ..core.sizes import STANDARD_AXES
 from ..core.text import count_noun, format_ranks, plural
 from ..launch.job import Job, leave_default_group
 from ..launch.newcomer import Admission, read_admission
-from ..launch.process import sight
+from ..launch.process import check_own_process, sight
 from ..launch.round import COUNT, Round
 from ..launch.store import Store, hosted_by_rank_0
 from ..launch.times import TIMES, Deadline, Time, parse_timeout
@@ -246,6 +246,7 @@ def recover_mesh(rounds: Rounds, state: GuardState) -> Recovered | None:
 def check_can_recover(mesh: MeshGroups, job: Job) -> Store:
     """Return the store of the job; raise if the groups of a mesh cannot be created again."""
     mesh.check_open()
+    check_own_process(mesh.rank, mesh.pid)
     if mesh.view_id:
         fix = "recover the mesh from which it was created, then create the view again."
         line = "A recovery replaces all groups of the job."

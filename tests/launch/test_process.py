@@ -27,6 +27,10 @@ def calls_of(mesh: meshkit.Mesh) -> dict[str, Any]:
         "check_batch": lambda: mesh.check_batch(torch.zeros(1)),
         "token_weights": lambda: mesh.token_weights([1]),
         "init": lambda: meshkit.init(seed="shared"),
+        "shift": lambda: mesh.shift(torch.zeros(1), "dp"),
+        "exchange": lambda: mesh.exchange(torch.zeros(2), "dp", [1, 1]),
+        "redistribute": lambda: mesh.redistribute(torch.zeros(2), "i/dp -> i"),
+        "recover": lambda: mesh.recover(),
         "gather": lambda: mesh.sequence(4, axes="dp").gather(torch.zeros(1, 2)),
     }
 
@@ -127,7 +131,7 @@ def test_collectives_are_refused_where_no_rank_is_and_getters_work() -> None:
     ):
         for errors, local in (forked, worker):
             assert local == answers
-            assert {"verify", "gather", "barrier"} <= errors.keys()
+            assert {"verify", "gather", "barrier", "shift", "recover"} <= errors.keys()
         for name, text in forked[0].items():
             assert f": this process is a fork of rank {rank}, and no rank itself." in text, name
             assert f"the rank is pid {pid}." in text

@@ -333,3 +333,14 @@ def test_a_rank_of_a_session_that_fails_shows_its_traceback() -> None:
     code = "import meshkit\ndef f():\n    raise KeyError('boo')\n"
     code += "try: meshkit.spawn(f, 2)\nexcept meshkit.SpawnError as e: print(e)\n"
     assert ", in f\n" in run_python(code).stdout
+
+
+def return_from_a_fork() -> str:
+    if os.fork() == 0:
+        return "child"
+    os.wait()
+    return "rank"
+
+
+def test_a_child_that_a_rank_has_forked_returns_no_result() -> None:
+    assert meshkit.spawn(return_from_a_fork, 2, timeout=60) == ["rank", "rank"]

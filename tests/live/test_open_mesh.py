@@ -256,6 +256,13 @@ def test_a_group_fails_on_one_rank_while_others_connect(
         assert seconds < 1 + BUSY
 
 
+class Unprintable:
+    """A value without a repr."""
+
+    def __repr__(self) -> str:
+        raise ValueError("no repr")
+
+
 def agree_on_values(by_rank: list[Any], options: dict[str, Any]) -> Any:
     """Agree on a value of each rank; return the error and the descriptors that stay open."""
     with meshkit.build_mesh(**options) as mesh:
@@ -272,6 +279,11 @@ def test_ranks_agree_on_a_value(pool: Pool) -> None:
     requests[2] = "call=mesh.agree learning rate=0.002"
     outcomes = pool.run(agree_on_values, [1e-3, 1e-3, 2e-3, 1e-3], {"dp": 4})
     assert outcomes == [("DisagreementError", requests)] * 4
+    requests[2] = "call=mesh.agree learning rate=no repr, but ValueError"
+    outcomes = pool.run(agree_on_values, [1e-3, 1e-3, Unprintable(), 1e-3], {"dp": 4})
+    assert outcomes == [("DisagreementError", requests)] * 4
+    outcomes = pool.run(agree_on_values, [Unprintable()] * 4, {"dp": 4})
+    assert outcomes == [("SpecError", {})] * 4
 
 
 def test_ranks_agree_on_a_value_over_a_part_of_the_world(pool: Pool) -> None:

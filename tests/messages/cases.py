@@ -50,8 +50,7 @@ from meshkit.core.norm import (
 from meshkit.core.parity import Held, Rules, find_differences
 from meshkit.core.plan_page import draw_page, join_pages
 from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
-from meshkit.core.redistribute.pattern import parse_pattern
-from meshkit.core.redistribute.pattern import parse_layout
+from meshkit.core.redistribute.pattern import parse_layout, parse_pattern
 from meshkit.core.redistribute.state import Ends, StatePatterns, plan_moves
 from meshkit.core.redistribute.whole import whole_sizes
 from meshkit.core.regroup import Regrouping, Request, check_committed, find_sources, regroup

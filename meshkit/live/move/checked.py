@@ -19,6 +19,7 @@ from ...core.compare import describe_disagreement
 from ...core.errors import DisagreementError, SpecError
 from ...core.redistribute.pattern import Pattern, Side
 from ...core.text import format_sizes
+from ...launch.process import check_own_process
 from ..group_registry import MeshGroups
 from ..groups import all_gather, gather_bytes
 from ..status import compares_calls
@@ -39,7 +40,12 @@ def compare_calls(groups: MeshGroups, group: dist.ProcessGroup, x: Tensor, facts
         group: the one over which the tensor moves.
         x: the local tensor; its dtype is compared.
         facts: the call and the global sizes as text, equal on all ranks.
+
+    Raises:
+        LaunchError: if this process is a fork of the rank, or a worker of a DataLoader.
+        DisagreementError: if the calls differ.
     """
+    check_own_process(groups.rank, groups.pid)
     if group in groups.compared and not compares_calls():
         return
     groups.compared.add(group)

@@ -48,6 +48,7 @@ class Transfer:
         self._meshes, self._staged = meshes, staged
         self._options, self._make_reduce = StateOptions(dtype, chunk), make_reduce
         self._number = 0  # how many states have moved
+        self._running = Handle(lambda: None)  # the last one
         meshes.check_open()
         outside = meshes.is_outside
         self._plan = StatePlan((), meshes.device, 1) if outside else self._agree(patterns, like)
@@ -82,7 +83,8 @@ class Transfer:
     def begin(self, state: State | None = None, *, out: State | None = None) -> Handle:
         """Begin the move of a state; ``handle.wait()`` returns what a call returns.
 
-        The first batch travels meanwhile. Keep both states unchanged until ``wait``.
+        The first batch travels meanwhile, the others in ``wait``: keep both states unchanged until
+        then, or parts of other versions arrive. The next move waits for this one first.
         """
         return self._begin(state, out)
 
@@ -93,6 +95,7 @@ class Transfer:
         if state is not None and out is None and self._meshes.rank not in self._meshes.layouts[0]:
             line = f"rank {self._meshes.rank} is outside the source, and state is what it sends."
             raise SpecError(line, fix="the tensors to fill as out=.")
+        self._running.wait()  # else its messages would meet those of this move
         with torch.no_grad():
             plan, is_target = self._plan, self._meshes.rank in self._meshes.layouts[1]
             held = plan.read(state)
@@ -106,6 +109,7 @@ class Transfer:
             self._step(lambda: next(running, None))
 
         def finish() -> State | None:
+            self._running = Handle(lambda: None)  # also if this fails
             with torch.no_grad():
                 self._step(lambda: [*running])
                 if self._staged:
@@ -116,7 +120,8 @@ class Transfer:
                             tensor.copy_(place)
             return filled if is_target else None
 
-        return Handle(finish)
+        self._running = Handle(finish)
+        return self._running
 
     def _step(self, work: Callable[[], object]) -> None:
         """Move on; if that fails, let the other ranks know, or say what is undefined."""

@@ -199,6 +199,29 @@ def test_fsdp_weights_move_to_dtensors_of_other_ranks(pool: Pool) -> None:
     pool.run(move_dtensors)
 
 
+def drop_a_handle(staged: bool) -> None:
+    trainer, sampler = build(([0, 1], 2, 1), ([2, 3, 4, 5], 2, 2))
+    with trainer, sampler:
+        state = {"w": torch.arange(4096.0)} if trainer.inside else None
+        out = {"w": torch.zeros(4096)} if sampler.inside else None
+        patterns = {"w": "i -> i"}
+        sync = trainer.transfer(patterns, to=sampler, like=state or out, chunk=64, staged=staged)
+        sync.begin(state, out=out)
+        if state:  # the move that was begun has to end first, and its handle is gone
+            state = {"w": state["w"] + 1}
+        handle = sync.begin(state, out=out)
+        del handle
+        result = sync({"w": state["w"] * 2} if state else None, out=out)
+        assert result is out
+        if out:
+            assert torch.equal(out["w"], (torch.arange(4096.0) + 1) * 2)
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_move_ends_before_the_next_one_though_nobody_waited(pool: Pool, staged: bool) -> None:
+    pool.run(drop_a_handle, staged)
+
+
 def move_uneven_dtensors(tp: int) -> None:
     """Move shards of FSDP2 that differ in size, of whole weights or of a part along tp."""
     from torch.distributed.fsdp import fully_shard
