@@ -7,7 +7,8 @@ import os
 import random
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -134,13 +135,14 @@ def init(
     Example:
         ``device = meshkit.init(seed=0, timeout=600).device``
     """
-    parsed_seed = parse_seed(seed)
-    limit = parse_timeout("timeout", timeout)
-    wait = parse_timeout("arrival_timeout", arrival_timeout)
     ranks = check_arguments(drop_none(rank=rank, world_size=world_size, local_rank=local_rank))
     if verbose:
         show_log()
     job = current_job()
+    with _announcing(lambda: identify(ranks, init_method)) if job is None else nullcontext():
+        parsed_seed = parse_seed(seed)
+        limit = parse_timeout("timeout", timeout)
+        wait = parse_timeout("arrival_timeout", arrival_timeout)
     if job is None:
         world = identify(ranks, init_method)
         return join(world, backend, device, limit, wait, parsed_seed).world
@@ -236,7 +238,8 @@ def join(
             world, _holder = with_address(world, deadline)
         if not {*EXPORTED.values()} <= os.environ.keys():
             completed = complete_environment(world, *address(world), os.environ)
-        world = _select_device(world, backend, device)  # its bridge may read these variables
+        with _announcing(lambda: world):
+            world = _select_device(world, backend, device)  # its bridge may read these variables
         added = let_guards_report(world, os.environ) | let_gloo_reach_others(world, os.environ)
         completed |= added
         job = _create_job(world, timeout, wait, seed, deadline)
@@ -255,6 +258,16 @@ def join(
         for name, value in added.items():
             log_line(ADDED[name], name, value)
     return job
+
+
+@contextmanager
+def _announcing(find_world: Callable[[], World]) -> Iterator[None]:
+    """Announce an error to the other ranks, which would wait for this one."""
+    try:
+        yield
+    except MeshkitError as error:
+        announce_init_failure(find_world(), error, DISAGREEMENT)
+        raise
 
 
 def announce_init_failure(world: World, error: BaseException, summary: str) -> None:

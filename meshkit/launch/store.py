@@ -357,11 +357,16 @@ def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.St
             raise lost from error
         if (other := _store_of_other_rank_0(port)) is not None:
             return other
+        fix = f"export MASTER_PORT={free_port()} on all ranks, a port that is free on this host; "
+        fix += "and MASTER_ADDR=<this host>."
+        if (world.init_method or "").startswith("tcp:"):
+            fix = (
+                f'init_method="tcp://{host}:{free_port()}" on all ranks, a port that is free here.'
+            )
         raise LaunchError(
             f"rank 0 cannot host the store at {host}:{port}.",
             str(error).partition("\n")[0],
-            fix=f"export MASTER_PORT={free_port()} on all ranks, a port that is free on this host; "
-            "and MASTER_ADDR=<this host>.",
+            fix=fix,
             variables={"MASTER_PORT": str(port)},
         ) from error
 

@@ -420,3 +420,24 @@ def test_a_device_that_ranks_may_share_is_accepted(
     monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", shares)
     results = meshkit.spawn(share_a_device, 2, (uuids, backend), timeout=60)
     assert results == ["joined"] * 2
+
+
+def join_with_a_mistake(mistake: dict[str, Any]) -> str:
+    """Join with a mistake on rank 1; return the error with its seconds."""
+    began = time.monotonic()
+    try:
+        meshkit.init(arrival_timeout=30, **mistake if meshkit.detect().rank else {})
+    except meshkit.MeshkitError as error:
+        assert time.monotonic() - began < 20
+        return str(error)
+    return "joined"
+
+
+@pytest.mark.parametrize(
+    "mistake", [{"seed": 1.5}, {"timeout": -1}, {"device": "nope"}, {"backend": "nope"}], ids=str
+)
+def test_an_invalid_argument_of_one_rank_reaches_the_others(mistake: dict[str, Any]) -> None:
+    others, own = meshkit.spawn(join_with_a_mistake, 2, (mistake,), timeout=60)
+    assert own.startswith(f"init(arrival_timeout=30, {', '.join(f'{k}=' for k in mistake)}")
+    assert "rank 1 (" in others
+    assert own.partition(": ")[2] in others
