@@ -62,8 +62,18 @@ class GroupStore(dist.Store):
 
     def __init__(self, raw: Any) -> None:  # noqa: ANN401  # torch's types lack Store.timeout
         super().__init__()
-        self.raw = raw
+        self.raw, self.written = raw, list[str]()
         self.set_timeout(self.raw.timeout)
+
+    def set(self, key: str, value: Any) -> None:  # noqa: ANN401  # text or bytes
+        """Write a value."""
+        self.written.append(key)
+        self.raw.set(key, value)
+
+    def forget(self) -> None:
+        """Delete what this rank has written, once all ranks have connected. Local."""
+        for key in self.written:
+            self.raw.delete_key(key)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys exist, as every store does."""
@@ -83,7 +93,7 @@ def _pass_on(name: str) -> Callable[..., object]:
 
 
 # torch calls what the class defines in Python, by its name in Python or in C++
-NAMES = "set get add check compare_set append multi_get multi_set has_extended_api"
+NAMES = "get add check compare_set append multi_get multi_set has_extended_api"
 for _name in (*NAMES.split(), "num_keys", "delete_key"):
     setattr(GroupStore, _name, _pass_on(_name))
 GroupStore.getNumKeys = GroupStore.num_keys  # type: ignore[attr-defined]

@@ -227,10 +227,10 @@ class Round:
         """Return what a judge sees now. Local."""
         return self._within(TIMES.store, lambda: self._see(self._began))
 
-    def forget(self) -> None:
-        """Delete the keys of a round that every rank has left. Local."""
+    def forget(self) -> bool:
+        """Delete the keys of a round that every rank has left; return if there were any. Local."""
         keys = FIRST, CONFLICT, ARRIVED, COUNT, JUDGING, DECIDERS, DECISION, READ
-        self._within(TIMES.store, lambda: self.store.delete(*keys))
+        return bool(self.store.try_within(TIMES.store, lambda: self.store.delete(*keys)))
 
     def first(self) -> Arrival | None:
         """Return what the first rank left that compared its facts. Local."""

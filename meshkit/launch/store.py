@@ -127,10 +127,9 @@ class Store:
         """Write a value if the key has the expected one, by default none; return its value."""
         return bytes(self.raw.compare_set(key, expected, value))
 
-    def delete(self, *keys: str) -> None:
-        """Delete keys, which need not exist."""
-        for key in keys:
-            self.raw.delete_key(key)
+    def delete(self, *keys: str) -> bool:
+        """Delete keys, which need not exist; return whether one did."""
+        return sum(self.raw.delete_key(key) for key in keys) > 0
 
     def append(self, key: str, value: str) -> None:
         """Append to a value. A FileStore cannot."""

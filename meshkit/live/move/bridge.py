@@ -296,6 +296,7 @@ class BridgeTransfer:
         deadline, name = Deadline.after(limit), f"sync.{call}"
         facts = {"transfer": self._number, "timeout": str(limit)}
         bridge.own.confirm(name, facts, lambda: self._read(state), limit)
+        taking = bridge.own.round(name)  # counted by all ranks, also by one that fails before it
         self._attempts += 1
 
         def meet() -> Met:
@@ -311,7 +312,7 @@ class BridgeTransfer:
             with torch.no_grad():
                 tensors = self._read(state)
                 self._exchange.move(
-                    name, version, tensors, fills=self._is_target, limit=deadline.left
+                    name, version, tensors, taking, fills=self._is_target, limit=deadline.left
                 )
         except BaseException:
             bridge.connection.close()

@@ -114,12 +114,26 @@ class Exchange:
     connection: Connection
 
     def move(
-        self, call: str, version: int, state: list[Tensor | None], *, fills: bool, limit: float
+        self,
+        call: str,
+        version: int,
+        state: list[Tensor | None],
+        taking: Round | None,
+        *,
+        fills: bool,
+        limit: float,
     ) -> None:
         """Move the tensors of a state, or fill them. Collective over both sides.
 
-        ``limit``: the seconds that are left for the ranks of the other side to come, 4 at least.
+        Args:
+            call: the call, for errors.
+            version: the number of this exchange.
+            state: the tensors of this rank.
+            taking: the round in which the ranks of this side know that the version has arrived.
+            fills: whether this side receives.
+            limit: the seconds that are left for the ranks of the other side to come, 4 at least.
         """
+        take = partial(self._take, taking, call, version)
         part = self.store.part(f"exchanges/{version}")
         wait = timedelta(seconds=min(max(limit, TIMES.store), TIMES.newcomer))
         start = self._start(part, wait)
@@ -145,15 +159,15 @@ class Exchange:
                 announced = Decision(self._failed(version, failure, start))
                 decision, end.is_over = end.try_say(announced) or announced, True
             else:
-                decision = self._vote(end, call, version)
+                decision = self._vote(end, take)
         if decision.error is not None:
             raise decision.error from failure
-        self._confirm(call, version)
+        take()
         for place, tensor in zip(places, state, strict=True):
             if place is not None and tensor is not None:
                 tensor.copy_(place)
         if not self.rank:
-            self._forget(version - 1)
+            self._forget(version)
 
     def _try(self, work: Callable[[], object]) -> Exception | None:
         """Return the error of work, without the frames that hold tensors and connections."""
@@ -205,6 +219,7 @@ class Exchange:
                 describe=describe,
             )
             connection.name, connection.starts = part.path, self.starts
+            part.try_within(TIMES.store, store.forget)
         return connection.group
 
     def _explain(self, error: MeshkitError | None) -> Decision:
@@ -216,7 +231,7 @@ class Exchange:
             error.evidence += (line, INTACT)
         return Decision(error)
 
-    def _vote(self, end: Round, call: str, version: int) -> Decision:
+    def _vote(self, end: Round, take: Callable[[RankTimeoutError], None]) -> Decision:
         """Return whether all ranks of both sides have sent and received all.
 
         They have met before, so none is late. If the store is lost meanwhile, other ranks of this
@@ -233,17 +248,20 @@ class Exchange:
             end.arrive({})
             return end.decide(judge, Deadline.after(TIMES.store))
         except RankTimeoutError as lost:
-            self._confirm(call, version, lost)
+            take(lost)
             raise
 
-    def _confirm(self, call: str, version: int, lost: RankTimeoutError | None = None) -> None:
+    def _take(
+        self, taking: Round | None, call: str, version: int, lost: RankTimeoutError | None = None
+    ) -> None:
         """Return once all ranks of this side know that a version has arrived. Collective."""
 
         def check() -> None:
             if lost is not None:
                 raise lost
 
-        self.own.confirm(call, {"version": version}, check, timedelta(seconds=3 * TIMES.store))
+        limit = timedelta(seconds=3 * TIMES.store)
+        self.own.confirm(call, {"version": version}, check, limit, taking)
 
     def _failed(self, version: int, error: Exception, start: Round) -> CollectiveError:
         """Return the error that all ranks of both sides raise if this one fails."""
@@ -258,9 +276,16 @@ class Exchange:
         return CollectiveError(line, *evidence, INTACT, fix=fix)
 
     def _forget(self, version: int) -> None:
-        """Delete what an earlier exchange has left at the store: all ranks have left it."""
-        for name in ("start", "connected", "end"):
-            self._round(self.store.part(f"exchanges/{version}"), name, None).forget()
+        """Delete what the exchanges before a version have left: all ranks have left them. Local.
+
+        The failed ones before the last one are still there.
+        """
+        for earlier in range(version - 1, 0, -1):
+            part = self.store.part(f"exchanges/{earlier}")
+            if not self._round(part, "start", None).forget():
+                return
+            for name in ("connected", "end"):
+                self._round(part, name, None).forget()
 
     def _round(self, part: Store, name: str, start: Round | None) -> Round:
         """Return a round of all ranks of both sides."""

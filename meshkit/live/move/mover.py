@@ -421,7 +421,7 @@ class MeshPair:
             stated: the name of what it returns.
             alike: whether all that is stated must be equal.
         """
-        round = self._round(call)
+        round = self.round(call)
         if round is None:
             self.store()  # raises
             return []
@@ -443,14 +443,15 @@ class MeshPair:
         facts: Mapping[str, Json],
         check: Callable[[], object],
         limit: timedelta | None = None,
+        round: Round | None = None,
     ) -> None:
         """Return once all ranks state equal facts. Collective over both meshes.
 
         If ``check`` raises on a rank, no rank waits. The last rank decides, so no rank looks at the
         store every 50 ms as in :meth:`agree`. ``limit`` is how long ranks wait for each other; None
-        is ``arrival_timeout``.
+        is ``arrival_timeout``. ``round`` is one that all ranks have taken before.
         """
-        round = self._round(call)
+        round = round or self.round(call)
         if round is None:
             self.store()  # raises
             return
@@ -462,7 +463,8 @@ class MeshPair:
             judge = all_same(round.summary, seconds=seconds, describe=describe)
             round.decide(judge, deadline).check(self.rank)
 
-    def _round(self, call: str) -> Round | None:
+    def round(self, call: str) -> Round | None:
+        """Return the next round of these ranks, which each rank counts; None without a store."""
         source, target = self.layouts
         ranks = sorted({*map(int, source.grid.flat), *map(int, target.grid.flat)})
         job, summary = require_job(), f"ranks disagree about {call}()."

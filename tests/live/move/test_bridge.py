@@ -8,15 +8,19 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 import meshkit
+from meshkit.launch.round import Round
 from meshkit.launch.times import TIMES
 from meshkit.live.move import bridge as bridge_module
+from meshkit.live.move.exchange import BridgeChannel
 from meshkit.testing.faults import Strike
 
 from .two_jobs import Jobs, leave, results, start_store
@@ -91,6 +95,79 @@ def test_a_state_moves_between_two_jobs(
     second = jobs.start(sample, sizes[1], name, sampler, [1, 2, 3])
     assert results(first.result()) == ["[1, 2, 3]"] * sizes[0]
     assert results(second.result()) == ["[1, 2, 3]"] * sizes[1]
+
+
+# ------------------------------------------------------------------ failed exchanges
+
+
+def fail_sometimes(_: Strike, url: str, side: str, failures: list[bool]) -> Any:
+    """Exchange versions, some of which a rank of the trainer breaks; count the keys after each."""
+    mesh = build({"tp": 2})
+    like = {"w": torch.ones(4, 3)}
+    sync = mesh.bridge(url, side=side).transfer(W, like=like)
+    root = sync._side.store.root
+    patch, counts = pytest.MonkeyPatch(), []
+
+    def fail(_: BridgeChannel) -> None:
+        raise RuntimeError("broken by the test")
+
+    for fails in failures:
+        call = sync.push if side == "trainer" else sync.pull
+        with patch.context() as inside, suppress(meshkit.CollectiveError):
+            if fails and side == "trainer" and mesh.rank == 1:
+                inside.setattr(BridgeChannel, "meet", fail)
+            call()
+            assert not fails
+        dist.barrier()
+        if side == "trainer":  # its rank 0 deletes keys
+            counts.append(root.num_keys())
+    leave()
+    return counts
+
+
+def test_failed_exchanges_leave_no_keys_at_the_store(jobs: Jobs) -> None:
+    jobs = jobs.at("keys")
+    failures = [False, False, True, False, False, True, True, True, False, False]
+    sides = [jobs.start(fail_sometimes, 2, side, failures) for side in ("trainer", "sampler")]
+    counts = ast.literal_eval(results(sides[0].result())[0])
+    results(sides[1].result())
+    assert counts[7] > counts[1] + 8  # keys of failed exchanges stay until the next one
+    assert abs(counts[9] - counts[1]) < 4  # the sides may be a step apart
+
+
+def lose_the_store_at_the_vote(_: Strike, url: str, side: str) -> Any:
+    """Rank 1 of the sampler loses the store at the vote; the rounds of its job go on together."""
+    mesh = build({"tp": 2})
+    sync = mesh.bridge(url, side=side).transfer(W, like={"w": torch.ones(4, 3)})
+    call = sync.push if side == "trainer" else sync.pull
+    arrive, patch = Round.arrive, pytest.MonkeyPatch()
+
+    def lose(round: Round, *args: Any, **options: Any) -> None:
+        if round.name == "end":
+            round.is_over = True  # nothing can be announced at a store that is lost
+            raise meshkit.RankTimeoutError("lost by the test.")
+        arrive(round, *args, **options)
+
+    if side == "sampler" and mesh.rank == 1:
+        patch.setattr(Round, "arrive", lose)
+    with pytest.raises(meshkit.RankTimeoutError) as error:
+        call()
+    patch.undo()
+    mesh.agree("what comes next", 1)
+    call()
+    leave()
+    return str(error.value)
+
+
+def test_a_rank_that_loses_the_store_at_the_vote_takes_part_in_later_rounds(jobs: Jobs) -> None:
+    jobs = jobs.at("vote")
+    sides = [
+        jobs.start(lose_the_store_at_the_vote, 2, side, timeout=90)
+        for side in ("trainer", "sampler")
+    ]
+    trainer, sampler = (results(job.result()) for job in sides)
+    assert "lost by the test" in sampler[1]
+    assert all("sampler rank 1" in text for text in (*trainer, sampler[0]))
 
 
 # ------------------------------------------------------------------ agreement
