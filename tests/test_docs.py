@@ -151,6 +151,12 @@ def _anchor(title: str) -> str:
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
 
 
+def test_promises_are_numbered_in_order() -> None:
+    page = (DOCS / "evidence" / "promises.md").read_text()
+    numbers = [int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)]
+    assert numbers == [*range(1, len(numbers) + 1)] != []
+
+
 def test_the_tests_that_the_evidence_names_exist() -> None:
     """A path may be shortened to its end."""
     tests = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]

@@ -298,6 +298,8 @@ FIXES = {  # the fix of a field; a field before others is their cause
     "torch": VERSIONS,
 }
 ALONE = {  # the fix of a field if no other one differs
+    "destroyed": "destroy a group on all its ranks; if the mesh leaves ranks out, close it and "
+    "build it again instead.",
     "ranks": "pass equal ranks on every rank; of a DeviceMesh, the whole mesh and not a slice.",
     "seed": "pass the same seed on every rank, or seed='shared', which rank 0 draws for all.",
 }

@@ -53,7 +53,7 @@ from ..launch.log import log_line
 from ..launch.round import Round
 from ..launch.store import Store, error_from_json, error_to_json, read_value
 from ..launch.times import TIMES, Deadline, Time, parse_timeout
-from ..launch.torch_internals import is_nccl, lowered_timeouts
+from ..launch.torch_internals import is_nccl, knows_group, lowered_timeouts
 from .group_registry import MeshGroups
 from .status import (
     CollectiveTracker,
@@ -224,7 +224,9 @@ def guard_mesh(
     """Check the arguments, and return a guard. See :meth:`meshkit.Mesh.guard`."""
     mesh.check_can_communicate()
     limit = parse_timeout("timeout", timeout)
-    guard = Guard(mesh.plan.layout, job, mesh.groups.by_key, mesh.round_id, state)
+    # the user may have destroyed some
+    groups = {axes: group for axes, group in mesh.groups.by_key.items() if knows_group(group)}
+    guard = Guard(mesh.plan.layout, job, groups, mesh.round_id, state)
     return _Entries(partial(_guard, guard, limit))
 
 

@@ -313,6 +313,31 @@ def return_to_training(strike: Strike) -> Any:
     return sizes, losses
 
 
+def recover_without_a_group(strike: Strike) -> Any:
+    """Destroy a group of the mesh behind meshkit, lose rank 3, and close the next mesh."""
+    meshkit.init(arrival_timeout=WAIT)
+    mesh = meshkit.build_mesh(dp=2, tp=2, ranks=range(4))
+    if mesh.inside:
+        dist.destroy_process_group(mesh.group("tp"))
+        try:
+            with mesh.guard(timeout=GUARD):
+                if mesh.rank == 3:
+                    strike.kill()
+                dist.all_reduce(torch.ones(1), group=mesh.group())
+        except meshkit.CollectiveError:
+            mesh = mesh.recover()
+    else:
+        mesh = mesh.recover()
+    inside = mesh.inside
+    if inside:
+        total = torch.ones(1)
+        dist.all_reduce(total, group=mesh.group("tp"))
+        dist.destroy_process_group(mesh.group("tp"))
+        mesh.close()
+        return inside, float(total)
+    return inside, mesh.recover().recovery.is_over
+
+
 def wake_late(strike: Strike) -> Any:
     """Stop rank 1, and let it go on when the others have finished."""
     mesh = meshkit.build_mesh(dp=-1)
@@ -444,6 +469,13 @@ def check(case: Case, played: Played) -> dict[int, Any]:
         assert result["sizes"]["dp"] == replicas
         assert result["weight"] == expected_weight(result["tp"])
     return results
+
+
+def test_spares_recover_and_end_with_a_mesh_of_which_the_user_destroyed_a_group() -> None:
+    played = play(recover_without_a_group, 6, timeout=150)
+    assert played.fired == 3
+    outcomes = [ast.literal_eval(played.outcomes[rank].text) for rank in (0, 1, 2, 4, 5)]
+    assert sorted(outcomes) == [(False, True), *[(True, 2.0)] * 4]
 
 
 @pytest.mark.parametrize("name", LOSSES)

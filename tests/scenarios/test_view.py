@@ -76,6 +76,25 @@ def test_a_group_that_the_user_destroyed_is_made_anew(pool: Pool) -> None:
         assert not any("destroyed" in text for rank, text in requests.items() if rank != 5)
 
 
+def view_with_ranks_outside() -> Any:
+    """Destroy a group of a mesh that leaves ranks out, take a view, and follow the fix."""
+    with meshkit.build_mesh(dp=2, tp=2, ranks=range(4)) as mesh:
+        if mesh.inside:
+            dist.destroy_process_group(mesh.group("tp"))
+        with pytest.raises(meshkit.DisagreementError) as error:
+            mesh.view(a=2, b=2)
+    with meshkit.build_mesh(dp=2, tp=2, ranks=range(4)) as mesh, mesh.view(a=2, b=2) as view:
+        return error.value.fix_text, all_reduce_members(view, "b") if view.inside else []
+
+
+def test_a_view_of_a_mesh_that_leaves_ranks_out_names_what_to_do_about_a_destroyed_group(
+    pool: Pool,
+) -> None:
+    for rank, (fix, members) in enumerate(pool.run(view_with_ranks_outside)):
+        assert "close it and build it again" in fix
+        assert members == ([rank - rank % 2, rank - rank % 2 + 1] if rank < 4 else [])
+
+
 def build_views(sizes: Sizes, others: list[Sizes]) -> Any:
     """Take views of a mesh; return members, new groups, reports, and resources before and after."""
     before, created = (descriptors(), threads()), []
