@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple
@@ -528,17 +528,25 @@ def _grid(choices: Sequence[set[int]]) -> set[tuple[int, ...]]:
     return set(zip(*(grid.ravel().tolist() for grid in grids), strict=True)) if choices else {()}
 
 
-def standing_corner(layout: Layout, rank: int, corners: Iterable[int]) -> int:
+def standing_corner(
+    layout: Layout, rank: int, corners: Iterable[int], stages: Collection[str] = ()
+) -> int:
     """Return the corner that stands for a rank: first for first, last for last, second otherwise.
 
-    If that corner was not played, the nearest one counts, with model axes first.
+    If that corner was not played, the nearest one counts, with model axes first. Along the axes
+    ``stages`` each index stands for itself alone.
     """
     data = data_axes(layout.sizes)
     own = layout.coordinate(rank)
 
     def distance(corner: int) -> tuple[int, int, int]:
         other = layout.coordinate(corner)
-        wrong = [a for a in own if _kind(own[a], layout.size(a)) != _kind(other[a], layout.size(a))]
+        wrong = [
+            axis
+            for axis, size in layout.sizes.items()
+            if _kind(own[axis], size) != _kind(other[axis], size)
+            or (axis in stages and own[axis] != other[axis])
+        ]
         far = sum(abs(own[axis] - other[axis]) for axis in own)
         return sum(axis not in data for axis in wrong), len(wrong), far
 

@@ -212,11 +212,11 @@ def _rehearse(
         stage.play(chosen)
     else:
         layout = names.layouts[0]
-        corners = corner_ranks(layout) if layout.num_ranks == size else [0, 1, size - 1]
-        stage.play(rank for rank in corners if rank < size)
+        corners = corner_ranks(layout)
+        stage.play(corners)
         others = [rank for rank in range(size) if rank not in corners]
         drawn = random.Random(size).sample(others, min(WITNESSES, len(others)))
-        stage.play(_peers(stage.traces.values()))
+        axes = _play_peers(stage, names)
         witnesses = [rank for rank in sorted(drawn) if rank not in stage.traces]
         stage.play(witnesses)
     warnings: list[str] = []
@@ -225,7 +225,7 @@ def _rehearse(
     for rank in witnesses:
         if rank not in traces or not played:
             continue
-        corner = standing_corner(layout, rank, played)
+        corner = standing_corner(layout, rank, played, axes)
         if not (traces[rank].has_ended and traces[corner].has_ended):
             continue
         if difference := differs_from(traces[rank], traces[corner], names):
@@ -262,6 +262,36 @@ def _layouts(trace: Trace, world_size: int) -> list[Layout]:
     whole.append(Layout.of(derive_layout(world_size, trace.groups)))  # torchtitan splits one axis
     main = max(whole, key=lambda each: sum(size > 1 for size in each.shape))
     return [main, *(each for each in layouts if each is not main)]
+
+
+def _play_peers(stage: _Stage, names: Names) -> set[str]:
+    """Play the ranks with which corners exchange messages; return the axes of a pipeline.
+
+    A peer that does not do what its corner does is a stage of its own. One rank of each such stage
+    goes on to its own peers, so that one rank of each stage is played.
+    """
+    layout, axes, played = names.layouts[0], set[str](), [*stage.traces]
+    peers = _peers(stage.traces.values())
+    while new := [rank for rank in peers if rank not in played]:
+        stage.play(new)
+        stages: dict[tuple[tuple[str, int], ...], int] = {}
+        for rank in sorted(new, key=lambda rank: _distance_to_second(layout, rank)):
+            corner = standing_corner(layout, rank, played, axes)
+            traces = stage.traces.get(rank), stage.traces.get(corner)
+            if traces[0] and traces[1] and differs_from(*traces, names):
+                own, other = layout.coordinate(rank), layout.coordinate(corner)
+                index = tuple((axis, own[axis]) for axis in own if own[axis] != other[axis])
+                stages.setdefault(index, rank)
+        axes |= {axis for index in stages for axis, _ in index}
+        played += new
+        peers = _peers(stage.traces[rank] for rank in stages.values())
+    return axes
+
+
+def _distance_to_second(layout: Layout, rank: int) -> int:
+    """Return along how many axes a rank is not the second one, which stands for most ranks."""
+    indices = layout.coordinate(rank).values()
+    return sum(i != min(1, size - 1) for i, size in zip(indices, layout.shape, strict=True))
 
 
 def _peers(traces: Iterable[Trace]) -> list[int]:

@@ -20,6 +20,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 import meshkit
+from meshkit.core.rehearsal_report import RehearsalReport
 from meshkit.live.mesh import Mesh
 from meshkit.testing import rehearse
 
@@ -172,28 +173,33 @@ def test_compiled_programs_are_played(device: str) -> None:
     assert {*names} >= {"all_reduce", "all_gather", "reduce_scatter"}
 
 
-def pipeline(name: str, odd: int = -1) -> None:
-    """Run two steps of a schedule of torch, in which one rank may run one micro batch less."""
-    with meshkit.build_mesh(pp=SIZE, dp=1) as mesh:
+def pipeline(name: str, odd: int = -1, size: int = SIZE, has_fault: bool = False) -> None:
+    """Run two steps of a schedule of torch, in which a stage may run other micro batches.
+
+    With a fault, the pipelines in the middle of dp run a collective more.
+    """
+    with meshkit.build_mesh(pp=size, dp=-1) as mesh:
         schedule, rank = getattr(schedules, name), mesh.coordinate["pp"]
         per_rank = 2 if issubclass(schedule, schedules.PipelineScheduleMulti) else 1
         is_v = name in ("ScheduleZBVZeroBubble", "ScheduleDualPipeV")
-        last = 2 * SIZE - 1 - rank if is_v else rank + SIZE
+        last = 2 * size - 1 - rank if is_v else rank + size
         indices = [rank, last][:per_rank]
         stages = [
-            PipelineStage(nn.Linear(8, 8), n, per_rank * SIZE, mesh.device, group=mesh.group("pp"))
+            PipelineStage(nn.Linear(8, 8), n, per_rank * size, mesh.device, group=mesh.group("pp"))
             for n in indices
         ]
-        count = MICRO_BATCHES - 4 * (rank == odd)
+        count = max(MICRO_BATCHES, 2 * size) - 4 * (rank == odd)
         runner = schedule(
             stages if per_rank > 1 else stages[0],
             n_microbatches=count,
             loss_fn=nn.functional.mse_loss,
         )
-        x = torch.ones(16, 8)
+        x = torch.ones(32, 8)
         for _ in range(2):
             inputs = [x] if 0 in indices else []
-            runner.step(*inputs, **{"target": x} if per_rank * SIZE - 1 in indices else {})
+            runner.step(*inputs, **{"target": x} if per_rank * size - 1 in indices else {})
+        if has_fault and 1 < mesh.coordinate["dp"] < mesh.size("dp") - 1:
+            dist.all_reduce(x, group=mesh.group("pp"))
 
 
 SCHEDULES = (
@@ -219,3 +225,32 @@ def test_a_schedule_of_pipelining_is_played(name: str) -> None:
 def test_a_stage_with_another_number_of_micro_batches_is_named(name: str) -> None:
     report = rehearse(pipeline, SIZE, (name, 2), ranks="all")
     assert any(2 in mismatch.ranks for mismatch in report.mismatches)
+
+
+def report_of_corners(name: str, size: int, has_fault: bool = False) -> RehearsalReport:
+    """Rehearse the corners of 64 pipelines."""
+    report = rehearse(pipeline, 64 * size, (name, -1, size, has_fault), nodes=8 * size)
+    report.raise_if_mismatched()
+    stages = {report.names.coordinate(rank)["pp"] for rank in report.ranks}
+    assert name == "ScheduleGPipe" or stages == {*range(size)}
+    return report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("size", [4, 8])
+def test_no_stage_of_a_right_pipeline_is_a_warning(name: str, size: int) -> None:
+    assert report_of_corners(name, size).warnings == ()
+
+
+def test_stages_of_1f1b_that_are_no_corners_are_played_and_stand_for_others() -> None:
+    report = report_of_corners("Schedule1F1B", 8)
+    assert report.warnings == ()
+    assert len(report.ranks) - len(report.witnesses) <= 2 * 3 * 3 + 8
+
+
+@pytest.mark.parametrize("name", ["ScheduleGPipe", "Schedule1F1B"])
+def test_pipelines_that_do_other_than_the_corners_are_a_warning(name: str) -> None:
+    report = report_of_corners(name, 8, has_fault=True)
+    assert "does not do the same as" in report.warnings[0]
+    assert "all_reduce" in report.warnings[0]
