@@ -66,6 +66,7 @@ class Recorder:
     received: Payloads = field(default_factory=dict)  # from ranks that were played before
     sent: Payloads = field(default_factory=dict)
     missing: set[tuple[object, ...]] = field(default_factory=set)  # messages that nobody has sent
+    wanted: set[int] = field(default_factory=set)  # ranks that would send some of them
     counts: Counter[tuple[object, ...]] = field(default_factory=Counter)
 
     def start(self, operation: Operation) -> int:
@@ -512,6 +513,7 @@ class RecordedRound(Round):
         other = next((rank for rank in ranks if rank != self.rank), None)
         if message is None or other is None:
             recorder.missing.add(more)
+            recorder.wanted |= {int(str(facts["holder"]))} if "holder" in facts else set()
         else:
             self.arrived[other] = Arrival(current_process(), json.loads(message))
 

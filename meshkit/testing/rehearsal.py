@@ -101,6 +101,7 @@ class Played(NamedTuple):
     line: str  # of the program at which it raised
     sent: Payloads
     missing: set[tuple[object, ...]]  # messages that no played rank had sent
+    wanted: set[int]  # ranks that would send some of them
     modules: list[str]  # libraries that the rank has imported
 
 
@@ -222,13 +223,9 @@ def _rehearse(
     warnings: list[str] = []
     traces = stage.traces
     played = [rank for rank in traces if rank not in witnesses]
-    for rank in witnesses:
-        if rank not in traces or not played:
-            continue
+    for rank in witnesses if played else ():
         corner = standing_corner(layout, rank, played, axes)
-        if not (traces[rank].has_ended and traces[corner].has_ended):
-            continue
-        if difference := differs_from(traces[rank], traces[corner], names):
+        if difference := stage.differ(rank, corner, names):
             stage.play(_neighbors(layout, rank))
             warnings.append(
                 f"{names.rank(rank)} does not do the same as {names.rank(corner)}, which stands "
@@ -265,20 +262,19 @@ def _layouts(trace: Trace, world_size: int) -> list[Layout]:
 
 
 def _play_peers(stage: _Stage, names: Names) -> set[str]:
-    """Play the ranks with which corners exchange messages; return the axes of a pipeline.
+    """Play the ranks whose messages corners get or need; return the axes of a pipeline.
 
     A peer that does not do what its corner does is a stage of its own. One rank of each such stage
     goes on to its own peers, so that one rank of each stage is played.
     """
     layout, axes, played = names.layouts[0], set[str](), [*stage.traces]
-    peers = _peers(stage.traces.values())
+    peers = sorted({*_peers(stage.traces.values()), *stage.wanted})
     while new := [rank for rank in peers if rank not in played]:
         stage.play(new)
         stages: dict[tuple[tuple[str, int], ...], int] = {}
         for rank in sorted(new, key=lambda rank: _distance_to_second(layout, rank)):
             corner = standing_corner(layout, rank, played, axes)
-            traces = stage.traces.get(rank), stage.traces.get(corner)
-            if traces[0] and traces[1] and differs_from(*traces, names):
+            if stage.differ(rank, corner, names):
                 own, other = layout.coordinate(rank), layout.coordinate(corner)
                 index = tuple((axis, own[axis]) for axis in own if own[axis] != other[axis])
                 stages.setdefault(index, rank)
@@ -321,6 +317,7 @@ class _Stage:
         self.raised: dict[int, BaseException] = {}
         self.lines: dict[int, str] = {}
         self.lacking: set[int] = set()  # raised for lack of a message of a rank not yet played
+        self.wanted: set[int] = set()  # the ranks that would send it
         self.pipe, child_end = context.Pipe()
         self.process: BaseProcess = context.Process(target=_run_stage, args=(request, child_end))
         start_process(self.process)
@@ -337,6 +334,13 @@ class _Stage:
             os.killpg(group, signal.SIGKILL)
         self.process.kill()
         self.process.join()
+
+    def differ(self, rank: int, corner: int, names: Names) -> str:
+        """Return where a rank differs from its corner; empty if one of them has not ended."""
+        traces = self.traces.get(rank), self.traces.get(corner)
+        if not (traces[0] and traces[1] and traces[0].has_ended and traces[1].has_ended):
+            return ""
+        return differs_from(traces[0], traces[1], names)
 
     def play(self, ranks: Iterable[int]) -> None:
         """Play those of the ranks that were not played yet, and again those that lack a message."""
@@ -369,6 +373,7 @@ class _Stage:
             if played.error is not None:
                 self.raised[rank], self.lines[rank] = played.error, played.line
                 self.lacking |= {rank} if played.missing else set()
+                self.wanted |= played.wanted
         seconds = time.monotonic() - began
         for rank in sorted(missing):
             text = f"it had not ended after {seconds:.1f} s, and was killed"
@@ -482,7 +487,8 @@ def _run_rank(request: Request, rank: int, known: Payloads, pipe: Connection) ->
     new = [name for name in {*sys.modules} - before if _is_library(sys.modules[name])]
     sys.stdout.flush()
     sys.stderr.flush()
-    pipe.send_bytes(pickle.dumps(Played(trace, error, line, recorder.sent, recorder.missing, new)))
+    sent, missing, wanted = recorder.sent, recorder.missing, recorder.wanted
+    pipe.send_bytes(pickle.dumps(Played(trace, error, line, sent, missing, wanted, new)))
     os._exit(0)  # without the destructors of torch
 
 

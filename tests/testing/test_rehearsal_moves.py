@@ -87,3 +87,38 @@ def test_a_bridge_is_an_error_row_that_says_so() -> None:
     report = rehearse(bridge, 4, ranks=[0, 3])
     for rank in (0, 3):
         assert "a rehearsal does not play a bridge" in str(report.raised[rank])
+
+
+def transfer_stages(stages: int) -> None:
+    """Transfer the layers of a pipeline, one a stage, to ranks that hold all of them."""
+    size = meshkit.init().world_size // 2
+    with (
+        meshkit.build_mesh(pp=stages, dp=-1, tp=2, ranks=range(size)) as source,
+        meshkit.build_mesh(dp=size // 2, tp=2, ranks=range(size, 2 * size)) as target,
+    ):
+        names = [f"layers.{number}.w" for number in range(stages)]
+        if source.inside:
+            names = [names[source.coordinate["pp"]]]
+        state = {name: torch.ones(4, 8) for name in names}
+        sync = source.transfer({"*": "o/tp i -> o/tp i"}, like=state, to=target)
+        moved = sync(state if source.inside else None)
+        assert moved is None or len(moved) == stages
+
+
+@pytest.mark.parametrize("ranks", ["all", "corners"])
+def test_a_transfer_whose_names_differ_by_stage_is_played(ranks: str) -> None:
+    report = rehearse(transfer_stages, 32, (4,), ranks=ranks)
+    report.raise_if_mismatched()
+    sent = [0] * 4  # bytes of each stage
+    for rank in report.ranks:
+        operations = report.collectives(rank)
+        sent[rank // 4 % 4] += sum(op.num_bytes for op in operations if op.name == "send")
+    assert {*range(0, 16, 4)} <= {*report.ranks}  # a rank of each stage, the third is no corner
+    if ranks == "all":  # each row is wanted once, and passed on
+        assert sent == [8 * 8 * 4] * 4
+
+
+def test_a_transfer_of_some_stages_says_which_one_is_unknown() -> None:
+    report = rehearse(transfer_stages, 32, (4,), ranks=[0, 4, 12, 31])
+    assert {*report.raised} == {0, 4, 12, 31}
+    assert "no rank of pp=2 of the source mesh was rehearsed" in str(report.raised[31])

@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from ...core.axes import STANDARD_OF
 from ...core.errors import MeshkitError, SpecError
 from ...core.group_plan import missing_group_error
 from ...core.layout import Layout
@@ -24,7 +25,7 @@ from ...core.redistribute.mesh_move import axes_of_both, join_axes
 from ...core.redistribute.move import infer_sizes, local_shape
 from ...core.redistribute.pattern import Pattern, Side
 from ...core.redistribute.state import MovedTensor, StatePatterns, Table, travel_dtype
-from ...core.text import count_noun
+from ...core.text import count_noun, format_sizes
 from ...launch.job import require_job
 from ...launch.round import Round
 from ...launch.store import read_value
@@ -330,16 +331,31 @@ def _played_tables(
     facts: Mapping[str, Any],
     read: Callable[[], tuple[str, Table]],
 ) -> Iterator[tuple[str, Table, list[int]]]:
-    """Yield the table of one rank of each side as that of all, since not all ranks are played."""
+    """Yield the table of one rank of each stage of each side as that of the whole stage.
+
+    Not all ranks are played. The stages are the indices along pp: their ranks may hold other names.
+    """
     held, wanted = ({*map(int, layout.grid.flat)} for layout in meshes.layouts)
-    for side, ranks in (("source", held), ("target", wanted - held)):
-        state = (lambda _: read()[1]) if meshes.rank in ranks else lambda _: None
-        stated = meshes.agree(call, {**facts, "side": side}, state, stated="state", alike=False)
-        if ranks and not stated:
-            line = f"no rank of the {side} mesh was rehearsed, so its state is unknown."
-            raise MeshkitError(line, fix=f"rehearse a rank of the {side} mesh too.")
-        if ranks:
-            yield side, cast(Table, stated[0][0]), sorted(ranks)
+    missing = ""
+    for side, layout, ranks in zip(
+        ("source", "target"), meshes.layouts, (held, wanted - held), strict=True
+    ):
+        stages: dict[str, list[int]] = {}
+        for rank in sorted(ranks):
+            coordinate = layout.coordinate(rank)
+            index = {a: i for a, i in coordinate.items() if STANDARD_OF.get(a) == "pp"}
+            stages.setdefault(format_sizes(index), []).append(rank)
+        for stage, members in stages.items():
+            state = (lambda _: read()[1]) if meshes.rank in members else lambda _: None
+            one = {**facts, "side": side, "stage": stage, "holder": members[0]}
+            stated = meshes.agree(call, one, state, stated="state", alike=False)
+            if stated:
+                yield side, cast(Table, stated[0][0]), members
+            elif not missing:
+                missing = f"{f'{stage} of ' * bool(stage)}the {side} mesh"
+    if missing:
+        line = f"no rank of {missing} was rehearsed, so its state is unknown."
+        raise MeshkitError(line, fix=f"rehearse a rank of {missing} too.")
 
 
 def _source_fact(
