@@ -203,6 +203,8 @@ class Side:
             text = ended.get(sight(process).state, "")
             lines.append(f"The first rank of the {other} was {process}{text}.")
             fix = f"look at the log of the {other}; it can be started again."
+        elif self.store.try_within(TIMES.host_stays, lambda: self._number_of(other)):
+            fix = f"{CALL}() in the {other}, which has joined; if it has ended, start it again."
         return RankTimeoutError(f"the {other} did not {deed} within {deadline}.", *lines, fix=fix)
 
     # ------------------------------------------------------------- meetings

@@ -287,6 +287,7 @@ def test_a_transfer_that_failed_can_be_made_again(mistake: str, words: str, jobs
     for text in results(trainer.result()):
         _, error, seconds = ast.literal_eval(text)
         assert words in error
+        assert ("Fix: bridge.transfer() in the sampler" in error) == (mistake == "late")
         assert seconds < 3 + BUSY < ARRIVAL
     assert len(results(sampler.result())) == 2
 
