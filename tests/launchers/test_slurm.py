@@ -57,6 +57,7 @@ def test_nodes_of_different_sizes(slurm: Slurm, tmp_path: Path) -> None:
     assert [record["world"][2:] for record in records] == [[0, 2], [1, 2], [0, 1]]
 
 
+@pytest.mark.slow  # recorded.py has its variables
 def test_a_step_smaller_than_its_allocation(slurm: Slurm, tmp_path: Path) -> None:
     """The variables of the job describe two nodes, those of the step the second one."""
     step = ["srun", "-N1", "-n2", "-w", "rack1node2", *PYTHON]

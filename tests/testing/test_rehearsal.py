@@ -47,6 +47,7 @@ def program(sizes: dict[str, int], fault: str = "", odd: Sequence[int] = ()) -> 
 SIZES = {"pp": 8, "dp": 32, "sp": 4, "tp": 8}
 
 
+@pytest.mark.slow  # the faults below play as many ranks in the default run
 def test_a_job_of_8192_ranks_matches() -> None:
     report = rehearse(program, 8192, ({"dp": 1024, "tp": 8},), nodes=1024)
     report.raise_if_mismatched()
@@ -162,7 +163,7 @@ def hangs(folder: str) -> None:
 
 
 def test_a_rank_that_hangs_is_named_and_no_rank_is_left(tmp_path: Path) -> None:
-    report = rehearse(hangs, 4, (str(tmp_path),), ranks=[0, 1], timeout=15)
+    report = rehearse(hangs, 4, (str(tmp_path),), ranks=[0, 1], timeout=6)
     assert sorted(report.raised) == [0, 1]
     assert "was killed" in str(report.raised[0])
     pids = [int(path.name) for path in tmp_path.iterdir()]
