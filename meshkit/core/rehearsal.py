@@ -43,6 +43,11 @@ class GroupRecord(NamedTuple):
     serial: int  # how many groups of equal members the rank has created before
     description: str = ""
 
+    @property
+    def key(self) -> GroupRecord:
+        """The same group without its description, which ranks may give differently."""
+        return self._replace(description="")
+
 
 class Operation(NamedTuple):
     """A collective or a message of one rank."""
@@ -120,12 +125,16 @@ class Mismatch:
         ranks: the ranks that differ from most others, or all if there is no majority.
         operation: the operation of the first of these ranks, with ``.name`` and ``.line``.
         text: all of it, with coordinates and lines.
+        check: the check that failed: ``"collectives"``, ``"p2p"`` or ``"order"``.
+        lines: the lines of the program that the text has.
     """
 
     group: Group
     ranks: tuple[int, ...]
     operation: Operation
     text: str
+    check: str
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +194,7 @@ def find_mismatches(traces: Mapping[int, Trace], names: Names) -> list[Mismatch]
 
 def _groups(traces: Mapping[int, Trace]) -> dict[GroupRecord, list[int]]:
     """Return the played members of each group with several of them."""
-    groups = dict.fromkeys(g._replace(description="") for t in traces.values() for g in t.groups)
+    groups = dict.fromkeys(group.key for trace in traces.values() for group in trace.groups)
     played = {group: [rank for rank in group.members if rank in traces] for group in groups}
     return {group: ranks for group, ranks in played.items() if len(ranks) > 1}
 
@@ -207,7 +216,7 @@ def _unequal_sequences(traces: Mapping[int, Trace], names: Names) -> Iterable[Mi
 
 
 def _by_group(trace: Trace) -> dict[GroupRecord, list[Operation]]:
-    keys = [group._replace(description="") for group in trace.groups]
+    keys = [group.key for group in trace.groups]
     operations: dict[GroupRecord, list[Operation]] = defaultdict(list)
     for operation in trace.operations:
         operations[keys[operation.group]].append(operation)
@@ -237,7 +246,12 @@ def _mismatch(
     )
     own = next((operations[rank] for rank in odd if operations[rank] is not None), None)
     shown = own or next(op for op in operations.values() if op is not None)
-    return Mismatch(group, tuple(odd), shown, text)
+    return Mismatch(group, tuple(odd), shown, text, "collectives", _lines(operations.values()))
+
+
+def _lines(operations: Iterable[Operation | None]) -> tuple[str, ...]:
+    """Return the lines of the program at which operations are, sorted."""
+    return tuple(sorted({op.line for op in operations if op is not None and op.line}))
 
 
 def _at(
@@ -299,10 +313,10 @@ def _message_ends(traces: Mapping[int, Trace]) -> MessageEnds:
         rank
         for rank, t in traces.items()
         for op in t.operations
-        if op[:1] == ("recv",) and op.peer < 0
+        if op.name == "recv" and op.peer == ANY
     }
     for rank, trace in traces.items():
-        keys = [group._replace(description="") for group in trace.groups]
+        keys = [group.key for group in trace.groups]
         counts: Counter[int] = Counter()
         for op in trace.operations:
             counts[op.group] += 1
@@ -328,7 +342,7 @@ def _message_mismatch(
         f"  Operation {number} of the {group}: {', '.join(parts)}."
     )
     shown = next(operation for operation in at.values() if operation is not None)
-    return Mismatch(group, ranks, shown, text)
+    return Mismatch(group, ranks, shown, text, "p2p", _lines(at.values()))
 
 
 class _Point(NamedTuple):
@@ -388,9 +402,7 @@ def _points(
     trace: Trace, played: Mapping[int, Trace], numbers: dict[GroupRecord, int]
 ) -> list[_Point]:
     """Return what ends each operation of a rank. ``numbers`` gets a number for each group."""
-    keys = [
-        numbers.setdefault(group._replace(description=""), len(numbers)) for group in trace.groups
-    ]
+    keys = [numbers.setdefault(group.key, len(numbers)) for group in trace.groups]
     members = [tuple(rank for rank in group.members if rank in played) for group in trace.groups]
     counts: Counter[tuple[object, ...]] = Counter()
     points = []
@@ -415,22 +427,23 @@ def _cycle_mismatch(
     traces: Mapping[int, Trace],
     names: Names,
 ) -> Mismatch:
-    lines, groups = [], []
+    texts, groups, operations = [], [], []
     for rank in ranks:
         trace, (number, other) = traces[rank], blocked[rank]
         operation = trace.operations[number]
         group = names.group(trace.groups[operation.group].members)
         groups.append(group)
-        lines.append(
+        operations.append(operation)
+        texts.append(
             f"  {names.rank(rank)} waits in {operation} of the {group} ({operation.line}) "
             f"for {names.rank(other)}."
         )
     along = " and ".join(dict.fromkeys(group.name or str(group) for group in groups))
     text = "\n".join(
-        [f"{count_noun(len(ranks), 'rank')} along {along} wait for each other:", *lines]
+        [f"{count_noun(len(ranks), 'rank')} along {along} wait for each other:", *texts]
     )
-    operation = traces[ranks[0]].operations[blocked[ranks[0]][0]]
-    return Mismatch(groups[0], tuple(sorted(ranks)), operation, text)
+    members = tuple(sorted(ranks))
+    return Mismatch(groups[0], members, operations[0], text, "order", _lines(operations))
 
 
 # ------------------------------------------------------------------ ranks that stand for others

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ VOLUMES: dict[str, Callable[[int], tuple[float, int]]] = {
     "new_group": lambda _: (0, 0),
     "recv": lambda _: (0, 0),
 }
-LINE = re.compile(r"\((\S+:\d+)\)")  # the lines of the program in the text of a mismatch
 NOT_PROVED = (
     "Not proved: control flow that depends on values follows made-up values; compute time, streams "
     "and the backend are not played"
@@ -257,8 +255,7 @@ class RehearsalReport:
         """Return the text of each mismatch; of equal ones of several groups that of the first."""
         alike: dict[tuple[object, ...], list[Mismatch]] = {}
         for mismatch in self.mismatches:
-            lines = tuple(sorted({*LINE.findall(mismatch.text)}))
-            alike.setdefault((mismatch.group.axes, lines), []).append(mismatch)
+            alike.setdefault((mismatch.group.axes, mismatch.lines), []).append(mismatch)
         return [
             first.text + _more_groups(first.group.name, len(rest))
             for first, *rest in alike.values()
@@ -281,33 +278,22 @@ class RehearsalReport:
         per_rank = max((len(trace.groups) for trace in self.traces.values()), default=0)
         total = sum(len(trace.operations) for trace in self.traces.values())
         messages = sum(op.is_message for t in self.traces.values() for op in t.operations)
-        kinds = Counter(
-            "order"
-            if "wait for each other" in m.text
-            else "p2p"
-            if m.operation.is_message
-            else "collectives"
-            for m in self.mismatches
-        )
-        equal = "equal sequences on all played ranks of each group"
-        waits = "no cycle of ranks that wait for each other"
-        unchecked = "not checked, since other operations do not match"
+        failed = Counter(mismatch.check for mismatch in self.mismatches)
         incomplete = "; ranks that raised are compared up to their error" if self.raised else ""
-        rows = [
-            ("groups", f"{per_rank} on a rank"),
-            ("collectives", _failed(kinds["collectives"]) or f"{equal}{incomplete}"),
-            (
-                "p2p",
-                _failed(kinds["p2p"]) or ("every send has its receive" if messages else "no sends"),
-            ),
-            ("order", _failed(kinds["order"]) or (unchecked if self.mismatches else waits)),
-            ("raised", f"{count_noun(len(self.raised), 'rank')}, below")
-            if self.raised
-            else ("", ""),
-            ("memory", self._memory_text()),
-            ("operations", f"{total:,} compared"),
-        ]
-        return [f"  {line}" for line in format_rows([row for row in rows if row[0]])]
+        passed = {
+            "collectives": f"equal sequences on all played ranks of each group{incomplete}",
+            "p2p": "every send has its receive" if messages else "no sends",
+            "order": "not checked, since other operations do not match"
+            if self.mismatches
+            else "no cycle of ranks that wait for each other",
+        }
+        rows = [("groups", f"{per_rank} on a rank")]
+        for check, text in passed.items():
+            number = failed[check]
+            rows.append((check, f"{count_noun(number, 'mismatch')}, below" if number else text))
+        rows += [("raised", f"{count_noun(len(self.raised), 'rank')}, below")] * bool(self.raised)
+        rows += [("memory", self._memory_text()), ("operations", f"{total:,} compared")]
+        return [f"  {line}" for line in format_rows(rows)]
 
     def _memory_text(self) -> str:
         rank, held = self._memory()
@@ -321,13 +307,7 @@ class RehearsalReport:
         return f"{total} on rank {rank} after a step: {', '.join(texts)}; {rest}"
 
     def _table(self, width: int, *, ascii: bool) -> str:
-        header = (
-            "axis",
-            "operations",
-            "a rank hands over",
-            "crosses nodes",
-            f"seconds, {self.links}",
-        )
+        header = "axis", "operations", "a rank hands over", "crosses nodes"
         rows = [
             (
                 axes,
@@ -338,15 +318,11 @@ class RehearsalReport:
             )
             for axes, row in sorted(self.traffic.items(), key=lambda item: -item[1].seconds)
         ]
-        return format_table(header, rows, width=width, ascii=ascii)
+        return format_table((*header, f"seconds, {self.links}"), rows, width=width, ascii=ascii)
 
 
 def _more_groups(axes: str, number: int) -> str:
     return f"\n  The same in {number} more groups along {axes}." if number else ""
-
-
-def _failed(number: int) -> str:
-    return f"{count_noun(number, 'mismatch')}, below" if number else ""
 
 
 def format_bytes(number: int) -> str:

@@ -113,17 +113,13 @@ class RecordedWork(dist.Work):
         self.recorder.wait(self.number)
         return True
 
+    synchronize = wait
+
     def is_completed(self) -> bool:
         """Return True."""
         return True
 
-    def is_success(self) -> bool:
-        """Return True."""
-        return True
-
-    def synchronize(self) -> None:
-        """Record that the rank waits."""
-        self.recorder.wait(self.number)
+    is_success = is_completed
 
     def result(self) -> list[Tensor]:
         """Return the tensors of the result."""
@@ -172,14 +168,10 @@ class RecordingGroup(dist.ProcessGroup):
     group_name = property(lambda self: self.names[0])
     group_desc = property(lambda self: self.names[1])
 
-    def set_timeout(self, timeout: object) -> None:
-        """Do nothing: an operation takes no time."""
+    def shutdown(self, *_: object) -> None:
+        """Do nothing: an operation takes no time, and there are no connections."""
 
-    def abort(self) -> None:
-        """Do nothing: no operation is in flight."""
-
-    def shutdown(self) -> None:
-        """Do nothing: there are no connections."""
+    abort = set_timeout = shutdown
 
     def _start_coalescing(self, device: object) -> None:
         self.coalesced: list[RecordedWork] = []
@@ -455,7 +447,8 @@ class RecordingGroup(dist.ProcessGroup):
         turn = recorder.counts[channel]
         exact = (name, self.members[0], self.kind, source, target, turn)
         alike = (name, self.kind, target - source, turn)
-        if is_fake(tensor) or tensor.is_floating_point() or tensor.numel() == 0:
+        is_fake = tensor.device.type != "cpu" or type(tensor) is not Tensor  # without values
+        if is_fake or tensor.is_floating_point() or tensor.numel() == 0:
             return
         data = tensor.detach().view(torch.uint8) if tensor.is_contiguous() else None
         if data is None or data.numel() > MAX_PAYLOAD:
@@ -535,11 +528,6 @@ def copy_to(target: Tensor, source: Tensor) -> None:
     common = min(target.numel(), source.numel())
     values[:common] = source.reshape(-1)[:common]
     target.copy_(values.view_as(target))
-
-
-def is_fake(tensor: Tensor) -> bool:
-    """Return whether a tensor has no values that could be read here."""
-    return tensor.device.type != "cpu" or type(tensor) is not Tensor
 
 
 def format_dtype(dtype: torch.dtype) -> str:
