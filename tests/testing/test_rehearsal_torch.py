@@ -231,8 +231,6 @@ def report_of_corners(name: str, size: int, has_fault: bool = False) -> Rehearsa
     """Rehearse the corners of 64 pipelines."""
     report = rehearse(pipeline, 64 * size, (name, -1, size, has_fault), nodes=8 * size)
     report.raise_if_mismatched()
-    stages = {report.names.coordinate(rank)["pp"] for rank in report.ranks}
-    assert name == "ScheduleGPipe" or stages == {*range(size)}
     return report
 
 
@@ -246,6 +244,7 @@ def test_no_stage_of_a_right_pipeline_is_a_warning(name: str, size: int) -> None
 def test_stages_of_1f1b_that_are_no_corners_are_played_and_stand_for_others() -> None:
     report = report_of_corners("Schedule1F1B", 8)
     assert report.warnings == ()
+    assert {report.names.coordinate(rank)["pp"] for rank in report.ranks} == {*range(8)}
     assert len(report.ranks) - len(report.witnesses) <= 2 * 3 * 3 + 8
 
 
