@@ -36,6 +36,7 @@ HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # torch reads it whenever it creat
 OLD_HANDLING = HANDLING.removeprefix("TORCH_")  # torch reads it too
 KEEP_HANDLING = "MESHKIT_KEEP_ASYNC_ERROR_HANDLING"  # 1: leave it as it is
 INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's own choice is the address of the host's name
+READ_AT_ONCE = "GLOO_ENABLE_STORE_V2_API"  # 1: a group reads the addresses of all peers in one call
 INTERFACE_ADDRESS = 0x8915  # of ioctl on Linux: SIOCGIFADDR
 ADDED = {  # variable to the line that rank 0 logs
     HANDLING: f"%s is %s, so that guards report errors of nccl; {KEEP_HANDLING}=1 keeps it",
@@ -86,6 +87,20 @@ def let_gloo_reach_others(world: World, environ: MutableMapping[str, str]) -> di
         return {}
     environ[INTERFACE] = name
     return {INTERFACE: name}
+
+
+def let_gloo_read_at_once(world: World, environ: MutableMapping[str, str]) -> dict[str, str]:
+    """Let gloo read the addresses of all peers of a group at once, unless the user chose. Local.
+
+    Otherwise it reads them one by one, with two store operations for each.
+
+    Returns:
+        The variable that was set, if any.
+    """
+    if "gloo" not in str(world.backend) or READ_AT_ONCE in environ:
+        return {}
+    environ[READ_AT_ONCE] = "1"
+    return {READ_AT_ONCE: "1"}
 
 
 def interface_towards(host: str, *, spans_hosts: bool) -> str:

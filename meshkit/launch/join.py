@@ -27,6 +27,7 @@ from .default_group import (
     ADDED,
     create_default_group,
     let_gloo_reach_others,
+    let_gloo_read_at_once,
     let_guards_report,
 )
 from .detect import check_arguments, detect_world, use_master_variables
@@ -241,7 +242,7 @@ def join(
         with _announcing(lambda: world):
             world = _select_device(world, backend, device)  # its bridge may read these variables
         added = let_guards_report(world, os.environ) | let_gloo_reach_others(world, os.environ)
-        completed |= added
+        completed |= added | let_gloo_read_at_once(world, os.environ)
         job = _create_job(world, timeout, wait, seed, deadline)
         job = replace(job, completed=completed, leave=shutdown)
         set_current_job(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 import warnings
@@ -21,6 +22,8 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch import job as current_job_module
 from meshkit.launch import join
+from meshkit.launch.creation import GroupStore
+from meshkit.launch.default_group import READ_AT_ONCE
 from meshkit.launch.job import current_job
 from meshkit.launch.world import MAX_WORLD_SIZE, World
 from tests.live.faults import free_address
@@ -182,6 +185,36 @@ def test_a_missing_rank_is_named_within_the_deadline(over: str, absent: int) -> 
     for missing, seconds, initialised in results:
         assert (missing, initialised) == ((absent,), False)
         assert seconds < 1.5 + 3  # as promised in docs/evidence/promises.md
+
+
+def count_reads(method: str | None, chosen: str | None) -> Any:
+    """Build a mesh; return how often groups waited for addresses, and what is left of a choice."""
+    if chosen is not None:
+        os.environ[READ_AT_ONCE] = chosen
+    counts, wait = list[int](), GroupStore.wait
+
+    def counted(store: GroupStore, keys: list[str], *timeout: timedelta) -> None:
+        counts.append(len(keys))
+        wait(store, keys, *timeout)
+
+    with mock.patch.object(GroupStore, "wait", counted):
+        meshkit.init(init_method=method)
+        mesh = meshkit.build_mesh(dp=2, tp=2)
+    mesh.verify()
+    mesh.close()
+    meshkit.shutdown()
+    return counts, os.environ.get(READ_AT_ONCE)
+
+
+@pytest.mark.parametrize("over", ["file", "tcp"])
+def test_a_group_reads_the_addresses_of_all_peers_at_once(over: str) -> None:
+    method = free_address() if over == "tcp" else None
+    for counts, left in meshkit.spawn(count_reads, 4, (method, None), timeout=60):
+        assert counts == [4, 2, 2, 1]  # the default group, those of an axis, and that of one rank
+        assert left is None
+    for counts, left in meshkit.spawn(count_reads, 4, (method and free_address(), "0"), timeout=60):
+        assert counts == [1] * 5
+        assert left == "0"
 
 
 def one_has_another_build(seed: object) -> Any:
