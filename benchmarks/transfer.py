@@ -41,7 +41,7 @@ from .report import HEAD, cells
 RATE, BYTES_PER_SECOND = "200mbit", 200e6 / 8
 TRAINER, PER_HOST = 4, 2  # ranks of the trainer, and of each host
 TENSORS, COLUMNS, MIB = 16, 1024, 2**20
-CHUNK = MIB
+CHUNK = 4 * MIB
 PORT, TIMEOUT = 29779, 400.0
 NEAR, EXACT = Goal("ours", "<=", 1.15), Goal("ours", "<=", 1.005)
 PATTERN = "o/dp/tp i -> o/tp i"

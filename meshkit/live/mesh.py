@@ -564,7 +564,8 @@ class Mesh:
                 stage have, for example, are held by those ranks.
             dtype: the dtype in which floating-point numbers travel, and of new tensors; None is
                 their own. Tensors to fill convert what arrives to their own dtype.
-            chunk: the bytes of a rank's tensors that travel at once. Two chunks need memory.
+            chunk: the bytes of a rank's tensors of which at most two are on their way, and need
+                memory. They travel in four batches.
             staged: whether a state arrives whole or not at all. It needs one more copy of the
                 target, and all ranks agree before ``out`` changes. Else ``out`` is undefined after
                 an error.

@@ -110,8 +110,8 @@ class Bridge:
             to: the side that receives, ``"sampler"`` or ``"trainer"``.
             dtype: the dtype in which floating-point numbers travel; None is their own. The side
                 that receives has tensors of this dtype, or of that of the other side.
-            chunk: the bytes of a rank's tensors that travel at once; ranks that want copies gather
-                one chunk while the next one arrives.
+            chunk: the bytes of a rank's tensors of which at most two are on their way. They travel
+                in four batches; ranks that want copies gather one while the next ones arrive.
 
         Raises:
             SpecError: if a name has no pattern, or a tensor does not fit its pattern.

@@ -32,7 +32,7 @@ from ...core.sequence import SequencePlan
 from ...core.text import format_sizes
 from ...launch.torch_internals import keep_uncompiled
 from ..group_registry import MeshGroups
-from .mover import CHUNK, JobChannel, Leg, MeshPair, Mover
+from .mover import BATCHES, CHUNK, JobChannel, Leg, MeshPair, Mover
 from .operations import check_differentiable, check_tensor
 
 Reduce = Callable[[Tensor], Tensor]  # replaces the parts of a sum by the sum
@@ -325,7 +325,7 @@ class MeshRedistribution:
         name = f'redistribute("{self.pattern}")'
         rank = self._meshes.rank
         leg = Leg(move, rank, dtype, group)
-        chunks = move.count_chunks(max(1, CHUNK // dtype.itemsize))
+        chunks = move.count_chunks(max(1, CHUNK // BATCHES // dtype.itemsize))
         batches = [((0, chunk, chunks),) for chunk in range(chunks)]
         device = self._meshes.device
         channel = JobChannel(name, device, self._meshes.message_timeout)

@@ -43,7 +43,9 @@ from ..status import in_collective
 from .operations import ALL_GATHER, run_local
 
 ALIGNED = 16  # bytes; at a multiple of it a block may begin with elements of any dtype
-CHUNK = 64 * 2**20  # bytes of a rank's part that travel at once
+CHUNK = 64 * 2**20  # bytes of a rank's part, of which at most two are on their way
+BATCHES = 4  # of a chunk: a late rank then stalls others less, and the ends of a move cost less
+AHEAD = 2  # batches that are sent before one is received, and gathered before one is put in place
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,17 +235,18 @@ class Mover:
             leg.keep(before, after)
         arriving: dict[int, Arriving] = {}
         gathering: dict[int, list[Gathering]] = {}
-        for number in range(len(self.batches) + 2):
+        for number in range(len(self.batches) + 2 * AHEAD):
             if number < len(self.batches):
                 arriving[number] = self._send(self.batches[number], held)
                 if number == 0:
                     yield
-            if number - 1 in arriving:
-                batch = self.batches[number - 1]
-                self._receive(batch, arriving.pop(number - 1), out)
-                gathering[number - 1] = self._begin_gathers(batch, out)
-            for gathered in gathering.pop(number - 2, ()):
-                self._end_gather(gathered, out)
+            arrived, gathered = number - AHEAD, number - 2 * AHEAD
+            if arrived in arriving:
+                batch = self.batches[arrived]
+                self._receive(batch, arriving.pop(arrived), out)
+                gathering[arrived] = self._begin_gathers(batch, out)
+            for started in gathering.pop(gathered, ()):
+                self._end_gather(started, out)
 
     def _send(self, batch: Batch, held: Sequence[Tensor | None]) -> Arriving:
         """Start the sends and receives of a batch."""

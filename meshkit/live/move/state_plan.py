@@ -32,7 +32,7 @@ from ...launch.store import read_value
 from ...launch.times import TIMES
 from ..group_registry import MeshGroups
 from .mesh_move import MakeReduce, Reduce
-from .mover import Leg, MeshPair
+from .mover import BATCHES, Leg, MeshPair
 from .operations import check_tensor
 
 State = Mapping[str, Any]  # names with tensors or DTensors
@@ -97,7 +97,7 @@ class StatePlan:
 
     parts: Sequence[MovedPart]  # elements of more bytes first, so that all are aligned in a message
     device: torch.device
-    chunk: int  # the bytes of a rank that travel at once
+    chunk: int  # the bytes of a rank that travel as one batch
 
     def __str__(self) -> str:
         return count_noun(len({part.name for part in self.parts}), "tensor")
@@ -209,7 +209,7 @@ def plan_state(
     """
     parts = [_part(tensor, meshes, rank, options, make_reduce) for tensor in moved]
     parts.sort(key=lambda part: -part.leg.dtype.itemsize)
-    return StatePlan(parts, device, options.chunk)
+    return StatePlan(parts, device, max(1, options.chunk // BATCHES))
 
 
 def _part(
