@@ -8,6 +8,7 @@ moments at which the rank waits for one of them::
 
 * The ranks of a group must start equal collectives in equal order.
 * Every send must have its receive: the n-th of a pair and tag, with equal dtype and size.
+* Groups of different ranks must have different numbers in torch's count of groups.
 * No ranks may wait for each other. All ranks run until they wait: a collective ends when every
   played rank of its group has started it, a message when both ends have.
 
@@ -20,9 +21,9 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -34,6 +35,11 @@ from .text import count_noun, format_sizes
 MAX_NAMED = 4  # ranks with one operation that a line names
 ANY = -1  # the peer of a receive from whichever rank sends first; the size that may differ
 MESSAGES = ("send", "recv")
+
+
+# received values: made up, those of this rank until the next pass knows better, those of played
+# ranks, which stand for the others of the group, or those of all its ranks
+Source = Literal["made up", "own", "played", "all"]
 
 
 class GroupRecord(NamedTuple):
@@ -94,6 +100,9 @@ class Trace:
     events: list[int] = field(default_factory=list)
     layouts: list[dict[str, int]] = field(default_factory=list)  # sizes of the meshes it built
     memory: dict[str, int] = field(default_factory=dict)  # kind to bytes
+    # the first read of received values from each source: operations before it, line of the program
+    reads: dict[Source, tuple[int, str]] = field(default_factory=dict)
+    num_names: int = 0  # groups that torch has counted on this rank, those of other ranks included
     has_ended: bool = True  # whether its program ended without an error
 
 
@@ -127,6 +136,7 @@ class Mismatch:
         text: all of it, with coordinates and lines.
         check: the check that failed: ``"collectives"``, ``"p2p"`` or ``"order"``.
         lines: the lines of the program that the text has.
+        read: the line of the program at which a rank has read made-up values before; else empty.
     """
 
     group: Group
@@ -135,6 +145,7 @@ class Mismatch:
     text: str
     check: str
     lines: tuple[str, ...]
+    read: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +199,11 @@ def find_mismatches(traces: Mapping[int, Trace], names: Names) -> list[Mismatch]
 
     The order of waits is looked at only if all else matches, since it would only repeat the rest.
     """
-    mismatches = [*_unequal_sequences(traces, names), *_lone_messages(traces, names)]
+    mismatches = [
+        *_groups_of_one_number(traces, names),
+        *_unequal_sequences(traces, names),
+        *_lone_messages(traces, names),
+    ]
     return mismatches or _cycle(traces, names)
 
 
@@ -197,6 +212,56 @@ def _groups(traces: Mapping[int, Trace]) -> dict[GroupRecord, list[int]]:
     groups = dict.fromkeys(group.key for trace in traces.values() for group in trace.groups)
     played = {group: [rank for rank in group.members if rank in traces] for group in groups}
     return {group: ranks for group, ranks in played.items() if len(ranks) > 1}
+
+
+def _groups_of_one_number(traces: Mapping[int, Trace], names: Names) -> Iterable[Mismatch]:
+    """Return the first groups of different ranks to which torch gives one number.
+
+    torch numbers a group by the groups that the rank has counted before. The number is the prefix
+    of the keys by which the ranks of a group connect.
+    """
+    numbers: dict[tuple[int, str], dict[tuple[int, ...], tuple[int, Operation]]] = defaultdict(dict)
+    for rank, trace in traces.items():
+        worlds = 0  # default groups: torch counts from 0 again after each
+        for op in trace.operations:
+            if op.name != "new_group" or not op.detail.removeprefix("name ").isdecimal():
+                continue  # a group of use_local_synchronization is named by its ranks
+            worlds += op.detail == "name 0"
+            groups = numbers[worlds, op.detail]
+            groups.setdefault(trace.groups[op.group].members, (rank, op))
+            if len(groups) > 1 and max(map(len, groups)) > 1:
+                parts = [
+                    f"{Group((), members)} on {names.rank(creator)} ({created.line})"
+                    for members, (creator, created) in groups.items()
+                ]
+                yield Mismatch(
+                    names.group(trace.groups[op.group].members),
+                    tuple(creator for creator, _ in groups.values()),
+                    op,
+                    f"Ranks create different groups as number {op.detail.split()[1]} of torch: "
+                    f"{', '.join(parts)}.\n"
+                    "  Both connect by the keys of that number, and wait. Call new_group on all "
+                    "ranks, for the same groups in the same order.",
+                    "collectives",
+                    _lines(created for _, created in groups.values()),
+                )
+                return
+
+
+def uncounted_groups(traces: Mapping[int, Trace], names: Names) -> list[str]:
+    """Return a line for a rank that has not called ``new_group`` as often as the others."""
+    counts = {rank: trace.num_names for rank, trace in traces.items() if trace.has_ended}
+    most = max(counts, key=lambda rank: counts[rank], default=0)
+    least = min(counts, key=lambda rank: counts[rank], default=0)
+    if not counts or counts[most] == counts[least]:
+        return []
+    operations = [op for op in traces[most].operations if op.name == "new_group"]
+    more = counts[most] - counts[least]
+    return [
+        f"{names.rank(most)} calls new_group {count_noun(more, 'time')} more than "
+        f"{names.rank(least)}, at last at {operations[-1].line}. A gloo group waits for its own "
+        "ranks only; NCCL with device_id, and TORCH_DIST_INIT_BARRIER=1, wait for all ranks."
+    ]
 
 
 def _unequal_sequences(traces: Mapping[int, Trace], names: Names) -> Iterable[Mismatch]:
@@ -211,8 +276,23 @@ def _unequal_sequences(traces: Mapping[int, Trace], names: Names) -> Iterable[Mi
             at = {r: op for r, op in at.items() if op is not None or traces[r].has_ended}
             contents = {rank: None if op is None else op.content for rank, op in at.items()}
             if len(set(contents.values())) > 1:
-                yield _mismatch(names.group(key.members), number, at, contents, names)
+                found = _mismatch(names.group(key.members), number, at, contents, names)
+                yield _after_read(found, at, traces)
                 break
+
+
+def _after_read(
+    mismatch: Mismatch, at: Mapping[int, Operation | None], traces: Mapping[int, Trace]
+) -> Mismatch:
+    """Return a mismatch that says so if it follows a read of values that were made up."""
+    for rank, op in at.items():
+        trace = traces[rank]
+        before, line = trace.reads.get("made up", (len(trace.operations) + 1, ""))
+        end = (n for n, other in enumerate(trace.operations) if other is op)
+        if before <= next(end, len(trace.operations)):
+            text = f"\n  It follows a value that was made up, read at {line or 'an unknown line'}."
+            return replace(mismatch, text=mismatch.text + text, read=line or "unknown")
+    return mismatch
 
 
 def _by_group(trace: Trace) -> dict[GroupRecord, list[Operation]]:
@@ -287,17 +367,18 @@ def _lone_messages(traces: Mapping[int, Trace], names: Names) -> Iterable[Mismat
     """Return the first message of each pair that has no equal other end."""
     ends = _message_ends(traces)
     for key, source, target, tag in dict.fromkeys(channel for _, channel in ends):
-        if not (traces[source].has_ended and traces[target].has_ended):
-            continue
         channel = key, source, target, tag
         sends, receives = (ends.get((name, channel), []) for name in MESSAGES)
         group = names.group(key.members)
         for sent, received in zip_longest(sends, receives):
             at = {source: sent and sent[1], target: received and received[1]}
+            if any(op is None and not traces[rank].has_ended for rank, op in at.items()):
+                break  # it might have come after the error
             contents = {rank: op and (op.dtype, op.numel) for rank, op in at.items()}
             if len({*contents.values()}) > 1:
                 number = next(end[0] for end in (received, sent) if end is not None)
-                yield _message_mismatch(group, number, at, source, names)
+                found = _message_mismatch(group, number, at, source, names)
+                yield _after_read(found, at, traces)
                 break
 
 
@@ -574,7 +655,8 @@ def derive_layout(world_size: int, groups: Iterable[GroupRecord]) -> dict[str, i
     """Return sizes by the groups of rank 0 if the program has built no mesh of meshkit.
 
     The ranks of a group are a step apart. An axis begins at each step, and where a group ends.
-    Groups that a DeviceMesh has made are described as ``mesh_dp`` or ``meshkit dp``.
+    Groups that a DeviceMesh has made are described as ``mesh_dp`` or ``meshkit dp``. An axis
+    without a description is named by its step: the ranks along ``stride8`` are 8 apart.
     """
     names: dict[tuple[int, int], str] = {}  # step and size of a group to its name
     for members, _, description in groups:
@@ -587,7 +669,7 @@ def derive_layout(world_size: int, groups: Iterable[GroupRecord]) -> dict[str, i
     for end in ends:
         if end > step and end % step == 0 and world_size % end == 0:
             name = names.get((step, end // step), "")
-            is_free = name.isidentifier() and name not in sizes
-            sizes[name if is_free else f"axis{len(sizes)}"] = end // step
+            is_name = name.isidentifier() and name != "undefined" and name not in sizes
+            sizes[name if is_name else f"stride{step}"] = end // step
             step = end
-    return {"rank": world_size} if [*sizes] == ["axis0"] else dict(reversed(sizes.items()))
+    return {"rank": world_size} if [*sizes] == ["stride1"] else dict(reversed(sizes.items()))

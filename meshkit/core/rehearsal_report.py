@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ VOLUMES: dict[str, Callable[[int], tuple[float, int]]] = {
     "new_group": lambda _: (0, 0),
     "recv": lambda _: (0, 0),
 }
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the text of an object, another one on each rank
 NOT_PROVED = (
     "Not proved: control flow that depends on values follows made-up values; compute time, streams "
     "and the backend are not played"
@@ -154,6 +156,21 @@ class RehearsalReport:
         """The bytes that the busiest played rank hands over, by axes: ``{"dp sp": 4096}``."""
         return {axes: row.num_bytes for axes, row in self.traffic.items()}
 
+    @property
+    def not_proved(self) -> str:
+        """The limits of this rehearsal, as a sentence."""
+        any_source = any(
+            op.name == "recv" and op.peer < 0 for t in self.traces.values() for op in t.operations
+        )
+        parts = [NOT_PROVED]
+        parts += ["receives from any rank are not compared"] * any_source
+        left = self.world_size - len(self.ranks)
+        lines = [t.reads["played"][1] for t in self.traces.values() if "played" in t.reads]
+        stand = "ranks that were not played pass the values of played ones, read at"
+        parts += [f"{stand} {lines[0]}"] if lines else []
+        parts += [f"{left:,} of {self.world_size:,} ranks were not played"] * bool(left)
+        return "; ".join(parts)
+
     def collectives(self, rank: int) -> tuple[Operation, ...]:
         """Return the operations of a played rank, in the order of its program."""
         return tuple(self.traces[rank].operations)
@@ -182,7 +199,8 @@ class RehearsalReport:
         ranks: dict[str, list[int]] = {}
         for rank, error in self.raised.items():
             where = f" at {self.lines[rank]}" if self.lines.get(rank) else ""
-            text = f"raised{where}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            words = ADDRESS.sub("", str(error).partition("\n")[0])
+            text = f"raised{where}: {type(error).__name__}: {words}"
             text = text if text.endswith(".") else f"{text}."
             ranks.setdefault(text, []).append(rank)
         return [
@@ -210,6 +228,7 @@ class RehearsalReport:
                     "operation": str(mismatch.operation),
                     "line": mismatch.operation.line,
                     "text": mismatch.text,
+                    "read": mismatch.read,
                 }
                 for mismatch in self.mismatches
             ],
@@ -225,7 +244,7 @@ class RehearsalReport:
             "links": self.links,
             "traffic": {axes: row._asdict() for axes, row in self.traffic.items()},
             "seconds": round(self.seconds, 2),
-            "not_proved": NOT_PROVED,
+            "not_proved": self.not_proved,
         }
 
     def _memory(self) -> tuple[int, Mapping[str, int]]:
@@ -245,11 +264,7 @@ class RehearsalReport:
             if texts:
                 prefix = "warning: " if texts is self.warnings else ""
                 lines += ["", *(f"{prefix}{text}" for text in shorten(texts, MAX_LINES))]
-        any_source = any(
-            op.name == "recv" and op.peer < 0 for t in self.traces.values() for op in t.operations
-        )
-        more = "; receives from any rank are not compared" if any_source else ""
-        return "\n".join([*lines, "", f"{NOT_PROVED}{more}."])
+        return "\n".join([*lines, "", f"{self.not_proved}."])
 
     def _mismatch_texts(self) -> list[str]:
         """Return the text of each mismatch; of equal ones of several groups that of the first."""
@@ -282,7 +297,7 @@ class RehearsalReport:
         incomplete = "; ranks that raised are compared up to their error" if self.raised else ""
         passed = {
             "collectives": f"equal sequences on all played ranks of each group{incomplete}",
-            "p2p": "every send has its receive" if messages else "no sends",
+            "p2p": f"every send has its receive{incomplete}" if messages else "no sends",
             "order": "not checked, since other operations do not match"
             if self.mismatches
             else "no cycle of ranks that wait for each other",

@@ -2,7 +2,8 @@
 
 :mod:`meshkit.testing.rehearsal` plays one rank of a large job in one process. Every group of such a
 rank is a :class:`RecordingGroup`. An operation is recorded with the line of the program, and
-completes at once. Its result is plausible: peers hold the values of this rank::
+completes at once. Its result is plausible: peers hold the values of this rank, until another pass
+knows what they have passed (:meth:`RecordingGroup.share`)::
 
     all_gather        the own part, repeated         reduce_scatter   the own part, times the ranks
     all_reduce        the own value, times the ranks for a sum         all_to_all    the input
@@ -18,9 +19,12 @@ import json
 import os
 import site
 import sysconfig
+import weakref
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Any, cast
 
@@ -30,7 +34,7 @@ from torch import Tensor
 from torch.futures import Future
 
 from ..core.judges import Arrival, Arrivals, Decision, Json, Judge
-from ..core.rehearsal import ANY, GroupRecord, Operation, Trace
+from ..core.rehearsal import ANY, GroupRecord, Operation, Source, Trace
 from .process import current_process
 from .round import Round
 from .times import Deadline
@@ -53,9 +57,15 @@ LIBRARIES = tuple(
     }
 )
 MAX_PAYLOAD = 1 << 16  # bytes of a broadcast or a message that ranks played later receive
+MAX_SHARED = 1 << 20  # bytes of all collectives that a rank shares with the next pass
+MAX_STACKED = 1 << 26  # bytes of such a collective, of all ranks of the group
+MAX_FLOATS = 8  # of a tensor whose values other ranks receive: losses and flags
+READERS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__")
 DTYPES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 
-Payloads = dict[tuple[object, ...], bytes]
+Key = tuple[object, ...]
+Payloads = dict[Key, bytes]
+Shared = dict[Key, dict[int, bytes]]  # collective to rank to what it has passed in the last pass
 
 
 @dataclass(eq=False, repr=False)
@@ -65,9 +75,13 @@ class Recorder:
     trace: Trace
     received: Payloads = field(default_factory=dict)  # from ranks that were played before
     sent: Payloads = field(default_factory=dict)
-    missing: set[tuple[object, ...]] = field(default_factory=set)  # messages that nobody has sent
+    missing: set[Key] = field(default_factory=set)  # messages that nobody has sent
     wanted: set[int] = field(default_factory=set)  # ranks that would send some of them
-    counts: Counter[tuple[object, ...]] = field(default_factory=Counter)
+    known: Shared = field(default_factory=dict)
+    shared: Payloads = field(default_factory=dict)  # to the next pass
+    num_shared: int = 0  # their bytes
+    counts: Counter[Key] = field(default_factory=Counter)
+    values: dict[int, Source] = field(default_factory=dict)  # of received storages
 
     def start(self, operation: Operation) -> int:
         """Record that an operation begins; return its number."""
@@ -96,6 +110,26 @@ class Recorder:
         number = len(self.trace.groups) - 1
         self.start(Operation("new_group", number, detail=f"name {name}"))
         return number
+
+    def keep(self, tensors: Sequence[Tensor], source: Source) -> None:
+        """Remember that tensors hold values that the rank has received."""
+        for tensor in tensors:
+            if not is_fake(tensor):
+                storage = tensor.untyped_storage()
+                if id(storage) not in self.values:
+                    weakref.finalize(storage, self.values.pop, id(storage), None)
+                self.values[id(storage)] = source
+
+    def read(self, tensor: Tensor) -> None:
+        """Record that the program reads values, if the rank has received them."""
+        is_plain = type(tensor) in (Tensor, torch.nn.Parameter)
+        source = self.values.get(id(tensor.untyped_storage())) if is_plain else None
+        if source is not None and source not in self.trace.reads:
+            self.trace.reads[source] = len(self.trace.operations), program_line()
+
+    def count_groups(self, number: int) -> None:
+        """Record how many groups torch has counted, those of other ranks included."""
+        self.trace.num_names = max(self.trace.num_names, number)
 
 
 class RecordedWork(dist.Work):
@@ -146,6 +180,11 @@ class RecordingGroup(dist.ProcessGroup):
         step = self.members[1] - self.members[0] if self.count > 1 else 0
         self.kind = (self.count, step)  # equal for the groups of one axis
         self.names = [name, ""]
+
+    @cached_property
+    def places(self) -> dict[int, int]:
+        """Rank to its place in the group."""
+        return {rank: place for place, rank in enumerate(self.members)}
 
     # torch asks a group for these; a group in Python keeps them itself
 
@@ -218,14 +257,56 @@ class RecordingGroup(dist.ProcessGroup):
         if reduction_name(op) == "sum" and tensor.dtype is not torch.bool:
             tensor.mul_(self.count)
 
+    def share(self, name: str, own: Sequence[Tensor], result: Sequence[Tensor]) -> list[Tensor]:
+        """Keep a small value for the next pass; return that of each member in the last pass.
+
+        A rank that was not played has the value of the one before it that was. The list is empty
+        if the values are unknown, and those of ``result`` are made up.
+        """
+        recorder, tensor = self.recorder, own[0] if len(own) == 1 else None
+        if tensor is None or is_fake(tensor) or tensor.numel() == 0:
+            recorder.keep(result, "made up")
+            return []
+        serial = recorder.trace.groups[self.number].serial
+        channel = ("shared", name, hash(self.members), serial, str(tensor.dtype))
+        recorder.counts[channel] += 1
+        key = (*channel, recorder.counts[channel])
+        size = tensor.numel() * tensor.element_size()
+        is_small = tensor.numel() <= MAX_FLOATS or not tensor.is_floating_point()
+        is_small &= size <= MAX_PAYLOAD and size * self.count <= MAX_STACKED
+        if is_small and recorder.num_shared + size <= MAX_SHARED:
+            recorder.num_shared += size
+            data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+            recorder.shared[key] = data.numpy().tobytes()
+        known = recorder.known.get(key, {})
+        if not known:
+            recorder.keep(result, "own" if key in recorder.shared else "made up")
+            return []
+        recorder.keep(result, "all" if len(known) == self.count else "played")
+        places = sorted((self.places[rank], rank) for rank in known)
+        values = [torch.zeros_like(tensor) for _ in places]
+        for value, (_, rank) in zip(values, places, strict=True):
+            copy_to(value, torch.frombuffer(bytearray(known[rank]), dtype=tensor.dtype))
+        starts = [place for place, _ in places]
+        return [values[max(0, bisect_right(starts, n) - 1)] for n in range(self.count)]
+
+    def combine(self, tensors: Sequence[Tensor], op: object, parts: Sequence[Tensor]) -> None:
+        """Replace values by their reduction, over the parts of all members if they are known."""
+        reduce = REDUCTIONS.get(reduction_name(op))
+        with torch.no_grad():
+            for tensor in tensors:
+                if parts and reduce is not None:
+                    tensor.copy_(reduce(torch.stack([*parts])))
+                else:
+                    self.scale(tensor, op)
+
     # reductions
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> RecordedWork:  # noqa: ANN401
         """Record an all_reduce."""
         work = self.record("all_reduce", tensors, tensors, tensors, detail=_reduction(opts))
-        with torch.no_grad():
-            for tensor in tensors:
-                self.scale(tensor, getattr(opts, "reduceOp", None))
+        op = getattr(opts, "reduceOp", None)
+        self.combine(tensors, op, self.share("all_reduce", tensors, tensors))
         return work
 
     allreduce_coalesced = allreduce
@@ -234,9 +315,8 @@ class RecordingGroup(dist.ProcessGroup):
         """Record a reduce."""
         detail, root = _reduction(opts), opts.rootRank
         work = self.record("reduce", tensors, tensors, tensors, detail=detail, root=root)
-        with torch.no_grad():
-            for tensor in tensors if opts.rootRank == self.own else ():
-                self.scale(tensor, opts.reduceOp)
+        parts = self.share("reduce", tensors, tensors)
+        self.combine(tensors if root == self.own else (), opts.reduceOp, parts)
         return work
 
     def reduce_scatter(
@@ -261,6 +341,7 @@ class RecordingGroup(dist.ProcessGroup):
         opts: Any = None,  # noqa: ANN401
     ) -> RecordedWork:
         """Record a reduce_scatter of whole tensors."""
+        check_dtypes("reduce_scatter", outputs, inputs)
         work = self.record("reduce_scatter", outputs, inputs, outputs, detail=_reduction(opts))
         with torch.no_grad():
             for output, whole in zip(outputs, inputs, strict=True):
@@ -291,11 +372,13 @@ class RecordingGroup(dist.ProcessGroup):
         opts: object = None,
     ) -> RecordedWork:
         """Record an all_gather of lists."""
-        work = self.record("all_gather", inputs, inputs, [*chain.from_iterable(outputs)])
+        results = [*chain.from_iterable(outputs)]
+        work = self.record("all_gather", inputs, inputs, results)
+        known = self.share("all_gather", inputs, results)
         with torch.no_grad():
             for parts, own in zip(outputs, inputs, strict=True):
-                for part in parts:
-                    copy_to(part, own)
+                for part, value in zip(parts, known or [own] * len(parts), strict=True):
+                    copy_to(part, value)
         return work
 
     def allgather_coalesced(
@@ -314,11 +397,14 @@ class RecordingGroup(dist.ProcessGroup):
         opts: object = None,
     ) -> RecordedWork:
         """Record an all_gather into whole tensors."""
+        check_dtypes("all_gather", outputs, inputs)
         work = self.record("all_gather", inputs, inputs, outputs)
+        known = self.share("all_gather", inputs, outputs)
         with torch.no_grad():
             for output, own in zip(outputs, inputs, strict=True):
                 own_part = own.reshape(1, -1).clone()  # FSDP's input is a part of the output
-                output.view(self.count, -1).copy_(own_part)
+                whole = torch.stack([*map(torch.flatten, known)]) if known else own_part
+                output.view(self.count, -1).copy_(whole)
         return work
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -379,10 +465,11 @@ class RecordingGroup(dist.ProcessGroup):
     ) -> RecordedWork:
         """Record a gather."""
         work = self.record("gather", inputs, inputs, inputs, root=opts.rootRank)
+        known = self.share("gather", inputs, [*chain.from_iterable(outputs)])
         with torch.no_grad():
             for parts, own in zip(outputs, inputs, strict=False):
-                for part in parts:
-                    copy_to(part, own)
+                for part, value in zip(parts, known or [own] * len(parts), strict=True):
+                    copy_to(part, value)
         return work
 
     def scatter(
@@ -447,10 +534,12 @@ class RecordingGroup(dist.ProcessGroup):
         turn = recorder.counts[channel]
         exact = (name, self.members[0], self.kind, source, target, turn)
         alike = (name, self.kind, target - source, turn)
-        is_fake = tensor.device.type != "cpu" or type(tensor) is not Tensor  # without values
-        if is_fake or tensor.is_floating_point() or tensor.numel() == 0:
+        if not is_sender:
+            recorder.keep(tensors, "made up")
+        is_large = tensor.is_floating_point() and (name == "send" or tensor.numel() > MAX_FLOATS)
+        if is_fake(tensor) or is_large or tensor.numel() == 0:
             return
-        data = tensor.detach().view(torch.uint8) if tensor.is_contiguous() else None
+        data = tensor.detach().view(-1).view(torch.uint8) if tensor.is_contiguous() else None
         if data is None or data.numel() > MAX_PAYLOAD:
             return
         if is_sender:
@@ -459,8 +548,11 @@ class RecordingGroup(dist.ProcessGroup):
         message = recorder.received.get(exact, recorder.received.get(alike))
         if message is not None and len(message) == data.numel():
             data.copy_(torch.frombuffer(bytearray(message), dtype=torch.uint8).view_as(data))
+            recorder.keep(tensors, "all" if exact in recorder.received else "made up")
         else:
-            recorder.missing |= {exact, alike}
+            recorder.missing.add(alike)
+        if exact not in recorder.received:
+            recorder.missing.add(exact)
 
 
 class RecordedRound(Round):
@@ -519,6 +611,14 @@ class RecordedRound(Round):
         return decision or Decision()
 
 
+REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {  # of parts: (ranks, ...)
+    "sum": lambda parts: parts.sum(0),
+    "avg": lambda parts: parts.sum(0) / len(parts),
+    "max": lambda parts: parts.amax(0),
+    "min": lambda parts: parts.amin(0),
+}
+
+
 def copy_to(target: Tensor, source: Tensor) -> None:
     """Copy as many values as fit, and fill the rest with zeros."""
     if target.numel() == source.numel():
@@ -528,6 +628,19 @@ def copy_to(target: Tensor, source: Tensor) -> None:
     common = min(target.numel(), source.numel())
     values[:common] = source.reshape(-1)[:common]
     target.copy_(values.view_as(target))
+
+
+def check_dtypes(name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+    """Raise as every backend does if a collective gets an output of another dtype."""
+    for output, given in zip(outputs, inputs, strict=True):
+        if output.dtype != given.dtype:
+            dtypes = format_dtype(output.dtype), format_dtype(given.dtype)
+            raise RuntimeError(f"{name} has an output of {dtypes[0]} and an input of {dtypes[1]}")
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Return whether a tensor has no values that could be read here."""
+    return tensor.device.type != "cpu" or type(tensor) is not Tensor
 
 
 def format_dtype(dtype: torch.dtype) -> str:
@@ -568,9 +681,18 @@ def start_recording(recorder: Recorder, world_size: int) -> RecordingGroup:
         given = tensors if isinstance(tensors, list) else [tensors]
         group.record(name, given, given, (), detail=reduction).wait()
 
+    def note(method: Callable[..., object]) -> Callable[..., object]:
+        def read(tensor: Tensor, *args: object, **options: object) -> object:
+            recorder.read(tensor)
+            return method(tensor, *args, **options)
+
+        return read
+
+    for name in READERS:
+        setattr(Tensor, name, note(getattr(Tensor, name)))
     for method in chain(vars(RecordingGroup).values(), vars(RecordedWork).values()):
         if hasattr(method, "__code__"):
             keep_uncompiled(method)
-    record_every_group(create, recorder.trace.rank, world_size)
+    record_every_group(create, recorder.count_groups, recorder.trace.rank, world_size)
     record_meta_collectives(record)
     return cast(RecordingGroup, dist.group.WORLD)

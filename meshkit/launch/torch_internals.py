@@ -607,26 +607,37 @@ _kept: list[object] = []  # the kernels of a library end with its last reference
 
 
 def record_every_group(
-    create: Callable[[Any, object], dist.ProcessGroup], rank: int, world_size: int
+    create: Callable[[Any, object], dist.ProcessGroup],
+    count: Callable[[int], None],
+    rank: int,
+    world_size: int,
 ) -> None:
     """Let torch create every group by ``create``, whatever its backend, and the default group now.
 
-    Local. ``init_process_group`` then only creates a default group that a program has destroyed.
+    Local. ``count`` gets torch's count of groups after each, and before it begins again.
+    ``init_process_group`` then only creates a default group that a program has destroyed.
     """
     c10d: Any = dist.distributed_c10d
     helper, init = c10d._new_process_group_helper, c10d.init_process_group
+    destroy = c10d.destroy_process_group
     devices = ["cpu", "meta", "cuda"]
     dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=devices)
 
     def create_group(*args: object, **options: object) -> object:
         size, own, ranks, _, *more = args
+        count(c10d._world.group_count)
         return helper(size, own, ranks, BACKEND, *more, **{**options, "device_id": None})
 
     def init_process_group(*_: object, **__: object) -> None:
         if not dist.is_initialized():
             init(BACKEND, store=dist.HashStore(), rank=rank, world_size=world_size)
 
+    def destroy_process_group(group: dist.ProcessGroup | None = None) -> None:
+        count(c10d._world.group_count)
+        destroy(group)
+
     c10d._new_process_group_helper = create_group
+    c10d.destroy_process_group = dist.destroy_process_group = destroy_process_group
     c10d.init_process_group = dist.init_process_group = init_process_group
     init_process_group()
 

@@ -19,12 +19,14 @@ import pickle
 import random
 import runpy
 import signal
+import socket
 import sys
 import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import cache, partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -33,6 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
+import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..core.call import parse_integer, quotes_call
@@ -49,6 +52,7 @@ from ..core.rehearsal import (
     differs_from,
     find_mismatches,
     standing_corner,
+    uncounted_groups,
     uneven_data,
 )
 from ..core.rehearsal_report import RehearsalReport
@@ -59,9 +63,11 @@ from ..launch.log import Progress
 from ..launch.recording import (
     LIBRARIES,
     PACKAGE,
+    Key,
     Payloads,
     RecordedRound,
     Recorder,
+    Shared,
     start_recording,
 )
 from ..launch.spawn import (
@@ -77,6 +83,7 @@ from ..launch.world import LOOPBACK_HOST, World
 
 MAX_ALL = 256  # ranks that ranks="all" plays
 WITNESSES = 16
+MAX_PASSES = 4  # of all ranks, until what they read is what all have passed
 DEVICES = ("cpu", "meta")
 PORT = 29500  # MASTER_PORT of the ranks; nobody listens
 
@@ -100,8 +107,9 @@ class Played(NamedTuple):
     error: BaseException | None
     line: str  # of the program at which it raised
     sent: Payloads
-    missing: set[tuple[object, ...]]  # messages that no played rank had sent
+    missing: set[Key]  # messages that no played rank had sent
     wanted: set[int]  # ranks that would send some of them
+    shared: Payloads  # values that the rank has passed to collectives
     modules: list[str]  # libraries that the rank has imported
 
 
@@ -122,10 +130,11 @@ def rehearse(
 
     Local. Each played rank runs ``fn(*args)`` in a process of its own, in a world of the real size
     whose groups record every operation and return at once. Received values are plausible: those of
-    the rank itself. ``init``, ``build_mesh``, ``init_process_group`` and DeviceMesh work as in the
-    job. Ranks see the environment, the working folder and ``sys.path`` of the caller, and
-    the variables of torchrun. Rank 0 prints to stderr, and the other ranks print nothing. No rank
-    is left when this function returns or raises.
+    the rank itself, or small ones that others have passed, for which all ranks are played again.
+    ``init``, ``build_mesh``, ``init_process_group`` and DeviceMesh work as in the job. Ranks see
+    the environment, the working folder and ``sys.path`` of the caller, and the variables of
+    torchrun. Rank 0 prints to stderr, and the other ranks print nothing. No rank is left when this
+    function returns or raises.
 
     Args:
         fn: a function that another process can import, as for :func:`meshkit.spawn`.
@@ -179,7 +188,7 @@ def rehearse(
     shown = Progress("rehearse", sys.stderr if progress else None)
     deadline = began + (limit.total_seconds() if limit else float("inf"))
     with _Stage(context_for(fn), request, deadline, shown) as stage:
-        return _rehearse(stage, chosen, topology, links, began)
+        return _rehearse_until_settled(stage, chosen, topology, links, began)
 
 
 def _parse_ranks(ranks: object, world_size: int) -> list[int] | None:
@@ -197,6 +206,26 @@ def _parse_ranks(ranks: object, world_size: int) -> list[int] | None:
         fix = f"a list of different ranks from 0 to {world_size - 1}."
         raise SpecError(f"ranks is {ranks!r}.", fix=fix)
     return valid
+
+
+def _rehearse_until_settled(
+    stage: _Stage, chosen: list[int] | None, topology: Topology, links: str, began: float
+) -> RehearsalReport:
+    """Play the ranks, and again if ranks have read values that others pass otherwise.
+
+    Each pass receives what the ranks have passed to the collectives of the pass before.
+    """
+    for _ in range(MAX_PASSES):
+        start = time.monotonic()
+        report = _rehearse(stage, chosen, topology, links, began)
+        traces = report.traces.values()
+        reads = any({"own", "made up"} & {*t.reads} if report.ok else t.reads for t in traces)
+        if not reads or not stage.start_again(report.ok):
+            return report
+        if time.monotonic() + 2 * (time.monotonic() - start) > stage.deadline:
+            break
+    line = "ranks have read other values in each pass, so that mismatches may follow from them."
+    return replace(report, warnings=(*report.warnings, line))
 
 
 def _rehearse(
@@ -234,7 +263,7 @@ def _rehearse(
     mismatches = find_mismatches(traces, names)
     odd = {rank for mismatch in mismatches for rank in mismatch.ranks}
     matching = {rank: trace for rank, trace in traces.items() if rank not in odd}
-    warnings += uneven_data(matching, names)
+    warnings += uncounted_groups(matching, names) + uneven_data(matching, names)
     return RehearsalReport(
         size,
         topology,
@@ -342,6 +371,21 @@ class _Stage:
             return ""
         return differs_from(traces[0], traces[1], names)
 
+    def start_again(self, is_ok: bool) -> bool:
+        """Forget all ranks if another pass would receive other values; return whether it would.
+
+        Without a mismatch, only other sizes and objects are worth another pass.
+        """
+        try:
+            self.pipe.send(is_ok)
+            would_differ = bool(self.pipe.recv())
+        except (EOFError, OSError):
+            return False
+        if would_differ:
+            for kept in (self.traces, self.raised, self.lines, self.lacking, self.wanted):
+                kept.clear()
+        return would_differ
+
     def play(self, ranks: Iterable[int]) -> None:
         """Play those of the ranks that were not played yet, and again those that lack a message."""
         left = [rank for rank in dict.fromkeys(ranks) if rank not in {*self.traces, *self.raised}]
@@ -388,14 +432,27 @@ def _run_stage(request: Request, pipe: Connection) -> None:
     os.chdir(request.folder)
     sys.path[:] = request.path
     known: Payloads = {}
+    shared: tuple[Shared, Shared] = {}, {}  # of the last pass, and of this one
+    lacked: set[Key] = set()  # messages that a rank of this pass has not received
     _processes(request.world_size, request.world_size // request.nodes)
     with suppress(EOFError, OSError):  # the caller has ended
         while True:
             modules: set[str] = set()
-            for rank, outcome in _play(request, pipe.recv(), known):
+            asked = pipe.recv()
+            if isinstance(asked, bool):
+                would_differ = bool(lacked & known.keys())
+                would_differ |= _have_changed(*shared, only_sizes=asked)
+                shared = (shared[1], {}) if would_differ else shared
+                lacked.clear()
+                pipe.send(would_differ)
+                continue
+            for rank, outcome in _play(request, asked, known, shared[0]):
                 if isinstance(outcome, Played):
                     modules.update(outcome.modules)
-                    outcome = outcome._replace(sent={}, modules=[])
+                    lacked |= outcome.missing
+                    for key, value in outcome.shared.items():
+                        shared[1].setdefault(key, {})[rank] = value
+                    outcome = outcome._replace(sent={}, shared={}, modules=[])
                 pipe.send((rank, outcome))
             for name in sorted(modules - {*sys.modules}):
                 with suppress(Exception):  # a library may need what a rank has set up
@@ -404,8 +461,21 @@ def _run_stage(request: Request, pipe: Connection) -> None:
             gc.freeze()
 
 
+def _have_changed(last: Shared, new: Shared, *, only_sizes: bool) -> bool:
+    """Return whether ranks have passed other values than those that they received.
+
+    In the first pass each rank received its own.
+    """
+    for key, values in new.items():
+        if only_sizes and "float" in str(key):
+            continue
+        if (last[key] != values) if key in last else len({*values.values()}) > 1:
+            return True
+    return False
+
+
 def _play(
-    request: Request, ranks: list[int], known: Payloads
+    request: Request, ranks: list[int], known: Payloads, shared: Shared
 ) -> Iterator[tuple[int, Played | BaseException]]:
     """Fork as many ranks at a time as there are cores, and yield the outcome of each.
 
@@ -423,7 +493,7 @@ def _play(
                 ranks.insert(0, rank)
                 del lacking[rank]
         while ranks and len(running) < (slots or 1):
-            end, process = _fork(request, ranks[0], known)
+            end, process = _fork(request, ranks[0], known, shared)
             running[end] = ranks.pop(0), process
         if not running:
             yield from lacking.items()
@@ -439,10 +509,12 @@ def _play(
             yield rank, outcome
 
 
-def _fork(request: Request, rank: int, known: Payloads) -> tuple[Connection, BaseProcess]:
+def _fork(
+    request: Request, rank: int, known: Payloads, shared: Shared
+) -> tuple[Connection, BaseProcess]:
     context = get_context("fork")
     end, child_end = context.Pipe(duplex=False)
-    process = context.Process(target=_run_rank, args=(request, rank, known, child_end))
+    process = context.Process(target=_run_rank, args=(request, rank, known, shared, child_end))
     start_process(process)
     child_end.close()
     return end, process
@@ -462,7 +534,9 @@ def _receive(end: Connection, process: BaseProcess) -> Played | BaseException:
 # ------------------------------------------------------------------ one rank
 
 
-def _run_rank(request: Request, rank: int, known: Payloads, pipe: Connection) -> None:
+def _run_rank(
+    request: Request, rank: int, known: Payloads, shared: Shared, pipe: Connection
+) -> None:
     """Play one rank in this process, send its outcome, and end."""
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(2 if rank == 0 else quiet, 1)
@@ -470,7 +544,7 @@ def _run_rank(request: Request, rank: int, known: Payloads, pipe: Connection) ->
     before = {*sys.modules}
     trace, line = Trace(rank), ""
     error: BaseException | None = None
-    recorder = Recorder(trace, known)
+    recorder = Recorder(trace, known, known=shared)
     try:
         _set_up_rank(request, rank, recorder)
         fn, args = pickle.loads(request.job)  # sent by our own parent
@@ -480,6 +554,8 @@ def _run_rank(request: Request, rank: int, known: Payloads, pipe: Connection) ->
         error = None if exit.code in (None, 0) else RuntimeError(f"SystemExit: {exit.code}")
     except BaseException as raised:  # a KeyboardInterrupt is an outcome too
         error = raised
+    if dist.is_initialized():
+        recorder.count_groups(dist.get_pg_count())
     if error is not None:
         trace.has_ended = False
         line = _last_line(error)
@@ -487,8 +563,8 @@ def _run_rank(request: Request, rank: int, known: Payloads, pipe: Connection) ->
     new = [name for name in {*sys.modules} - before if _is_library(sys.modules[name])]
     sys.stdout.flush()
     sys.stderr.flush()
-    sent, missing, wanted = recorder.sent, recorder.missing, recorder.wanted
-    pipe.send_bytes(pickle.dumps(Played(trace, error, line, sent, missing, wanted, new)))
+    passed = recorder.sent, recorder.missing, recorder.wanted, recorder.shared
+    pipe.send_bytes(pickle.dumps(Played(trace, error, line, *passed, new)))
     os._exit(0)  # without the destructors of torch
 
 
@@ -505,6 +581,8 @@ def _set_up_rank(request: Request, rank: int, recorder: Recorder) -> None:
     }
     environ.pop("MESHKIT_SPAWN")
     set_up_worker(environ, "1")
+    if request.nodes > 1:
+        _name_host(f"node{node}")
     group = start_recording(recorder, size)
     device = torch.device(request.device)
     if device.type == "meta":
@@ -522,6 +600,18 @@ def _set_up_rank(request: Request, rank: int, recorder: Recorder) -> None:
     rounds = partial(RecordedRound, group)
     set_current_job(Job(world, None, None, ARRIVAL, epoch, known=hosts, rehearsed=rounds))
     register_optimizer_step_post_hook(partial(_measure, recorder.trace.memory, {}))
+
+
+def _name_host(name: str) -> None:
+    """Let this process have a host name of its own, which resolves as the real one."""
+    real = socket.gethostname()
+
+    def resolve(call: Callable[..., object], host: object, *args: object, **more: object) -> object:
+        return call(real if host == name else host, *args, **more)
+
+    for function in ("gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getaddrinfo"):
+        setattr(socket, function, partial(resolve, getattr(socket, function)))
+    socket.gethostname = lambda: name
 
 
 @cache

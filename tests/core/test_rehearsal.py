@@ -227,5 +227,10 @@ def test_a_layout_is_refined_by_groups_of_several_meshes() -> None:
         for name, each in axes.items()
     ]
     derived = derive_layout(layout.num_ranks, groups)
-    assert derived == {"pp": 2, "dp_replicate": 4, "axis2": 8, "cp": 2, "tp": 8}
+    assert derived == {"pp": 2, "dp_replicate": 4, "stride16": 8, "cp": 2, "tp": 8}
     assert derive_layout(6, []) == {"rank": 6}
+
+
+def test_an_axis_without_a_description_is_named_by_its_step() -> None:
+    groups = [GroupRecord(tuple(range(4)), 0, "undefined")]
+    assert derive_layout(64, groups) == {"stride4": 16, "stride1": 4}
