@@ -25,7 +25,7 @@ VOLUMES: dict[str, Callable[[int], tuple[float, int]]] = {
     "all_gather": lambda n: (n - 1, n - 1),
     "all_to_all": lambda n: ((n - 1) / n, n - 1),
     "scatter": lambda n: ((n - 1) / n, 1),
-    "barrier": lambda n: (0, 2 * (n - 1)),
+    "barrier": lambda n: (0, 2 * (n - 1).bit_length()),  # a tree: nothing is sent along a ring
     "agree": lambda _: (0, 0),
     "new_group": lambda _: (0, 0),
     "recv": lambda _: (0, 0),

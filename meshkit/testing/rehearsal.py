@@ -39,6 +39,13 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..core.call import parse_integer, quotes_call
+from ..core.corners import (
+    corner_ranks,
+    derive_layout,
+    differs_from,
+    standing_corner,
+    uneven_data,
+)
 from ..core.cost.step_time import MACHINES
 from ..core.errors import RankTimeoutError, SpecError
 from ..core.judges import Process
@@ -47,13 +54,8 @@ from ..core.rehearsal import (
     MESSAGES,
     Names,
     Trace,
-    corner_ranks,
-    derive_layout,
-    differs_from,
     find_mismatches,
-    standing_corner,
     uncounted_groups,
-    uneven_data,
 )
 from ..core.rehearsal_report import RehearsalReport
 from ..core.text import count_noun

@@ -9,6 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshkit.core.corners import (
+    corner_ranks,
+    derive_layout,
+    differs_from,
+    standing_corner,
+    uneven_data,
+)
 from meshkit.core.layout import Layout
 from meshkit.core.rehearsal import (
     GroupRecord,
@@ -16,12 +23,7 @@ from meshkit.core.rehearsal import (
     Operation,
     Trace,
     axes_of,
-    corner_ranks,
-    derive_layout,
-    differs_from,
     find_mismatches,
-    standing_corner,
-    uneven_data,
 )
 from meshkit.testing import layouts
 
