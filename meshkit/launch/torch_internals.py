@@ -683,6 +683,8 @@ def record_meta_collectives(record: Callable[..., None]) -> None:
 
     Local. ``record(name, group, input, reduction)`` is not called while torch traces a program.
     """
+    import torch.distributed._functional_collectives  # it registers kernels that ours replace
+
     resolve = cast(Any, dist.distributed_c10d)._resolve_process_group
     library: Any = cast(Any, torch.library).Library("_c10d_functional", "IMPL")
     _kept.append(library)

@@ -18,12 +18,12 @@ PROCESS = Process("a", 17, "boot", "space", "5")
 
 
 def trainer(dp: int = 2, rows: int = 8, dtype: str = "float32") -> Statement:
-    tables = [({"w": [{"o": rows, "i": 3}, dtype]}, [*range(dp)])]
+    tables = [({"w": [{"o": rows, "i": 3}, dtype, False]}, [*range(dp)])]
     return Statement(FACTS, PATTERNS, {"dp": dp}, tables, PROCESS)
 
 
 def sampler(tp: int = 4, rows: int = 8, dtype: str = "float32") -> Statement:
-    tables = [({"w": [[rows // tp, 3], dtype]}, [*range(tp)])]
+    tables = [({"w": [[rows // tp, 3], dtype, False]}, [*range(tp)])]
     return Statement(FACTS, PATTERNS, {"tp": tp}, tables, PROCESS)
 
 
@@ -65,7 +65,7 @@ def test_a_statement_survives_the_store(statement: Statement) -> None:
         "[{}, [], [], [], []]",
         '[{"meshkit": "0.1.0"}, [], [], [], [1, "x"]]',
         '[{"meshkit": "0.1.0"}, [], [], [[{"w": 7}, [0]]], ["a", 1]]',
-        '[{"meshkit": "0.1.0"}, [], [], [[{"w": [["x"], "float32"]}, [0]]], ["a", 1]]',
+        '[{"meshkit": "0.1.0"}, [], [], [[{"w": [["x"], "float32", false]}, [0]]], ["a", 1]]',
     ],
 )
 def test_a_value_of_a_stranger_is_no_statement(text: str) -> None:
@@ -106,24 +106,22 @@ def test_a_tensor_of_another_shape_is_named() -> None:
     with pytest.raises(DisagreementError) as error:
         plan_bridge(trainer(), sampler(rows=12))
     (line,) = error.value.evidence
-    assert (
-        line == "w: o=8 i=3 on the trainer, so a rank of the sampler gets [2, 3], and has [3, 3]."
-    )
+    place = "w: o=8 i=3 on the trainer, so by 'o/dp i -> o/tp i' a rank of the sampler "
+    assert line == f"{place}gets [2, 3], and has [3, 3]."
 
 
 def test_an_uneven_part_of_a_later_rank_is_checked_too() -> None:
     """Both ranks have 5 rows of 9, and the second one gets 4."""
-    tables = [({"w": [[5, 3], "float32"]}, [0, 1])]
+    tables = [({"w": [[5, 3], "float32", False]}, [0, 1])]
     with pytest.raises(DisagreementError) as error:
         plan_bridge(trainer(rows=9), replace(sampler(2), tables=tables))
     (line,) = error.value.evidence
-    assert (
-        line == "w: o=9 i=3 on the trainer, so a rank of the sampler gets [4, 3], and has [5, 3]."
-    )
+    place = "w: o=9 i=3 on the trainer, so by 'o/dp i -> o/tp i' a rank of the sampler "
+    assert line == f"{place}gets [4, 3], and has [5, 3]."
 
 
 def test_all_names_that_one_side_lacks_are_named() -> None:
-    fact = [[2, 3], "float32"]
+    fact = [[2, 3], "float32", False]
     tables = [({"w": fact, **{f"b{n}": fact for n in range(6)}}, [0, 1, 2, 3])]
     with pytest.raises(DisagreementError) as error:
         plan_bridge(trainer(), replace(sampler(), tables=tables))
