@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from math import prod
 
@@ -25,6 +26,7 @@ from meshkit.core.rehearsal import (
     axes_of,
     find_mismatches,
 )
+from meshkit.core.rehearsal_report import VOLUMES
 from meshkit.testing import layouts
 
 GRID = Layout(dp=2, tp=2)  # ranks 0 1 | 2 3
@@ -236,3 +238,8 @@ def test_a_layout_is_refined_by_groups_of_several_meshes() -> None:
 def test_an_axis_without_a_description_is_named_by_its_step() -> None:
     groups = [GroupRecord(tuple(range(4)), 0, "undefined")]
     assert derive_layout(64, groups) == {"stride4": 16, "stride1": 4}
+
+
+def test_a_barrier_takes_the_steps_of_a_tree_there_and_back() -> None:
+    for ranks in range(1, 300):
+        assert VOLUMES["barrier"](ranks) == (0, 2 * math.ceil(math.log2(ranks)))

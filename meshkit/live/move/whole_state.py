@@ -32,8 +32,8 @@ def make_whole(moves: MeshMoves, meshes: MeshPair, state: object, layout: object
     tensors = dict(sorted(_tensors(state)))
 
     def read() -> tuple[str, dict[str, Any]]:
-        facts = {n: "" if is_dtensor(x) else name_of(x.dtype) for n, x in tensors.items()}
-        return "source", {name: [[*x.shape], facts[name]] for name, x in tensors.items()}
+        dtypes = {n: "" if is_dtensor(x) else name_of(x.dtype) for n, x in tensors.items()}
+        return "source", {name: [[*x.shape], dtypes[name]] for name, x in tensors.items()}
 
     facts = {"layout": repr({glob: str(side) for glob, side in sides.items()})}
     stated = agree_on_tables(meshes, CALL, facts, read)
