@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import meshkit
 from meshkit.launch.torch_internals import timeout_of
@@ -34,35 +37,29 @@ WORLDS = [
 ]
 
 
-def list_axis_sets(sizes: dict[str, object], groups: list[str]) -> list[tuple[str, ...]]:
-    axes = {axis for axis in sizes if axis not in ("order", "ranks")} | {"dp"}
-    averaged = tuple(axis for axis in ("dp", "cp", "sp") if axis in axes)
-    return [(), *((axis,) for axis in sorted(axes)), averaged, *(tuple(g.split()) for g in groups)]
-
-
 Request = dict[str, Any]
 
 
-def build_and_collect_members(
-    requests: list[Request], axis_sets: list[list[tuple[str, ...]]]
-) -> Any:
-    """Return for each request the coordinate and, for each set of axes, the members."""
-    report = []
-    for request, axes_sets in zip(requests, axis_sets, strict=True):
-        with meshkit.build_mesh(**request) as mesh:
-            if mesh.rank not in mesh.layout:
-                report.append(None)
+def reach_members(worlds: list[tuple[Request, list[str]]]) -> None:
+    """Check the coordinate and the members of each group by collectives: law 11."""
+    for request, groups in worlds:
+        sizes = {k: v for k, v in request.items() if k not in ("ranks", "order")}
+        ranks = list(request.get("ranks", range(8)))
+        layout = meshkit.factor_world(len(ranks), order=request.get("order"), **sizes)
+        averaged = tuple(axis for axis in ("dp", "cp", "sp") if axis in {*sizes, "dp"})
+        axis_sets = [(), *((axis,) for axis in sorted({*sizes, "dp"})), averaged]
+        with meshkit.build_mesh(**request, groups=groups) as mesh:
+            assert mesh.inside == (mesh.rank in ranks)
+            if not mesh.inside:
                 continue
-            rows = {
-                axes: (
-                    all_reduce_members(mesh, *axes),
-                    gather_members(mesh, *axes),
-                    mesh.group(*axes).rank(),
-                )
-                for axes in axes_sets
-            }
-            report.append((mesh.coordinate, rows))
-    return report
+            place = ranks.index(mesh.rank)
+            assert mesh.coordinate == layout.coordinate(place)
+            for axes in (*axis_sets, *(tuple(names.split()) for names in groups)):
+                # the layout of positions is a second derivation of who belongs together
+                expected = [ranks[int(p)] for p in layout.peers(place, *axes)]
+                assert gather_members(mesh, *axes) == expected, (request, axes)
+                assert all_reduce_members(mesh, *axes) == sorted(expected)
+                assert expected[mesh.group(*axes).rank()] == mesh.rank
 
 
 def test_law_11_a_collective_over_a_group_reaches_exactly_its_members(pool: Pool) -> None:
@@ -71,177 +68,149 @@ def test_law_11_a_collective_over_a_group_reaches_exactly_its_members(pool: Pool
         for sizes, groups in WORLDS
         if create.KEEPS_ORDER or not ("ranks" in sizes or "order" in sizes or "tp dp" in groups)
     ]
-    requests = [{**sizes, "groups": groups} for sizes, groups in worlds]
-    sets = [list_axis_sets(sizes, groups) for sizes, groups in worlds]
-    reports = pool.run(build_and_collect_members, requests, sets)
-    for i, request in enumerate(requests):
-        sizes = {k: v for k, v in request.items() if k not in ("groups", "ranks", "order")}
-        ranks = list(request.get("ranks", range(8)))
-        order = request.get("order")
-        layout = meshkit.factor_world(len(ranks), order=order, **sizes)
-        for rank in range(8):
-            if rank not in ranks:
-                assert reports[rank][i] is None
-                continue
-            coordinate, rows = reports[rank][i]
-            place = ranks.index(rank)
-            assert coordinate == layout.coordinate(place)
-            for axes, (members, ordered, group_rank) in rows.items():
-                # the layout of positions is a second derivation of who belongs together
-                expected = [ranks[int(p)] for p in layout.peers(place, *axes)]
-                assert ordered == expected, (request, axes, rank)
-                assert members == sorted(expected)
-                assert ordered[group_rank] == rank
+    pool.run(reach_members, worlds)
 
 
-def list_group_names(told_of_each: bool) -> Any:
-    """Return the group names, the number that torch counts, and a sum over a group of the user."""
-    if told_of_each:
-        create_every_group(pytest.MonkeyPatch())
-    with meshkit.build_mesh(dp=2, sp=2, tp=2, groups=["dp tp"]) as mesh:
-        groups = [mesh.group(*axes) for axes in ((), ("dp",), ("sp",), ("tp",), ("dp", "tp"))]
-        own, ones = dist.new_group([1, 2, 5]), torch.ones(1)
-        if mesh.rank in (1, 2, 5):
-            dist.all_reduce(ones, group=own)
-        return [group.group_name for group in groups], dist.get_pg_count(), int(ones)
-
-
-def ask_device_mesh_on_fake_backend(sizes: list[tuple[str, int]]) -> list[Any]:
-    """Return the answers of init_device_mesh for each rank of a world, on the fake backend."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    list_group_names, shape = zip(*sizes, strict=True)
-    count = int(torch.tensor(shape).prod())
-    answers = []
-    for rank in range(count):
-        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=count)
-        made = init_device_mesh("cpu", shape, mesh_dim_names=list_group_names)
-        groups = {n: dist.get_process_group_ranks(made.get_group(n)) for n in list_group_names}
-        answers.append((made.get_coordinate(), groups, made.mesh.tolist()))
+def on_fake_backend(rank: int, count: int, work: Callable[[], Any]) -> Any:
+    """Run a function on one rank of a world on the fake backend of torch."""
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=count)
+    try:
+        return work()
+    finally:
         dist.destroy_process_group()
-    return answers
 
 
-def test_law_10_equal_to_device_mesh_on_the_fake_backend() -> None:
-    for sizes in ([("dp", 4), ("sp", 2), ("tp", 1)], [("pp", 2), ("dp", 3), ("tp", 2)]):
-        layout = meshkit.Layout(**dict(sizes))
-        (answers,) = meshkit.spawn(ask_device_mesh_on_fake_backend, 1, (sizes,), timeout=60)
-        assert len(answers) == layout.num_ranks
-        for rank, (coordinate, groups, grid) in enumerate(answers):
-            assert list(layout.coordinate(rank).values()) == list(coordinate)
+def play_fake_worlds() -> None:
+    """Compare all ranks with init_device_mesh, which is law 10; build a mesh of a larger world."""
+    for sizes in ({"dp": 4, "sp": 2, "tp": 1}, {"pp": 2, "dp": 3, "tp": 2}):
+        layout, names = meshkit.Layout(**sizes), tuple(sizes)
+
+        def ask(names: tuple[str, ...] = names, sizes: dict[str, int] = sizes) -> Any:
+            made = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=names)
+            groups = {n: dist.get_process_group_ranks(made.get_group(n)) for n in names}
+            return [*made.get_coordinate()], groups, made.mesh.tolist()  # type: ignore[misc]
+
+        for rank in range(layout.num_ranks):
+            coordinate, groups, grid = on_fake_backend(rank, layout.num_ranks, ask)
+            assert list(layout.coordinate(rank).values()) == coordinate
             assert layout.grid.tolist() == grid
-            for axis, members in groups.items():
-                assert layout.peers(rank, axis).tolist() == members
+            assert groups == {axis: layout.peers(rank, axis).tolist() for axis in sizes}
+    layout = meshkit.factor_world(128, sp=2, tp=8)
+
+    def build() -> None:
+        with meshkit.build_mesh(sp=2, tp=8) as mesh:
+            for axis in ("sp", "tp"):
+                ranks = dist.get_process_group_ranks(mesh.group(axis))
+                assert ranks == layout.peers(77, axis).tolist()
+            assert (mesh.coordinate, mesh.size("dp")) == (layout.coordinate(77), 8)
+
+    on_fake_backend(77, 128, build)
 
 
-def call_getters_on_one_rank(folder: str) -> Any:
+def test_law_10_equal_to_device_mesh_and_a_dry_run_on_the_fake_backend() -> None:
+    meshkit.spawn(play_fake_worlds, 1, timeout=60)
+
+
+PICTURE = """\
+dp=4 sp=2 tp=1
+      sp=0  sp=1
+dp=0     0     1
+dp=1     2     3
+dp=2     4   [5]
+dp=3     6     7"""
+
+
+def call_getters_on_one_rank(folder: str) -> None:
     """Call every getter on rank 5 alone, while the other ranks take part in no collective."""
     with meshkit.build_mesh(dp=4, sp=2, tp=1) as mesh:
         done = Path(folder) / "done"
         if mesh.rank != 5:
             while not done.exists():  # not in a collective: rank 5 must not need us
                 time.sleep(0.01)
-            return None
-        before = live_groups()
-        axis_sets: list[tuple[str, ...]] = [(), ("dp",), ("sp",), ("tp",), ("dp", "sp")]
-        groups = [mesh.group(*axes) for axes in axis_sets]
-        world = dist.group.WORLD
-        answers = {
-            "coordinate": mesh.coordinate,
-            "sizes": [mesh.size(), mesh.size("dp"), mesh.size("dp", "sp"), mesh.size("tp")],
-            "peers": [mesh.peers("dp").tolist(), mesh.peers("sp").tolist(), mesh.peers().tolist()],
-            "neighbors": [
-                mesh.neighbor("dp"),
-                mesh.neighbor("dp", -1),
-                mesh.neighbor("dp", 3, wrap=False),
-                mesh.neighbor("sp", wrap=False),
-            ],
-            "steps": mesh.batch(global_batch=1024, micro_batch=4).accumulation_steps,
-            "is_world": [group is world for group in groups],
-            "again": [
-                mesh.group(*axes) is group for axes, group in zip(axis_sets, groups, strict=True)
-            ],
-            "own": mesh.coordinate is not mesh.coordinate,
-            "tp_ranks": dist.get_process_group_ranks(mesh.group("tp")),
-            "repr": repr(mesh),
-            "str": str(mesh),
-        }
-        mesh.device_mesh()
-        mesh.device_mesh("(dp sp) tp")
-        made = live_groups() - before
-        done.touch()
-        return answers, made
+            return
+        try:
+            before = live_groups()
+            axis_sets: list[tuple[str, ...]] = [(), ("dp",), ("sp",), ("tp",), ("dp", "sp")]
+            groups = [mesh.group(*axes) for axes in axis_sets]
+            is_world = [group is dist.group.WORLD for group in groups]
+            assert is_world == [True, False, False, False, True]
+            assert all(mesh.group(*a) is g for a, g in zip(axis_sets, groups, strict=True))
+            assert mesh.coordinate == {"dp": 2, "sp": 1, "tp": 0}
+            assert mesh.coordinate is not mesh.coordinate
+            sizes = mesh.size(), mesh.size("dp"), mesh.size("dp", "sp"), mesh.size("tp")
+            assert sizes == (8, 4, 8, 1)
+            peers = [mesh.peers(*axes).tolist() for axes in (("dp",), ("sp",), ())]
+            assert peers == [[1, 3, 5, 7], [4, 5], [*range(8)]]
+            assert (mesh.neighbor("dp"), mesh.neighbor("dp", -1)) == (7, 3)
+            assert mesh.neighbor("dp", 3, wrap=False) is mesh.neighbor("sp", wrap=False) is None
+            assert mesh.batch(global_batch=1024, micro_batch=4).accumulation_steps == 64
+            assert dist.get_process_group_ranks(mesh.group("tp")) == [5]
+            assert repr(mesh) == "Mesh(dp=4, sp=2, tp=1; rank 5: dp=2 sp=1 tp=0)"
+            assert str(mesh) == PICTURE
+            mesh.device_mesh()
+            mesh.device_mesh("(dp sp) tp")
+            assert live_groups() == before
+        finally:
+            done.touch()
 
 
 def test_getters_answer_on_one_rank_alone_and_never_make_a_group(
     pool: Pool, tmp_path: Path
 ) -> None:
-    answers, made = pool.run(call_getters_on_one_rank, str(tmp_path))[5]
-    assert made == 0
-    assert answers == {
-        "coordinate": {"dp": 2, "sp": 1, "tp": 0},
-        "sizes": [8, 4, 8, 1],
-        "peers": [[1, 3, 5, 7], [4, 5], [0, 1, 2, 3, 4, 5, 6, 7]],
-        "neighbors": [7, 3, None, None],
-        "steps": 64,
-        "is_world": [True, False, False, False, True],
-        "again": [True] * 5,
-        "own": True,
-        "tp_ranks": [5],
-        "repr": "Mesh(dp=4, sp=2, tp=1; rank 5: dp=2 sp=1 tp=0)",
-        "str": "\n".join(
-            [
-                "dp=4 sp=2 tp=1",
-                "      sp=0  sp=1",
-                "dp=0     0     1",
-                "dp=1     2     3",
-                "dp=2     4   [5]",
-                "dp=3     6     7",
-            ]
-        ),
-    }
+    pool.run(call_getters_on_one_rank, str(tmp_path))
 
 
-def count_singleton_groups() -> Any:
-    """Return whether axes of size 1 share one group, its members, and the number of new groups."""
+def share_one_singleton() -> None:
     before = live_groups()
     with meshkit.build_mesh(dp=8, sp=1, tp=1, pp=1) as mesh:
-        alone = mesh.group("tp")
-        shared = all(mesh.group(axis) is alone for axis in ("sp", "tp", "pp"))
-        return shared, all_reduce_members(mesh, "sp"), live_groups() - before
+        assert mesh.group("sp") is mesh.group("tp") is mesh.group("pp")
+        assert all_reduce_members(mesh, "sp") == [mesh.rank]
+        assert live_groups() == before + 1  # dp spans the world: it is the default group
 
 
-def test_axes_of_size_one_share_one_singleton_and_the_world_is_the_default_group(
-    pool: Pool,
-) -> None:
-    assert pool.run(count_singleton_groups) == [(True, [rank], 1) for rank in range(8)]
-
-
-def build_and_close(times: int) -> Any:
-    """Build and close many times; return the descriptors and threads after each build."""
+def build_and_close_ten_times() -> None:
+    """Check the descriptors and the threads after each build."""
     counts = []
-    for _ in range(times):
+    for _ in range(10):
         more = ["sp dp"] if create.KEEPS_ORDER else []
         with meshkit.build_mesh(dp=4, sp=2, groups=more) as mesh:
-            for axes in (("dp",), ("sp",), *(tuple(axes.split()) for axes in more), ()):
-                all_reduce_members(mesh, *axes)
+            for axes in ("dp", "sp", *more, ""):
+                all_reduce_members(mesh, *axes.split())
             inside = (descriptors(), threads())
         mesh.close()
         counts.append((descriptors(), threads()))
     dist.barrier()
+    assert len(set(counts)) == 1, counts
+    assert inside[0] > counts[0][0], "the groups cost nothing, so this test sees nothing"
+    assert inside[1] > counts[0][1]
     with pytest.raises(meshkit.MeshkitError, match="the mesh is closed"):
         mesh.group("dp")
-    return inside, counts, repr(mesh)
+    assert repr(mesh).endswith("; closed)")
 
 
-def test_close_releases_every_descriptor_and_thread_ten_times(pool: Pool) -> None:
-    for inside, counts, text in pool.run(build_and_close, 10):
-        assert len(counts) == 10
-        assert len(set(counts)) == 1, counts
-        assert inside[0] > counts[0][0], "the groups cost nothing, so this test sees nothing"
-        assert inside[1] > counts[0][1]
-        assert text.endswith("; closed)")
+def fail_while_creating() -> None:
+    """Build a mesh while a call of new_group fails on every rank; then build again."""
+    for number, each in (1, False), (2, False), (1, True), (6, True):
+        with pytest.MonkeyPatch.context() as slow_way:
+            if each:
+                create_every_group(slow_way)
+            before = (descriptors(), threads())
+            with pytest.MonkeyPatch.context() as patch:
+                calls = fail_new_group(patch, number, RuntimeError("planted"), together=True)
+                # the first rank to fail raises its error; the others quote it
+                with pytest.raises((RuntimeError, meshkit.MeshkitError), match="planted"):
+                    meshkit.build_mesh(dp=4, sp=2)
+            assert len(calls) >= number
+            assert (descriptors(), threads()) == before
+            with meshkit.build_mesh(dp=4, sp=2) as mesh:
+                assert all_reduce_members(mesh, "dp") == [*range(mesh.rank % 2, 8, 2)]
+
+
+@pytest.mark.parametrize(
+    "check", [share_one_singleton, build_and_close_ten_times, fail_while_creating]
+)
+def test_groups_on_eight_ranks(pool: Pool, check: Callable[[], None]) -> None:
+    pool.run(check)
 
 
 SPEC_ERRORS: list[Request] = [
@@ -270,93 +239,63 @@ ERRORS = [*["SpecError"] * len(SPEC_ERRORS), "UnknownAxisError", "LaunchError"]
 
 @pytest.mark.parametrize("joined", [False, True])
 def test_an_invalid_request_raises_on_every_rank_before_a_group_is_made(joined: bool) -> None:
-    results = meshkit.spawn(request_bad_meshes, 6, (joined,), timeout=60)
-    assert results == [[(error, False) for error in ERRORS]] * 6
+    assert meshkit.spawn(request_bad_meshes, 6, (joined,), timeout=60) == [ERRORS] * 6
 
 
-def request_bad_meshes(joined: bool) -> Any:
-    """Return for each bad request the error, and whether anything was made for it."""
+def request_bad_meshes(joined: bool) -> list[str]:
+    """Return the error of each bad request, for which nothing is made."""
     if joined:
         meshkit.init()
-    outcomes = []
+    kinds = []
     for request in BAD:
         before = live_groups()
         sizes = request.pop("sizes", None)
-        try:
-            meshkit.build_mesh(sizes, **request)
-            outcomes.append(("accepted", True))
-        except meshkit.MeshkitError as error:
-            made = live_groups() != before or dist.is_initialized() != joined
-            outcomes.append((type(error).__name__, made))
-    return outcomes
+        kinds.append((error_of(lambda s=sizes, r=request: meshkit.build_mesh(s, **r)) or "")[0])
+        assert (live_groups(), dist.is_initialized()) == (before, joined)
+    return kinds
 
 
-def fail_while_creating(number: int, each: bool) -> Any:
-    """Build a mesh while a call of new_group fails on every rank; then build again."""
-    with pytest.MonkeyPatch.context() as slow_way:
-        if each:
-            create_every_group(slow_way)
-        before = (descriptors(), threads())
-        with pytest.MonkeyPatch.context() as patch:
-            calls = fail_new_group(patch, number, RuntimeError("planted"), together=True)
-            # the first rank to fail raises its error; the others quote it, as it may cause theirs
-            with pytest.raises((RuntimeError, meshkit.MeshkitError), match="planted"):
-                meshkit.build_mesh(dp=4, sp=2)
-        assert len(calls) >= number
-        assert (descriptors(), threads()) == before
-        with meshkit.build_mesh(dp=4, sp=2) as mesh:
-            return all_reduce_members(mesh, "dp")
-
-
-@pytest.mark.parametrize(
-    ("number", "each"), [(1, False), (2, False), (1, True), (3, True), (6, True)]
-)
-def test_after_a_failed_creation_nothing_stays_and_the_next_build_works(
-    pool: Pool, number: int, each: bool
-) -> None:
-    for rank, members in enumerate(pool.run(fail_while_creating, number, each)):
-        assert members == [*range(rank % 2, 8, 2)]
+def list_group_names(told_of_each: bool) -> Any:
+    """Return the group names, the number that torch counts, and a sum over a group of the user."""
+    if told_of_each:
+        create_every_group(pytest.MonkeyPatch())
+    with meshkit.build_mesh(dp=2, sp=2) as mesh:
+        groups = [mesh.group(*axes) for axes in ((), ("dp",), ("sp",), ("tp",))]
+        own, ones = dist.new_group([1, 2]), torch.ones(1)
+        if mesh.rank in (1, 2):
+            dist.all_reduce(ones, group=own)
+        return [group.group_name for group in groups], dist.get_pg_count(), int(ones)
 
 
 def test_groups_have_the_names_that_torch_gives_if_it_creates_each() -> None:
     counted, created = (
-        meshkit.spawn(list_group_names, 8, (each,), timeout=60) for each in (False, True)
+        meshkit.spawn(list_group_names, 4, (each,), timeout=60) for each in (False, True)
     )
     assert counted == created
     for rank, (groups, count, ones) in enumerate(counted):
-        assert len(set(groups)) == 5
-        own = int(create.COUNTS_OWN_GROUPS)  # those of one rank
-        assert count == 1 + 3 * 4 + 2 * 2 + 1 + own  # with the default group and the user's own
-        assert ones == (3 if rank in (1, 2, 5) else 1)
+        assert len(set(groups)) == 4
+        # the default group, those of dp and sp, the user's own, and those of one rank
+        assert count == 1 + 2 * 2 + 1 + int(create.COUNTS_OWN_GROUPS)
+        assert ones == (2 if rank in (1, 2) else 1)
 
 
-def build_on_older_torch(request: Request) -> str | None:
-    """Build a mesh as on a torch below 2.12, which sorts the ranks of a group."""
+def build_on_older_torch() -> None:
+    """Build meshes as on a torch below 2.12, which sorts the ranks of a group."""
     pytest.MonkeyPatch().setattr(create, "KEEPS_ORDER", False)
-    outcome = error_of(lambda: meshkit.build_mesh(**request))
-    assert dist.is_initialized() == (outcome is None)
-    return outcome and outcome[0]
+    error = error_of(lambda: meshkit.build_mesh(dp=2, ranks=[1, 0]))
+    assert error is not None
+    assert (error[0], dist.is_initialized()) == ("SpecError", False)
+    ascending = {"dp": 2, "sp": 1, "tp": 1, "order": "tp sp dp", "groups": ["dp tp"]}
+    meshkit.build_mesh(**ascending)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("requested", "error"),
-    [
-        ({"dp": 2, "ranks": [1, 0]}, "SpecError"),
-        ({"dp": 2, "sp": 1, "tp": 1, "order": "tp sp dp", "groups": ["dp tp"]}, None),  # ascending
-    ],
-)
-def test_ranks_out_of_order_raise_on_a_torch_that_sorts(
-    requested: Request, error: str | None
-) -> None:
-    assert meshkit.spawn(build_on_older_torch, 2, (requested,), timeout=60) == [error] * 2
+def test_ranks_out_of_order_raise_on_a_torch_that_sorts() -> None:
+    meshkit.spawn(build_on_older_torch, 2, timeout=60)
 
 
-def join_foreign_group(path: str) -> Any:
+def join_foreign_group(path: str) -> None:
     """Build meshes in a job whose default group the user initialised with a timeout."""
-    from datetime import timedelta
-
-    who = meshkit.detect()
-    limit = timedelta(seconds=77)
+    who, limit = meshkit.detect(), timedelta(seconds=77)
     dist.init_process_group(
         "gloo",
         init_method=f"file://{path}",
@@ -365,74 +304,39 @@ def join_foreign_group(path: str) -> Any:
         timeout=limit,
     )
     world = meshkit.init()
+    assert (world.launcher, world.backend, str(world.device)) == ("existing group", "gloo", "cpu")
     with meshkit.build_mesh(dp=2, sp=2) as mesh:
-        times = [timeout_of(mesh.group(axis)) for axis in ("dp", "sp")]
-        members = all_reduce_members(mesh, "dp")
+        assert timeout_of(mesh.group("dp")) == timeout_of(mesh.group("sp")) == limit
+        assert all_reduce_members(mesh, "dp") == [mesh.rank % 2, mesh.rank % 2 + 2]
     with meshkit.build_mesh(dp=2, sp=2, timeout=33) as mesh:
-        own = timeout_of(mesh.group("dp"))
+        assert timeout_of(mesh.group("dp")) == timedelta(seconds=33)
         with mesh.guard(timeout=7), meshkit.build_mesh(dp=2, sp=2) as inner:
-            times.append(timeout_of(inner.group("dp")))
+            assert timeout_of(inner.group("dp")) == limit
     meshkit.shutdown()
-    still = dist.is_initialized()
+    assert dist.is_initialized()
     dist.destroy_process_group()
-    return world.launcher, world.backend, str(world.device), times, own, members, still
 
 
-def test_a_default_group_of_the_user_is_used_and_its_timeout_inherited(
-    tmp_path: object,
-) -> None:
-    results = meshkit.spawn(join_foreign_group, 4, (f"{tmp_path}/store",), timeout=60)
-    limit, own = timedelta(seconds=77), timedelta(seconds=33)
-    for rank, result in enumerate(results):
-        members = [rank % 2, rank % 2 + 2]
-        expected = ("existing group", "gloo", "cpu", [limit] * 3, own, members, True)
-        assert result == expected
+def test_a_default_group_of_the_user_is_used_and_its_timeout_inherited(tmp_path: object) -> None:
+    meshkit.spawn(join_foreign_group, 4, (f"{tmp_path}/store",), timeout=60)
 
 
-def build_on_fake_backend(rank: int, count: int) -> Any:
-    """Build the mesh of one rank of a larger world, on the fake backend of torch."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=count)
-    with meshkit.build_mesh(sp=2, tp=8) as mesh:
-        ranks = {axis: dist.get_process_group_ranks(mesh.group(axis)) for axis in ("sp", "tp")}
-        found = mesh.coordinate, ranks, mesh.size("dp")
-    dist.destroy_process_group()
-    return found
-
-
-def test_a_dry_run_on_the_fake_backend() -> None:
-    ((coordinate, ranks, dp),) = meshkit.spawn(build_on_fake_backend, 1, (77, 128), timeout=60)
-    layout = meshkit.factor_world(128, sp=2, tp=8)
-    assert coordinate == layout.coordinate(77)
-    assert ranks == {axis: layout.peers(77, axis).tolist() for axis in ("sp", "tp")}
-    assert dp == 8
-
-
-def use_mesh_after_shutdown() -> list[str]:
-    """Use a mesh after shutdown, also after a new init; return the errors."""
+def use_mesh_after_shutdown() -> None:
+    """Use a mesh after shutdown, also after a new init."""
     mesh = meshkit.build_mesh(dp=2)
     mesh.group("dp")  # a group that was returned once is not returned for ever
-    outcomes = []
+    left = "mesh.group('dp'): the job it was built in has been left.\n"
     for _ in range(2):
         meshkit.shutdown()
-        try:
-            mesh.group("dp")
-            outcomes.append("returned")
-        except meshkit.MeshkitError as error:
-            outcomes.append(str(error))
+        error = error_of(lambda: mesh.group("dp"))
+        assert error == ("MeshkitError", f"{left}  Fix: build_mesh(dp=2) again.")
         meshkit.init()
     mesh.close()
-    return [*outcomes, repr(mesh)]
+    assert repr(mesh).endswith("; closed)")
 
 
 def test_a_mesh_raises_after_shutdown() -> None:
-    outcome = (
-        "mesh.group('dp'): the job it was built in has been left.\n  Fix: build_mesh(dp=2) again."
-    )
-    for results in meshkit.spawn(use_mesh_after_shutdown, 2, timeout=60):
-        assert results == [outcome, outcome, results[2]]
-        assert results[2].endswith("; closed)")
+    meshkit.spawn(use_mesh_after_shutdown, 2, timeout=60)
 
 
 def arrive_late_on_one_rank(folder: str) -> Any:
