@@ -43,13 +43,10 @@ def results() -> Iterator[Results]:
         "hang without a timeout": partial(spawn, sleep_on_one_rank, 4, (10.0, None, 2.0)),
         "error on one rank": partial(spawn, raise_on_one_rank, 4),
         "group of the user": partial(spawn, hang_in_own_group, 2),
-        "false alarm": partial(spawn, hang_after_false_alarm, 2),
-        "store fails": partial(spawn, fail_at_the_store, 2),
         "no fault": partial(spawn, run_without_fault, 2),
         "again": partial(spawn, enter_again_and_fork, 2),
-        "hang without error": partial(spawn, hang_without_error, 2, (9.0,)),
-        "all close": partial(spawn, close_together, 2, (False,)),
-        "one rank does not close": partial(spawn, close_together, 2, (True,)),
+        "hang without error": partial(spawn, hang_without_error, 2),
+        "one rank does not close": partial(spawn, close_without_a_rank, 2),
         "no stack": partial(spawn, fail_to_describe_the_stack, 1),
         "skipped": partial(spawn, skip_one_collective, 4, (False,)),
         "skipped at last": partial(spawn, skip_one_collective, 4, (True,)),
@@ -219,59 +216,6 @@ def test_the_last_rank_to_leave_compares_what_ranks_have_begun(results: Results)
     (report,) = filter(None, results["skipped at last"].result())
     assert report["behind"] == [3]
     assert "2 of 3 collectives over tp; has left the guard" in report["text"]
-
-
-def hang_after_false_alarm() -> Any:
-    """Wait on all ranks, as for a long compilation; then hang on rank 1. No collective raises."""
-    pytest.MonkeyPatch().setattr(guard_module, "_raises_in_caller", lambda site: False)
-    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 6})
-    with mesh.guard(timeout=1):
-        time.sleep(3)
-    try:
-        with mesh.guard(timeout=3):  # so that a busy machine gets as far as load_batch
-            if mesh.rank == 1:
-                load_batch(9)
-            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
-    except meshkit.CollectiveError as error:
-        return describe_error(error)
-    return "through"
-
-
-@pytest.mark.slow
-def test_a_false_alarm_does_not_switch_the_guard_off(results: Results) -> None:
-    by_rank = results["false alarm"].result()
-    outcome, _ = by_rank
-    assert outcome["behind"] == [1]
-    assert "(load_batch)" in outcome["text"]
-
-
-def fail_at_the_store() -> Any:
-    """Let the first looks at the store fail on rank 1, whose watching thread must answer later."""
-    mesh, respond, fails = meshkit.build_mesh(dp=2), guard_module.respond, [OSError(), ValueError()]
-
-    def respond_or_fail(*args: Any) -> None:
-        if fails:
-            raise fails.pop()
-        respond(*args)
-
-    if mesh.rank == 1:
-        pytest.MonkeyPatch().setattr(guard_module, "respond", respond_or_fail, raising=True)
-    try:
-        with mesh.guard(timeout=3):
-            if mesh.rank == 1:
-                load_batch(8)
-            dist.all_reduce(torch.ones(1), group=mesh.group())
-    except meshkit.CollectiveError as error:
-        return describe_error(error), len(fails)
-    return "through", len(fails)
-
-
-def test_the_watching_thread_goes_on_after_an_error(results: Results) -> None:
-    by_rank = results["store fails"].result()
-    assert [left for _, left in by_rank] == [2, 0]
-    outcome, _ = by_rank[0]
-    assert (outcome["behind"], outcome["missing"]) == ([1], [])
-    assert "(load_batch)" in outcome["text"]
 
 
 @pytest.mark.parametrize(
@@ -492,19 +436,22 @@ def test_a_guard_is_entered_again_and_a_forked_child_leaves_it_alone(results: Re
         assert codes == [0, 0, 0]
 
 
-def hang_without_error(seconds: float) -> Any:
-    """Hang on rank 1 while no collective raises, so that the watching thread must see it."""
+def hang_without_error() -> Any:
+    """Wait on all ranks, as for a long compilation; then hang on rank 1. No collective raises."""
     pytest.MonkeyPatch().setattr(guard_module, "_raises_in_caller", lambda site: False)
     aborted: list[str] = []
     mesh = meshkit.build_mesh(dp=2, timeout={"dp": 6})
     group = mesh.group("dp")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist.ProcessGroup, "abort", lambda self: aborted.append(self.group_name))
+        with mesh.guard(timeout=1):
+            time.sleep(3)
+        assert not aborted
         try:
-            with mesh.guard(timeout=1):
+            with mesh.guard(timeout=2):
                 group.set_timeout(timedelta(seconds=6))  # long after the report
                 if mesh.rank == 1:
-                    load_batch(seconds)
+                    load_batch(9)
                 dist.all_reduce(torch.ones(1), group=group)
         except meshkit.CollectiveError as error:
             return describe_error(error), group.group_name in aborted
@@ -512,32 +459,31 @@ def hang_without_error(seconds: float) -> Any:
 
 
 def test_the_watching_thread_notices_a_hang_that_raises_nothing(results: Results) -> None:
-    """As on NCCL, the guard reports and aborts the groups before a collective raises."""
+    """As on NCCL, the guard reports and aborts the groups, also after a false alarm."""
     by_rank = results["hang without error"].result()
     outcome, aborted = by_rank[0]
     assert aborted
-    line = r"mesh.guard\(timeout=1\): rank [01] begins no collective\."
+    line = r"mesh.guard\(timeout=2\): rank [01] begins no collective\."
     assert re.match(line, outcome["text"]), outcome["text"]
     assert outcome["behind"] == [1]
     assert "(load_batch)" in outcome["text"]
 
 
-def close_together(stays_away: bool) -> Any:
-    """Close a mesh as on NCCL, whose groups end on all ranks together."""
+def close_without_a_rank() -> Any:
+    """Close a mesh as on NCCL, whose groups end on all ranks together; rank 1 comes late."""
     mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50}, arrival_timeout=2)
     pytest.MonkeyPatch().setattr(open_mesh, "is_destroyed_collectively", lambda groups: True)
     if mesh.rank == 1:
-        time.sleep(4 if stays_away else 1)
+        time.sleep(4)
     began = time.monotonic()
     try:
         mesh.close()
     except meshkit.RankTimeoutError as error:
         return error.missing_ranks, time.monotonic() - began, repr(mesh)
-    return "closed", time.monotonic() - began, repr(mesh)
+    return None
 
 
-def test_closing_together_waits_for_all_and_names_the_missing_rank(results: Results) -> None:
-    assert [end for end, *_ in results["all close"].result()] == ["closed", "closed"]
+def test_closing_together_names_the_missing_rank(results: Results) -> None:
     missing, seconds, shown = results["one rank does not close"].result()[0]
     assert (missing, shown[-7:]) == ((1,), "closed)")
     assert seconds < 2 + BUSY
