@@ -1,8 +1,7 @@
-"""recovery.restore: shards of HSDP, states that differ by a step, and states that nobody holds."""
+"""recovery.restore: states that differ by a step, and states that nobody holds."""
 
 from __future__ import annotations
 
-import ast
 import io
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -12,11 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.nn.parallel import DistributedDataParallel
 
 import meshkit
 from meshkit.core.errors import SpecError
@@ -25,65 +19,28 @@ from meshkit.testing.faults import Played, Strike, play
 from tests.live.faults import error_of
 from tests.live.newer_torch import needs_slices
 from tests.live.side_by_side import side_by_side
+from tests.scenarios.states import KINDS, Kind, begin_step, end_step, make
 
 GUARD = 3.0
+FSDP = Kind({"dp": 3}, "dp")
+COLUMN = Kind({"dp": 2, "tp": 2}, "dp", "column")
+HSDP = KINDS["hsdp"]
 
 
-def make_model(seed: int) -> nn.Module:
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
-    return model.to(torch.float64)
-
-
-def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=0.1)
-
-
-def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> float:
-    """Run one step on the same samples on every rank, so that no mesh changes the result."""
-    x = torch.arange(8, dtype=torch.float64).reshape(2, 4) / 8 + step
-    loss = model(x).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return float(loss.detach())
-
-
-def losses_alone(steps: int) -> list[float]:
-    model = make_model(0)
-    optimizer = make_optimizer(model)
-    return [train_step(model, optimizer, step) for step in range(steps)]
-
-
-def make_sharded(mesh: meshkit.Mesh, seed: int, pattern: str) -> nn.Module:
-    model = make_model(seed)
-    for layer in (model[0], model[2]):  # type: ignore[index]
-        fully_shard(layer, mesh=mesh.device_mesh(pattern))
-    return fully_shard(model, mesh=mesh.device_mesh(pattern))
-
-
-def train_sharded(strike: Strike, sizes: dict[str, int], odd: tuple[int, ...]) -> Any:
-    """Train under FSDP2 over all axes, lose ranks, and go on with the others."""
-    mesh = meshkit.build_mesh(sizes)
-    rank, pattern = mesh.rank, " ".join(sizes)
-    model = make_sharded(mesh, 0, pattern)
-    state: Any = (model, make_optimizer(model), {"losses": []})
-    while len(losses := state[2]["losses"]) < 6 and mesh.inside:
-        try:
+def lose_a_shard(strike: Strike) -> Any:
+    """Lose a rank after three steps of FSDP2 over all axes, so that nobody holds its shards."""
+    mesh, steps = meshkit.build_mesh(FSDP.sizes), 0
+    held: Any = make(FSDP, mesh, 0)
+    try:
+        while True:
             with mesh.guard(timeout=GUARD):
-                if rank in odd and len(losses) == 3:
+                if mesh.rank == 1 and steps == 3:
                     strike.kill()
-                losses.append(train_step(state[0], state[1], len(losses)))
-        except meshkit.CollectiveError:
-            mesh = mesh.recover(step=len(losses))
-            if mesh.inside:
-                model = make_sharded(mesh, 7, pattern)
-                new = model, make_optimizer(model), {"losses": []}
-                mesh.recovery.restore(*new, held=state)
-                state = new
-    shards = [p for p in state[0].parameters() if isinstance(p, DTensor)]
-    mesh.close()
-    return mesh.inside, len(shards), state[2]["losses"]
+                end_step(held, begin_step(FSDP, held, mesh))
+            steps += 1
+    except meshkit.CollectiveError:
+        mesh = mesh.recover(step=steps)
+    mesh.recovery.restore(*make(FSDP, mesh, 7), held=held)
 
 
 def lose_a_part(strike: Strike) -> Any:
@@ -101,8 +58,7 @@ def lose_a_part(strike: Strike) -> Any:
 
 
 JOBS: dict[str, Callable[[], Played]] = {
-    "hsdp": lambda: play(train_sharded, 6, ({"replicate": 3, "shard": 2}, (2, 4)), timeout=120),
-    "fsdp": lambda: play(train_sharded, 3, ({"dp": 3}, (1,)), timeout=120),
+    "fsdp": lambda: play(lose_a_shard, 3, timeout=120),
     "lost": lambda: play(lose_a_part, 4, timeout=120),
 }
 
@@ -111,18 +67,6 @@ JOBS: dict[str, Callable[[], Played]] = {
 def played() -> Iterator[dict[str, Future[Played]]]:
     with side_by_side(JOBS, at_once=2) as results:
         yield results
-
-
-def test_a_rank_gets_the_shards_of_its_new_place(played: dict[str, Future[Played]]) -> None:
-    job = played["hsdp"].result()
-    assert job.fired in (2, 4)
-    assert {rank: job.ends[rank] for rank in (2, 4)} == {2: "SIGKILL", 4: "SIGKILL"}
-    assert sorted(job.outcomes) == [0, 1, 3, 5]
-    for rank in (0, 1, 3, 5):
-        assert job.outcomes[rank].kind == "returned", job.outcomes[rank]
-        inside, num_shards, losses = ast.literal_eval(job.outcomes[rank].text)
-        assert (inside, num_shards) == (True, 4)
-        assert losses == pytest.approx(losses_alone(6), abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +98,7 @@ def fall_behind() -> Any:
     """Recover where rank 1 has completed one step less, and rank 2 one step more, than rank 0."""
     mesh = meshkit.build_mesh(dp=4, tp=1)
     steps = (5, 4, 6, 5)[mesh.rank]
-    model = DistributedDataParallel(make_model(0), process_group=mesh.gradient_group())
+    model = make(KINDS["ddp"], mesh, 0)[0]
     model.load_state_dict({k: v + steps for k, v in model.state_dict().items()})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     model(torch.ones(1, 4, dtype=torch.float64)).sum().backward()
@@ -184,91 +128,32 @@ def test_ranks_that_are_behind_get_the_most_advanced_step() -> None:
     assert all(rest[2:] == results[2][2:] for rest in results)
 
 
-def make_tensor_parallel(mesh: meshkit.Mesh, seed: int, dims: str, layers: str) -> nn.Module:
-    """Return a model under FSDP2 with column-wise layers, and maybe row-wise ones and norms."""
-    torch.manual_seed(seed)
-    model = nn.Sequential(
-        nn.LayerNorm(4) if "norm" in layers else nn.Identity(),
-        nn.Linear(4, 8),
-        nn.Tanh(),
-        nn.Linear(8, 4),
-    ).to(torch.float64)
-    if mesh.layout.sizes.get("tp", 1) > 1:
-        whole = ColwiseParallel(output_layouts=Replicate())
-        plan = {"1": ColwiseParallel(), "3": RowwiseParallel()}
-        parallelize_module(
-            model, mesh.device_mesh("tp"), plan if "row" in layers else {"1": whole, "3": whole}
-        )
-    return fully_shard(model, mesh=mesh.device_mesh(dims))
-
-
-def train_tensor_parallel(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> Any:
-    for step in range(steps):
-        x = torch.arange(8, dtype=torch.float64).reshape(2, 4).sin() + step
-        model(x).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    full = [parameter.full_tensor() for parameter in model.parameters()]  # type: ignore[attr-defined]
-    return [value.tolist() for value in full]
-
-
-def restore_tensor_parallel(sizes: dict[str, int], dims: str, layers: str) -> Any:
-    """Restore on ranks that are a step behind; return all weights after a further step."""
-    mesh = meshkit.build_mesh(sizes)
-    behind = mesh.rank in range(3)
-    old = make_tensor_parallel(mesh, 0, dims, layers)
-    held = old, make_optimizer(old)
-    train_tensor_parallel(*held, steps=2)
-    if behind:
-        with torch.no_grad():
-            for parameter in old.parameters():
-                parameter.to_local().fill_(-1)  # type: ignore[attr-defined]
-    mesh = fail(mesh, 1 if behind else 2)
-    new = make_tensor_parallel(mesh, 7, dims, layers)
-    objects = new, make_optimizer(new)
-    try:
-        mesh.recovery.restore(*objects, held=held)
-    except meshkit.MeshkitError as error:
-        return str(error)
-    return train_tensor_parallel(*objects, steps=1)
-
-
-def weights_alone(layers: str) -> Any:
-    mesh = meshkit.build_mesh(dp=1)
-    model = make_tensor_parallel(mesh, 0, "dp", layers)
-    optimizer = make_optimizer(model)
-    train_tensor_parallel(model, optimizer, steps=2)
-    return train_tensor_parallel(model, optimizer, steps=1)
+def restore_column_wise_shards() -> Any:
+    """Restore shards over dp and tp on ranks that are a step behind; return the error."""
+    mesh = meshkit.build_mesh(COLUMN.sizes)
+    held = make(COLUMN, mesh, 0)
+    mesh = fail(mesh, 1 if mesh.rank < 3 else 2)
+    return error_of(lambda: mesh.recovery.restore(*make(COLUMN, mesh, 7), held=held))
 
 
 @needs_slices
 def test_shards_of_column_wise_layers_need_a_checkpoint() -> None:
-    arguments = {"dp": 2, "tp": 2}, "dp", "column"
-    for text in meshkit.spawn(restore_tensor_parallel, 4, arguments, timeout=120):
-        assert "is sharded over dp" in str(text)
-
-
-@needs_slices
-def test_a_rank_gets_its_shards_of_column_wise_and_row_wise_layers() -> None:
-    arguments = {"replicate": 2, "shard": 2, "tp": 2}, "replicate shard", "norm column row"
-    (alone,) = meshkit.spawn(weights_alone, 1, ("norm column row",), timeout=120)
-    for weights in meshkit.spawn(restore_tensor_parallel, 8, arguments, timeout=120):
-        for value, expected in zip(weights, alone, strict=True):
-            torch.testing.assert_close(torch.tensor(value), torch.tensor(expected))
+    for kind, text in meshkit.spawn(restore_column_wise_shards, 4, timeout=120):
+        assert kind == "MeshkitError"
+        assert "is sharded over dp" in text
 
 
 def take_the_shard_of_another_coordinate() -> Any:
     """Recover HSDP with shards, then give one rank the other shard; check before and after."""
-    mesh = fail(meshkit.build_mesh({"replicate": 2, "shard": 2}), 1)
-    model = make_sharded(mesh, 0, "replicate shard")
+    mesh = fail(meshkit.build_mesh(HSDP.sizes), 1)
+    model, *_ = make(HSDP, mesh, 0)
     mesh.recovery.restore(model)
     mesh.check_parameters(model)
     if mesh.rank == 3:  # it is at shard=1
-        whole = make_model(0).state_dict()
+        whole = make(HSDP, None, 0)[0].state_dict()
         for name, parameter in model.named_parameters():
-            other = whole[name].chunk(2)[0]
             with torch.no_grad():
-                parameter.to_local().copy_(other)  # type: ignore[attr-defined]
+                parameter.to_local().copy_(whole[name].chunk(2)[0])
     return error_of(lambda: mesh.check_parameters(model))
 
 

@@ -13,7 +13,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 import meshkit
 from meshkit.launch.job import require_job
 from meshkit.launch.newcomer import find_newcomers
-from meshkit.testing.faults import Strike, play
+from meshkit.testing.faults import Played, Strike, play
 
 STEPS, GLOBAL_BATCH = 5, 12
 GUARD = 3.0  # seconds of a step
@@ -221,13 +221,27 @@ def wait_for_newcomer() -> bool:
     return True
 
 
-def run_case(case: Case) -> list[str] | None:
-    """Run a case; return a line for each difference, and None if its fault did not fire."""
+def run_cases(cases: Sequence[Case], at_once: int = 2) -> Iterator[tuple[Case, list[str] | None]]:
+    """Yield each case with a line for each difference, or None if its fault did not fire.
+
+    One thread compares, since the models of one process take the seed of the process.
+    """
+    with ThreadPoolExecutor(at_once) as pool:
+        for case, played in zip(cases, pool.map(play_case, cases), strict=True):
+            is_fired = played.fired == case.fault[0]
+            alone = train_alone(KINDS[case.kind])
+            yield case, find_differences(case, played, alone) if is_fired else None
+
+
+def play_case(case: Case) -> Played:
+    """Run a case on its ranks."""
     kind = KINDS[case.kind]
-    odd, *_ = case.fault
-    played = play(train, kind.ranks, (case,), timeout=150, restarts=int(kind.admits))
-    if played.fired != odd:
-        return None
+    return play(train, kind.ranks, (case,), timeout=150, restarts=int(kind.admits))
+
+
+def find_differences(case: Case, played: Played, alone: tuple[list[float], list[Any]]) -> list[str]:
+    """Return a line for each difference of a run from one process."""
+    kind, odd = KINDS[case.kind], case.fault[0]
     lines, results = [], []
     for rank in range(kind.ranks):
         outcome = played.outcomes.get(rank)
@@ -237,7 +251,7 @@ def run_case(case: Case) -> list[str] | None:
             lines.append(f"rank {rank} raised {outcome.kind}: {outcome.text}")
         elif outcome is not None and outcome.text != "None":
             results.append((rank, ast.literal_eval(outcome.text)))
-    losses, full = train_alone(kind)
+    losses, full = alone
     for rank, (own_losses, own_full) in results:
         close = partial(torch.allclose, rtol=0, atol=TOLERANCE)
         pairs = zip([losses, *full], [own_losses, *own_full], strict=True)
@@ -260,15 +274,14 @@ def main(words: Sequence[str] | None = None) -> int:
     seeds = range(options.seed, options.seed + options.runs)
     cases = [Case(kind, seed) for kind in kinds for seed in seeds]
     counts: Counter[tuple[str, str]] = Counter()
-    with ThreadPoolExecutor(options.at_once) as pool:
-        for case, lines in zip(cases, pool.map(run_case, cases), strict=True):
-            outcome = "not fired" if lines is None else "differs" if lines else "equal"
-            counts[case.kind, outcome] += 1
-            for line in lines or ():
-                print(f"{case.kind}, {case.fault}: {line}")
-            if lines:
-                command = f"--kind '{case.kind}' --seed {case.seed} --runs 1"
-                print(f"  python -m tests.scenarios.states {command}", flush=True)
+    for case, lines in run_cases(cases, options.at_once):
+        outcome = "not fired" if lines is None else "differs" if lines else "equal"
+        counts[case.kind, outcome] += 1
+        for line in lines or ():
+            print(f"{case.kind}, {case.fault}: {line}")
+        if lines:
+            command = f"--kind '{case.kind}' --seed {case.seed} --runs 1"
+            print(f"  python -m tests.scenarios.states {command}", flush=True)
     for (kind, outcome), count in sorted(counts.items()):
         print(f"{kind}: {count} {outcome}")
     return int(any(outcome == "differs" for _, outcome in counts))
