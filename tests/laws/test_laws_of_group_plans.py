@@ -92,19 +92,6 @@ def test_law_8_the_order_of_the_arguments_does_not_matter(
     assert GroupPlan.of(first) == GroupPlan.of(second)
 
 
-@law
-@given(layouts(with_ranks=True, max_ranks=8), layouts(with_ranks=True, max_ranks=8), st.data())
-def test_law_8_different_requests_have_different_plans(
-    first: Layout, other: Layout, data: st.DataObject
-) -> None:
-    second = data.draw(st.sampled_from([first, other]))
-    requested_first = data.draw(st.lists(axes_of(first, min_size=1), max_size=1))
-    requested_second = data.draw(st.lists(axes_of(second, min_size=1), max_size=1))
-    equal = first == second and requested_first == requested_second
-    plans = GroupPlan.of(first, requested_first), GroupPlan.of(second, requested_second)
-    assert (plans[0] == plans[1]) == equal
-
-
 def test_law_8_requests_that_create_the_same_groups_still_differ() -> None:
     requests = [
         GroupPlan.of(Layout(dp=4)),
