@@ -142,9 +142,3 @@ def test_the_axes_of_a_layout_by_role(sizes: dict[str, int]) -> None:
     assert {*dense} == {*data_axes(sizes)} | SPLIT_TOKENS & sizes.keys()
     assert {*experts} == {a for a in dense if ROLE_OF[a] != "expert"}
     assert len({*dense}) == len(dense)
-
-
-def test_standard_gradient_axes_have_one_order_for_every_order_of_the_mesh() -> None:
-    assert gradient_axes({"tp": 2, "sp": 2, "cp": 2, "ep": 2, "dp": 2}) == ("dp", "ep", "cp", "sp")
-    assert gradient_axes({"seq": 2, "shard": 2, "replicate": 2}) == ("seq", "shard", "replicate")
-    assert data_axes({"ep": 2, "dp": 2}) == ("ep", "dp")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -73,20 +70,6 @@ def test_a_ramp_equals_that_of_megatron(start: int, step: int, k: int, samples: 
     for consumed in {0, samples // 3, samples // 2, samples - 1, samples, samples + 7}:
         steps = min(k, consumed * k // samples)
         assert ramp.at(consumed).global_batch == start + steps * step
-
-
-def test_a_ramp_of_numpy_integers() -> None:
-    plan = BatchPlan.solve(dp=1, global_batch=8, micro_batch=1)
-    options: Any = {"start": np.uint8(2), "increment": np.int8(2), "samples": np.int32(2 * 10**9)}
-    stages = BatchSchedule.ramp_up(plan, **options).stages
-    assert stages == ((0, 2), (666_666_667, 4), (1_333_333_334, 6), (2 * 10**9, 8))
-
-
-def test_stages_are_plain_ints_and_picklable() -> None:
-    schedule = BatchSchedule(PLAN, [[0, 4], [8, 8]])  # type: ignore[arg-type]
-    assert schedule.stages == ((0, 4), (8, 8))
-    assert pickle.loads(pickle.dumps(schedule)) == schedule
-    assert schedule.resize(3).resize(2) == schedule
 
 
 def test_uneven_stages_must_be_allowed_or_begin_with_an_uneven_plan() -> None:

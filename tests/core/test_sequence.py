@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import pickle
 from typing import Any
 
 import numpy as np
@@ -148,26 +145,3 @@ def test_a_loss_weighted_by_tokens_is_the_mean() -> None:
         for part in range(4)
     ]
     assert np.mean(each) == pytest.approx(losses[:13].mean(), rel=1e-12)
-
-
-# ---------------------------------------------------------------- errors
-
-
-# ---------------------------------------------------------------- a plain value
-
-
-@quick
-@given(plans())
-def test_equal_frozen_hashable_and_picklable(plan: SequencePlan) -> None:
-    again = pickle.loads(pickle.dumps(plan))
-    assert again == plan == copy.deepcopy(plan)
-    assert hash(again) == hash(plan)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        plan.parts = 3  # type: ignore[misc]
-
-
-def test_numpy_values_become_plain_values() -> None:
-    plan = SequencePlan(np.int64(16), np.uint8(4), "zigzag", np.bool_(True))  # type: ignore[arg-type]
-    assert plan == SequencePlan(16, 4, "zigzag", pad=True)
-    assert [type(value) for value in dataclasses.astuple(plan)] == [int, int, str, bool]
-    assert plan.positions(np.int32(1)).tolist() == [2, 3, 12, 13]  # type: ignore[arg-type]

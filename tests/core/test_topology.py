@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
-import pickle
 
 import numpy as np
 import pytest
@@ -45,8 +43,6 @@ def nodes(topology: Topology) -> list[int]:
 @given(SIZES)
 def test_sizes_are_consecutive_ranks(sizes: list[int]) -> None:
     topology = Topology.of_sizes(sizes)
-    one_by_one = [node for node, size in enumerate(sizes) for _ in range(size)]
-    assert nodes(topology) == one_by_one
     assert nodes(topology) == np.repeat(np.arange(len(sizes)), sizes).tolist()
     assert topology.sizes.tolist() == sizes
     assert (topology.num_nodes, topology.world_size) == (len(sizes), sum(sizes))
@@ -58,8 +54,6 @@ def test_sizes_are_consecutive_ranks(sizes: list[int]) -> None:
 def test_hosts_in_any_order(hosts: list[str]) -> None:
     topology = Topology.of_hosts(iter(hosts))
     assert [topology.names[node] for node in nodes(topology)] == hosts
-    assert nodes(topology)[0] == 0
-    assert sorted(set(nodes(topology))) == [*range(topology.num_nodes)]
     assert [*dict.fromkeys(nodes(topology))] == [*range(topology.num_nodes)]
     assert topology.sizes.tolist() == [hosts.count(name) for name in topology.names]
     assert topology.world_size == len(hosts)
@@ -75,21 +69,13 @@ def test_the_ranks_of_a_node_are_those_that_are_on_it(hosts: list[str]) -> None:
         assert all(ranks == sorted(ranks) for ranks in held)
 
 
-@pytest.mark.parametrize("number", [0, -1, 2**31 + 1, 1.5])
+@pytest.mark.parametrize("number", [0, 2**31 + 1])
 def test_a_number_of_ranks_nodes_or_racks_is_an_int_from_1_on(number: int) -> None:
-    for options in ({"nodes": number}, {"nodes": 2, "racks": number}):
-        with pytest.raises(SpecError, match=f"{[*options][-1]} is {number}"):
-            Topology.even(8, **options)
-    with pytest.raises(SpecError, match=f"world_size is {number}"):
-        Topology.even(number, nodes=2)
-    with pytest.raises(SpecError, match=f"the size of node 1 is {number}"):
-        Topology.of_sizes([4, number])
-
-
-def test_hosts_in_blocks_cost_no_array_of_ranks() -> None:
-    blocks = Topology.of_hosts(["node0"] * 3 + ["node1"] * 2)
-    assert blocks._by_rank is None
-    assert Topology.of_hosts([0, 0, 0, 1, 1]) == Topology.of_sizes([3, 2]) != blocks
+    with pytest.raises(SpecError, match=f"racks is {number}"):
+        Topology.even(8, nodes=2, racks=number)
+    for sizes in ([4, number], np.array([4, number])):
+        with pytest.raises(SpecError, match=f"the size of node 1 is {number}"):
+            Topology.of_sizes(sizes)
 
 
 def test_questions_keep_the_shape_of_the_ranks() -> None:
@@ -123,64 +109,20 @@ def test_levels_go_from_the_outside_in() -> None:
     assert cyclic.domain_of("rack", range(8)).tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("topology", "text"),
-    [
-        (Topology.even(1, nodes=1), "1 rank on 1 node of 1"),
-        (Topology.of_sizes([3, 1, 2]), "6 ranks on 3 nodes of 1 to 3"),
-        (Topology.even(8, nodes=4, racks=1), "8 ranks on 4 nodes of 2, in 1 rack"),
-        (
-            Topology.even(16, nodes=8, racks=4).with_level("hall", [0] * 4 + [1] * 4),
-            "16 ranks on 8 nodes of 2, in 4 racks, in 2 halls",
-        ),
-        (
-            Topology.of_hosts(["a", "b"] * 5),
-            "10 ranks on 2 nodes of 5, not in blocks: node 0 has ranks 0, 2, 4, 6, ...",
-        ),
-    ],
-)
-def test_the_text_of_a_topology(topology: Topology, text: str) -> None:
-    assert str(topology) == text
+def test_the_text_of_a_topology() -> None:
+    assert str(Topology.even(1, nodes=1)) == "1 rank on 1 node of 1"
+    assert str(Topology.of_sizes([3, 1, 2])) == "6 ranks on 3 nodes of 1 to 3"
+    racked = Topology.even(16, nodes=8, racks=4).with_level("hall", [0] * 4 + [1] * 4)
+    assert str(racked) == "16 ranks on 8 nodes of 2, in 4 racks, in 2 halls"
+    dealt = "10 ranks on 2 nodes of 5, not in blocks: node 0 has ranks 0, 2, 4, 6, ..."
+    assert str(Topology.of_hosts(["a", "b"] * 5)) == dealt
 
 
-def test_equal_where_ranks_sit_alike_and_names_are_the_same() -> None:
-    hosts = ["a", "b", "a", "b"]
-    same = [Topology.of_hosts(hosts), Topology.of_hosts(tuple(hosts))]
-    same.append(pickle.loads(pickle.dumps(same[0])))
-    same.append(copy.deepcopy(same[0]))
-    assert len({*same}) == 1
-    racked = same[0].with_level("rack", [0, 1])
-    others = [
-        Topology.of_hosts(sorted(hosts)),
-        Topology.of_hosts(["c", "b", "c", "b"]),
-        Topology.of_hosts([*hosts, "a"]),
-        racked,
-        same[0].with_level("rack", [0, 0]),
-        same[0].with_level("rack", ["x", "y"]),
-        same[0].with_level("hall", [0, 1]),
-    ]
-    assert len({same[0], *others}) == 8
-    assert same[0] != hosts
-
-
-def test_nothing_can_be_changed() -> None:
-    topology = Topology.of_hosts(["a", "b", "a"]).with_level("rack", [0, 1])
-    for array in (topology.sizes, topology.outer[0].of_node):
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = 5
-    given = np.array([2, 2])
-    kept = Topology.of_sizes(given)
-    given[0] = 9
-    assert kept.world_size == 4
-    with pytest.raises(AttributeError):
-        topology.names = ()  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("ranks", [[8], [-1], [0.5], [[0], [9]], ["0"]])
-def test_ranks_that_are_not_there(ranks: object) -> None:
+def test_ranks_that_are_not_there() -> None:
     for topology in (Topology.even(8, nodes=2), Topology.of_hosts(["a", "b"] * 4)):
-        with pytest.raises(CoordinateError):
-            topology.node_of(ranks)  # type: ignore[arg-type]
+        for ranks in ([8], [-1], [0.5], [[0], [9]], ["0"]):
+            with pytest.raises(CoordinateError):
+                topology.node_of(ranks)  # type: ignore[arg-type]
 
 
 @law
@@ -213,38 +155,23 @@ def test_levels_nest_where_no_domain_is_torn(inner: list[int], data: st.DataObje
         assert topology.with_level("pod", outer).levels == ("pod", "rack", "node")
 
 
-HOST_NAMES = st.text("abcxyz019-.", min_size=1, max_size=6)
-
-
-@given(st.lists(HOST_NAMES, min_size=1, max_size=20))
-def test_hosts_alone_are_those_of_the_list(hosts: list[str]) -> None:
-    assert parse_hostfile("\n".join(hosts)) == Topology.of_hosts(hosts)
-
-
-@given(st.lists(st.integers(0, 7), min_size=1, max_size=20), st.integers(1, 3))
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=20), st.integers(0, 3))
 def test_every_level_is_read(nodes: list[int], levels: int) -> None:
     """Node n is in rack n // 2, row n // 4, hall n // 8."""
-    text = "\n".join(
-        " ".join([f"n{n}", *(f"{'rwh'[i]}{n >> (i + 1)}" for i in range(levels))]) for n in nodes
+    outer = [[f"{'rwh'[i]}{n >> (i + 1)}" for i in range(levels)] for n in nodes]
+    lines = [" ".join([f"n{n}", *names]) for n, names in zip(nodes, outer, strict=True)]
+    found = parse_hostfile("# rank by rank\n\n" + " # a comment\n".join(lines))
+    assert (
+        found.node_of(range(len(nodes))).tolist()
+        == Topology.of_hosts(nodes).node_of(range(len(nodes))).tolist()
     )
-    found = parse_hostfile(text)
     assert found.levels == (*reversed(LEVELS[1:][:levels]), "node")
     for i in range(levels):
         domains = found.domain_of(LEVELS[1:][i], range(len(nodes)))
         names = [found.domain_names(LEVELS[1:][i])[d] for d in domains]
-        assert names == [f"{'rwh'[i]}{n >> (i + 1)}" for n in nodes]
-
-
-def test_comments_and_empty_lines_are_passed_over() -> None:
-    text = "# rank by rank\n\n a  r1 # the first\nb r1\n"
-    assert parse_hostfile(text) == parse_hostfile("a r1\nb r1")
-
-
-def test_racks_of_equal_names_in_two_rows_are_different_racks() -> None:
-    topology = parse_hostfile("a r1 x\nb r2 x\nc r1 y\n")
-    assert topology.domain_of("rack", [0, 1, 2]).tolist() == [0, 1, 2]
-    assert topology.domain_names("rack") == ("x.r1", "r2", "y.r1")
-    assert topology.domain_of("row", [0, 1, 2]).tolist() == [0, 0, 1]
+        assert names == [row[i] for row in outer]
+    rows = parse_hostfile("a r1 x\nb r2 x\nc r1 y\n")  # racks of equal names in two rows
+    assert rows.domain_names("rack") == ("x.r1", "r2", "y.r1")
 
 
 @st.composite
@@ -298,44 +225,18 @@ def test_groups_and_pairs_counted_one_by_one(ground: tuple[Layout, Topology]) ->
             assert crossing.crosses == (max(spans) > 1) == bool(apart)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "hosts", "axis", "text"),
-    [
-        ({"dp": 2, "tp": 4}, "aaaabbbb", "tp", "tp stays inside nodes"),
-        ({"dp": 2, "tp": 4}, "aaaabbbb", "dp", "dp crosses nodes: 4 of 4 groups span 2 nodes"),
-        ({"dp": 2, "tp": 4}, "aaaaabbb", "tp", "tp crosses nodes: 1 of 2 groups span 2 nodes"),
-        (
-            {"dp": 2, "tp": 4},
-            "aabcabcd",
-            "tp",
-            "tp crosses nodes: 2 of 2 groups span up to 4 nodes",
-        ),
-        ({"dp": 2, "tp": 4}, "abcaabca", "tp", "tp crosses nodes: 2 of 2 groups span 3 nodes"),
-        (
-            {"dp": 2, "tp": 4},
-            "aaaaabca",
-            "tp",
-            "tp crosses nodes: 1 of 2 groups span up to 3 nodes",
-        ),
-    ],
-)
-def test_the_text_of_a_crossing(sizes: dict[str, int], hosts: str, axis: str, text: str) -> None:
-    assert str(crossings(Layout(**sizes), Topology.of_hosts([*hosts]))[axis]) == text
+def test_the_text_of_a_crossing() -> None:
+    def text(hosts: str) -> str:
+        return str(crossings(Layout(dp=2, tp=4), Topology.of_hosts([*hosts]))["tp"])
+
+    assert text("aaaabbbb") == "tp stays inside nodes"
+    assert text("aaaaabbb") == "tp crosses nodes: 1 of 2 groups span 2 nodes"
+    assert text("aabcabcd") == "tp crosses nodes: 2 of 2 groups span up to 4 nodes"
+    assert text("abcaabca") == "tp crosses nodes: 2 of 2 groups span 3 nodes"
+    assert text("aaaaabca") == "tp crosses nodes: 1 of 2 groups span up to 3 nodes"
 
 
-def test_part_of_a_topology_is_enough_and_none_of_it_is_missing() -> None:
-    topology = Topology.even(16, nodes=4)
-    assert not crossings(Layout(tp=4, ranks=range(4, 8)), topology)["tp"].crosses
-    with pytest.raises(CoordinateError, match="rank 16 is not in the topology"):
-        crossings(Layout(tp=4, ranks=range(14, 18)), topology)
-    with pytest.raises(SpecError, match="no level 'rack'"):
-        crossings(Layout(tp=16), topology, level="rack")
-
-
-def test_placed_by_hand_and_unchanged_if_nothing_gets_better() -> None:
-    dealt = Topology.of_hosts(["a", "b"] * 4)
-    layout = Layout(dp=2, tp=4)
-    assert placed(layout, dealt).groups("tp").tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+def test_a_placement_is_unchanged_if_nothing_gets_better() -> None:
     backwards = Layout(dp=2, tp=4, ranks=[7, 6, 5, 4, 3, 2, 1, 0])
     assert placed(backwards, Topology.even(8, nodes=2)) is backwards
     uneven = Topology.of_sizes([5, 4, 3])  # the node of 4 comes first: its group is not split
@@ -369,70 +270,21 @@ def test_a_placement_keeps_the_ranks_and_the_innermost_axis_inside_if_an_order_b
             assert not crossings(new, topology)[inner].crosses
 
 
-@law
-@given(
-    layouts(max_ranks=24, max_axes=3),
-    st.integers(0, 2**16),
-    st.sampled_from([1, 2, 3, 4, 6]),
-)
-def test_on_equal_nodes_no_more_pairs_cross_than_in_the_order_by_nodes(
-    layout: Layout, seed: int, size: int
-) -> None:
-    hosts = np.random.default_rng(seed).permutation(np.arange(layout.num_ranks) // size)
-    topology = Topology.of_hosts(hosts.tolist())
-    if len({*topology.sizes.tolist()}) > 1:
-        return
-    by_node = Layout(
-        ranks=np.argsort(topology.node_of(layout.ranks), kind="stable"), **layout.sizes
-    )
-    new = placed(layout, topology)
-    counts = [
-        [crossings(each, topology)[axis].crossing_pairs for axis in reversed(layout.axes)]
-        for each in (new, by_node)
-    ]
-    assert counts[0] <= counts[1]
-
-
-def test_a_hundred_thousand_ranks() -> None:
-    layout = Layout(pp=16, dp=125, sp=5, tp=10)
-    topology = Topology.of_hosts(np.arange(100_000) % 12_500)
-    by_axis = crossings(layout, topology)
-    assert by_axis["tp"].crossing_pairs == by_axis["tp"].pairs == 100_000
-
-
-LAYOUT = Layout(dp=2, tp=4)
-
-
-CYCLIC = Topology.of_hosts(["a", "b"] * 4)
-
-
 def test_the_default_is_a_warning_for_tp() -> None:
-    assert check_policies(LAYOUT, None) == {"tp": "warn"}
-    assert check_policies(LAYOUT, {"dp": "error"}) == {"dp": "error", "tp": "warn"}
-    assert check_policies(LAYOUT, {"tp": "allow"}) == {}
-    assert check_policies(Layout(dp=8), None) == {}
-    both = check_policies(LAYOUT, {"tp": "error"}, within=["dp", "tp"])
+    layout = Layout(dp=2, tp=4)
+    assert check_policies(layout, None) == {"tp": "warn"}
+    assert check_policies(layout, {"dp": "error", "tp": "allow"}) == {"dp": "error"}
+    assert check_policies(Layout(dp=8), None) == check_policies(Layout(tp=1), None) == {}
+    both = check_policies(layout, {"tp": "error"}, within=["dp", "tp"])
     assert both == {"dp": "warn", "tp": "error"}
 
 
-def test_error_and_warning_have_their_own_evidence() -> None:
-    verdict = check_crossings(LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "warn"})
-    assert str(verdict.error).splitlines()[:2] == [
-        "dp crosses nodes.",
-        "  dp crosses nodes: 4 of 4 groups span 2 nodes; ranks 0, 4 are on node 0, node 4.",
-    ]
-    assert str(verdict.warning).splitlines()[1] == (
-        "  tp crosses nodes: 2 of 2 groups span 4 nodes; "
-        "ranks 0-3 are on node 0, node 1, node 2, node 3."
-    )
-
-
-@given(layouts(max_ranks=24), st.data())
+@law
+@given(grounds(), st.data())
 def test_the_evidence_names_exactly_the_axes_that_cross(
-    layout: Layout, data: st.DataObject
+    ground: tuple[Layout, Topology], data: st.DataObject
 ) -> None:
-    hosts = data.draw(st.lists(st.sampled_from("abc"), min_size=24, max_size=24))
-    topology = Topology.of_hosts([*hosts, *["d"] * (max(layout.ranks) + 1)])
+    layout, topology = ground
     policies = {axis: data.draw(st.sampled_from(["error", "warn"])) for axis in layout.axes}
     verdict = check_crossings(layout, topology, policies)
     crossing = {axis for axis, item in crossings(layout, topology).items() if item.crosses}
@@ -444,41 +296,24 @@ def test_the_evidence_names_exactly_the_axes_that_cross(
 PLACE = "place the ranks by node (place)"
 
 
-@pytest.mark.parametrize(
-    ("layout", "topology", "text"),
-    [
-        (Layout(dp=2, tp=4), CYCLIC, PLACE),
-        (Layout(tp=4, dp=2), Topology.even(8, nodes=2), 'order the axes "dp tp" (order)'),
-        (
-            Layout(dp=2, tp=4, sp=2),
-            Topology.of_hosts([0, 1, 2, 3] * 4),
-            f'order the axes "dp sp tp" (order) and {PLACE}',
-        ),
-        (
-            Layout(dp=3, tp=4),
-            Topology.of_sizes([6, 6]),
-            "dp=6 tp=2, which divides the ranks of every node",
-        ),
-    ],
-)
-def test_suggested_fixes(layout: Layout, topology: Topology, text: str) -> None:
-    assert suggest_fix(layout, topology, "tp") == text
+def test_the_order_of_suggested_fixes() -> None:
+    def fix(hosts: str, **sizes: int) -> str:
+        return suggest_fix(Layout(**sizes), Topology.of_hosts([*hosts]), "tp")
 
-
-@st.composite
-def cases(draw: st.DrawFn) -> tuple[Layout, Topology]:
-    sizes = draw(st.permutations([draw(st.integers(1, 4)), draw(st.integers(1, 4)), 2]))
-    axes = draw(st.permutations(["dp", "sp", "tp"]))
-    layout = Layout(**dict(zip(axes, sizes, strict=True)))
-    nodes = draw(st.integers(1, 4))
-    hosts = np.arange(layout.num_ranks) % nodes
-    return layout, Topology.of_hosts((hosts if draw(st.booleans()) else np.sort(hosts)).tolist())
+    assert fix("abababab", dp=2, tp=4) == PLACE
+    assert fix("aaaabbbb", tp=4, dp=2) == 'order the axes "dp tp" (order)'
+    assert fix("abcd" * 4, dp=2, tp=4, sp=2) == f'order the axes "dp sp tp" (order) and {PLACE}'
+    assert fix("aaaaaabbbbbb", dp=3, tp=4) == "dp=6 tp=2, which divides the ranks of every node"
 
 
 @law
-@given(cases(), st.sampled_from(["dp", "sp", "tp"]))
-def test_each_suggested_fix_works(case: tuple[Layout, Topology], axis: str) -> None:
-    layout, topology = case
+@given(layouts(max_ranks=24, max_axes=3), st.integers(1, 4), st.booleans(), st.data())
+def test_each_suggested_fix_works(
+    layout: Layout, nodes: int, is_cyclic: bool, data: st.DataObject
+) -> None:
+    hosts = np.arange(layout.num_ranks) % nodes
+    topology = Topology.of_hosts((hosts if is_cyclic else np.sort(hosts)).tolist())
+    axis = data.draw(st.sampled_from(layout.axes))
     text = suggest_fix(layout, topology, axis)
     inner = Layout(**{n: layout.sizes[n] for n in (*(a for a in layout.axes if a != axis), axis)})
     fixed = inner if "(order)" in text else layout
@@ -490,11 +325,3 @@ def test_each_suggested_fix_works(case: tuple[Layout, Topology], axis: str) -> N
         assert layout.sizes[axis] % size == 0
         assert any(held % layout.sizes[axis] for held in topology.sizes.tolist())
     assert not crossings(fixed, topology)[axis].crosses
-
-
-def test_arrays_of_the_caller_stay_writable() -> None:
-    sizes, ranks = np.array([2, 2]), np.array([3, 1, 2, 0])
-    topology, layout = Topology(sizes, ["a", "b"]), Layout(dp=2, tp=2, ranks=ranks)
-    sizes[...], ranks[...] = 9, 9
-    assert topology.node_of(range(4)).tolist() == [0, 0, 1, 1]
-    assert layout.ranks.tolist() == [3, 1, 2, 0]
