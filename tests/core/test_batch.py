@@ -42,18 +42,6 @@ def test_the_nearest_batches_divide_and_none_is_nearer(dp: int, total: int, micr
     assert error.fix_text.startswith("uneven=True, or ") == (total % micro == 0)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "total", "below", "above"), [((1, 1, 1), 8, 1, None), ((2, 2, 3), 4, None, 12)]
-)
-def test_of_three_given_sizes_the_nearest_batch_is_their_product(
-    sizes: tuple[int, int, int], total: int, below: int | None, above: int | None
-) -> None:
-    dp, micro, steps = sizes
-    with pytest.raises(BatchError) as caught:
-        BatchPlan.solve(dp=dp, micro_batch=micro, accumulation_steps=steps, global_batch=total)
-    assert (caught.value.below, caught.value.above) == (below, above)
-
-
 @quick
 @given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 4))
 def test_uneven_plans_assign_round_robin(dp: int, cuts: int, micro: int) -> None:
@@ -96,20 +84,13 @@ def test_a_plan_of_a_rank_has_its_index_by_default_and_equals_that_of_another_ra
     assert plans[1].resize(3).data_index is None
 
 
-@pytest.mark.parametrize("index", [-1, 2, True, 0.0, "0", None])
-def test_a_data_index_outside_dp_raises(index: int) -> None:
-    for method in (EVEN.samples, EVEN.micro_batches):
-        with pytest.raises(CoordinateError):  # at the call
-            method(0, index)
-
-
 @pytest.mark.parametrize("number", [-1, True, 1.0, "0", None, 2**62])
-def test_an_invalid_step_or_first_sample_raises(number: int) -> None:
+def test_an_invalid_step_first_sample_or_data_index_raises(number: int) -> None:
+    first: int = 2 * number if number == 2**62 else number
     for method in (EVEN.samples, EVEN.micro_batches):
-        with pytest.raises(CoordinateError):
-            method(number, 0)
-        with pytest.raises(CoordinateError):
-            method(0, 0, first=2 * number if number == 2**62 else number)
+        for step, index, options in ((number, 0, {}), (0, number, {}), (0, 0, {"first": first})):
+            with pytest.raises(CoordinateError):  # at the call
+                method(step, index, **options)
 
 
 steps = st.tuples(st.integers(1, 40), st.integers(1, 5), st.integers(1, 6), st.integers(0, 100))
@@ -149,16 +130,6 @@ def test_the_average_over_dp_is_the_mean_over_the_step(case: tuple[int, int, int
             assert batch.weight == float(exact)
         sums.append(sum(batch.weight * values[batch.samples].mean() for batch in row))
     assert sum(sums) / dp == pytest.approx(values[first : first + total].mean(), abs=1e-12)
-
-
-@pytest.mark.parametrize("uneven", [False, True])
-def test_the_micro_batches_of_a_plan_are_its_samples(uneven: bool) -> None:
-    plan = BatchPlan.solve(dp=2, global_batch=12 - 2 * uneven, micro_batch=2, uneven=uneven)
-    for d in range(2):
-        batches = [*plan.micro_batches(3, d, first=5)]
-        own = [batch.samples.tolist() for batch in batches if not batch.is_filler]
-        assert own == plan.samples(3, d, first=5).tolist()
-        assert len(batches) == plan.accumulation_steps == 3
 
 
 # ---------------------------------------------------------------- data axes

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit.core.bridge import Statement, plan_bridge
-from meshkit.core.errors import DisagreementError, UnknownAxisError
+from meshkit.core.errors import DisagreementError
 from meshkit.core.judges import Process
 
 FACTS = {"meshkit": "0.1.0", "to": "sampler", "dtype": "", "chunk": "64"}
@@ -41,14 +41,6 @@ def test_each_row_arrives_once_at_its_rank(dp: int, tp: int, factor: int) -> Non
     ]
     (tensor,) = plan.moved
     assert tensor.sizes == {"o": rows, "i": 3}
-
-
-def test_a_state_may_move_back() -> None:
-    facts = FACTS | {"to": "trainer"}
-    source = replace(trainer(), facts=facts)
-    target = replace(sampler(), facts=facts)
-    plan = plan_bridge(target, source)
-    assert [[*layout.ranks] for layout in plan.layouts] == [[4, 5], [0, 1, 2, 3]]
 
 
 @pytest.mark.parametrize("statement", [trainer(), sampler()])
@@ -92,22 +84,6 @@ def test_every_fact_that_differs_is_named() -> None:
         "'*': None on the trainer, 'd -> d' on the sampler.",
     )
     assert error.value.fix == "the same chunk and patterns on both sides."
-
-
-def test_the_order_of_globs_counts() -> None:
-    globs = {"w": "o/dp i -> o/tp i", "*": "d -> d"}
-    other = replace(sampler(), patterns=dict(reversed(globs.items())))
-    with pytest.raises(DisagreementError, match="disagree") as error:
-        plan_bridge(replace(trainer(), patterns=globs), other)
-    assert error.value.evidence == ("order: w, * on the trainer, *, w on the sampler.",)
-
-
-def test_a_tensor_of_another_shape_is_named() -> None:
-    with pytest.raises(DisagreementError) as error:
-        plan_bridge(trainer(), sampler(rows=12))
-    (line,) = error.value.evidence
-    place = "w: o=8 i=3 on the trainer, so by 'o/dp i -> o/tp i' a rank of the sampler "
-    assert line == f"{place}gets [2, 3], and has [3, 3]."
 
 
 def test_an_uneven_part_of_a_later_rank_is_checked_too() -> None:
@@ -157,10 +133,3 @@ def test_dtypes_differ_only_if_a_conversion_is_asked_for(
     assert error.value.evidence == (f"w: {own} on the trainer, {other} on the sampler.",)
     fix = f"dtype=torch.{other}, which converts on the way, or " if own != "int64" else ""
     assert error.value.fix == f"{fix}the same dtypes on both sides."
-
-
-def test_an_axis_that_the_other_mesh_lacks_is_refused() -> None:
-    patterns = {"w": "o/dp i -> o/rows i"}
-    pair = [replace(each, patterns=patterns) for each in (trainer(), sampler())]
-    with pytest.raises(UnknownAxisError, match="rows"):
-        plan_bridge(*pair)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -28,13 +28,10 @@ from meshkit.core.errors import CALL, BatchError, MeshkitError, SpecError
     ("call", "text"),
     [
         (Call("f"), "f()"),
-        (Call("f", (8,)), "f(8)"),
         (Call("f", (8,), {"dp": 4, "order": "dp"}), "f(8, dp=4, order='dp')"),
         (Call("f", ({"dp": 4},), {"sp": 2}), "f({'dp': 4}, sp=2)"),
-        (Call("f", kwargs={"ranks": range(8, 16)}), "f(ranks=range(8, 16))"),
         (Call("f", kwargs={"ranks": [*range(8)]}), "f(ranks=[0, 1, 2, 3, 4, 5, 6, 7])"),
         (Call("f", kwargs={"ranks": [*range(9)]}), "f(ranks=[0, 1, ..., 8])"),
-        (Call("f", kwargs={"ranks": np.arange(2)}), "f(ranks=[0, 1])"),
         (Call("f", kwargs={"ranks": np.arange(100)}), "f(ranks=[0, 1, ..., 99])"),
         (Call("f", kwargs={"pattern": "dp sp -> (dp sp)"}), "f(pattern='dp sp -> (dp sp)')"),
     ],
@@ -75,34 +72,30 @@ def guard(name: str) -> Iterator[str]:
     yield name
 
 
-def test_the_outermost_public_function_is_quoted() -> None:
-    with pytest.raises(SpecError) as caught:
+def raise_in_guard(error: Exception | None) -> None:
+    with guard("step"):
+        if error is not None:
+            raise error
         inner(4)
-    assert str(caught.value) == "inner(4) needs 8 ranks.\n  Fix: dp=8."
-    with pytest.raises(SpecError) as caught:
-        outer(4, order="dp")
-    assert caught.value.call == "outer(4, order='dp')"
 
 
-def test_self_and_cls_are_not_quoted() -> None:
-    with pytest.raises(SpecError) as caught:
-        Grid().size("dp")
-    assert str(caught.value) == "grid.size('dp'): there is no axis dp."
-    with pytest.raises(SpecError) as caught:
-        Grid.of(4)
-    assert str(caught.value) == "Grid.of(4): no ranks."
-    with pytest.raises(SpecError) as caught:
-        _ = Grid().shape
-    assert str(caught.value) == "grid.shape(): no shape."
-
-
-def test_a_context_manager_keeps_the_call_of_an_error_in_its_body() -> None:
-    with pytest.raises(SpecError) as caught, guard("step"):
-        inner(4)
-    assert str(caught.value).startswith("inner(4) needs")
-    with pytest.raises(MeshkitError) as plain, guard("step"):
-        raise MeshkitError("the step failed.")
-    assert str(plain.value) == "guard('step'): the step failed."
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: inner(4), "inner(4) needs 8 ranks.\n  Fix: dp=8."),
+        (lambda: outer(4, order="dp"), "outer(4, order='dp') needs 8 ranks.\n  Fix: dp=8."),
+        (lambda: Grid().size("dp"), "grid.size('dp'): there is no axis dp."),
+        (lambda: Grid.of(4), "Grid.of(4): no ranks."),
+        (lambda: Grid().shape, "grid.shape(): no shape."),
+        # a context manager keeps the call of an error in its body
+        (lambda: raise_in_guard(None), "inner(4) needs 8 ranks.\n  Fix: dp=8."),
+        (lambda: raise_in_guard(MeshkitError("no step.")), "guard('step'): no step."),
+    ],
+)
+def test_the_outermost_public_function_is_quoted(call: Callable[[], object], text: str) -> None:
+    with pytest.raises(MeshkitError) as caught:
+        call()
+    assert str(caught.value) == text
 
 
 def test_other_errors_and_results_pass_unchanged() -> None:
@@ -182,21 +175,12 @@ def test_an_error_keeps_no_argument_alive() -> None:
     assert error.call == "weigh([0.0, 0.0, ..., 0.0])"
 
 
-class Four:
-    def __index__(self) -> int:
-        return 4
-
-
-@pytest.mark.parametrize("value", [4, np.int64(4), np.uint8(4), np.array(4), Four()])
-def test_everything_with_an_index_method_is_an_integer(value: object) -> None:
-    number = parse_integer(value)
-    assert number == 4
-    assert type(number) is int
-
-
-@pytest.mark.parametrize("value", [True, False, np.True_, 4.0, np.float64(4), "4", None, [4], b"4"])
-def test_other_values_are_no_integers(value: object) -> None:
-    assert parse_integer(value) is None
+def test_everything_with_an_index_method_is_an_integer() -> None:
+    numbers = [parse_integer(value) for value in (4, np.int64(4), np.uint8(4), np.array(4))]
+    assert numbers == [4] * 4
+    assert {*map(type, numbers), type(check_integer("rank", np.array(3)))} == {int}
+    others = (True, False, np.True_, 4.0, np.float64(4), "4", None, [4], b"4")
+    assert not any(parse_integer(value) is not None for value in others)
 
 
 @settings(deadline=None, max_examples=60, database=None)
@@ -208,12 +192,6 @@ def test_divisors_equal_those_of_trial_division(number: int) -> None:
 def test_divisors_of_a_large_number_are_limited() -> None:
     few = [2**n for n in range(20)]  # those below a million
     assert divisors(2**62) == (*few, *(2**62 // n for n in reversed(few)))
-
-
-@pytest.mark.parametrize("value", [3, np.int32(3), np.array(3)])
-def test_check_integer_returns_a_plain_int(value: object) -> None:
-    assert type(check_integer("rank", value)) is int
-    assert check_integer("rank", value) == 3
 
 
 @pytest.mark.parametrize(("index", "nearest"), [(-1, 0), (4, 3), (2**70, 3)])
