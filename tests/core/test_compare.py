@@ -5,11 +5,10 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit import Layout, SpecError
+from meshkit import Layout
 from meshkit.core.compare import (
     HEAD_BYTES,
     SLOTS,
@@ -17,7 +16,6 @@ from meshkit.core.compare import (
     Holdings,
     Row,
     batch_conflict,
-    describe_disagreement,
     details_length,
     heads_conflict,
     parameter_conflict,
@@ -186,37 +184,3 @@ def test_a_fault_of_one_rank_is_the_error_of_all() -> None:
     error = parameter_conflict(LAYOUT, AXES, by_rank)
     assert lines(error)[0].endswith("a cannot be read, on rank 2 (dp=1 sp=0).")
     assert lines(batch_conflict(LAYOUT, by_rank))[0] == "a cannot be read, on rank 2 (dp=1 sp=0)."
-
-
-def test_many_contents_are_cut_short() -> None:
-    layout = Layout(dp=64)
-    drifted = {rank: model("a", "b", digest=f"{rank:02d}") for rank in range(64)}
-    error = parameter_conflict(layout, AXES, drifted)
-    assert error is not None
-    assert "and 56 more." in str(error)
-    assert "The same is true for 1 other parameter." in str(error)
-    assert error.requests[63] == "float32 (2,) 63"
-    assert error.parameter == "a"  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "fix"),
-    [
-        ("4454", "export WORLD_SIZE=4 on rank 2, or pass world_size=4."),
-        ("454564", "pass equal world_size on every rank."),  # no size has most ranks
-        ("4445553", "pass equal world_size on every rank."),
-        ("44447853", "pass equal world_size on every rank."),
-        ("444483", "export WORLD_SIZE=4 on ranks 4-5, or pass world_size=4."),
-    ],
-)
-def test_a_wrong_world_size_names_the_variable_and_the_rank(sizes: str, fix: str) -> None:
-    requests = {rank: {"call": "init()", "world_size": size} for rank, size in enumerate(sizes)}
-    assert describe_disagreement(requests, {}, ())[1] == fix
-
-
-def test_no_role_is_guessed() -> None:
-    sizes = {"dp": 2, "rows": 2, "ep": 2}
-    with pytest.raises(SpecError):
-        EqualAxes.of(sizes)
-    assert EqualAxes.of(sizes, "rows ep") == EqualAxes(("rows", "ep"), ("rows",))
-    assert EqualAxes.of({"rows": 1}) == EqualAxes((), ())

@@ -137,19 +137,6 @@ def test_an_order_becomes_an_epoch_of_plain_ints() -> None:
 EPOCH = Epoch(10, plan_of(2, 4, 1), True, 7, "keep", number=3)
 
 
-def test_the_fields_of_a_state() -> None:
-    fields = {"version": 1, "length": 10, "shuffle": True, "seed": 7, "epoch": 3, "consumed": 8}
-    assert EPOCH.state(2) == fields
-    rest = replace(EPOCH, begin=5)
-    assert [rest.state(steps)["consumed"] for steps in range(3)] == [5, 9, 10]
-
-
-def test_options_that_keep_the_order_may_differ() -> None:
-    plain = replace(EPOCH, shuffle=False)
-    assert replace(plain, seed=8).resume(plain.state(1)).begin == 4
-    assert replace(EPOCH, tail="drop").resume(EPOCH.state(1)).tail == "drop"
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -136,12 +136,3 @@ def test_the_nearest_lengths_divide_and_none_is_nearer(length: int, parts: int, 
 
 
 # ---------------------------------------------------------------- examples
-
-
-def test_a_loss_weighted_by_tokens_is_the_mean() -> None:
-    plan, losses = SequencePlan(13, 4, "zigzag", pad=True), np.random.default_rng(0).random(16)
-    each = [
-        losses[plan.positions(part)][plan.is_token(part)].sum() * plan.parts / plan.length
-        for part in range(4)
-    ]
-    assert np.mean(each) == pytest.approx(losses[:13].mean(), rel=1e-12)

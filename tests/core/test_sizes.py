@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout, SpecError, factor_world
-from meshkit.core.axes import STANDARD
-from meshkit.core.sizes import check_sizes, divide_data_axis, infer_sizes, order_axes, view_sizes
+from meshkit.core.sizes import check_sizes, divide_data_axis, infer_sizes, order_axes
 
 
 @pytest.mark.parametrize("size", [1, 7, -1, 2**62, np.int64(4), np.uint8(4)])
@@ -98,15 +97,6 @@ def test_the_axes_are_in_the_given_or_the_standard_order(
     assert all(ordered[axis] == -1 for axis in ordered if axis not in sizes)
 
 
-@settings(deadline=None, max_examples=60, database=None)
-@given(st.permutations(STANDARD), st.integers(0, 6))
-def test_the_standard_order_does_not_depend_on_the_order_written(
-    names: list[str], count: int
-) -> None:
-    ordered = order_axes(dict.fromkeys(names[:count], 2), None)
-    assert list(ordered) == [n for n in STANDARD if n in {*names[:count], "dp"}]
-
-
 @pytest.mark.parametrize("order", ["tp dp sp", "tp-dp-sp", "tp dp", ("tp", "dp", "cp")])
 def test_an_absent_standard_axis_may_stand_in_the_order(order: str | tuple[str, ...]) -> None:
     reverse = isinstance(order, str) and "-" in order  # Megatron's begins at the innermost axis
@@ -130,22 +120,6 @@ def test_an_order_that_differs_from_the_sizes_raises_an_error(
     with pytest.raises(SpecError) as caught:
         order_axes(sizes, order)
     assert f"  {evidence}\n" in str(caught.value)
-
-
-def test_dp_is_not_inferred_if_another_size_is_open() -> None:
-    with pytest.raises(SpecError, match="leaves the sizes of dp and tp open"):
-        order_axes({"tp": -1}, None)
-    assert order_axes({"tp": -1}, "tp") == {"tp": -1}
-
-
-def test_a_view_keeps_the_order_written() -> None:
-    assert list(view_sizes({"replicate": 2, "dp": 2, "shard": 4, "tp": 2}, None)) == [
-        "replicate",
-        "dp",
-        "shard",
-        "tp",
-    ]
-    assert view_sizes({"tp": 2, "dp": 4}, "tp dp") == {"tp": 2, "dp": 4}
 
 
 small = st.integers(1, 3)
@@ -197,9 +171,3 @@ def test_divided_sizes_have_the_product_of_the_ranks(sizes: dict[str, int]) -> N
 )
 def test_other_sizes_are_no_such_reading(ranks: int, sizes: dict[str, int]) -> None:
     assert divide_data_axis(sizes, ranks) is None
-
-
-def test_names_of_other_libraries_and_another_order() -> None:
-    with pytest.raises(SpecError) as caught:
-        factor_world(8, order="data expert", data=8, expert=4)
-    assert ways_of(caught.value) == ["data=2", "start 32 ranks"]
