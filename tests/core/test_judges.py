@@ -128,9 +128,3 @@ def test_a_failure_is_quoted_with_the_call_of_its_rank() -> None:
     other = failure_error("ranks disagree.", 1, Process("a", 3), ValueError("bad\nline"))
     assert other.evidence == ("rank 1 (host a, pid 3) gave up: ValueError: bad", "line")
     assert other.fix_text == "look at the log of rank 1 first."
-
-
-def test_a_rank_that_comes_after_the_decision_says_so() -> None:
-    decision = Decision(missing_error(seen([A, None], expired=True), 5))
-    with pytest.raises(meshkit.RankTimeoutError, match="Rank 1 came after that"):
-        decision.check(1)

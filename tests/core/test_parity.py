@@ -14,10 +14,8 @@ import meshkit
 from meshkit import Layout
 from meshkit.core.causes import Array
 from meshkit.core.parity import (
-    Difference,
     Held,
     NumbersError,
-    Report,
     Rules,
     find_differences,
     gather_copies,
@@ -191,13 +189,6 @@ def test_the_report_begins_with_a_known_cause() -> None:
     assert text.endswith("Also:\n  tp=2: grad 0: unknown over tp")
 
 
-def test_a_wrong_part_asks_for_a_layout_too() -> None:
-    half = held("tp=2", lambda at: RNG.normal(size=(2, 6)))
-    (row,) = find_differences([half], NONE).differences
-    assert "Its shape is (2, 6), a part of that of one rank, (4, 6)." in row.text
-    assert "give layout= if x is cut." in row.text
-
-
 def test_every_cause_has_a_text(snapshot: object) -> None:
     parts = np.random.default_rng(1).normal(size=(2, 4, 6))
     mixed = np.concatenate([WHOLE[:, 3:], WHOLE[:, :3]], 1)
@@ -216,9 +207,3 @@ def test_every_cause_has_a_text(snapshot: object) -> None:
     runs = [held("tp=2", cell, name) for name, cell in cells.items()]
     rows = itertools.chain(*(find_differences([run], NONE).differences for run in runs))
     assert "\n".join(row.text for row in rows) == snapshot
-
-
-def test_a_step_that_did_not_end_is_a_line() -> None:
-    row = Difference("tp=2", "", (), "hung", None, "tp=2: rank 1 did not return.\n  at x")
-    text = str(Report(("tp=2",), ("x",), (row, row)))
-    assert text.splitlines() == [*row.text.splitlines(), "Also:", "  tp=2: rank 1 did not return"]

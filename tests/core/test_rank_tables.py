@@ -18,29 +18,28 @@ def megatron(order: str, **sizes: int) -> Layout:
     return Layout(**{name: sizes.get(name, 1) for name in names})
 
 
-MEGATRON = megatron("tp-cp-ep-dp-pp", tp=2, pp=4, dp=2)
-DEEPSPEED = Layout(pipe=2, dp=2, model=2)
-OPENRLHF = factor_world(8, dp=4, sp=2, tp=1)
+MEGATRON, OPENRLHF = megatron("tp-cp-ep-dp-pp", tp=2, pp=4, dp=2), factor_world(8, dp=4, sp=2, tp=1)
+DEEPSPEED = Layout(pipe=2, dp=2, model=2)  # ``data`` is the name of an option here
 
 
 @pytest.mark.parametrize(
-    ("axis", "table"),
+    ("layout", "axis", "table"),
     [
-        ("dp", [[0, 2], [1, 3], [4, 6], [5, 7], [8, 10], [9, 11], [12, 14], [13, 15]]),
-        ("pp", [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]),
-        ("tp", [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], [12, 13], [14, 15]]),
+        (MEGATRON, "dp", [[0, 2], [1, 3], [4, 6], [5, 7], [8, 10], [9, 11], [12, 14], [13, 15]]),
+        (MEGATRON, "pp", [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]),
+        (MEGATRON, "tp", [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], [12, 13], [14, 15]]),
+        (DEEPSPEED, "pipe", [[0, 4], [1, 5], [2, 6], [3, 7]]),
+        (DEEPSPEED, "dp", [[0, 2], [1, 3], [4, 6], [5, 7]]),
+        (DEEPSPEED, "model", [[0, 1], [2, 3], [4, 5], [6, 7]]),
+        (OPENRLHF, "dp", [[0, 2, 4, 6], [1, 3, 5, 7]]),
+        (OPENRLHF, "sp", [[0, 1], [2, 3], [4, 5], [6, 7]]),
+        (OPENRLHF, "tp", [[0], [1], [2], [3], [4], [5], [6], [7]]),
     ],
 )
-def test_megatron(axis: str, table: Table) -> None:
-    assert MEGATRON.num_ranks == 16
-    assert MEGATRON.groups(axis).tolist() == table
-
-
-def test_megatrons_order_reversed_is_our_standard_order() -> None:
-    ours = factor_world(16, tp=2, pp=4)
-    assert ours == Layout(pp=4, dp=2, tp=2)
-    for axis in ("dp", "pp", "tp"):
-        assert ours.groups(axis).tolist() == MEGATRON.groups(axis).tolist()
+def test_megatron_deepspeed_and_openrlhf(layout: Layout, axis: str, table: Table) -> None:
+    assert layout.groups(axis).tolist() == table
+    for row in table:
+        assert [layout.peers(rank, axis).tolist() for rank in row] == [row] * len(row)
 
 
 # 16 ranks: tp=2 pp=2 cp=2, with ep=4 and undivided experts. Each table was printed by
@@ -99,35 +98,3 @@ def test_megatrons_dense_layers_and_experts_are_two_views(order: str) -> None:
         for token, table in tables.items():
             axes = [axis for axis in layout.axes if axis in token.split("-")]
             assert sorted(layout.groups(*axes).tolist()) == table
-
-
-@pytest.mark.parametrize(
-    ("axis", "table"),
-    [
-        ("pipe", [[0, 4], [1, 5], [2, 6], [3, 7]]),
-        ("dp", [[0, 2], [1, 3], [4, 6], [5, 7]]),
-        ("model", [[0, 1], [2, 3], [4, 5], [6, 7]]),
-    ],
-)
-def test_deepspeed(axis: str, table: Table) -> None:
-    """Its axes are pipe, data, model; ``data`` is the name of an option here."""
-    assert DEEPSPEED.groups(axis).tolist() == table
-
-
-@pytest.mark.parametrize(
-    ("axis", "table"),
-    [
-        ("dp", [[0, 2, 4, 6], [1, 3, 5, 7]]),
-        ("sp", [[0, 1], [2, 3], [4, 5], [6, 7]]),
-        ("tp", [[0], [1], [2], [3], [4], [5], [6], [7]]),
-    ],
-)
-def test_openrlhf(axis: str, table: Table) -> None:
-    assert OPENRLHF.groups(axis).tolist() == table
-
-
-@pytest.mark.parametrize("layout", [MEGATRON, DEEPSPEED, OPENRLHF])
-def test_each_rank_finds_its_row(layout: Layout) -> None:
-    for axis in layout.axes:
-        for row in layout.groups(axis).tolist():
-            assert [layout.peers(rank, axis).tolist() for rank in row] == [row] * len(row)

@@ -59,11 +59,6 @@ def play(*steps: Sequence[Step], **ended: bool) -> dict[int, Trace]:
     return {rank: trace(rank, each) for rank, each in enumerate(steps)}
 
 
-def test_equal_sequences_match() -> None:
-    steps = [("all_reduce/4", "tp"), ("barrier", "all"), ("all_reduce/8", "dp")]
-    assert find_mismatches(play(steps, steps, steps, steps), NAMES) == []
-
-
 @pytest.mark.parametrize(
     ("odd", "words"),
     [
@@ -233,13 +228,10 @@ def test_a_layout_is_refined_by_groups_of_several_meshes() -> None:
     derived = derive_layout(layout.num_ranks, groups)
     assert derived == {"pp": 2, "dp_replicate": 4, "stride16": 8, "cp": 2, "tp": 8}
     assert derive_layout(6, []) == {"rank": 6}
-
-
-def test_an_axis_without_a_description_is_named_by_its_step() -> None:
-    groups = [GroupRecord(tuple(range(4)), 0, "undefined")]
-    assert derive_layout(64, groups) == {"stride4": 16, "stride1": 4}
+    unnamed = [GroupRecord(tuple(range(4)), 0, "undefined")]
+    assert derive_layout(64, unnamed) == {"stride4": 16, "stride1": 4}
 
 
 def test_a_barrier_takes_the_steps_of_a_tree_there_and_back() -> None:
-    for ranks in range(1, 300):
+    for ranks in (1, 2, 3, 4, 5, 8, 9, 299):
         assert VOLUMES["barrier"](ranks) == (0, 2 * math.ceil(math.log2(ranks)))

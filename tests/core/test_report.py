@@ -154,11 +154,9 @@ def test_the_report_of_a_rank_agrees_with_the_layout(layout: Layout, data: st.Da
     ranks = [int(rank) for rank in layout.ranks]
     batch = BatchPlan.solve(dp=layout.sizes.get("dp", 1), micro_batch=2, accumulation_steps=2)
     lines = format_rank_table(layout, topology, width=400).splitlines()[2:]
-    slots, reports = (
-        set(),
-        rank_reports(layout, ranks, topology, batch, data="dp" if "dp" in layout.axes else ()),
-    )
-    for position, report in enumerate(reports):
+    data_axes = tuple(axis for axis in layout.axes if axis == "dp")
+    slots = set()
+    for position, report in enumerate(rank_reports(layout, ranks, topology, batch, data=data_axes)):
         values = (report.rank, report.node, report.slot, *report.coordinate.values())
         assert lines[position].split() == [*map(str, values)]
         own = batch.samples(0, report.coordinate.get("dp", 0))
