@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from meshkit import BatchError, BatchPlan
 from meshkit.core.batch import MicroBatch
-from meshkit.core.epoch import Epoch, SampleOrder, shuffle_indices
+from meshkit.core.epoch import Epoch, shuffle_indices
 
 quick = settings(deadline=None, max_examples=80, database=None)
 SEEDS = st.integers(-(2**70), 2**70)
@@ -92,6 +92,9 @@ def test_each_tail_from_any_position_on_any_mesh(epoch: Epoch, begin: int, dp: i
     assert read_samples(remaining) == expected
     assert remaining.steps == math.ceil(len(expected) / epoch.plan.global_batch)
     assert read_samples(replace(remaining, plan=epoch.plan.resize(dp))) == expected
+    rows = [all_micro_batches(remaining, step) for step in range(remaining.steps)]
+    each = {sum(len(shares[d]) for shares in rows) for d in range(epoch.plan.dp)}
+    assert each == {remaining.num_micro_batches}
     if begin == 0 and epoch.tail == "keep":  # every sample once
         assert sorted(expected) == [*range(epoch.length)]
 
@@ -106,30 +109,6 @@ def test_an_epoch_resumed_on_another_mesh_equals_an_uninterrupted_one(
     assert state["consumed"] == min(done * epoch.plan.global_batch, epoch.length)
     remaining = replace(epoch, plan=other.plan, tail="keep", number=0).resume(state)
     assert order(epoch)[: state["consumed"]] + read_samples(remaining) == order(epoch)
-
-
-@quick
-@given(epochs(), st.integers(0, 60))
-def test_weights_and_numbers_of_micro_batches(epoch: Epoch, begin: int) -> None:
-    """The weights of a step add up to one, and each sample has the same."""
-    epoch = replace(epoch, begin=min(begin, epoch.length))
-    lengths = [0] * epoch.plan.dp
-    for step in range(epoch.steps):
-        shares = all_micro_batches(epoch, step)
-        lengths = [sum(pair) for pair in zip(lengths, map(len, shares), strict=True)]
-        assert math.isclose(sum(m.weight / epoch.plan.dp for share in shares for m in share), 1)
-        each = [m.weight / len(m.samples) for share in shares for m in share if not m.is_filler]
-        assert max(each) - min(each) < 1e-12
-        assert [m.is_last for m in shares[0]] == [False] * (len(shares[0]) - 1) + [True]
-    assert lengths == [epoch.num_micro_batches] * epoch.plan.dp
-
-
-def test_an_order_becomes_an_epoch_of_plain_ints() -> None:
-    given: Any = SampleOrder(True, np.int8(3), np.uint8(2), "drop")
-    epoch = Epoch.of(np.int64(4), plan_of(1, 4, 2), given)  # exactly one step
-    assert (epoch.length, epoch.seed, epoch.number, epoch.tail, epoch.steps) == (4, 3, 2, "drop", 1)
-    assert {type(n) for n in (epoch.length, epoch.seed, epoch.number)} == {int}
-    assert Epoch.of(4, plan_of(1, 4, 2), SampleOrder()).tail == "keep"
 
 
 # ---------------------------------------------------------------- states
@@ -147,24 +126,6 @@ EPOCH = Epoch(10, plan_of(2, 4, 1), True, 7, "keep", number=3)
 def test_a_state_of_other_data_or_of_invalid_fields_raises(change: dict[str, Any]) -> None:
     with pytest.raises(BatchError):
         EPOCH.resume({**EPOCH.state(1), **change})
-
-
-@pytest.mark.parametrize(
-    ("changes", "fix"),
-    [
-        ({"shuffle": 1}, "shuffle=True"),
-        ({"seed": 1.5}, "seed=0"),
-        ({"epoch": -1}, "epoch=0"),
-        ({"shuffle": None, "seed": "7", "epoch": 0.5}, "shuffle=True, seed=0, epoch=0"),
-    ],
-)
-def test_the_fix_of_an_invalid_order_has_the_invalid_options_only(
-    changes: dict[str, Any], fix: str
-) -> None:
-    order = replace(SampleOrder(shuffle=True, seed=7, epoch=3), **changes)
-    with pytest.raises(BatchError) as caught:
-        Epoch.of(10, EPOCH.plan, order)
-    assert caught.value.fix_text == f"{fix}."
 
 
 # ---------------------------------------------------------------- the shuffled order
