@@ -254,7 +254,7 @@ def error_dict(error: MeshkitError) -> dict[str, object]:
 def to_ascii(text: str, also: str = "") -> str:
     """Return a text with all characters escaped that a terminal might not show, or might obey."""
     unsafe = (
-        c for c in set(text) if not (c in also or c in "\n\t" or (c.isascii() and c.isprintable()))
+        c for c in set(text) if not (c in also or c == "\n" or (c.isascii() and c.isprintable()))
     )
     return text.translate({ord(c): ascii(c)[1:-1] for c in unsafe})
 

@@ -6,11 +6,8 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -22,35 +19,11 @@ from meshkit.cli.main import CommandParser, load_command, main
 from meshkit.cli.ranks import measure, read_max_alone, read_operations, read_size, read_sizes
 from meshkit.core.layout import Layout
 from meshkit.launch.detect import detect
-from meshkit.launch.launchers import LAUNCHERS
 from tests.bench.example_runs import CLEAN, REPORT
 from tests.bench.faulty_calls import return_wrong_elements
-from tests.cli.processes import ended
+from tests.cli.processes import begun, ended
 
-ROOT = Path(__file__).parents[2]
-KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
-CLEAN_ENVIRON = {name: value for name, value in os.environ.items() if name not in KNOWN}
-MODULE = ["-m", "meshkit", "bench"]
 QUICK = ["--device", "cpu", "--iters", "2", "--warm-up", "0"]
-
-
-@pytest.fixture(autouse=True)
-def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in KNOWN:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("COLUMNS", "80")
-
-
-def begun(*command: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *command],
-        env={**CLEAN_ENVIRON, "OMP_NUM_THREADS": "1"},
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
 
 
 # ---------------------------------------------------------------- real ranks
@@ -106,30 +79,13 @@ def test_a_wrong_result_fails(
     assert re.search(r"FAILED: 2 rows in \d+\.\d s; 4 wrong elements\.\n$", out)
 
 
-def one_leaves(
-    device: str | None, request: Request, layout: Layout
-) -> tuple[int, BenchmarkRun] | None:
-    """Measure without rank 1."""
-    return None if detect().rank == 1 else measure(device, request, layout)
-
-
-def test_a_rank_that_does_not_come(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(ranks, "measure", one_leaves)
-    assert main(["bench", "dp=2", "-n", "2", "--timeout", "1", *QUICK]) == 1
-    out, error = capsys.readouterr()
-    assert out == ""
-    assert ": rank 0 of 2 failed first." in error.splitlines()[0]
-    assert "did not arrive at init(device='cpu', timeout=1.0) within 1 s." in error
-    assert error.splitlines()[-1] == "  Fix: look at the logs of rank 1 first."
-
-
 # ---------------------------------------------------------------- Ctrl-C
 
 
 def test_ctrl_c_ends_the_ranks_and_the_command() -> None:
-    process = begun(*MODULE, "dp=2", "-n", "2", "--iters", "400", "--device", "cpu")
+    process = begun(
+        "-m", "meshkit", "bench", "dp=2", "-n", "2", "--iters", "400", "--device", "cpu"
+    )
     assert process.stderr is not None
     assert "rows in" in process.stderr.readline()
     os.killpg(process.pid, signal.SIGINT)
@@ -138,29 +94,7 @@ def test_ctrl_c_ends_the_ranks_and_the_command() -> None:
     assert error.splitlines()[-1] == "meshkit bench: interrupted."
 
 
-# ---------------------------------------------------------------- misuse
-
-
-@pytest.mark.parametrize(
-    "typed",
-    [
-        ["dp=3", "sp=2", "-n", "8"],
-        ["dp=4", "sp=2", "--axes", "dp,dp sp"],
-        ["dp=1", "tp=1", "-n", "1"],
-        ["dp=2", "-n", "2", "--axes", "dp,zz zz"],
-        ["dp=2", "-n", "2", "--sizes", "1K:x"],
-    ],
-)
-def test_misuse_is_reported_before_a_rank_starts(
-    typed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("spawn_ranks", "run_under_launcher"):
-        monkeypatch.setattr(ranks, name, lambda *_: pytest.fail("ranks were started"))
-    assert main(["bench", *typed]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("meshkit bench ")
-    assert err.splitlines()[-1].startswith("  Fix: ")
+# ---------------------------------------------------------------- limits
 
 
 def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,12 @@ import torch
 from meshkit import detect
 from meshkit.cli import doctor
 from meshkit.cli.doctor import Finding, Lookup, check_launcher
-from meshkit.cli.main import main
 from meshkit.launch import device
 from meshkit.launch.detect import FIELDS
-from meshkit.launch.launchers import LAUNCHERS
+from tests.cli.processes import Answers, begun, ended
 from tests.launch import recorded
-from tests.preloaded_python import MESHKIT, run_python
+from tests.preloaded_python import run_python
 
-ROOT = Path(__file__).parents[2]
-Here = Callable[..., subprocess.CompletedProcess[str]]
 FINDINGS = [
     Finding("python", True, "3.12.1"),
     Finding("launcher", False, "RANK=9 is wrong.\nIt was read.", "export RANK=0"),
@@ -36,45 +32,13 @@ FINDINGS = [
 ]
 
 
-KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
-CLEAN = {name: value for name, value in os.environ.items() if name not in KNOWN}
-
-
-def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """The doctor in a real process, with no launcher but what is given."""
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "meshkit", "doctor", *arguments],
-        env={**CLEAN, **environ},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
-    """The doctor in this process, which has imported torch."""
-    for name in KNOWN:
-        monkeypatch.delenv(name, raising=False)
-
-    def ask(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        for name, value in environ.items():
-            monkeypatch.setenv(name, value)
-        code = main(["doctor", *arguments])
-        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
-
-    return ask
-
-
-def results(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+def results(outcome: tuple[int, str, str]) -> dict[str, dict[str, Any]]:
     """The findings of a run with --json, by name."""
-    reported = json.loads(done.stdout)
-    assert reported.keys() == {"ok", "findings"}
+    code, out, error = outcome
+    reported = json.loads(out)
+    assert error == ""
     assert reported["ok"] is all(entry["ok"] for entry in reported["findings"])
-    assert done.returncode == (0 if reported["ok"] else 1)
-    assert all(entry.keys() == {"name", "ok", "found", "advice"} for entry in reported["findings"])
+    assert code == (0 if reported["ok"] else 1)
     return {entry["name"]: entry for entry in reported["findings"]}
 
 
@@ -92,51 +56,20 @@ def test_the_text_word_for_word() -> None:
     assert doctor.as_text(FINDINGS[:1], width=80).endswith("\n\nAll 1 check OK.")
 
 
-def test_a_real_run_looks_at_everything_promised() -> None:
-    done = run_python(MESHKIT, "doctor", "--json", environ=CLEAN)
-    assert done.stderr == ""
-    findings = results(done)
-    assert {
-        *("python", "torch", "devices", "backends", "launcher", "rank", "world_size"),
-        *("local_rank", "local_world_size", "node_rank", "num_nodes", "host name"),
-        *("gloo interface", "shared memory"),
-    } <= findings.keys()
-    assert findings["launcher"]["found"] == "single"
-    assert findings["rank"]["found"] == "0 (no launcher)"
-
-
-def test_a_bad_environment_is_shown_and_fails(here: Here) -> None:
-    done = here(RANK="9", WORLD_SIZE="8")
-    assert done.returncode == 1
-    assert done.stderr == ""
-    lines = done.stdout.splitlines()
-    at = next(i for i, line in enumerate(lines) if line.startswith("FAILED  launcher "))
-    indent = len(lines[at]) - len("RANK=9 must be below WORLD_SIZE=8.")
-    assert [line[indent:] for line in lines[at : at + 3]] == [
-        "RANK=9 must be below WORLD_SIZE=8.",
-        "Both were read for the launcher hand-written.",
-        "Fix: export RANK and WORLD_SIZE so that they agree.",
-    ]
-    assert "failed: launcher" in lines[-1]
-
-
-def test_an_interface_that_is_not_there(here: Here) -> None:
-    findings = results(here("--json", GLOO_SOCKET_IFNAME="eth77", NCCL_SOCKET_IFNAME="=eth78"))
+def test_an_interface_that_is_not_there(answer: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth77")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "=eth78")
+    findings = results(answer("doctor --json"))
     assert findings["gloo interface"]["found"] == (
         "GLOO_SOCKET_IFNAME=eth77, but this machine has no eth77"
     )
     assert findings["nccl interface"]["ok"] is False
 
 
-def test_an_allocation_without_srun(here: Here) -> None:
-    findings = results(here("--json", SLURM_NTASKS="4"))
-    assert findings["launcher"]["ok"] is False
-    assert findings["rank"]["found"] == "0 (no srun (SLURM_NTASKS = 4))"
-
-
 def test_no_torch_is_a_finding_too(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise OSError('libc10.so: wrong ELF class')\n")
-    findings = results(run("--json", PYTHONPATH=str(tmp_path)))
+    command = begun("-W", "error", "-m", "meshkit", "doctor", "--json", PYTHONPATH=str(tmp_path))
+    findings = results(ended(command))
     assert findings["torch"]["found"] == ("cannot be imported: OSError: libc10.so: wrong ELF class")
     assert "devices" not in findings
     assert "shared memory" in findings
@@ -155,27 +88,16 @@ sys.exit(main())
 def test_a_resolver_that_never_answers_does_not_hang_the_doctor() -> None:
     environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "far"}
     done = run_python(HANGS, "doctor", "--json", "--timeout", "0.2", environ=environ)
-    findings = results(done)
+    findings = results((done.returncode, done.stdout, done.stderr))
     assert "has no address: no answer within 0.2 s (0." in findings["host name"]["found"]
     assert findings["master host"]["found"].startswith("far has no address: no answer within 0.2 s")
-
-
-@pytest.mark.parametrize("text", ["0", "soon"])
-def test_a_timeout_that_is_none_is_misuse(text: str) -> None:
-    done = run("--timeout", text)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"meshkit doctor --timeout {text}: ")
 
 
 # ---------------------------------------------------------------- one check
 
 TWO_NODES = {
-    "RANK": "1",
-    "WORLD_SIZE": "4",
-    "LOCAL_RANK": "1",
-    "LOCAL_WORLD_SIZE": "2",
-    "MASTER_ADDR": "localhost",
-    "MASTER_PORT": "29500",
+    **{"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
+    **{"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
 }
 INTERFACES = ("lo", "eth0", "ib0", "eth1")
 
@@ -312,9 +234,9 @@ def test_ranks_of_mpi_need_mpi4py(monkeypatch: pytest.MonkeyPatch, there: bool) 
     monkeypatch.setitem(sys.modules, "mpi4py", types.ModuleType("mpi4py") if there else None)
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     values = zip(names, "1412", strict=True)  # four ranks, two of them on this node
-    _, findings = check_launcher({f"OMPI_COMM_WORLD_{name}": v for name, v in values})
-    assert findings[-1].ok is there
-    assert findings[-1].advice.startswith("pip install mpi4py, or ") is not there
+    finding = last_of_launcher(**{f"OMPI_COMM_WORLD_{name}": v for name, v in values})
+    assert finding.ok is there
+    assert finding.advice.startswith("pip install mpi4py, or ") is not there
 
 
 def test_an_init_method_needs_no_address() -> None:
@@ -371,32 +293,24 @@ def test_an_old_or_missing_torch_is_checked_no_further(monkeypatch: pytest.Monke
         assert finding.advice == "pip install 'torch>=2.11'"
 
 
-class DeviceModule:
-    """A device module of torch with some devices."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
-
-    def device_count(self) -> int:
-        return len(self.names)
-
-    def get_device_name(self, index: int) -> str:
-        if self.names[index] == "nameless":
-            raise RuntimeError("no name")
-        return self.names[index]
+def name_of(index: int) -> str:
+    """Return the names of two devices; torch has none for the third."""
+    if index == 2:
+        raise RuntimeError("no name")
+    return "NVIDIA H200"
 
 
-def fake_devices(
-    monkeypatch: pytest.MonkeyPatch, kind: str | None, *names: str, drivers: Sequence[str] = ()
-) -> None:
+def fake_devices(monkeypatch: pytest.MonkeyPatch, kind: str | None, *drivers: str) -> None:
+    """Let torch see three devices of a kind, or none, and let drivers exist."""
+    devices = types.SimpleNamespace(device_count=lambda: 3, get_device_name=name_of)
     monkeypatch.setattr(device, "accelerator", lambda: kind)
-    monkeypatch.setattr(torch, "get_device_module", lambda _: DeviceModule(*names))
+    monkeypatch.setattr(torch, "get_device_module", lambda _: devices)
     if kind is None:
         monkeypatch.setattr(Path, "exists", lambda self: str(self) in drivers)
 
 
 def test_devices_are_counted_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_devices(monkeypatch, "cuda", "NVIDIA H200", "NVIDIA H200", "nameless")
+    fake_devices(monkeypatch, "cuda")
     kind, finding = doctor.check_devices(torch, {})
     assert kind == "cuda"
     assert finding == Finding("devices", True, "cuda: 2 x NVIDIA H200, 1 x cuda")
@@ -409,7 +323,7 @@ def test_a_driver_without_devices_that_torch_sees_fails(monkeypatch: pytest.Monk
 
     fake_devices(monkeypatch, None)
     assert doctor.check_devices(torch, {}) == ("cpu", Finding("devices", True, "cpu only"))
-    fake_devices(monkeypatch, None, drivers=["/dev/nvidiactl"])
+    fake_devices(monkeypatch, None, "/dev/nvidiactl")
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.cuda, "is_available", is_available)
     _, finding = doctor.check_devices(torch, {})
@@ -423,7 +337,7 @@ def test_a_driver_without_devices_that_torch_sees_fails(monkeypatch: pytest.Monk
 def test_an_amd_graphics_driver_counts_only_for_a_torch_with_hip(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fake_devices(monkeypatch, None, drivers=["/dev/kfd"])
+    fake_devices(monkeypatch, None, "/dev/kfd")
     monkeypatch.setattr(torch.version, "hip", None)
     assert doctor.check_devices(torch, {})[1].ok
     monkeypatch.setattr(torch.version, "hip", "6.2")
@@ -441,8 +355,8 @@ def test_a_bridge_that_cannot_be_imported_fails(monkeypatch: pytest.MonkeyPatch)
     assert finding.found.endswith("makes torch know npu.\nImportError: no libhcl.so")
 
 
-@pytest.mark.parametrize("width", [40, 60, 100])
-def test_what_was_found_keeps_the_width_and_a_fix_stays_one_line(width: int) -> None:
+def test_a_finding_keeps_the_width_and_a_fix_stays_one_line() -> None:
+    width = 60
     advice = "mount -t tmpfs tmpfs " + "/very/long" * 12
     findings = [Finding("python", True, "word " * 50), Finding("memory", False, "none", advice)]
     *lines, fix, _, _ = doctor.as_text(findings, width=width).split("\n")

@@ -8,8 +8,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -27,36 +25,15 @@ from meshkit.cli.ranks import Greeting, check_mesh, describe_failure, run_sharin
 from meshkit.core.errors import LaunchError, RankTimeoutError, SpawnError
 from meshkit.core.report import CheckReport
 from meshkit.launch.detect import detect
-from meshkit.launch.launchers import LAUNCHERS
 from meshkit.live import barrier as verify_module
 from meshkit.testing.faults import Strike, play
-from tests.cli.processes import ended
+from tests.cli.processes import CLEAN, Answers, begun, ended
 from tests.core.example_reports import REPORT
 from tests.live.side_by_side import side_by_side
 from tests.preloaded_python import MESHKIT, run_python
 
-ROOT = Path(__file__).parents[2]
-KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
-CLEAN = {name: value for name, value in os.environ.items() if name not in KNOWN}
-MODULE = ["-m", "meshkit", "check"]
 CPU = ["--device", "cpu"]
-
-
-@pytest.fixture(autouse=True)
-def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in KNOWN:
-        monkeypatch.delenv(name, raising=False)
-
-
-def begun(*command: str, **environ: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *command],
-        env={**CLEAN, "OMP_NUM_THREADS": "1", **environ},
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+Capture = pytest.CaptureFixture[str]
 
 
 def variables_by_hand(world_size: int) -> list[dict[str, str]]:
@@ -71,9 +48,7 @@ def variables_by_hand(world_size: int) -> list[dict[str, str]]:
 # ---------------------------------------------------------------- real ranks
 
 
-def test_eight_local_ranks(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_eight_local_ranks(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "140")
     assert main(["check", "dp=2", "sp=2", "tp=2", "pp=1", "-n", "8", *CPU]) == 0
     out, error = capsys.readouterr()
@@ -95,9 +70,9 @@ def test_eight_local_ranks(
 
 @pytest.mark.slow
 def test_under_torchrun_rank_0_prints_for_all() -> None:
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "4"]
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "4", "-m", "meshkit", "check"]
     arguments = ["sp=2", "dp=-1", "tp=1", "--groups", "sp dp", "--json", *CPU]
-    code, out, error = ended(begun(*torchrun, *MODULE, *arguments))
+    code, out, error = ended(begun(*torchrun, *arguments))
     assert code == 0, error
     reported = json.loads(out)  # one object, printed once
     assert reported["sizes"] == {"dp": 2, "sp": 2, "tp": 1}
@@ -116,57 +91,17 @@ def test_under_torchrun_rank_0_prints_for_all() -> None:
 # ---------------------------------------------------------------- a check that fails
 
 
-def fails(
-    job: Callable[..., CheckReport],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> str:
-    """Return the error of four local ranks that run a job."""
-    monkeypatch.setattr(ranks, "check_mesh", job)
-    assert main(["check", "dp=2", "sp=2", "-n", "4", "--timeout", "20", *CPU]) == 1
-    out, error = capsys.readouterr()
-    assert out == ""
-    assert "Traceback" not in error
-    return error
-
-
-def dies(*_: object, **__: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def one_dies(device: str | None, request: Mapping[str, Any], timeout: float) -> CheckReport:
     """Kill rank 1 when it begins to verify."""
     with pytest.MonkeyPatch.context() as patch:
         if detect().rank == 1:
-            patch.setattr(meshkit.Mesh, "verify", dies)
+            patch.setattr(meshkit.Mesh, "verify", lambda *_, **__: os.kill(os.getpid(), 9))
         return check_mesh(device, request, timeout)
-
-
-def test_a_rank_that_is_killed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, what, *_ = fails(one_dies, monkeypatch, capsys).splitlines()
-    assert ": rank 1 of 4 failed first" in first
-    assert what == "  RuntimeError: the process ended by itself, with signal SIGKILL"
 
 
 def one_differs(device: str | None, request: Mapping[str, Any], timeout: float) -> CheckReport:
     """Check, with other sizes on rank 2."""
     return check_mesh(device, {"dp": 4} if detect().rank == 2 else request, timeout)
-
-
-def test_a_rank_with_other_sizes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, *rest = fails(one_differs, monkeypatch, capsys).splitlines()
-    assert re.match(r"meshkit check dp=2 .*: rank \d of 4 failed first", first)
-    assert rest[0].startswith("  DisagreementError: ")
-    assert rest[0].endswith("ranks disagree about the mesh; no process group was created.")
-    assert [line.split(" (")[0] for line in rest[1:3]] == [
-        "  ranks 0-1 and 3:  dp=2 sp=2",
-        "  rank 2",
-    ]
-    assert rest[-1].startswith("  Fix: ")
 
 
 def one_is_elsewhere(device: str | None, request: Mapping[str, Any], timeout: float) -> CheckReport:
@@ -178,18 +113,6 @@ def one_is_elsewhere(device: str | None, request: Mapping[str, Any], timeout: fl
         return check_mesh(device, request, timeout)
 
 
-def test_a_group_of_other_ranks(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, *rest = fails(one_is_elsewhere, monkeypatch, capsys).splitlines()
-    assert rest == [
-        "  MeshkitError: mesh.verify(timeout=20.0): the group over dp sp does not hold "
-        "the ranks of the layout.",
-        "  A gather over it returned other ranks, or another order, on ranks 1.",
-        "  Fix: close the mesh and build it again; report this with the version of torch.",
-    ]
-
-
 def one_leaves(device: str | None, request: Mapping[str, Any], timeout: float) -> CheckReport:
     """Check without rank 1."""
     if detect().rank == 1:
@@ -197,45 +120,58 @@ def one_leaves(device: str | None, request: Mapping[str, Any], timeout: float) -
     return check_mesh(device, request, timeout)
 
 
-def test_a_rank_that_does_not_come_within_the_timeout(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(ranks, "check_mesh", one_leaves)
-    assert main(["check", "dp=2", "-n", "2", "--timeout", "1", *CPU]) == 1
-    assert capsys.readouterr() == (
-        "",
-        "meshkit check dp=2 -n 2 --timeout 1 --device cpu: rank 0 of 2 failed first.\n"
-        "  RankTimeoutError: 1 of 2 ranks did not arrive at init(device='cpu', timeout=1.0) "
-        f"within 1 s.\n  Missing: 1. Arrived: 0 on host {socket.gethostname()}.\n"
-        "  Fix: look at the logs of rank 1 first.\n",
-    )
-
-
-# ---------------------------------------------------------------- misuse
-
-
 @pytest.mark.parametrize(
-    "typed",
+    ("job", "timeout", "lines"),
     [
-        ["dp=3", "sp=2", "-n", "8"],
-        ["x=2", "-n", "2"],
-        ["dp=4", "sp=2"],
-        ["dp=2", "dp=2", "-n", "2"],
-        ["timeout=2", "-n", "2"],
-        ["dp=2", "--groups", "dp dp", "-n", "2"],
-        *([text, "-n", "2"] for text in ("dp", "dp=", "dp=2.0", "dp=\u0662", "dp=0", "")),
+        (
+            one_dies,
+            "20",
+            [": rank 1 of 4 failed first", "RuntimeError: the process ended by itself, with"],
+        ),
+        (
+            one_differs,
+            "20",
+            [" of 4 failed first", "DisagreementError: ", "ranks 0-1 and 3:  dp=2 sp=2", "rank 2"],
+        ),
+        (
+            one_is_elsewhere,
+            "20",
+            [
+                " of 4 failed first",
+                "MeshkitError: mesh.verify(timeout=20.0): the group over dp sp does not hold ",
+                "A gather over it returned other ranks, or another order, on ranks 1.",
+                "Fix: close the mesh and build it again; report this with the version of torch.",
+            ],
+        ),
+        (
+            one_leaves,
+            "1",
+            [
+                " of 4 failed first",
+                "RankTimeoutError: 1 of 4 ranks did not arrive at init(device='cpu', timeout=1.0) ",
+                f"Missing: 1. Arrived: 0, 2-3 on host {socket.gethostname()}.",
+                "Fix: look at the logs of rank 1 first.",
+            ],
+        ),
     ],
 )
-def test_misuse_is_reported_before_a_rank_starts(
-    typed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_check_that_fails_names_the_ranks(
+    job: Callable[..., CheckReport],
+    timeout: str,
+    lines: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
 ) -> None:
-    for name in ("spawn_ranks", "run_under_launcher"):
-        monkeypatch.setattr(ranks, name, lambda *_: pytest.fail("ranks were started"))
-    assert main(["check", *typed]) == 2
-    out, err = capsys.readouterr()
+    monkeypatch.setattr(ranks, "check_mesh", job)
+    assert main(["check", "dp=2", "sp=2", "-n", "4", "--timeout", timeout, *CPU]) == 1
+    out, error = capsys.readouterr()
     assert out == ""
-    assert err.startswith("meshkit check ")
-    assert err.splitlines()[-1].startswith("  Fix: ")
+    assert "Traceback" not in error
+    for line, text in zip(lines, error.splitlines(), strict=False):
+        assert line in text
+
+
+# ---------------------------------------------------------------- under a launcher
 
 
 def test_a_mesh_that_does_not_fit_a_launcher_is_quoted_as_typed() -> None:
@@ -251,9 +187,7 @@ def test_a_mesh_that_does_not_fit_a_launcher_is_quoted_as_typed() -> None:
     assert all(f"{typed} needs 4 ranks, the world has 2.\n" in one.stderr for one in done)
 
 
-def test_only_rank_0_prints(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_rank_0_prints(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
     for rank in (0, 1):
@@ -265,78 +199,51 @@ def test_only_rank_0_prints(
 
 # ---------------------------------------------------------------- hello
 
-HELLO = ["-m", "meshkit", "hello"]
-Here = Callable[..., tuple[int, str, str]]
 
-
-def run(*command: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command],
-        env={**CLEAN, "OMP_NUM_THREADS": "1", **environ},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-@pytest.fixture
-def here(capsys: pytest.CaptureFixture[str]) -> Here:
-    """Return a function: run ``meshkit hello`` here; return its exit code, output and errors."""
-    return lambda *typed: (main(["hello", *typed]), *capsys.readouterr())
-
-
-def test_hello_of_four_local_processes_greet() -> None:
-    done = run("-W", "error", *HELLO, "-n", "4")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    *lines, last = done.stdout.splitlines()
+def test_hello_of_four_local_processes(answer: Answers) -> None:
+    code, out, error = answer("hello -n 4 --device cpu")
+    assert (code, error) == (0, "")
+    *lines, last = out.splitlines()
     where = re.escape(socket.gethostname())
     pids = set()
     for rank, line in enumerate(lines):
-        pattern = rf"rank {rank} of 4 says hello from host {where}, device \S+, pid (\d+)"
+        pattern = rf"rank {rank} of 4 says hello from host {where}, device cpu, pid (\d+)"
         results = re.fullmatch(pattern, line)
         assert results, line
         pids.add(results[1])
     assert len(pids) == 4
-    assert re.fullmatch(r"OK: the all-reduce over 4 ranks on \w+\.", last)
+    assert last == "OK: the all-reduce over 4 ranks on gloo."
 
 
 def test_without_n_it_is_one_process_here() -> None:
     done = run_python(MESHKIT, "hello", "--json", "--device", "cpu", environ=CLEAN)
     assert done.returncode == 0, done.stderr
     reported = json.loads(done.stdout)
-    assert reported["world_size"] == 1
-    assert reported["ranks"][0]["launcher"] == "single"
+    assert (reported["world_size"], reported["ranks"][0]["launcher"]) == (1, "single")
 
 
 def test_n_inside_a_launcher_starts_a_job_of_its_own(
-    here: Here, monkeypatch: pytest.MonkeyPatch
+    answer: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environ = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "far", "MASTER_PORT": "29500"}
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    code, out, _ = here("-n", "2", "--json", "--device", "cpu")
+    code, out, _ = answer("hello -n 2 --json --device cpu")
     assert (code, json.loads(out)["world_size"]) == (0, 2)
 
 
-def test_a_bad_environment_is_one_message(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_environment_is_one_message(answer: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "9")
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert here() == (
-        1,
-        "",
-        "meshkit hello: RANK=9 must be below WORLD_SIZE=8.\n"
-        "  Both were read for the launcher hand-written.\n"
-        "  Fix: export RANK and WORLD_SIZE so that they agree.\n",
-    )
+    code, out, error = answer("hello")
+    assert (code, out) == (1, "")
+    assert error.startswith("meshkit hello: RANK=9 must be below WORLD_SIZE=8.\n")
 
 
 def test_no_torch_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('no libtorch.so')\n")
-    done = run(*HELLO, PYTHONPATH=str(tmp_path))
-    assert (done.returncode, done.stderr) == (1, "meshkit hello: no libtorch.so\n")
+    done = begun("-m", "meshkit", "hello", PYTHONPATH=str(tmp_path))
+    assert ended(done) == (1, "", "meshkit hello: no libtorch.so\n")
 
 
 def greeting(rank: int, *, ok: bool = True) -> Greeting:
@@ -346,23 +253,14 @@ def greeting(rank: int, *, ok: bool = True) -> Greeting:
     }
 
 
-def test_a_wrong_sum_fails_on_every_rank(monkeypatch: pytest.MonkeyPatch, here: Here) -> None:
+def test_a_wrong_sum_fails_on_every_rank(monkeypatch: pytest.MonkeyPatch, answer: Answers) -> None:
     greetings = [greeting(0), greeting(1, ok=False), greeting(2, ok=False)]
     for rank in (0, 2):
         monkeypatch.setattr(ranks, "greet_all", lambda *_, rank=rank: (rank, greetings))
-        code, text, _ = here()
-        assert code == 1
-        assert (
-            text == ""
-            if rank
-            else text
-            == (
-                "rank 0 of 3 says hello from host a, device cpu, pid 310\n"
-                "rank 1 of 3 says hello from host a, device cpu, pid 311\n"
-                "rank 2 of 3 says hello from host a, device cpu, pid 312\n"
-                "FAILED: the all-reduce over 3 ranks on gloo was wrong on 1-2.\n"
-            )
-        )
+        code, text, _ = answer("hello")
+        assert (code, bool(text)) == (1, rank == 0)
+        last = "FAILED: the all-reduce over 3 ranks on gloo was wrong on 1-2.\n"
+        assert not text or text.endswith(last)
 
 
 def missing_one() -> tuple[bool, bool]:
@@ -390,8 +288,7 @@ def test_the_check_can_fail() -> None:
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """Host a store in a process of its own, which ends at SIGTERM with exit code 0."""
-    command = [sys.executable, "-m", "meshkit", "store", "--port", "0", "--json"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+    with begun("-m", "meshkit", "store", "--port", "0", "--json") as server:
         try:
             assert server.stdout is not None
             yield json.loads(server.stdout.readline())["address"]
@@ -435,11 +332,6 @@ def test_a_taken_port_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"port {port} of this host cannot be used" in capsys.readouterr().err
 
 
-def test_an_invalid_port_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["store", "--port", "70000"]) == 2
-    assert "'70000' is not a port from 0 to 65535" in capsys.readouterr().err
-
-
 def test_a_store_that_is_not_there_is_named() -> None:
     with pytest.raises(meshkit.SpawnError, match="python -m meshkit store --port 1, on that host"):
         meshkit.spawn(join_nowhere, 2, timeout=60)
@@ -468,29 +360,19 @@ def test_the_words_of_the_rank_that_failed_first() -> None:
         "  Fix: run meshkit doctor; or --device cpu, which needs fewer resources."
     )
     assert results.errors == {0: late, 1: died, 2: late}
-    fixes = {
-        "cpu": "",
-        "cuda:1": "; or --sizes 1K or --device cpu, which needs fewer resources",
-    }
-    for device, less in fixes.items():
+    for device, less in (("cpu", ""), ("cuda:1", "; or --sizes 1K or --device cpu, which needs ")):
         text = str(describe_failure(4, failing({1: died}, 1), device, "--sizes 1K" if less else ""))
-        assert text.splitlines()[-1] == f"  Fix: run meshkit doctor{less}."
+        assert text.splitlines()[-1].startswith(f"  Fix: run meshkit doctor{less or '.'}")
     assert str(describe_failure(4, failing({0: late}, 0), None)) == (
         "rank 0 of 4 failed first.\n  RankTimeoutError: 2 of 4 ranks did not arrive.\n  Fix: look."
     )
 
 
 def test_an_error_of_torch_is_printed() -> None:
-    with (
-        pytest.raises(LaunchError) as reported,
-        torch_errors("the all-reduce of rank 1 of 4"),
-    ):
+    with pytest.raises(LaunchError) as reported, torch_errors("the all-reduce of rank 1 of 4"):
         raise RuntimeError("Connection closed by peer\nException raised from x")
-    assert str(reported.value) == (
-        "the all-reduce of rank 1 of 4 failed.\n"
-        "  Connection closed by peer\n"
-        "  Fix: run meshkit doctor on the machines of the job."
-    )
+    assert reported.value.summary == "the all-reduce of rank 1 of 4 failed."
+    assert reported.value.evidence == ("Connection closed by peer",)
     late = RankTimeoutError("late")
     with pytest.raises(RankTimeoutError) as kept, torch_errors("x"):
         raise late

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
 
 import pytest
 
-Answers = Callable[[str], tuple[int, str, str]]
+from tests.cli.processes import Answers
 
 MODEL = "--model llama3-8b"
 STEP = "--global-batch 64 --seq 8192"

@@ -1,7 +1,8 @@
-"""Two hundred hostile command lines: each ends soon, with one message, and a fix that is right."""
+"""Hundreds of wrong command lines: each ends soon, with one message, and a fix that is right."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
 from collections.abc import Iterator
@@ -11,37 +12,20 @@ import pytest
 
 from meshkit.cli import main, ranks
 from meshkit.launch import store
+from tests.cli.processes import Answers
 
 NUMBERS = (
-    "0",
-    "-1",
-    "-5",
-    "1.5",
-    "1e9",
-    "nan",
-    "inf",
-    "0x10",
-    "١٢",
-    "",
-    " ",
-    "9" * 40,
-    "2**8",
-    "two",
+    *("0", "-1", "-5", "1.5", "1e9", "nan", "inf", "0x10", "١٢"),
+    *("", " ", "9" * 40, "2**8", "two"),
 )
 CONTROL = ("\x1b[31m", "a\x00b", "\x07", "\u202e4", "\r\n", "\x9b2J", "\ufeff8", "a\tb")
-SIZES = (
-    "dp=9223372036854775807",
-    "dp=2147483647 tp=2147483647",
-    "dp=99999999999999999999",
-    "dp=-2",
-)
+SIZES = ("dp=9223372036854775807", "dp=2147483647 tp=2147483647", f"dp={'9' * 20}", "dp=-2")
 AXES = ("=4", "dp=", "dp==4", "dp=4=4", "dp=4 dp=2", "4", "dp", "dp:4", "dp=4,", ",", "'dp tp=2'")
 AXES += ("dp=2 dp_shard=2", "a-b=2", "ranks=2", "timeout=9", "-dp 4", "--dp=4", "dp\uff1d4", "é=2")
-PLAN = ("--nodes", "--global-batch", "--micro-batch", "--accumulation-steps", "--world-size")
+COUNTS = ("--nodes", "--global-batch", "--micro-batch", "--accumulation-steps", "--world-size")
 TEXTS = ("--order=dp-", "--order=xx", "--data=", "--data=tp,zz", "--groups=", "--groups='dp dp'")
 MISSING = "/nonexistent/file"
 OPTIONS = {
-    "doctor --timeout=": ("0", "-1", "nan", "x", ""),
     "store --port=": ("-1", "65536", "1e3", "x", ""),
     "bench dp=2 -n 2 --sizes=": ("", ":", "9:1", "1K:2K:0", "x"),
     "bench dp=2 -n 2 --ops=": ("", ",", "all_reduc", "all_reduce,,x"),
@@ -54,48 +38,94 @@ OPTIONS = {
 OTHERS = (
     *("search", f"plan dp=4 --hosts {MISSING}", "plan dp=4 --hosts /", "plan dp=4 --html /"),
     *("plan dp=4 --hosts /dev/zero", "plan dp=8 --hosts /dev/null", "plan --json dp=0"),
-    *(f"plan dp=4 --html {MISSING}", "plan dp=2000000 --nodes 2000000", "plan dp=4 --nodes 3"),
+    *(f"plan dp=4 --html {MISSING}", "plan dp=2000000 --nodes 2000000"),
     *("plan dp=4 --nodes 2000000", "move dp=4 'o/dp -> o' o=8 --dtype=int3"),
     *("nosuch", "", "help nosuch", "--help --json", "help help help", "plan --nosuch", "-"),
 )
+# exit code 2, with a fix
+MISUSE = {
+    "doctor": ("--timeout=0", "--timeout=-1", "--timeout=nan", "--timeout=soon", "--timeout=''"),
+    "plan": (
+        *("dp=4 sp=2 --world-size 6", "dp=-1 tp=2", "dp=4 sp=3 --nodes 5", "dp=4 --nodes 7,8"),
+        *("dp=4 --global-batch 100 --micro-batch 3", "dp=8 ep=4 --world-size 8", "dp=4 nodes=2"),
+        *("x=8 --order x --global-batch 8 --micro-batch 1", "dp=4,tp=2 dp=4", "dp=4 --groups dd"),
+        *("dp=2 ep=2 --global-batch 10 --micro-batch 1 --data dd", "dp=4 --world-size x", "four"),
+        *("dp=4 --nodes 2 --model llama3-8b", "dp=four", "dp=1_0", "dp=4 --nodes 2,", "dp=4.0"),
+        *("dp=4 --nodes 2 --model llama-3 --global-batch 8 --seq 8", "dp=4 --racks 2"),
+        *("dp=4 --nodes 4 --racks 3", "dp=4 --data dp", "dp=4 --seq 8", "dp=4 --recompute full"),
+        *("dp=2 tp=4 --place", "dp=4 dp=2", "", "dp=4 --nodes", "--dp 4", "dp=4 --node=2"),
+    ),
+    "explain": (
+        *("9 dp=4 --seed 0", "dp=4", "-1 dp=4", "5", "5 dp=4 --all", "5 four", "0 dp=4 --seed x"),
+        *("1 dp=4 sp=2 cp=2 --seq 7", "--all dp=100000 --json", "5 dp=4 sp=2 --world-size 6"),
+        "0 dp=1 --global-batch 4000000000 --micro-batch 4000000000 --json",
+    ),
+    "move": ("'dp=4 tp=2' 'o/dq i -> o i' o=4 i=4", "dp=4 'o/dp i -> o i' o=4", "dp=4 o=4"),
+    "check": (
+        *("dp=3 sp=2 -n 8", "x=2 -n 2", "dp=4 sp=2", "dp=2 dp=2 -n 2", "timeout=2 -n 2"),
+        *("dp=2 --groups 'dp dp' -n 2", "dp=2.0 -n 2", "dp=\u0662 -n 2", "'' -n 2"),
+    ),
+    "bench": (
+        *("dp=3 sp=2 -n 8", "dp=4 sp=2 --axes 'dp,dp sp'", "dp=1 tp=1 -n 1"),
+        *("dp=2 -n 2 --axes 'dp,zz zz'", "dp=2 -n 2 --sizes 1K:x"),
+    ),
+    "store": ("--port 70000",),
+    "help": ("plam",),
+    "diff": ("dp=2 dp=4",),
+    "helo": ("-n 2",),
+    "xyz": ("",),
+    "dp=4": ("tp=2",),
+}
 
 
 def lines() -> Iterator[str]:
     """Yield hostile lines of every command."""
     for command in ("plan", "explain 0", "check -n 2", "bench -n 2"):
         yield from (f"{command} {words}" for words in (*SIZES, *AXES))
-    for option in PLAN:
+    for option in COUNTS:
         yield from (f"plan dp=4 {option}={shlex.quote(number)}" for number in NUMBERS)
     yield from (f"plan dp=4 tp=2 {words}" for words in TEXTS)
-    yield from (f"{command} {word!r}" for word in CONTROL for command in ("plan", "store --port"))
+    commands = (*main.COMMANDS, "bogus")
+    yield from (f"{command} {word!r}" for word in CONTROL for command in commands)
     yield from (f"explain {shlex.quote(number)} dp=4" for number in NUMBERS)
     yield from (f"hello -n={shlex.quote(number)}" for number in NUMBERS)
     for option, texts in OPTIONS.items():
         yield from (f"{option}{shlex.quote(text)}" for text in texts)
     model = "search --world-size 8 --nodes 1 --global-batch 8 --seq 128 --model"
     yield from (f"{model} {path}" for path in (MISSING, "/", "/dev/null", "/etc/hostname"))
+    given = f"{model} llama3-8b"
+    yield from (f"{given} {word}" for word in ("--memory=-1", "--memory=nan", "--nodes=7"))
     yield from OTHERS
 
 
-LINES = [*lines()]
+HOSTILE = [*lines()]
+REFUSED = [f"{command} {words}" for command in MISUSE for words in MISUSE[command]]
 
 
-def started(*_: object, **__: object) -> None:
-    raise AssertionError("a hostile line started ranks or a store")
+@pytest.fixture(autouse=True)
+def _starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("a wrong line started ranks or a store")
+
+    monkeypatch.setattr(ranks, "spawn_ranks", started)
+    monkeypatch.setattr(ranks, "run_under_launcher", started)
+    monkeypatch.setattr(store, "serve_store", started)
 
 
-def test_there_are_two_hundred() -> None:
-    assert len({*LINES}) >= 200
-    assert {line.split()[0] for line in LINES if line} >= {*main.COMMANDS}
+@pytest.mark.parametrize("line", REFUSED)
+def test_misuse_has_exit_code_2_and_a_fix(line: str, answer: Answers) -> None:
+    code, out, error = answer(line)
+    text = json.loads(out)["error"]["text"] if "--json" in line else error
+    assert code == 2
+    assert text.startswith(f"meshkit {line.split()[0]}")
+    assert text.splitlines()[-1].startswith("  Fix: ")
 
 
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("line", HOSTILE)
 def test_a_hostile_line_is_one_message(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ranks, "spawn_ranks", started)
-    monkeypatch.setattr(store, "serve_store", started)
     began = time.process_time()
     code = main.main(words(line))
     printed = capsys.readouterr()
