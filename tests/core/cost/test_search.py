@@ -6,7 +6,6 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -150,9 +149,6 @@ def test_search_again_by_loops(
             out[reason] += 1
     found = search(model, job, top=10**6)
     assert out[TOO_LARGE] > 0, "the case is to exclude some for memory"
-    assert {
-        e.reason[: len(r)]: e.count for e in found.excluded for r in out if e.reason.startswith(r)
-    }
     for excluded in found.excluded:
         mine = [reason for reason in out if f"{excluded.reason} ".startswith(reason + " ")]
         assert [out[reason] for reason in mine] == [excluded.count]
@@ -206,22 +202,6 @@ def test_llama_405b_as_it_was_run_is_the_best_or_near_it(
     assert seq > 8192 or as_run.sizes == best.sizes
 
 
-CONFIG_8B = {
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-}
-CONFIG_405B = {
-    **CONFIG_8B,
-    "hidden_size": 16384,
-    "num_hidden_layers": 126,
-    "num_attention_heads": 128,
-    "intermediate_size": 53248,
-}
-
 TABLE = """\
 llama3-405b: 405.85 billion weights, bf16; 16384 ranks on 2048 nodes.
 A step: 2048 samples of 8192 tokens.
@@ -264,24 +244,12 @@ Next, its nodes, groups and traffic, and programs that train with its axes:
      15 out: dp x ep does not divide 2048 samples: dp=4096 tp=4
     108 out: tp x sp x 2 cp does not divide 8192 tokens: dp=1 cp=128 tp=128"""
 
-NONE = """\
-llama3-405b: 405.85 billion weights, bf16; 8 ranks on 1 node.
-A step: 2048 samples of 8192 tokens.
-A rank (h100): 80 GB, 544 of 989 TFLOP/s attained, 450 GB/s in a node, 50 GB/s
-  out of it.
 
-0 of 35 layouts fit.
-     35 out: no configuration fits into 80 GB; the smallest needs 918.3 GB: dp=1
-             tp=8"""
-
-
-def text(ranks: int, nodes: int, **more: Any) -> str:
+def text(ranks: int, nodes: int) -> str:
     job = TrainingJob(ranks, nodes, 2048, 8192, MACHINES["h100"])
-    model = ModelShape.of(CONFIG_405B)
-    result = search(model, job, top=2)
-    return format_search(
-        result, CostTable("llama3-405b", model, job, "h100", result.best), "--seq 8192", **more
-    )
+    result = search(LLAMA_405B, job, top=2)
+    table = CostTable("llama3-405b", LLAMA_405B, job, "h100", result.best)
+    return format_search(result, table, "--seq 8192")
 
 
 def test_the_table_of_the_largest_job() -> None:
@@ -291,4 +259,9 @@ def test_the_table_of_the_largest_job() -> None:
 
 
 def test_nothing_fits() -> None:
-    assert text(8, 1) == NONE
+    lines = (
+        "0 of 35 layouts fit.",
+        "     35 out: no configuration fits into 80 GB; the smallest needs 918.3 GB: dp=1",
+        "             tp=8",
+    )
+    assert text(8, 1).endswith("\n".join(("  out of it.", "", *lines)))
