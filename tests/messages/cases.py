@@ -299,32 +299,22 @@ CASES: dict[str, Callable[[], object]] = {
     "a name that is an option": lambda: Layout(groups=2),
     "a name that is not a str": lambda: factor_world(8, order=["dp", 3], dp=8),
     "a layout without axes": lambda: Layout(),
-    "an unknown axis in a coordinate": lambda: LAYOUT.rank(node=0, dp=0),
     "an unknown axis": lambda: LAYOUT.groups("dp", "ttp"),
     "an unknown axis in a plan": lambda: GroupPlan.of(LAYOUT, ["dp pipe"]),
     "an axis named twice": lambda: LAYOUT.size("dp", "dp"),
     "an axis of size 0": lambda: Layout(dp=0, sp=2),
-    "a size that is a str": lambda: factor_world(8, tp="4"),
     "two sizes to infer": lambda: factor_world(8, tp=-1),
     "an axis without a standard place": lambda: factor_world(8, shard=2, tp=2),
-    "a misspelt standard axis": lambda: factor_world(8, tpp=2),
     "an order that differs from the sizes": lambda: factor_world(
         8, sp=2, tp=2, order="dp cp tp tp"
     ),
     "sizes whose product is not the world size": lambda: factor_world(6, dp=4, sp=2, tp=1),
     "sizes whose product does not divide the world size": lambda: factor_world(6, tp=4),
-    "sizes whose product is one rank": lambda: factor_world(6, tp=1, order="tp"),
-    "a view of another size": lambda: Layout(dp=4, sp=2).view(dp=3, sp=2),
     "a view out of the standard order": lambda: view_sizes({"tp": 2, "node": 2, "dp": 2}, None),
-    "sizes that are not a mapping": lambda: merge_sizes([4, 2], {}),
     "sizes as a mapping and by keyword": lambda: merge_sizes({"dp": 4}, {"tp": 2}),
     "a part to infer without a world size": lambda: split_world(actor=4, critic=-1),
     "a split without parts": lambda: split_world(8),
-    "a split of a world size that is a str": lambda: split_world("8", actor=4),
-    "parts that do not fill the world": lambda: split_world(8, actor=4, critic=2),
     "parts that leave no rank for the last": lambda: split_world(8, actor=8, critic=-1),
-    "a view without dp": lambda: Layout(dp=4, sp=2, tp=2).view(pp=2, tp=2),
-    "a view of one axis too short": lambda: Layout(dp=4).view(a=3),
     "a view that does not divide": lambda: Layout(dp=4, sp=2).view(node=3, local=-1),
     "a world of 0 ranks": lambda: factor_world(0, tp=2),
     "a coordinate without an axis": lambda: LAYOUT.rank(dp=1),
@@ -335,8 +325,6 @@ CASES: dict[str, Callable[[], object]] = {
     ).coordinate(0),
     "a layout with a size to infer": lambda: Layout(dp=-1),
     "a layout of too many ranks": lambda: Layout(dp=2**62, tp=2),
-    "a rank that is a str": lambda: LAYOUT.coordinate("3"),
-    "an index outside its axis": lambda: LAYOUT.rank(dp=1, sp=2, tp=0),
     "an index on an axis of one": lambda: LAYOUT.rank(dp=1, sp=0, tp=-1),
     "a tensor of two dims whose side has one": lambda: compare_weight(
         None, "tp=2", layout={"w": "a/tp"}
@@ -350,13 +338,8 @@ CASES: dict[str, Callable[[], object]] = {
     "a pattern with its axes in another order": lambda: LAYOUT.rearrange("sp dp tp -> sp dp tp"),
     "more positions than ranks": lambda: Layout(dp=4, ranks=[0, 1, 2]),
     "a range of negative ranks": lambda: Layout(dp=8, ranks=range(-1, 7)),
-    "a negative rank": lambda: Layout(dp=8, ranks=[-1, *range(7)][::-1]),
     "a rank that is a float": lambda: Layout(dp=8, ranks=[0.0, *range(1, 8)]),
     "a repeated rank": lambda: Layout(dp=8, ranks=[0, 0, *range(2, 8)]),
-    "an axis of data that the layout does not have": lambda: resolve_axes(
-        "data", ("dq",), ("replicate", "shard")
-    ),
-    "experts that dp counts, too": lambda: factor_world(8, dp=8, ep=4),
     "experts that dp counts, too, in another order": lambda: factor_world(
         16, dp=8, ep=4, tp=2, order="ep dp tp"
     ),
@@ -369,9 +352,7 @@ CASES: dict[str, Callable[[], object]] = {
     "groups that are ints": lambda: GroupPlan.of(LAYOUT, [5]),
     "ranks that are empty": lambda: Layout(dp=1, ranks=[]),
     "ranks that are an int": lambda: Layout(dp=2, ranks=5),
-    "sizes beside within": lambda: factor_world(8, dp=2, within={"tp": 4}),
     "within as a list": lambda: factor_world(8, within=[2]),
-    "a size of 0 within nodes": lambda: factor_world(8, across={"dp": 4}, within={"tp": 0}),
     "two sizes to infer within and across nodes": lambda: factor_world(8, within={"tp": -1}),
     "data axes of a mesh with other names": lambda: resolve_axes(
         "data", "dp", ("replicate", "shard")
@@ -381,26 +362,17 @@ CASES: dict[str, Callable[[], object]] = {
     "an order of sizes that are missing": lambda: factor_world(8, order="sp"),
     "an axis of another library": lambda: factor_world(8, dp=4, tensor_parallel=2),
     "a mapping out of the standard order": lambda: factor_world(8, {"tp": 2, "dp": 4}),
-    "a size that is None": lambda: factor_world(8, dp=None, tp=2),
     "the data index of a mesh with an axis of unknown role": lambda: (
         Position(Layout({"dp": 2, "rows": 4}), 5).data_index
     ),
-    "a layout of 33 axes": lambda: Layout(**{f"a{i}": 1 for i in range(33)}),
     # core/batch, schedule, epoch, sequence, seeds and compare
-    "a batch over an axis of unknown role": lambda: mesh_batch_with_rows(
-        global_batch=16, micro_batch=2
-    ),
     "a batch over axes of unknown role alone": lambda: mesh_batch_of_x_and_y(
         global_batch=16, micro_batch=2
     ),
     "a batch that does not divide": lambda: solve(dp=4, global_batch=100, micro_batch=3),
-    "a batch with many divisors": lambda: solve(dp=1, global_batch=720, micro_batch=50),
     "a batch from one size": lambda: solve(dp=4, micro_batch=2),
     "a global batch of 0": lambda: solve(dp=4, global_batch=0, micro_batch=2),
     "samples of a negative step": lambda: PLAN.samples(-1, 0),
-    "a batch that does not divide to give dp": lambda: solve(
-        global_batch=100, micro_batch=3, accumulation_steps=2
-    ),
     "a batch from two sizes without dp": lambda: solve(global_batch=100, micro_batch=3),
     "an uneven batch with a partial micro batch": lambda: solve(
         dp=7, global_batch=32, micro_batch=3, uneven=True
@@ -409,7 +381,6 @@ CASES: dict[str, Callable[[], object]] = {
         dp=7, global_batch=32, micro_batch=1, accumulation_steps=4, uneven=True
     ),
     "a negative first sample": lambda: PLAN.samples(0, 0, first=-3),
-    "a stage that does not divide": lambda: BatchSchedule(PLAN, ((0, 8), (100, 12))),
     "stages that do not ascend from 0": lambda: BatchSchedule(PLAN, ((5, 8), (5, 16))),
     "a stage with a float": lambda: BatchSchedule(PLAN, ((0, 8.0),)),
     "a ramp with more increments than samples": lambda: ramp_up(
@@ -430,7 +401,6 @@ CASES: dict[str, Callable[[], object]] = {
     "a batch that uneven solves": lambda: solve(dp=3, global_batch=16, micro_batch=2),
     "a data index outside the plan": lambda: PLAN.samples(0, 4),
     "a sequence that does not divide": lambda: SequencePlan(10, 4),
-    "a zigzag sequence that does not divide": lambda: SequencePlan(6, 4, "zigzag"),
     "a sequence over two axes that does not divide": lambda: mesh_sequence(10, axes="cp sp"),
     "a sequence of length 0": lambda: SequencePlan(0, 4, "zigzag"),
     "an unknown order of tokens": lambda: SequencePlan(8, 4, "striped"),
@@ -463,24 +433,17 @@ CASES: dict[str, Callable[[], object]] = {
     "vary as an int": lambda: mesh_seed(vary=3),
     "a batch in the words of another library": lambda: solve(dp=2, batch_size=4),
     "a batch of text": lambda: solve(dp=2, global_batch="1e3", micro_batch=4),
-    "vary with an unknown axis": lambda: mesh_seed(vary="xx"),
     # core/topology
     "a hostfile without a host": lambda: parse_hostfile("# nothing\n"),
-    "a hostfile with a line that is too short": lambda: parse_hostfile("a r1\n\nb\n"),
     "a hostfile with a line that is too long": lambda: parse_hostfile("a b c d e\n"),
     "a hostfile of Open MPI": lambda: parse_hostfile("# mpirun\na slots=8\n"),
     "a host in two racks": lambda: parse_hostfile("a r1\nb r1\na r2\n"),
-    "crossing as a str": lambda: check_policies(Layout(tp=2), "tp"),
     "an unknown crossing policy": lambda: check_policies(
         Layout(dp=2, tp=2), {"tp": "warn", "dp": "no"}
     ),
-    "ranks that do not divide over nodes": lambda: Topology.even(15, nodes=2),
-    "fewer ranks than nodes": lambda: Topology.even(8, nodes=16),
     "nodes that do not divide over racks": lambda: Topology.even(8, nodes=4, racks=3),
-    "a float number of nodes": lambda: Topology.even(8, nodes=2.0),
     "a topology without nodes": lambda: Topology.of_sizes([]),
     "an empty node": lambda: Topology.of_sizes([8, 0]),
-    "hosts as one str": lambda: Topology.of_hosts("aabb"),
     "a level that exists already": lambda: FOUR_NODES.with_level("node", [0, 0, 1, 1]),
     "a level that covers only some nodes": lambda: FOUR_NODES.with_level("rack", [0, 1]),
     "a level that splits a rack": lambda: Topology.even(8, nodes=4, racks=2).with_level(
@@ -506,10 +469,6 @@ CASES: dict[str, Callable[[], object]] = {
         TOPOLOGY,
     ),
     "a model size that is a str": lambda: ModelShape.of({**CONFIG, "hidden_size": "4096"}),
-    "kv heads that do not divide the heads": lambda: ModelShape.of(
-        {**CONFIG, "num_key_value_heads": 5}
-    ),
-    "more experts per token than experts": lambda: ModelShape(**SIZES, experts=4, top_k=8),
     "more dense layers than layers": lambda: ModelShape(
         **SIZES, experts=4, top_k=2, dense_layers=33
     ),
@@ -528,32 +487,16 @@ CASES: dict[str, Callable[[], object]] = {
     ),
     # core/redistribute
     "a movement over too many ranks": lambda: plan_redistribution({"dp": 10**9}, "b/dp -> b", b=2),
-    "a movement without an arrow": lambda: move("b s/tp", b=2, s=4),
     "a movement with two arrows": lambda: move("b -> b -> b", b=2),
     "a movement that is no text": lambda: move(5, b=2),
     "a movement that cuts three dims": lambda: move("(a b/dp c)/tp -> a"),
-    "a movement with an invalid character": lambda: move("b s:tp -> b s"),
     "a movement with an open bracket": lambda: move("(b s/tp -> b s"),
     "a movement with a bracket in a bracket": lambda: move("((b) s) -> b s"),
-    "a movement with a mark in a bracket": lambda: move("(b +tp) -> b"),
-    "a movement that cuts a bracket": lambda: move("b (h d)/tp -> b h d"),
     "a movement that cuts a size of 1": lambda: move("b 1/tp -> b"),
-    "a movement with a dim twice": lambda: move("b b -> b"),
-    "a movement with an axis twice": lambda: move("b/tp s/tp -> b s"),
-    "a movement with a dim on one side": lambda: move("b s -> b"),
     "a movement with an ellipsis on one side": lambda: move("b -> b ..."),
-    "a movement with an unknown axis": lambda: move("b/tpp -> b *tpp", b=2),
-    "a mark outside its axis": lambda: move("b @dp:4 -> b/dp", b=4),
-    "a mark outside an axis of one": lambda: plan_redistribution(
-        "dp=4 pp=1", "b @pp:1 -> b *pp", b=4
-    ),
-    "an unknown reduction": lambda: check_op(parse_pattern("b +tp -> b =tp"), "prod"),
     "a mean": lambda: check_op(parse_pattern("b +tp -> b =tp"), "mean"),
     "a maximum that begins a sum": lambda: check_op(parse_pattern("b =tp -> b +tp"), "max"),
     "a gathered axis without a mark": lambda: refuse_gradient("b s/tp -> b s"),
-    "two axes without a mark": lambda: refuse_gradient("b/dp s/tp -> b s"),
-    "a sliced axis without a mark": lambda: refuse_gradient("b s -> b s/tp"),
-    "a size of an unknown dim": lambda: move("b/dp -> b *dp", c=4),
     "a size for an ellipsis": lambda: move("... +dp -> ... =dp", b=4),
     "a size that is a float": lambda: move("b/dp -> b *dp", b=4.0),
     "a dim without a size": lambda: move("b/dp s -> b s *dp", b=4),
@@ -561,22 +504,15 @@ CASES: dict[str, Callable[[], object]] = {
     "sizes of dims that are no mapping": lambda: move("b/tp -> b", sizes=[4]),
     "a size of a dim in both ways": lambda: move("b/tp -> b", sizes={"b": 4}, b=4),
     "an ellipsis in a plan": lambda: move("... s/tp -> ... s *tp", s=4),
-    "a mesh that is no sizes": lambda: plan_redistribution("dp4", "b -> b", b=4),
     "a mesh of no ranks": lambda: plan_redistribution("dp=0", "b -> b", b=4),
     "a mesh that is no mesh": lambda: plan_redistribution(8, "b -> b", b=4),
     "a mark outside an absent axis": lambda: move("b @pp:1 -> b", b=4),
     "a tensor with too few dims": lambda: infer("b s/tp d -> b s d *tp", (2, 3)),
-    "a tensor with too few dims for an ellipsis": lambda: infer("... s d/tp -> ... s d *tp", (2,)),
     "a bracket of unknown sizes": lambda: infer("(h d) -> h d", (12,)),
-    "a local size that differs": lambda: infer("b/dp -> b *dp", (3,), b=8),
     "a dim of size 1 that is longer": lambda: infer("b 1 -> b", (2, 3)),
     "a bracket that does not divide": lambda: infer("(h d/tp) -> h d *tp", (9,), h=4),
-    "a size that does not divide": lambda: infer("s =dp -> s/dp", (10,)),
     "a size that does not divide over two axes": lambda: infer("s *dp *tp -> s/tp/dp", (4,)),
     "a dim of an ellipsis that does not divide": lambda: infer("... s =dp -> ... s/dp", (2, 10)),
-    "a sequence plan with other parts": lambda: move(
-        "s =dp -> s/dp", s=SequencePlan(16, 2, "zigzag")
-    ),
     "a padded sequence plan with other parts": lambda: move(
         "s =tp -> s/tp", s=SequencePlan(10, 4, pad=True)
     ),
@@ -609,16 +545,8 @@ CASES: dict[str, Callable[[], object]] = {
     "a target over groups of one rank": lambda: parse_targets(LAYOUT, ["tp"]),
     # launch
     "a launcher variable that is not set": lambda: detect({"WORLD_SIZE": "8"}),
-    "a launcher variable that is empty": lambda: detect({**TORCHRUN, "RANK": ""}),
-    "a launcher variable that is not a number": lambda: detect({**TORCHRUN, "RANK": "two"}),
-    "a port that is too large": lambda: detect({**TORCHRUN, "MASTER_PORT": "70000"}),
     "an empty address": lambda: detect({**TORCHRUN, "MASTER_ADDR": " "}),
-    "a launcher rank outside its world": lambda: detect({"RANK": "9", "WORLD_SIZE": "8"}),
-    "a local rank outside its node": lambda: detect(
-        {**TORCHRUN, "LOCAL_RANK": "4", "LOCAL_WORLD_SIZE": "4"}
-    ),
     "more local ranks than ranks": lambda: detect({**TORCHRUN, "LOCAL_WORLD_SIZE": "16"}),
-    "a rank argument without a world size": lambda: detect({}, rank=1),
     "a local rank argument without a rank": lambda: detect({}, local_rank=3),
     "a rank argument outside the world": lambda: detect(OPEN_MPI, rank=9),
     "a world size argument that is too large": lambda: detect({}, rank=0, world_size=10**26),
@@ -634,21 +562,13 @@ CASES: dict[str, Callable[[], object]] = {
     "a timeout of 0": lambda: meshkit.init(timeout=0),
     "an arrival timeout that is a str": lambda: meshkit.init(arrival_timeout="5"),
     "a seed that is a float": lambda: meshkit.init(seed=1.5),
-    "init with the backend by position": lambda: meshkit.init("nccl"),
-    "init with an address by position": lambda: meshkit.init("env://"),
     "init with several arguments by position": lambda: meshkit.init("nccl", 4),
-    "init with a misspelt option": lambda: meshkit.init(tiemout=60),
     "init with an option of torch": lambda: meshkit.init(device_id=0),
     "init with a store": lambda: meshkit.init(store="s", rank=0),
-    "init with an axis": lambda: meshkit.init(seed=1, dp_size=4),
-    "init with an option of build_mesh": lambda: meshkit.init(order="dp tp"),
     "init with an option of a batch": lambda: meshkit.init(global_batch=8),
     "init with a host and a port": lambda: meshkit.init(rank=1, world_size=4, host="a", port=29501),
-    "init with a host": lambda: meshkit.init(host="::1"),
-    "init with a port": lambda: meshkit.init(master_port=29501),
     "init with a host and a URL": lambda: meshkit.init(host="a", init_method="env://"),
     "init in the order of ColossalAI": lambda: meshkit.init(1, 4, "a", 29501, "gloo"),
-    "init in the order of torch": lambda: meshkit.init("gloo", "tcp://a:29501", None, 4, 1),
     "init with an option of DeepSpeed": lambda: meshkit.init(dist_backend="gloo", dist_init=1),
     "the launch of ColossalAI": lambda: meshkit.launch(
         rank=1, world_size=4, host="a", port=29501, seed=1024, verbose=False
@@ -656,9 +576,6 @@ CASES: dict[str, Callable[[], object]] = {
     "the launch of ColossalAI with a config": lambda: meshkit.launch({}, 1, 4, "a", 29501),
     "a world that is unpacked": lambda: [*detect({"RANK": "1", "WORLD_SIZE": "4"})],
     "a ring of attention": lambda: build_mesh(ring_attn_size=2, tp=2),
-    "init_device_mesh with options": lambda: build_mesh(
-        "cuda", (4, 2), mesh_dim_names=("dp", "tp"), backend_override={"dp": "gloo"}, timeout=60
-    ),
     "parts of a whole of other sizes": lambda: whole([4, 2], [0, 2]),
     "parts of a whole that differ": lambda: whole([4, 2], [4, 3]),
     "parts of a whole with other dims": lambda: whole([4], [4]),
@@ -668,35 +585,23 @@ CASES: dict[str, Callable[[], object]] = {
         {}, rank=0, world_size=2, master_addr=""
     ),
     "a port argument of 0": lambda: detect({}, rank=0, world_size=2, master_port=0),
-    "spawn as torch.multiprocessing has it": lambda: meshkit.spawn(train, nprocs=4, join=True),
     "spawn in the order of torch.multiprocessing": lambda: meshkit.spawn(train, (), 2),  # type: ignore[arg-type]
-    "spawn with all options of torch.multiprocessing": lambda: meshkit.spawn(
-        train, 2, daemon=True, join=False, start_method="spawn"
-    ),
     "spawn of a function that expects a rank": lambda: meshkit.spawn(train, 4),
     "spawn with arguments that do not fit": lambda: meshkit.spawn(train, 4, (1, 2, 3)),
     # core/norm
     "a layout that is no mapping": lambda: grad_norm(SHAPES, layout="o/tp i"),
     "a layout with a list": lambda: grad_norm(SHAPES, layout={"w": ["o/tp", "i"]}),
     "a layout with an arrow": lambda: grad_norm(SHAPES, layout={"w": "o/tp i -> o i"}),
-    "a layout without a pattern": lambda: grad_norm(SHAPES, layout={"w": "o%tp i"}),
     "a layout with an axis twice": lambda: grad_norm(SHAPES, layout={"w": "o/tp i/tp"}),
     "a layout with a misspelt axis": lambda: grad_norm(SHAPES, layout={"w": "o/ttp i"}),
     "a layout with a holder": lambda: grad_norm(SHAPES, layout={"w": "o i @tp:0"}),
     "a layout with a sum over stages": lambda: grad_norm(SHAPES, layout={"w": "o i +pp"}, pp=2),
     "a layout for other names": lambda: grad_norm(SHAPES, layout={"*.w": "o/tp i"}),
-    "a layout with too few dims": lambda: grad_norm(SHAPES, layout={"w": "o/tp"}),
     "a layout with too many dims": lambda: grad_norm(SHAPES, layout={"w": "a b c ..."}),
     "a layout with a dim of another size": lambda: grad_norm(SHAPES, layout={"w": "1 i/tp"}),
     "a parameter on an axis of unknown role": lambda: grad_norm({"w": (2, 4)}, rows=4, tp=2),
     "a norm of order 0": lambda: clip_grad_norm(None, 1.0, 0),
     "a negative norm": lambda: clip_grad_norm(None, -1.0),
-    "a gradient that differs": lambda: refuse_difference(
-        None, "w", "tp", 2, "Those of ranks 0 and 1 differ by 0.7 of its norm."
-    ),
-    "a number that differs": lambda: refuse_difference(
-        None, "scale", "tp", 0, "Those of ranks 0 and 1 differ by 0.7 of its norm."
-    ),
     "a gradient that a rank lacks": lambda: refuse_form(
         None, Layout(dp=1, ep=2), "w", {0: "missing", 1: "torch.float32 (2, 4)"}
     ),
@@ -704,24 +609,18 @@ CASES: dict[str, Callable[[], object]] = {
     "a bridge with two patterns": lambda: bridged({"w": "o -> o/tp", "*": "->"}),
     "a bridge with two shapes": lambda: bridged({}, 3),
     "a bridge with two dtypes": lambda: bridged({}, dtype="bfloat16"),
-    "a bridge with other names": lambda: bridged({}, b=COUNT, c=COUNT),
     # a rehearsal
     "a rehearsal with two orders of collectives": lambda: rehearsed_report().raise_if_mismatched(),
     # live
     "build_mesh with positional sizes": lambda: build_mesh([4, 2]),
     "build_mesh for more ranks than there are": lambda: build_mesh(dp=4, sp=2, tp=1),
-    "build_mesh with an unknown axis": lambda: build_mesh(dp_size=1),
     "build_mesh with the options of other calls": lambda: build_mesh(dp=1, seed=1, micro_batch=4),
     "a number as the plan of DeepSpeed": lambda: deepspeed.config(5),
     "build_mesh with the arguments of init_device_mesh": lambda: build_mesh(
         "cuda", (2, 2), mesh_dim_names=("dp", "tp")
     ),
-    "build_mesh with a group over an unknown axis": lambda: build_mesh(dp=1, groups=["dp ttp"]),
     "build_mesh with ranks beside within": lambda: build_mesh(within={"tp": 1}, ranks=[0]),
     "build_mesh with a rank outside the world": lambda: build_mesh(dp=1, ranks=[5]),
-    "build_mesh with an unknown crossing policy": lambda: build_mesh(
-        dp=1, tp=1, crossing={"tp": "no"}
-    ),
     "build_mesh with crossing as a str": lambda: build_mesh(dp=1, tp=1, crossing="tp"),
     "build_mesh with sizes and ranks beside within": lambda: build_mesh(
         dp=1, tp=1, within={"tp": 1}, ranks=[0]
@@ -731,7 +630,4 @@ CASES: dict[str, Callable[[], object]] = {
         dp=1, tp=1, place=Topology.even(8, nodes=2)
     ),
     "build_mesh with a timeout of 0 for an axis": lambda: build_mesh(dp=1, tp=1, timeout={"tp": 0}),
-    "build_mesh with a timeout for an unknown axis": lambda: build_mesh(
-        dp=1, tp=1, timeout={"tq": 30}
-    ),
 }

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import permutations
 from typing import Any
 
-from ..call import quotes_call
+from ..call import drop_none, quotes_call
 from ..errors import SpecError
 from ..group_plan import GroupPlan
 from ..layout import Layout
@@ -99,18 +99,8 @@ class RedistributionPlan:
 
     def as_dict(self) -> dict[str, object]:
         """Return the plan in JSON types."""
-        plans = {"forward": self.forward, "backward": self.backward}
-        return {
-            "axes": self.layout.sizes,
-            "pattern": str(self.pattern),
-            "sizes": dict(self.sizes),
-            "dtype": self.dtype,
-            "shapes": [list(shape) for shape in self._shapes()],
-            **{name: plan and self._plan_dict(plan) for name, plan in plans.items()},
-            "groups": list(self.groups),
-            "missing_groups": list(self.missing_groups),
-            "better_order": self.better_order,
-        }
+        shapes = [list(shape) for shape in self._shapes()]
+        return {**_fields(self), "shapes": shapes, "better_order": self.better_order}
 
     def _shapes(self) -> list[tuple[int, ...]]:
         """Return the shapes of the local tensors of rank 0 before and after."""
@@ -122,39 +112,22 @@ class RedistributionPlan:
     def draw(self, *, width: int = 80, ascii: bool = False, speed: float | None = None) -> str:
         """Return the plan as text; with a speed of links in GB/s also the time of the bytes."""
         axes = [axis for _, axis in unmarked_axes(self.pattern)]
-        backward = f"none, since only one side names {', '.join(axes)}"
-        backward = str(self.pattern.mirror) if self.backward else backward
+        unmarked = f"only one side names {', '.join(axes)}"
         before, after = (" x ".join(map(str, shape)) or "a number" for shape in self._shapes())
-        items = [
-            ("mesh", f"{format_sizes(self.layout.sizes)}, {self.layout.num_ranks} ranks"),
-            ("forward", str(self.pattern)),
-            ("backward", backward),
-            ("sizes", format_sizes(self.sizes) or "a single number"),
-            ("shape", f"{before} -> {after} on rank 0"),
-        ]
-        if self.missing_groups:
-            names = ", ".join(f'"{group}"' for group in self.missing_groups)
-            items.append(("groups", f"build_mesh(groups=[{names}]) creates the missing ones"))
-        if self.better_order:
-            items.append(("better", self.better_order))
-        plans = {"forward": self.forward, **({"backward": self.backward} if self.backward else {})}
-        shown = {name: self._plan_dict(plan) for name, plan in plans.items()}
-        return "\n".join(
-            [*format_rows(items, width=width), "", draw_steps(shown, width, ascii, speed)]
-        )
+        shape = f"{before} -> {after} on rank 0"
+        more = {"shape": shape, **drop_none(better=self.better_order)}
+        return _draw(self, {"mesh": self.layout}, unmarked, more, (width, ascii, speed))
+
+    def directions(self) -> dict[str, dict[str, Any] | None]:
+        """Return the steps and bytes of the forward and of the backward, in JSON types."""
+        backward = None if self.backward is None else self._plan_dict(self.backward)
+        return {"forward": self._plan_dict(self.forward), "backward": backward}
 
     def _plan_dict(self, plan: Plan) -> dict[str, Any]:
+        """Return the steps and the bytes of one direction in JSON types."""
         size = DTYPES[self.dtype]
-        steps = [
-            {
-                "step": s.name,
-                "axes": [*s.axes],
-                "bytes": size * most_received(Plan(plan.move, (s,))),
-            }
-            for s in plan.named_steps
-        ]
         received, bound = most_received(plan), most_needed(plan.move)
-        return {"steps": steps, "bytes": size * received, "bound": size * bound}
+        return {"steps": _steps(plan, size), "bytes": size * received, "bound": size * bound}
 
     def __str__(self) -> str:
         return self.draw()
@@ -180,9 +153,13 @@ def _steps(plan: Plan, size: int) -> list[dict[str, Any]]:
 
 
 def draw_steps(
-    plans: Mapping[str, Mapping[str, Any]], width: int, ascii: bool, speed: float | None = None
+    directions: Mapping[str, Mapping[str, Any] | None],
+    width: int,
+    ascii: bool,
+    speed: float | None = None,
 ) -> str:
     """Return the table of the steps of some plans, in the unit of the largest number."""
+    plans = {name: plan for name, plan in directions.items() if plan is not None}
     most = max(plan["bytes"] for plan in plans.values())
     unit, size = next((unit for unit in UNITS if most >= unit[1]), UNITS[-1])
     rows = []
@@ -220,12 +197,12 @@ class MeshMovePlan:
 
         Ranks of the source that sum parts before the move receive those of the sums as well.
         """
-        return _received(self.forward)
+        return self.forward.received(self.forward.busiest())
 
     @property
     def bound(self) -> int:
         """The numbers that this rank lacks: no plan gives it less."""
-        return self.forward.received(self.forward.busiest())
+        return self.received
 
     @cached_property
     def groups(self) -> tuple[str, ...]:
@@ -251,26 +228,18 @@ class MeshMovePlan:
 
     def as_dict(self) -> dict[str, object]:
         """Return the plan in JSON types."""
-        return {
-            "axes": self.layout.sizes,
-            "to": self.to.sizes,
-            "pattern": str(self.pattern),
-            "sizes": dict(self.sizes),
-            "dtype": self.dtype,
-            **{name: self._plan_dict(plan) for name, plan in self._plans().items()},
-            "groups": list(self.groups),
-            "missing_groups": list(self.missing_groups),
-        }
+        return {**_fields(self), "to": self.to.sizes}
 
-    def _plans(self) -> dict[str, MeshMove]:
-        back = {} if self.backward is None else {"backward": self.backward}
-        return {"forward": self.forward, **back}
+    def directions(self) -> dict[str, dict[str, Any] | None]:
+        """Return the steps and bytes of the forward and of the backward, in JSON types."""
+        backward = None if self.backward is None else self._plan_dict(self.backward)
+        return {"forward": self._plan_dict(self.forward), "backward": backward}
 
     def _plan_dict(self, move: MeshMove) -> dict[str, Any]:
         """Return the steps, each as the rank that receives most sees it."""
         rank, size = move.busiest(), DTYPES[self.dtype]
+        received = move.received(rank)
         sent = sum(num_elements(box) for m in move.receives(rank) for box in m.boxes)
-        gathered = move.received(rank) - sent
         pattern = self.pattern if move is self.forward else self.pattern.mirror
         steps: list[dict[str, Any]] = []
         if summed_axes(pattern.left, move.source.layout):
@@ -279,45 +248,56 @@ class MeshMovePlan:
             )
             steps += _steps(sums, size)
         steps += [{"step": "send", "axes": [], "bytes": size * sent}] * bool(sent)
-        if gathered:
+        if received > sent:
             axes = [*move.target.copy_axes]
-            steps.append({"step": "all_gather", "axes": axes, "bytes": size * gathered})
+            steps.append({"step": "all_gather", "axes": axes, "bytes": size * (received - sent)})
         before = sum(step["bytes"] for step in steps if step["step"] == "all_reduce")
-        bytes, bound = (before + size * n for n in (_received(move), move.received(rank)))
-        return {"steps": steps, "bytes": bytes, "bound": bound}
+        total = before + size * received
+        return {"steps": steps, "bytes": total, "bound": total}
 
     def draw(self, *, width: int = 80, ascii: bool = False, speed: float | None = None) -> str:
         """Return the plan as text; with a speed of links in GB/s also the time of the bytes."""
-        left_out = unmarked_of(self.pattern, self.layout, self.to)
-        backward = f"none, since {', '.join(left_out)} has no mark"
-        meshes = (f"{format_sizes(m.sizes)}, {m.num_ranks} ranks" for m in (self.layout, self.to))
-        items = [
-            *zip(("mesh", "to"), meshes, strict=True),
-            ("forward", str(self.pattern)),
-            ("backward", str(self.pattern.mirror) if self.backward else backward),
-            ("sizes", format_sizes(self.sizes) or "a single number"),
-        ]
-        if self.missing_groups:
-            names = ", ".join(f'"{group}"' for group in self.missing_groups)
-            items.append(("groups", f"build_mesh(groups=[{names}]) creates the missing ones"))
-        shown = {name: self._plan_dict(plan) for name, plan in self._plans().items()}
-        return "\n".join(
-            [*format_rows(items, width=width), "", draw_steps(shown, width, ascii, speed)]
-        )
+        unmarked = f"{', '.join(unmarked_of(self.pattern, self.layout, self.to))} has no mark"
+        meshes = {"mesh": self.layout, "to": self.to}
+        return _draw(self, meshes, unmarked, {}, (width, ascii, speed))
 
     def __str__(self) -> str:
         return self.draw()
 
 
-def _received(move: MeshMove) -> int:
-    """Return the elements that the rank with most of them receives, counted by message."""
-    rank = move.busiest()
-    sent = sum(num_elements(box) for m in move.receives(rank) for box in m.boxes)
-    gather = move.gather(rank)
-    if gather is None:
-        return int(sent)
-    whole, own = (sum(map(num_elements, boxes)) for boxes in (gather.runs[0], gather.own))
-    return int(sent + whole - own)
+def _fields(plan: RedistributionPlan | MeshMovePlan) -> dict[str, object]:
+    """Return the fields that both kinds of plans have, in JSON types."""
+    return {
+        "axes": plan.layout.sizes,
+        "pattern": str(plan.pattern),
+        "sizes": dict(plan.sizes),
+        "dtype": plan.dtype,
+        **plan.directions(),
+        "groups": list(plan.groups),
+        "missing_groups": list(plan.missing_groups),
+    }
+
+
+def _draw(
+    plan: RedistributionPlan | MeshMovePlan,
+    meshes: Mapping[str, Layout],
+    unmarked: str,
+    more: Mapping[str, object],
+    columns: tuple[int, bool, float | None],
+) -> str:
+    """Return a plan as text; ``unmarked`` says why it has no backward."""
+    items = [(n, f"{format_sizes(m.sizes)}, {m.num_ranks} ranks") for n, m in meshes.items()]
+    items += [
+        ("forward", str(plan.pattern)),
+        ("backward", str(plan.pattern.mirror) if plan.backward else f"none, since {unmarked}"),
+        ("sizes", format_sizes(plan.sizes) or "a single number"),
+        *((name, str(text)) for name, text in more.items()),
+    ]
+    if plan.missing_groups:
+        names = ", ".join(f'"{group}"' for group in plan.missing_groups)
+        items.append(("groups", f"build_mesh(groups=[{names}]) creates the missing ones"))
+    rows = format_rows(items, width=columns[0])
+    return "\n".join([*rows, "", draw_steps(plan.directions(), *columns)])
 
 
 def unmarked_of(pattern: Pattern, source: Layout, target: Layout) -> list[str]:
