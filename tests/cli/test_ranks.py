@@ -120,22 +120,25 @@ def one_leaves(device: str | None, request: Mapping[str, Any], timeout: float) -
     return check_mesh(device, request, timeout)
 
 
+FOUR = "dp=2 sp=2 -n 4 --timeout 20"
+
+
 @pytest.mark.parametrize(
-    ("job", "timeout", "lines"),
+    ("job", "typed", "lines"),
     [
         (
             one_dies,
-            "20",
+            FOUR,
             [": rank 1 of 4 failed first", "RuntimeError: the process ended by itself, with"],
         ),
         (
             one_differs,
-            "20",
+            FOUR,
             [" of 4 failed first", "DisagreementError: ", "ranks 0-1 and 3:  dp=2 sp=2", "rank 2"],
         ),
         (
             one_is_elsewhere,
-            "20",
+            FOUR,
             [
                 " of 4 failed first",
                 "MeshkitError: mesh.verify(timeout=20.0): the group over dp sp does not hold ",
@@ -145,11 +148,11 @@ def one_leaves(device: str | None, request: Mapping[str, Any], timeout: float) -
         ),
         (
             one_leaves,
-            "1",
+            "dp=2 -n 2 --timeout 1",
             [
-                " of 4 failed first",
-                "RankTimeoutError: 1 of 4 ranks did not arrive at init(device='cpu', timeout=1.0) ",
-                f"Missing: 1. Arrived: 0, 2-3 on host {socket.gethostname()}.",
+                "rank 0 of 2 failed first",
+                "RankTimeoutError: 1 of 2 ranks did not arrive at init(device='cpu', timeout=1.0) ",
+                f"Missing: 1. Arrived: 0 on host {socket.gethostname()}.",
                 "Fix: look at the logs of rank 1 first.",
             ],
         ),
@@ -157,13 +160,13 @@ def one_leaves(device: str | None, request: Mapping[str, Any], timeout: float) -
 )
 def test_a_check_that_fails_names_the_ranks(
     job: Callable[..., CheckReport],
-    timeout: str,
+    typed: str,
     lines: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: Capture,
 ) -> None:
     monkeypatch.setattr(ranks, "check_mesh", job)
-    assert main(["check", "dp=2", "sp=2", "-n", "4", "--timeout", timeout, *CPU]) == 1
+    assert main(["check", *typed.split(), *CPU]) == 1
     out, error = capsys.readouterr()
     assert out == ""
     assert "Traceback" not in error
