@@ -13,6 +13,7 @@ torch's own "fake" backend has works without a result, with which DDP fails.
 """
 
 # mypy: disable-error-code="override, assignment"
+# ruff: noqa: ANN401  # torch's options have no types
 from __future__ import annotations
 
 import json
@@ -63,6 +64,8 @@ MAX_FLOATS = 8  # of a tensor whose values other ranks receive: losses and flags
 READERS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__")
 DTYPES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 
+Tensors = list[Tensor]
+Lists = list[list[Tensor]]
 Key = tuple[object, ...]
 Payloads = dict[Key, bytes]
 Shared = dict[Key, dict[int, bytes]]  # collective to rank to what it has passed in the last pass
@@ -252,12 +255,7 @@ class RecordingGroup(dist.ProcessGroup):
         )
         return RecordedWork(self.recorder, self.recorder.start(operation), result, operation.peer)
 
-    def scale(self, tensor: Tensor, op: object) -> None:
-        """Replace a value by its reduction over equal values of all ranks."""
-        if reduction_name(op) == "sum" and tensor.dtype is not torch.bool:
-            tensor.mul_(self.count)
-
-    def share(self, name: str, own: Sequence[Tensor], result: Sequence[Tensor]) -> list[Tensor]:
+    def share(self, name: str, own: Sequence[Tensor], result: Sequence[Tensor]) -> Tensors:
         """Keep a small value for the next pass; return that of each member in the last pass.
 
         A rank that was not played has the value of the one before it that was. The list is empty
@@ -291,18 +289,21 @@ class RecordingGroup(dist.ProcessGroup):
         return [values[max(0, bisect_right(starts, n) - 1)] for n in range(self.count)]
 
     def combine(self, tensors: Sequence[Tensor], op: object, parts: Sequence[Tensor]) -> None:
-        """Replace values by their reduction, over the parts of all members if they are known."""
-        reduce = REDUCTIONS.get(reduction_name(op))
+        """Replace values by their reduction, over equal values of all ranks if ``parts`` is empty.
+
+        Else the parts are the values of all members.
+        """
+        name = reduction_name(op)
         with torch.no_grad():
             for tensor in tensors:
-                if parts and reduce is not None:
-                    tensor.copy_(reduce(torch.stack([*parts])))
-                else:
-                    self.scale(tensor, op)
+                if parts and name in REDUCTIONS:
+                    tensor.copy_(REDUCTIONS[name](torch.stack([*parts])))
+                elif name == "sum" and tensor.dtype is not torch.bool:
+                    tensor.mul_(self.count)
 
     # reductions
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> RecordedWork:  # noqa: ANN401
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> RecordedWork:
         """Record an all_reduce."""
         work = self.record("all_reduce", tensors, tensors, tensors, detail=_reduction(opts))
         op = getattr(opts, "reduceOp", None)
@@ -311,7 +312,7 @@ class RecordingGroup(dist.ProcessGroup):
 
     allreduce_coalesced = allreduce
 
-    def reduce(self, tensors: list[Tensor], opts: Any) -> RecordedWork:  # noqa: ANN401
+    def reduce(self, tensors: Tensors, opts: Any) -> RecordedWork:
         """Record a reduce."""
         detail, root = _reduction(opts), opts.rootRank
         work = self.record("reduce", tensors, tensors, tensors, detail=detail, root=root)
@@ -319,36 +320,21 @@ class RecordingGroup(dist.ProcessGroup):
         self.combine(tensors if root == self.own else (), opts.reduceOp, parts)
         return work
 
-    def reduce_scatter(
-        self,
-        outputs: list[Tensor],
-        inputs: list[list[Tensor]],
-        opts: Any = None,  # noqa: ANN401
-    ) -> RecordedWork:
+    def reduce_scatter(self, outputs: Tensors, inputs: Lists, opts: Any = None) -> RecordedWork:
         """Record a reduce_scatter of lists."""
         given = [*chain.from_iterable(inputs)]
-        work = self.record("reduce_scatter", outputs, given, outputs, detail=_reduction(opts))
-        with torch.no_grad():
-            for output, parts in zip(outputs, inputs, strict=True):
-                output.copy_(parts[self.own].view_as(output))
-                self.scale(output, getattr(opts, "reduceOp", None))
-        return work
+        return self.reduce_parts(outputs, given, [parts[self.own] for parts in inputs], opts)
 
     def reduce_scatter_single_coalesced(
         self,
-        outputs: list[Tensor],
-        inputs: list[Tensor],
-        opts: Any = None,  # noqa: ANN401
+        outputs: Tensors,
+        inputs: Tensors,
+        opts: Any = None,
     ) -> RecordedWork:
         """Record a reduce_scatter of whole tensors."""
         check_dtypes("reduce_scatter", outputs, inputs)
-        work = self.record("reduce_scatter", outputs, inputs, outputs, detail=_reduction(opts))
-        with torch.no_grad():
-            for output, whole in zip(outputs, inputs, strict=True):
-                part = whole.reshape(self.count, -1)[self.own].clone()
-                output.copy_(part.view_as(output))
-                self.scale(output, getattr(opts, "reduceOp", None))
-        return work
+        parts = [whole.detach().reshape(self.count, -1)[self.own].clone() for whole in inputs]
+        return self.reduce_parts(outputs, inputs, parts, opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -356,35 +342,37 @@ class RecordingGroup(dist.ProcessGroup):
         self,
         output: Tensor,
         whole: Tensor,
-        opts: Any = None,  # noqa: ANN401
+        opts: Any = None,
     ) -> RecordedWork:
         """Record a reduce_scatter of one tensor."""
         return self.reduce_scatter_single_coalesced([output], [whole], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
+    def reduce_parts(
+        self,
+        outputs: Sequence[Tensor],
+        given: Sequence[Tensor],
+        parts: Sequence[Tensor],
+        opts: object,
+    ) -> RecordedWork:
+        """Record a reduce_scatter, in which this rank gets some parts of its own tensors."""
+        work = self.record("reduce_scatter", outputs, given, outputs, detail=_reduction(opts))
+        for output, part in zip(outputs, parts, strict=True):
+            copy_to(output, part)
+        self.combine(outputs, getattr(opts, "reduceOp", None), ())
+        return work
+
     # copies
 
-    def allgather(
-        self,
-        outputs: list[list[Tensor]],
-        inputs: list[Tensor],
-        opts: object = None,
-    ) -> RecordedWork:
+    def allgather(self, outputs: Lists, inputs: Tensors, opts: object = None) -> RecordedWork:
         """Record an all_gather of lists."""
-        results = [*chain.from_iterable(outputs)]
-        work = self.record("all_gather", inputs, inputs, results)
-        known = self.share("all_gather", inputs, results)
-        with torch.no_grad():
-            for parts, own in zip(outputs, inputs, strict=True):
-                for part, value in zip(parts, known or [own] * len(parts), strict=True):
-                    copy_to(part, value)
-        return work
+        return self.collect("all_gather", outputs, inputs)
 
     def allgather_coalesced(
         self,
-        outputs: list[list[Tensor]],
-        inputs: list[Tensor],
+        outputs: Lists,
+        inputs: Tensors,
         opts: object = None,
     ) -> RecordedWork:
         """Record an all_gather of lists, the outputs of each rank together."""
@@ -392,8 +380,8 @@ class RecordingGroup(dist.ProcessGroup):
 
     def all_gather_single_coalesced(
         self,
-        outputs: list[Tensor],
-        inputs: list[Tensor],
+        outputs: Tensors,
+        inputs: Tensors,
         opts: object = None,
     ) -> RecordedWork:
         """Record an all_gather into whole tensors."""
@@ -409,16 +397,27 @@ class RecordingGroup(dist.ProcessGroup):
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def all_gather_single(
-        self,
-        output: Tensor,
-        own: Tensor,
-        opts: object = None,
-    ) -> RecordedWork:
+    def all_gather_single(self, output: Tensor, own: Tensor, opts: object = None) -> RecordedWork:
         """Record an all_gather into one tensor."""
         return self.all_gather_single_coalesced([output], [own], opts)
 
     _allgather_base = all_gather_single
+
+    def gather(self, outputs: Lists, inputs: Tensors, opts: Any) -> RecordedWork:
+        """Record a gather."""
+        return self.collect("gather", outputs, inputs, root=opts.rootRank)
+
+    def collect(
+        self, name: str, outputs: Lists, inputs: Tensors, *, root: int = ANY
+    ) -> RecordedWork:
+        """Record an operation that gives each rank, or the root, the inputs of all as lists."""
+        results = [*chain.from_iterable(outputs)]
+        work = self.record(name, inputs, inputs, results or inputs, root=root)
+        known = self.share(name, inputs, results)
+        for parts, own in zip(outputs, inputs, strict=False):  # no outputs but on the root
+            for part, value in zip(parts, known or [own] * len(parts), strict=True):
+                copy_to(part, value)
+        return work
 
     def all_to_all_single(
         self,
@@ -429,61 +428,38 @@ class RecordingGroup(dist.ProcessGroup):
         opts: object = None,
     ) -> RecordedWork:
         """Record an all_to_all of one tensor. Ranks may exchange parts of different sizes."""
-        is_even = not output_sizes and not input_sizes
-        work = self.record("all_to_all", [own], [own], [output], any_size=not is_even)
-        with torch.no_grad():
-            copy_to(output, own)
-        return work
+        is_uneven = bool(output_sizes or input_sizes)
+        return self.alltoall([output], [own], opts, any_size=is_uneven)
 
     alltoall_base = all_to_all_single
 
     def alltoall(
         self,
-        outputs: list[Tensor],
-        inputs: list[Tensor],
+        outputs: Tensors,
+        inputs: Tensors,
         opts: object = None,
+        *,
+        any_size: bool = True,
     ) -> RecordedWork:
         """Record an all_to_all of lists."""
-        work = self.record("all_to_all", inputs, inputs, outputs, any_size=True)
-        with torch.no_grad():
-            for output, own in zip(outputs, inputs, strict=True):
-                copy_to(output, own)
+        work = self.record("all_to_all", inputs, inputs, outputs, any_size=any_size)
+        for output, own in zip(outputs, inputs, strict=True):
+            copy_to(output, own)
         return work
 
-    def broadcast(self, tensors: list[Tensor], opts: Any) -> RecordedWork:  # noqa: ANN401
+    def broadcast(self, tensors: Tensors, opts: Any) -> RecordedWork:
         """Record a broadcast."""
         root, is_root = opts.rootRank, opts.rootRank == self.own
         work = self.record("broadcast", tensors, tensors if is_root else (), tensors, root=root)
         self.pass_on("broadcast", root, root, tensors, is_sender=is_root)
         return work
 
-    def gather(
-        self,
-        outputs: list[list[Tensor]],
-        inputs: list[Tensor],
-        opts: Any,  # noqa: ANN401
-    ) -> RecordedWork:
-        """Record a gather."""
-        work = self.record("gather", inputs, inputs, inputs, root=opts.rootRank)
-        known = self.share("gather", inputs, [*chain.from_iterable(outputs)])
-        with torch.no_grad():
-            for parts, own in zip(outputs, inputs, strict=False):
-                for part, value in zip(parts, known or [own] * len(parts), strict=True):
-                    copy_to(part, value)
-        return work
-
-    def scatter(
-        self,
-        outputs: list[Tensor],
-        inputs: list[list[Tensor]],
-        opts: Any,  # noqa: ANN401
-    ) -> RecordedWork:
+    def scatter(self, outputs: Tensors, inputs: Lists, opts: Any) -> RecordedWork:
         """Record a scatter."""
         given = [*chain.from_iterable(inputs)]
         work = self.record("scatter", outputs, given, outputs, root=opts.rootRank)
-        with torch.no_grad():
-            for number, output in enumerate(outputs):
-                copy_to(output, inputs[number][self.own]) if inputs else output.zero_()
+        for number, output in enumerate(outputs):
+            copy_to(output, inputs[number][self.own] if inputs else torch.zeros_like(output))
         for index, part in enumerate(inputs[0] if inputs else ()):
             self.pass_on("scatter", self.own, index, [part], is_sender=True)
         if not inputs:
@@ -496,32 +472,29 @@ class RecordingGroup(dist.ProcessGroup):
 
     # messages
 
-    def send(self, tensors: list[Tensor], peer: int, tag: int) -> RecordedWork:
+    def send(self, tensors: Tensors, peer: int, tag: int) -> RecordedWork:
         """Record a send."""
         work = self.record("send", tensors, tensors, tensors, peer=peer, tag=tag)
         self.pass_on("send", self.own, peer, tensors, is_sender=True)
         return work
 
-    def recv(self, tensors: list[Tensor], peer: int, tag: int) -> RecordedWork:
+    def recv(self, tensors: Tensors, peer: int, tag: int) -> RecordedWork:
         """Record a receive."""
         work = self.record("recv", tensors, (), tensors, peer=peer, tag=tag)
-        with torch.no_grad():
-            for tensor in tensors:
-                tensor.zero_()
-        self.pass_on("send", peer, self.own, tensors, is_sender=False)
+        for tensor in tensors:
+            copy_to(tensor, torch.zeros_like(tensor))
+        if peer != ANY:
+            self.pass_on("send", peer, self.own, tensors, is_sender=False)
         return work
 
-    def recv_anysource(self, tensors: list[Tensor], tag: int) -> RecordedWork:
+    def recv_anysource(self, tensors: Tensors, tag: int) -> RecordedWork:
         """Record a receive from whichever rank sends first."""
-        work = self.record("recv", tensors, (), tensors, tag=tag)
+        work = self.recv(tensors, ANY, tag)
         work.peer = self.members[self.own]
-        with torch.no_grad():
-            for tensor in tensors:
-                tensor.zero_()
         return work
 
     def pass_on(
-        self, name: str, source: int, target: int, tensors: list[Tensor], *, is_sender: bool
+        self, name: str, source: int, target: int, tensors: Tensors, *, is_sender: bool
     ) -> None:
         """Keep a small message of ints for ranks that are played later, or receive one.
 
@@ -619,6 +592,7 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {  # of parts: (ranks, ...)
 }
 
 
+@torch.no_grad()
 def copy_to(target: Tensor, source: Tensor) -> None:
     """Copy as many values as fit, and fill the rest with zeros."""
     if target.numel() == source.numel():
@@ -657,7 +631,7 @@ def reduction_name(op: object) -> str:
     return "sum" if op is None else str(getattr(op, "op", op)).rpartition(".")[2].lower()
 
 
-def _reduction(opts: Any) -> str:  # noqa: ANN401
+def _reduction(opts: Any) -> str:
     return reduction_name(getattr(opts, "reduceOp", None))
 
 
@@ -673,13 +647,9 @@ def start_recording(recorder: Recorder, world_size: int) -> RecordingGroup:
     Local. Every group that is created from now on is a :class:`RecordingGroup`.
     """
 
-    def create(options: Any, _: object) -> RecordingGroup:  # noqa: ANN401
+    def create(options: Any, _: object) -> RecordingGroup:
         members = options.global_ranks_in_group or range(world_size)
         return RecordingGroup(options.group_rank, members, options.group_id, recorder)
-
-    def record(name: str, group: RecordingGroup, tensors: Any, reduction: str) -> None:  # noqa: ANN401
-        given = tensors if isinstance(tensors, list) else [tensors]
-        group.record(name, given, given, (), detail=reduction).wait()
 
     def note(method: Callable[..., object]) -> Callable[..., object]:
         def read(tensor: Tensor, *args: object, **options: object) -> object:
@@ -694,5 +664,5 @@ def start_recording(recorder: Recorder, world_size: int) -> RecordingGroup:
         if hasattr(method, "__code__"):
             keep_uncompiled(method)
     record_every_group(create, recorder.count_groups, recorder.trace.rank, world_size)
-    record_meta_collectives(record)
+    record_meta_collectives()
     return cast(RecordingGroup, dist.group.WORLD)

@@ -602,7 +602,6 @@ def remake_root(root: DeviceMesh, *, named: bool, number: int) -> DeviceMesh:
 
 
 BACKEND = "rehearsal"  # the name of the backend of recording groups
-Tensors = Any  # a tensor, or a list of tensors
 _kept: list[object] = []  # the kernels of a library end with its last reference
 
 
@@ -642,65 +641,31 @@ def record_every_group(
     init_process_group()
 
 
-def _grow(tensor: Tensors, size: int, *_: object) -> Tensors:
-    if isinstance(tensor, list):
-        return [_grow(part, size) for part in tensor]
-    return tensor.new_empty(tensor.shape[0] * size, *tensor.shape[1:])
+def record_meta_collectives() -> None:
+    """Let functional collectives of meta tensors reach their group, as those of other tensors do.
 
-
-def _shrink(tensor: Tensors, size: int, *_: object) -> Tensors:
-    if isinstance(tensor, list):
-        return [_shrink(part, size) for part in tensor]
-    return tensor.new_empty(tensor.shape[0] // size, *tensor.shape[1:])
-
-
-def _like(tensor: Tensors, *_: object) -> Tensors:
-    return [*map(_like, tensor)] if isinstance(tensor, list) else torch.empty_like(tensor)
-
-
-# functional collective to the name of its record, whether it has a reduction, and its result
-_FUNCTIONAL: dict[str, tuple[str, bool, Callable[..., Tensors]]] = {
-    "all_reduce": ("all_reduce", True, _like),
-    "all_reduce_": ("all_reduce", True, lambda tensor, *_: tensor),
-    "all_reduce_coalesced": ("all_reduce", True, _like),
-    "all_reduce_coalesced_": ("all_reduce", True, lambda tensors, *_: tensors),
-    "all_gather_into_tensor": ("all_gather", False, _grow),
-    "all_gather_into_tensor_coalesced": ("all_gather", False, _grow),
-    "reduce_scatter_tensor": ("reduce_scatter", True, _shrink),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter", True, _shrink),
-    "all_to_all_single": (
-        "all_to_all",
-        False,
-        lambda tensor, sizes, *_: tensor.new_empty(sum(sizes), *tensor.shape[1:]),
-    ),
-    "broadcast": ("broadcast", False, _like),
-    "broadcast_": ("broadcast", False, lambda tensor, *_: tensor),
-}
-
-
-def record_meta_collectives(record: Callable[..., None]) -> None:
-    """Call ``record`` for each functional collective of meta tensors, which no group would see.
-
-    Local. ``record(name, group, input, reduction)`` is not called while torch traces a program.
+    Local. torch's kernels for them compute shapes, which suffices only while it traces a program.
     """
-    import torch.distributed._functional_collectives  # it registers kernels that ours replace
+    import torch.distributed._functional_collectives as functional  # registers torch's kernels
 
-    resolve = cast(Any, dist.distributed_c10d)._resolve_process_group
-    library: Any = cast(Any, torch.library).Library("_c10d_functional", "IMPL")
-    _kept.append(library)
+    def kernel_of(name: str, trace: Callable[..., object]) -> Callable[..., object]:
+        run = cast(Any, torch.library).get_kernel(f"_c10d_functional::{name}", "CPU")
 
-    def kernel_of(
-        name: str, has_reduction: bool, result: Callable[..., Tensors]
-    ) -> Callable[..., Tensors]:
-        def kernel(tensor: Tensors, *args: Tensors) -> Tensors:
-            if torch._guards.detect_fake_mode() is None:
-                record(name, resolve(args[-1]), tensor, args[0] if has_reduction else "")
-            return result(tensor, *args[has_reduction:])
+        def kernel(keys: object, *args: object) -> object:
+            is_traced = torch._guards.detect_fake_mode() is not None
+            return trace(*args) if is_traced else run.call_boxed(keys, *args)
 
         return kernel
 
-    for function, row in _FUNCTIONAL.items():
-        library.impl(function, kernel_of(*row), "Meta", allow_override=True)
+    library: Any = cast(Any, torch.library).Library("_c10d_functional", "IMPL")
+    _kept.append(library)
+    for operator in torch._C._dispatch_get_all_op_names():
+        namespace, _, name = operator.partition("::")
+        traces = (getattr(functional, f"_{name}_{end}", None) for end in ("native_meta", "meta"))
+        trace = next(filter(None, traces), None)
+        if namespace == "_c10d_functional" and trace is not None:
+            kernel = kernel_of(name, trace)
+            library.impl(name, kernel, "Meta", with_keyset=True, allow_override=True)
 
 
 def allow_meta_training() -> None:
