@@ -1,11 +1,9 @@
-"""The file that ranks of one node share is that of the launcher's process."""
+"""The file that ranks of one node share; tests/launchers/test_mpi.py has the real launchers."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
+import re
 from pathlib import Path
 
 import pytest
@@ -14,45 +12,33 @@ import meshkit
 from meshkit.launch.mpi import store_of_one_node
 from tests.launch.recorded import OPEN_MPI_4, OPEN_MPI_5
 from tests.launchers.checks import clean_environ
+from tests.preloaded_python import run_python
 
 CODE = """
-import json, meshkit
+import tempfile
+import meshkit
+tempfile.tempdir = None  # it is remembered
 from meshkit.launch.mpi import store_of_one_node
 world = store_of_one_node(meshkit.detect())
-print(json.dumps(world and world.init_method))
+print(world and world.init_method)
 """
 
 
-def store_in_child(folder: Path, *wrapper: str, **environ: str) -> str | None:
-    """Return the store of a process that this one starts with other variables."""
-    done = subprocess.run(
-        [*wrapper, sys.executable, "-c", CODE],
-        env={**clean_environ(TMPDIR=str(folder)), **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
-
-
-def test_ranks_of_one_launcher_share_a_file(tmp_path: Path) -> None:
-    """This process plays mpirun: it lacks the variables that its children have."""
-    plain = store_in_child(tmp_path, **OPEN_MPI_4)
-    wrapped = store_in_child(tmp_path, "sh", "-c", '"$@"; exit $?', "sh", **OPEN_MPI_4)
-    assert plain is not None
-    assert plain == wrapped
+@pytest.mark.parametrize("mode", [None, 0o770, 0o702])
+def test_ranks_of_one_launcher_share_a_file_in_a_folder_of_their_own(
+    mode: int | None, tmp_path: Path
+) -> None:
+    """The parent plays mpirun: it lacks the variables of a rank. Others can write some folders."""
     folder = tmp_path / f"meshkit-{os.getuid()}"
-    assert plain.startswith(f"file://{folder}/{os.getpid()}-")
+    if mode is not None:
+        folder.mkdir()
+        folder.chmod(mode)
+    done = run_python(CODE, environ=clean_environ(TMPDIR=str(tmp_path), **OPEN_MPI_4))
+    if mode is not None:
+        assert done.stdout == "None\n", done.stderr
+        return
+    assert re.fullmatch(rf"file://{folder}/\d+-\d+\n", done.stdout), done.stderr
     assert folder.stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.parametrize("mode", [0o770, 0o702])
-def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path, mode: int) -> None:
-    folder = tmp_path / f"meshkit-{os.getuid()}"
-    folder.mkdir()
-    folder.chmod(mode)
-    assert store_in_child(tmp_path, **OPEN_MPI_4) is None
 
 
 def test_ranks_that_may_be_elsewhere_have_no_file(monkeypatch: pytest.MonkeyPatch) -> None:

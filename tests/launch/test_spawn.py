@@ -203,11 +203,12 @@ def test_children_start_with_all_modules_of_a_mesh_imported() -> None:
 # ---------------------------------------------------------------- scripts and sessions
 
 JOB = """
-import os, sys, time
+import gc, os, sys, time
 import meshkit
 
 def job(folder):
-    open(f"{folder}/{meshkit.detect().rank}.{os.getpid()}", "w").close()
+    with open(f"{folder}/{meshkit.detect().rank}.{os.getpid()}", "w") as file:
+        file.write(str(gc.get_freeze_count()))
     time.sleep(600)
 
 if __name__ == "__main__":
@@ -224,7 +225,10 @@ if __name__ == "__main__":
     ],
 )
 def test_no_rank_outlives_its_parent(tmp_path: Path, number: signal.Signals, forked: bool) -> None:
-    """``python -c`` has no file, so its ranks are forked. On Ctrl-C only the parent prints."""
+    """``python -c`` has no file, so its ranks are forked. On Ctrl-C only the parent prints.
+
+    A fresh rank has a frozen heap; the preloaded modules of the tests are frozen too.
+    """
     script, folder = tmp_path / "script.py", tmp_path / "pids"
     script.write_text(JOB)
     folder.mkdir()
@@ -235,8 +239,10 @@ def test_no_rank_outlives_its_parent(tmp_path: Path, number: signal.Signals, for
         text=True,
         start_new_session=True,
     )
-    wait_until(lambda: len(list(folder.iterdir())) == 3)
+    wait_until(lambda: sum(path.stat().st_size > 0 for path in folder.iterdir()) == 3)
     pids = [int(path.suffix[1:]) for path in folder.iterdir()]
+    frozen = [int(path.read_text()) for path in folder.iterdir()]
+    assert forked or min(frozen) > 100_000
     if number == signal.SIGINT:
         os.killpg(parent.pid, number)  # as a terminal does
     else:
@@ -262,24 +268,14 @@ def wait_until(condition: Any) -> None:
         time.sleep(0.05)
 
 
-def run_script(path: Path, code: str) -> subprocess.CompletedProcess[str]:
-    path.write_text(code)
+def test_a_script_without_a_main_guard_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "unguarded.py"
+    path.write_text("import gc, meshkit\nprint(gc.get_freeze_count())\nmeshkit.spawn(int, 1)\n")
     command = [sys.executable, "-W", "error", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
-def test_a_script_needs_a_main_guard_and_its_ranks_start_with_a_frozen_heap(tmp_path: Path) -> None:
-    """A script is a process of its own, since the preloaded modules of the tests are frozen too."""
-    code = (
-        "import gc, meshkit\n{}print(*meshkit.spawn(gc.get_freeze_count, 1), gc.get_freeze_count())"
-    )
-    done = run_script(tmp_path / "guarded.py", code.format("if __name__ == '__main__': "))
-    rank, caller = map(int, done.stdout.split())
-    assert rank > 100_000
-    assert caller < 1000  # the heap of the caller is not frozen
-    done = run_script(tmp_path / "unguarded.py", code.format(""))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert "Fix: write if __name__ == '__main__':" in done.stderr
+    assert int(done.stdout.split()[0]) < 1000  # the heap of the caller is not frozen
 
 
 SUM = """

@@ -51,6 +51,11 @@ def run_job(
         argv, env=clean_environ(**more), capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return read_records(folder)
+
+
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """Return the record of each rank, in the order of ranks."""
     records = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     return sorted(records, key=lambda record: record["world"][0])
 

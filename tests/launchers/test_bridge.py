@@ -49,26 +49,6 @@ def store() -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_torchrun_and_torchrun(store: str) -> None:
-    sampler = subprocess.Popen(
-        [*TORCHRUN, "--nproc-per-node", "2", "--standalone", *side("sampler", store)],
-        env=clean_environ(),
-        cwd=ROOT,
-    )
-    try:
-        trainer = [*TORCHRUN, "--nproc-per-node", "2", "--standalone", *side("trainer", store)]
-        done = subprocess.run(
-            trainer, env=clean_environ(), cwd=ROOT, capture_output=True, text=True, timeout=200
-        )
-        assert done.returncode == 0, done.stderr
-        assert read_rewards(done.stdout) == REWARDS
-        assert sampler.wait(60) == 0
-    finally:
-        sampler.kill()
-        sampler.wait()
-
-
-@pytest.mark.slow
 def test_torchrun_and_spawn(store: str) -> None:
     trainer = subprocess.Popen(
         [*TORCHRUN, "--nproc-per-node", "2", "--standalone", *side("trainer", store)],
@@ -114,7 +94,7 @@ def test_torchrun_and_ray(store: str) -> None:
 
 
 @pytest.mark.slow
-def test_two_hosts(tmp_path: Path) -> None:
+def test_torchrun_and_torchrun_on_two_hosts(tmp_path: Path) -> None:
     """Each job is on a host of its own, a network namespace, and the store is with the trainer."""
     with two_hosts(tmp_path, "trainer", "sampler") as hosts, ExitStack() as stack:
 

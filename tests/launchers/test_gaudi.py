@@ -31,6 +31,8 @@ def test_under_torchrun(tmp_path: Path) -> None:
     check_records(records, SIZES, "torchrun")
     assert [record["module"] for record in records] == MODULES.split(",")
     assert {(record["backend"], record["device"]) for record in records} == {("hccl", "hpu:0")}
+    assert [record["world"][2:] for record in records] == [[rank, 2] for rank in range(2)]
+    assert all(record["node"] == [0, 1] for record in records)
 
 
 @pytest.mark.slow

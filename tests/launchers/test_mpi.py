@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import socket
 import subprocess
 import time
@@ -11,25 +10,23 @@ from pathlib import Path
 import pytest
 
 from meshkit.launch.world import free_port
-from tests.launchers.checks import PYTHON, check_records, clean_environ, require_programs, run_job
+from tests.launchers.checks import (
+    PYTHON,
+    check_records,
+    clean_environ,
+    read_records,
+    require_programs,
+)
 
 OPEN_MPI = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np"]
 MPICH = ["mpiexec.mpich", "-n"]
-OPEN_MPI_CASE = ("openmpi", OPEN_MPI, "openmpi-bin")
-MPICH_CASE = ("hydra", MPICH, "mpich")
-MPICH_SLOW = [
-    pytest.param(*OPEN_MPI_CASE, {"dp": 1, "sp": 2}, id="openmpi"),
-    pytest.param(*MPICH_CASE, {"dp": 2, "sp": 2, "tp": 1}, id="mpich", marks=pytest.mark.slow),
+CASES = [
+    pytest.param("openmpi", OPEN_MPI, "openmpi-bin", id="openmpi", marks=pytest.mark.slow),
+    pytest.param("hydra", MPICH, "mpich", id="mpich"),
 ]
-OPEN_MPI_SLOW = [
-    pytest.param(*OPEN_MPI_CASE, id="openmpi", marks=pytest.mark.slow),
-    pytest.param(*MPICH_CASE, id="mpich"),
-]
+WAYS = {"exported": {"dp": 1, "sp": 2}, "one node": {"dp": 2}, "broadcast": {"dp": 2, "sp": 1}}
 # Hides the number of ranks on the node, as if there were several nodes.
 HIDE_NODE = ["env", "-u", "OMPI_COMM_WORLD_LOCAL_SIZE", "-u", "MPI_LOCALNRANKS"]
-# Lets an import of mpi4py fail, as if it were not installed.
-WITHOUT = "import sys; sys.modules['mpi4py'] = None; "
-RUN = "import runpy\nsys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')"
 INIT = "import meshkit\ntry: meshkit.init(arrival_timeout=20)\nexcept meshkit.LaunchError as e: "
 
 
@@ -48,73 +45,38 @@ def abi_variables(name: str, folder: Path) -> dict[str, str]:
     return {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(folder)}
 
 
-@pytest.mark.parametrize(("name", "command", "package", "sizes"), MPICH_SLOW)
-def test_rank_0_broadcasts_its_address(
-    name: str, command: list[str], package: str, sizes: dict[str, int], tmp_path: Path
-) -> None:
-    require_programs(package, command[0])
-    count = math.prod(sizes.values())
-    records = run_job(
-        [*command, str(count), *HIDE_NODE, *PYTHON],
-        tmp_path / "out",
-        sizes,
-        **abi_variables(name, tmp_path),
-    )
-    check_records(records, sizes, name)
-    assert [record["world"][2:] for record in records] == [[rank, None] for rank in range(count)]
-    (address,) = {tuple(record["address"]) for record in records}
-    assert (address[0], address[2]) == (socket.gethostname(), "broadcast by mpi4py")
-    (endpoint,) = {
-        (record["environ"]["MASTER_ADDR"], int(record["environ"]["MASTER_PORT"]))
-        for record in records
-    }
-    assert endpoint == tuple(address[:2])
-
-
-@pytest.mark.parametrize(("name", "command", "package"), OPEN_MPI_SLOW)
-def test_one_node_needs_neither_mpi4py_nor_an_address(
+@pytest.mark.parametrize(("name", "command", "package"), CASES)
+def test_ranks_join_in_each_way(
     name: str, command: list[str], package: str, tmp_path: Path
 ) -> None:
     """A wrapper between mpirun and a rank does not change the file that the ranks share."""
     require_programs(package, command[0])
-    program = f"{WITHOUT}{RUN}"
+    environ = clean_environ(TMPDIR=str(tmp_path), **abi_variables(name, tmp_path))
+    for way in ("unknown", *WAYS):
+        (tmp_path / way).mkdir()
     wrapper = ["sh", "-c", '"$@"; exit $?', "wrapper"]
-    argv = [*command, "2", *wrapper, *PYTHON, "-c", program]
-    records = run_job(argv, tmp_path / "out", {"dp": 2}, TMPDIR=str(tmp_path))
-    check_records(records, {"dp": 2}, name)
-    environs = [record["environ"] for record in records]
+    job = [*PYTHON, str(Path(__file__).with_name("mpi_ways.py")), str(tmp_path), str(free_port())]
+    command = [*command, "2", *wrapper, *job]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(2):
+        summary = f"rank {rank} of 2 has no address of the job's store."
+        assert (tmp_path / "unknown" / str(rank)).read_text() == summary
+    records = {way: read_records(tmp_path / way) for way in WAYS}
+    for way, sizes in WAYS.items():
+        check_records(records[way], sizes, name)
+    environs = [record["environ"] for record in records["one node"]]
     port = environs[0]["MASTER_PORT"]
     assert [[*environ.values()] for environ in environs] == [
         [str(rank), "2", str(rank), "2", "127.0.0.1", port] for rank in range(2)
     ]
     assert [*tmp_path.glob("meshkit-*/*")] == []  # the last rank removes the file
-
-
-@pytest.mark.parametrize(("name", "command", "package"), OPEN_MPI_SLOW)
-def test_an_exported_address_needs_no_mpi4py(
-    name: str, command: list[str], package: str, tmp_path: Path
-) -> None:
-    require_programs(package, command[0])
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    argv = [*command, "2", *HIDE_NODE, *PYTHON, "-c", f"{WITHOUT}{RUN}"]
-    check_records(
-        run_job(argv, tmp_path / "out", {"dp": 1, "sp": 2}, **address), {"dp": 1, "sp": 2}, name
-    )
-
-
-@pytest.mark.parametrize(("name", "command", "package"), OPEN_MPI_SLOW)
-def test_an_unknown_address_of_rank_0_raises(name: str, command: list[str], package: str) -> None:
-    require_programs(package, command[0])
-    code = f"{WITHOUT}import meshkit\nif meshkit.detect().rank != 1: sys.exit()\n"
-    code += f"{INIT}print(e.summary)"
-    done = subprocess.run(
-        [*command, "2", *HIDE_NODE, *PYTHON, "-c", code],
-        env=clean_environ(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.stdout == "rank 1 of 2 has no address of the job's store.\n", done.stderr
+    sent = records["broadcast"]
+    assert [record["world"][2:] for record in sent] == [[rank, None] for rank in range(2)]
+    (address,) = {tuple(record["address"]) for record in sent}
+    assert (address[0], address[2]) == (socket.gethostname(), "broadcast by mpi4py")
+    exported = [(r["environ"]["MASTER_ADDR"], int(r["environ"]["MASTER_PORT"])) for r in sent]
+    assert exported == [address[:2]] * 2
 
 
 @pytest.mark.slow

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import meshkit
-from tests.launchers.checks import PYTHON, check_records, clean_environ, program_command
+from meshkit.launch.world import free_port
+from tests.launchers.checks import check_records, clean_environ, program_command, read_records
 from tests.preloaded_python import run_python
+
+
+def run(arguments: list[str], environ: dict[str, str]) -> None:
+    """Run the program in a process of its own."""
+    code = "import runpy\nrunpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    done = run_python(f"import sys\n{code}", *arguments, environ=environ)
+    assert done.returncode == 0, done.stderr
 
 
 def test_plain_python(tmp_path: Path) -> None:
     sizes, out = {"dp": 1, "sp": 1, "tp": 1}, tmp_path / "out"
-    program, *arguments = program_command(out, sizes)
-    code = f"import runpy\nrunpy.run_path({program!r}, run_name='__main__')"
-    done = run_python(code, *arguments, environ=clean_environ())
-    assert done.returncode == 0, done.stderr
-    check_records([json.loads((out / "0.json").read_text())], sizes, "single")
+    run(program_command(out, sizes), clean_environ())
+    check_records(read_records(out), sizes, "single")
 
 
 def test_hand_written_variables(tmp_path: Path) -> None:
     """Detect with arguments, export and start the children, as a launcher of the user does."""
     sizes, out = {"dp": 1, "tp": 2}, tmp_path / "out"
-    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29723"}
-    children = []
-    for rank in range(2):
-        world = meshkit.detect(master, rank=rank, world_size=2)
-        environ = clean_environ()
-        world.export(environ)
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    environs = [clean_environ() for _ in range(2)]
+    for rank, environ in enumerate(environs):
+        meshkit.detect(master, rank=rank, world_size=2).export(environ)
         assert environ["LOCAL_WORLD_SIZE"] == environ["WORLD_SIZE"] == "2"
-        argv = [*PYTHON, *program_command(out, sizes)]
-        children.append(subprocess.Popen(argv, env=environ))
-    assert [child.wait(120) for child in children] == [0] * 2
-    records = [json.loads((out / f"{rank}.json").read_text()) for rank in range(2)]
-    check_records(records, sizes, "hand-written")
+    with ThreadPoolExecutor() as pool:
+        assert [*pool.map(run, [program_command(out, sizes)] * 2, environs)] == [None] * 2
+    check_records(read_records(out), sizes, "hand-written")

@@ -72,22 +72,3 @@ def test_actors_of_ray(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     sums = json.loads(done.stdout.splitlines()[-1])
     assert sums == [[RAY_RANKS - 1, RAY_RANKS], [RAY_RANKS], [RAY_RANKS - 1, RAY_RANKS]]
-
-
-@pytest.mark.slow
-def test_processes_of_ones_own(tmp_path: Path) -> None:
-    environ = clean_environ(WORLD_SIZE=str(RANKS), MESHKIT_SPAWN=f"file://{tmp_path}/store")
-    command = [sys.executable, JOB, str(tmp_path), "1"]
-    ranks = [
-        subprocess.Popen(
-            command,
-            env={**environ, "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
-            stderr=subprocess.DEVNULL,
-        )
-        for rank in range(RANKS)
-    ]
-    for rank in ranks:
-        rank.wait(timeout=150)
-    records = {int(path.stem): json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
-    assert sorted(records) == [0, 2, 3]
-    assert {record["total"] for record in records.values()} == {RANKS - 1.0}

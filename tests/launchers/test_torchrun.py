@@ -1,4 +1,4 @@
-"""The mesh under the real torchrun, on one node and on two."""
+"""The mesh under the real torchrun, on two nodes, and after a restart."""
 
 from __future__ import annotations
 
@@ -13,15 +13,6 @@ from tests.launchers.two_hosts import two_hosts
 
 SIZES = {"dp": 2, "sp": 2, "tp": 1}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-
-
-@pytest.mark.slow
-def test_one_node(tmp_path: Path) -> None:
-    sizes = {"dp": 1, "sp": 2, "tp": 1}
-    records = run_job([*TORCHRUN, "--nproc-per-node", "2"], tmp_path / "out", sizes)
-    check_records(records, sizes, "torchrun")
-    assert [record["world"][2:] for record in records] == [[rank, 2] for rank in range(2)]
-    assert all(record["node"] == [0, 1] for record in records)
 
 
 @pytest.mark.slow

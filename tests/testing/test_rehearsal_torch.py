@@ -25,7 +25,6 @@ from meshkit.live.mesh import Mesh
 from meshkit.testing import rehearse
 
 SIZE = 4
-MICRO_BATCHES = 8
 
 
 def expect(tensors: Tensor | Sequence[Tensor], value: float, *shape: int) -> None:
@@ -140,66 +139,67 @@ def compile_all(mesh: Mesh) -> None:
         torch.compile(model, backend="eager")(torch.ones(2, 4)).sum().backward()
 
 
-PROGRAMS: dict[Callable[[Mesh], None], dict[str, int]] = {  # to the operations of a rank
-    exchange: {"send": 2, "recv": 2},
-    manage: {"all_reduce": 1, "all_gather": 1, "reduce_scatter": 1},
-    coalesce_lists: {"all_reduce": 1, "all_gather": 1},
-    use_functional: {"all_reduce": 2, "all_gather": 4, "reduce_scatter": 4, "all_to_all": 3},
-    pass_objects: {"all_gather": 2, "scatter": 2},
+PROGRAMS = exchange, manage, coalesce_lists, use_functional, pass_objects
+# the operations of a rank in all of them
+OPERATIONS = {
+    **{"send": 2, "recv": 2, "scatter": 2},
+    **{"all_reduce": 4, "all_gather": 8, "reduce_scatter": 5, "all_to_all": 3},
 }
 
 
-def run(program: Callable[[Mesh], None]) -> None:
-    """Run a program on a mesh of one axis."""
+def run(*programs: Callable[[Mesh], None]) -> None:
+    """Run programs on a mesh of one axis."""
     warnings.simplefilter("ignore")  # torch renames some of these calls
     with meshkit.build_mesh(dp=SIZE) as mesh:
-        program(mesh)
+        for program in programs:
+            program(mesh)
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.__name__)
-def test_a_way_to_communicate_is_played(program: Callable[[Mesh], None], device: str) -> None:
-    report = rehearse(run, SIZE, (program,), ranks="all", device=device)
+def test_every_way_to_communicate_is_played(device: str) -> None:
+    report = rehearse(run, SIZE, PROGRAMS, ranks="all", device=device)
     report.raise_if_mismatched()
     names = [operation.name for operation in report.collectives(3)]
-    assert {name: names.count(name) for name in PROGRAMS[program]} == PROGRAMS[program]
+    assert {name: names.count(name) for name in OPERATIONS} == OPERATIONS
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_compiled_programs_are_played(device: str) -> None:
-    report = rehearse(run, SIZE, (compile_all,), ranks="all", device=device)
+    report = rehearse(run, SIZE, (compile_all,), ranks=[0, 3], device=device)
     report.raise_if_mismatched()
     names = [operation.name for operation in report.collectives(3)]
     assert {*names} >= {"all_reduce", "all_gather", "reduce_scatter"}
 
 
 def pipeline(name: str, odd: int = -1, size: int = SIZE, has_fault: bool = False) -> None:
-    """Run two steps of a schedule of torch, in which a stage may run other micro batches.
-
-    With a fault, the pipelines in the middle of dp run a collective more.
-    """
+    """Build a mesh of pipelines, and run schedules on it."""
     with meshkit.build_mesh(pp=size, dp=-1) as mesh:
-        schedule, rank = getattr(schedules, name), mesh.coordinate["pp"]
-        per_rank = 2 if issubclass(schedule, schedules.PipelineScheduleMulti) else 1
-        is_v = name in ("ScheduleZBVZeroBubble", "ScheduleDualPipeV")
-        last = 2 * size - 1 - rank if is_v else rank + size
-        indices = [rank, last][:per_rank]
-        stages = [
-            PipelineStage(nn.Linear(8, 8), n, per_rank * size, mesh.device, group=mesh.group("pp"))
-            for n in indices
-        ]
-        count = max(MICRO_BATCHES, 2 * size) - 4 * (rank == odd)
-        runner = schedule(
-            stages if per_rank > 1 else stages[0],
-            n_microbatches=count,
-            loss_fn=nn.functional.mse_loss,
-        )
-        x = torch.ones(32, 8)
-        for _ in range(2):
-            inputs = [x] if 0 in indices else []
-            runner.step(*inputs, **{"target": x} if per_rank * size - 1 in indices else {})
+        for each in SCHEDULES if name == "all" else (name,):
+            run_schedule(mesh, each, odd)
         if has_fault and 1 < mesh.coordinate["dp"] < mesh.size("dp") - 1:
-            dist.all_reduce(x, group=mesh.group("pp"))
+            dist.all_reduce(torch.ones(1), group=mesh.group("pp"))
+
+
+def run_schedule(mesh: Mesh, name: str, odd: int) -> None:
+    """Run two steps of a schedule of torch, in which a stage may run other micro batches."""
+    schedule, rank, size = getattr(schedules, name), mesh.coordinate["pp"], mesh.size("pp")
+    per_rank = 2 if issubclass(schedule, schedules.PipelineScheduleMulti) else 1
+    is_v = name in ("ScheduleZBVZeroBubble", "ScheduleDualPipeV")
+    last = 2 * size - 1 - rank if is_v else rank + size
+    indices = [rank, last][:per_rank]
+    stages = [
+        PipelineStage(nn.Linear(8, 8), n, per_rank * size, mesh.device, group=mesh.group("pp"))
+        for n in indices
+    ]
+    runner = schedule(
+        stages if per_rank > 1 else stages[0],
+        n_microbatches=2 * size - 4 * (rank == odd),
+        loss_fn=nn.functional.mse_loss,
+    )
+    x = torch.ones(32, 8)
+    for _ in range(2):
+        inputs = [x] if 0 in indices else []
+        runner.step(*inputs, **{"target": x} if per_rank * size - 1 in indices else {})
 
 
 SCHEDULES = (
@@ -213,12 +213,12 @@ SCHEDULES = (
 )
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_of_pipelining_is_played(name: str) -> None:
-    report = rehearse(pipeline, SIZE, (name,), ranks="all")
+def test_every_schedule_of_pipelining_is_played() -> None:
+    report = rehearse(pipeline, SIZE, ("all",), ranks="all")
     report.raise_if_mismatched()
-    sent = [sum(op.name == "send" for op in report.collectives(rank)) for rank in range(SIZE)]
-    assert min(sent) >= 2 * MICRO_BATCHES
+    for rank in range(SIZE):  # two steps of eight micro batches
+        sent = sum(op.name == "send" for op in report.collectives(rank))
+        assert sent >= 2 * 8 * len(SCHEDULES)
 
 
 @pytest.mark.parametrize("name", ["ScheduleGPipe", "ScheduleInterleaved1F1B"])
@@ -234,22 +234,18 @@ def report_of_corners(name: str, size: int, has_fault: bool = False) -> Rehearsa
     return report
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("size", [4, 8])
-def test_no_stage_of_a_right_pipeline_is_a_warning(name: str, size: int) -> None:
-    assert report_of_corners(name, size).warnings == ()
-
-
-def test_stages_of_1f1b_that_are_no_corners_are_played_and_stand_for_others() -> None:
-    report = report_of_corners("Schedule1F1B", 8)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "Schedule1F1B")) for n in SCHEDULES]
+)
+def test_a_rank_of_each_stage_is_played_and_stands_for_others(name: str) -> None:
+    report = report_of_corners(name, 8)
     assert report.warnings == ()
-    assert {report.names.coordinate(rank)["pp"] for rank in report.ranks} == {*range(8)}
-    assert len(report.ranks) - len(report.witnesses) <= 2 * 3 * 3 + 8
+    if name == "Schedule1F1B":  # whose stages all do different things
+        assert {report.names.coordinate(rank)["pp"] for rank in report.ranks} == {*range(8)}
+        assert len(report.ranks) - len(report.witnesses) <= 2 * 3 * 3 + 8
 
 
-@pytest.mark.parametrize("name", ["ScheduleGPipe", "Schedule1F1B"])
-def test_pipelines_that_do_other_than_the_corners_are_a_warning(name: str) -> None:
-    report = report_of_corners(name, 8, has_fault=True)
+def test_pipelines_that_do_other_than_the_corners_are_a_warning() -> None:
+    report = report_of_corners("Schedule1F1B", 4, has_fault=True)
     assert "does not do the same as" in report.warnings[0]
     assert "all_reduce" in report.warnings[0]
