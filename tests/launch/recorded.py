@@ -211,139 +211,103 @@ ROWS = {
 }
 
 
-def _prefixed(prefix: str) -> Fields:
-    """Return rank 3 of 4, on a node of two, from the variables of one prefix."""
-    fields = {"rank": 3, "world_size": 4, "local_rank": 1, "local_world_size": 2}
-    tails = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-    both = zip(fields.items(), tails, strict=True)
-    return {field: (value, f"{prefix}_{tail}") for (field, value), tail in both}
+def _fields(values: str, sources: str, endpoint: Fields | None = None) -> Fields:
+    """Return the numbers of a world, of which a launcher may leave out the last ones."""
+    rows = zip(NUMBERS, values.split(), sources.split(", "), strict=False)
+    numbers = {name: (int(n), source) for name, n, source in rows}
+    return numbers | (endpoint or {})
+
+
+def _prefixed(prefix: str) -> str:
+    """Return the variables of the rank and the size that have one prefix."""
+    return ", ".join(f"{prefix}_{end}" for end in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
 
 
 def _address(addr: str, port: int, addr_source: str, port_source: str) -> Fields:
     return {"master_addr": (addr, addr_source), "master_port": (port, port_source)}
 
 
-def _common(local_rank: int, local_world_size: int, how: str = "") -> Fields:
-    return {
-        "rank": (3, "RANK"),
-        "world_size": (4, "WORLD_SIZE"),
-        "local_rank": (local_rank, how or "LOCAL_RANK"),
-        "local_world_size": (local_world_size, how or "LOCAL_WORLD_SIZE"),
-    }
+def _exported(addr: str, port: int) -> Fields:
+    return _address(addr, port, "MASTER_ADDR", "MASTER_PORT")
 
 
-def _derived(node_rank: int, num_nodes: int) -> Fields:
-    return {
-        "node_rank": (node_rank, "rank // local_world_size"),
-        "num_nodes": (num_nodes, "world_size // local_world_size"),
-    }
-
-
-def _in_step(rank: int, size: int, local_rank: int, local_size: int, port: int) -> Fields:
+def _step(values: str, port: int) -> tuple[str, Fields]:
     """Return a task on the second of srun's two nodes."""
-    return {
-        "rank": (rank, "SLURM_PROCID"),
-        "world_size": (size, "SLURM_STEP_NUM_TASKS"),
-        "local_rank": (local_rank, "SLURM_LOCALID"),
-        "local_world_size": (local_size, "SLURM_STEP_TASKS_PER_NODE"),
-        "node_rank": (1, "SLURM_NODEID"),
-        "num_nodes": (2, "SLURM_STEP_NUM_NODES"),
-        **_address("n1", port, "SLURM_STEP_NODELIST", "SLURM_JOB_ID"),
-    }
+    endpoint = _address("n1", port, "SLURM_STEP_NODELIST", "SLURM_JOB_ID")
+    return "slurm", _fields(values, _IN_STEP, endpoint)
 
 
+NUMBERS = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
+_NODE1 = _exported("node1", 29500)
+_RANK = "RANK, WORLD_SIZE, LOCAL_RANK, "
+_DERIVED = "rank // local_world_size, world_size // local_world_size"
+_ONE_NODE = f"RANK, WORLD_SIZE, one node assumed, one node assumed, {_DERIVED}"
+_GROUPS = _fields("3 4 1 2 1 2", f"{_RANK}LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE")
+_TORCHRUN = "torchrun", _GROUPS | _exported("node1", 29511)
 _OMPI = _prefixed("OMPI_COMM_WORLD")
-_OMPI_OF_TWO = {**_OMPI, "rank": (1, _OMPI["rank"][1]), "world_size": (2, _OMPI["world_size"][1])}
-_GROUPS: Fields = {"node_rank": (1, "GROUP_RANK"), "num_nodes": (2, "GROUP_WORLD_SIZE")}
-_TORCHRUN = _address("node1", 29511, "MASTER_ADDR", "MASTER_PORT")
-_BY_TORCHRUN = {**_common(1, 2), **_GROUPS, **_TORCHRUN}
-_BY_HAND = _address("node1", 29500, "MASTER_ADDR", "MASTER_PORT")
-_BY_HYDRA: Fields = {
-    "rank": (3, "PMI_RANK"),
-    "world_size": (4, "PMI_SIZE"),
-    "local_rank": (1, "MPI_LOCALRANKID"),
-    "local_world_size": (2, "MPI_LOCALNRANKS"),
-}
-_BY_PALS: Fields = {
-    "rank": (3, "PALS_RANKID"),
-    "world_size": (4, "PMI_SIZE"),
-    "local_rank": (1, "PALS_LOCAL_RANKID"),
-    "local_world_size": (2, "PALS_LOCAL_SIZE"),
-    "node_rank": (1, "PALS_NODEID"),
-}
+_OF_FOUR = _fields("3 4 1 2", _OMPI)
+_HYDRA_FIELDS = _fields("3 4 1 2", "PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS")
+_BY_PALS = "PALS_RANKID, PMI_SIZE, PALS_LOCAL_RANKID, PALS_LOCAL_SIZE, PALS_NODEID"
 _AZURE_PORT = "default of azureml"
-_SM_ADDRESS = _address("algo-1", 7777, "SM_MASTER_ADDR", "SM_MASTER_PORT")
-_STEP = _in_step(3, 4, 1, 2, 12062)  # job 2, step 0: 12000 + 31 * 2 + 0
+_IN_STEP = (
+    "SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE, SLURM_NODEID, "
+    "SLURM_STEP_NUM_NODES"
+)
+_WHOLE_STEP = _step("3 4 1 2 1 2", 12062)  # job 2, step 0: 12000 + 31 * 2 + 0
 
 # Environment to its launcher and the fields that it yields.
 EXPECTED: dict[str, tuple[str, Fields]] = {
-    "ACCELERATE": ("accelerate", _BY_TORCHRUN),
-    "TORCHRUN": ("torchrun", _BY_TORCHRUN),
+    "ACCELERATE": ("accelerate", _TORCHRUN[1]),
+    "TORCHRUN": _TORCHRUN,
     "DEEPSPEED": (
         "deepspeed",
-        {
-            **_common(1, 2),
-            "local_world_size": (2, "LOCAL_SIZE"),
-            "node_rank": (1, "CROSS_RANK"),
-            "num_nodes": (2, "CROSS_SIZE"),
-            **_BY_HAND,
-        },
+        _fields("3 4 1 2 1 2", f"{_RANK}LOCAL_SIZE, CROSS_RANK, CROSS_SIZE", _NODE1),
     ),
     "SPAWN": (
         "spawn",
-        {
-            **_common(3, 4),
-            **_derived(0, 1),
-            "init_method": ("file:///tmp/meshkit-0/store", "MESHKIT_SPAWN"),
-        },
+        _fields("3 4 3 4 0 1", f"{_RANK}LOCAL_WORLD_SIZE, {_DERIVED}")
+        | {"init_method": ("file:///tmp/meshkit-0/store", "MESHKIT_SPAWN")},
     ),
-    "HAND_WRITTEN": (
-        "hand-written",
-        {**_common(3, 4, "one node assumed"), **_derived(0, 1), **_BY_HAND},
-    ),
+    "HAND_WRITTEN": ("hand-written", _fields("3 4 3 4 0 1", _ONE_NODE, _NODE1)),
     "PYTORCHJOB": (
         "hand-written",
-        {
-            **_common(3, 4, "one node assumed"),
-            **_derived(0, 1),
-            **_address("mnist-master-0", 23456, "MASTER_ADDR", "MASTER_PORT"),
-        },
+        _fields("3 4 3 4 0 1", _ONE_NODE, _exported("mnist-master-0", 23456)),
     ),
-    "PYTORCHJOB_TORCHRUN": ("torchrun", _BY_TORCHRUN),
-    "JOBSET": (
-        "torchrun",
-        {
-            **_BY_TORCHRUN,
-            **_address("pytorch-workers-0-0.pytorch", 3389, "MASTER_ADDR", "MASTER_PORT"),
-        },
+    "PYTORCHJOB_TORCHRUN": _TORCHRUN,
+    "JOBSET": ("torchrun", _GROUPS | _exported("pytorch-workers-0-0.pytorch", 3389)),
+    "HAND_WRITTEN_NODES": (
+        "hand-written",
+        _fields("3 4 1 2 1 2", f"{_RANK}LOCAL_WORLD_SIZE, {_DERIVED}", _NODE1),
     ),
-    "HAND_WRITTEN_NODES": ("hand-written", {**_common(1, 2), **_derived(1, 2), **_BY_HAND}),
-    "OPEN_MPI_5": ("openmpi", _OMPI),
-    "OPEN_MPI_4": ("openmpi", {**_OMPI_OF_TWO, **_derived(0, 1)}),
-    "MVAPICH2": ("mvapich2", _prefixed("MV2_COMM_WORLD")),
-    "PALS": ("pals", _BY_PALS),
-    "MPICH": ("hydra", _BY_HYDRA),
-    "INTEL_MPI": ("hydra", _BY_HYDRA),
-    "LSF": ("lsf", _prefixed("JSM_NAMESPACE")),
+    "OPEN_MPI_5": ("openmpi", _OF_FOUR),
+    "OPEN_MPI_4": ("openmpi", _fields("1 2 1 2 0 1", f"{_OMPI}, {_DERIVED}")),
+    "MVAPICH2": ("mvapich2", _fields("3 4 1 2", _prefixed("MV2_COMM_WORLD"))),
+    "PALS": ("pals", _fields("3 4 1 2 1", _BY_PALS)),
+    "MPICH": ("hydra", _HYDRA_FIELDS),
+    "INTEL_MPI": ("hydra", _HYDRA_FIELDS),
+    "LSF": ("lsf", _fields("3 4 1 2", _prefixed("JSM_NAMESPACE"))),
     "AZUREML": (
         "azureml",
-        {**_OMPI, **_address("10.0.0.6", 6105, "AZ_BATCH_MASTER_NODE", _AZURE_PORT)},
+        _OF_FOUR | _address("10.0.0.6", 6105, "AZ_BATCH_MASTER_NODE", _AZURE_PORT),
     ),
     "AZUREML_BATCHAI": (
         "azureml",
-        {**_OMPI, **_address("10.0.0.6", 54965, "AZ_BATCHAI_MPI_MASTER_NODE", _AZURE_PORT)},
+        _OF_FOUR | _address("10.0.0.6", 54965, "AZ_BATCHAI_MPI_MASTER_NODE", _AZURE_PORT),
     ),
-    "SAGEMAKER": ("sagemaker", _OMPI),
-    "SAGEMAKER_ADDRESS": ("sagemaker", {**_OMPI, **_SM_ADDRESS}),
+    "SAGEMAKER": ("sagemaker", _OF_FOUR),
+    "SAGEMAKER_ADDRESS": (
+        "sagemaker",
+        _OF_FOUR | _address("algo-1", 7777, "SM_MASTER_ADDR", "SM_MASTER_PORT"),
+    ),
     # An inner launcher comes before an outer one.
-    "SAGEMAKER_TORCHRUN": ("torchrun", _BY_TORCHRUN),
-    "MPIRUN_IN_SLURM": ("openmpi", _OMPI),
-    "HYDRA_IN_SLURM": ("hydra", _BY_HYDRA),
+    "SAGEMAKER_TORCHRUN": _TORCHRUN,
+    "MPIRUN_IN_SLURM": ("openmpi", _OF_FOUR),
+    "HYDRA_IN_SLURM": ("hydra", _HYDRA_FIELDS),
     # srun may set PMI variables too; its own row is used, since it has the nodes.
-    "SRUN": ("slurm", _STEP),
-    "SRUN_OF_THREE": ("slurm", _in_step(2, 3, 0, 1, 12063)),
-    "SRUN_PMI2": ("slurm", _STEP),
-    "SRUN_CRAY": ("slurm", _STEP),
+    "SRUN": _WHOLE_STEP,
+    "SRUN_OF_THREE": _step("2 3 0 1 1 2", 12063),
+    "SRUN_PMI2": _WHOLE_STEP,
+    "SRUN_CRAY": _WHOLE_STEP,
 }
 # A process that no srun started, to the source of its fields.
 ALONE = {

@@ -15,11 +15,20 @@ import meshkit
 from meshkit.launch import detect as detect_module
 from meshkit.launch.launchers import LAUNCHERS, job_hosts, job_name, matching_launchers
 from tests.launch import recorded
-from tests.launch.recorded import ALL, ALONE, EXPECTED, ROWS, SRUN, TORCHRUN, Env, without
+from tests.launch.recorded import (
+    ALL,
+    ALONE,
+    EXPECTED,
+    NUMBERS,
+    ROWS,
+    SRUN,
+    TORCHRUN,
+    Env,
+    without,
+)
 from tests.launchers.checks import clean_environ
 from tests.preloaded_python import run_python
 
-NUMBERS = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
 FIELDS = (*NUMBERS, "master_addr", "master_port", "init_method")
 TABLE = {row.name: row for row in LAUNCHERS}
 # The variables that torchrun and spawn set, or replace, in every process that they start.

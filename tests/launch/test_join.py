@@ -24,7 +24,7 @@ from meshkit.launch import job as current_job_module
 from meshkit.launch import join
 from meshkit.launch.creation import GroupStore
 from meshkit.launch.default_group import READ_AT_ONCE
-from meshkit.launch.job import current_job
+from meshkit.launch.job import require_job
 from meshkit.launch.world import MAX_WORLD_SIZE, World
 from tests.live.faults import free_address
 
@@ -68,28 +68,14 @@ def test_init_is_idempotent_and_a_contradicting_argument_raises() -> None:
     assert meshkit.spawn(repeat_init, 2, timeout=60) == [(True, {"LaunchError"})] * 2
 
 
-def join_with_build(versions: list[str]) -> Any:
-    with (
-        mock.patch.object(torch, "__version__", versions[meshkit.detect().rank]),
-        warnings.catch_warnings(record=True) as caught,
-    ):
-        warnings.simplefilter("always")
-        try:
-            meshkit.init(arrival_timeout=20)
-            meshkit.build_mesh(dp=2).close()
-        except meshkit.DisagreementError as error:
-            return str(error).partition("\n")[0]
-    return [str(each.message) for each in caught if each.category is RuntimeWarning]
+def join_with_version(versions: list[str]) -> str:
+    with mock.patch.object(torch, "__version__", versions[meshkit.detect().rank]):
+        return outcome({"arrival_timeout": 20})
 
 
-def test_two_builds_of_one_torch_are_a_warning() -> None:
-    lines = sorted(meshkit.spawn(join_with_build, 2, (["2.13.0+cu126", "2.13.0+cu128"],)))
-    assert lines[0] == []
-    assert "has torch 2.13.0+cu126" in lines[1][0]
-    assert "has torch 2.13.0+cu128" in lines[1][0]
-    assert "Fix: install one build of torch on all hosts." in lines[1][0]
-    for line in meshkit.spawn(join_with_build, 2, (["2.13.0+cpu", "2.12.0+cpu"],)):
-        assert "ranks disagree about init()" in line
+def test_two_versions_of_torch_disagree() -> None:
+    versions = ["2.13.0+cpu", "2.12.0+cpu"]
+    assert meshkit.spawn(join_with_version, 2, (versions,)) == ["DisagreementError"] * 2
 
 
 def test_a_job_has_at_most_two_million_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,10 +113,27 @@ def test_invalid_arguments_raise_before_a_group_exists() -> None:
     assert meshkit.spawn(invalid_arguments, 1, timeout=60) == [(expected, False)]
 
 
-def timeouts_after_init(arguments: dict[str, float]) -> Any:
-    meshkit.init(**arguments)  # type: ignore[arg-type]
-    job = current_job()
-    return job and (job.timeout, job.arrival_timeout)
+TIMEOUTS = {  # arguments of init to the timeout of collectives, and the arrival timeout
+    (): (None, 300),
+    (("timeout", 20),): (20, 20),
+    (("arrival_timeout", 40),): (None, 40),
+    (("timeout", 20), ("arrival_timeout", 40)): (20, 40),
+}
+
+
+def timeouts_after_init() -> Any:
+    seconds = []
+    for arguments in TIMEOUTS:
+        meshkit.init(**dict(arguments))
+        job = require_job()
+        times = job.timeout, job.arrival_timeout
+        seconds.append(tuple(time and time.total_seconds() for time in times))
+        meshkit.shutdown()
+    return seconds
+
+
+def test_the_timeout_of_collectives_and_the_arrival_timeout() -> None:
+    assert meshkit.spawn(timeouts_after_init, 1, timeout=60) == [[*TIMEOUTS.values()]]
 
 
 def join_repeatedly(times: int, method: str | None = None) -> Any:
@@ -140,9 +143,8 @@ def join_repeatedly(times: int, method: str | None = None) -> Any:
         meshkit.init(arrival_timeout=20, init_method=method)
         total = torch.ones(1)
         dist.all_reduce(total)
-        job = current_job()
         sums.append(int(total))
-        generations.append(job.generation if job else None)
+        generations.append(require_job().generation)
         meshkit.shutdown()
         meshkit.shutdown()
         sums.append(dist.is_initialized())
@@ -150,13 +152,13 @@ def join_repeatedly(times: int, method: str | None = None) -> Any:
 
 
 @pytest.mark.parametrize("over", ["file", "tcp"])
-def test_join_and_leave_ten_times_on_one_store(over: str) -> None:
+def test_join_and_leave_several_times_on_one_store(over: str) -> None:
     method = free_address() if over == "tcp" else None
-    results = meshkit.spawn(join_repeatedly, 3, (10, method), timeout=100)
-    assert [sums for sums, _, _ in results] == [[3, False] * 10] * 3
+    results = meshkit.spawn(join_repeatedly, 3, (5, method), timeout=100)
+    assert [sums for sums, _, _ in results] == [[3, False] * 5] * 3
     assert [num_jobs for _, _, num_jobs in results] == [0] * 3
     if over == "file":  # all ranks see the file to the end
-        assert [generations for _, generations, _ in results] == [[*range(1, 11)]] * 3
+        assert [generations for _, generations, _ in results] == [[*range(1, 6)]] * 3
     assert results[0][1] == results[1][1] == results[2][1]
 
 
@@ -187,10 +189,8 @@ def test_a_missing_rank_is_named_within_the_deadline(over: str, absent: int) -> 
         assert seconds < 1.5 + 3  # as promised in docs/evidence/promises.md
 
 
-def count_reads(method: str | None, chosen: str | None) -> Any:
-    """Build a mesh; return how often groups waited for addresses, and what is left of a choice."""
-    if chosen is not None:
-        os.environ[READ_AT_ONCE] = chosen
+def count_reads(method: str | None) -> Any:
+    """Return how often groups waited for addresses: by default, and as the user chose."""
     counts, wait = list[int](), GroupStore.wait
 
     def counted(store: GroupStore, keys: list[str], *timeout: timedelta) -> None:
@@ -198,23 +198,24 @@ def count_reads(method: str | None, chosen: str | None) -> Any:
         wait(store, keys, *timeout)
 
     with mock.patch.object(GroupStore, "wait", counted):
-        meshkit.init(init_method=method)
-        mesh = meshkit.build_mesh(dp=2, tp=2)
-    mesh.verify()
-    mesh.close()
-    meshkit.shutdown()
-    return counts, os.environ.get(READ_AT_ONCE)
+        for chosen in (None, "0"):
+            if chosen is not None:
+                os.environ[READ_AT_ONCE] = chosen
+            meshkit.init(init_method=method)
+            mesh = meshkit.build_mesh(dp=2, tp=2)
+            mesh.verify()
+            mesh.close()
+            meshkit.shutdown()
+            assert os.environ.get(READ_AT_ONCE) == chosen
+    return counts
 
 
 @pytest.mark.parametrize("over", ["file", "tcp"])
 def test_a_group_reads_the_addresses_of_all_peers_at_once(over: str) -> None:
     method = free_address() if over == "tcp" else None
-    for counts, left in meshkit.spawn(count_reads, 4, (method, None), timeout=60):
-        assert counts == [4, 2, 2, 1]  # the default group, those of an axis, and that of one rank
-        assert left is None
-    for counts, left in meshkit.spawn(count_reads, 4, (method and free_address(), "0"), timeout=60):
-        assert counts == [1] * 9
-        assert left == "0"
+    for counts in meshkit.spawn(count_reads, 4, (method,), timeout=60):
+        # the default group, those of an axis, and that of one rank; then one by one
+        assert counts == [4, 2, 2, 1] + [1] * 9
 
 
 def one_has_another_build(seed: object) -> Any:
@@ -241,6 +242,7 @@ def test_a_warning_of_another_build_that_is_an_error_reaches_all_ranks(seed: obj
     assert "RuntimeWarning" in {kind for kind, *_ in results}
     for _, text, waited, _, total in results:
         assert "+other" in text
+        assert "Fix: install one build of torch on all hosts." in text
         assert waited < 5
         assert total == 3
     assert sum(warned for *_, warned, _ in results) in (1, 2)  # those unlike the first one
@@ -270,17 +272,6 @@ def test_a_late_rank_reads_the_decision_and_the_next_init_works(tmp_path: Path) 
     expected = [((1,), rank == 1, 3) for rank in range(3)]
     assert [result[:3] for result in results] == expected
     assert results[1][3] < 1
-
-
-def test_the_timeout_of_collectives_and_the_arrival_timeout() -> None:
-    def of(**arguments: float) -> object:
-        return meshkit.spawn(timeouts_after_init, 1, (arguments,), timeout=60)[0]
-
-    seconds = [timedelta(seconds=n) for n in (300, 20, 40)]
-    assert of() == (None, seconds[0])
-    assert of(timeout=20) == (seconds[1], seconds[1])
-    assert of(arrival_timeout=40) == (None, seconds[2])
-    assert of(timeout=20, arrival_timeout=40) == (seconds[1], seconds[2])
 
 
 def init_with_other_rank(path: str) -> Any:
@@ -337,43 +328,49 @@ def test_a_thread_that_joins_while_another_joins_raises(
 # ------------------------------------------------------------------------ seeds
 
 
-def draw(seed: int | str | None, times: int = 1) -> Any:
-    """Return the first number of every generator after each init of one job."""
+SEEDS = [7, 7, "shared", "shared", 8, None]
+
+
+def draw(seeds: list[int | str | None]) -> Any:
+    """Return the first number of every generator after each init."""
     draws = []
-    for _ in range(times):
+    for seed in seeds:
         meshkit.init(seed=seed)
         draws.append((random.random(), float(np.random.rand()), float(torch.rand(()))))
     return draws
 
 
-@pytest.mark.parametrize("seed", [7, "shared"])
-def test_a_seed_goes_to_all_generators_of_all_ranks(seed: int | str) -> None:
-    first, *others = meshkit.spawn(draw, 3, (seed, 2), timeout=60)
+def test_a_seed_goes_to_all_generators_of_all_ranks() -> None:
+    first, *others = meshkit.spawn(draw, 3, (SEEDS,), timeout=60)
     assert others == [first, first]
-    assert (first[0] == first[1]) is (seed == 7)  # rank 0 draws a new one each time
-    for other in (8, None, None):
-        (numbers,) = meshkit.spawn(draw, 1, (other,), timeout=60)[0]
-        assert all(a != b for a, b in zip(numbers, first[0], strict=True))
+    assert first[0] == first[1]
+    (unseeded,) = meshkit.spawn(draw, 1, ([None],), timeout=60)
+    for generator in zip(*first[1:], *unseeded, strict=True):  # "shared" draws a new seed each time
+        assert len({*generator}) == 6
 
 
-def join_with(by_rank: list[int | str | None]) -> Any:
-    began = time.monotonic()
-    try:
-        meshkit.init(arrival_timeout=30, seed=by_rank[meshkit.detect().rank])
-    except meshkit.DisagreementError as error:
-        return str(error), error.requests, time.monotonic() - began, dist.is_initialized()
-    return "joined"
+DIFFERENT: list[list[int | str | None]] = [[7, 7, 8], [None, 3, 3], [3, "shared", "shared"]]
 
 
-@pytest.mark.parametrize("by_rank", [[7, 7, 8], [None, 3, 3], [3, "shared", "shared"]])
-def test_different_seeds_are_reported_on_all_ranks(by_rank: list[int | str | None]) -> None:
-    texts, requests, seconds, joined = zip(
-        *meshkit.spawn(join_with, 3, (by_rank,), timeout=60), strict=True
-    )
-    assert len(set(texts)) == 1
-    assert (max(seconds) < 15, joined) == (True, (False,) * 3)
-    for rank, seed in enumerate(by_rank):
-        assert f"seed={seed!r}" in requests[0][rank]
+def join_with_different_seeds() -> Any:
+    """Try several seeds, one after the other, each on its rank."""
+    errors = []
+    for by_rank in DIFFERENT:
+        began = time.monotonic()
+        with pytest.raises(meshkit.DisagreementError) as caught:
+            meshkit.init(arrival_timeout=30, seed=by_rank[meshkit.detect().rank])
+        assert time.monotonic() - began < 15
+        assert not dist.is_initialized()
+        errors.append((str(caught.value).partition("\n")[2], caught.value.requests))
+    return errors
+
+
+def test_different_seeds_are_reported_on_all_ranks() -> None:
+    first, *others = meshkit.spawn(join_with_different_seeds, 3, timeout=100)
+    assert others == [first, first]
+    for by_rank, (_, requests) in zip(DIFFERENT, first, strict=True):
+        for rank, seed in enumerate(by_rank):
+            assert f"seed={seed!r}" in requests[rank]
 
 
 def seed_again() -> str:
@@ -411,66 +408,68 @@ def test_a_device_without_a_uuid_has_no_claim(monkeypatch: pytest.MonkeyPatch) -
     assert join.device_claim(world_on("cpu")) == {}
 
 
-def share_a_device(uuids: list[str | None], backend: str) -> Any:
-    """Join as if the ranks used devices with these UUIDs and that backend."""
-    uuid = uuids[meshkit.detect().rank]
-    claim = join.device_claim
+Sharing = tuple[list[str | None], str, str]  # the UUID of each rank's device, backend, permission
+EXCLUSIVE: Sharing = ["GPU-a", "GPU-b", "GPU-c", "GPU-b"], "nccl", "0"
+SHARED: list[Sharing] = [
+    (["GPU-a", "GPU-b", "GPU-c", "GPU-d"], "nccl", "0"),
+    (["GPU-a"] * 4, "gloo", "0"),
+    (["GPU-a"] * 4, "cpu:nccl,cuda:gloo", "0"),
+    ([None] * 4, "nccl", "0"),
+    (["GPU-a"] * 4, "nccl", "1"),
+]
 
-    def claim_gpu(world: World) -> Any:
-        return claim(replace(world, device=torch.device("cuda", 0), backend=backend))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(join, "device_uuid", lambda device: uuid)
-        patch.setattr(join, "device_claim", claim_gpu)
+def share_devices() -> Any:
+    """Join as if the ranks used devices with some UUIDs and some backend."""
+    claim, rank, outcomes = join.device_claim, meshkit.detect().rank, []
+    for uuids, backend, allowed in (EXCLUSIVE, *SHARED):
+        os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = allowed
+
+        def claim_gpu(world: World, backend: str = backend) -> Any:
+            return claim(replace(world, device=torch.device("cuda", 0), backend=backend))
+
         began = time.monotonic()
-        try:
-            meshkit.init(arrival_timeout=30)
-        except meshkit.LaunchError as error:
-            return error.summary, time.monotonic() - began < 15, dist.is_initialized()
-    return "joined"
+        with (
+            mock.patch.object(join, "device_uuid", lambda _, uuid=uuids[rank]: uuid),
+            mock.patch.object(join, "device_claim", claim_gpu),
+        ):
+            try:
+                meshkit.init(arrival_timeout=30)
+                outcomes.append("joined")
+            except meshkit.LaunchError as error:
+                outcomes.append(error.summary)
+                assert not dist.is_initialized()
+        assert time.monotonic() - began < 15
+        meshkit.shutdown()
+    return outcomes
 
 
-def test_two_ranks_on_one_device_are_named_on_all_ranks() -> None:
-    uuids = ["GPU-a", "GPU-b", "GPU-c", "GPU-b"]
-    results = meshkit.spawn(share_a_device, 4, (uuids, "nccl"), timeout=60)
+def test_ranks_share_a_device_only_where_the_backend_allows_it() -> None:
     summary = "ranks 1 and 3 use one device, and nccl needs one device per rank."
-    assert results == [(summary, True, False)] * 4
+    expected = [summary, *["joined"] * len(SHARED)]
+    assert meshkit.spawn(share_devices, 4, timeout=100) == [expected] * 4
 
 
-@pytest.mark.parametrize(
-    ("uuids", "backend", "shares"),
-    [
-        (["GPU-a", "GPU-b"], "nccl", "0"),
-        (["GPU-a", "GPU-a"], "gloo", "0"),
-        (["GPU-a", "GPU-a"], "cpu:nccl,cuda:gloo", "0"),
-        ([None, None], "nccl", "0"),
-        (["GPU-a", "GPU-a"], "nccl", "1"),
-    ],
-)
-def test_a_device_that_ranks_may_share_is_accepted(
-    uuids: list[str | None], backend: str, shares: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", shares)
-    results = meshkit.spawn(share_a_device, 2, (uuids, backend), timeout=60)
-    assert results == ["joined"] * 2
+MISTAKES: list[dict[str, Any]] = [
+    *({"seed": 1.5}, {"timeout": -1}, {"device": "nope"}, {"backend": "nope"})
+]
 
 
-def join_with_a_mistake(mistake: dict[str, Any]) -> str:
-    """Join with a mistake on rank 1; return the error with its seconds."""
-    began = time.monotonic()
-    try:
-        meshkit.init(arrival_timeout=30, **mistake if meshkit.detect().rank else {})
-    except meshkit.MeshkitError as error:
+def join_with_mistakes() -> list[str]:
+    """Join with one mistake after the other on rank 1; return the errors."""
+    errors = []
+    for mistake in MISTAKES:
+        began = time.monotonic()
+        with pytest.raises(meshkit.MeshkitError) as caught:
+            meshkit.init(arrival_timeout=30, **mistake if meshkit.detect().rank else {})
         assert time.monotonic() - began < 20
-        return str(error)
-    return "joined"
+        errors.append(str(caught.value))
+    return errors
 
 
-@pytest.mark.parametrize(
-    "mistake", [{"seed": 1.5}, {"timeout": -1}, {"device": "nope"}, {"backend": "nope"}], ids=str
-)
-def test_an_invalid_argument_of_one_rank_reaches_the_others(mistake: dict[str, Any]) -> None:
-    others, own = meshkit.spawn(join_with_a_mistake, 2, (mistake,), timeout=60)
-    assert own.startswith(f"init(arrival_timeout=30, {', '.join(f'{k}=' for k in mistake)}")
-    assert "rank 1 (" in others
-    assert own.partition(": ")[2] in others
+def test_an_invalid_argument_of_one_rank_reaches_the_others() -> None:
+    errors = zip(MISTAKES, *meshkit.spawn(join_with_mistakes, 2, timeout=100), strict=True)
+    for mistake, others, own in errors:
+        assert own.startswith(f"init(arrival_timeout=30, {', '.join(f'{k}=' for k in mistake)}")
+        assert "rank 1 (" in others
+        assert own.partition(": ")[2] in others
