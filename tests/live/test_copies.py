@@ -169,7 +169,7 @@ def compiled() -> dict[str, bool]:
         torch._dynamo.reset()
         # the name "eager" would import every backend
         whole = torch.compile(function, backend=lambda graph, _: graph.forward, fullgraph=True)
-        if mesh.rank in (0, 3):  # these take part in the collective; compilers take seconds a rank
+        if mesh.rank:  # these take part in the collective; compilers take seconds a rank
             whole = function
         same[name] = torch.equal(whole(x), function(x))
     return same

@@ -162,25 +162,16 @@ def compare_with_one_process(seed: int) -> dict[str, Any] | None:
         return {"norm": norm.item().hex(), "again": clipped.item().hex(), "one": float(expected)}
 
 
-def check_seed(pool: Pool, seed: int) -> None:
+@needs_slices
+@pytest.mark.parametrize(
+    "seed", [pytest.param(s, marks=[pytest.mark.slow] * (s >= 10)) for s in range(20)]
+)
+def test_the_norm_is_that_of_one_process(pool: Pool, seed: int) -> None:
     results = [result for result in pool.run(compare_with_one_process, seed) if result]
     assert len(results) == math.prod(MESHES[seed % len(MESHES)].values())
     assert len({(result["norm"], result["again"]) for result in results}) == 1
     one = results[0]["one"]
     assert abs(float.fromhex(results[0]["norm"]) - one) <= 1e-12 * one
-
-
-@needs_slices
-@pytest.mark.parametrize("seed", range(10))
-def test_the_norm_is_that_of_one_process(pool: Pool, seed: int) -> None:
-    check_seed(pool, seed)
-
-
-@needs_slices
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10, 40))
-def test_the_norm_is_that_of_one_process_on_more_models(pool: Pool, seed: int) -> None:
-    check_seed(pool, seed)
 
 
 class Block(nn.Module):

@@ -75,11 +75,17 @@ def permute_ranks() -> Any:
 def compare_all() -> dict[str, Any]:
     """Return what both do on four ranks of one job."""
     meshkit.init(timeout=60)
-    comparisons = (compare_timeouts, count_groups_of_size_one, build_ten_meshes, permute_ranks)
+    comparisons = (
+        compare_timeouts,
+        count_groups_of_size_one,
+        build_ten_meshes,
+        permute_ranks,
+        rebuild_equal_mesh,
+    )
     return {compare.__name__: compare() for compare in comparisons}
 
 
-def test_timeouts_groups_and_group_ranks_on_four_ranks() -> None:
+def test_timeouts_groups_group_ranks_and_dtensors_on_four_ranks() -> None:
     results = meshkit.spawn(compare_all, 4, timeout=120)
     assert any(len({*of_rank["permute_ranks"][0]}) == 2 for of_rank in results)
     for of_rank in results:
@@ -89,6 +95,9 @@ def test_timeouts_groups_and_group_ranks_on_four_ranks() -> None:
         assert (groups, files > 20, ours) == (20, True, (0, 0))
         coordinate, group_rank = of_rank["permute_ranks"][1]
         assert coordinate == group_rank
+        ours, theirs = of_rank["rebuild_equal_mesh"]
+        assert ours == [4, 4, 4, 4]
+        assert theirs == [4, "Could not resolve the process group registered"]
 
 
 def request_too_many_ranks(method: str) -> Any:
@@ -140,17 +149,10 @@ def rebuild_equal_mesh() -> tuple[list[Any], list[Any]]:
     def ours_left_open() -> Any:
         return total(meshkit.build_mesh(dp=2, tp=2).device_mesh("tp"))
 
-    meshkit.init()
     own = [ours(), ours(), ours_left_open()]
     meshkit.shutdown()
     meshkit.init()
     return [*own, ours()], [theirs(), theirs()]
-
-
-def test_dtensor_on_a_mesh_after_an_equal_one_was_closed() -> None:
-    for ours, theirs in meshkit.spawn(rebuild_equal_mesh, 4, timeout=60):
-        assert ours == [4, 4, 4, 4]
-        assert theirs == [4, "Could not resolve the process group registered"]
 
 
 def test_a_layout_without_a_job() -> None:

@@ -103,11 +103,7 @@ def cases() -> Iterator[Case]:
     yield Case(4, "agreed", "kill", 3, "tcp")
     yield Case(2, "creating", "stop", 1, "file")
     yield Case(2, "agreed", "kill", 0, "file")
-    yield Case(8, "made", "stop", 5, "tcp")
     yield Case(8, "collective", "kill", 7, "tcp")
-    yield Case(8, "creating", "kill", 0, "file")
-    yield Case(16, "before build", "kill", 9, "file")
-    yield Case(16, "collective", "kill", 15, "file")
     for how, store in zip(LEAVES, ("file", "tcp", "file", "tcp"), strict=True):
         yield Case(4, "collective", how, 1, store)
 
@@ -120,7 +116,6 @@ LARGE = [
 ]
 REMAINING = [
     *(Case(8, point, how, 5, "file") for point in POINTS for how in ("kill", "stop")),
-    *(Case(4, point, "stop", 2, "file") for point in POINTS),
     *(Case(4, point, "kill", 0, "tcp") for point in POINTS),
 ]
 BARRIERS = [("kill", "file"), ("stop", "tcp"), ("kill", "tcp")]

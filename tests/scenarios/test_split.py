@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -51,62 +52,66 @@ class Splitting:
         return groups[is_member.index(True)] if True in is_member else None
 
 
-def build_by_splitting(sizes: dict[str, int], options: dict[str, Any], keeps: bool) -> Any:
-    """Build a mesh by splitting; return the splits and the members of the groups."""
+ORDER = [7, 6, 5, 4, 3, 2, 1, 0]
+ALONE = [[rank] for rank in range(8)]
+OVER_DP_AND_SP = [[[0, 2, 4, 6], [1, 3, 5, 7]], [[0, 1], [2, 3], [4, 5], [6, 7]]]
+REVERSED = [[[7, 5, 3, 1], [6, 4, 2, 0]], [[7, 6], [5, 4], [3, 2], [1, 0]]]
+OUTSIDE = [0, 3, 4, 7]
+
+
+@dataclass(frozen=True)
+class World:
+    """A mesh, and the splits of its groups, which are the same on every rank."""
+
+    sizes: dict[str, int]
+    splits: list[list[list[int]]]
+    ranks: list[int] | None = None
+    keeps: bool = False  # whether a split keeps the order of the ranks, as in torch 2.15
+
+
+WORLDS = {
+    "one split a step, and one for the absent axes": World(
+        {"dp": 4, "sp": 2}, [*OVER_DP_AND_SP, ALONE]
+    ),
+    "axes of size 1 are split too, since all ranks take part": World({"dp": 8, "tp": 1}, [ALONE]),
+    "ranks outside the mesh take part": World(
+        {"dp": 2, "sp": 2},
+        [
+            [[1, 2, 5, 6], OUTSIDE],
+            [[1, 5], [2, 6], OUTSIDE],
+            [[1, 2], [5, 6], OUTSIDE],
+            [[1], [2], [5], [6], OUTSIDE],
+        ],
+        [1, 2, 5, 6],
+    ),
+    "groups that a split would reorder are not split": World(
+        {"dp": 4, "sp": 2}, [ALONE[::-1]], ORDER
+    ),
+    "a split that keeps orders serves every group": World(
+        {"dp": 4, "sp": 2}, [[ORDER], *REVERSED, ALONE[::-1]], ORDER, keeps=True
+    ),
+}
+
+
+def build_by_splitting() -> None:
+    """Build each mesh by splitting; check the splits and the members of the groups."""
     meshkit.init(timeout=60)
-    played = Splitting()
-    patch = pytest.MonkeyPatch()
-    patch.setattr(create, "dist", played)
-    patch.setattr(create, "SPLITS_KEEP_ORDER", keeps)
-    patch.setattr(create, "bound_device", lambda: torch.device("cuda:0"), raising=True)
-    patch.setattr(create, "takes_part_in_split", lambda backend: True, raising=True)
-    patch.setattr(create, "can_split", lambda backend: True, raising=True)
-    with meshkit.build_mesh(sizes, **options) as mesh:
-        inside = mesh.rank in mesh.layout
-        sums = {axis: gather_ranks(mesh.group(axis)) for axis in sizes} if inside else {}
-        ranks = {axis: mesh.peers(axis).tolist() for axis in sizes} if inside else {}
-    return played.calls, played.descriptions, played.timeouts, sums, ranks
-
-
-def run(sizes: dict[str, int], *, keeps: bool = False, **options: Any) -> list[Any]:
-    outcomes = meshkit.spawn(build_by_splitting, 8, (sizes, options, keeps), timeout=120)
-    for calls, descriptions, timeouts, sums, ranks in outcomes:
-        assert calls == outcomes[0][0]  # the same on every rank
-        assert descriptions == outcomes[0][1]
-        assert all(sorted(r for part in call for r in part) == list(range(8)) for call in calls)
-        assert set(timeouts) <= {timedelta(seconds=60)}
-        assert sums == ranks
-    return outcomes
-
-
-def test_one_split_a_step() -> None:
-    outcomes = run({"dp": 4, "sp": 2})
-    axes = [[[0, 2, 4, 6], [1, 3, 5, 7]], [[0, 1], [2, 3], [4, 5], [6, 7]]]
-    assert outcomes[0][0] == [*axes, [[rank] for rank in range(8)]]  # and the absent axes
-    assert outcomes[0][1] == ["meshkit dp", "meshkit sp", "meshkit rank"]
-
-
-def test_axes_of_size_1_are_split_too() -> None:
-    """All ranks must take part in a split, so a group of one rank is split as well."""
-    outcomes = run({"dp": 8, "tp": 1})
-    assert [[rank] for rank in range(8)] in outcomes[0][0]
-
-
-def test_ranks_outside_the_mesh_take_part_in_each_split() -> None:
-    outcomes = run({"dp": 2, "sp": 2}, ranks=[1, 2, 5, 6])
-    assert all(call[-1] == [0, 3, 4, 7] for call in outcomes[0][0])
+    for name, world in WORLDS.items():
+        played = Splitting()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(create, "dist", played)
+            patch.setattr(create, "SPLITS_KEEP_ORDER", world.keeps)
+            patch.setattr(create, "bound_device", lambda: torch.device("cuda:0"), raising=True)
+            patch.setattr(create, "takes_part_in_split", lambda backend: True, raising=True)
+            patch.setattr(create, "can_split", lambda backend: True, raising=True)
+            with meshkit.build_mesh(world.sizes, ranks=world.ranks) as mesh:
+                for axis in world.sizes if mesh.inside else ():
+                    assert gather_ranks(mesh.group(axis)) == mesh.peers(axis).tolist()
+        assert played.calls == world.splits, (name, played.calls)
+        assert {*played.timeouts} <= {timedelta(seconds=60)}
+        assert all(text.startswith("meshkit ") for text in played.descriptions)
 
 
 @needs_order
-def test_groups_that_a_split_would_reorder_are_not_split() -> None:
-    outcomes = run({"dp": 4, "sp": 2}, ranks=[7, 6, 5, 4, 3, 2, 1, 0])
-    assert outcomes[0][0] == [[[rank] for rank in range(8)][::-1]]  # only groups of one
-
-
-@needs_order
-def test_a_split_that_keeps_orders_serves_every_group() -> None:
-    """So does torch 2.15, whose nccl2 is then asked for nothing but whole splits."""
-    outcomes = run({"dp": 4, "sp": 2}, keeps=True, ranks=[7, 6, 5, 4, 3, 2, 1, 0])
-    ranks = [7, 6, 5, 4, 3, 2, 1, 0]
-    axes = [[[7, 5, 3, 1], [6, 4, 2, 0]], [[7, 6], [5, 4], [3, 2], [1, 0]]]
-    assert outcomes[0][0] == [[ranks], *axes, [[rank] for rank in ranks]]
+def test_groups_are_split_from_the_default_group() -> None:
+    meshkit.spawn(build_by_splitting, 8, timeout=120)
