@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import meshkit
 from meshkit.live.device_mesh import COUNTERPARTS, device_mesh
 from tests.live.faults import error_of
 from tests.live.newer_torch import needs_order, needs_slices
-from tests.pool import Pool, start_pool
+from tests.pool import Pool
 
 RANKS = 8  # of the pool
 
@@ -53,83 +52,30 @@ def test_patterns_give_names_ranks_and_groups_that_agree(pool: Pool) -> None:
     assert grids["(pp dp sp tp)"] == (("pp_dp_sp_tp",), [*range(8)], [[*range(8)]])
 
 
-def slice_twice() -> list[Any]:
-    """Return slices of DeviceMeshes that list their dims in and out of nesting order."""
+def slice_in_any_order_of_dims() -> None:
+    """Slice DeviceMeshes that list their dims in and out of nesting order."""
     with meshkit.build_mesh(
         pp=1, dp=2, tp=2, order="pp tp dp", groups=["dp tp"], ranks=range(4)
     ) as mesh:
-        if not mesh.inside:
-            return []
-        made = [mesh.device_mesh(pattern) for pattern in ("tp pp dp", "dp pp tp", "(dp tp)")]
-        slices = [made[0]["tp", "dp"], made[1]["dp", "tp"], made[2]]
-        return [sliced.mesh.tolist() for sliced in slices]
+        if mesh.inside:
+            made = [mesh.device_mesh(pattern) for pattern in ("tp pp dp", "dp pp tp", "(dp tp)")]
+            slices = [made[0]["tp", "dp"], made[1]["dp", "tp"], made[2]]
+            ranks = [sliced.mesh.tolist() for sliced in slices]
+            assert ranks == [[[0, 1], [2, 3]], [[0, 2], [1, 3]], [0, 2, 1, 3]]
 
 
-@needs_order
-def test_a_device_mesh_can_be_sliced_whatever_the_order_of_its_dims(pool: Pool) -> None:
-    for slices in pool.run(slice_twice)[:4]:
-        assert slices == [[[0, 1], [2, 3]], [[0, 2], [1, 3]], [0, 2, 1, 3]]
-
-
-def request_patterns(patterns: list[str]) -> list[Any]:
-    with meshkit.build_mesh(dp=4, sp=2) as mesh:
-        return [error_of(lambda p=pattern: mesh.device_mesh(p)) for pattern in patterns]
-
-
-def test_invalid_patterns_raise(pool: Pool) -> None:
+def refuse_patterns_and_groups_of_another_axis() -> None:
     patterns = ["", "(dp", "dp)", "dp ((sp))", "()", "dp dp", "(sp dp)", "dp-sp", "dp tq"]
-    for errors in pool.run(request_patterns, patterns):
-        assert [kind for kind, _ in errors] == ["SpecError"] * 8 + ["UnknownAxisError"]
-
-
-def swap_groups() -> Any:
-    """Pass groups of the wrong axis to the function that makes a DeviceMesh."""
     swap = {("dp",): ("sp",), ("sp",): ("dp",)}
     with meshkit.build_mesh(dp=4, sp=2) as mesh:
-        return error_of(
-            lambda: device_mesh(mesh._groups, lambda *a: mesh.group(*swap[a]), "cpu", "dp sp")
-        )
-
-
-def test_a_group_of_another_axis_raises_before_torch_gets_it(pool: Pool) -> None:
-    assert {error[0] for error in pool.run(swap_groups)} == {"SpecError"}
-
-
-def run_fsdp_and_dtensor() -> list[float]:
-    """Run FSDP2 over (dp sp) and a DTensor over dp, each on a DeviceMesh of the mesh."""
-    with meshkit.build_mesh(dp=4, sp=2, tp=1) as mesh:
-        torch.manual_seed(0)
-        model = torch.nn.Linear(8, 4)
-        whole = torch.nn.Linear(8, 4)
-        whole.load_state_dict(model.state_dict())
-        fully_shard(model, mesh=mesh.device_mesh("(dp sp)"))
-        inputs = torch.arange(64.0).reshape(8, 8) / 64
-        model(inputs[mesh.rank : mesh.rank + 1]).sum().backward()
-        (whole(inputs).sum() / 8).backward()
-        grad = model.weight.grad.full_tensor()
-        spread = distribute_tensor(inputs, mesh.device_mesh("dp"), [Shard(0)])
-        assert whole.weight.grad is not None
-        return [
-            float((grad - whole.weight.grad).abs().max()),
-            float((spread.full_tensor() - inputs).abs().max()),
-            float(spread.to_local().shape[0]),
-        ]
-
-
-def test_fsdp2_and_dtensor_run_on_them(pool: Pool) -> None:
-    for gradient, tensor, rows in pool.run(run_fsdp_and_dtensor):
-        assert gradient < 1e-6
-        assert tensor == 0
-        assert rows == 2
+        errors = [error_of(lambda p=pattern: mesh.device_mesh(p)) for pattern in patterns]
+        # before torch gets the groups
+        swapped = lambda *axes: mesh.group(*swap[axes])  # noqa: E731
+        errors.insert(0, error_of(lambda: device_mesh(mesh._groups, swapped, "cpu", "dp sp")))
+    assert [(error or "")[0] for error in errors] == ["SpecError"] * 9 + ["UnknownAxisError"]
 
 
 OTHERS = [*COUNTERPARTS, "dp_size", "dp_group", "dp", "nothing"]
-
-
-@pytest.fixture(scope="module")
-def pool_of_4() -> Iterator[Pool]:
-    with start_pool(4) as ranks:
-        yield ranks
 
 
 def describe_error(call: Callable[[], object]) -> str:
@@ -139,10 +85,10 @@ def describe_error(call: Callable[[], object]) -> str:
 
 
 def use_habits() -> None:
-    mesh: Any = meshkit.build_mesh(dp=2, sp=2)  # whose type does not have these names
+    mesh: Any = meshkit.build_mesh(dp=4, sp=2)  # whose type does not have these names
     with mesh:
         created, rank = dist.get_pg_count(), dist.get_rank()
-        assert (mesh.shape, mesh.ndim, mesh.mesh_dim_names) == ((2, 2), 2, ("dp", "sp"))
+        assert (mesh.shape, mesh.ndim, mesh.mesh_dim_names) == ((4, 2), 2, ("dp", "sp"))
         assert (mesh.axis_names, mesh.get_rank(), mesh.device_type) == (("dp", "sp"), rank, "cpu")
         assert mesh.get_group("dp") is mesh.get_group(mesh_dim="dp") is mesh.group("dp")
         assert mesh.get_local_rank("dp") == mesh.get_local_rank(mesh_dim="dp") == rank // 2
@@ -151,13 +97,13 @@ def use_habits() -> None:
         assert ("dp" in mesh, "tq" in mesh) == (True, False)
         assert describe_error(lambda: list(mesh)).startswith("TypeError")
         assert mesh["dp"].mesh_dim_names == ("dp",)
-        assert mesh["dp", "sp"].mesh.tolist() == [[0, 1], [2, 3]]
+        assert mesh["dp", "sp"].mesh.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
         for axes in ("dp sp", "dp,sp", ("dp", "sp"), "(dp sp)", ["dp", "sp"]):
             assert mesh.group(axes) is mesh.group("dp", "sp")
         assert dist.get_process_group_ranks(mesh.group("tp")) == [rank]
         assert mesh.group("tp") is mesh.group("pp") is mesh.group("cp tp")
         assert mesh.group("dp", "tp") is mesh.group("dp")
-        assert (mesh.size("tp"), mesh.size("dp tp"), mesh.group_rank("tp")) == (1, 2, 0)
+        assert (mesh.size("tp"), mesh.size("dp tp"), mesh.group_rank("tp")) == (1, 4, 0)
         assert mesh.seed(1, vary="dp tp") == meshkit.stream_seed(1, dp=mesh.coordinate["dp"], tp=0)
         assert dist.get_pg_count() == created
         assert describe_error(lambda: mesh.group("tq")).startswith("UnknownAxisError")
@@ -170,16 +116,16 @@ def use_habits() -> None:
     assert errors["nothing"] == "AttributeError: a Mesh has no attribute 'nothing'."
 
 
-def test_names_of_device_mesh_and_absent_axes(pool_of_4: Pool) -> None:
-    pool_of_4.run(use_habits)
-
-
-def train_on_slices() -> list[float]:
+def train_on_slices() -> None:
     """Compare FSDP2 over one slice and tensor parallelism over another with one process."""
     torch.manual_seed(0)
     samples = torch.randn(8, 8, dtype=torch.float64)
-    gaps = []
-    for pattern, sizes in (("dp", {"dp": 2}), ("(dp sp)", {"sp": 2}), ("dp sp", {"dp": 2})):
+    for pattern, sizes in (
+        ("dp", {"dp": 4}),
+        ("(dp sp)", {"sp": 4}),
+        ("dp sp", {"dp": 4}),
+        ("(dp sp)", {"dp": 2, "sp": 2}),
+    ):
         with meshkit.build_mesh(tp=2, **sizes) as mesh:
             torch.manual_seed(1)
             model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)).double()
@@ -191,17 +137,23 @@ def train_on_slices() -> list[float]:
             model(samples.chunk(count)[index]).square().mean().backward()
             whole(samples).square().mean().backward()
             for sharded, plain in zip(model.parameters(), whole.parameters(), strict=True):
-                gaps.append(float((sharded.grad.full_tensor() - plain.grad).abs().max()))  # type: ignore[union-attr]
+                gradient = sharded.grad.full_tensor()  # type: ignore[union-attr]
+                torch.testing.assert_close(gradient, plain.grad, rtol=0, atol=1e-12)
             root = mesh.device_mesh()
             assert root is mesh.device_mesh()
             assert mesh.device_mesh("tp")._get_root_mesh() is root
             absent = mesh.device_mesh("tp cp")
             assert (absent.mesh_dim_names, absent.mesh.shape) == (("tp", "cp"), (2, 1))
-    return gaps
 
 
-@needs_slices
-def test_fsdp2_over_one_slice_and_tensor_parallelism_over_another(pool_of_4: Pool) -> None:
-    for gaps in pool_of_4.run(train_on_slices):
-        assert len(gaps) == 12
-        assert max(gaps) < 1e-12
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(slice_in_any_order_of_dims, marks=needs_order),
+        refuse_patterns_and_groups_of_another_axis,
+        use_habits,
+        pytest.param(train_on_slices, marks=needs_slices),
+    ],
+)
+def test_device_meshes_on_eight_ranks(pool: Pool, check: Callable[[], None]) -> None:
+    pool.run(check)
