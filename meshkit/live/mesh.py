@@ -64,7 +64,7 @@ class Mesh:
     ``redistribute``, ``begin``, ``transfer``, ``whole_state``, ``shift``, ``exchange``, ``view``,
     ``barrier``, ``agree``, ``verify``, ``commit``, ``recover``, ``admit``, ``check_batch``,
     ``check_parameters``, ``token_weights``, ``grad_norm`` and ``clip_grad_norm`` communicate.
-    ``with`` closes the mesh at the end.
+    ``with`` closes the mesh at the end. Times are in seconds, or timedeltas.
 
     Raises:
         UnknownAxisError: in every method, if the mesh does not have an axis.
@@ -73,7 +73,8 @@ class Mesh:
         SpecError: in every method that needs the data axes or the gradient group, if an axis longer
             than 1 has an unknown role and no axes are given; if a group was not requested.
         MeshkitError: in every method that needs a group, after ``close`` or ``shutdown``.
-        DisagreementError: in every method that creates or compares, if ranks pass different values.
+        DisagreementError: in every method that creates or compares, if ranks pass different values,
+            or another rank failed.
         RankTimeoutError: in these methods, if ranks did not arrive within ``arrival_timeout``.
     """
 
@@ -573,9 +574,7 @@ class Mesh:
         Raises:
             SpecError: if a name has no pattern, a tensor does not fit its pattern, a DTensor is cut
                 otherwise, or a group is missing.
-            DisagreementError: if ranks pass other patterns or options, another rank failed, or the
-                tensors to fill have other names or shapes.
-            RankTimeoutError: if a rank does not call this within ``arrival_timeout``.
+            DisagreementError: also if the tensors to fill have other names or shapes.
 
         Cost: a round at the store for the plan. Each rank of ``to`` then receives what it lacks,
         and no more, and each element leaves this mesh once.
@@ -607,9 +606,7 @@ class Mesh:
         Raises:
             SpecError: if the address or the side is not one of these.
             LaunchError: if the store requires a token, see ``meshkit store --token``.
-            DisagreementError: if ranks of this mesh pass other arguments.
-            RankTimeoutError: if the store does not answer, or a rank of this mesh does not call
-                this within ``arrival_timeout``.
+            RankTimeoutError: also if the store does not answer.
 
         Cost: a client of the store on each rank, and one round.
         """
@@ -631,10 +628,9 @@ class Mesh:
                 is a copy that every rank holds.
 
         Raises:
-            SpecError: if a side is invalid or does not fit its tensor, a glob matches no tensor, or
-                a group is missing.
-            DisagreementError: if ranks pass other layouts, or their tensors of one name are not
-                the parts of a whole. Nothing is sent then.
+            SpecError: if a side is invalid or does not fit its tensor, or a glob matches no tensor.
+            DisagreementError: also if the tensors of one name are not the parts of a whole. Nothing
+                is sent then.
 
         Cost: a round at the store, an all_gather for each tensor that is cut, and the memory of
         the whole state.
