@@ -29,8 +29,7 @@ print(meshkit.build_mesh(dp=2, arrival_timeout=40).size("dp"))
 """
 
 
-@pytest.mark.parametrize("behind", ["0", "1"])
-@pytest.mark.parametrize("valid", ["init", "build_mesh"])
+@pytest.mark.parametrize(("behind", "valid"), [("0", "init"), ("1", "build_mesh")])
 def test_a_valid_call_works_after_failed_calls_that_all_ranks_caught(
     behind: str, valid: str
 ) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch import torch_internals
-from meshkit.testing.faults import Strike, play
+from meshkit.testing.faults import Played, Strike, play
 from tests import nccl_like
 from tests.promises import BUSY
 
@@ -38,8 +41,9 @@ def total(mesh: meshkit.Mesh, *axes: str) -> float:
 # ------------------------------------------------------------ the stand-in itself
 
 
-def try_semantics(strike: Strike, kind: str) -> Any:
+def try_semantics(strike: Strike, kind: str, handling: str) -> Any:
     """Meet one of NCCL's semantics without meshkit."""
+    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = handling
     nccl_like.register()
     init = {"rank": strike.rank, "world_size": 2, "init_method": f"file://{strike.folder}/own"}
     limit = timedelta(seconds=30 if kind == "messages" else 2)
@@ -71,21 +75,18 @@ def try_semantics(strike: Strike, kind: str) -> Any:
     return tensor.tolist()  # waits, and the watchdog ends the process
 
 
-@pytest.mark.parametrize(
-    ("kind", "handling", "first"),
-    [
-        ("messages", "3", "[2.0, 2.0]"),
-        ("abort", "0", "[]"),
-        ("watchdog", "3", "SIGABRT"),
-        ("watchdog", "1", "SIGABRT"),
-        ("watchdog", "0", "running"),
-    ],
-)
+SEMANTICS = [
+    ("messages", "3", "[2.0, 2.0]"),
+    ("abort", "0", "[]"),
+    ("watchdog", "3", "SIGABRT"),
+    ("watchdog", "0", "running"),
+]
+
+
+@pytest.mark.parametrize(("kind", "handling", "first"), SEMANTICS)
 def test_the_stand_in_behaves_as_torch_documents_it(
-    kind: str, handling: str, first: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, handling: str, first: str, played: Played
 ) -> None:
-    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", handling)
-    played = play(try_semantics, 2, (kind,), timeout=30 if first != "running" else 12)
     ended = played.outcomes[0].text if 0 in played.outcomes else played.ends[0]
     assert ended == first, played
 
@@ -114,8 +115,7 @@ def use_groups(strike: Strike) -> Any:
     return sums, moved, wait, len(nccl_like.LIVE), nccl_like.ABORTED
 
 
-def test_a_healthy_mesh_computes_commits_and_closes() -> None:
-    played = play(use_groups, 4, timeout=90)
+def test_a_healthy_mesh_computes_commits_and_closes(played: Played) -> None:
     sums = [(2.0, 1.0, 6.0), (4.0, 1.0, 6.0), (2.0, 5.0, 6.0), (4.0, 5.0, 6.0)]
     expected = {rank: str((sums[rank], [1.0] * 8, 60.0, 0, [])) for rank in range(4)}
     assert {rank: outcome.text for rank, outcome in played.outcomes.items()} == expected
@@ -144,8 +144,9 @@ def fail_in_guard(strike: Strike, fault: str) -> Any:
 
 
 @pytest.mark.parametrize("fault", ["stop", "kill"])
-def test_a_guard_names_the_rank_before_the_watchdog_ends_the_process(fault: str) -> None:
-    played = play(fail_in_guard, 4, (fault,), timeout=60)
+def test_a_guard_names_the_rank_before_the_watchdog_ends_the_process(
+    fault: str, played: Played
+) -> None:
     assert played.fired == 3
     for rank in range(3):
         groups = 4  # the default group, dp, tp, and that of one rank
@@ -189,8 +190,7 @@ def train(strike: Strike, fault: str) -> Any:
     return state["weight"].tolist(), mesh.layout.sizes, errors
 
 
-def test_garbage_of_an_abort_never_reaches_the_weights() -> None:
-    played = play(train, 4, ("late",), timeout=90)
+def test_garbage_of_an_abort_never_reaches_the_weights(played: Played) -> None:
     assert played.fired == 3
     outcomes = {rank: eval(outcome.text) for rank, outcome in played.outcomes.items()}
     assert [outcome[:2] for outcome in outcomes.values()] == [([8.0, 8.0], {"dp": 2, "tp": 2})] * 4
@@ -198,8 +198,7 @@ def test_garbage_of_an_abort_never_reaches_the_weights() -> None:
     assert "rank 3 (dp=1 tp=1)" in outcomes[0][2][0]
 
 
-def test_a_killed_rank_is_left_out_and_admitted_again() -> None:
-    played = play(train, 4, ("kill",), timeout=120, restarts=1)
+def test_a_killed_rank_is_left_out_and_admitted_again(played: Played) -> None:
     assert played.fired == 3
     outcomes = {rank: eval(outcome.text) for rank, outcome in played.outcomes.items()}
     assert [outcome[:2] for outcome in outcomes.values()] == [([8.0, 8.0], {"dp": 2, "tp": 2})] * 4
@@ -241,8 +240,7 @@ def use_two_devices(strike: Strike, fault: str) -> Any:
 
 
 @pytest.mark.parametrize("fault", ["host", "device"])
-def test_each_device_keeps_its_timeout_and_its_hang_is_reported(fault: str) -> None:
-    played = play(use_two_devices, 2, (fault,), timeout=60)
+def test_each_device_keeps_its_timeout_and_its_hang_is_reported(fault: str, played: Played) -> None:
     assert played.fired == 1
     limits, behind, took = eval(played.outcomes[0].text)
     assert limits == [[1800.0, 600.0], [LIMIT, 600.0], [1800.0, 600.0]]
@@ -263,8 +261,7 @@ def build_on_host(strike: Strike) -> Any:
         return sums, total(whole)
 
 
-def test_a_gloo_mesh_over_a_part_of_a_bound_job_is_built() -> None:
-    played = play(build_on_host, 3, timeout=60)
+def test_a_gloo_mesh_over_a_part_of_a_bound_job_is_built(played: Played) -> None:
     assert [played.outcomes[rank].text for rank in range(3)] == [
         "(None, 3.0)",
         "(3.0, 3.0)",
@@ -285,8 +282,7 @@ def stop_in_creation(strike: Strike) -> Any:
     return "through"
 
 
-def test_creation_that_does_not_end_is_bounded_and_names_the_rank() -> None:
-    played = play(stop_in_creation, 2, timeout=40)
+def test_creation_that_does_not_end_is_bounded_and_names_the_rank(played: Played) -> None:
     assert played.fired == 1
     missing, took = eval(played.outcomes[0].text)
     assert missing == (1,)
@@ -313,10 +309,42 @@ def forget_to_commit(strike: Strike) -> Any:
     return "through"
 
 
-def test_recover_refuses_a_step_that_was_not_committed() -> None:
-    played = play(forget_to_commit, 2, timeout=60)
+def test_recover_refuses_a_step_that_was_not_committed(played: Played) -> None:
     for rank in range(2):
         text, took = eval(played.outcomes[rank].text)
         line = "step is 2 on rank 1, which has committed 1."
         assert f"mesh.recover(step={1 + rank}): {line}" in text
         assert took < BUSY  # rank 0 does not wait for rank 1
+
+
+def job(fn: Callable[..., Any], ranks: int, *args: Any, **options: Any) -> Callable[[], Played]:
+    return partial(play, fn, ranks, args, **{"timeout": 90, **options})
+
+
+AT_ONCE = 3
+JOBS: dict[str, Callable[[], Played]] = {
+    "test_a_killed_rank_is_left_out_and_admitted_again": job(train, 4, "kill", restarts=1),
+    "test_garbage_of_an_abort_never_reaches_the_weights": job(train, 4, "late"),
+    "test_creation_that_does_not_end_is_bounded_and_names_the_rank": job(stop_in_creation, 2),
+    **{
+        f"test_the_stand_in_behaves_as_torch_documents_it[{kind}-{handling}-{first}]": job(
+            try_semantics, 2, kind, handling, timeout=12 if first == "running" else 60
+        )
+        for kind, handling, first in SEMANTICS
+    },
+    **{
+        f"test_a_guard_names_the_rank_before_the_watchdog_ends_the_process[{fault}]": job(
+            fail_in_guard, 4, fault
+        )
+        for fault in ("stop", "kill")
+    },
+    **{
+        f"test_each_device_keeps_its_timeout_and_its_hang_is_reported[{fault}]": job(
+            use_two_devices, 2, fault
+        )
+        for fault in ("host", "device")
+    },
+    "test_a_healthy_mesh_computes_commits_and_closes": job(use_groups, 4),
+    "test_a_gloo_mesh_over_a_part_of_a_bound_job_is_built": job(build_on_host, 3),
+    "test_recover_refuses_a_step_that_was_not_committed": job(forget_to_commit, 2),
+}
