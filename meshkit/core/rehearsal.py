@@ -1,4 +1,4 @@
-"""Check that the operations of ranks that were played one by one match: pure, from their traces.
+"""The traces of a rehearsal: operations of played ranks, and the ranks that stand for all others.
 
 A trace has the operations of a rank in the order of its program, each with its group, and the
 moments at which the rank waits for one of them::
@@ -6,28 +6,25 @@ moments at which the rank waits for one of them::
     rank 0   start 0: all_reduce over tp     wait 0     start 1: send to 4 over pp     wait 1
     rank 4   start 0: all_reduce over tp     wait 0     start 1: recv from 0 over pp   wait 1
 
-* The ranks of a group must start equal collectives in equal order.
-* Every send must have its receive: the n-th of a pair and tag, with equal dtype and size.
-* Groups of different ranks must have different numbers in torch's count of groups.
-* No ranks may wait for each other. All ranks run until they wait: a collective ends when every
-  played rank of its group has started it, a message when both ends have.
+Along each axis the first rank, the second and the last are played, since these differ in programs:
+the first one logs and saves, the last one has the end of a pipeline or of the data. The second one
+stands for all between them::
 
-A rank that was not played is taken to do what its peers expect. A rank that raised is compared up
-to its error, and nobody waits for it.
+    dp=8    0 1 . . . . . 7        0, 1 and 7 are played; 1 stands for 2 to 6
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+import numpy as np
+
+from .axes import data_axes
 from .errors import CoordinateError
 from .layout import Layout
-from .text import count_noun, format_sizes
+from .text import format_sizes
 
 MAX_NAMED = 4  # ranks with one operation that a line names
 ANY = -1  # the peer of a receive from whichever rank sends first; the size that may differ
@@ -191,334 +188,78 @@ def axes_of(layout: Layout, members: Sequence[int]) -> tuple[str, ...]:
     return axes if sorted(members) == sorted(layout.peers(members[0], *axes).tolist()) else ()
 
 
-def find_mismatches(traces: Mapping[int, Trace], names: Names) -> list[Mismatch]:
-    """Return everything that does not match, in the order of groups.
+def corner_ranks(layout: Layout, most: int = 64) -> list[int]:
+    """Return ranks that stand for all others: the first, second and last index along each axis.
 
-    The order of waits is looked at only if all else matches, since it would only repeat the rest.
+    If these are more than ``most``, all first and last indices are kept, and a second index is
+    combined with them along one axis at a time, or with the first ones only.
     """
-    mismatches = [
-        *_groups_of_one_number(traces, names),
-        *_unequal_sequences(traces, names),
-        *_lone_messages(traces, names),
-    ]
-    return mismatches or _cycle(traces, names)
+    shape = layout.shape
+    ends = _grid([{0, size - 1} for size in shape])
+    ranks = _grid([{0, min(1, size - 1), size - 1} for size in shape])
+    if len(ranks) > most:
+        seconds = [(*c[:i], 1, *c[i + 1 :]) for i, n in enumerate(shape) if n > 2 for c in ends]
+        first = (0,) * len(shape)
+        few = [(*first[:i], 1, *first[i + 1 :]) for i, n in enumerate(shape) if n > 2]
+        both = {*ends, *seconds}
+        ranks = both if len(both) <= most else {*ends, *few}
+    named = [dict(zip(layout.axes, coordinate, strict=True)) for coordinate in ranks]
+    return sorted(layout.rank(**coordinate) for coordinate in named)
 
 
-def _groups(traces: Mapping[int, Trace]) -> dict[GroupRecord, list[int]]:
-    """Return the played members of each group with several of them."""
-    groups = dict.fromkeys(group.key for trace in traces.values() for group in trace.groups)
-    played = {group: [rank for rank in group.members if rank in traces] for group in groups}
-    return {group: ranks for group, ranks in played.items() if len(ranks) > 1}
+def _grid(choices: Sequence[set[int]]) -> set[tuple[int, ...]]:
+    grids = np.meshgrid(*[sorted(choice) for choice in choices], indexing="ij")
+    return set(zip(*(grid.ravel().tolist() for grid in grids), strict=True)) if choices else {()}
 
 
-def _groups_of_one_number(traces: Mapping[int, Trace], names: Names) -> Iterable[Mismatch]:
-    """Return the first groups of different ranks to which torch gives one number.
+def standing_corner(
+    layout: Layout, rank: int, corners: Iterable[int], stages: Collection[str] = ()
+) -> int:
+    """Return the corner that stands for a rank: first for first, last for last, second otherwise.
 
-    torch numbers a group by the groups that the rank has counted before. The number is the prefix
-    of the keys by which the ranks of a group connect.
+    If that corner was not played, the nearest one counts, with model axes first. Along the axes
+    ``stages`` each index stands for itself alone.
     """
-    numbers: dict[tuple[int, str], dict[tuple[int, ...], tuple[int, Operation]]] = defaultdict(dict)
-    for rank, trace in traces.items():
-        worlds = 0  # default groups: torch counts from 0 again after each
-        for op in trace.operations:
-            if op.name != "new_group" or not op.detail.removeprefix("name ").isdecimal():
-                continue  # a group of use_local_synchronization is named by its ranks
-            worlds += op.detail == "name 0"
-            groups = numbers[worlds, op.detail]
-            groups.setdefault(trace.groups[op.group].members, (rank, op))
-            if len(groups) > 1 and max(map(len, groups)) > 1:
-                parts = [
-                    f"{Group((), members)} on {names.rank(creator)} ({created.line})"
-                    for members, (creator, created) in groups.items()
-                ]
-                yield Mismatch(
-                    names.group(trace.groups[op.group].members),
-                    tuple(creator for creator, _ in groups.values()),
-                    op,
-                    f"Ranks create different groups as number {op.detail.split()[1]} of torch: "
-                    f"{', '.join(parts)}.\n"
-                    "  Both connect by the keys of that number, and wait. Call new_group on all "
-                    "ranks, for the same groups in the same order.",
-                    "collectives",
-                    _lines(created for _, created in groups.values()),
-                )
-                return
+    data = data_axes(layout.sizes)
+    own = layout.coordinate(rank)
+
+    def distance(corner: int) -> tuple[int, int, int]:
+        other = layout.coordinate(corner)
+        wrong = [
+            axis
+            for axis, size in layout.sizes.items()
+            if _kind(own[axis], size) != _kind(other[axis], size)
+            or (axis in stages and own[axis] != other[axis])
+        ]
+        far = sum(abs(own[axis] - other[axis]) for axis in own)
+        return sum(axis not in data for axis in wrong), len(wrong), far
+
+    return min(corners, key=distance)
 
 
-def uncounted_groups(traces: Mapping[int, Trace], names: Names) -> list[str]:
-    """Return a line for a rank that has not called ``new_group`` as often as the others."""
-    counts = {rank: trace.num_names for rank, trace in traces.items() if trace.has_ended}
-    most = max(counts, key=lambda rank: counts[rank], default=0)
-    least = min(counts, key=lambda rank: counts[rank], default=0)
-    if not counts or counts[most] == counts[least]:
-        return []
-    operations = [op for op in traces[most].operations if op.name == "new_group"]
-    more = counts[most] - counts[least]
-    return [
-        f"{names.rank(most)} calls new_group {count_noun(more, 'time')} more than "
-        f"{names.rank(least)}, at last at {operations[-1].line}. A gloo group waits for its own "
-        "ranks only; NCCL with device_id, and TORCH_DIST_INIT_BARRIER=1, wait for all ranks."
-    ]
+def _kind(index: int, size: int) -> int:
+    return 0 if index == 0 else 2 if index == size - 1 else 1
 
 
-def _unequal_sequences(traces: Mapping[int, Trace], names: Names) -> Iterable[Mismatch]:
-    by_rank = {rank: _by_group(trace) for rank, trace in traces.items()}
-    for key, ranks in _groups(traces).items():
-        rows = {
-            rank: [op for op in by_rank[rank].get(key, ()) if not op.is_message] for rank in ranks
-        }
-        columns = zip_longest(*rows.values())
-        for number, column in enumerate(columns):
-            at = dict(zip(rows, column, strict=True))
-            at = {r: op for r, op in at.items() if op is not None or traces[r].has_ended}
-            contents = {rank: None if op is None else op.content for rank, op in at.items()}
-            if len(set(contents.values())) > 1:
-                found = _mismatch(names.group(key.members), number, at, contents, names)
-                yield _after_read(found, at, traces)
-                break
+def derive_layout(world_size: int, groups: Iterable[GroupRecord]) -> dict[str, int]:
+    """Return sizes by the groups of rank 0 if the program has built no mesh of meshkit.
 
-
-def _after_read(
-    mismatch: Mismatch, at: Mapping[int, Operation | None], traces: Mapping[int, Trace]
-) -> Mismatch:
-    """Return a mismatch that says so if it follows a read of values that were made up."""
-    for rank, op in at.items():
-        trace = traces[rank]
-        before, line = trace.reads.get("made up", (len(trace.operations) + 1, ""))
-        end = (n for n, other in enumerate(trace.operations) if other is op)
-        if before <= next(end, len(trace.operations)):
-            text = f"\n  It follows a value that was made up, read at {line or 'an unknown line'}."
-            return replace(mismatch, text=mismatch.text + text, read=line or "unknown")
-    return mismatch
-
-
-def _by_group(trace: Trace) -> dict[GroupRecord, list[Operation]]:
-    keys = [group.key for group in trace.groups]
-    operations: dict[GroupRecord, list[Operation]] = defaultdict(list)
-    for operation in trace.operations:
-        operations[keys[operation.group]].append(operation)
-    return operations
-
-
-def _mismatch(
-    group: Group,
-    number: int,
-    operations: Mapping[int, Operation | None],
-    contents: Mapping[int, object],
-    names: Names,
-) -> Mismatch:
-    """Return the mismatch of ranks that are at different operations of one group."""
-    counts = Counter(contents.values())
-    most, votes = counts.most_common(1)[0]
-    is_majority = 2 * votes > len(contents)
-    odd = [rank for rank in contents if not (is_majority and contents[rank] == most)]
-    others = [rank for rank in contents if rank not in odd]
-    named = [*odd[:MAX_NAMED], *others[:1]]
-    parts = [_at(operations, contents, content, group, names) for content in counts]
-    more = f" and {len(odd) - MAX_NAMED} more" if len(odd) > MAX_NAMED else ""
-    ranks = f"{', '.join(map(names.rank, named[:-1]))}{more} and {names.rank(named[-1])}"
-    text = (
-        f"Ranks along {group.name or group} do not match: {ranks}.\n"
-        f"  Operation {number} of the {group}: {', '.join(parts)}."
-    )
-    own = next((operations[rank] for rank in odd if operations[rank] is not None), None)
-    shown = own or next(op for op in operations.values() if op is not None)
-    return Mismatch(group, tuple(odd), shown, text, "collectives", _lines(operations.values()))
-
-
-def _lines(operations: Iterable[Operation | None]) -> tuple[str, ...]:
-    """Return the lines of the program at which operations are, sorted."""
-    return tuple(sorted({op.line for op in operations if op is not None and op.line}))
-
-
-def _at(
-    operations: Mapping[int, Operation | None],
-    contents: Mapping[int, object],
-    content: object,
-    group: Group,
-    names: Names,
-) -> str:
-    """Return an operation with the ranks that are at it and their line."""
-    ranks = [rank for rank in contents if contents[rank] == content]
-    shown = [names.within(group, rank) for rank in ranks[:MAX_NAMED]]
-    where = ", ".join(shown) + (f" and {len(ranks) - MAX_NAMED} more" if ranks[MAX_NAMED:] else "")
-    operation = operations[ranks[0]]
-    if operation is None:
-        return f"no more on {where}"
-    others = [op for op in operations.values() if op is not None]
-    return f"{_describe(operation, others)} on {where} ({operation.line or 'line unknown'})"
-
-
-def _describe(operation: Operation, others: Sequence[Operation]) -> str:
-    """Return an operation as text; of an agreement only the facts that differ."""
-    if operation.name != "agree" or not operation.detail:
-        return str(operation)
-    facts = [json.loads(op.detail) for op in others if op.name == "agree" and op.detail]
-    own = json.loads(operation.detail)
-    differing = {k: v for k, v in own.items() if any(other.get(k) != v for other in facts)}
-    call = own.get("call") or "agree"
-    return f"{call}({format_sizes({k: v for k, v in differing.items() if k != 'call'}, ', ')})"
-
-
-def _lone_messages(traces: Mapping[int, Trace], names: Names) -> Iterable[Mismatch]:
-    """Return the first message of each pair that has no equal other end."""
-    ends = _message_ends(traces)
-    for key, source, target, tag in dict.fromkeys(channel for _, channel in ends):
-        channel = key, source, target, tag
-        sends, receives = (ends.get((name, channel), []) for name in MESSAGES)
-        group = names.group(key.members)
-        for sent, received in zip_longest(sends, receives):
-            at = {source: sent and sent[1], target: received and received[1]}
-            if any(op is None and not traces[rank].has_ended for rank, op in at.items()):
-                break  # it might have come after the error
-            contents = {rank: op and (op.dtype, op.numel) for rank, op in at.items()}
-            if len({*contents.values()}) > 1:
-                number = next(end[0] for end in (received, sent) if end is not None)
-                found = _message_mismatch(group, number, at, source, names)
-                yield _after_read(found, at, traces)
-                break
-
-
-MessageEnds = dict[
-    tuple[str, tuple[GroupRecord, int, int, int]], list[tuple[int, Operation]]
-]  # send or recv, (group, source, target, tag) to the number in the group and the operation
-
-
-def _message_ends(traces: Mapping[int, Trace]) -> MessageEnds:
-    """Return the sends and receives between played ranks."""
-    ends: MessageEnds = defaultdict(list)
-    takes_any = {
-        rank
-        for rank, t in traces.items()
-        for op in t.operations
-        if op.name == "recv" and op.peer == ANY
-    }
-    for rank, trace in traces.items():
-        keys = [group.key for group in trace.groups]
-        counts: Counter[int] = Counter()
-        for op in trace.operations:
-            counts[op.group] += 1
-            if op.is_message and op.peer in traces:
-                pair = (rank, op.peer) if op.name == "send" else (op.peer, rank)
-                if pair[1] not in takes_any:
-                    channel = keys[op.group], *pair, op.tag
-                    ends[op.name, channel].append((counts[op.group] - 1, op))
-    return ends
-
-
-def _message_mismatch(
-    group: Group, number: int, at: Mapping[int, Operation | None], source: int, names: Names
-) -> Mismatch:
-    ranks = tuple(sorted(at, reverse=True))
-    parts = []
-    for rank in ranks:
-        operation, where = at[rank], names.within(group, rank)
-        what = f"{operation} on {where} ({operation.line})" if operation else ""
-        parts.append(what or f"no {'send' if rank == source else 'recv'} on {where}")
-    text = (
-        f"Ranks along {group.name or group} do not match: {' and '.join(map(names.rank, ranks))}.\n"
-        f"  Operation {number} of the {group}: {', '.join(parts)}."
-    )
-    shown = next(operation for operation in at.values() if operation is not None)
-    return Mismatch(group, ranks, shown, text, "p2p", _lines(at.values()))
-
-
-class _Point(NamedTuple):
-    """The condition that ends an operation: starts of some ranks at its group or channel."""
-
-    channel: tuple[object, ...]
-    ranks: tuple[int, ...]  # the played ranks that must have started it
-    turn: int  # from 0
-
-
-class _End(NamedTuple):
-    """One rank at a group or channel."""
-
-    channel: tuple[object, ...]
-    rank: int
-
-
-def _cycle(traces: Mapping[int, Trace], names: Names) -> list[Mismatch]:
-    """Return the ranks that wait for each other, if any do."""
-    ended = {rank: trace for rank, trace in traces.items() if trace.has_ended}
-    numbers: dict[GroupRecord, int] = {}
-    points = {rank: _points(trace, ended, numbers) for rank, trace in ended.items()}
-    started: Counter[_End] = Counter()
-    position = dict.fromkeys(ended, 0)
-    waiting: dict[_End, set[int]] = defaultdict(set)
-    queue, blocked = deque(ended), dict[int, tuple[int, int]]()  # rank to operation, awaited rank
-    while queue:
-        rank = queue.popleft()
-        blocked.pop(rank, None)
-        events = ended[rank].events
-        while position[rank] < len(events):
-            event = events[position[rank]]
-            number = event if event >= 0 else -event - 1
-            point = points[rank][number]
-            if event >= 0:
-                own = _End(point.channel, rank)
-                started[own] += 1
-                queue.extend(r for r in waiting.pop(own, ()) if r in blocked)
-            else:
-                ends = (_End(point.channel, other) for other in point.ranks)
-                late = next((end for end in ends if started[end] <= point.turn), None)
-                if late is not None:
-                    blocked[rank] = number, late.rank
-                    waiting[late].add(rank)
-                    break
-            position[rank] += 1
-    for first in blocked:
-        path = [first]
-        while blocked.get(path[-1], (0, -1))[1] in blocked and len(set(path)) == len(path):
-            path.append(blocked[path[-1]][1])
-        if len(set(path)) < len(path):
-            return [_cycle_mismatch(path[path.index(path[-1]) : -1], blocked, traces, names)]
-    return []
-
-
-def _points(
-    trace: Trace, played: Mapping[int, Trace], numbers: dict[GroupRecord, int]
-) -> list[_Point]:
-    """Return what ends each operation of a rank. ``numbers`` gets a number for each group."""
-    keys = [numbers.setdefault(group.key, len(numbers)) for group in trace.groups]
-    members = [tuple(rank for rank in group.members if rank in played) for group in trace.groups]
-    counts: Counter[tuple[object, ...]] = Counter()
-    points = []
-    for op in trace.operations:
-        ranks: tuple[int, ...] = members[op.group]
-        channel: tuple[object, ...] = (keys[op.group],)
-        if op.is_message:
-            pair = (trace.rank, op.peer) if op.name == "send" else (op.peer, trace.rank)
-            channel, ranks = (*channel, *pair, op.tag), tuple(r for r in pair if r in played)
-            if op.peer == ANY:
-                ranks = ()
-        elif op.name == "new_group":
-            ranks = ()  # a backend may connect its ranks later
-        points.append(_Point(channel, ranks, counts[channel]))
-        counts[channel] += 1
-    return points
-
-
-def _cycle_mismatch(
-    ranks: Sequence[int],
-    blocked: Mapping[int, tuple[int, int]],
-    traces: Mapping[int, Trace],
-    names: Names,
-) -> Mismatch:
-    texts, groups, operations = [], [], []
-    for rank in ranks:
-        trace, (number, other) = traces[rank], blocked[rank]
-        operation = trace.operations[number]
-        group = names.group(trace.groups[operation.group].members)
-        groups.append(group)
-        operations.append(operation)
-        texts.append(
-            f"  {names.rank(rank)} waits in {operation} of the {group} ({operation.line}) "
-            f"for {names.rank(other)}."
-        )
-    along = " and ".join(dict.fromkeys(group.name or str(group) for group in groups))
-    text = "\n".join(
-        [f"{count_noun(len(ranks), 'rank')} along {along} wait for each other:", *texts]
-    )
-    members = tuple(sorted(ranks))
-    return Mismatch(groups[0], members, operations[0], text, "order", _lines(operations))
+    The ranks of a group are a step apart. An axis begins at each step, and where a group ends.
+    Groups that a DeviceMesh has made are described as ``mesh_dp`` or ``meshkit dp``. An axis
+    without a description is named by its step: the ranks along ``stride8`` are 8 apart.
+    """
+    names: dict[tuple[int, int], str] = {}  # step and size of a group to its name
+    for members, _, description in groups:
+        size, step = len(members), members[1] - members[0] if len(members) > 1 else 1
+        if description != "default_pg" and members == tuple(range(0, step * size, step)):
+            names.setdefault((step, size), description.removeprefix("mesh_").split(" ")[-1])
+    ends = sorted({end for step, size in names for end in (step, step * size)} | {world_size})
+    sizes: dict[str, int] = {}
+    step = 1
+    for end in ends:
+        if end > step and end % step == 0 and world_size % end == 0:
+            name = names.get((step, end // step), "")
+            is_name = name.isidentifier() and name != "undefined" and name not in sizes
+            sizes[name if is_name else f"stride{step}"] = end // step
+            step = end
+    return {"rank": world_size} if [*sizes] == ["stride1"] else dict(reversed(sizes.items()))

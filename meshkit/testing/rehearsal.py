@@ -39,24 +39,12 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..core.call import parse_integer, quotes_call
-from ..core.corners import (
-    corner_ranks,
-    derive_layout,
-    differs_from,
-    standing_corner,
-    uneven_data,
-)
 from ..core.cost.step_time import MACHINES
 from ..core.errors import RankTimeoutError, SpecError
 from ..core.judges import Process
 from ..core.layout import Layout
-from ..core.rehearsal import (
-    MESSAGES,
-    Names,
-    Trace,
-    find_mismatches,
-    uncounted_groups,
-)
+from ..core.mismatches import differs_from, find_mismatches, uncounted_groups, uneven_data
+from ..core.rehearsal import MESSAGES, Names, Trace, corner_ranks, derive_layout, standing_corner
 from ..core.rehearsal_report import RehearsalReport
 from ..core.text import count_noun
 from ..core.topology import Topology

@@ -10,21 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshkit.core.corners import (
-    corner_ranks,
-    derive_layout,
-    differs_from,
-    standing_corner,
-    uneven_data,
-)
 from meshkit.core.layout import Layout
+from meshkit.core.mismatches import differs_from, find_mismatches, uneven_data
 from meshkit.core.rehearsal import (
     GroupRecord,
     Names,
     Operation,
     Trace,
     axes_of,
-    find_mismatches,
+    corner_ranks,
+    derive_layout,
+    standing_corner,
 )
 from meshkit.core.rehearsal_report import VOLUMES
 from meshkit.testing import layouts

@@ -40,6 +40,7 @@ from meshkit.core.errors import MeshkitError
 from meshkit.core.group_plan import GroupPlan
 from meshkit.core.judges import Arrival, Arrivals, Judge, Process, RankState, Sighting, all_same
 from meshkit.core.layout import Position, parse_axis_pattern
+from meshkit.core.mismatches import find_mismatches
 from meshkit.core.norm import (
     NormLayout,
     differing_error,
@@ -54,7 +55,7 @@ from meshkit.core.redistribute.pattern import parse_layout, parse_pattern
 from meshkit.core.redistribute.state import Ends, StatePatterns, plan_moves
 from meshkit.core.redistribute.whole import whole_sizes
 from meshkit.core.regroup import Regrouping, Request, check_committed, find_sources, regroup
-from meshkit.core.rehearsal import GroupRecord, Names, Operation, Trace, find_mismatches
+from meshkit.core.rehearsal import GroupRecord, Names, Operation, Trace
 from meshkit.core.rehearsal_report import RehearsalReport
 from meshkit.core.seeds import select_coordinate
 from meshkit.core.sequence import plan_sequence
