@@ -12,10 +12,10 @@ Everything here is pure: numpy and einops, without torch, a clock, the environme
     hang  regroup                who is behind in a hang; who is left after a loss
     norm                         which rank counts a gradient in a norm
     causes  parity               why numbers differ from those of one rank: scaled, a missing sum
-    rehearsal  corners           whether the collectives of played ranks match; which ranks stand
-    rehearsal_report             for the others; the report
+    rehearsal  mismatches        the traces of played ranks, and those that stand for the others;
+    rehearsal_report             whether their collectives match; the report
     job_report  report           what `meshkit plan`, `explain` and `check` print
-    draw  plan_page  plan_script pictures of a grid, as text and as a page
+    draw  plan_script            pictures of a grid, as text and as a page
     cost/  redistribute/         time and memory of a step; moves of a tensor and of a state
 """
 

@@ -11,11 +11,10 @@ from .axes import STANDARD, STANDARD_OF
 from .batch import Axes, BatchPlan, describe_data, resolve_data_axes
 from .cost.compare import Moves
 from .cost.layout_cost import CostTable
-from .draw import draw_node_boxes
+from .draw import PageBatch, draw_node_boxes, draw_page, join_pages
 from .errors import format_error
 from .group_plan import GroupPlan
 from .layout import Layout
-from .plan_page import PageBatch, draw_page, join_pages
 from .text import (
     Ints,
     count_noun,

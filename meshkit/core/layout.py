@@ -39,9 +39,8 @@ from .call import (
     parse_integer,
     quotes_call,
 )
-from .draw import draw_positions
+from .draw import MAX_NOTEBOOK_RANKS, draw_positions, notebook_html
 from .errors import CALL, CoordinateError, SpecError
-from .plan_page import MAX_NOTEBOOK_RANKS, notebook_html
 from .ranks import (
     RankPositions,
     Strides,

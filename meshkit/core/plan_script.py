@@ -1,4 +1,4 @@
-"""The style and the script of the page of a plan, which plan_page.py fills with the figures.
+"""The style and the script of the page of a plan, which draw.py fills with the figures.
 
 The script knows positions alone: the rank at position p of the grid has the index
 ``p // stride % size`` along an axis. Ranks are drawn on one canvas, in a box for each node, or for

@@ -35,6 +35,7 @@ from meshkit.core.compare import EqualAxes
 from meshkit.core.cost.memory import ModelShape
 from meshkit.core.cost.search import fastest_cost
 from meshkit.core.cost.step_time import MACHINES, TrainingJob
+from meshkit.core.draw import draw_page, join_pages
 from meshkit.core.epoch import Epoch, SampleOrder, parse_count, shuffle_indices
 from meshkit.core.errors import MeshkitError
 from meshkit.core.group_plan import GroupPlan
@@ -49,7 +50,6 @@ from meshkit.core.norm import (
     parse_order,
 )
 from meshkit.core.parity import Held, Rules, find_differences
-from meshkit.core.plan_page import draw_page, join_pages
 from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_layout, parse_pattern
 from meshkit.core.redistribute.state import Ends, StatePatterns, plan_moves
@@ -481,7 +481,7 @@ CASES: dict[str, Callable[[], object]] = {
     "a training job that does not divide over its nodes": lambda: TrainingJob(
         64, 7, 8, 64, MACHINES["h100"]
     ),
-    # core/plan_page
+    # core/draw
     "layouts too large for one page": lambda: join_pages(["x" * 2_000_000] * 2, ""),
     "a page with too many ranks": lambda: draw_page(
         ("dp", "tp"), np.zeros((50_000, 8), np.int64), title=""
