@@ -72,20 +72,6 @@ def test_another_version_is_named_whatever_else_it_states() -> None:
     assert error.value.evidence[0] == "meshkit: 0.1.0 on the trainer, 9.9 on the sampler."
 
 
-def test_every_fact_that_differs_is_named() -> None:
-    other = replace(
-        sampler(), facts=FACTS | {"chunk": "7"}, patterns={"w": "o i -> o i", "*": "d -> d"}
-    )
-    with pytest.raises(DisagreementError) as error:
-        plan_bridge(trainer(), other)
-    assert error.value.evidence == (
-        "chunk: 64 on the trainer, 7 on the sampler.",
-        "'w': 'o/dp i -> o/tp i' on the trainer, 'o i -> o i' on the sampler.",
-        "'*': None on the trainer, 'd -> d' on the sampler.",
-    )
-    assert error.value.fix == "the same chunk and patterns on both sides."
-
-
 def test_an_uneven_part_of_a_later_rank_is_checked_too() -> None:
     """Both ranks have 5 rows of 9, and the second one gets 4."""
     tables = [({"w": [[5, 3], "float32", False]}, [0, 1])]

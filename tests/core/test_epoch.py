@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections import Counter
 from dataclasses import replace
-from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -190,16 +188,6 @@ def excess(counts: np.ndarray, free: int) -> float:
     """Return the distance of chi-square from its mean, in standard deviations."""
     expected = counts.sum() / counts.size
     return float((((counts - expected) ** 2 / expected).sum() - free) / math.sqrt(2 * free))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("length", "bound"), [(2, 15.1), (3, 25.7)])
-def test_all_permutations_are_equally_likely(length: int, bound: float) -> None:
-    """Chi-square over the permutations exceeds the bound with probability 1 in 10,000."""
-    cases = math.factorial(length)
-    counts = Counter(tuple(shuffled(length, seed)) for seed in range(100 * cases))
-    cells = np.array([counts[permutation] for permutation in permutations(range(length))])
-    assert ((cells - 100) ** 2 / 100).sum() < bound
 
 
 @pytest.mark.slow

@@ -128,13 +128,6 @@ REPORTS: dict[str, Report] = {
         "rank 2",
     ),
     "one has raised": (RAISED, sight(r2=UNKNOWN), (2,), "Left 1, Silent 2, Ranks 0", "rank 1"),
-    "one has raised, another is busy": (
-        RAISED,
-        sight(r2=BUSY),
-        (),
-        "Left 1, Busy 2, Ranks 0",
-        "rank 1",
-    ),
     "one is stopped": (
         statuses(),
         sight(r0=BUSY, r1=UNKNOWN, r2=STOPPED),
@@ -142,19 +135,11 @@ REPORTS: dict[str, Report] = {
         "Silent 2, Silent 1, Busy 0",
         "rank 2",
     ),
-    "one is unknown": (statuses(), sight(r0=BUSY, r1=UNKNOWN), (1,), "Silent 1, Busy 0", "rank 1"),
     "one has left the guard": (
         {**WAITING, 3: replace(LATE_3[3], left_guard=2)},
         {},
         (),
         "Behind 3, Ranks 0-2",
-        "rank 3",
-    ),
-    "one has left the guard and ended": (
-        {**WAITING, 3: replace(LATE_3[3], left_guard=2)},
-        sight(r3=ENDED),
-        (3,),
-        "Silent 3, Ranks 0-2",
         "rank 3",
     ),
     "one is behind, two have closed": (CLOSED, {}, (), "Behind 3, Left 2, Ranks 0-1", "rank 3"),

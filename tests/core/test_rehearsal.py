@@ -93,14 +93,6 @@ def test_a_rank_that_raised_is_compared_up_to_its_error() -> None:
     assert find_mismatches({**traces, 3: odd}, NAMES)[0].ranks == (3,)
 
 
-def test_an_agreement_without_a_call_is_shown_as_agree() -> None:
-    steps = [("barrier", "all")]
-    traces = play(steps, steps, steps, [("agree", "all")])
-    traces[3].operations[0] = traces[3].operations[0]._replace(detail='{"call": null}')
-    (mismatch,) = find_mismatches(traces, NAMES)
-    assert "agree() on rank 3" in mismatch.text
-
-
 def test_sends_and_receives() -> None:
     assert find_mismatches(play([("send>2/4", "dp")], [], [("recv>0/4", "dp")]), NAMES) == []
     for peer in ([("recv>0/5", "dp")], [], [("recv>0/4", "dp")] * 2):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from meshkit import BatchPlan, Layout, SequencePlan, factor_world
 from meshkit.core.group_plan import GroupPlan
-from meshkit.core.job_report import JobReport, PlanReport
+from meshkit.core.job_report import JobReport
 from meshkit.core.report import (
     format_rank,
     format_rank_table,
@@ -76,49 +76,6 @@ def test_a_placement_says_which_axes_crossed_before() -> None:
         "reason": report.placement,
         "ranks": [0, 2, 4, 6, 1, 3, 5, 7],
     }
-
-
-def test_a_narrow_text_in_unicode_and_ascii() -> None:
-    layout = Layout(dp=2, sp=2, tp=2)
-    batch = BatchPlan.solve(dp=2, global_batch=1024, micro_batch=4)
-    report = JobReport.of(GroupPlan.of(layout), Topology.of_sizes([3, 5]), batch)
-    text = PlanReport((report,)).draw(width=50)
-    assert text == (
-        "dp=2 sp=2 tp=2: 8 ranks on 2 nodes of 3 and 5\n"
-        "\n"
-        "axis  size  stride  groups  first group  crosses\n"
-        "                                           nodes\n"
-        "────  ────  ──────  ──────  ───────────  ─────────\n"
-        "dp       2       4       4  0, 4         yes\n"
-        "sp       2       2       4  0, 2         yes\n"
-        "tp       2       1       4  0, 1         yes\n"
-        "\n"
-        "┌ node 0 ───────────────┐\n"
-        "│            tp=0  tp=1 │\n"
-        "│ dp=0 sp=0     0     1 │\n"
-        "│ dp=0 sp=1     2       │\n"
-        "└───────────────────────┘\n"
-        "┌ node 1 ───────────────┐\n"
-        "│            tp=0  tp=1 │\n"
-        "│ dp=0 sp=1           3 │\n"
-        "│ dp=1 sp=0     4     5 │\n"
-        "│ dp=1 sp=1     6     7 │\n"
-        "└───────────────────────┘\n"
-        "\n"
-        "groups   6 on each rank, the default group\n"
-        "           included; 23 in all\n"
-        "batch    global_batch 1024 = micro_batch 4 x\n"
-        "           accumulation_steps 128 x dp 2\n"
-        "warning  tp crosses nodes: 1 of 4 groups span 2\n"
-        "           nodes.\n"
-        "           tp communicates in every layer, so it\n"
-        "             needs the fastest links.\n"
-        "           Fix: dp=4 tp=1, which divides the ranks\n"
-        "             of every node."
-    )
-    in_ascii = text.translate(str.maketrans("┌─┐│└┘", "+-+|++"))
-    table, _, rest = in_ascii.partition("\n\n+")
-    assert PlanReport((report,)).draw(width=50, ascii=True) == f"{table}\n\n+{rest}"
 
 
 def test_a_report_has_80_columns_unless_a_width_is_given() -> None:
