@@ -33,7 +33,7 @@ from .axes import STANDARD, check_axes_exist, gradient_axes, parse_axes, unknown
 from .call import Call, either, parse_integer, quotes_call
 from .errors import CALL, SpecError
 from .layout import Layout
-from .ranks import RankPositions, permuted_positions
+from .ranks import RankPositions
 from .sizes import (
     Order,
     check_num_ranks,
@@ -136,10 +136,11 @@ def _hybrid_layout(
     outer_sizes = [known.get(f"across {name}", 1) for name in names]
     inner_sizes = [known.get(f"within {name}", 1) for name in names]
     total = {n: a * b for n, a, b in zip(names, outer_sizes, inner_sizes, strict=True)}
-    ranks = np.empty(num_ranks, dtype=np.int64)
-    chain = (*enumerate(outer_sizes), *enumerate(inner_sizes))
-    ranks[permuted_positions(tuple(total.values()), chain)] = np.arange(num_ranks)
-    return Layout(total, ranks=ranks)
+    # ranks run along all outer sizes, then along all inner ones; numpy arrays have few dims
+    pairs = [pair for part in (outer_sizes, inner_sizes) for pair in enumerate(part) if pair[1] > 1]
+    dims = sorted(range(len(pairs)), key=lambda dim: pairs[dim][0])  # stable: outer before inner
+    ranks = np.arange(num_ranks).reshape([size for _, size in pairs]).transpose(dims)
+    return Layout(total, ranks=ranks.ravel())
 
 
 def _parse_part(option: str, sizes: Sizes | None) -> dict[str, int]:

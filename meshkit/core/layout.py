@@ -47,7 +47,6 @@ from .ranks import (
     group_start,
     indices,
     offsets,
-    shift_position,
     unknown_rank_error,
 )
 from .sizes import check_complete, check_sizes, check_view_names, infer_sizes, merge_sizes
@@ -312,9 +311,12 @@ class Layout:
             True
         """
         size, stride = self._steps.get(parse_axis(axis, self.axes), (1, 1))
-        position, steps = self._position(rank), check_integer("shift", shift)
-        target = shift_position(position, size, stride, steps, wrap=wrap)
-        return None if target is None else self.rank_positions.at(target)
+        position = self._position(rank)
+        index = position // stride % size
+        shifted = index + check_integer("shift", shift)
+        if not wrap and not 0 <= shifted < size:
+            return None
+        return self.rank_positions.at(position + (shifted % size - index) * stride)
 
     @quotes_call("layout.ring")
     def ring(self, rank: int, axis: Names) -> Ints:

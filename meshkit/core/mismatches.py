@@ -266,19 +266,15 @@ def _message_mismatch(
     return Mismatch(group, ranks, shown, text, "p2p", _lines(at.values()))
 
 
+_End = tuple[tuple[object, ...], int]  # a group or channel, and one of its ranks
+
+
 class _Point(NamedTuple):
     """The condition that ends an operation: starts of some ranks at its group or channel."""
 
     channel: tuple[object, ...]
     ranks: tuple[int, ...]  # the played ranks that must have started it
     turn: int  # from 0
-
-
-class _End(NamedTuple):
-    """One rank at a group or channel."""
-
-    channel: tuple[object, ...]
-    rank: int
 
 
 def _cycle(traces: Mapping[int, Trace], names: Names) -> list[Mismatch]:
@@ -299,14 +295,14 @@ def _cycle(traces: Mapping[int, Trace], names: Names) -> list[Mismatch]:
             number = event if event >= 0 else -event - 1
             point = points[rank][number]
             if event >= 0:
-                own = _End(point.channel, rank)
+                own = point.channel, rank
                 started[own] += 1
                 queue.extend(r for r in waiting.pop(own, ()) if r in blocked)
             else:
-                ends = (_End(point.channel, other) for other in point.ranks)
+                ends = ((point.channel, other) for other in point.ranks)
                 late = next((end for end in ends if started[end] <= point.turn), None)
                 if late is not None:
-                    blocked[rank] = number, late.rank
+                    blocked[rank] = number, late[1]
                     waiting[late].add(rank)
                     break
             position[rank] += 1

@@ -21,7 +21,6 @@ nothing; any other order costs one array and its inverse::
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -53,23 +52,6 @@ def group_start(position: int, steps: Strides) -> int:
 def indices(positions: Ints, shape: Sequence[int]) -> Ints:
     """Return the index along each axis of many positions: int64 (*positions.shape, num_axes)."""
     return np.stack(np.unravel_index(positions, tuple(shape)), axis=-1).astype(np.int64, copy=False)
-
-
-def shift_position(position: int, size: int, stride: int, shift: int, *, wrap: bool) -> int | None:
-    """Return the position ``shift`` steps along an axis; None beyond its ends without ``wrap``."""
-    index = position // stride % size
-    if not wrap and not 0 <= index + shift < size:
-        return None
-    return position + ((index + shift) % size - index) * stride
-
-
-def permuted_positions(shape: Sequence[int], chain: Sequence[tuple[int, int]]) -> Ints:
-    """Return the positions of a grid in the order of a chain of factors, the last one fastest."""
-    factors = [pair for pair in chain if pair[1] > 1]  # numpy arrays have few dims
-    by_axis = sorted(range(len(factors)), key=lambda i: factors[i][0])  # stable: outermost first
-    shape_by_axis = [factors[i][1] for i in by_axis]
-    positions = np.arange(math.prod(shape), dtype=np.int64).reshape(shape_by_axis)
-    return np.asarray(positions.transpose(np.argsort(by_axis)).ravel())
 
 
 class RankPositions:

@@ -271,8 +271,9 @@ class RehearsalReport:
         alike: dict[tuple[object, ...], list[Mismatch]] = {}
         for mismatch in self.mismatches:
             alike.setdefault((mismatch.group.axes, mismatch.lines), []).append(mismatch)
+        more = "\n  The same in {} more groups along {}."
         return [
-            first.text + _more_groups(first.group.name, len(rest))
+            first.text + more.format(len(rest), first.group.name) * bool(rest)
             for first, *rest in alike.values()
         ]
 
@@ -334,10 +335,6 @@ class RehearsalReport:
             for axes, row in sorted(self.traffic.items(), key=lambda item: -item[1].seconds)
         ]
         return format_table((*header, f"seconds, {self.links}"), rows, width=width, ascii=ascii)
-
-
-def _more_groups(axes: str, number: int) -> str:
-    return f"\n  The same in {number} more groups along {axes}." if number else ""
 
 
 def format_bytes(number: int) -> str:

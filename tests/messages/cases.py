@@ -36,7 +36,7 @@ from meshkit.core.cost.memory import ModelShape
 from meshkit.core.cost.search import fastest_cost
 from meshkit.core.cost.step_time import MACHINES, TrainingJob
 from meshkit.core.draw import draw_page, join_pages
-from meshkit.core.epoch import Epoch, SampleOrder, parse_count, shuffle_indices
+from meshkit.core.epoch import Epoch, SampleOrder, parse_count
 from meshkit.core.errors import MeshkitError
 from meshkit.core.group_plan import GroupPlan
 from meshkit.core.judges import Arrival, Arrivals, Judge, Process, RankState, Sighting, all_same
@@ -60,7 +60,6 @@ from meshkit.core.rehearsal_report import RehearsalReport
 from meshkit.core.seeds import select_coordinate
 from meshkit.core.sequence import plan_sequence
 from meshkit.core.sizes import merge_sizes, view_sizes
-from meshkit.core.text import Ints
 from meshkit.core.topology import check_policies, parse_hostfile
 from meshkit.interop import deepspeed
 from tests.launch import recorded
@@ -178,11 +177,6 @@ def load_state_of_other_data(state: object) -> object:
 @quotes_call("sampler.state_dict")
 def save_state(*, steps: int) -> object:
     return parse_count("steps", steps, 7)
-
-
-@quotes_call("shuffle_indices")
-def read_positions(indices: Ints, length: int) -> object:
-    return shuffle_indices(indices, length, 0, 0)
 
 
 @quotes_call("sampler.micro_batches")
@@ -408,7 +402,6 @@ CASES: dict[str, Callable[[], object]] = {
     "padding that is an int": lambda: SequencePlan(8, 4, pad=1),
     "parameters on axes of unknown role": lambda: check_parameters(object()),
     "a part outside a sequence": lambda: SequencePlan(8, 4).positions(4),
-    "a position outside a shuffled order": lambda: read_positions(np.array([0, 8, -1]), 8),
     "a step beyond an epoch": lambda: read_step(7),
     "an epoch without data": lambda: mesh_sampler(0, PLAN),
     "an unknown tail": lambda: mesh_sampler(100, PLAN, tail="wrap"),
