@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import meshkit
 from meshkit.core.call import Call
 from tests.pages import ROOT, read_blocks
@@ -27,6 +29,7 @@ def test_the_first_two_sh_blocks_are_one_line_each() -> None:
     assert "pytest" in commands[1]
 
 
+@pytest.mark.slow  # the page itself runs it on ranks that are spawned
 def test_the_trainer_is_complete_and_runs_under_torchrun(tmp_path: Path) -> None:
     (trainer,) = (block.body for block in BLOCKS if block.title.endswith(".py"))
     assert 25 <= len([line for line in trainer.splitlines() if line]) <= 30

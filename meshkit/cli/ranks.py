@@ -14,7 +14,7 @@ import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -86,32 +86,29 @@ def read_ranks(args: Namespace) -> Layout:
     return Layout(ranks=None, **infer_sizes(nested, world.world_size, world.size_evidence))
 
 
-def too_few_devices(ranks: int) -> bool:
-    """Return whether this machine has accelerators, but fewer than ranks."""
+def device_for(device: str | None, ranks: int) -> str | None:
+    """Return the device that was asked for, or the cpu if ranks here have too few accelerators."""
     import torch
 
     from ..launch.device import accelerator, visible_devices
 
     kind = accelerator()
-    return bool(kind) and visible_devices(torch.device(str(kind))) < ranks
+    too_few = kind is not None and visible_devices(torch.device(kind)) < ranks
+    return "cpu" if device is None and too_few else device
 
 
 def uses_cpu(device: str | None, ranks: int) -> bool:
     """Return whether ranks on this machine compute on the cpu."""
     from ..launch.device import accelerator
 
-    if device is not None:
-        return device.partition(":")[0] == "cpu"
-    return not accelerator() or too_few_devices(ranks)
+    return (device_for(device, ranks) or accelerator() or "cpu").partition(":")[0] == "cpu"
 
 
 def run_sharing(
     function: Callable[..., Outcome], device: str | None, args: tuple[Any, ...]
 ) -> Outcome:
     """Run a function of a local rank on the device, or the cpu if there are too few of them."""
-    if device is None and too_few_devices(detect().world_size):
-        device = "cpu"
-    return function(device, *args)
+    return function(device_for(device, detect().world_size), *args)
 
 
 def spawn_ranks(
@@ -158,15 +155,6 @@ def describe_failure(
     return SpawnError(summary, *lines, fix=fix, errors=error.errors)
 
 
-def rank_0_progress(title: str) -> AbstractContextManager[object]:
-    """Return a context that shows progress on rank 0 of a launcher, if there is a title."""
-    if detect().rank or not title:
-        return nullcontext()
-    progress = Progress(title, sys.stderr)
-    progress.state = f"waiting for {count_noun(detect().world_size, 'rank')}"
-    return show_progress(progress)
-
-
 @contextmanager
 def torch_errors(task: str) -> Iterator[None]:
     """Raise a LaunchError in place of a RuntimeError of torch."""
@@ -184,8 +172,10 @@ def run_under_launcher(title: str, function: Callable[..., Outcome], *args: obje
     """Run a function as one rank of a launcher, then shut the job down. Collective."""
     from ..launch.join import shutdown
 
+    world, progress = detect(), Progress(title, sys.stderr)
+    progress.state = f"waiting for {count_noun(world.world_size, 'rank')}"
     try:
-        with rank_0_progress(title):
+        with nullcontext() if world.rank or not title else show_progress(progress):
             return function(*args)
     finally:
         shutdown()
@@ -339,11 +329,9 @@ def read_max_alone(text: str) -> int | None:
 def run_bench(args: Namespace) -> Result:
     """Measure a mesh of ``n`` ranks started here, or of this rank and its peers. Collective."""
     layout = read_ranks(args)
-    targets = (
-        results.default_targets(layout)
-        if args.axes is None
-        else results.parse_targets(layout, args.axes)
-    )
+    targets = results.default_targets(layout)
+    if args.axes is not None:
+        targets = results.parse_targets(layout, args.axes)
     if not targets:
         summary = "every axis has 1 rank, so no data moves."
         raise SpecError(summary, fix="for example meshkit bench dp=2 -n 2.")

@@ -42,11 +42,11 @@ from meshkit.bench.results import (
     plan_cases,
 )
 from meshkit.launch.log import LOG_INTERVAL, Progress
-from tests.bench.faulty_calls import before_each_call, raise_not_supported, return_wrong_elements
+from tests.bench.faulty_calls import before_each_call, raise_not_supported
 
 LIMIT = 90
 CPU = torch.device("cpu")
-LATE = {"slow": 0.02, "slower": 0.2, "stuck": 3.0}  # seconds
+LATE = {"slow": 0.2, "stuck": 3.0}  # seconds
 
 
 # ---------------------------------------------------------------- outputs
@@ -173,8 +173,6 @@ def sweep_on_a_mesh(
             if rank == 1 and num_cases == 2 and fault == "dies":
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        if fault == "wrong" and rank == 1:
-            return_wrong_elements(patch, "all_gather", 3)
         if fault == "full" and rank == 1:
             before_each_call(patch, "broadcast", lambda: torch.empty(2**60))
         if fault == "lacks":
@@ -243,18 +241,11 @@ def test_only_a_sample_of_the_groups_takes_turns() -> None:
     assert [len(row) for row in by_rank] == [5, 3, 5, 3]  # the second group is not alone
 
 
-def test_a_wrong_result_is_counted_on_every_rank() -> None:
-    rows = swept(["broadcast", "all_gather"], ["dp"], "wrong")
-    assert {(row.case.op, row.wrong) for row in rows} == {("broadcast", 0), ("all_gather", 3)}
-
-
-def test_a_slow_rank_makes_its_group_slow() -> None:
-    assert all(row.p99 > 0.02 for row in swept(["all_reduce"], ["dp"], "slow"))
-
-
 def test_a_slow_call_is_made_less_often() -> None:
     # one group takes 0.2 s: a quarter of 2 s holds two calls, of four requested
-    assert [row.calls for row in swept(["all_reduce"], ["dp"], "slower", 2.0)] == [2, 2]
+    rows = swept(["all_reduce"], ["dp"], "slow", 2.0)
+    assert [row.calls for row in rows] == [2, 2]
+    assert all(row.p99 > 0.2 for row in rows)
 
 
 @pytest.mark.slow
@@ -286,26 +277,34 @@ def test_ranks_report_the_call_in_which_they_wait(target: str, waiting: str) -> 
     assert f" that measure all_reduce over {target}, 64 bytes.\n" in text
 
 
-def test_an_operation_that_the_backend_lacks_is_left_out() -> None:
+@pytest.mark.parametrize(
+    ("op", "fault", "lines"),
+    [
+        (
+            "all_to_all",
+            "lacks",
+            [
+                "all_to_all over dp, 64 bytes on rank 1: the backend does not have it.",
+                "  Backend gloo does not support all_to_all",
+                "  Fix: --ops all_reduce,all_gather,reduce_scatter,broadcast,send_recv.",
+            ],
+        ),
+        (
+            "broadcast",
+            "full",
+            [
+                "broadcast over dp, 64 bytes on rank 1: the arrays do not fit into memory.",
+                "you tried to allocate 4611686018427387904 bytes",
+                "  Fix: --sizes 16.",
+            ],
+        ),
+    ],
+)
+def test_a_backend_that_cannot_run_an_operation(op: str, fault: str, lines: list[str]) -> None:
     with pytest.raises(SpawnError) as caught:
-        meshkit.spawn(sweep_on_a_mesh, 4, (["all_to_all"], ["dp"], "lacks"), timeout=LIMIT)
-    assert str(caught.value.errors[1]).splitlines() == [
-        "all_to_all over dp, 64 bytes on rank 1: the backend does not have it.",
-        "  Backend gloo does not support all_to_all",
-        "  Fix: --ops all_reduce,all_gather,reduce_scatter,broadcast,send_recv.",
-    ]
-
-
-def test_an_out_of_memory_error_proposes_smaller_sizes() -> None:
-    given = ["broadcast"], ["dp"], "full"
-    with pytest.raises(SpawnError) as caught:
-        meshkit.spawn(sweep_on_a_mesh, 4, given, timeout=LIMIT)
-    text = str(caught.value.errors[1])
-    first, *_, last = text.splitlines()
-    assert first == "broadcast over dp, 64 bytes on rank 1: the arrays do not fit into memory."
-    assert "can't allocate memory: you tried to allocate 4611686018427387904 bytes" in text
-    assert last == "  Fix: --sizes 16."
-    assert " left with MeshkitError: broadcast over dp, 64 " in str(caught.value.errors[0])
+        meshkit.spawn(sweep_on_a_mesh, 4, ([op], ["dp"], fault), timeout=LIMIT)
+    texts = str(caught.value.errors[1]).splitlines()
+    assert all(line in text for line, text in zip(lines, texts, strict=True))
 
 
 def disagreements(others: Sequence[dict[str, Any]]) -> list[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,20 +57,14 @@ def test_the_mean_weighs_every_pair_the_same() -> None:
     assert row.met is False
 
 
-@contextmanager
-def one_rank(tmp_path: Path) -> Iterator[meshkit.Mesh]:
+def check_all(tmp_path: Path) -> dict[str, bool]:
+    """Return, for each operation on one rank, whether it is supported."""
     meshkit.init(device="cpu", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         with meshkit.build_mesh(tp=1) as mesh:
-            yield mesh
+            return {pair.op: check(pair, 0) for pair in pairs_of(mesh)}
     finally:
         meshkit.shutdown()
-
-
-def check_all(tmp_path: Path) -> dict[str, bool]:
-    """Return, for each operation, whether it is supported."""
-    with one_rank(tmp_path) as mesh:
-        return {pair.op: check(pair, 0) for pair in pairs_of(mesh)}
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, op: str, begin: Callable[..., Any]) -> None:
@@ -81,10 +74,6 @@ def spoil(monkeypatch: pytest.MonkeyPatch, op: str, begin: Callable[..., Any]) -
         "begin_collective",
         lambda name, *given: (begin if name == op else partial(original, name))(*given),
     )
-
-
-def test_right_results_are_timed(tmp_path: Path) -> None:
-    assert check_all(tmp_path) == dict.fromkeys(OPERATIONS, True)
 
 
 def shift(out: torch.Tensor, source: torch.Tensor, *_: Any) -> bench_collectives.Works:
@@ -133,10 +122,9 @@ def test_both_groups_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert groups[0] is not groups[1]
 
 
-@pytest.mark.parametrize("kind", [RuntimeError, NotImplementedError])
 def test_an_unsupported_operation_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[RuntimeError]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusal = kind("Backend gloo does not support reduce_scatter\nmore")
+    refusal = RuntimeError("Backend gloo does not support reduce_scatter\nmore")
     spoil(monkeypatch, "reduce_scatter", fail(refusal))
     assert check_all(tmp_path) == {op: op != "reduce_scatter" for op in OPERATIONS}

@@ -12,9 +12,3 @@ def test_a_peer_with_another_norm_is_not_timed() -> None:
     norms.check_norms("peer", 0.5, 0.5)
     with pytest.raises(RuntimeError, match=r"clips from 3.0, and peer then finds 1.4"):
         norms.check_norms("peer", 3.0, 1.4)
-
-
-def test_a_peer_that_is_not_installed_has_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norms.importlib.util, "find_spec", lambda name: None, raising=True)
-    assert norms.titan_clip({}) is None
-    assert {*norms.INSTALL} == {norms.TITAN, norms.MEGATRON}
