@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -89,14 +88,6 @@ class Browser:
         for kind in kinds:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-    def screenshot(self, path: Path) -> None:
-        """Write a picture of the window."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
-
-    def pdf(self) -> bytes:
-        """Return the page as it is printed."""
-        return base64.b64decode(self.call("Page.printToPDF")["data"])
 
 
 @contextmanager
