@@ -37,8 +37,7 @@ from torch import Tensor
 import meshkit
 
 from .harness import Goal, Row, compare, single
-from .moves.hosts import hosts_on_a_switch, read_payload
-from .placement import Host, NoHostsError
+from .hosts import NoHostsError, hosts_on_a_switch, read_figures, read_payload, start_rank
 from .transfer import write_page
 
 RATE, BYTES_PER_SECOND = "1gbit", 1e9 / 8
@@ -106,41 +105,12 @@ def measure(megabytes: int, repeats: int) -> dict[str, Any]:
         command = [sys.executable, "-m", "meshkit", "store", "--port", str(PORT)]
         null = subprocess.DEVNULL
         processes = [subprocess.Popen(hosts[0].command(*command), stdout=null, text=True)]
-        try:
-            for side, host in zip(RANKS, hosts, strict=True):
-                for rank in range(RANKS[side]):
-                    args = side, rank, host, hosts[0].address, megabytes, repeats
-                    processes.append(start_rank(*args))
-            first = processes[1 + RANKS["trainer"]]  # of the sampler, where the bytes arrive
-            output, _ = first.communicate(timeout=TIMEOUT)
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait(10)
-    if not output:
-        raise RuntimeError("the jobs failed; see the errors of their ranks")
-    figures: dict[str, Any] = json.loads(output)
-    return figures
-
-
-def start_rank(
-    side: str, rank: int, host: Host, store: str, megabytes: int, repeats: int
-) -> subprocess.Popen[str]:
-    """Start a rank of a job on its host."""
-    variables = {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(RANKS[side]),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(RANKS[side]),
-        "MASTER_ADDR": host.address,
-        "MASTER_PORT": str(PORT + 1),
-        "GLOO_SOCKET_IFNAME": host.namespace,
-        "OMP_NUM_THREADS": "1",
-    }
-    args = side, store, str(megabytes), str(repeats)
-    command = host.command(sys.executable, "-m", "benchmarks.bridge", *args)
-    out = subprocess.PIPE if (side, rank) == ("sampler", 0) else subprocess.DEVNULL
-    return subprocess.Popen(command, env=os.environ | variables, stdout=out, text=True)
+        for side, host in zip(RANKS, hosts, strict=True):
+            args = "benchmarks.bridge", side, hosts[0].address, megabytes, repeats
+            places = [(rank, RANKS[side], rank, RANKS[side]) for rank in range(RANKS[side])]
+            processes += [start_rank(host, args, p, (host.address, PORT + 1)) for p in places]
+        first = processes[1 + RANKS["trainer"]]  # of the sampler, where the bytes arrive
+        return read_figures(processes, first, TIMEOUT)
 
 
 class Hand:

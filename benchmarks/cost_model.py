@@ -20,6 +20,8 @@ from meshkit.core.cost.memory import RECOMPUTE, SHARDS, ModelShape, ParallelConf
 from meshkit.core.cost.step_time import AXES, MACHINES, TrainingJob, model_flops, step_terms
 from meshkit.core.text import format_sizes
 
+from .report import put_section
+
 RUNS = Path(__file__).parent / "published_runs.json"
 PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "cost-model.md"
 BEGIN, END = "<!-- published runs -->", "<!-- /published runs -->"
@@ -116,7 +118,7 @@ def megatron_operations(model: ModelShape, batch: int, seq: int) -> float:
 
 
 def section(runs: list[PublishedRun]) -> str:
-    """Return the table, the errors and the sources in Markdown, its markers included."""
+    """Return the table, the errors and the sources in Markdown, between its markers."""
     lines = [HEAD, ["---"] * len(HEAD), *map(_cells, runs)]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     sets = {
@@ -138,7 +140,7 @@ def section(runs: list[PublishedRun]) -> str:
         f"{number}. {source['title']}. {source['notes']}"
         for number, source in enumerate(json.loads(RUNS.read_text())["sources"].values(), 1)
     ]
-    return "\n\n".join([BEGIN, table, "\n".join(summary), "\n".join(sources), END])
+    return "\n\n".join(["", table, "\n".join(summary), "\n".join(sources), ""])
 
 
 def _cells(run: PublishedRun) -> list[str]:
@@ -156,7 +158,5 @@ def _cells(run: PublishedRun) -> list[str]:
 
 def update_page() -> str:
     """Put the table into the page, and return it."""
-    text, table = PAGE.read_text(), section(published_runs())
-    before, _, rest = text.partition(BEGIN)
-    PAGE.write_text(before + table + rest.partition(END)[2])
+    put_section(PAGE, BEGIN, END, table := section(published_runs()))
     return table

@@ -27,6 +27,8 @@ from torch.utils.checkpoint import checkpoint
 
 from meshkit.core.cost.memory import RECOMPUTE, ModelShape, ParallelConfig, bytes_per_rank
 
+from .report import put_section
+
 PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "cost-model.md"
 BEGIN, END = "<!-- memory -->", "<!-- /memory -->"
 TORCH = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -205,7 +207,7 @@ def predict(case: Case) -> dict[str, float]:
 
 
 def section() -> str:
-    """Return the table in Markdown, its markers included: a row for each decoder and dtype."""
+    """Return the table in Markdown, between its markers: a row for each decoder and dtype."""
     rows: dict[tuple[str, str], list[str]] = {}
     for case in CASES:
         measured, predicted = measure(case), predict(case)
@@ -218,12 +220,10 @@ def section() -> str:
     head = ["decoder", "dtype", *PARTS[:3], *(f"activations, {way}" for way in RECOMPUTE)]
     lines = [head, ["---"] * len(head), *([*key, *row] for key, row in rows.items())]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{BEGIN}\n\n{table}\n\n{END}"
+    return f"\n\n{table}\n\n"
 
 
 def update_page() -> str:
     """Put the table into the page, and return it."""
-    text, table = PAGE.read_text(), section()
-    before, _, rest = text.partition(BEGIN)
-    PAGE.write_text(before + table + rest.partition(END)[2])
+    put_section(PAGE, BEGIN, END, table := section())
     return table

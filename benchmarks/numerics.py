@@ -22,6 +22,7 @@ from meshkit.testing.steps import Fault, Ranks
 from tests.testing.miniatures import MINIATURES, Miniature
 
 from .harness import INSTALL, Goal, Row, single
+from .report import put_section
 
 PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "numerics.md"
 BEGIN, END = "<!-- numerics -->", "<!-- /numerics -->"
@@ -63,8 +64,7 @@ def run(quick: bool) -> list[Row]:
     whole = time.perf_counter() - began
     rows.append(single("the whole table", 8, "s", [whole], Goal("ours", "<=", 600)))
     if not quick:
-        before, _, rest = PAGE.read_text().partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{rest.partition(END)[2]}")
+        put_section(PAGE, BEGIN, END, f"\n{table(results)}\n")
     return rows
 
 

@@ -95,16 +95,24 @@ def update_page(page: Path, folder: Path, benchmarks: Sequence[str]) -> None:
     if quick or lacking:
         reason = f"lacks {', '.join(lacking)}" if lacking else "is a quick run"
         raise ValueError(f"{folder / 'results.json'} {reason}: run python -m benchmarks")
-    text = page.read_text()
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end or BEGIN in rest or END in before + after:
-        raise ValueError(f"{page.name} needs the lines {BEGIN} and {END}, each once, in this order")
-    page.write_text(f"{before}{section(rows, machine)}{after}")
+    put_section(page, BEGIN, END, section(rows, machine))
+
+
+def put_section(page: Path, begin: str, end: str, text: str) -> None:
+    """Replace what stands between two markers of a page.
+
+    Raises:
+        ValueError: if the page lacks a marker.
+    """
+    before, found, rest = page.read_text().partition(begin)
+    _, ends, after = rest.partition(end)
+    if not found or not ends or begin in rest or end in before + after:
+        raise ValueError(f"{page.name} needs the lines {begin} and {end}, each once, in this order")
+    page.write_text(f"{before}{begin}{text}{end}{after}")
 
 
 def section(rows: Rows, machine: Machine) -> str:
-    """Return the benchmark section in Markdown, its markers included."""
+    """Return the benchmark section in Markdown, between its markers."""
     every_row = [row for some in rows.values() for row in some]
     lines = [HEAD, ["---"] * len(HEAD), *map(cells, farthest_rows(every_row))]
     parts = [
@@ -112,7 +120,7 @@ def section(rows: Rows, machine: Machine) -> str:
         format_machine(machine),
         "\n".join(f"| {' | '.join(line)} |" for line in lines),
     ]
-    return f"{BEGIN}\n" + "\n\n".join(parts) + f"\n{END}"
+    return "\n" + "\n\n".join(parts) + "\n"
 
 
 def farthest_rows(rows: Sequence[Row]) -> list[Row]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,10 +32,9 @@ from torch import Tensor
 import meshkit
 
 from .harness import Goal, Row, compare, single
-from .moves.hosts import hosts_on_a_switch, read_payload
+from .hosts import NoHostsError, hosts_on_a_switch, read_figures, read_payload, start_rank
 from .moves.planners import generality_rows, planning_rows
-from .placement import Host, NoHostsError
-from .report import HEAD, cells
+from .report import HEAD, cells, put_section
 
 RATE, BYTES_PER_SECOND = "200mbit", 200e6 / 8
 TRAINER, PER_HOST = 4, 2  # ranks of the trainer, and of each host
@@ -76,9 +74,7 @@ def write_page(rows: Sequence[Row], name: str) -> None:
     """Put the table of all rows of a benchmark into the page."""
     lines = [HEAD, ["---"] * len(HEAD), *map(cells, rows)]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    before, _, rest = PAGE.read_text().partition(begin)
-    PAGE.write_text(f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}")
+    put_section(PAGE, f"<!-- {name} -->", f"<!-- /{name} -->", f"\n{table}\n")
 
 
 def link_rows(what: str, ranks: int, figures: Mapping[str, Any]) -> list[Row]:
@@ -106,37 +102,10 @@ def measure(hosts: int, mib: int, repeats: int) -> dict[str, Any]:
         hosts_on_a_switch(Path(folder), count, RATE) as machines,
     ):
         ranks = count * PER_HOST
-        processes = [start_rank(machines, rank, ranks, mib, repeats) for rank in range(ranks)]
-        try:
-            output, _ = processes[0].communicate(timeout=TIMEOUT)
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait(10)
-    if not output:
-        raise RuntimeError("the job on hosts failed; see the errors of its ranks")
-    figures: dict[str, Any] = json.loads(output)
-    return figures
-
-
-def start_rank(
-    hosts: Sequence[Host], rank: int, ranks: int, mib: int, repeats: int
-) -> subprocess.Popen[str]:
-    """Start a rank on its host; rank 0 prints the figures."""
-    host = hosts[rank // PER_HOST]
-    variables = {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_RANK": str(rank % PER_HOST),
-        "LOCAL_WORLD_SIZE": str(PER_HOST),
-        "MASTER_ADDR": hosts[0].address,
-        "MASTER_PORT": str(PORT),
-        "GLOO_SOCKET_IFNAME": host.namespace,
-        "OMP_NUM_THREADS": "1",
-    }
-    command = host.command(sys.executable, "-m", "benchmarks.transfer", str(mib), str(repeats))
-    out = subprocess.PIPE if rank == 0 else subprocess.DEVNULL
-    return subprocess.Popen(command, env=os.environ | variables, stdout=out, text=True)
+        args, master = ("benchmarks.transfer", mib, repeats), (machines[0].address, PORT)
+        places = [(rank, ranks, rank % PER_HOST, PER_HOST) for rank in range(ranks)]
+        processes = [start_rank(machines[p[0] // PER_HOST], args, p, master) for p in places]
+        return read_figures(processes, processes[0], TIMEOUT)
 
 
 def run_rank(mib: int, repeats: int) -> None:

@@ -27,8 +27,7 @@ ROWS = [
     single("plan", 16_384, "s", [0.2], Goal("ours", "<=", 0.3)),
     compare("training", 8, "DDP", "seqs/s", ([900.0], [1200.0]), Goal("ratio", ">=", 1)),
 ]
-SECTION = """\
-<!-- benchmarks -->
+SECTION = """
 One run of `python -m benchmarks`: medians; all rows are in \
 `benchmarks/results/results.txt`.
 
@@ -40,7 +39,7 @@ One run of `python -m benchmarks`: medians; all rows are in \
 | plan | 16,384 | 0.2 s | - |  |  | ours <= 0.4 | met |
 | plan | 16,384 | 0.2 s | - |  |  | ours <= 0.3 | met |
 | training | 8 | 900 seqs/s | DDP | 1,200 seqs/s | 0.75 (0.75-0.75) | ratio >= 1 | missed by 33 % |
-<!-- /benchmarks -->"""
+"""
 EMPTY = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
 
 
@@ -57,7 +56,7 @@ def test_the_section_to_the_letter_and_in_its_place(tmp_path: Path) -> None:
     page = make_folder(tmp_path, ROWS)
     for _ in range(2):
         report.update_page(page, tmp_path, ["first"])
-        assert page.read_text() == f"before\n{SECTION}\nafter\n"
+        assert page.read_text() == f"before\n{report.BEGIN}{SECTION}{report.END}\nafter\n"
 
 
 def test_an_incomplete_run_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from statistics import median
 
 import pytest
 
-from benchmarks.placement import NoHostsError, measure
+from benchmarks.hosts import NoHostsError
+from benchmarks.placement import measure
 
 
 @pytest.mark.slow

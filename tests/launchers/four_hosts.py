@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.placement import Host
+from benchmarks.hosts import Host
 from tests.launchers.checks import require_programs
 
 SWITCH = """

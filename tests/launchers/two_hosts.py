@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import placement as namespaces
-from benchmarks.placement import Host, NoHostsError
+from benchmarks import hosts as namespaces
+from benchmarks.hosts import Host, NoHostsError
 from tests.launchers.checks import require_programs
 
 __all__ = ["Host", "two_hosts"]

@@ -29,11 +29,11 @@ def test_an_error_has_its_class_attributes_and_text(name: str, snapshot: Snapsho
     parts = ("summary", "evidence", "fix", "call")
     facts = {key: value for key, value in vars(error).items() if key not in parts}
     assert f"{type(error).__name__} {facts}\n{error}" == snapshot
+    check_text(str(error))
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_text_has_the_call_first_the_evidence_and_one_fix_last(name: str) -> None:
-    text = str(error_of(CASES[name]))
+def check_text(text: str) -> None:
+    """Check that a text has the call first, then the evidence, and one fix last."""
     first, *others = text.splitlines()
     assert first.strip()
     assert all(line.startswith("  ") and line[2] != " " for line in others)
