@@ -22,13 +22,13 @@ from ..core import VERSION
 from ..core.call import caller_level, drop_none, quotes_call
 from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, format_error
 from ..core.judges import Arrivals, Decision, all_same
-from .creation import commit
-from .default_group import (
+from .creation import (
     ADDED,
+    commit,
     create_default_group,
-    let_gloo_reach_others,
-    let_gloo_read_at_once,
-    let_guards_report,
+    gloo_reaches_others,
+    gloo_reads_at_once,
+    guards_can_report,
 )
 from .detect import check_arguments, detect_world, use_master_variables
 from .device import (
@@ -241,8 +241,10 @@ def join(
             completed = complete_environment(world, *address(world), os.environ)
         with _announcing(lambda: world):
             world = _select_device(world, backend, device)  # its bridge may read these variables
-        added = let_guards_report(world, os.environ) | let_gloo_reach_others(world, os.environ)
-        completed |= added | let_gloo_read_at_once(world, os.environ)
+        added = guards_can_report(world, os.environ) | gloo_reaches_others(world, os.environ)
+        own = added | gloo_reads_at_once(world, os.environ)
+        os.environ.update(own)
+        completed |= own
         job = _create_job(world, timeout, wait, seed, deadline)
         job = replace(job, completed=completed, leave=shutdown)
         set_current_job(job)

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch import default_group
+from meshkit.launch import creation
 from meshkit.launch.creation import Creation, GroupStore
 from meshkit.launch.store import Store
 from meshkit.launch.times import Deadline
@@ -37,15 +37,17 @@ def test_nccl_is_bound_to_its_device_at_once(
         get_rank=lambda: 1,
         get_world_size=lambda: 2,
     )
-    monkeypatch.setattr(default_group, "dist", fake)
+    monkeypatch.setattr(creation, "dist", fake)
     timed: list[timedelta | None] = []
-    monkeypatch.setattr(default_group, "default_group", lambda: None)
-    monkeypatch.setattr(default_group, "set_timeout", lambda group, timeout: timed.append(timeout))
-    device, creation = torch.device("cuda", 1), Creation(Deadline.after(20))
+    monkeypatch.setattr(creation, "default_group", lambda: None)
+    monkeypatch.setattr(creation, "set_timeout", lambda group, timeout: timed.append(timeout))
+    device = torch.device("cuda", 1)
     monkeypatch.setattr(Creation, "attempt", timedelta(seconds=4))
     world = meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"})
     world = replace(world, backend=backend, device=device)
-    default_group.create_default_group(world, Store(dist.HashStore(), world), None, creation)
+    creation.create_default_group(
+        world, Store(dist.HashStore(), world), None, Creation(Deadline.after(20))
+    )
     assert options_seen["backend"] == backend
     assert options_seen.get("device_id") == (device if bound else None)
     assert (options_seen["rank"], options_seen["world_size"]) == (1, 2)
@@ -82,10 +84,8 @@ def test_gloo_uses_the_interface_that_reaches_the_store(
     environ = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_PORT": "29500"}
     environ = {**environ, "MASTER_ADDR": host, **variables}
     world = replace(meshkit.detect(environ), backend=backend)
-    before = dict(environ)
-    added = default_group.let_gloo_reach_others(world, environ)
+    added = creation.gloo_reaches_others(world, environ)
     assert added == ({"GLOO_SOCKET_IFNAME": name} if chosen else {})
-    assert environ == {**before, **added}
 
 
 def address_of(name: str) -> str:
@@ -94,34 +94,30 @@ def address_of(name: str) -> str:
     return done.stdout.partition("/")[0].split()[-1] if "/" in done.stdout else ""
 
 
-NAME, KEEP = default_group.HANDLING, {default_group.KEEP_HANDLING: "1"}
+NAME, KEEP = creation.HANDLING, {creation.KEEP_HANDLING: "1"}
 
 
 @pytest.mark.parametrize(
-    ("backend", "launcher", "before", "after"),
+    ("backend", "launcher", "environ", "is_set"),
     [
-        ("nccl", "hand-written", {}, "0"),
-        ("cpu:gloo,cuda:nccl", "slurm", {}, "0"),
-        ("nccl", "torchrun", {NAME: "1"}, "0"),
-        ("nccl", "torchrun", {NAME: "1", **KEEP}, "1"),
-        ("nccl", "torchrun", {NAME: "3"}, "3"),
-        ("nccl", "slurm", {NAME: "1"}, "1"),
-        ("nccl", "slurm", {default_group.OLD_HANDLING: "1"}, None),
-        ("nccl", "slurm", KEEP, None),
-        ("gloo", "slurm", {}, None),
-        ("gloo", "torchrun", {NAME: "1"}, "1"),
+        ("nccl", "hand-written", {}, True),
+        ("cpu:gloo,cuda:nccl", "slurm", {}, True),
+        ("nccl", "torchrun", {NAME: "1"}, True),
+        ("nccl", "torchrun", {NAME: "1", **KEEP}, False),
+        ("nccl", "torchrun", {NAME: "3"}, False),
+        ("nccl", "slurm", {NAME: "1"}, False),
+        ("nccl", "slurm", {creation.OLD_HANDLING: "1"}, False),
+        ("nccl", "slurm", KEEP, False),
+        ("gloo", "slurm", {}, False),
+        ("gloo", "torchrun", {NAME: "1"}, False),
     ],
 )
 def test_guards_report_unless_the_user_has_set_the_error_handling(
-    backend: str, launcher: str, before: dict[str, str], after: str | None
+    backend: str, launcher: str, environ: dict[str, str], is_set: bool
 ) -> None:
     world = meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"})
-    environ = dict(before)
-    added = default_group.let_guards_report(
-        replace(world, backend=backend, launcher=launcher), environ
-    )
-    assert environ.get(NAME) == after
-    assert added == ({NAME: "0"} if after == "0" else {})
+    world = replace(world, backend=backend, launcher=launcher)
+    assert creation.guards_can_report(world, environ) == ({NAME: "0"} if is_set else {})
 
 
 def test_an_mpi_that_counts_other_ranks_raises(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,10 +130,10 @@ def test_an_mpi_that_counts_other_ranks_raises(monkeypatch: pytest.MonkeyPatch) 
         get_world_size=lambda: 1,
         destroy_process_group=lambda: left.append(True),
     )
-    monkeypatch.setattr(default_group, "dist", fake)
+    monkeypatch.setattr(creation, "dist", fake)
     world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend="mpi")
     with pytest.raises(meshkit.LaunchError, match="counts 0 of 1"):
-        default_group.create_default_group(
+        creation.create_default_group(
             world, Store(dist.HashStore(), world), None, Creation(Deadline.after(20))
         )
     assert (options_seen, left) == ({"timeout": None}, [True])
@@ -155,10 +151,10 @@ def test_facts_of_the_launcher_count_only_if_it_reports_the_rank_of_the_group(
     monkeypatch.delenv("MESHKIT_COMPLETED", raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(default_group, "dist", SimpleNamespace(get_backend=lambda group: "gloo"))
-    monkeypatch.setattr(default_group, "_device", lambda group, backend: torch.device("cpu"))
+    monkeypatch.setattr(creation, "dist", SimpleNamespace(get_backend=lambda group: "gloo"))
+    monkeypatch.setattr(creation, "_device", lambda group, backend: torch.device("cpu"))
     group: Any = SimpleNamespace(rank=lambda: 1, size=lambda: 2)
-    world = default_group.world_from_group(group)
+    world = creation.world_from_group(group)
     assert (world.rank, world.world_size, world.local_rank) == (1, 2, 1)
     assert (world.local_world_size, world.sources["local_rank"]) == (local_world_size, source)
 
@@ -200,7 +196,7 @@ def test_the_device_of_a_group_that_the_user_has_made_on_gaudi(
     """The bridge gives torch a module of the device, and no accelerator."""
     bridge = SimpleNamespace(current_device=lambda: 2)
     monkeypatch.setattr(torch, "hpu", bridge, raising=False)
-    monkeypatch.setattr(default_group, "accelerator", lambda: None, raising=True)
+    monkeypatch.setattr(creation, "accelerator", lambda: None, raising=True)
     group = cast(dist.ProcessGroup, SimpleNamespace())
-    assert default_group._device(group, "hccl") == torch.device("hpu", 2)
-    assert default_group._device(group, "gloo") == torch.device("cpu")
+    assert creation._device(group, "hccl") == torch.device("hpu", 2)
+    assert creation._device(group, "gloo") == torch.device("cpu")

@@ -22,8 +22,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch import job as current_job_module
 from meshkit.launch import join
-from meshkit.launch.creation import GroupStore
-from meshkit.launch.default_group import READ_AT_ONCE
+from meshkit.launch.creation import READ_AT_ONCE, GroupStore
 from meshkit.launch.job import require_job
 from meshkit.launch.world import MAX_WORLD_SIZE, World
 from tests.live.faults import free_address
@@ -143,8 +142,9 @@ def join_repeatedly(times: int, method: str | None = None) -> Any:
         meshkit.init(arrival_timeout=20, init_method=method)
         total = torch.ones(1)
         dist.all_reduce(total)
+        job = require_job()  # kept until the next one, or the last rank to leave removes the file
         sums.append(int(total))
-        generations.append(require_job().generation)
+        generations.append(job.generation)
         meshkit.shutdown()
         meshkit.shutdown()
         sums.append(dist.is_initialized())

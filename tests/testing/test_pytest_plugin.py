@@ -62,35 +62,35 @@ def test_of_one_process():
 """
 
 
-def run_pytest(folder: Path, *options: str) -> str:
-    """Run pytest in a folder and return its output."""
-    plugin = [] if IS_INSTALLED else ["-p", "meshkit.testing.pytest_plugin"]
+@pytest.mark.parametrize("mode", ["prepend", pytest.param("importlib", marks=pytest.mark.slow)])
+def test_tests_of_a_user_run_on_their_ranks_and_the_blocks_of_the_page_pass(
+    tmp_path: Path, mode: str
+) -> None:
+    (tmp_path / "helper.py").write_text("RANKS = 2\n")
+    (tmp_path / "test_own.py").write_text(OWN)
+    for number, block in enumerate(BLOCKS):
+        (tmp_path / f"test_block_{number}.py").write_text(block)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--strict-markers"]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command += [] if IS_INSTALLED else ["-p", "meshkit.testing.pytest_plugin"]
+    command += ["-o", "pythonpath=."] if mode == "importlib" else []
     done = subprocess.run(
-        [*command, *plugin, *options],
-        cwd=folder,
-        env=environ,
+        [*command, f"--import-mode={mode}", "-rA"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=240,
     )
-    return done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("mode", ["prepend", pytest.param("importlib", marks=pytest.mark.slow)])
-def test_a_test_of_a_user_runs_on_its_ranks(tmp_path: Path, mode: str) -> None:
-    (tmp_path / "helper.py").write_text("RANKS = 2\n")
-    (tmp_path / "test_own.py").write_text(OWN)
-    paths = ["-o", "pythonpath=."] if mode == "importlib" else []
-    output = run_pytest(tmp_path, f"--import-mode={mode}", *paths, "-rA")
-    passed = set(re.findall(r"^PASSED \S+?::(\S+)", output, re.MULTILINE))
+    output = done.stdout + done.stderr
+    passed = re.findall(r"^PASSED (\S+?)::(\S+)", output, re.MULTILINE)
+    own = {name for file, name in passed if file == "test_own.py"}
     failed = set(re.findall(r"^FAILED \S+?::(\S+)", output, re.MULTILINE))
-    assert passed == {"test_the_sum[1]", "test_the_sum[3]", "test_of_one_process"}, output
+    assert own == {"test_the_sum[1]", "test_the_sum[3]", "test_of_one_process"}, output
     assert failed == {
         "TestMethods::test_one_rank_fails",
         *("test_too_slow", "test_not_picklable", "test_without_a_number"),
     }
+    assert len(passed) == len(own) + len(BLOCKS) > len(own), output
     assert "rank 1 failed first, with AssertionError: not the first" in output
     assert 'assert meshkit.detect().rank == 0, "not the first"' in output
     assert "no accelerator" in output
@@ -100,20 +100,9 @@ def test_a_test_of_a_user_runs_on_its_ranks(tmp_path: Path, mode: str) -> None:
     assert "the marker needs a number of ranks: @pytest.mark.ranks(4)" in output
 
 
-def test_the_blocks_of_the_page_pass(tmp_path: Path) -> None:
-    for number, block in enumerate(BLOCKS):
-        (tmp_path / f"test_block_{number}.py").write_text(block)
-    output = run_pytest(tmp_path)
-    assert BLOCKS
-    assert re.search(rf"^{len(BLOCKS)} passed", output, re.MULTILINE), output
-
-
-def test_the_plugin_is_found_by_pytest() -> None:
+def test_the_plugin_is_found_by_pytest_and_imports_neither_torch_nor_numpy() -> None:
     lines = '[project.entry-points.pytest11]\nmeshkit = "meshkit.testing.pytest_plugin"\n'
     assert lines in (ROOT / "pyproject.toml").read_text()
-
-
-def test_the_plugin_imports_neither_torch_nor_hypothesis() -> None:
     code = "import meshkit.testing.pytest_plugin, sys\nprint({'torch', 'numpy'} & {*sys.modules})"
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
