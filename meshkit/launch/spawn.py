@@ -31,7 +31,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkContext, ForkServerContext, ForkServerProcess
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -158,14 +158,7 @@ def start_ranks(
     limit = parse_timeout("timeout", timeout)
     check_arguments_fit(fn, args)
     context = context_for(fn)
-    try:
-        job = pickle.dumps((fn, tuple(args)))
-    except Exception as error:  # a foreign __reduce__ may raise anything
-        raise SpecError(
-            "fn and args cannot be sent to another process.",
-            str(error),
-            fix="define fn at the top level of a module, script or notebook, with picklable args.",
-        ) from error
+    job = pickle_job(fn, args)
     folder = Path(tempfile.mkdtemp(prefix="meshkit-"))
     progress = Progress(title, sys.stderr if title else None)
     is_forked = isinstance(context, ForkContext)  # a fork copies the lock of another thread
@@ -226,6 +219,18 @@ def check_arguments_fit(fn: Callable[..., object], args: Sequence[object]) -> No
         "torch.multiprocessing.spawn passes the rank first; meshkit.spawn passes args alone.",
         fix=f"remove {first} from the parameters of {name}; meshkit.detect().rank is the rank.",
     )
+
+
+def pickle_job(fn: Callable[..., object], args: Sequence[object]) -> bytes:
+    """Return a function and its arguments, for another process."""
+    try:
+        return pickle.dumps((fn, tuple(args)))
+    except Exception as error:  # a foreign __reduce__ may raise anything
+        raise SpecError(
+            "fn and args cannot be sent to another process.",
+            str(error),
+            fix="define fn at the top level of a module, script or notebook, with picklable args.",
+        ) from error
 
 
 def _binds(signature: inspect.Signature, args: Sequence[object]) -> bool:
@@ -471,18 +476,25 @@ def _outcome(job: bytes) -> Outcome:
     except BaseException as error:  # a KeyboardInterrupt is an outcome too
         if isinstance(error, SystemExit) and error.code in (None, 0):
             return (None,)
-        return Failure(error, traceback.format_exc(), time.monotonic())
+        return Failure(sendable_error(error), traceback.format_exc(), time.monotonic())
+
+
+def sendable_error(error: BaseException) -> BaseException:
+    """Return the error, or a description of it if pickle fails."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # a foreign __reduce__ may raise anything
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _serialize(outcome: Outcome) -> bytes:
-    """Return the outcome as bytes; if pickle fails, with a description in its place."""
+    """Return the outcome as bytes, or a failure if the result cannot be sent."""
     try:
         data = pickle.dumps(outcome)
         pickle.loads(data)
         return data
     except Exception as error:  # a foreign __reduce__ may raise anything
-        if isinstance(outcome, Failure):
-            description = RuntimeError(f"{type(outcome.error).__name__}: {outcome.error}")
-            return pickle.dumps(Failure(description, outcome.traceback, outcome.when))
-        text = f"the result of fn, a {type(outcome[0]).__name__}, cannot be sent back: {error}"
-        return pickle.dumps(Failure(TypeError(text), traceback.format_exc(), time.monotonic()))
+        kind = type(cast(tuple[Any], outcome)[0]).__name__
+        failed = TypeError(f"the result of fn, a {kind}, cannot be sent back: {error}")
+        return pickle.dumps(Failure(failed, traceback.format_exc(), time.monotonic()))

@@ -64,6 +64,8 @@ from ..launch.spawn import (
     check_arguments_fit,
     child_environment,
     context_for,
+    pickle_job,
+    sendable_error,
     set_up_worker,
     start_process,
 )
@@ -164,18 +166,10 @@ def rehearse(
         raise SpecError(f"links is {links!r}.", fix=f"one of {', '.join(MACHINES)}.")
     chosen = _parse_ranks(ranks, size)
     check_arguments_fit(fn, args)
-    try:
-        job = pickle.dumps((fn, tuple(args)))
-    except Exception as error:  # a foreign __reduce__ may raise anything
-        fix = "define fn at the top level of a module or script, with picklable args."
-        raise SpecError(
-            "fn and args cannot be sent to another process.", str(error), fix=fix
-        ) from error
-    environ = child_environment(0, size, "", PORT)
-    path = [entry or os.getcwd() for entry in sys.path]
-    request = Request(job, size, node_count, device, environ, os.getcwd(), path)
-    began = time.monotonic()
+    environ, path = child_environment(0, size, "", PORT), [p or os.getcwd() for p in sys.path]
+    request = Request(pickle_job(fn, args), size, node_count, device, environ, os.getcwd(), path)
     shown = Progress("rehearse", sys.stderr if progress else None)
+    began = time.monotonic()
     deadline = began + (limit.total_seconds() if limit else float("inf"))
     with _Stage(context_for(fn), request, deadline, shown) as stage:
         return _rehearse_until_settled(stage, chosen, topology, links, began)
@@ -549,7 +543,7 @@ def _run_rank(
     if error is not None:
         trace.has_ended = False
         line = _last_line(error)
-        error = _sendable(error)
+        error = sendable_error(error)
     new = [name for name in {*sys.modules} - before if _is_library(sys.modules[name])]
     sys.stdout.flush()
     sys.stderr.flush()
@@ -642,15 +636,6 @@ def _last_line(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith(LIBRARIES)]
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
-
-
-def _sendable(error: BaseException) -> BaseException:
-    """Return the error, or a description of it if pickle fails."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # a foreign __reduce__ may raise anything
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
 
 
 def run_script(path: str, arguments: Sequence[str]) -> None:
