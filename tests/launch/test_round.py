@@ -336,12 +336,9 @@ def test_a_thousand_ranks_answer_a_roll_call_with_few_operations(
     assert seconds < 2 + BUSY, seconds
 
 
-@pytest.mark.parametrize("lost", [1, 100])
-def test_a_thousand_ranks_decide_who_lives_with_few_operations(
-    lost: int, counting: type[Counting]
-) -> None:
+def test_a_thousand_ranks_decide_who_lives_with_few_operations(counting: type[Counting]) -> None:
     """Every process that has ended is looked at, and the decision is short."""
-    size = 1024
+    size, lost = 1024, 100
     alive = rounds_of_living(counting, size, lost=lost)
     began = time.monotonic()
     for round in alive:

@@ -130,38 +130,32 @@ def test_ranks_see_the_caller_and_are_used_again(
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def test_a_rank_that_raises_and_one_that_hangs_are_rows(tmp_path: Path) -> None:
+def test_a_rank_that_raises_or_hangs_or_dies_is_a_row(tmp_path: Path) -> None:
     def step(mesh: Mesh) -> dict[str, Tensor]:
         (tmp_path / str(os.getpid())).touch()
         if mesh.size("tp") == 2 and mesh.rank == 1:
             raise ValueError("no such expert")
         if mesh.size("dp") == 2 and mesh.rank == 1:
             return {"x": WHOLE}
+        if mesh.size("cp") == 2 and mesh.rank == 1:
+            os._exit(3)
         dist.barrier()
         return {"x": WHOLE}
 
     began = time.monotonic()
-    report = compare_meshes(step, "dp=2", "tp=2", "sp=2", timeout=2)
+    report = compare_meshes(step, "dp=2", "tp=2", "cp=2", "sp=2", timeout=2)
     assert time.monotonic() - began < 30
-    hung, raised = report.differences
-    assert (hung.mesh, hung.cause, raised.mesh, raised.cause) == ("dp=2", "hung", "tp=2", "raised")
+    hung, raised, died = report.differences
+    rows = [(row.mesh, row.cause) for row in report.differences]
+    assert rows == [("dp=2", "hung"), ("tp=2", "raised"), ("cp=2", "raised")]
+    assert "rank 1 ended by itself, with exit code 3" in died.text
     assert "rank 0 did not return within 2 s, rank 1 did" in hung.text
-    line = f"{__file__}:{step.__code__.co_firstlineno + 6}"
+    line = f"{__file__}:{step.__code__.co_firstlineno + 8}"
     assert f"rank 0 is at {line}" in hung.text
     assert "rank 1 raised ValueError: no such expert" in raised.text
     assert f"{__file__}:{step.__code__.co_firstlineno + 3} in step" in raised.text
-    assert report.meshes == ("dp=2", "tp=2", "sp=2")
+    assert report.meshes == ("dp=2", "tp=2", "cp=2", "sp=2")
     assert not any(Path(f"/proc/{path.name}").exists() for path in tmp_path.iterdir())
-
-
-def test_a_rank_that_dies_is_a_row() -> None:
-    def step(mesh: Mesh) -> dict[str, Tensor]:
-        if mesh.rank == 1:
-            os._exit(3)
-        return {"x": WHOLE}
-
-    (row,) = compare_meshes(step, "dp=2").differences
-    assert (row.cause, "rank 1 ended by itself, with exit code 3" in row.text) == ("raised", True)
 
 
 def test_one_rank_that_raises_is_a_row() -> None:
