@@ -42,7 +42,7 @@ def read_int(
     *,
     least: int = 0,
     most: int | None = None,
-    optional: bool = False,
+    optional: bool,
 ) -> tuple[int, str] | None:
     """Return a variable as an int from ``least`` to ``most``, and its name."""
     name = first_set(names, env)

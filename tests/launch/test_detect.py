@@ -13,7 +13,7 @@ import pytest
 
 import meshkit
 from meshkit.launch import detect as detect_module
-from meshkit.launch.launchers import LAUNCHERS, job_hosts, job_name, matching_launchers
+from meshkit.launch.launchers import BY_MPI, LAUNCHERS, job_hosts, job_name, matching_launchers
 from tests.launch import recorded
 from tests.launch.recorded import (
     ALL,
@@ -48,6 +48,8 @@ def detect_error(environ: Env, **arguments: Any) -> meshkit.LaunchError:
 def test_every_recording_has_an_expectation_and_every_row_a_recording() -> None:
     assert {*EXPECTED, *ALONE} == {*ALL}
     assert [*ROWS] == [*TABLE]
+    mpi = {"azureml", "sagemaker", "openmpi", "mvapich2", "pals", "hydra", "lsf"}
+    assert mpi == BY_MPI
     everything: Env = {}
     for name, environ in ROWS.items():
         assert matching_launchers(environ)[0] is TABLE[name]
@@ -306,6 +308,7 @@ def test_a_single_process() -> None:
     assert (world.launcher, world.master_addr) == ("single", "node1")
     assert world.size_evidence == "there is 1 process and no launcher"
     assert meshkit.detect({}, rank=1, world_size=2).launcher == "hand-written"
+    assert meshkit.detect({}, rank=0, world_size=2**21).world_size == 2**21  # the most
 
 
 @pytest.mark.parametrize("name", ALONE)
