@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -135,8 +136,8 @@ def local(gradient: Tensor) -> Tensor:
     return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
 
-def compare_with_one_process(seed: int) -> dict[str, Any] | None:
-    """Return the norms of a random model on this rank, and those of one process."""
+def compare_with_one_process(seed: int) -> str | None:
+    """Compare the norm of a random model with that of one process; return its bits."""
     draw = random.Random(seed)
     sizes, order = MESHES[seed % len(MESHES)], ORDERS[seed % len(ORDERS)]
     ranks = list(range(math.prod(sizes.values())))
@@ -151,15 +152,18 @@ def compare_with_one_process(seed: int) -> dict[str, Any] | None:
             return None
         model = Model(mesh, seed, view)
         norm = mesh.grad_norm(model.parameters, order, layout=model.layout)
-        expected = torch.linalg.vector_norm(torch.cat([g.flatten() for g in model.whole]), order)
+        whole = torch.cat([g.flatten() for g in model.whole])
+        expected = float(torch.linalg.vector_norm(whole, order))
+        assert abs(norm.item() - expected) <= 1e-12 * expected
         before = [local(p.grad).clone() for p in model.parameters.values() if p.grad is not None]
-        most = float(expected) * draw.choice([0.25, 2.0])
+        most = expected * draw.choice([0.25, 2.0])
         clipped = mesh.clip_grad_norm(model.parameters, most, order, layout=model.layout)
-        factor = min(1.0, most / (float(expected) + 1e-6))
+        assert clipped.equal(norm)
+        factor = min(1.0, most / (expected + 1e-6))
         after = [local(p.grad) for p in model.parameters.values() if p.grad is not None]
         for old, new in zip(before, after, strict=True):
             torch.testing.assert_close(new, old * factor, rtol=1e-12, atol=0)
-        return {"norm": norm.item().hex(), "again": clipped.item().hex(), "one": float(expected)}
+        return norm.item().hex()
 
 
 @needs_slices
@@ -167,11 +171,10 @@ def compare_with_one_process(seed: int) -> dict[str, Any] | None:
     "seed", [pytest.param(s, marks=[pytest.mark.slow] * (s >= 10)) for s in range(20)]
 )
 def test_the_norm_is_that_of_one_process(pool: Pool, seed: int) -> None:
-    results = [result for result in pool.run(compare_with_one_process, seed) if result]
-    assert len(results) == math.prod(MESHES[seed % len(MESHES)].values())
-    assert len({(result["norm"], result["again"]) for result in results}) == 1
-    one = results[0]["one"]
-    assert abs(float.fromhex(results[0]["norm"]) - one) <= 1e-12 * one
+    bits = pool.run(compare_with_one_process, seed)
+    inside = math.prod(MESHES[seed % len(MESHES)].values())
+    assert bits[0] is not None
+    assert bits == [bits[0]] * inside + [None] * (RANKS - inside)
 
 
 class Block(nn.Module):
@@ -187,8 +190,8 @@ class Block(nn.Module):
         return y
 
 
-def clip_fsdp_and_tp() -> tuple[float, float, set[str]]:
-    """Return the norm under FSDP2 and TP, that of one process, and the kinds of placements."""
+def clip_fsdp_and_tp() -> None:
+    """Compare the norm under FSDP2 and TP with that of one process."""
     plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     torch.manual_seed(1)
     single = Block().double()
@@ -202,19 +205,12 @@ def clip_fsdp_and_tp() -> tuple[float, float, set[str]]:
         fully_shard(model, mesh=mesh.device_mesh("(dp sp)"), reshard_after_forward=False)
         (model(x).pow(2).sum()).backward()
         norm = mesh.clip_grad_norm(model, 1.0)
+        torch.testing.assert_close(norm, expected, rtol=1e-12, atol=0)
         again = mesh.grad_norm(model)
         torch.testing.assert_close(again.item(), norm.item() / (norm.item() + 1e-6))
         kinds = {type(k).__name__ for p in model.parameters() for k in p.grad.placements}
-    return norm.item(), expected.item(), kinds
-
-
-@needs_slices
-def test_the_norm_under_fsdp_and_tp_is_that_of_one_process(pool: Pool) -> None:
-    results = pool.run(clip_fsdp_and_tp)
-    norm, expected, kinds = results[0]
-    assert all(result[0] == norm for result in results)
-    assert abs(norm - expected) <= 1e-12 * expected
-    assert "_StridedShard" in kinds  # cut along one dim by tp, and again by FSDP2
+        assert "_StridedShard" in kinds  # cut along one dim by tp, and again by FSDP2
+        mesh.agree("norm", norm.item().hex())
 
 
 def parameters_of(**gradients: Tensor | None) -> dict[str, Tensor]:
@@ -233,61 +229,31 @@ def error_of(work: Any) -> meshkit.MeshkitError:
     return caught.value
 
 
-WRONG: dict[str, tuple[Any, type[meshkit.MeshkitError], str]] = {
-    "no mapping": ("o/tp i", meshkit.SpecError, "layout is 'o/tp i', not a mapping."),
-    "no str": ({"w": 3}, meshkit.SpecError, "layout has 3 for 'w', not two str."),
-    "a list": ({"w": ["o", "i"]}, meshkit.SpecError, "layout has ['o', 'i'] for 'w', not two str."),
-    "an arrow": (
-        {"w": "o/tp i -> o i"},
-        meshkit.SpecError,
-        "layout['w'] is 'o/tp i -> o i', which",
-    ),
-    "no glob": ({"*.w": "o/tp i"}, meshkit.SpecError, "layout['*.w'] matches no parameter."),
-    "no mark": (
-        {"w": "o%tp i"},
-        meshkit.SpecError,
-        "layout['w'] is 'o%tp i': the pattern cannot be",
-    ),
-    "a holder": (
-        {"w": "o i @tp:0"},
-        meshkit.SpecError,
-        "layout['w'] has @tp:0; a norm takes",
-    ),
-    "dims": ({"w": "o/tp"}, meshkit.SpecError, "w has 2 dims, and layout['w'] = 'o/tp' has 1."),
-    "dots": ({"w": "a b c ..."}, meshkit.SpecError, "w has 2 dims, and layout['w'] = 'a b c ...'"),
-    "a size": ({"w": "1 i/tp"}, meshkit.SpecError, "dim 0 of w has 2 elements on this rank, and"),
-    "twice": (
-        {"w": "o/tp i/tp"},
-        meshkit.SpecError,
-        "layout['w'] is 'o/tp i/tp': the axis tp occurs",
-    ),
-    "misspelt": (
-        {"w": "o/ttp i"},
-        meshkit.UnknownAxisError,
-        "layout['w'] is 'o/ttp i': there is no",
-    ),
-}
+SPEC = meshkit.SpecError
+WRONG: list[tuple[Any, type[meshkit.MeshkitError], str]] = [
+    ("o/tp i", SPEC, "layout is 'o/tp i', not a mapping."),
+    ({"w": 3}, SPEC, "layout has 3 for 'w', not two str."),
+    ({"w": ["o", "i"]}, SPEC, "layout has ['o', 'i'] for 'w', not two str."),
+    ({"w": "o/tp i -> o i"}, SPEC, "layout['w'] is 'o/tp i -> o i', which"),
+    ({"*.w": "o/tp i"}, SPEC, "layout['*.w'] matches no parameter."),
+    ({"w": "o%tp i"}, SPEC, "layout['w'] is 'o%tp i': the pattern cannot be"),
+    ({"w": "o i @tp:0"}, SPEC, "layout['w'] has @tp:0; a norm takes"),
+    ({"w": "o/tp"}, SPEC, "w has 2 dims, and layout['w'] = 'o/tp' has 1."),
+    ({"w": "a b c ..."}, SPEC, "w has 2 dims, and layout['w'] = 'a b c ...'"),
+    ({"w": "1 i/tp"}, SPEC, "dim 0 of w has 2 elements on this rank, and"),
+    ({"w": "o/tp i/tp"}, SPEC, "layout['w'] is 'o/tp i/tp': the axis tp occurs"),
+    ({"w": "o/ttp i"}, meshkit.UnknownAxisError, "layout['w'] is 'o/ttp i': there is no"),
+]
 
 
-def refuse_wrong_layouts() -> dict[str, tuple[str, str]]:
-    """Return the class and the first line of the error of each wrong layout."""
-    errors = {}
+def refuse_wrong_layouts() -> None:
     with meshkit.build_mesh(dp=4, tp=2) as mesh:
-        for name, (layout, _, _) in WRONG.items():
+        for layout, kind, text in WRONG:
             named = parameters_of(w=torch.ones(2, 4))
-            error = error_of(
-                lambda named=named, x=layout: mesh.clip_grad_norm(named, 1.0, layout=x)
-            )
+            error = error_of(lambda n=named, x=layout: mesh.clip_grad_norm(n, 1.0, layout=x))
             assert named["w"].grad.eq(1).all()
-            errors[name] = type(error).__name__, error.summary
-    return errors
-
-
-def test_a_wrong_layout_is_refused_with_its_name(pool: Pool) -> None:
-    for errors in pool.run(refuse_wrong_layouts):
-        for name, (_, kind, text) in WRONG.items():
-            assert errors[name][0] == kind.__name__
-            assert errors[name][1].startswith(text), errors[name]
+            assert type(error) is kind
+            assert error.summary.startswith(text), error.summary
 
 
 def refuse_arguments() -> None:
@@ -303,33 +269,21 @@ def refuse_arguments() -> None:
         assert mesh.grad_norm([], "inf").item() == 0.0
 
 
-def test_wrong_arguments_are_refused(pool: Pool) -> None:
-    pool.run(refuse_arguments)
-
-
-def axes_that_a_mesh_lacks() -> float:
+def take_axes_that_a_mesh_lacks_as_size_1() -> None:
     with meshkit.build_mesh(dp=4, tp=2) as mesh:
         layout = {"w": "o/ep/rows i/tp =cp"}
-        return mesh.grad_norm(parameters_of(w=torch.ones(2, 4)), layout=layout).item()
+        norm = mesh.grad_norm(parameters_of(w=torch.ones(2, 4)), layout=layout).item()
+        assert norm == 4.0  # 2 parts of 8 ones
 
 
-def test_an_axis_that_the_mesh_lacks_has_size_1(pool: Pool) -> None:
-    assert pool.run(axes_that_a_mesh_lacks) == [4.0] * RANKS  # 2 parts of 8 ones
-
-
-def use_unknown_role() -> list[float]:
+def ask_for_a_layout_along_an_axis_of_unknown_role() -> None:
     with meshkit.build_mesh({"rows": 4, "tp": 2}) as mesh:
         named = parameters_of(w=torch.ones(2, 4), v=torch.ones(3))
         error = error_of(lambda: mesh.grad_norm(named, layout={"v": "n =rows"}))
         assert error.summary == "nothing says whether ranks along rows hold copies of w."
-        norms = []
-        for side in ("... =rows", "o/rows i"):
-            norms.append(mesh.grad_norm(named, layout={"v": "n =rows", "w": side}).item() ** 2)
-        return norms
-
-
-def test_an_axis_of_unknown_role_needs_a_layout(pool: Pool) -> None:
-    assert pool.run(use_unknown_role) == [pytest.approx([11, 35])] * RANKS
+        for side, square in ("... =rows", 11), ("o/rows i", 35):
+            norm = mesh.grad_norm(named, layout={"v": "n =rows", "w": side}).item()
+            assert norm**2 == pytest.approx(square)
 
 
 def refuse_differing() -> list[tuple[str, str, str]]:
@@ -370,8 +324,8 @@ def test_a_gradient_that_differs_over_an_axis_is_refused_with_its_name(pool: Poo
         assert f"/{axis}" in fix or name == "s"
 
 
-def look_once() -> list[float]:
-    """Return the norms of calls around the look."""
+def look_at_copies_once() -> None:
+    """Compare the norms of calls around the look, after which one collective is left."""
     with meshkit.build_mesh(dp=2, ep=2, tp=2) as mesh:
         at, ones, norms = mesh.coordinate, torch.ones(2, 4), []
 
@@ -386,19 +340,14 @@ def look_once() -> list[float]:
         count = group._get_sequence_number_for_group()
         norms.append(norm(1.0 + at["ep"]))  # not looked at again
         assert group._get_sequence_number_for_group() == count + 1
-    return norms
+    assert norms == pytest.approx([math.sqrt(8), math.sqrt(8), 4, 4])
 
 
-def test_copies_are_looked_at_once_and_then_one_collective_is_left(pool: Pool) -> None:
-    results = pool.run(look_once)
-    assert results == [pytest.approx([math.sqrt(8), math.sqrt(8), 4, 4])] * RANKS
-
-
-def refuse_nonfinite(value: float) -> list[str]:
+def raise_for_a_norm_that_is_not_finite() -> None:
     with meshkit.build_mesh(dp=4, tp=2) as mesh:
-        texts, layout = [], {"v": "n/tp"}
-        for order in (2.0, math.inf):
-            bad = torch.tensor([1.0, value if mesh.coordinate["tp"] else 1.0])
+        layout, is_odd = {"v": "n/tp"}, mesh.coordinate["tp"] == 1
+        for order, value in product((2.0, math.inf), (math.nan, math.inf)):
+            bad = torch.tensor([1.0, value if is_odd else 1.0])
             named = parameters_of(w=torch.ones(2), v=bad)
             arguments = named, 1.0, order
             error = error_of(
@@ -406,26 +355,15 @@ def refuse_nonfinite(value: float) -> list[str]:
             )
             assert isinstance(error, RuntimeError)
             assert named["w"].grad.equal(torch.ones(2))
-            texts.append(str(error))
+            assert f"the norm of the gradients is {value}." in str(error)
+            assert ("v is not finite on this rank." in str(error)) == is_odd
             norm = mesh.clip_grad_norm(*arguments, layout=layout)
             assert repr(norm.item()) == repr(value)
-            assert (
-                named["w"].grad.isnan().all() if math.isnan(value) else named["w"].grad.eq(0).all()
-            )
-        return texts
+            after = named["w"].grad
+            assert after.isnan().all() if math.isnan(value) else after.eq(0).all()
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_norm_that_is_not_finite_raises_on_all_ranks_if_asked(pool: Pool, value: float) -> None:
-    for rank, texts in enumerate(pool.run(refuse_nonfinite, value)):
-        for text in texts:
-            assert f"the norm of the gradients is {value}." in text
-            assert ("v is not finite on this rank." in text) == bool(rank % 2)
-
-
-def clip_dtypes() -> dict[str, float]:
-    """Return the norm of gradients of one dtype, against float64."""
-    errors = {}
+def add_any_dtype_up_in_float64() -> None:
     with meshkit.build_mesh(dp=4, tp=2) as mesh:
         torch.manual_seed(0)
         for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64):
@@ -439,13 +377,24 @@ def clip_dtypes() -> dict[str, float]:
                 gradient.abs().double().norm() if dtype.is_complex else gradient.double().norm()
             )
             norm = mesh.clip_grad_norm(named, 1.0)
-            errors[str(dtype)] = abs(norm.item() / expected.item() - 1)
+            assert norm.item() == pytest.approx(expected.item(), rel=1e-7)
             assert named["w"].grad.dtype == dtype
             after = named["w"].grad.abs().double().norm().item()
             assert abs(after - 1) < 1e-2, (dtype, after)
-    return errors
 
 
-def test_a_norm_of_any_dtype_is_added_up_in_float64(pool: Pool) -> None:
-    for errors in pool.run(clip_dtypes):
-        assert max(errors.values()) < 1e-7, errors
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(clip_fsdp_and_tp, marks=needs_slices),
+        refuse_wrong_layouts,
+        refuse_arguments,
+        take_axes_that_a_mesh_lacks_as_size_1,
+        ask_for_a_layout_along_an_axis_of_unknown_role,
+        look_at_copies_once,
+        raise_for_a_norm_that_is_not_finite,
+        add_any_dtype_up_in_float64,
+    ],
+)
+def test_norms_on_eight_ranks(pool: Pool, check: Callable[[], None]) -> None:
+    pool.run(check)
