@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -69,55 +70,44 @@ def test_invalid_timeouts_raise() -> None:
     assert caught.value.fix == "build_mesh(..., groups=['dp tp'])."
 
 
-def build_with_timeouts(timeout: Any) -> Any:
-    """Return the timeout that torch keeps for each group; the group dp sp equals dp here."""
+def keep_timeouts() -> None:
+    """Check the timeout that torch keeps for each group; the group dp sp equals dp here.
+
+    A mesh of the whole world with its own timeout does not use the default group.
+    """
 
     def seconds(mesh: meshkit.Mesh, axes: str) -> float:
         limit = timeout_of(mesh.group(*axes.split()))
         assert limit is not None
         return limit.total_seconds()
 
-    with meshkit.build_mesh(dp=2, sp=1, tp=2, timeout={"tp": timeout["tp"]}) as mesh:
+    with meshkit.build_mesh(dp=2, sp=1, tp=2, timeout={"tp": 30}) as mesh:
         times = {axes: seconds(mesh, axes) for axes in ("dp", "tp", "dp sp", "")}
-        is_world = mesh.group() is dist.group.WORLD
-    with meshkit.build_mesh(dp=4, timeout={"dp": 33}) as mesh:
-        own = {axes: seconds(mesh, axes) for axes in ("dp", "")}
-        shared = mesh.group() is dist.group.WORLD
-    return times, own, shared, is_world
-
-
-def test_the_groups_of_a_live_mesh(pool: Pool) -> None:
-    """A mesh of the whole world with its own timeout does not use the default group."""
-    by_axis = {"tp": 30, "dp sp": 600}
-    for times, own, shared, is_world in pool.run(build_with_timeouts, by_axis):
         assert times == {"dp": 1800, "tp": 30, "dp sp": 1800, "": 1800}
-        assert own == {"dp": 33, "": 33}
-        assert (shared, is_world) == (False, True)
+        assert mesh.group() is dist.group.WORLD
+    with meshkit.build_mesh(dp=4, timeout={"dp": 33}) as mesh:
+        assert seconds(mesh, "dp") == seconds(mesh, "") == 33
+        assert mesh.group() is not dist.group.WORLD
 
 
-def fail_on_one_rank_at_the_group_of_one() -> Any:
-    """Fail on rank 1 when all other groups exist; return torch's count, and use a new mesh."""
+def fail_on_one_rank_at_the_group_of_one() -> None:
+    """Fail on rank 1 when all other groups exist; torch counts equally many on every rank."""
     rank = dist.get_rank()
     with pytest.MonkeyPatch.context() as patch:
         number = 3 if rank == 1 else 0  # after those of dp and of sp
         calls = fail_new_group(patch, number, RuntimeError("planted"), together=False)
-        try:
+        with pytest.raises((RuntimeError, meshkit.MeshkitError), match="planted"):
             meshkit.build_mesh(dp=2, sp=2, arrival_timeout=30)
-        except (RuntimeError, meshkit.MeshkitError) as error:
-            outcome = str(error)
+    assert (len(calls), calls[-1]) == (3, ([rank],))
     count = dist.get_pg_count()
     with meshkit.build_mesh(dp=2, sp=2) as mesh:
-        return outcome, len(calls), calls[-1], count, all_reduce_members(mesh, "dp")
+        mesh.agree("count", count)
+        assert len(all_reduce_members(mesh, "dp")) == 2
 
 
-def test_torch_counts_equally_many_groups_after_one_rank_failed_at_the_last(pool: Pool) -> None:
-    """The rank that failed counts as many groups of one rank as the others do."""
-    results = pool.run(fail_on_one_rank_at_the_group_of_one)
-    for rank, (outcome, calls, last, count, members) in enumerate(results):
-        assert "planted" in outcome
-        assert (calls, last) == (3, ([rank],))
-        assert count == results[0][3]
-        assert len(members) == 2
+@pytest.mark.parametrize("check", [keep_timeouts, fail_on_one_rank_at_the_group_of_one])
+def test_groups_on_four_ranks(pool: Pool, check: Callable[[], None]) -> None:
+    pool.run(check)
 
 
 @pytest.mark.parametrize(

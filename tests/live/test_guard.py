@@ -52,8 +52,8 @@ def results() -> Iterator[Results]:
         "skipped at last": partial(spawn, skip_one_collective, 4, (True,)),
         "two meshes": partial(spawn, hang_in_two_meshes, 4),
         "late": partial(spawn, come_late, 2),
-        "agreement": partial(spawn, hang_in_an_agreement, 2, (free_address(),)),
-        "connection": partial(spawn, lose_the_connection, 2, (free_address(),)),
+        "agreement": lambda: spawn(hang_in_an_agreement, 2, (free_address(),)),
+        "connection": lambda: spawn(lose_the_connection, 2, (free_address(),)),
     }
     with side_by_side(jobs, at_once=3) as futures:
         yield futures

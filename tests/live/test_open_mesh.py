@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -171,89 +172,79 @@ def test_each_comparison_is_needed(pool: Pool) -> None:
         assert noticed == dict.fromkeys((*PASSED, *ALTERED), "built")
 
 
-def refuse_on_one_rank(odd: int) -> Any:
+def refuse_on_one_rank(odd: int) -> None:
     """Build an invalid mesh on the odd rank; then the same mesh on all ranks."""
-    sizes = {"dp": 3} if meshkit.detect().rank == odd else {"dp": 4}
+    is_odd = meshkit.detect().rank == odd
+    sizes = {"dp": 3} if is_odd else {"dp": 4}
     outcome = time_error(lambda: meshkit.build_mesh(sizes, arrival_timeout=60))
+    kind, text, requests, seconds = outcome
+    assert seconds < SLACK
+    assert kind == ("SpecError" if is_odd else "DisagreementError")
+    assert "build_mesh({'dp': 3}, arrival_timeout=60)" in text
+    assert is_odd or [*requests] == [odd]
     with meshkit.build_mesh(dp=4, arrival_timeout=60) as mesh:
         assert all_reduce_members(mesh, "dp") == [*range(4)]
-    return outcome
 
 
-@pytest.mark.parametrize("joined", [True, False])
 @pytest.mark.parametrize("odd", [0, 2])
-def test_the_other_ranks_quote_an_invalid_request_at_once(
-    pool: Pool, odd: int, joined: bool
-) -> None:
-    fresh = None if joined else meshkit.spawn(refuse_on_one_rank, 4, (odd,), timeout=120)
-    for rank, outcome in enumerate(fresh or pool.run(refuse_on_one_rank, odd)):
-        kind, text, requests, seconds = outcome
-        assert seconds < SLACK
-        assert kind == ("SpecError" if rank == odd else "DisagreementError")
-        assert "build_mesh({'dp': 3}, arrival_timeout=60)" in text
-        assert rank == odd or [*requests] == [odd]
+def test_the_other_ranks_quote_an_invalid_request_at_once(pool: Pool, odd: int) -> None:
+    """In a job that has begun, and as the first call."""
+    pool.run(refuse_on_one_rank, odd)
+    meshkit.spawn(refuse_on_one_rank, 4, (odd,), timeout=120)
 
 
-def fail_before_creating(odd: int, error: Exception) -> Any:
-    """Raise an error on one rank between the two rounds of a build; then build again."""
-
-    def broken(*_: object, **__: object) -> None:
-        raise type(error)(*error.args)
-
-    with pytest.MonkeyPatch.context() as patch:
-        if dist.get_rank() == odd:
-            patch.setattr(open_mesh, "create_groups", broken, raising=True)
-        with pytest.raises((OSError, meshkit.MeshkitError)) as caught:
-            meshkit.build_mesh(dp=4)  # the default group: no rank waits inside create
-    with meshkit.build_mesh(dp=2, sp=2) as mesh:
-        assert all_reduce_members(mesh) == [*range(4)]
-    return type(caught.value).__name__, str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("error", "quoted"),
-    [
+def fail_before_creating() -> None:
+    """Raise an error on rank 2 between the two rounds of a build; then build again."""
+    is_odd = dist.get_rank() == 2
+    for error, quoted in (
         (OSError("too many open files"), "gave up: OSError: too many open files"),
         (meshkit.MeshkitError("odd."), "gave up: MeshkitError: build_mesh(dp=4): odd.\n"),
-    ],
-)
-def test_the_other_ranks_quote_a_rank_that_cannot_create_its_groups(
-    pool: Pool, error: Exception, quoted: str
-) -> None:
-    for rank, (kind, text) in enumerate(pool.run(fail_before_creating, 2, error)):
-        assert kind == (type(error).__name__ if rank == 2 else "DisagreementError")
-        assert rank == 2 or quoted in text
+    ):
+
+        def broken(*_: object, error: Exception = error, **__: object) -> None:
+            raise type(error)(*error.args)
+
+        with pytest.MonkeyPatch.context() as patch:
+            if is_odd:
+                patch.setattr(open_mesh, "create_groups", broken, raising=True)
+            expected: Any = type(error) if is_odd else meshkit.DisagreementError
+            with pytest.raises(expected) as caught:
+                meshkit.build_mesh(dp=4)  # the default group: no rank waits inside create
+        assert is_odd or quoted in str(caught.value)
+        with meshkit.build_mesh(dp=2, sp=2) as mesh:
+            assert all_reduce_members(mesh) == [*range(4)]
 
 
-def fail_while_creating(odd: int, number: int, error: BaseException) -> Any:
-    """Let one call of new_group fail on one rank while the others connect; then build again."""
-    calls: list[Any] = []
+def test_the_other_ranks_quote_a_rank_that_cannot_create_its_groups(pool: Pool) -> None:
+    pool.run(fail_before_creating)
+
+
+def fail_while_creating(number: int, error: Exception) -> None:
+    """Let one call of new_group fail on rank 1 while the others connect; then build again."""
+    is_odd, calls = dist.get_rank() == 1, list[Any]()
     with pytest.MonkeyPatch.context() as patch:
-        if dist.get_rank() == odd:
+        if is_odd:
             calls = fail_new_group(patch, number, error, together=False)
         began = time.monotonic()
-        with pytest.raises((OSError, RuntimeError, meshkit.MeshkitError)) as caught:
+        expected: Any = type(error) if is_odd else meshkit.DisagreementError
+        with pytest.raises(expected) as caught:
             meshkit.build_mesh(dp=2, sp=2, tp=1, arrival_timeout=10)
-        seconds = time.monotonic() - began
-    assert len(calls) >= number * (dist.get_rank() == odd)
+        assert time.monotonic() - began < 1 + BUSY
+    assert is_odd or f"gave up: {type(error).__name__}: {error}" in str(caught.value)
+    assert len(calls) >= number * is_odd
     with meshkit.build_mesh(dp=2, sp=2, tp=1) as mesh:
         mesh.verify()
-    return type(caught.value).__name__, str(caught.value), seconds
 
 
-@pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize(
-    "error", [RuntimeError("Gloo: too many open files"), OSError("too many open files")]
+    ("number", "error"),
+    [(1, RuntimeError("Gloo: too many open files")), (3, OSError("too many open files"))],
 )
 def test_a_group_fails_on_one_rank_while_others_connect(
     pool: Pool, number: int, error: Exception
 ) -> None:
     """The other ranks see that while they connect, name the rank, and can build again."""
-    by_rank = pool.run(fail_while_creating, 1, number, error)
-    for rank, (kind, text, seconds) in enumerate(by_rank):
-        assert kind == (type(error).__name__ if rank == 1 else "DisagreementError"), text
-        assert rank == 1 or f"gave up: {type(error).__name__}: {error}" in text
-        assert seconds < 1 + BUSY
+    pool.run(fail_while_creating, number, error)
 
 
 class Unprintable:
@@ -292,22 +283,16 @@ def test_ranks_agree_on_a_value_over_a_part_of_the_world(pool: Pool) -> None:
     assert [outcome[0] for outcome in outcomes[1::2]] == ["CoordinateError"] * 2
 
 
-def build_in_threads() -> list[int]:
-    """Build one mesh in two threads; return the sum over the group of each."""
-
-    def build() -> meshkit.Mesh:
-        return meshkit.build_mesh(dp=2, tp=2)
-
-    meshkit.init()
+def build_in_threads() -> None:
+    """Build one mesh in two threads, and sum over the group of each."""
+    build = partial(meshkit.build_mesh, dp=2, tp=2)
     with ThreadPoolExecutor(2) as threads:
         meshes = [thread.result() for thread in [threads.submit(build), threads.submit(build)]]
-    totals = []
     for mesh in meshes:
         with mesh:
             dist.all_reduce(total := torch.ones(()), group=mesh.group())
-            totals.append(int(total))
-    return totals
+            assert total == 4
 
 
 def test_two_threads_build_one_mesh(pool: Pool) -> None:
-    assert pool.run(build_in_threads) == [[4, 4]] * 4
+    pool.run(build_in_threads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,11 +14,7 @@ import meshkit
 from tests.live.faults import error_of
 from tests.pool import Pool, start_pool
 
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with start_pool(2) as ranks:
-        yield ranks
+RANKS = 2  # of the pool
 
 
 def run_in_other_orders(first: dist.ProcessGroup, second: dist.ProcessGroup) -> Any:
@@ -62,61 +58,48 @@ def test_two_models_over_shared_groups_deadlock() -> None:
     assert not all(right for right, _ in results)
 
 
-def compare_meshes() -> Any:
+def tell_private_meshes_apart() -> None:
+    """Compare the caches and the groups of meshes, and the group that each collective takes."""
     with (
         meshkit.build_mesh(dp=1, tp=2) as mesh,
         mesh.view(share=False) as other,
         meshkit.build_mesh(dp=1, tp=2, share=False) as third,
         third.view(a=2) as view,
     ):
-        roots = [m.device_mesh() for m in (mesh, other, third)]
-        tensors = [distribute_tensor(torch.ones(4), root["tp"], [Shard(0)]) for root in roots]
-        counts = []
-        for tensor, root in zip(tensors, roots, strict=True):
-            before = [r["tp"].get_group()._get_sequence_number_for_group() for r in roots]
+        meshes = mesh, other, third
+        roots = [m.device_mesh() for m in meshes]
+
+        def counts() -> list[int]:
+            return [r["tp"].get_group()._get_sequence_number_for_group() for r in roots]
+
+        for index, root in enumerate(roots):
+            tensor, before = distribute_tensor(torch.ones(4), root["tp"], [Shard(0)]), counts()
             assert tensor.full_tensor().tolist() == [1.0] * 4
-            after = [r["tp"].get_group()._get_sequence_number_for_group() for r in roots]
-            counts.append([b - a for a, b in zip(before, after, strict=True)])
+            changed = [after != old for old, after in zip(before, counts(), strict=True)]
+            assert changed == [position == index for position in range(3)]
             assert root["tp"].mesh.tolist() == [0, 1]
-        groups = {id(m.group("tp")) for m in (mesh, other, third)}
-        whole = {id(m.group()) for m in (mesh, other, third)}
-        return {
-            "roots": len({*roots}),
-            "slices": len({root["tp"] for root in roots}),
-            "flat": len({root._flatten("all") for root in roots}),
-            "groups": len(groups),
-            "whole": len(whole),
-            "view": view.group("a") is third.group("tp"),
-            "counts": counts,
-            "refused": error_of(lambda: mesh.view(share=None)),  # type: ignore[arg-type]
-        }
+        assert len({*roots}) == len({root["tp"] for root in roots}) == 3
+        assert len({root._flatten("all") for root in roots}) == 3
+        assert len({id(m.group("tp")) for m in meshes}) == len({id(m.group()) for m in meshes}) == 3
+        assert view.group("a") is third.group("tp")
+        none: Any = None
+        assert (error_of(lambda: mesh.view(share=none)) or "")[0] == "SpecError"
 
 
-def test_caches_and_groups_of_private_meshes_are_told_apart(pool: Pool) -> None:
-    for found in pool.run(compare_meshes):
-        refused = found.pop("refused")
-        assert refused[0] == "SpecError"
-        counts = found.pop("counts")
-        for index, row in enumerate(counts):  # each collective ran on the group of its own mesh
-            assert row[index] > 0
-            assert sum(row) == row[index]
-        assert found == {
-            **dict.fromkeys(("roots", "slices", "flat", "groups"), 3),
-            "whole": 3,
-            "view": True,
-        }
-
-
-def make_twin() -> Any:
+def make_a_twin_over_gloo() -> None:
+    """Use the same axes for tensors on the CPU."""
     with (
         meshkit.build_mesh(dp=1, tp=2, groups=["dp tp"]) as mesh,
         mesh.view(backend="gloo") as twin,
     ):
         total = torch.ones(1)
         dist.all_reduce(total, group=twin.group("tp"))
-        same = twin.layout == mesh.layout and twin.group("dp", "tp").size() == 2
-        return total.item(), same, twin.device.type, dist.get_backend(twin.group("tp"))
+        assert total == 2
+        assert twin.layout == mesh.layout
+        assert twin.group("dp", "tp").size() == 2
+        assert (twin.device.type, dist.get_backend(twin.group("tp"))) == ("cpu", "gloo")
 
 
-def test_a_twin_over_gloo_has_the_same_axes_for_tensors_on_the_cpu(pool: Pool) -> None:
-    assert pool.run(make_twin) == [(2.0, True, "cpu", "gloo")] * 2
+@pytest.mark.parametrize("check", [tell_private_meshes_apart, make_a_twin_over_gloo])
+def test_views_with_groups_of_their_own(pool: Pool, check: Callable[[], None]) -> None:
+    pool.run(check)
