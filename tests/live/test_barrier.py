@@ -16,7 +16,10 @@ from meshkit.live import barrier as barrier_module
 from meshkit.testing.faults import Strike, play
 from tests.live.faults import error_of
 from tests.live.newer_torch import needs_order
+from tests.pool import Pool
 from tests.promises import BUSY
+
+RANKS = 8  # of the pool
 
 
 def wait_at_barrier(strike: Strike, in_guard: bool, seconds: float) -> Any:
@@ -80,65 +83,67 @@ def sleep_before(seconds: float, call: Callable[..., Any]) -> Callable[..., Any]
     return late
 
 
-def verify_mesh(options: dict[str, Any], slow: int | None) -> Any:
-    mesh = meshkit.build_mesh(**options)
-    if mesh.rank == slow:
-        late = sleep_before(0.05, barrier_module._time_gather)
-        pytest.MonkeyPatch().setattr(barrier_module, "_time_gather", late)
-    try:
+def verify_slowly() -> None:
+    """Verify a mesh whose rank 5 is slow; all ranks return the same."""
+    with meshkit.build_mesh(dp=2, sp=2, tp=2) as mesh, pytest.MonkeyPatch.context() as patch:
+        if mesh.rank == 5:
+            late = sleep_before(0.05, barrier_module._time_gather)
+            patch.setattr(barrier_module, "_time_gather", late)
         verification = mesh.verify(timeout=20)
-    except meshkit.CoordinateError as error:
-        return type(error).__name__
-    groups = [(group.axes, group.num_groups, group.group_size) for group in verification.groups]
-    rows = [(group.seconds, group.slowest_seconds, group.slowest) for group in verification.groups]
-    return groups, rows, verification.slowest_rank, verification.waited, str(verification)
-
-
-def test_every_group_is_verified_and_the_slow_rank_is_named() -> None:
-    by_rank = meshkit.spawn(verify_mesh, 8, ({"dp": 2, "sp": 2, "tp": 2}, 5), timeout=120)
-    assert len({str(result) for result in by_rank}) == 1  # all ranks return the same
-    groups, rows, slowest, waited, text = by_rank[0]
-    assert sorted(groups) == [
+        mesh.agree("verification", verification)
+    assert verification.slowest_rank == 5
+    assert 0.03 < verification.waited < 1
+    assert sorted((g.axes, g.num_groups, g.group_size) for g in verification.groups) == [
         (("dp",), 4, 2),
         (("dp", "sp"), 2, 4),
         (("dp", "sp", "tp"), 1, 8),
         (("sp",), 4, 2),
         (("tp",), 4, 2),
     ]
-    assert slowest == 5
-    assert 0.03 < waited < 1
-    for seconds, most, members in rows:
-        assert 0 < seconds <= most < 1
-        assert 5 in members  # its peers wait for it in every group
-    assert f"slowest rank: 5 (dp=1 sp=0 tp=1), its peers wait {waited * 1e3:.3f} ms for it" in text
+    for group in verification.groups:
+        assert 0 < group.seconds <= group.slowest_seconds < 1
+        assert 5 in group.slowest  # its peers wait for it in every group
+    peers = f"its peers wait {verification.waited * 1e3:.3f} ms for it"
+    assert f"slowest rank: 5 (dp=1 sp=0 tp=1), {peers}" in str(verification)
 
 
-@needs_order
-def test_a_part_of_the_world_and_a_mesh_of_one() -> None:
-    part = {"dp": 2, "ranks": [2, 0]}
-    zero, one, two = meshkit.spawn(verify_mesh, 3, (part, None), timeout=60)
-    assert one == "CoordinateError"
-    assert zero[0] == two[0] == [(("dp",), 1, 2)]
-    ((groups, rows, slowest, waited, _),) = meshkit.spawn(verify_mesh, 1, ({"dp": 1}, None))
-    assert (groups, rows, slowest, waited) == ([], [], None, 0.0)
+def verify_a_part_of_the_world_and_a_mesh_of_one() -> None:
+    for ranks, groups in ([2, 0], [("dp",)]), ([1], []):
+        with meshkit.build_mesh(dp=-1, ranks=ranks) as mesh:
+            if mesh.inside:
+                verification = mesh.verify(timeout=20)
+                assert [group.axes for group in verification.groups] == groups
+                if not groups:
+                    assert (verification.slowest_rank, verification.waited) == (None, 0.0)
+            else:
+                assert (error_of(mesh.verify) or "")[0] == "CoordinateError"
 
 
-def verify_wrong_group() -> Any:
-    """Verify while the gather of rank 3 expects its members in reverse."""
-    mesh, has_members = meshkit.build_mesh(dp=2, sp=2), barrier_module._has_members
+def verify_a_wrong_group() -> None:
+    """Verify while the gather of rank 3 expects its members in reverse: every rank raises."""
+    has_members = barrier_module._has_members
 
     def reversed_members(members: list[int], *more: Any) -> Any:
         return has_members(members[::-1] if len(members) == 2 else members, *more)
 
-    if mesh.rank == 3:
-        pytest.MonkeyPatch().setattr(barrier_module, "_has_members", reversed_members)
-    return error_of(mesh.verify)
+    with meshkit.build_mesh(dp=4, sp=2) as mesh, pytest.MonkeyPatch.context() as patch:
+        if mesh.rank == 3:
+            patch.setattr(barrier_module, "_has_members", reversed_members)
+        kind, text = error_of(mesh.verify) or ("", "")
+        assert kind == "MeshkitError"
+        assert "or another order, on ranks 3." in text
 
 
-def test_a_group_of_other_ranks_raises_on_every_rank() -> None:
-    ((kind, text),) = {*meshkit.spawn(verify_wrong_group, 4, timeout=60)}
-    assert kind == "MeshkitError"
-    assert "or another order, on ranks 3." in text
+@pytest.mark.parametrize(
+    "check",
+    [
+        verify_slowly,
+        pytest.param(verify_a_part_of_the_world_and_a_mesh_of_one, marks=needs_order),
+        verify_a_wrong_group,
+    ],
+)
+def test_verify_on_eight_ranks(pool: Pool, check: Callable[[], None]) -> None:
+    pool.run(check)
 
 
 def miss_verify() -> Any:
