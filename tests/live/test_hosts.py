@@ -88,9 +88,14 @@ PLAIN = {"dp": 2, "tp": 2}
 
 
 def test_axes_that_cross_nodes_warn_once_unless_they_may() -> None:
-    warns, allowed, no_tp = build_each(
-        CYCLIC, PLAIN, {**PLAIN, "crossing": {"tp": "allow"}}, {"dp": 4, "tp": 1}
+    warns, allowed, no_tp, within = build_each(
+        CYCLIC,
+        PLAIN,
+        {**PLAIN, "crossing": {"tp": "allow"}},
+        {"dp": 4, "tp": 1},
+        {"within": {"sp": 2}, "across": {"dp": 2}},
     )
+    assert "sp crosses nodes: 2 of 2 groups span 2 nodes" in within[0]["warnings"][0]
     (warning,) = warns[0]["warnings"]
     assert warning.startswith("build_mesh(dp=2, tp=2): tp crosses nodes.\n")
     assert warns[0]["files"] == ["test_hosts.py"]  # the line that calls build_mesh
@@ -114,11 +119,6 @@ def test_axes_inside_a_node_do_not_warn() -> None:
     assert [mesh["ranks"] for mesh in near] == [[0, 1, 2, 3]] * 4
     assert [mesh["ranks"] for mesh in (*far, *placed)] == [[0, 2, 1, 3]] * 8
     assert [mesh["sum"] for mesh in far] == [101, 1010, 101, 1010]
-
-
-def test_an_axis_given_within_a_node_warns_if_it_crosses() -> None:
-    (outcomes,) = build_each(["a", "b", "c", "d"], {"within": {"sp": 2}, "across": {"dp": 2}})
-    assert "sp crosses nodes: 2 of 2 groups span 2 nodes" in outcomes[0]["warnings"][0]
 
 
 def build_with_warnings_as_errors(hosts: Sequence[str]) -> tuple[str, float, int]:
@@ -169,26 +169,23 @@ def test_part_of_the_world_is_placed_among_its_own_ranks() -> None:
     assert outcomes[1]["ranks"] == [1, 3, 2, 4]
 
 
-def build_different_meshes(hosts: Sequence[str], requests: Sequence[dict[str, Any]]) -> Any:
-    """Build a different mesh on each rank; return the error."""
-    rank = take_host(hosts)
-    return error_of(lambda: meshkit.build_mesh(**requests[rank]))
+def build_different_meshes() -> None:
+    """Build meshes that rank 0 places in another way than the others."""
+    rank = take_host(CYCLIC)
+    for first, others, shown in (
+        (True, False, "place=True"),
+        (Topology.of_hosts(CYCLIC), Topology.of_hosts(BLOCKS), "place=4 ranks on 2 nodes of 2 ("),
+    ):
+        place = others if rank else first
+        error = error_of(lambda place=place: meshkit.build_mesh(dp=2, tp=2, place=place))
+        assert error is not None
+        assert error[0] == "DisagreementError"
+        assert shown in error[1]
 
 
 @needs_order
-@pytest.mark.parametrize(
-    ("first", "others", "shown"),
-    [
-        (True, False, "place=True"),
-        (Topology.of_hosts(CYCLIC), Topology.of_hosts(BLOCKS), "place=4 ranks on 2 nodes of 2 ("),
-    ],
-)
-def test_ranks_that_differ_in_place_raise(first: object, others: object, shown: str) -> None:
-    requests = [{**PLAIN, "place": others if rank else first} for rank in range(4)]
-    outcomes = meshkit.spawn(build_different_meshes, 4, (CYCLIC, requests), timeout=60)
-    ((kind, text),) = set(outcomes)
-    assert kind == "DisagreementError"
-    assert shown in text
+def test_ranks_that_differ_in_place_raise() -> None:
+    meshkit.spawn(build_different_meshes, 4, timeout=60)
 
 
 def delay_rank_0(request: dict[str, Any]) -> tuple[str, float]:

@@ -12,7 +12,6 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -424,15 +423,6 @@ def test_without_an_answer_of_the_store_the_report_comes_in_time(played: Played)
     seconds = [float(played.outcomes[rank].text) for rank in (1, 2, 3)]
     assert TIMES.answer <= min(seconds) < ANSWERS, seconds  # of the rank that waits least
     assert max(seconds) < ANSWERS + BUSY, seconds
-
-
-@pytest.mark.slow
-def test_twenty_reports_without_an_answer_of_the_store_come_in_time() -> None:
-    with ThreadPoolExecutor(3) as pool:
-        jobs = [pool.submit(job(stop_the_host, 4)) for _ in range(20)]
-    for played in (future.result() for future in jobs):
-        seconds = [float(played.outcomes[rank].text) for rank in (1, 2, 3)]
-        assert max(seconds) < ANSWERS + BUSY, seconds
 
 
 @pytest.mark.slow
