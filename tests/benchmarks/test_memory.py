@@ -11,12 +11,21 @@ from benchmarks import memory
 from benchmarks.memory import CASES, PAGE, PARTS, LiveBytes, measure, predict
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(case[:3]))
+def params() -> list[object]:
+    """Return the cases; those of one decoder alone are quick."""
+    slow = [[pytest.mark.slow] * (case.shape != CASES[0].shape) for case in CASES]
+    names = (" ".join(case[:3]) for case in CASES)
+    triples = zip(CASES, names, slow, strict=True)
+    return [pytest.param(case, id=name, marks=marks) for case, name, marks in triples]
+
+
+@pytest.mark.parametrize("case", params())
 def test_each_part_is_within_a_tenth_of_what_torch_allocates(case: memory.Case) -> None:
     measured, predicted = measure(case), predict(case)
     assert predicted == {part: pytest.approx(measured[part], rel=0.1) for part in PARTS}
 
 
+@pytest.mark.slow
 def test_the_page_has_the_measured_table() -> None:
     """The bytes of another version of torch may differ in the last digit."""
     number = re.compile(r"[-+]?[0-9.]+")

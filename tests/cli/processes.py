@@ -30,9 +30,9 @@ def begun(*command: str, **environ: str) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """The exit code of a command, and what it printed; it is killed after two minutes."""
+    """The exit code of a command, and what it printed; it is killed after five minutes."""
     try:
-        out, error = process.communicate(timeout=120)
+        out, error = process.communicate(timeout=300)
     finally:
         process.kill()
     return process.returncode, out, error

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.cli.processes import ROOT, Answers, begun, ended
+
 CONFIG = {
     "model_type": "llama",
     "hidden_size": 2048,
@@ -23,12 +22,9 @@ CONFIG = {
 TOKENS, BATCH, DP = 8192, 4, 32
 
 
-def rehearse(*words: str) -> subprocess.CompletedProcess[str]:
+def rehearse(words: str) -> tuple[int, str, str]:
     """Run the command in a process of its own."""
-    command = [sys.executable, "-m", "meshkit", "rehearse", "--world-size", str(8 * DP), *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, timeout=300, check=False
-    )
+    return ended(begun(*f"-m meshkit rehearse --world-size {8 * DP} {words}".split()))
 
 
 @pytest.mark.slow
@@ -36,27 +32,22 @@ def test_the_seconds_of_a_decoder_are_those_of_the_cost_model(tmp_path: Path) ->
     config = tmp_path / "config.json"
     config.write_text(json.dumps(CONFIG))
     batch = f"--seq {TOKENS} --micro-batch {BATCH} --global-batch {BATCH * DP} --shard fsdp"
-    done = rehearse(
-        *f"--json --nodes {DP} --ranks 0 --device meta --model {config} {batch}".split(),
-        *f"tests/cli/rehearsed_decoder.py {config} {TOKENS} {BATCH}".split(),
+    _, out, error = rehearse(
+        f"--json --nodes {DP} --ranks 0 --device meta --model {config} {batch} "
+        f"tests/cli/rehearsed_decoder.py {config} {TOKENS} {BATCH}"
     )
-    facts = json.loads(done.stdout)
-    assert facts["ok"], done.stderr
+    facts = json.loads(out)
+    assert facts["ok"], error
     for axis in ("dp", "tp"):
         recorded = facts["traffic"][axis]["seconds"]
         assert recorded == pytest.approx(facts["model_seconds"][axis], rel=0.02)
     assert facts["memory"]["peak"] > facts["memory"]["parameters"]
 
 
-def test_a_model_without_a_batch_is_refused() -> None:
-    done = rehearse("--model", "llama3-8b", "--seq", "8192", "examples/train.py")
-    assert done.returncode == 2
-    assert "--global-batch" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("typed", "text"),
     [
+        ("--model llama3-8b --seq 8192 examples/train.py", "--global-batch"),
         ("--seq 8192 examples/train.py", "--seq is for --model.\n  Fix: leave out --seq."),
         # the words after the script are its own
         (
@@ -65,16 +56,19 @@ def test_a_model_without_a_batch_is_refused() -> None:
         ),
     ],
 )
-def test_a_fix_leaves_the_words_of_the_script_alone(typed: str, text: str) -> None:
-    done = rehearse(*typed.split())
-    assert done.returncode == 2
-    assert text in done.stderr
+def test_misuse_is_refused_before_the_script_runs(
+    answer: Answers, monkeypatch: pytest.MonkeyPatch, typed: str, text: str
+) -> None:
+    monkeypatch.chdir(ROOT)
+    code, out, error = answer(f"rehearse --world-size {8 * DP} {typed}")
+    assert (code, out) == (2, "")
+    assert text in error
 
 
 @pytest.mark.slow
 def test_a_job_that_the_cost_model_cannot_price_keeps_its_report(tmp_path: Path) -> None:
     script = tmp_path / "alone.py"
     script.write_text("import meshkit\nmeshkit.init()\nmeshkit.build_mesh(mine=256)\n")
-    done = rehearse(*f"--ranks 0 --model llama3-8b --seq 8 --global-batch 256 {script}".split())
-    assert "The cost model has no seconds for this job: " in done.stdout
-    assert "256 ranks" in done.stdout
+    _, out, _ = rehearse(f"--ranks 0 --model llama3-8b --seq 8 --global-batch 256 {script}")
+    assert "The cost model has no seconds for this job: " in out
+    assert "256 ranks" in out
