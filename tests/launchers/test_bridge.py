@@ -8,14 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from examples import rl
-from meshkit.launch.world import free_port
-from tests.launchers.checks import RAY, clean_environ
+from tests.launchers.checks import clean_environ
 from tests.launchers.two_hosts import two_hosts
 
 ROOT = Path(__file__).parents[2]
@@ -66,31 +64,6 @@ def test_torchrun_and_spawn(store: str) -> None:
     finally:
         trainer.kill()
         trainer.wait()
-
-
-@pytest.mark.slow
-def test_torchrun_and_ray(store: str) -> None:
-    if find_spec("ray") is None:
-        pytest.skip("ray is not installed: pip install -e '.[ray]'")
-    environ = clean_environ(**RAY)
-    sampler = subprocess.Popen(
-        [sys.executable, "-m", "tests.launchers.ray_sampler", store, str(free_port()), "3"],
-        env=environ,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        trainer = [*TORCHRUN, "--nproc-per-node", "2", "--standalone", *side("trainer", store)]
-        done = subprocess.run(
-            trainer, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=280
-        )
-        assert done.returncode == 0, done.stderr
-        assert read_rewards(done.stdout) == REWARDS
-        assert "sampled" in sampler.communicate(timeout=60)[0]
-    finally:
-        sampler.kill()
-        sampler.communicate()
 
 
 @pytest.mark.slow

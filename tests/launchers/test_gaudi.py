@@ -45,37 +45,35 @@ def test_the_bridge_reads_its_rank_from_the_environment_under_mpirun(tmp_path: P
     assert [record["bridge"] for record in records] == [["0", "2", "0"], ["1", "2", "1"]]
 
 
-def test_the_bridge_reads_its_rank_without_a_launcher() -> None:
-    for arguments in ("rank=0, world_size=1", ""):
-        code = f"import torch, meshkit; meshkit.init({arguments}); print(torch.hpu.identity)"
-        assert one_process(code) == "['0', '1', '0']\n", arguments
+IDENTITY = "import torch, meshkit; meshkit.init({}); print(torch.hpu.identity)"
+DOCTOR = """
+import os
+from meshkit.cli.doctor import checkup
+findings = {finding.name: finding for finding in checkup(os.environ)}
+print(findings["devices"].ok, os.environ.get("HLS_MODULE_ID"))
+"""
+SPAWN = """
+from meshkit.launch.spawn import child_environment
+print('HLS_MODULE_ID' in child_environment(0, 2, 'file:///x', 29500))
+"""
+WORLD = "import meshkit; world = meshkit.init(); print(world.device, world.backend)"
+CASES = {  # code, variables, output
+    "the bridge reads the rank": (IDENTITY.format("rank=0, world_size=1"), {}, "['0', '1', '0']"),
+    "the bridge reads that of one process": (IDENTITY.format(""), {}, "['0', '1', '0']"),
+    "a bridge without a device uses the cpu": (WORLD, {"STAND_IN_DEVICES": "0"}, "cpu gloo"),
+    "the doctor selects no module": (
+        DOCTOR,
+        {"HLS_MODULE_ID": "1", "HABANA_VISIBLE_MODULES": MODULES},
+        "True 1",
+    ),
+    "spawned ranks select their own modules": (SPAWN, {"HLS_MODULE_ID": "1"}, "False"),
+}
 
 
-def one_process(code: str, **more: str) -> str:
-    done = run_python(code, environ=clean_environ(**PATH, **more))
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.slow
-def test_a_bridge_without_a_device_uses_the_cpu() -> None:
-    code = "import meshkit; world = meshkit.init(); print(world.device, world.backend)"
-    assert one_process(code, STAND_IN_DEVICES="0") == "cpu gloo\n"
-
-
-@pytest.mark.slow
-def test_the_doctor_selects_no_module() -> None:
-    code = "import os; from meshkit.cli.doctor import checkup\n"
-    code += "findings = {finding.name: finding for finding in checkup(os.environ)}\n"
-    code += "print(findings['devices'].ok, os.environ.get('HLS_MODULE_ID'))"
-    output = one_process(code, HLS_MODULE_ID="1", HABANA_VISIBLE_MODULES=MODULES)
-    assert output == "True 1\n"
-
-
-def test_spawned_ranks_select_their_own_modules() -> None:
-    code = "import os; from meshkit.launch.spawn import child_environment\n"
-    code += "print('HLS_MODULE_ID' in child_environment(0, 2, 'file:///x', 29500))"
-    assert one_process(code, HLS_MODULE_ID="1") == "False\n"
+@pytest.mark.parametrize(("code", "variables", "output"), CASES.values(), ids=CASES)
+def test_one_process(code: str, variables: dict[str, str], output: str) -> None:
+    done = run_python(code, environ=clean_environ(**PATH, **variables))
+    assert done.stdout == f"{output}\n", done.stderr
 
 
 def test_detect_and_import_touch_no_device() -> None:
