@@ -92,6 +92,7 @@ def use_habits() -> None:
         assert (mesh.axis_names, mesh.get_rank(), mesh.device_type) == (("dp", "sp"), rank, "cpu")
         assert mesh.get_group("dp") is mesh.get_group(mesh_dim="dp") is mesh.group("dp")
         assert mesh.get_local_rank("dp") == mesh.get_local_rank(mesh_dim="dp") == rank // 2
+        assert mesh.get_local_rank("sp") == rank % 2
         assert describe_error(mesh.get_local_rank).startswith("SpecError")
         assert describe_error(lambda: mesh["tq"]).startswith("UnknownAxisError")
         assert ("dp" in mesh, "tq" in mesh) == (True, False)

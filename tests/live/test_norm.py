@@ -309,6 +309,7 @@ def refuse_differing() -> list[tuple[str, str, str]]:
         once = parameters_of(z=ones * (1 + at["tp"]))
         note(once)  # a refused call is refused again
         note(once)
+        note(parameters_of(w=ones * (1 + at["tp"]), v=ones * (1 + at["tp"])))  # the first of two
     return errors
 
 
@@ -316,7 +317,7 @@ def test_a_gradient_that_differs_over_an_axis_is_refused_with_its_name(pool: Poo
     results = pool.run(refuse_differing)
     assert all(result == results[0] for result in results)
     expected = [("w", "ep"), ("w", "tp"), ("s", "tp"), ("expert0", "ep"), ("w", "tp"), ("w", "dp")]
-    expected += [("z", "tp"), ("z", "tp")]
+    expected += [("z", "tp"), ("z", "tp"), ("w", "tp")]
     for (name, axis), (summary, where, fix) in zip(expected, results[0], strict=True):
         assert summary == f"the gradient of {name} differs over {axis}."
         assert where == axis
