@@ -21,7 +21,7 @@ from meshkit.core.compare import (
     parameter_conflict,
 )
 
-quick = settings(deadline=None, max_examples=100, database=None)
+quick = settings(deadline=None, max_examples=60, database=None)
 LAYOUT = Layout(dp=2, sp=2)
 AXES = EqualAxes.of(LAYOUT.sizes)
 TEXTS = st.text('ab"\n\u00e9\ud800', max_size=4)

@@ -24,6 +24,7 @@ from meshkit.core.draw import (
     draw_positions,
 )
 from meshkit.testing import layouts
+from tests.laws.derivations import law
 
 
 def draw_grid(
@@ -102,6 +103,7 @@ def test_of_many_nodes_the_ends() -> None:
     ]
 
 
+@law
 @given(layouts(max_ranks=48, with_ranks=True), st.integers(40, 100), st.data())
 def test_each_rank_stands_once_in_its_node_and_all_fits(
     layout: Layout, width: int, data: st.DataObject
@@ -132,6 +134,7 @@ def index(position: int, axis: dict[str, Any]) -> int:
     return int(position // axis["stride"] % axis["size"])
 
 
+@law
 @given(layouts(max_ranks=64, with_ranks=True), st.integers(1, 3))
 def test_the_figures_give_coordinates_groups_and_samples(layout: Layout, micro: int) -> None:
     data = data_axes(layout.sizes)

@@ -23,6 +23,7 @@ from meshkit.core.hang import (
 )
 from meshkit.core.judges import Arrival, Arrivals, Process, RankState, Sighting
 from meshkit.testing import layouts
+from tests.laws.derivations import law
 
 LAYOUT = meshkit.Layout(dp=2, sp=2)
 KNOWN = 0.3  # seconds for the answers if a rank has left
@@ -37,6 +38,7 @@ def statuses(**late: int) -> dict[int, RankStatus]:
     return {rank: RankStatus(rank, begun) for rank, begun in counts.items()}
 
 
+@law
 @given(st.data())
 def test_a_rank_behind_by_another_derivation(data: st.DataObject) -> None:
     """A rank is behind where a peer that differs in that axis only has begun more."""

@@ -111,8 +111,8 @@ def test_the_error_of_missing_ranks_names_what_is_known() -> None:
     assert all(part in text for part in (*known, "Rank 3 came late", "No rank came from host h2"))
 
 
-def test_the_error_of_two_million_missing_ranks_is_short() -> None:
-    arrivals = Arrivals(range(2_000_000), {0: Arrival(Process("a", 1), {})}, expired=True)
+def test_the_error_of_very_many_missing_ranks_is_short() -> None:
+    arrivals = Arrivals(range(200_000), {0: Arrival(Process("a", 1), {})}, expired=True)
     error = missing_error(arrivals, 5)
     assert len(error.missing_ranks) == 100_000
     assert len(str(error)) < 1000

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from meshkit import CoordinateError, Layout, SpecError
 from meshkit.core.layout import Position, group_rank, parse_axis_pattern
 from meshkit.testing import axes_of, layouts, ranks
+from tests.laws.derivations import law
 
 HUGE = Layout(pp=16, dp=2**21, tp=64)  # 2**31 ranks
 
@@ -89,6 +90,7 @@ def test_the_data_index_counts_data_and_expert_axes() -> None:
     assert Position(Layout(tp=4), 3).data_index == 0
 
 
+@law
 @given(st.data())
 def test_the_group_rank_is_the_index_in_the_group(data: st.DataObject) -> None:
     layout = data.draw(layouts(with_ranks=True))

@@ -24,6 +24,7 @@ from meshkit.core.rehearsal import (
 )
 from meshkit.core.rehearsal_report import VOLUMES
 from meshkit.testing import layouts
+from tests.laws.derivations import law
 
 GRID = Layout(dp=2, tp=2)  # ranks 0 1 | 2 3
 NAMES = Names([GRID])
@@ -171,6 +172,7 @@ def test_a_witness_is_compared_by_places_in_groups() -> None:
     assert "nothing" in differs_from(traces[3], traces[1], NAMES)
 
 
+@law
 @given(layouts())
 def test_corners_hold_the_ends_of_every_axis(layout: Layout) -> None:
     corners = corner_ranks(layout)
@@ -184,6 +186,7 @@ def test_corners_hold_the_ends_of_every_axis(layout: Layout) -> None:
         assert standing_corner(layout, rank, corners) == rank
 
 
+@law
 @given(layouts(), st.data())
 def test_axes_of_a_group_are_those_of_its_members(layout: Layout, data: st.DataObject) -> None:
     real = [axis for axis in layout.axes if layout.size(axis) > 1]

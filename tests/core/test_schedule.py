@@ -82,12 +82,6 @@ def test_uneven_stages_must_be_allowed_or_begin_with_an_uneven_plan() -> None:
     assert [(c, plan.global_batch) for c, plan in schedule.steps(until=9)] == [(0, 8), (8, 6)]
 
 
-@pytest.mark.parametrize("stages", [((0, 8), (0, 16)), ((5, 8),), ()])
-def test_stages_ascend_from_0(stages: tuple[tuple[int, int], ...]) -> None:
-    with pytest.raises(BatchError):
-        BatchSchedule(PLAN, stages)
-
-
 def test_the_schedule_of_a_rank_gives_plans_of_the_rank() -> None:
     schedule = BatchSchedule(replace(PLAN, data_index=1), ((0, 8), (16, 16)))
     assert schedule.at(16).samples(0, first=16)[0].tolist() == [18, 19]

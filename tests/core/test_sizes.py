@@ -42,12 +42,9 @@ def test_the_size_that_is_minus_1_is_inferred(numbers: list[int], data: st.DataO
         ({"dp": 4, "tp": 2}, 6, "", "dp=-1, which gives dp=3."),
         ({"dp": 4, "tp": 4}, 6, "-n {number}", "-n 16."),
         ({"dp": -1, "tp": 4}, 6, "start {ranks}", "start 4 ranks, or start 8 ranks."),
-        ({"dp": -1, "tp": 4}, 3, "start {ranks}", "start 4 ranks."),
         ({"dp": -1, "tp": 4}, 6, "", "sizes whose product is 6."),
-        ({"sp": 4, "tp": 4}, 8, "", "sp=-1, which gives sp=2."),
         ({"sp": 3, "tp": 4}, 6, "", "tp=-1, which gives tp=2."),
         ({"sp": 4, "tp": 4}, 8, "start {ranks}", "start 16 ranks."),
-        ({"sp": 1}, 2, "start {ranks}", "start 1 rank."),
     ],
 )
 def test_the_fix_starts_other_ranks_only_if_that_is_possible(

@@ -122,16 +122,6 @@ def test_ranks_that_are_not_there() -> None:
 
 
 @law
-@given(LABELS)
-def test_labels_are_numbered_as_they_come(labels: list[int]) -> None:
-    numbers, names = number_labels("rack", labels)
-    order = [*dict.fromkeys(labels)]
-    assert [order[number] for number in numbers] == labels
-    assert numbers.dtype == np.int64
-    assert names == tuple(f"rack {label}" for label in order)
-
-
-@law
 @given(LABELS, st.data())
 def test_levels_nest_where_no_domain_is_torn(inner: list[int], data: st.DataObject) -> None:
     numbers = number_labels("rack", inner)[0].tolist()

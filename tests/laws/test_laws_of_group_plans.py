@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from meshkit import Layout, factor_world
-from meshkit.core.axes import STANDARD
+from meshkit import Layout
 from meshkit.core.group_plan import GroupPlan
 from meshkit.testing import axes_of, axis_names, layouts
 from tests.laws.derivations import factorizations, groups_by_strides, law, members
@@ -77,19 +76,6 @@ def test_law_8_every_rank_computes_the_same_plan(layout: Layout, data: st.DataOb
     for step, other_step in zip(plan.steps, other.steps, strict=True):
         assert step.axes == other_step.axes
         np.testing.assert_array_equal(step.members, other_step.members)
-
-
-@law
-@given(st.data(), st.integers(1, 4), st.permutations(STANDARD))
-def test_law_8_the_order_of_the_arguments_does_not_matter(
-    data: st.DataObject, count: int, names: list[str]
-) -> None:
-    sizes = {name: data.draw(st.integers(1, 3)) for name in names[:count] if name != "dp"}
-    world = math.prod(sizes.values()) * data.draw(st.integers(1, 4))
-    shuffled = dict(data.draw(st.permutations(list(sizes.items()))))
-    first, second = factor_world(world, **sizes), factor_world(world, **shuffled)
-    assert first == second
-    assert GroupPlan.of(first) == GroupPlan.of(second)
 
 
 def test_law_8_requests_that_create_the_same_groups_still_differ() -> None:
