@@ -139,10 +139,12 @@ def test_axes_cut_the_sequence_by_their_role() -> None:
     for rank in range(8):
         _, seq, context = np.unravel_index(rank, (2, 2, 2))
         assert sequence_part(layout, rank) == 2 * context + seq  # cp before sp, in any order
-    (report,) = rank_reports(layout, [1], sequence=SequencePlan(16, 4))
+    batch = BatchPlan.solve(dp=2, global_batch=8, micro_batch=2)
+    (report,) = rank_reports(layout, [1], batch=batch, sequence=SequencePlan(16, 4))
     assert report.tokens == (range(8, 12),)
     tokens = "tokens      8-11 of each sequence, which is cut over context seq"
-    assert tokens in format_rank(report, layout, "x").splitlines()
+    samples = "samples     0-1, 4-5 in step 0, a range for each micro batch"
+    assert {samples, tokens} <= {*format_rank(report, layout, "x").splitlines()}
 
 
 @law

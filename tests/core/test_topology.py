@@ -226,7 +226,8 @@ def test_a_placement_is_unchanged_if_nothing_gets_better() -> None:
     backwards = Layout(dp=2, tp=4, ranks=[7, 6, 5, 4, 3, 2, 1, 0])
     assert placed(backwards, Topology.even(8, nodes=2)) is backwards
     uneven = Topology.of_sizes([5, 4, 3])  # the node of 4 comes first: its group is not split
-    assert crossings(placed(Layout(dp=3, tp=4), uneven), uneven)["tp"].crossing_groups == 1
+    for sizes in ({"dp": 3, "tp": 4}, {"dp": 3, "tp": 4, "x": 1}):
+        assert crossings(placed(Layout(sizes), uneven), uneven)["tp"].crossing_groups == 1
 
 
 @law
