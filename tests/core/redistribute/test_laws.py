@@ -51,6 +51,7 @@ def check_values(move: Move) -> None:
 
 
 @given(cases() | cases(uneven=True))
+@example(Case("o/dp/tp i -> o/tp i/dp", {"dp": 4, "tp": 2}, {"o": 8, "i": 8}))  # dp has two digits
 @law
 def test_a_plan_gives_the_parts_of_the_right_side(case: Case) -> None:
     check_values(case.move)
