@@ -107,13 +107,14 @@ def share_equal_groups() -> None:
         meshkit.build_mesh(dp=4, sp=2, tp=1, groups=["sp dp"]) as mesh,
         mesh.view(outer=2, inner=2, tp=2) as view,
         view.view(dp=4, sp=2, tp=1) as again,  # a view of a view is of the same family
+        mesh.view() as twin,
         meshkit.build_mesh(dp=4, sp=2, tp=1) as other,
     ):
         assert view.group("tp") is mesh.group("sp")
         for axes in ((), ("dp",), ("sp",), ("tp",), ("dp", "sp")):
             assert again.group(*axes) is mesh.group(*axes)
         assert view.group() is mesh.group("dp", "sp") is dist.group.WORLD
-        assert mesh.group("sp", "dp") is not dist.group.WORLD
+        assert twin.group("sp", "dp") is mesh.group("sp", "dp") is not dist.group.WORLD
         assert other.group("dp") is not mesh.group("dp")
         grid = mesh.device_mesh("dp sp")
         assert grid.get_group("sp") is view.device_mesh("tp").get_group()
