@@ -7,7 +7,7 @@ import pytest
 from meshkit.testing import compare_meshes
 from tests.testing.miniatures import MINIATURES, Miniature
 
-FAST = ("router", "expert divisor", "copies in the norm", "order of shards")
+FAST = ("router", "order of shards")
 
 
 def case(miniature: Miniature) -> object:

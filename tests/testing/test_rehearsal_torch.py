@@ -221,9 +221,8 @@ def test_every_schedule_of_pipelining_is_played() -> None:
         assert sent >= 2 * 8 * len(SCHEDULES)
 
 
-@pytest.mark.parametrize("name", ["ScheduleGPipe", "ScheduleInterleaved1F1B"])
-def test_a_stage_with_another_number_of_micro_batches_is_named(name: str) -> None:
-    report = rehearse(pipeline, SIZE, (name, 2), ranks="all")
+def test_a_stage_with_another_number_of_micro_batches_is_named() -> None:
+    report = rehearse(pipeline, SIZE, ("ScheduleInterleaved1F1B", 2), ranks="all")
     assert any(2 in mismatch.ranks for mismatch in report.mismatches)
 
 
