@@ -278,7 +278,7 @@ def test_ranks_report_the_call_in_which_they_wait(target: str, waiting: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("op", "fault", "lines"),
+    ("op", "fault", "lines", "of_rank_0"),
     [
         (
             "all_to_all",
@@ -288,6 +288,7 @@ def test_ranks_report_the_call_in_which_they_wait(target: str, waiting: str) -> 
                 "  Backend gloo does not support all_to_all",
                 "  Fix: --ops all_reduce,all_gather,reduce_scatter,broadcast,send_recv.",
             ],
+            "all_to_all over dp, 64 bytes on rank 0: ",
         ),
         (
             "broadcast",
@@ -297,14 +298,18 @@ def test_ranks_report_the_call_in_which_they_wait(target: str, waiting: str) -> 
                 "you tried to allocate 4611686018427387904 bytes",
                 "  Fix: --sizes 16.",
             ],
+            " left with MeshkitError: broadcast over dp, 64 ",
         ),
     ],
 )
-def test_a_backend_that_cannot_run_an_operation(op: str, fault: str, lines: list[str]) -> None:
+def test_a_backend_that_cannot_run_an_operation(
+    op: str, fault: str, lines: list[str], of_rank_0: str
+) -> None:
     with pytest.raises(SpawnError) as caught:
         meshkit.spawn(sweep_on_a_mesh, 4, ([op], ["dp"], fault), timeout=LIMIT)
     texts = str(caught.value.errors[1]).splitlines()
     assert all(line in text for line, text in zip(lines, texts, strict=True))
+    assert of_rank_0 in str(caught.value.errors[0])
 
 
 def disagreements(others: Sequence[dict[str, Any]]) -> list[str]:
