@@ -34,9 +34,25 @@ CHUNK = ROWS // 2 * COLUMNS * 4
 RANKS = {"trainer": 2, "sampler": 2}
 PATTERN = {"*": "o/dp i -> o/tp i"}
 VOTE = -1  # the moment after the last message and before the vote
-THIRDS = {"first": 0, "middle": TENSORS // 3, "last": TENSORS - 1, "vote": VOTE}
 KINDS = {"CollectiveError", "RankTimeoutError"}
 STORE_FAULTS = {"store": signal.SIGKILL, "stopped store": signal.SIGSTOP}
+FIRST, MIDDLE, LAST = 0, TENSORS // 3, TENSORS - 1
+FAULTS = [  # the side, the rank, the fault and its moment
+    ("trainer", 1, "kill", FIRST),
+    ("sampler", 1, "kill", LAST),
+    ("trainer", 1, "kill", VOTE),
+    ("sampler", 1, "kill", VOTE),
+    ("trainer", 1, "store", FIRST),
+    ("sampler", 1, "store", VOTE),
+    ("sampler", 1, "stopped store", MIDDLE),
+    ("sampler", 1, "stopped store", VOTE),
+]
+SLOW_FAULTS = [
+    ("trainer", 1, "stop", MIDDLE),
+    ("sampler", 1, "stop", VOTE),
+    ("trainer", 0, "cut", VOTE),
+    ("sampler", 0, "cut", MIDDLE),
+]
 
 
 def state_of(rank: int, version: int) -> dict[str, Tensor]:
@@ -147,24 +163,14 @@ def check_fault(side: str, rank: int, fault: str, at: int) -> None:
                 assert sockets <= 0, f"{name} rank {other} has left {sockets} sockets open"
 
 
-@pytest.mark.parametrize("third", THIRDS)
 @pytest.mark.parametrize(
-    "fault", ["kill", pytest.param("stop", marks=pytest.mark.slow), *STORE_FAULTS]
+    ("side", "rank", "fault", "at"),
+    [*FAULTS, *(pytest.param(*fault, marks=pytest.mark.slow) for fault in SLOW_FAULTS)],
 )
-@pytest.mark.parametrize("side", RANKS)
 def test_a_fault_in_an_exchange_is_an_error_on_both_sides(
-    side: str, fault: str, third: str
+    side: str, rank: int, fault: str, at: int
 ) -> None:
-    if fault in STORE_FAULTS and side == "trainer" and third != "first":
-        pytest.skip("the same store as with the other side")
-    check_fault(side, 1, fault, THIRDS[third])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("third", THIRDS)
-@pytest.mark.parametrize("side", RANKS)
-def test_a_rank_that_is_cut_off(side: str, third: str) -> None:
-    check_fault(side, 0, "cut", THIRDS[third])
+    check_fault(side, rank, fault, at)
 
 
 if __name__ == "__main__":

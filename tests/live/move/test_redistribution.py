@@ -75,8 +75,8 @@ def collect(strategy: st.SearchStrategy[Case], count: int) -> list[Case]:
 def list_cases(axes: Mapping[str, int]) -> list[Case]:
     """Return cases over some axes: random ones of even and uneven sizes, and the special ones."""
     random = [
-        *collect(cases(axes=axes, uneven=True), 60),
-        *collect(cases(axes=axes), 60),
+        *collect(cases(axes=axes, uneven=True), 30),
+        *collect(cases(axes=axes), 30),
     ]
     special = [Case(text, axes, sizes) for text, sizes in SPECIAL]
     known = [case for case in special if parse_pattern(case.pattern).types.keys() <= axes.keys()]
@@ -147,7 +147,7 @@ def test_ranks_give_what_the_interpreter_gives_and_the_gradient_of_one_process(
         mirrored = tuple((_mirror(left), _mirror(right)) for left, right in move.types)
         joined = join(replace(move, types=mirrored), gradients, 0)
         np.testing.assert_allclose(joined, weights(move)[0], rtol=1e-12, err_msg=str(case))
-    assert len(requests) > 60
+    assert len(requests) > 40
 
 
 # ------------------------------------------------------------------ other facts, on four ranks
@@ -371,18 +371,6 @@ def check_sizes_by_mapping(mesh: meshkit.Mesh) -> None:
     assert torch.equal(mesh.begin(y, "op/tp to -> (op to) =tp", op="sum", sizes=sizes).wait(), x)
 
 
-def check_caches(mesh: meshkit.Mesh) -> None:
-    """Keep at most 1,000 shapes of a redistribution, and 1,000 redistributions of a mesh."""
-    gather = mesh.redistribution("s -> s/tp", s=6)
-    for length in range(7, 1010):
-        mesh.redistribute(torch.zeros(length), "s -> s/tp", s=length)
-        mesh.redistribute(torch.zeros(2, length), "s h -> s/tp h")
-    assert mesh.redistribution("s -> s/tp", s=6) is not gather  # the least recently used one
-    assert mesh.redistribution("s -> s/tp", s=600) is mesh.redistribution("s -> s/tp", s=600)
-    assert len(mesh._moves.known._values) == 1000
-    assert len(mesh.redistribution("s h -> s/tp h")._pairs._values) == 1000
-
-
 def on_mesh(check: Callable[[meshkit.Mesh], None]) -> None:
     with meshkit.build_mesh(dp=2, tp=2) as mesh:
         check(mesh)
@@ -392,7 +380,7 @@ CHECKS = [
     *(check_other_dtypes, check_kinds_of_tensors),
     *(check_dtypes, check_reductions, check_grad_dtype, check_bits, check_ring),
     *(check_view, check_zigzag, check_absent_axes, check_dtensor),
-    *(check_sizes_by_mapping, check_caches),
+    check_sizes_by_mapping,
 ]
 
 
@@ -486,8 +474,17 @@ def move_unequal(kind: str, with_guard: bool) -> Any:
         return None
 
 
-@pytest.mark.parametrize("kind", ["shape", "dtype", "pattern", "shift", "exchange", "begin"])
-@pytest.mark.parametrize("with_guard", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "with_guard"),
+    [
+        ("shape", True),
+        ("dtype", True),
+        ("pattern", False),
+        ("shift", False),
+        ("exchange", False),
+        ("begin", True),
+    ],
+)
 def test_unequal_calls_are_named_before_gloo_ends_the_process(
     pool: Pool, kind: str, with_guard: bool
 ) -> None:
@@ -645,10 +642,11 @@ def test_a_cache_drops_the_least_recently_used_value_also_for_traced_code() -> N
 
 
 def move_many_lengths() -> list[int]:
-    """Return how many entries the caches hold after 1,200 lengths, by keyword and by shape."""
+    """Return how many entries the caches hold after 1,050 lengths, by keyword and by shape."""
     with meshkit.build_mesh(dp=2, tp=2) as mesh:
         by_shape = mesh.redistribution("s/tp -> s/tp")
-        for length in range(2, 2402, 2):
+        assert mesh.redistribution("s/tp -> s/tp") is by_shape
+        for length in range(2, 2102, 2):
             mesh.redistribute(torch.zeros(length // 2), "s/tp -> s/tp", s=length)
             by_shape(torch.zeros(length // 2))
         held = [len(mesh._moves.known._values), len(by_shape._pairs._values)]

@@ -89,8 +89,7 @@ def move_states(source: Any, target: Any, chunk: int, staged: bool) -> None:
                 assert torch.equal(half[name], expected)
 
 
-@pytest.mark.parametrize("staged", [False, True])
-@pytest.mark.parametrize("chunk", [40, 2**20])
+@pytest.mark.parametrize(("chunk", "staged"), [(40, True), (2**20, False)])
 @pytest.mark.parametrize(
     ("source", "target"),
     [
@@ -202,8 +201,8 @@ def test_fsdp_weights_move_to_dtensors_of_other_ranks(pool: Pool) -> None:
 def drop_a_handle(staged: bool) -> None:
     trainer, sampler = build(([0, 1], 2, 1), ([2, 3, 4, 5], 2, 2))
     with trainer, sampler:
-        state = {"w": torch.arange(4096.0)} if trainer.inside else None
-        out = {"w": torch.zeros(4096)} if sampler.inside else None
+        state = {"w": torch.arange(256.0)} if trainer.inside else None
+        out = {"w": torch.zeros(256)} if sampler.inside else None
         patterns = {"w": "i -> i"}
         sync = trainer.transfer(patterns, to=sampler, like=state or out, chunk=64, staged=staged)
         sync.begin(state, out=out)
@@ -214,7 +213,7 @@ def drop_a_handle(staged: bool) -> None:
         result = sync({"w": state["w"] * 2} if state else None, out=out)
         assert result is out
         if out:
-            assert torch.equal(out["w"], (torch.arange(4096.0) + 1) * 2)
+            assert torch.equal(out["w"], (torch.arange(256.0) + 1) * 2)
 
 
 @pytest.mark.parametrize("staged", [False, True])
@@ -283,7 +282,6 @@ def collect_errors() -> dict[str, tuple[str, str]]:
         attempt("no like", lambda: plan(good, None))
         attempt("another name", lambda: plan({"*": good["w"]}, held or {"v": torch.zeros(2, 3)}))
         attempt("room", lambda: plan(good, held or {"w": torch.zeros(4, 3)}))
-        attempt("integers", lambda: plan(good, like, dtype=torch.int8))
         attempt("dims", lambda: plan({"w": "o i j -> o i j"}, like))
         options = {} if dist.get_rank() else {"staged": True}
         attempt("options differ", lambda: plan(good, like, **options))
@@ -308,16 +306,7 @@ def test_mistakes_are_named_on_every_rank_before_anything_moves(pool: Pool) -> N
     by_rank = pool.run(collect_errors)
     for rank, errors in enumerate(by_rank):
         assert "good" not in errors
-        names = (
-            "no pattern",
-            "no like",
-            "another name",
-            "room",
-            "dims",
-            "integers",
-            "options differ",
-        )
-        for name in names:
+        for name in ("no pattern", "no like", "another name", "room", "dims", "options differ"):
             kind, text = errors[name]
             assert kind in ("SpecError", "DisagreementError"), (rank, name)
             assert "transfer" in text
@@ -330,4 +319,4 @@ def test_mistakes_are_named_on_every_rank_before_anything_moves(pool: Pool) -> N
         assert [errors[name][0] for errors in by_rank[4:]] == ["SpecError"] * 2
         assert "Fix:" in by_rank[4][name][1]
     assert all("w.unflatten(dim, sizes)" in errors["joined"][1] for errors in by_rank)
-    assert [len(errors) for errors in by_rank[1:]] == [9] * 3 + [12] * 2
+    assert [len(errors) for errors in by_rank[1:]] == [8] * 3 + [11] * 2
