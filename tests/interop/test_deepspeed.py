@@ -74,19 +74,12 @@ def strict() -> Iterator[None]:
 
 
 class Trained(NamedTuple):
-    """The result of training on a rank.
+    """The result of training on a rank."""
 
-    Attributes:
-        losses: the losses of its own samples, by step.
-        created: the number of groups that DeepSpeed created.
-        zero: the ranks over which the optimizer is split.
-        batch: the global batch in the view of DeepSpeed.
-    """
-
-    losses: list[float]
-    created: int
-    zero: list[int]
-    batch: int
+    losses: list[float]  # of its own samples, by step
+    created: int  # the groups that DeepSpeed created
+    zero: list[int]  # the ranks over which the optimizer is split
+    batch: int  # the global batch in the view of DeepSpeed
 
 
 STEPS = 4
@@ -123,11 +116,9 @@ def train(mesh: meshkit.Mesh, stage: int, share: bool) -> Trained:
         mpu=Mpu(mesh),
         config=settings,
     )
-    sp = mesh.layout.sizes.get("sp", 1)
-    part = mesh.coordinate["dp"] * sp + mesh.coordinate.get("sp", 0)
-    losses = []
+    sp, losses = mesh.layout.sizes.get("sp", 1), []
     for step in range(STEPS):
-        loss = loss_of(engine, sample(step, part))
+        loss = loss_of(engine, sample(step, part_of(mesh.layout, mesh.rank)))
         engine.backward(loss / sp if share else loss)
         engine.step()
         losses.append(float(loss.detach()))
@@ -166,65 +157,43 @@ def train_on_one_process(parts: int, lr: float = 0.1) -> list[list[float]]:
     return by_step
 
 
+def part_of(layout: meshkit.Layout, rank: int) -> int:
+    """Return the part of a step that a rank reads."""
+    coordinate = {"sp": 0, **layout.coordinate(rank)}
+    return coordinate["dp"] * layout.sizes.get("sp", 1) + coordinate["sp"]
+
+
 @needs_deepspeed
-@pytest.mark.parametrize("sizes", [{"dp": 2, "tp": 2}, {"dp": 2, "sp": 2, "tp": 1}])
-def test_zero_trains_as_one_process_does(environ: dict[str, str], sizes: dict[str, int]) -> None:
-    sp = sizes.get("sp", 1)
-    layout = meshkit.Layout(**sizes)
-    cases = [(1, True), (2, True)]
+@pytest.mark.parametrize(
+    ("sizes", "stages"), [({"dp": 2, "tp": 2}, [1, 2, 3]), ({"dp": 2, "sp": 2, "tp": 1}, [1, 2])]
+)
+def test_zero_trains_as_one_process_does(
+    environ: dict[str, str], sizes: dict[str, int], stages: list[int]
+) -> None:
+    """A mean over the local part, the last case, trains with sp times the gradient."""
+    layout, sp = meshkit.Layout(**sizes), sizes.get("sp", 1)
+    cases = [*((stage, True) for stage in stages), (1, False)]
     by_rank = meshkit.spawn(train_cases, 4, (environ, sizes, cases), timeout=280)
-    plain = train_on_one_process(2 * sp)
+    rates = [*(0.1 for _ in stages), 0.1 * sp]
     for rank, results in enumerate(by_rank):
-        coordinate = layout.coordinate(rank)
-        part = coordinate["dp"] * sp + coordinate.get("sp", 0)
-        for result in results:
-            assert result.losses == pytest.approx([losses[part] for losses in plain], rel=1e-5)
-            assert result.created == 0
-            assert (
-                result.zero == layout.peers(rank, *(a for a in ("dp", "sp") if a in sizes)).tolist()
-            )
+        zero = layout.peers(rank, *(axis for axis in ("dp", "sp") if axis in sizes)).tolist()
+        for result, lr in zip(results, rates, strict=True):
+            plain = [losses[part_of(layout, rank)] for losses in train_on_one_process(2 * sp, lr)]
+            assert result.losses == pytest.approx(plain, rel=1e-5)
+        for result in results[:2]:
+            assert (result.created, result.zero) == (0, zero)
             assert result.batch == 8  # 4 samples for each index of dp
 
 
-@needs_deepspeed
-def test_gradients_are_summed_over_sp(environ: dict[str, str]) -> None:
-    """The mean over the local part then trains with sp times the gradient."""
-    arguments = (environ, {"dp": 2, "sp": 2, "tp": 1}, [(1, False)])
-    losses = [
-        results[0].losses for results in meshkit.spawn(train_cases, 4, arguments, timeout=280)
-    ]
-    twice = [list(step) for step in zip(*train_on_one_process(4, lr=0.2), strict=True)]
-    for local, plain in zip(losses, twice, strict=True):
-        assert local == pytest.approx(plain, rel=1e-5)
+def accumulate(environ: dict[str, str]) -> dict[str, Any]:
+    """Return the accumulation steps, the optimizer steps after 8 micro batches, and the check.
 
-
-def refuse_stage_3(environ: dict[str, str]) -> str:
-    os.environ.update(environ)
-    with meshkit.build_mesh(dp=2, sp=2, tp=1) as mesh:
-        return error_text(lambda: train(mesh, 3, share=True))
-
-
-@needs_deepspeed
-def test_stage_3_is_refused_with_sp(environ: dict[str, str]) -> None:
-    for text in meshkit.spawn(refuse_stage_3, 4, (environ,), timeout=280):
-        assert text.startswith("SpecError: ZeRO stage 3 does not sum gradients over 2 sequence")
-
-
-@needs_deepspeed
-def test_stage_3_trains_without_sp(environ: dict[str, str]) -> None:
-    arguments = (environ, {"dp": 2, "tp": 1}, [(3, True)])
-    by_rank = meshkit.spawn(train_cases, 2, arguments, timeout=280)
-    plain = train_on_one_process(2)
-    for rank, (result,) in enumerate(by_rank):
-        assert result.losses == pytest.approx([losses[rank] for losses in plain], rel=1e-5)
-
-
-def accumulate(environ: dict[str, str]) -> dict[str, tuple[int, int, str]]:
-    """Return the accumulation steps, the optimizer steps after 8 micro batches, and the check."""
+    Also return the error of stage 3 of ZeRO, which has no sum over sp.
+    """
     import deepspeed
 
     os.environ.update(environ)
-    report = {}
+    report: dict[str, Any] = {}
     with strict(), meshkit.build_mesh(dp=2, sp=2, tp=1) as mesh:
         plan = mesh.batch(global_batch=32, micro_batch=2)
         # OpenRLHF multiplies by the ring size and tp, for a DeepSpeed that divides by all ranks
@@ -242,7 +211,7 @@ def accumulate(environ: dict[str, str]) -> dict[str, tuple[int, int, str]]:
                 engine.step()
             error = error_text(partial(check_engine, engine, plan))
             report[name] = engine.gradient_accumulation_steps(), engine.global_steps, error
-    return report
+        return {**report, "stage 3": error_text(lambda: train(mesh, 3, share=True))}
 
 
 DIFFERENT = """\
@@ -258,6 +227,8 @@ meshkit.interop.deepspeed."""
 @needs_deepspeed
 def test_the_engine_accumulates_as_the_plan_says(environ: dict[str, str]) -> None:
     for report in meshkit.spawn(accumulate, 4, (environ,), timeout=280):
+        text = report.pop("stage 3")
+        assert text.startswith("SpecError: ZeRO stage 3 does not sum gradients over 2 sequence")
         assert report == {"OpenRLHF": (16, 0, DIFFERENT), "plan": (8, 1, "nothing")}
 
 
@@ -300,18 +271,6 @@ def test_the_example_trains(environ: dict[str, str]) -> None:
     assert ["the same weights on 4 ranks\n" in output for output in outputs] == [True] + [False] * 3
 
 
-AXES_OF = {
-    "data_parallel": ("dp",),
-    "model_parallel": ("pp", "tp"),
-    "tensor_model_parallel": ("tp",),
-    "slice_parallel": ("tp",),
-    "pipeline_model_parallel": ("pp",),
-    "pipe_parallel": ("pp",),
-    "sequence_parallel": ("sp",),
-    "sequence_data_parallel": ("dp", "sp"),
-}
-
-
 def error_text(do: Any) -> str:
     try:
         do()
@@ -320,102 +279,94 @@ def error_text(do: Any) -> str:
     return "nothing"
 
 
-def call_all_methods(sizes: dict[str, int], groups: list[str], roles: dict[str, str]) -> Any:
-    """Return the result of every method of an mpu, and the error of one after close."""
-    with meshkit.build_mesh(sizes, groups=groups) as mesh:
-        before = len(dist.distributed_c10d._world.pg_map)
-        mpu = Mpu(mesh, **roles)
-        methods = sorted(name for name in vars(mpu) if name.startswith("get_"))
-        answers = {name: getattr(mpu, name)() for name in methods}
-        same = {n: answers.pop(n) for n in methods if n.endswith("_group")}
-        answers["src"] = mpu.get_tensor_model_parallel_src_rank()
-        created = len(dist.distributed_c10d._world.pg_map) - before
-        ranks = {name: dist.get_process_group_ranks(group) for name, group in same.items()}
-    closed = error_text(mpu.get_data_parallel_group)
-    return answers, ranks, created, closed, hasattr(mpu, "initialize_sequence_parallel")
+def call_all_methods(mesh: meshkit.Mesh, roles: dict[str, str]) -> Any:
+    """Return the result of every method of an mpu, and the number of groups that it created."""
+    before = len(dist.distributed_c10d._world.pg_map)
+    mpu = Mpu(mesh, **roles)
+    methods = sorted(name for name in vars(mpu) if name.startswith("get_"))
+    answers = {name: getattr(mpu, name)() for name in methods}
+    for name in methods:
+        if name.endswith("_group"):
+            answers[name] = dist.get_process_group_ranks(answers[name])
+    answers["src"] = mpu.get_tensor_model_parallel_src_rank()
+    created = len(dist.distributed_c10d._world.pg_map) - before
+    return answers, created, hasattr(mpu, "initialize_sequence_parallel"), mpu
 
 
-@pytest.mark.parametrize(
-    ("sizes", "groups", "roles", "axes_of"),
-    [
-        ({"pp": 2, "dp": 2, "sp": 2, "tp": 1}, ["pp tp"], {}, AXES_OF),
-        (
-            {"dp": 4, "tp": 2},
-            [],
-            {},
-            {**{w: AXES_OF[w] for w in list(AXES_OF)[:4]}, "model_parallel": ("tp",)},
-        ),
-        (
-            {"dp": 2, "ep": 2, "tp": 2},  # ranks along ep read different samples
-            [],
-            {},
-            {
-                **{w: AXES_OF[w] for w in list(AXES_OF)[:4]},
-                "data_parallel": ("dp", "ep"),
-                "model_parallel": ("tp",),
-            },
-        ),
-        (
-            {"dp": 4, "cp": 2, "tp": 1},
-            [],
-            {"sequence": "cp"},
-            {
-                **{w: AXES_OF[w] for w in list(AXES_OF)[:4]},
-                "model_parallel": ("tp",),
-                "sequence_parallel": ("cp",),
-                "sequence_data_parallel": ("dp", "cp"),
-            },
-        ),
-    ],
-)
-def test_every_method_agrees_with_the_mesh(
-    sizes: dict[str, int], groups: list[str], roles: dict[str, str], axes_of: dict[str, tuple[str]]
-) -> None:
+def call_and_fail() -> Any:
+    """Return the results on each mesh with the error of a method after close; and other errors."""
+    results, errors = [], []
+    for sizes, groups, roles, _ in MESHES:
+        with meshkit.build_mesh(sizes, groups=groups) as mesh:
+            *answers, mpu = call_all_methods(mesh, roles)
+        results.append((*answers, error_text(mpu.get_data_parallel_group)))
+    for sizes, roles, _ in INVALID:
+        with meshkit.build_mesh(sizes) as mesh:
+            errors.append(error_text(partial(Mpu, mesh, **roles)))
+    return results, errors
+
+
+TENSOR = {"tensor_model_parallel": ("tp",), "slice_parallel": ("tp",)}
+PLAIN = {**TENSOR, "data_parallel": ("dp",), "model_parallel": ("tp",)}
+MESHES: list[tuple[dict[str, int], list[str], dict[str, str], dict[str, tuple[str, ...]]]] = [
+    # the sizes, the groups, the roles, and the axes of each name
+    (
+        {"pp": 2, "dp": 2, "sp": 2, "tp": 1},
+        ["pp tp"],
+        {},
+        {
+            **PLAIN,
+            "model_parallel": ("pp", "tp"),
+            "pipeline_model_parallel": ("pp",),
+            "pipe_parallel": ("pp",),
+            "sequence_parallel": ("sp",),
+            "sequence_data_parallel": ("dp", "sp"),
+        },
+    ),
+    ({"dp": 4, "tp": 2}, [], {}, PLAIN),
+    # ranks along ep read different samples
+    ({"dp": 2, "ep": 2, "tp": 2}, [], {}, {**PLAIN, "data_parallel": ("dp", "ep")}),
+    (
+        {"dp": 4, "cp": 2, "tp": 1},
+        [],
+        {"sequence": "cp"},
+        {**PLAIN, "sequence_parallel": ("cp",), "sequence_data_parallel": ("dp", "cp")},
+    ),
+]
+INVALID: list[tuple[dict[str, int], dict[str, str], str]] = [
+    ({"dp": 8}, {}, "SpecError: Mpu(mesh): DeepSpeed needs a model_parallel group, and the mesh"),
+    ({"dp": 4, "cp": 2, "tp": 1}, {}, "cp of size 2 is neither data, model, sequence nor pipe"),
+    ({"pp": 2, "dp": 2, "tp": 2}, {}, "SpecError: Mpu(mesh): the mesh has no group over pp tp"),
+    ({"dp": 4, "tp": 2}, {"sequence": "sq"}, "UnknownAxisError: Mpu(mesh, sequence='sq'): there"),
+]
+
+
+@pytest.fixture(scope="module")
+def mpus() -> list[Any]:
+    """Return the results of eight ranks."""
+    return meshkit.spawn(call_and_fail, 8, timeout=120)
+
+
+@pytest.mark.parametrize("number", range(len(MESHES)))
+def test_every_method_agrees_with_the_mesh(number: int, mpus: list[Any]) -> None:
+    sizes, _, _, axes_of = MESHES[number]
     layout = meshkit.Layout(**sizes)
-    by_rank = meshkit.spawn(call_all_methods, 8, (sizes, groups, roles), timeout=120)
-    for rank, (answers, ranks, created, closed, initialize) in enumerate(by_rank):
+    for rank, (results, _) in enumerate(mpus):
+        answers, created, initialize, closed = results[number]
         for name, axes in axes_of.items():
             peers = layout.peers(rank, *axes).tolist()
-            assert ranks.pop(f"get_{name}_group") == peers
+            assert answers.pop(f"get_{name}_group") == peers
             assert answers.pop(f"get_{name}_group_ranks") == peers
             assert answers.pop(f"get_{name}_rank") == peers.index(rank)
             assert answers.pop(f"get_{name}_world_size") == len(peers)
         assert answers == {"src": layout.peers(rank, "tp").tolist()[0]}
-        assert ranks == {}
-        assert created == 0
+        assert (created, initialize) == (0, False)
         data = ", ".join(map(repr, axes_of["data_parallel"]))
         assert closed.startswith(f"MeshkitError: mesh.group({data}): the mesh is closed.")
-        assert not initialize
 
 
-def role_errors(cases: list[tuple[dict[str, int], dict[str, str]]]) -> list[str]:
-    """Return the errors of invalid roles."""
-    errors = []
-    for sizes, roles in cases:
-        with meshkit.build_mesh(sizes) as mesh:
-            errors.append(error_text(lambda: Mpu(mesh, **roles)))  # noqa: B023
-    return errors
-
-
-def test_invalid_roles_are_errors_of_the_constructor() -> None:
-    cases: list[tuple[dict[str, int], dict[str, str]]] = [
-        ({"dp": 8}, {}),
-        ({"dp": 4, "cp": 2, "tp": 1}, {}),
-        ({"pp": 2, "dp": 2, "tp": 2}, {}),
-        ({"dp": 4, "tp": 2}, {"sequence": "sq"}),
-    ]
-    by_rank = meshkit.spawn(role_errors, 8, (cases,), timeout=120)
-    assert by_rank == [by_rank[0]] * 8
-    no_group = by_rank[0].pop(2)
-    assert no_group.startswith("SpecError: Mpu(mesh): the mesh has no group over pp tp")
-    assert "groups=['pp tp']" in no_group.partition("Fix: ")[2]
-    for text, part in zip(
-        by_rank[0],
-        (
-            "SpecError: Mpu(mesh): DeepSpeed needs a model_parallel group, and the mesh has",
-            "cp of size 2 is neither data, model, sequence nor pipeline.\n",
-            "UnknownAxisError: Mpu(mesh, sequence='sq'): there is no axis 'sq'.\n",
-        ),
-        strict=True,
-    ):
-        assert part in text
+def test_invalid_roles_are_errors_of_the_constructor(mpus: list[Any]) -> None:
+    for _, errors in mpus:
+        for text, (_, _, part) in zip(errors, INVALID, strict=True):
+            assert part in text
+        assert "groups=['pp tp']" in errors[2].partition("Fix: ")[2]

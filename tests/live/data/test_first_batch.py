@@ -111,7 +111,7 @@ def read_by_workers() -> list[Any]:
     results: list[Any] = []
     with meshkit.build_mesh(dp=2, tp=2) as mesh:
         plan = mesh.batch(**SIZES)
-        loader = mesh.loader(torch.arange(64 + (mesh.rank == ODD)), plan, num_workers=1)
+        loader = mesh.loader(torch.arange(64 + (mesh.rank == ODD)), plan)
         try:
             results.append([batch.tolist() for batch in loader])
         except meshkit.DisagreementError as error:

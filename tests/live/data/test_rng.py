@@ -458,17 +458,26 @@ def save_and_resume(first: Sizes, later: Sizes, folder: str) -> Any:
         return saved, (mesh.coordinate, sorted(mesh.rng.state_dict()), draw_both(mesh))
 
 
-@pytest.mark.parametrize(
-    ("first", "later", "new"),
-    [
-        ({"dp": 2, "sp": 1, "tp": 2}, {"dp": 1, "sp": 1, "tp": 4}, {(0, 2), (0, 3)}),
-        ({"dp": 4, "sp": 1, "tp": 1}, {"dp": 2, "sp": 2, "tp": 1}, set()),
-    ],
-)
-def test_streams_are_resumed_on_a_mesh_of_other_sizes(
-    tmp_path: Path, first: Sizes, later: Sizes, new: set[tuple[int, int]]
-) -> None:
-    results = meshkit.spawn(save_and_resume, 4, (first, later, str(tmp_path)), timeout=60)
+MESHES: list[tuple[Sizes, Sizes, set[tuple[int, int]]]] = [
+    ({"dp": 2, "sp": 1, "tp": 2}, {"dp": 1, "sp": 1, "tp": 4}, {(0, 2), (0, 3)}),
+    ({"dp": 4, "sp": 1, "tp": 1}, {"dp": 2, "sp": 2, "tp": 1}, set()),
+]
+
+
+def resume_all(folder: str) -> list[Any]:
+    return [save_and_resume(*sizes[:2], f"{folder}/{n}") for n, sizes in enumerate(MESHES)]
+
+
+def test_streams_are_resumed_on_a_mesh_of_other_sizes(tmp_path: Path) -> None:
+    for number in range(len(MESHES)):
+        (tmp_path / str(number)).mkdir()
+    by_rank = meshkit.spawn(resume_all, 4, (str(tmp_path),), timeout=60)
+    for (_, _, new), results in zip(MESHES, zip(*by_rank, strict=True), strict=True):
+        check_resumed(results, new)
+
+
+def check_resumed(results: tuple[Any, ...], new: set[tuple[int, int]]) -> None:
+    """Check that known streams go on, and that those of new coordinates begin."""
     there = {(at["dp"], at["tp"]): drawn for (at, drawn), _ in results}
     begun = set()
     for _, (at, keys, drawn) in results:
@@ -478,10 +487,13 @@ def test_streams_are_resumed_on_a_mesh_of_other_sizes(
             assert (keys, drawn) == (known, there[dp, tp])
         else:  # a new one of dropout, beside one of noise that goes on
             begun.add((dp, tp))
-            own = torch.Generator().manual_seed(stream_seed(5, "dropout", dp=dp, tp=tp))
-            new_numbers = torch.rand(4, generator=own).tolist()
-            assert (keys, drawn) == (known[1:], (new_numbers, there[dp, 0][1]))
+            own = torch.rand(4, generator=generator_of_job(dp, tp)).tolist()
+            assert (keys, drawn) == (known[1:], (own, there[dp, 0][1]))
     assert begun == new
+
+
+def generator_of_job(dp: int, tp: int) -> torch.Generator:
+    return torch.Generator().manual_seed(stream_seed(5, "dropout", dp=dp, tp=tp))
 
 
 def collect_refusals() -> Any:

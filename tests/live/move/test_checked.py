@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from syrupy.assertion import SnapshotAssertion
 
