@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import meshkit
@@ -19,8 +18,9 @@ from meshkit import Layout
 from meshkit.core.redistribute.mesh_move import TO, join_axes, make_mesh_move
 from meshkit.core.redistribute.move import Move
 from meshkit.core.redistribute.pattern import parse_pattern
-from tests.core.redistribute.interpreter import Array, coordinates, deal, join
+from tests.core.redistribute.interpreter import coordinates, deal, join
 from tests.core.redistribute.moves import DIMS, side_texts, sides
+from tests.live.move.oracle import collect, mirrored, whole_tensor
 from tests.live.newer_torch import needs_order
 from tests.pool import Pool
 
@@ -77,41 +77,6 @@ def mesh_cases(draw: st.DrawFn, meshes: tuple[Mesh, Mesh], *, uneven: bool) -> C
     return Case(" -> ".join(texts), meshes, sizes)
 
 
-def collect(meshes: tuple[Mesh, Mesh], count: int) -> list[Case]:
-    """Return cases of even and of uneven sizes, the same in each run."""
-    cases: list[Case] = []
-
-    @given(st.booleans().flatmap(lambda uneven: mesh_cases(meshes, uneven=uneven)))
-    @settings(
-        derandomize=True,
-        max_examples=count,
-        database=None,
-        phases=[Phase.generate],
-        deadline=None,
-        suppress_health_check=[*HealthCheck],
-    )
-    def add(case: Case) -> None:
-        cases.append(case)
-
-    add()
-    return cases
-
-
-def whole_tensor(move: Move, seed: int = 7) -> Array:
-    """Return a global tensor of random numbers."""
-    return np.random.default_rng(seed).normal(size=move.sizes)
-
-
-def mirrored(move: Move) -> Move:
-    """Return a move with the types of the gradient."""
-    swap = {"+": "*", "*": "+"}
-    types = tuple(
-        tuple(kind._replace(symbol=swap.get(kind.symbol, kind.symbol)) for kind in pair)
-        for pair in move.types
-    )
-    return replace(move, types=types)  # type: ignore[arg-type]
-
-
 def number_of(move: Move, coordinate: Mapping[str, int], prefix: str) -> int:
     """Return the place of a rank of one mesh among the coordinates over the axes of both."""
     own = {f"{prefix}{axis}": index for axis, index in coordinate.items()}
@@ -162,7 +127,8 @@ def run_cases(cases: list[Case]) -> list[Any]:
 def test_ranks_get_the_parts_of_the_other_mesh_and_the_gradient_of_one_process(
     source: Mesh, target: Mesh, pool: Pool
 ) -> None:
-    cases = collect((source, target), 24)
+    meshes = source, target
+    cases = collect(st.booleans().flatmap(lambda uneven: mesh_cases(meshes, uneven=uneven)), 24)
     by_rank = pool.run(run_cases, cases, timeout=100)
     layouts = [Layout(axes, ranks=[*ranks]) for axes, ranks in (source, target)]
     for number, case in enumerate(cases):

@@ -8,7 +8,6 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -30,6 +27,7 @@ from meshkit.launch.torch_internals import KEEPS_ORDER
 from meshkit.live.move.redistribution import MAX_KEPT, Cache
 from tests.core.redistribute.interpreter import Array, coordinates, deal, join, run_plan
 from tests.core.redistribute.moves import Case, cases
+from tests.live.move.oracle import collect, mirrored, whole_tensor
 from tests.pool import Pool
 
 RANKS = 4  # of the pool
@@ -56,47 +54,23 @@ SPECIAL += [
 ]
 
 
-def collect(strategy: st.SearchStrategy[Case], count: int) -> list[Case]:
-    """Return examples of a strategy, the same in each run."""
-    found: list[Case] = []
-
-    @given(strategy)
-    @settings(
-        derandomize=True, max_examples=count, database=None, phases=[Phase.generate], deadline=None
-    )
-    def add(case: Case) -> None:
-        if case.move.left != case.move.right or case.move.types:
-            found.append(case)
-
-    add()
-    return found
-
-
 def list_cases(axes: Mapping[str, int]) -> list[Case]:
     """Return cases over some axes: random ones of even and uneven sizes, and the special ones."""
     random = [
-        *collect(cases(axes=axes, uneven=True), 30),
-        *collect(cases(axes=axes), 30),
+        case
+        for uneven in (True, False)
+        for case in collect(cases(axes=axes, uneven=uneven), 30)
+        if case.move.left != case.move.right or case.move.types
     ]
     special = [Case(text, axes, sizes) for text, sizes in SPECIAL]
     known = [case for case in special if parse_pattern(case.pattern).types.keys() <= axes.keys()]
     return [*random, *known]
 
 
-def whole_tensor(move: Move) -> Array:
-    """Return a global tensor of random numbers."""
-    return np.random.default_rng(7).normal(size=move.sizes)
-
-
 def weights(move: Move) -> tuple[Array, list[Array]]:
     """Return the gradient of the global tensor, and the parts of it that each rank's loss has."""
-    whole = np.random.default_rng(8).normal(size=move.sizes)
-    mirrored = tuple((_mirror(left), _mirror(right)) for left, right in move.types)
-    return whole, deal(replace(move, types=mirrored), whole, 1)
-
-
-def _mirror(kind: Any) -> Any:
-    return kind._replace(symbol={"+": "*", "*": "+"}.get(kind.symbol, kind.symbol))
+    whole = whole_tensor(move, 8)
+    return whole, deal(mirrored(move), whole, 1)
 
 
 def all_groups(axes: Mapping[str, int]) -> list[str]:
@@ -144,8 +118,7 @@ def test_ranks_give_what_the_interpreter_gives_and_the_gradient_of_one_process(
             value, gradient = results[number]
             np.testing.assert_allclose(value, expected[place], rtol=1e-12, err_msg=str(case))
             gradients[place] = gradient
-        mirrored = tuple((_mirror(left), _mirror(right)) for left, right in move.types)
-        joined = join(replace(move, types=mirrored), gradients, 0)
+        joined = join(mirrored(move), gradients, 0)
         np.testing.assert_allclose(joined, weights(move)[0], rtol=1e-12, err_msg=str(case))
     assert len(requests) > 40
 
