@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from meshkit import BatchPlan, Layout, SequencePlan, factor_world
 from meshkit.core.group_plan import GroupPlan
-from meshkit.core.job_report import JobReport
+from meshkit.core.job_report import JobReport, headline
 from meshkit.core.report import (
     format_rank,
     format_rank_table,
@@ -76,6 +76,11 @@ def test_a_placement_says_which_axes_crossed_before() -> None:
         "reason": report.placement,
         "ranks": [0, 2, 4, 6, 1, 3, 5, 7],
     }
+
+
+def test_the_first_line() -> None:
+    assert headline(Layout(dp=1)) == "dp=1: 1 rank"
+    assert headline(Layout(dp=2), Topology.even(2, nodes=1)) == "dp=2: 2 ranks on 1 node of 2"
 
 
 def test_a_report_has_80_columns_unless_a_width_is_given() -> None:
