@@ -282,6 +282,7 @@ def collect_errors() -> dict[str, tuple[str, str]]:
         attempt("no like", lambda: plan(good, None))
         attempt("another name", lambda: plan({"*": good["w"]}, held or {"v": torch.zeros(2, 3)}))
         attempt("room", lambda: plan(good, held or {"w": torch.zeros(4, 3)}))
+        attempt("integers", lambda: plan(good, like, dtype=torch.int8))
         attempt("dims", lambda: plan({"w": "o i j -> o i j"}, like))
         options = {} if dist.get_rank() else {"staged": True}
         attempt("options differ", lambda: plan(good, like, **options))
@@ -306,7 +307,15 @@ def test_mistakes_are_named_on_every_rank_before_anything_moves(pool: Pool) -> N
     by_rank = pool.run(collect_errors)
     for rank, errors in enumerate(by_rank):
         assert "good" not in errors
-        for name in ("no pattern", "no like", "another name", "room", "dims", "options differ"):
+        for name in (
+            "no pattern",
+            "no like",
+            "another name",
+            "room",
+            "dims",
+            "integers",
+            "options differ",
+        ):
             kind, text = errors[name]
             assert kind in ("SpecError", "DisagreementError"), (rank, name)
             assert "transfer" in text
@@ -319,4 +328,4 @@ def test_mistakes_are_named_on_every_rank_before_anything_moves(pool: Pool) -> N
         assert [errors[name][0] for errors in by_rank[4:]] == ["SpecError"] * 2
         assert "Fix:" in by_rank[4][name][1]
     assert all("w.unflatten(dim, sizes)" in errors["joined"][1] for errors in by_rank)
-    assert [len(errors) for errors in by_rank[1:]] == [8] * 3 + [11] * 2
+    assert [len(errors) for errors in by_rank[1:]] == [9] * 3 + [12] * 2
