@@ -7,7 +7,8 @@ The path of ``init``, in the order of its files::
     device           its device and backend
     generation       the start of the job that this rank joins, and its lease on the rank
     store, round     where ranks meet, and how they agree
-    creation         groups of torch, created on all ranks or on none, in time; the default group
+    creation         groups of torch, created on all ranks or on none, in time
+    default_group    torch's default group
     job              the facts that stay: ranks, store, timeouts, epoch
 
 ``launchers`` is the table to extend; ``mpi`` and ``slurm`` are rows with code. ``times`` has the

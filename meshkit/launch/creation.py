@@ -7,62 +7,29 @@ timeout, in a thread that is given up when the ranks have waited long enough for
 another rank has failed. While it waits for the address of a peer, it ends at once, through a store
 that asks. While it waits for the connection itself, it stays until torch gives up.
 
-The default group is one that every rank creates so, or one of someone else.
-
 No group connects at its first use (``TORCH_GLOO_LAZY_INIT``): the destructor of such a group can
 wait for ever after a failed collective, since gloo's loop reads data for which no buffer is left.
 """
 
 from __future__ import annotations
 
-import fcntl
-import socket
-import struct
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from ..core.errors import LaunchError
 from ..core.judges import Describe, all_done, failure_error
-from .detect import detect
-from .device import accelerator, device_of_backend
-from .endpoint import LOOPBACK
-from .launchers import BY_TORCHRUN
 from .process import current_process
 from .round import Round
-from .store import Store, address
 from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
-from .torch_internals import (
-    CONNECT_ATTEMPTS,
-    bound_device,
-    connects_at_creation,
-    default_timeout,
-    is_fake_store,
-    set_timeout,
-    store_of,
-)
-from .world import LOOPBACK_HOST, World
+from .torch_internals import CONNECT_ATTEMPTS
 
 Result = TypeVar("Result")
-
-HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # torch reads it whenever it creates an nccl group
-OLD_HANDLING = HANDLING.removeprefix("TORCH_")  # torch reads it too
-KEEP_HANDLING = "MESHKIT_KEEP_ASYNC_ERROR_HANDLING"  # 1: leave it as it is
-INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's own choice is the address of the host's name
-READ_AT_ONCE = "GLOO_ENABLE_STORE_V2_API"  # 1: a group reads the addresses of all peers in one call
-INTERFACE_ADDRESS = 0x8915  # of ioctl on Linux: SIOCGIFADDR
-ADDED = {  # variable to the line that rank 0 logs
-    HANDLING: f"%s is %s, so that guards report errors of nccl; {KEEP_HANDLING}=1 keeps it",
-    INTERFACE: "%s is %s, by which rank 0 reaches the store",
-}
 
 
 @dataclass(eq=False)
@@ -227,172 +194,3 @@ def _in_time(
         if not isinstance(error, DeadlineExceededError):
             raise
         raise RuntimeError(str(error)) from None
-
-
-# ------------------------------------------------------------------ the default group
-
-
-def default_group() -> dist.ProcessGroup:
-    """Return torch's default group."""
-    group = dist.group.WORLD
-    if group is None:
-        raise LaunchError("There is no default process group.", fix="meshkit.init().")
-    return group
-
-
-def guards_can_report(world: World, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable by which guards report errors of nccl before torch ends the process.
-
-    By default, and under torchrun, which sets 1, torch's watchdog ends the process at a timeout and
-    when a peer is lost. 0 leaves that to the guard. Another value was set by the user, and stays.
-    """
-    value, by_torchrun = environ.get(HANDLING), world.launcher in BY_TORCHRUN
-    is_free = value == "1" if by_torchrun else value is None and OLD_HANDLING not in environ
-    is_free &= "nccl" in str(world.backend) and environ.get(KEEP_HANDLING) != "1"
-    return {HANDLING: "0"} if is_free else {}
-
-
-def gloo_reaches_others(world: World, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the interface by which this rank reaches the store, for gloo on several hosts. Local.
-
-    The name of a host often has a loopback address, which no other host can reach. A store at
-    127.0.0.1 itself is that of one host, whatever its ranks say of nodes.
-    """
-    host, size = address(world)[0], world.local_world_size
-    is_alone = host in (LOOPBACK_HOST, "localhost") or world.world_size in (1, size)
-    if host is None or is_alone or INTERFACE in environ or "gloo" not in str(world.backend):
-        return {}
-    name = interface_towards(host, spans_hosts=size is not None) if sys.platform == "linux" else ""
-    return {INTERFACE: name} if name else {}
-
-
-def gloo_reads_at_once(world: World, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable by which gloo reads the addresses of all peers of a group at once.
-
-    Otherwise it reads them one by one, with two store operations for each. Other backends than
-    gloo alone meet at a store that cannot ask.
-    """
-    is_free = world.backend == "gloo" and READ_AT_ONCE not in environ
-    return {READ_AT_ONCE: "1"} if is_free else {}
-
-
-def interface_towards(host: str, *, spans_hosts: bool) -> str:
-    """Return the interface by which this host reaches another one, by IPv4; "" if unknown. Local.
-
-    The kernel names the address, and each interface its first one. If that is of no other interface
-    than the loopback, and the job spans hosts, the first other interface is taken.
-    """
-    names: dict[str, str] = {}
-    with suppress(OSError, UnicodeError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):  # it has no such address
-                request = struct.pack("256s", name.encode())
-                own = fcntl.ioctl(probe, INTERFACE_ADDRESS, request)[20:24]
-                names[socket.inet_ntoa(own)] = name
-        others = [name for name in names.values() if name != LOOPBACK]
-        for *_, peer in socket.getaddrinfo(host, 1, socket.AF_INET, socket.SOCK_DGRAM):
-            with suppress(OSError):  # no route to it
-                probe.connect(peer)  # sends nothing
-                name = names.get(probe.getsockname()[0], "")
-                spans_hosts |= not name  # a second address of an interface
-                if name in others:
-                    return name
-        return others[0] if others and spans_hosts else ""
-    return ""
-
-
-def create_default_group(
-    world: World, store: Store, timeout: timedelta | None, creation: Creation
-) -> GroupStore | None:
-    """Create torch's default group. Collective. nccl is bound to the device, to split groups.
-
-    Returns:
-        The store in Python through which the groups of the job meet, which must be kept; or None.
-    """
-    # a client of its own: torch may wait longer for an address than ranks for each other
-    client = store.watcher() if world.world_size > 1 else store
-    client.root.set_timeout(timeout or default_timeout(str(world.backend)))
-    part = client.part("default_group").raw
-    # nccl clones its store, which one in Python cannot
-    own = GroupStore(part) if world.backend == "gloo" else None
-    attempt = creation.attempt if own is None and connects_at_creation(str(world.backend)) else None
-    options: dict[str, Any] = {
-        "store": own or part,
-        "rank": world.rank,
-        "world_size": world.world_size,
-    }
-    if world.backend == "mpi":  # MPI knows rank and size
-        options = {}
-    if world.backend == "nccl":  # a group of several backends cannot always be split
-        options["device_id"] = world.device
-    try:
-        dist.init_process_group(world.backend, timeout=attempt or timeout, **options)
-    except (RuntimeError, ValueError, AssertionError) as error:  # torch's own
-        if dist.is_initialized() and not creation.is_given_up:  # it failed at the very end
-            dist.destroy_process_group()
-        raise LaunchError(
-            f"rank {world.rank} of {world.world_size} could not create the default group.",
-            f"backend {world.backend}, device {world.device}: {str(error).partition(chr(10))[0]}",
-            fix="meshkit doctor, on this host.",
-        ) from error
-    rank, size = dist.get_rank(), dist.get_world_size()
-    if (rank, size) != (world.rank, world.world_size):
-        dist.destroy_process_group()
-        raise LaunchError(
-            f"the launcher counts rank {world.rank} of {world.world_size}, the backend "
-            f"{world.backend} counts {rank} of {size}.",
-            fix="start with the mpirun of the MPI that torch was built with.",
-        )
-    if attempt is not None:
-        set_timeout(default_group(), timeout)
-    return own
-
-
-def world_from_group(group: dist.ProcessGroup) -> World:
-    """Return the world of this process in a group that meshkit did not create. Local.
-
-    The launcher's facts about the node count only if it reports the same rank and size.
-    """
-    rank, world_size = group.rank(), group.size()
-    sources = {
-        "rank": "dist.get_rank()",
-        "world_size": "dist.get_world_size()",
-        "backend": "dist.get_backend()",
-        "device": "existing group",
-    }
-    world = None
-    with suppress(LaunchError):
-        world = detect()
-    if world is not None and (world.rank, world.world_size) == (rank, world_size):
-        sources = {**world.sources, **sources}
-    else:
-        world = World(rank, world_size, rank, None, None, None, None, None, "")
-        sources["local_rank"] = "rank, for lack of other facts"
-    backend = str(dist.get_backend(group))
-    return replace(
-        world,
-        launcher="existing group",
-        device=_device(group, backend),
-        backend=backend,
-        sources=sources,
-    )
-
-
-def store_from_group(group: dist.ProcessGroup) -> dist.Store | None:
-    """Return a store that the ranks of the group share; None if torch exposes none."""
-    return None if plays_one_rank(group) else store_of(group)
-
-
-def plays_one_rank(group: dist.ProcessGroup) -> bool:
-    """Return whether this process alone plays one rank of a world, by a fake backend or store."""
-    return dist.get_backend(group) == "fake" or is_fake_store(store_of(group))
-
-
-def _device(group: dist.ProcessGroup, backend: str) -> torch.device:
-    # an old bridge, such as Gaudi's, does not make its device torch's accelerator
-    bound, kind = bound_device(group), accelerator() or device_of_backend(backend)
-    if bound is not None:
-        return bound
-    if backend in ("gloo", "mpi") or kind is None:
-        return torch.device("cpu")
-    return torch.device(kind, torch.get_device_module(kind).current_device())

@@ -27,8 +27,8 @@ import torch.distributed as dist
 from ..core.call import parse_integer
 from ..core.errors import RankTimeoutError, SpecError
 from ..core.judges import Decision, Describe, Json, Process, RankState, Sighting, all_same
-from .creation import (
-    commit,
+from .creation import commit
+from .default_group import (
     create_default_group,
     default_group,
     plays_one_rank,

@@ -22,9 +22,9 @@ from ..core import VERSION
 from ..core.call import caller_level, drop_none, quotes_call
 from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, format_error
 from ..core.judges import Arrivals, Decision, all_same
-from .creation import (
+from .creation import commit
+from .default_group import (
     ADDED,
-    commit,
     create_default_group,
     gloo_reaches_others,
     gloo_reads_at_once,

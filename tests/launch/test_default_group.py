@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch import creation
+from meshkit.launch import default_group
 from meshkit.launch.creation import Creation, GroupStore
 from meshkit.launch.store import Store
 from meshkit.launch.times import Deadline
@@ -37,15 +37,15 @@ def test_nccl_is_bound_to_its_device_at_once(
         get_rank=lambda: 1,
         get_world_size=lambda: 2,
     )
-    monkeypatch.setattr(creation, "dist", fake)
+    monkeypatch.setattr(default_group, "dist", fake)
     timed: list[timedelta | None] = []
-    monkeypatch.setattr(creation, "default_group", lambda: None)
-    monkeypatch.setattr(creation, "set_timeout", lambda group, timeout: timed.append(timeout))
+    monkeypatch.setattr(default_group, "default_group", lambda: None)
+    monkeypatch.setattr(default_group, "set_timeout", lambda group, timeout: timed.append(timeout))
     device = torch.device("cuda", 1)
     monkeypatch.setattr(Creation, "attempt", timedelta(seconds=4))
     world = meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"})
     world = replace(world, backend=backend, device=device)
-    creation.create_default_group(
+    default_group.create_default_group(
         world, Store(dist.HashStore(), world), None, Creation(Deadline.after(20))
     )
     assert options_seen["backend"] == backend
@@ -84,7 +84,7 @@ def test_gloo_uses_the_interface_that_reaches_the_store(
     environ = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_PORT": "29500"}
     environ = {**environ, "MASTER_ADDR": host, **variables}
     world = replace(meshkit.detect(environ), backend=backend)
-    added = creation.gloo_reaches_others(world, environ)
+    added = default_group.gloo_reaches_others(world, environ)
     assert added == ({"GLOO_SOCKET_IFNAME": name} if chosen else {})
 
 
@@ -94,7 +94,7 @@ def address_of(name: str) -> str:
     return done.stdout.partition("/")[0].split()[-1] if "/" in done.stdout else ""
 
 
-NAME, KEEP = creation.HANDLING, {creation.KEEP_HANDLING: "1"}
+NAME, KEEP = default_group.HANDLING, {default_group.KEEP_HANDLING: "1"}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ NAME, KEEP = creation.HANDLING, {creation.KEEP_HANDLING: "1"}
         ("nccl", "torchrun", {NAME: "1", **KEEP}, False),
         ("nccl", "torchrun", {NAME: "3"}, False),
         ("nccl", "slurm", {NAME: "1"}, False),
-        ("nccl", "slurm", {creation.OLD_HANDLING: "1"}, False),
+        ("nccl", "slurm", {default_group.OLD_HANDLING: "1"}, False),
         ("nccl", "slurm", KEEP, False),
         ("gloo", "slurm", {}, False),
         ("gloo", "torchrun", {NAME: "1"}, False),
@@ -117,7 +117,7 @@ def test_guards_report_unless_the_user_has_set_the_error_handling(
 ) -> None:
     world = meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"})
     world = replace(world, backend=backend, launcher=launcher)
-    assert creation.guards_can_report(world, environ) == ({NAME: "0"} if is_set else {})
+    assert default_group.guards_can_report(world, environ) == ({NAME: "0"} if is_set else {})
 
 
 def test_an_mpi_that_counts_other_ranks_raises(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,10 +130,10 @@ def test_an_mpi_that_counts_other_ranks_raises(monkeypatch: pytest.MonkeyPatch) 
         get_world_size=lambda: 1,
         destroy_process_group=lambda: left.append(True),
     )
-    monkeypatch.setattr(creation, "dist", fake)
+    monkeypatch.setattr(default_group, "dist", fake)
     world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend="mpi")
     with pytest.raises(meshkit.LaunchError, match="counts 0 of 1"):
-        creation.create_default_group(
+        default_group.create_default_group(
             world, Store(dist.HashStore(), world), None, Creation(Deadline.after(20))
         )
     assert (options_seen, left) == ({"timeout": None}, [True])
@@ -151,10 +151,10 @@ def test_facts_of_the_launcher_count_only_if_it_reports_the_rank_of_the_group(
     monkeypatch.delenv("MESHKIT_COMPLETED", raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(creation, "dist", SimpleNamespace(get_backend=lambda group: "gloo"))
-    monkeypatch.setattr(creation, "_device", lambda group, backend: torch.device("cpu"))
+    monkeypatch.setattr(default_group, "dist", SimpleNamespace(get_backend=lambda group: "gloo"))
+    monkeypatch.setattr(default_group, "_device", lambda group, backend: torch.device("cpu"))
     group: Any = SimpleNamespace(rank=lambda: 1, size=lambda: 2)
-    world = creation.world_from_group(group)
+    world = default_group.world_from_group(group)
     assert (world.rank, world.world_size, world.local_rank) == (1, 2, 1)
     assert (world.local_world_size, world.sources["local_rank"]) == (local_world_size, source)
 
@@ -196,7 +196,7 @@ def test_the_device_of_a_group_that_the_user_has_made_on_gaudi(
     """The bridge gives torch a module of the device, and no accelerator."""
     bridge = SimpleNamespace(current_device=lambda: 2)
     monkeypatch.setattr(torch, "hpu", bridge, raising=False)
-    monkeypatch.setattr(creation, "accelerator", lambda: None, raising=True)
+    monkeypatch.setattr(default_group, "accelerator", lambda: None, raising=True)
     group = cast(dist.ProcessGroup, SimpleNamespace())
-    assert creation._device(group, "hccl") == torch.device("hpu", 2)
-    assert creation._device(group, "gloo") == torch.device("cpu")
+    assert default_group._device(group, "hccl") == torch.device("hpu", 2)
+    assert default_group._device(group, "gloo") == torch.device("cpu")

@@ -22,7 +22,8 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch import job as current_job_module
 from meshkit.launch import join
-from meshkit.launch.creation import READ_AT_ONCE, GroupStore
+from meshkit.launch.creation import GroupStore
+from meshkit.launch.default_group import READ_AT_ONCE
 from meshkit.launch.job import require_job
 from meshkit.launch.world import MAX_WORLD_SIZE, World
 from tests.live.faults import free_address

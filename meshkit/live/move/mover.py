@@ -31,7 +31,7 @@ from ...core.redistribute.mesh_move import Gather, MeshMove, Message
 from ...core.redistribute.move import Region, num_elements, slices_within
 from ...core.redistribute.steps import Step
 from ...core.text import name_ranks
-from ...launch.creation import default_group
+from ...launch.default_group import default_group
 from ...launch.job import require_job
 from ...launch.round import Round
 from ...launch.store import Store
