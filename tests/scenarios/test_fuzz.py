@@ -41,8 +41,8 @@ def test_a_job_of_the_caller_that_breaks_a_promise_is_found() -> None:
 
 
 @pytest.mark.slow
-def test_twenty_faults_break_no_promise(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seed", "100", "--runs", "20", "-n", "4"]) == 0, capsys.readouterr().out
+def test_ten_faults_break_no_promise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "100", "--runs", "10", "-n", "4"]) == 0, capsys.readouterr().out
     first = next(line for line in capsys.readouterr().out.splitlines() if "faults fired" in line)
-    assert int(first.split()[2]) >= 10, first
+    assert int(first.split()[2]) >= 5, first
     assert not list(Path.cwd().glob("*.fired"))

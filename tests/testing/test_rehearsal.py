@@ -24,7 +24,9 @@ from meshkit.testing import rehearse
 OPERATIONS = 4  # of the program
 
 
-def program(sizes: dict[str, int], fault: str = "", odd: Sequence[int] = ()) -> None:
+def program(
+    sizes: dict[str, int], fault: str = "", odd: Sequence[int] = (), verifies: bool = True
+) -> None:
     """Run a few collectives over every axis, with a fault on some ranks."""
     device = meshkit.init(seed=0, backend="nccl", device="cpu").device
     with meshkit.build_mesh(sizes) as mesh, mesh.guard(timeout=30):
@@ -40,17 +42,19 @@ def program(sizes: dict[str, int], fault: str = "", odd: Sequence[int] = ()) -> 
         mesh.barrier()
         mesh.check_parameters(nn.Linear(2, 2))
         mesh.agree("step", 7)
-        mesh.verify()
+        if verifies:
+            mesh.verify()
 
 
 @pytest.mark.slow  # the faults below are those of a smaller job
 def test_a_job_of_8192_ranks_matches() -> None:
-    report = rehearse(program, 8192, ({"dp": 1024, "tp": 8},), nodes=1024)
+    args = {"dp": 1024, "tp": 8}, "", (), False
+    report = rehearse(program, 8192, args, nodes=1024)
     report.raise_if_mismatched()
     assert (report.mismatches, report.warnings, report.raised) == ((), (), {})
     assert {0, 8191} <= {*report.ranks}
     assert len(report.ranks) == 9 + 16
-    assert report.bytes_by_axis["tp"] == OPERATIONS * 4 * 4 + 20  # verify gathers five numbers
+    assert report.bytes_by_axis["tp"] == OPERATIONS * 4 * 4
     names = [op.name for op in report.collectives(8191)]
     assert names.count("all_reduce") == OPERATIONS * 2
     assert not report.traffic["tp"].crosses_nodes
