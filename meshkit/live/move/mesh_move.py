@@ -270,7 +270,7 @@ class MeshRedistribution:
         raise SpecError(
             f"x has {'; '.join(changed)}.",
             "Ranks without x know its sizes and dtype from the first call with this pattern.",
-            fix="global sizes by keyword on all ranks, if they vary.",
+            fix="global sizes by keyword on all ranks." if texts[0][0] != texts[1][0] else "",
         )
 
     # -------------------------------------------------------------- programs
