@@ -1,4 +1,4 @@
-"""The fuzzer: twenty fixed faults break no promise, and a broken promise is reported."""
+"""The fuzzer: ten fixed faults break no promise, and a broken promise is reported."""
 
 from __future__ import annotations
 
