@@ -26,6 +26,7 @@ from .redistribute.pattern import (
 )
 from .text import count_noun, format_sizes, name_ranks
 
+ROUNDING = 1e-12  # a smaller relative error of float64 is not the same on every processor
 FLOOR = 1e-6  # of the largest value of all tensors; smaller differences are relative to it
 
 Parts = Mapping[int, Array | None]  # rank -> its part; None stands for zeros
@@ -326,7 +327,10 @@ def _describe_parts(fit: Fit, axes: str, name: str) -> tuple[list[str], str]:
 
 
 def _precision(error: float) -> str:
-    return f"to {error:.0e}" if error else "exactly"
+    """Return a relative error as text, without a figure that another processor rounds otherwise."""
+    if error > ROUNDING:
+        return f"to {error:.0e}"
+    return "up to rounding" if error else "exactly"
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from meshkit.launch.round import Round
 from meshkit.launch.store import Store
 from meshkit.launch.times import TIMES, Deadline, wait_for_abandoned
 from meshkit.launch.world import World
+from tests.promises import BUSY
 
 SUMMARY = "a rank could not create it."
 Create = Callable[[Creation], Any]
@@ -75,7 +76,7 @@ def test_a_creation_is_given_up_as_soon_as_another_rank_has_failed() -> None:
             return "late"
 
         outcomes, undone = run_ranks([connect, fails(error), connect], wait=20)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 5 + BUSY
         assert outcomes[1] is error
         for outcome in (outcomes[0], outcomes[2]):
             assert outcome.requests == {1: f"{type(error).__name__}: {error}"}
@@ -90,7 +91,7 @@ def test_a_creation_is_given_up_as_soon_as_another_rank_has_failed() -> None:
 def test_a_missing_rank_is_named_and_the_failure_is_the_cause() -> None:
     began = time.monotonic()
     outcomes, undone = run_ranks([creates(10), fails(TORCH_ERROR), None])
-    assert 1.5 <= time.monotonic() - began < 1.5 + 3
+    assert 1.5 <= time.monotonic() - began < 1.5 + 3 + BUSY
     assert len({str(error) for error in outcomes[:2]}) == 1
     assert all(error.missing_ranks == (2,) for error in outcomes[:2])
     assert outcomes[1].__cause__ is TORCH_ERROR
@@ -100,7 +101,7 @@ def test_a_missing_rank_is_named_and_the_failure_is_the_cause() -> None:
 def test_if_all_ranks_arrive_the_failure_is_reported() -> None:
     began = time.monotonic()
     outcomes, undone = run_ranks([creates(10), fails(TORCH_ERROR), creates(12)], wait=20)
-    assert time.monotonic() - began < 5  # no rank waits for the deadline
+    assert time.monotonic() - began < 5 + BUSY  # no rank waits for the deadline
     assert outcomes[1] is TORCH_ERROR
     assert undone == [10, 12]
     for error in (outcomes[0], outcomes[2]):
@@ -119,7 +120,7 @@ def test_creation_that_never_ends_is_abandoned() -> None:
     """A backend may wait for a dead peer for ever."""
     end, began = threading.Event(), time.monotonic()
     outcomes, undone = run_ranks([lambda connect: end.wait(30), creates(11), None])
-    assert 1.5 <= time.monotonic() - began < 4
+    assert 1.5 <= time.monotonic() - began < 4 + BUSY
     assert all(error.missing_ranks == (2,) for error in outcomes[:2])
     assert str(outcomes[0].__cause__) == "it did not finish within 1 s"
     assert undone == [11]

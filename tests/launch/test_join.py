@@ -27,6 +27,7 @@ from meshkit.launch.default_group import READ_AT_ONCE
 from meshkit.launch.job import require_job
 from meshkit.launch.world import MAX_WORLD_SIZE, World
 from tests.live.faults import free_address
+from tests.promises import BUSY
 
 
 def describe_rank() -> Any:
@@ -187,7 +188,7 @@ def test_a_missing_rank_is_named_within_the_deadline(over: str, absent: int) -> 
     assert max(seconds for _, seconds, _ in results) >= (1.5 if absent else 1)
     for missing, seconds, initialised in results:
         assert (missing, initialised) == ((absent,), False)
-        assert seconds < 1.5 + 3  # as promised in docs/evidence/promises.md
+        assert seconds < 1.5 + 3 + BUSY  # as promised in docs/evidence/promises.md
 
 
 def count_reads(method: str | None) -> Any:

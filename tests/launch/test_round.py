@@ -100,7 +100,7 @@ def test_other_ranks_judge_if_the_first_ones_are_lost(root: dist.Store) -> None:
     began = time.monotonic()
     decision = own[0].decide(who_lives(Patience(20.0, 1.0, 5.0)), Deadline.after(20), poll=0.05)
     assert sorted(decision.members) == [4, 5]
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 5 + BUSY
 
 
 def test_an_interrupted_wait_announces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_missing_ranks_are_named_with_their_last_process(root: dist.Store) -> No
     acts = dict.fromkeys(range(2), agree(A, 0.5))
     began = time.monotonic()
     results = play(root, acts, 4, look=look)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 3 + BUSY
     assert [error.missing_ranks for error in results.values()] == [(2,), (2,)]
     late = play(root, {2: agree(A), 3: agree(A)}, 4)  # they read the decision
     assert [error.missing_ranks for error in late.values()] == [(2,), (2,)]
@@ -172,7 +172,7 @@ def test_a_failure_that_leaves_the_block_is_announced_at_once(root: dist.Store) 
 
     began = time.monotonic()
     results = play(root, {0: agree(A, 20), 1: fail, 2: agree(A, 20)}, 4)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 5 + BUSY
     assert kinds(results) == ["DisagreementError", "SpecError", "DisagreementError"]
     assert results[0].requests == {1: "SpecError: dp is 0."}
     assert results[0].fix_text == "dp=1."
@@ -218,7 +218,7 @@ def test_a_polled_round_ends_before_all_have_arrived(root: dist.Store) -> None:
 
     began = time.monotonic()
     results = play(root, dict.fromkeys(range(6), live), 7)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 5 + BUSY
     assert all([*decision.members] == [*range(6)] for decision in results.values())
     assert Request.from_facts(results[5].members[3]).step == 3
 

@@ -28,6 +28,7 @@ from meshkit.launch.store import (
 )
 from meshkit.launch.times import TIMES, Deadline
 from meshkit.launch.world import World, free_port
+from tests.promises import BUSY
 
 WORLD = World(1, 2, 1, None, None, None, None, None, "hand-written")
 
@@ -82,7 +83,7 @@ def test_a_watcher_does_not_wait_for_a_blocking_call() -> None:
     began = time.monotonic()
     watcher.set("a", "b")
     waiting.join(10)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 5 + BUSY
 
 
 def test_a_lost_store_is_an_error_with_its_address() -> None:
@@ -142,7 +143,7 @@ def test_a_rank_that_joins_or_is_in_a_round_names_the_key(key: str, value: bytes
         take_part()
     assert repr(key.removeprefix("r/")) in caught.value.summary
     assert len(str(caught.value)) < 1000
-    assert time.monotonic() - began < 0.3 + TIMES.store
+    assert time.monotonic() - began < 0.3 + TIMES.store + BUSY
 
 
 def test_a_forged_decision_becomes_an_error_of_ours_and_nothing_else() -> None:
@@ -181,7 +182,7 @@ def test_no_answer_within_the_deadline(
     began = time.monotonic()
     with pytest.raises(meshkit.RankTimeoutError) as caught:
         open_store(world, in_a_second())
-    assert 0.7 < time.monotonic() - began < 3
+    assert 0.7 < time.monotonic() - began < 3 + BUSY
     assert caught.value.missing_ranks == missing
 
 
@@ -217,7 +218,7 @@ def test_an_unusable_file_or_address_is_an_error_at_once(url: str | None) -> Non
         meshkit.LaunchError, match=r"not usable as a store|has no address"
     ) as caught:
         open_store(world, in_a_second())
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 1 + BUSY
     if url in ADDRESSES:
         assert caught.value.variables == {"MASTER_ADDR": "a", "MASTER_PORT": None}
 
@@ -238,7 +239,7 @@ def test_rank_0_hosts_the_store_even_if_the_address_is_of_another_host() -> None
     world = replace(WORLD, rank=0, master_addr="10.255.255.1", master_port=free_port())
     began = time.monotonic()
     open_store(world, in_a_second()).set("a", "b")
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 1 + BUSY
 
 
 def test_a_name_that_no_resolver_accepts() -> None:
@@ -273,7 +274,7 @@ def test_a_port_of_something_that_is_no_store_is_reported_as_that(kind: str) -> 
         began = time.monotonic()
         with pytest.raises(meshkit.RankTimeoutError) as caught:
             open_store(client, in_a_second())
-        assert time.monotonic() - began < 1 + 5
+        assert time.monotonic() - began < 1 + 5 + BUSY
         server.shutdown(socket.SHUT_RDWR)
     while held:  # torch's client would otherwise still wait when Python ends
         held.pop().close()

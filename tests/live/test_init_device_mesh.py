@@ -25,6 +25,7 @@ from tests.live.membership import members_of
 from tests.live.newer_torch import needs_order, needs_slices
 from tests.one_step import equals_one_process
 from tests.pool import Pool, start_pool
+from tests.promises import BUSY
 
 RANKS = 8  # of the pool
 NAMES = ("dp_replicate", "dp_shard", "tp")
@@ -170,7 +171,7 @@ def name_a_rank_that_asks_for_something_else_at_once() -> None:
         kind, text = error_of(call) or ("", "")
         assert kind == "DisagreementError", text
         assert f"rank {odd}" in text.lower() or f" {odd} " in text, text
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 2 + BUSY
 
     check(5, lambda: make((4, 1, 2) if rank == 5 else (2, 2, 2)))
     name = "dp_cp" if rank == 3 else "dp"
@@ -335,4 +336,4 @@ def test_a_rank_that_asks_for_nothing_is_named_within_arrival_timeout() -> None:
         error, seconds = answers[rank]
         assert error[0] == "RankTimeoutError"
         assert "Missing: 3 (" in error[1]
-        assert seconds < 3
+        assert seconds < 3 + BUSY
