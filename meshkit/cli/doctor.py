@@ -27,6 +27,7 @@ from ..core.text import MIN_CELL, count_noun, wrap_lines
 from ..launch.detect import FIELDS, detect, environment
 from ..launch.endpoint import Env
 from ..launch.launchers import LAUNCHERS
+from ..launch.signs import starter
 from ..launch.times import DeadlineExceededError, run_with_deadline
 from ..launch.world import World
 from .main import Command, Result
@@ -175,11 +176,14 @@ def check_launcher(env: Env) -> tuple[World | None, list[Finding]]:
         world = detect(env)
     except LaunchError as error:
         return None, [failed("launcher", error)]
-    tasks = world.allocation
+    sign, command = world.allocation, starter(world.allocation)
     text = world.launcher
-    text += f": a single process in an allocation of several tasks ({tasks})" if tasks else ""
-    advice = "srun python -m meshkit doctor; ignore this if one process is intended."
-    findings = [make_finding("launcher", not tasks, text, advice)]
+    text += f": a single process, and the environment says that the job is larger ({sign})" * bool(
+        sign
+    )
+    start = f"{command} python -m meshkit doctor" if command else "start the ranks with a launcher"
+    advice = f"{start}; ignore this if one process is intended."
+    findings = [make_finding("launcher", not sign, text, advice)]
     for name in (*FIELDS, *(f for f in ENDPOINT_FIELDS if getattr(world, f) is not None)):
         value = getattr(world, name)
         text = "unknown" if value is None else f"{value} ({world.sources[name]})"

@@ -8,7 +8,6 @@ from variables of the same launcher.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -29,11 +28,10 @@ from .endpoint import (
     read_text,
 )
 from .launchers import HAND_WRITTEN, Launcher, matching_launchers
+from .signs import sign_of_others, starter
 from .slurm import task_counts
 from .world import MAX_WORLD_SIZE, World, without_completed
 
-# The number of tasks or nodes of an allocation in which no srun has started a task yet.
-ALLOCATED = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_JOB_NUM_NODES")
 ARGUMENT_FIELDS = ("rank", "world_size", "local_rank")
 FIELDS = (*ARGUMENT_FIELDS, "local_world_size", "node_rank", "num_nodes")
 ENDPOINT_FIELDS = ("master_addr", "master_port")
@@ -70,7 +68,8 @@ def detect(
 
     Returns:
         A :class:`World` whose ``device`` and ``backend`` are None. Without a launcher it is
-        rank 0 of 1. ``sources`` then names the allocation of several tasks, if there is one.
+        rank 0 of 1. ``allocation`` and ``sources`` then name a variable that says that the job
+        is larger, if there is one.
 
     Raises:
         LaunchError: if a variable of the launcher is missing or malformed or contradicts another
@@ -138,15 +137,15 @@ def use_master_variables(world: World, env: Env) -> World:
 
 
 def _single(env: Env, arguments: Mapping[str, int | str]) -> World:
-    """Return the world of a process without launcher; its sources name an allocation around it."""
+    """Return the world of a process without launcher; its sources name a sign of a larger job."""
     named = {name: value for name, value in arguments.items() if name in ARGUMENT_FIELDS}
     if "rank" in named or named.get("world_size", 1) != 1 or named.get("local_rank"):
         passed = " and ".join(f"{name}={value}" for name, value in named.items())
         fix = "pass rank= and world_size= both, or start under a launcher."
         raise LaunchError(f"no launcher was found, and only {passed} was passed.", fix=fix)
-    counts = [n for n in ALLOCATED if re.fullmatch(r"0*(?!1$)[1-9][0-9]*", env.get(n, ""))]
-    allocation = f"{counts[0]} = {env[counts[0]]}" if counts else None
-    source = f"no srun ({allocation})" if allocation else "no launcher"
+    allocation = sign_of_others(env)
+    source = f"no {starter(allocation) or 'launcher'}"
+    source += f" ({allocation})" if allocation else ""
     sources = {**dict.fromkeys(FIELDS, source), **dict.fromkeys(arguments, "argument")}
     endpoint: dict[str, Any] = {name: arguments.get(name) for name in ENDPOINT_FIELDS}
     allocation = None if "world_size" in arguments else allocation
@@ -295,7 +294,7 @@ def propose_command(error: SpecError, world: World, num_ranks: int) -> None:
     program = program_arguments()
     if program is None:
         error.fix = f"meshkit.spawn(fn, {num_ranks}), with {CALL} in fn."
-    elif world.allocation:
-        error.fix = f"srun -n {num_ranks} python {program}"
+    elif command := starter(world.allocation):
+        error.fix = f"{command} -n {num_ranks} python {program}"
     else:
         error.fix = f"torchrun --nproc-per-node {num_ranks} {program}"

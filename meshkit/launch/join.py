@@ -57,6 +57,7 @@ from .mpi import store_of_one_node, with_address
 from .newcomer import join_running_job, read_invitation, running_job_evidence
 from .process import check_own_process
 from .round import Claimant, Clash, Round
+from .signs import starter
 from .store import Store, address, lost_error
 from .times import ARRIVAL, TIMES, Deadline, Time, format_timeout, parse_timeout, wait_for_abandoned
 from .torch_internals import clear_dtensor_cache, forget_groups, waits_for_peers
@@ -130,8 +131,9 @@ def init(
         SpecError: if a timeout or the seed is invalid, or if ``init`` does not have an option.
 
     Warns:
-        RuntimeWarning: if this is one process in an allocation of several tasks, and no srun has
-            started it; or if ranks have builds of one torch version for different devices.
+        RuntimeWarning: if this is one process without a launcher, and a variable says that the
+            job is larger (SLURM_NTASKS, NNODES, SM_HOSTS, MASTER_ADDR); or if ranks have
+            builds of one torch version for different devices.
 
     Example:
         ``device = meshkit.init(seed=0, timeout=600).device``
@@ -191,10 +193,13 @@ def identify(
     if get_worker_info() is not None:
         check_own_process(world.rank)
     if world.world_size == 1 and world.allocation:
+        command = starter(world.allocation)
+        start = f"{command} python ..." if command else "start it with a launcher, as torchrun"
         text = format_error(
-            f"this is a single process in an allocation of several tasks: {world.allocation}.",
-            "No srun has started it: SLURM_STEP_ID of a step is missing.",
-            fix="srun python ..., or init(rank=0, world_size=1) to run one process.",
+            "this is a single process, and the environment says that the job is larger: "
+            f"{world.allocation}.",
+            f"No {command or 'launcher'} has given it a rank and a world size.",
+            fix=f"{start}, or init(rank=0, world_size=1) to run one process.",
         )
         warnings.warn(text, RuntimeWarning, stacklevel=caller_level())
     if init_method is None:

@@ -56,8 +56,8 @@ class World:
         device: a ``torch.device``; None until ``init``.
         backend: the backend of collectives, ``"gloo"`` or ``"nccl"``; None until ``init``.
         sources: field name to the source of its value: a variable, ``"argument"``, ...
-        allocation: the size of the Slurm allocation in which no srun has started this single
-            process: ``"SLURM_NTASKS = 4"``; None outside an allocation of several tasks.
+        allocation: the variable that says that the job is larger than this single process:
+            ``"SLURM_NTASKS = 4"``, ``"NNODES = 2"``; None if none says so, or under a launcher.
 
     Example:
         >>> from meshkit import detect

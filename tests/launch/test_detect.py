@@ -85,7 +85,10 @@ def test_a_launcher_inside_another_one_is_used_alone(name: str) -> None:
 def test_the_variables_of_a_cloud_or_a_queue_are_no_launcher(name: str) -> None:
     environ = {key: v for key, v in ALL[name].items() if not key.startswith(("OMPI_", "JSM_"))}
     assert environ
-    assert meshkit.detect(environ) == meshkit.detect({})
+    world = meshkit.detect(environ)
+    assert (world.launcher, world.world_size) == ("single", 1)
+    signs = {"AZUREML": "PMIX_RANK = 3", "SAGEMAKER": 'SM_HOSTS = ["algo-1","algo-2"]', "LSF": None}
+    assert world.allocation == signs[name]
 
 
 @pytest.mark.parametrize(("tasks", "task"), [("2", "1"), ("8", "3"), ("4", "0")])

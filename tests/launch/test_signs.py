@@ -1,0 +1,109 @@
+"""The table of signs: each variable that says "more than one" is named, and no other one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import meshkit
+from meshkit.launch import signs
+from meshkit.launch.launchers import matching_launchers
+from tests.launch.recorded import Env
+from tests.launchers.checks import clean_environ
+from tests.preloaded_python import run_python
+
+WORKERS = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"index": 0}})
+POOLS = json.dumps({"cluster": {"workerpool0": ["a:1"], "workerpool1": ["b:1"]}})
+# From public reports and manuals, to the variable that says so.
+LARGER: list[tuple[Env, str]] = [
+    ({"SM_HOSTS": '["algo-1","algo-2"]', "SM_CURRENT_HOST": "algo-1"}, "SM_HOSTS"),
+    ({"SM_RESOURCE_CONFIG": '{"hosts": ["algo-1", "algo-2"]}'}, "SM_RESOURCE_CONFIG"),
+    (
+        {"NNODES": "2", "NODE_RANK": "1", "NPROC_PER_NODE": "4", "MASTER_ADDR": "node0"},
+        "NNODES",
+    ),
+    ({"NNODES": "1", "NPROC_PER_NODE": "4"}, "NPROC_PER_NODE"),
+    ({"PET_NNODES": "1:4", "PET_NPROC_PER_NODE": "gpu"}, "PET_NNODES"),
+    ({"HOROVOD_SIZE": "4", "HOROVOD_RANK": "0"}, "HOROVOD_SIZE"),
+    ({"PJM_MPI_PROC": "4"}, "PJM_MPI_PROC"),
+    ({"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}, "MASTER_ADDR"),
+    ({"MASTER_ADDR": "node0", "NPROC_PER_NODE": "1"}, "MASTER_ADDR"),
+    ({"TF_CONFIG": WORKERS}, "TF_CONFIG"),
+    ({"CLUSTER_SPEC": POOLS}, "CLUSTER_SPEC"),
+    ({"PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ID": "0"}, "PADDLE_TRAINERS_NUM"),
+    ({"LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "vllm-0.vllm"}, "LWS_GROUP_SIZE"),
+    ({"VC_WORKER_NUM": "2", "VC_WORKER_HOSTS": "w-0.job,w-1.job"}, "VC_WORKER_NUM"),
+    ({"VC_MASTER_NUM": "1", "VC_WORKER_NUM": "1"}, "VC_WORKER_NUM"),
+    ({"VC_TRAINER_HOSTS": "t-0.job,t-1.job"}, "VC_TRAINER_HOSTS"),
+    ({"ALPS_APP_PE": "3"}, "ALPS_APP_PE"),
+    ({"COBALT_JOBSIZE": "8"}, "COBALT_JOBSIZE"),
+    ({"LSB_MCPU_HOSTS": "h1 4 h2 4"}, "LSB_MCPU_HOSTS"),
+    ({"AZ_BATCH_HOST_LIST": "10.0.0.4,10.0.0.5"}, "AZ_BATCH_HOST_LIST"),
+    ({"AZUREML_NODE_COUNT": "2"}, "AZUREML_NODE_COUNT"),
+    ({"MLP_WORKER_NUM": "2", "MLP_ROLE_INDEX": "0"}, "MLP_WORKER_NUM"),
+    ({"SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5"}, "SKYPILOT_NODE_IPS"),
+    ({"SLURM_TASKS_PER_NODE": "2(x2)"}, "SLURM_TASKS_PER_NODE"),
+    ({"SLURM_JOB_NODELIST": "n[1-2]"}, "SLURM_JOB_NODELIST"),
+    ({"LOCAL_RANK": "1"}, "LOCAL_RANK"),
+    ({"GROUP_WORLD_SIZE": "2"}, "GROUP_WORLD_SIZE"),
+]
+ALONE: list[Env] = [
+    {"SM_HOSTS": '["algo-1"]', "SM_NUM_GPUS": "8"},
+    {"NNODES": "1", "NODE_RANK": "0", "NPROC_PER_NODE": "1", "MASTER_ADDR": "node0"},
+    {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "auto", "PET_MASTER_ADDR": "node0"},
+    {"MASTER_ADDR": "127.0.0.1"},
+    {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
+    {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'},
+    {"VC_WORKER_NUM": "1", "VC_WORKER_HOSTS": "w-0.job"},
+    {"LSB_MCPU_HOSTS": "h1 8", "LSB_DJOB_NUMPROC": "8", "NSLOTS": "8", "PBS_NP": "8"},
+    {"SLURM_NTASKS": "1", "SLURM_JOB_NODELIST": "n1", "SLURM_CPUS_PER_TASK": "8"},
+    {"SM_HOSTS": "[", "TF_CONFIG": "[" * 5000, "SLURM_JOB_NODELIST": "n[", "NNODES": "two"},
+    {"PBS_NODEFILE": "/nowhere", "CLUSTER_SPEC": "[]", "SLURM_TASKS_PER_NODE": "2(x"},
+]
+
+
+@pytest.mark.parametrize(("environ", "name"), LARGER)
+def test_a_sign_of_a_larger_job_is_named(environ: Env, name: str) -> None:
+    world = meshkit.detect(environ)
+    assert (world.launcher, world.world_size) == ("single", 1)
+    assert world.allocation == f"{name} = {' '.join(environ[name].split())}"
+    assert world.allocation in world.sources["world_size"]
+    assert meshkit.detect(environ, rank=0, world_size=1).allocation is None
+
+
+@pytest.mark.parametrize("environ", ALONE)
+def test_one_of_one_is_no_sign(environ: Env) -> None:
+    assert meshkit.detect(environ) == meshkit.detect({})
+
+
+@pytest.mark.parametrize("name", [*signs.COUNTS, *signs._ROW_COUNTS])
+def test_every_count_above_one_is_a_sign_or_selects_a_launcher(name: str) -> None:
+    for value in ("2", "16"):
+        if not matching_launchers({name: value}):
+            assert meshkit.detect({name: value}).allocation == f"{name} = {value}"
+    if not matching_launchers({name: "1"}):
+        assert meshkit.detect({name: "1"}).allocation is None
+
+
+@pytest.mark.parametrize("name", signs.HOST_FILES)
+@pytest.mark.parametrize(("lines", "several"), [("n1\nn1\n", False), ("n1 2\nn2 2\n", True)])
+def test_a_file_of_hosts(name: str, lines: str, several: bool, tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text(lines)
+    expected = f"{name} = {file}"[: len(name) + 3 + signs.MAX_SHOWN] if several else None
+    allocation = meshkit.detect({name: str(file)}).allocation
+    assert (allocation or "").removesuffix("...") == (expected or "")
+
+
+def test_init_and_doctor_name_the_sign() -> None:
+    environ = clean_environ(NNODES="2", NODE_RANK="0", MASTER_ADDR="node0")
+    done = run_python("import meshkit\nmeshkit.init()", environ=environ)
+    assert "RuntimeWarning: " in done.stderr
+    assert "NNODES = 2" in done.stderr
+    code = "from meshkit.cli.doctor import check_launcher\n"
+    code += "import os\nprint(check_launcher(os.environ)[1][0])"
+    found = run_python(code, environ=environ).stdout
+    assert "ok=False" in found
+    assert "NNODES = 2" in found
