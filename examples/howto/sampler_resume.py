@@ -14,7 +14,7 @@ CHECKPOINT, STEPS = Path("checkpoint.pt"), 4  # steps of one run
 
 
 def main() -> None:
-    """Run the next steps of the epoch, and print the samples that this rank reads."""
+    """Run the next steps, and print the samples that this rank reads."""
     device = meshkit.init(seed=0).device
     data = torch.randn(64, 8)
     with meshkit.build_mesh(dp=-1) as mesh:
@@ -28,8 +28,11 @@ def main() -> None:
             model.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])
             sampler.load_state_dict(state["sampler"])
+        if sampler.steps == 0:  # the state is of the end of an epoch
+            sampler.set_epoch(sampler.epoch + 1)
         batches = iter(sampler)  # or iter(DataLoader(data, batch_sampler=sampler))
-        for step in range(min(STEPS, sampler.steps)):
+        steps = min(STEPS, sampler.steps)
+        for step in range(steps):
             read = []
             for micro in sampler.micro_batches(step):
                 samples = next(batches)
@@ -42,7 +45,7 @@ def main() -> None:
             print(f"rank {mesh.rank} of {mesh.layout.num_ranks} step {step} samples {read}")
         if mesh.rank == 0:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save({**state, "sampler": sampler.state_dict(steps=step + 1)}, CHECKPOINT)
+            torch.save({**state, "sampler": sampler.state_dict(steps=steps)}, CHECKPOINT)
         mesh.barrier()  # no rank leaves before the file is there
     meshkit.shutdown()
 

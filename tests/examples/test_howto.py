@@ -38,11 +38,12 @@ def test_the_losses_do_not_depend_on_the_mesh(name: str) -> None:
         assert losses[0][-1] < losses[0][0]
 
 
-def test_a_resumed_run_reads_the_rest_of_the_epoch_on_other_ranks(
+def test_a_resumed_run_reads_the_rest_of_the_epoch_and_the_next_one_on_other_ranks(
     tmp_path: Path,
 ) -> None:
     program = sampler_resume.__file__
     args = (str(tmp_path), [program])
-    texts = meshkit.spawn(run_program, 4, args) + meshkit.spawn(run_program, 2, args)
-    rows = re.findall(r"samples (\[.*\])", "".join(texts))
-    assert sorted(sample for row in rows for sample in json.loads(row)) == [*range(64)]
+    runs = ["".join(meshkit.spawn(run_program, ranks, args)) for ranks in (4, 2, 2, 4)]
+    for texts in (runs[:2], runs[2:]):  # two epochs
+        rows = re.findall(r"samples (\[.*\])", "".join(texts))
+        assert sorted(sample for row in rows for sample in json.loads(row)) == [*range(64)]

@@ -78,11 +78,21 @@ class MicroBatchSampler(Sampler[list[int]]):
     @property
     def steps(self) -> int:
         """Optimizer steps in this pass: all of an epoch, or the rest after a loaded state."""
+        self._end_if_empty()
         return self._pass.steps
 
     def __len__(self) -> int:
         """Return the number of micro batches in this pass; equal on every rank."""
+        self._end_if_empty()
         return self._pass.num_micro_batches
+
+    def _end_if_empty(self) -> None:
+        """End an empty pass that was begun: a loop over its steps calls ``next`` never.
+
+        ``__iter__`` cannot end it, since a DataLoader with workers calls ``iter`` twice a pass.
+        """
+        if self._has_begun and not self._pass.steps:
+            self._has_ended = True
 
     def facts(self) -> dict[str, str]:
         """Return what must be equal on all ranks, as text."""
@@ -115,7 +125,7 @@ class MicroBatchSampler(Sampler[list[int]]):
         last = self._pass
         next_epoch = replace(last, number=last.number + 1, begin=0)
         self._pass = next_epoch if self._has_ended else replace(last)
-        self._num_done, self._has_ended = 0, False
+        self._num_done, self._has_begun, self._has_ended = 0, True, False
         return self._read(self._pass)
 
     def _read(self, epoch: Epoch) -> Iterator[list[int]]:
@@ -160,7 +170,7 @@ class MicroBatchSampler(Sampler[list[int]]):
         """
         if steps is None:
             return self._pass.state(self._num_done)
-        return self._pass.state(parse_count("steps", steps, self.steps))
+        return self._pass.state(parse_count("steps", steps, self._pass.steps))
 
     @quotes_call("sampler.load_state_dict", by_name=("state",))
     def load_state_dict(self, state: State) -> None:
