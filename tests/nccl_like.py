@@ -1,7 +1,7 @@
 """A stand-in for NCCL on the CPU: what torch's source says of its semantics, played over gloo.
 
 ``register()`` adds the backend ``nccl_like`` to this process. It plays these facts of torch's
-``ProcessGroupNCCL``, read and never run:
+``ProcessGroupNCCL``:
 
 * a call returns before its work is done, and ``work.wait()`` waits for nothing: the next function
   that reads or writes the tensor does, as a kernel of the same stream would
@@ -9,9 +9,12 @@
 * nothing raises in the thread that waits: a lost peer or a hang is seen by a watchdog only, which
   ends the process at the timeout, unless TORCH_NCCL_ASYNC_ERROR_HANDLING is 0 when the group
   is made (unset it counts as 3);
-* an abort of one group hangs while others live (pytorch#119797). All of them between
-  ``_group_start`` and ``_group_end`` end every work, and the tensors hold garbage then;
-* ``work.wait(timeout)`` that fails aborts its own group alone, so it hangs too;
+* an abort ends the works of its own group, whose tensors hold garbage then, and waits until the
+  device has no work left. So the abort of an idle group waits for the hanging work of another one,
+  until its timeout raises (seen with torch 2.11 on an H200). An NCCL group call does not help;
+* ``work.wait(timeout)`` that fails aborts its own group alone;
+* a split from a default group that is not the first group of the process ends the process with
+  SIGSEGV, unless its options name its ranks (pytorch#191952; seen there too);
 * the messages of a pair run in their order, so a send and a receive that are not in one batch block
   each other: here they are refused;
 * healthy groups are destroyed by all of their ranks together;
@@ -50,8 +53,8 @@ REFUSED = "nccl_like: a send and a receive of one pair need one batch_isend_irec
 
 LIVE: list[Group] = []  # the groups of this process that are neither destroyed nor aborted
 PENDING: list[Work] = []  # the works of this process that are not done
-ABORTED: list[list[str]] = []  # the names of the groups of each abort of all groups
-_grouped: list[Group] | None = None  # the groups between _group_start and _group_end
+ABORTED: list[str] = []  # the names of the groups that were aborted, in order
+_made: list[str] = []  # the names of all groups of this process
 _batch = threading.local()
 _on_device: set[int] = set()  # the storages of the second device
 _splits: list[str] = []  # the splits of the default group in which this rank took part
@@ -73,6 +76,7 @@ def register(patch: pytest.MonkeyPatch | None = None) -> None:
 
     patch.setattr(dist, "batch_isend_irecv", in_batch)
     patch.setattr(torch.cpu, "synchronize", synchronize)
+    patch.setattr(dist, "split_group", split_group)
     # torch 2.15 can record only a group with a backend in C++, and not play the split of another
     patch.setenv("TORCH_FR_BUFFER_SIZE", "0")
     patch.setattr(dist.distributed_c10d, "_DistributedBackendOptions", Options)
@@ -92,10 +96,15 @@ def synchronize(device: object = None) -> None:
         work.block()
 
 
-def hang() -> None:
-    """Hang, as a deadlock inside NCCL does."""
-    while True:
-        time.sleep(1)
+def split_group(split_ranks: list[list[int]], **options: Any) -> dist.ProcessGroup:
+    """Split the default group as torch's function, which dies where it does not know the ranks."""
+    world: Any = dist.group.WORLD
+    known = world.options.global_ranks_in_group
+    if not known and world.number:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    assert known in ([], [*range(world.size())])
+    groups = [dist.new_group(ranks, **options) for ranks in split_ranks]
+    return groups[[dist.get_rank() in ranks for ranks in split_ranks].index(True)]
 
 
 class Waits(TorchFunctionMode):
@@ -195,8 +204,9 @@ class Device:
 
     @property
     def options(self) -> SimpleNamespace:
-        """The options, of which only the timeout is played."""
-        return SimpleNamespace(_timeout=self.group.timeout)
+        """The options, of which the timeout and the ranks are played."""
+        self.group.options._timeout = self.group.timeout
+        return self.group.options
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the timeout of later works."""
@@ -219,40 +229,11 @@ class Device:
         """Take part, outside a new group, in its split from the default group."""
         self.group.split()
 
-    def _group_start(self) -> None:
-        begin_grouped()
-
-    def _group_end(self) -> None:
-        end_grouped()
-
 
 class Device2(Device):
-    """The same of nccl2 in torch 2.15, which has other names for its calls."""
+    """The same of nccl2 in torch 2.15, which has another name for a call."""
 
-    _group_start = _group_end = _set_default_timeout = property()  # no attributes: getters fail
-
-    def _start_coalescing(self) -> None:
-        begin_grouped()
-
-    def _end_coalescing(self) -> None:
-        end_grouped()
-
-
-def begin_grouped() -> None:
-    """Begin an NCCL call of several aborts."""
-    global _grouped
-    _grouped = []
-
-
-def end_grouped() -> None:
-    """End the call, which hangs if it left out a group."""
-    global _grouped
-    groups, _grouped = _grouped or [], None
-    if not {*groups} >= {*LIVE}:
-        hang()
-    ABORTED.append([group.group_name for group in groups])
-    for group in groups:
-        group.end_by_abort()
+    _set_default_timeout = property()  # type: ignore[assignment]  # no attribute: its getter fails
 
 
 class Group(dist.ProcessGroup):
@@ -263,6 +244,9 @@ class Group(dist.ProcessGroup):
         super().__init__(rank, size)
         self.store, self.timeout, self.mixed = options.store, options.timeout, mixed
         self.error, self.count, self.is_aborted = ErrorType.SUCCESS, 0, False
+        self.options = SimpleNamespace(global_ranks_in_group=[])
+        self.number = len(_made)
+        _made.append(str(options.group_id))
         self.handling = int(os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"))
         self._name, self._description, self._device = str(options.group_id), "", self.engine(self)
         world = dist.group.WORLD
@@ -364,13 +348,14 @@ class Group(dist.ProcessGroup):
     # ------------------------------------------------------------ the end
 
     def abort(self) -> None:
-        """Abort this group: only together with all others, else it hangs."""
-        if _grouped is not None:
-            _grouped.append(self)
-        elif [group for group in LIVE if group is not self]:
-            hang()
-        else:
-            self.end_by_abort()
+        """Abort this group, and wait until the device has no work of any group."""
+        self.end_by_abort()
+        began = time.monotonic()
+        while PENDING:
+            if time.monotonic() - began > self.timeout.total_seconds():
+                raise dist.DistBackendError("nccl_like: ProcessGroup abort timed out")
+            time.sleep(0.01)
+        ABORTED.append(self._name)
 
     def end_by_abort(self) -> None:
         """End all works, with garbage in their tensors."""

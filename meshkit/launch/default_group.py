@@ -27,6 +27,7 @@ from .torch_internals import (
     connects_at_creation,
     default_timeout,
     is_fake_store,
+    name_ranks,
     set_timeout,
     store_of,
 )
@@ -35,13 +36,12 @@ from .world import LOOPBACK_HOST, World
 HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # torch reads it whenever it creates an nccl group
 OLD_HANDLING = HANDLING.removeprefix("TORCH_")  # torch reads it too
 KEEP_HANDLING = "MESHKIT_KEEP_ASYNC_ERROR_HANDLING"  # 1: leave it as it is
+# with torch's dump a watchdog sleeps after an error, and a mark in the store ends later processes
+DUMP, DUMP_WAIT = "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"
+REPORTING = {HANDLING: "0", DUMP: "0", DUMP_WAIT: "250"}
 INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's own choice is the address of the host's name
 READ_AT_ONCE = "GLOO_ENABLE_STORE_V2_API"  # 1: a group reads the addresses of all peers in one call
 INTERFACE_ADDRESS = 0x8915  # of ioctl on Linux: SIOCGIFADDR
-ADDED = {  # variable to the line that rank 0 logs
-    HANDLING: f"%s is %s, so that guards report errors of nccl; {KEEP_HANDLING}=1 keeps it",
-    INTERFACE: "%s is %s, by which rank 0 reaches the store",
-}
 
 
 def default_group() -> dist.ProcessGroup:
@@ -53,15 +53,44 @@ def default_group() -> dist.ProcessGroup:
 
 
 def guards_can_report(world: World, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable by which guards report errors of nccl before torch ends the process.
+    """Return the variables by which guards report errors of nccl before torch ends the process.
 
     By default, and under torchrun, which sets 1, torch's watchdog ends the process at a timeout and
     when a peer is lost. 0 leaves that to the guard. Another value was set by the user, and stays.
+
+    With 0, torch's dump at a timeout is switched off too, unless the user has set its variables:
+
+    * A watchdog that has seen an error sleeps for four times the wait for the dump, 60 s, and holds
+      a lock meanwhile, for which the next collective and the end of the group wait. 250 ms make it
+      a second.
+    * The dump is announced in the store of the job, where the mark stays. The monitor of a process
+      that joins after a recovery would find it, and end that process.
+
+    The monitor itself stays on: an abort stops it. ``TORCH_NCCL_RETHROW_CUDA_ERRORS`` stays too,
+    since after an error of CUDA itself no process can use its device again.
     """
     value, by_torchrun = environ.get(HANDLING), world.launcher in BY_TORCHRUN
     is_free = value == "1" if by_torchrun else value is None and OLD_HANDLING not in environ
-    is_free &= "nccl" in str(world.backend) and environ.get(KEEP_HANDLING) != "1"
-    return {HANDLING: "0"} if is_free else {}
+    is_free &= environ.get(KEEP_HANDLING) != "1"
+    if "nccl" not in str(world.backend) or not (is_free or value == "0"):
+        return {}
+    added = {name: text for name, text in REPORTING.items() if name not in environ}
+    return added | ({HANDLING: "0"} if is_free else {})
+
+
+def describe_added(added: Mapping[str, str]) -> list[str]:
+    """Return the lines that rank 0 logs about the variables that ``init`` has added.
+
+    Example:
+        >>> describe_added({"GLOO_SOCKET_IFNAME": "eth0"})
+        ['GLOO_SOCKET_IFNAME is eth0, by which rank 0 reaches the store']
+    """
+    reporting = " ".join(f"{name}={added[name]}" for name in REPORTING if name in added)
+    why = "so that guards report errors of nccl"
+    lines = [f"{reporting}, {why}; {KEEP_HANDLING}=1 adds none of them"] if reporting else []
+    if INTERFACE in added:
+        lines.append(f"{INTERFACE} is {added[INTERFACE]}, by which rank 0 reaches the store")
+    return lines
 
 
 def gloo_reaches_others(world: World, environ: Mapping[str, str]) -> dict[str, str]:
@@ -147,6 +176,8 @@ def create_default_group(
             f"backend {world.backend}, device {world.device}: {str(error).partition(chr(10))[0]}",
             fix="meshkit doctor, on this host.",
         ) from error
+    if world.backend == "nccl":  # also for a library that splits it
+        name_ranks(default_group())
     rank, size = dist.get_rank(), dist.get_world_size()
     if (rank, size) != (world.rank, world.world_size):
         dist.destroy_process_group()

@@ -36,7 +36,7 @@ from .default_group import (
     world_from_group,
 )
 from .generation import leases
-from .log import ERROR_FILE, Startup, report_uncaught_error
+from .log import ERROR_FILE, Startup, log_line, report_uncaught_error
 from .process import check_own_process, sight
 from .round import Round
 from .store import Store
@@ -83,6 +83,7 @@ class Counts:
     is_aborted: bool = False  # whether this rank has aborted the groups of the job
     # by the name of a group: what meshkit has begun there, which torch counts with the collectives
     own: Counter[str] = field(default_factory=Counter)
+    aborting: threading.Lock = field(default_factory=threading.Lock)
     agreed: Round | None = None  # the last round in which all ranks of the world agreed
     # held while groups are made: two threads that build a mesh do so one after the other
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -191,10 +192,15 @@ class Job:
         return broadcast(cast(Store, self.store), name, value, deadline, what=what, fix=fix)
 
     def abort(self) -> None:
-        """Abort all groups of the job; on gloo nothing happens. Local."""
+        """Abort all groups of the job, once; on gloo nothing happens. Local."""
+        was_aborted = self.counts.is_aborted
         # before the abort, after which other threads go on
         self.counts.is_aborted |= has_nccl()
-        abort_all_groups()
+        with self.counts.aborting:  # a second thread waits for the first one
+            late = [] if was_aborted else abort_all_groups(TIMES.abort)
+        if late:
+            text = "rank %d: the abort of %d groups has not ended within %g s: %s"
+            log_line(text, self.world.rank, len(late), TIMES.abort, ", ".join(late))
 
     def check_not_aborted(self) -> None:
         """Raise if this rank has aborted its groups, as results on NCCL may be garbage. Local."""

@@ -24,8 +24,8 @@ from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, format_er
 from ..core.judges import Arrivals, Decision, all_same
 from .creation import commit
 from .default_group import (
-    ADDED,
     create_default_group,
+    describe_added,
     gloo_reaches_others,
     gloo_reads_at_once,
     guards_can_report,
@@ -263,8 +263,8 @@ def join(
         _JOINING.pop("world", None)
     if world.rank == 0:
         log_job(job.world, time.monotonic() - began)
-        for name, value in added.items():
-            log_line(ADDED[name], name, value)
+        for line in describe_added(added):
+            log_line("%s", line)
     return job
 
 

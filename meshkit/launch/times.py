@@ -41,6 +41,8 @@ class Times:
     # how long a recovery waits for a rank that a report names as silent, and how long a rank
     # without an answer may take to read the report (29)
     silent: float = 1.0
+    # how long the aborts of all groups of nccl may take together: 0.3 to 1.0 s on a GPU (29)
+    abort: float = 5.0
     newcomer: float = 30.0  # how long ranks and those that they admit wait for each other (45)
     newcomer_arrival: float = 5.0  # how long a round waits for newcomers at the store (44)
     # how long a rank of torchrun waits for the end of a start in which a process of another host

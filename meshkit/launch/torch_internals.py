@@ -23,6 +23,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -310,44 +311,75 @@ def takes_part_in_split(backend: str | None) -> bool:
 def can_split(backend: str | None) -> bool:
     """Return whether ``dist.split_group`` can split new groups from the default group. Local.
 
-    nccl can split a default group that is bound to a device. Before torch 2.15, torch sorts the
-    ranks of each split group.
+    NCCL can split a default group that is bound to a device and has no other backend. Before torch
+    2.15, torch sorts the ranks of each split group. The default group must know its ranks.
     """
-    return takes_part_in_split(backend) and dist.get_backend(dist.group.WORLD) == "nccl"
+    world = cast(dist.ProcessGroup, dist.group.WORLD)
+    is_nccl_alone = takes_part_in_split(backend) and is_nccl(world) and not [*_parts(world)]
+    return is_nccl_alone and name_ranks(world)
 
 
-def abort_all_groups() -> None:
+def name_ranks(world: dist.ProcessGroup) -> bool:
+    """Name the ranks of the default group in its options; return whether they are named. Local.
+
+    torch leaves them empty, whatever options it is given. NCCL's backend then knows the ranks only
+    if it is the first one of the process: a split from a later default group ends the process with
+    SIGSEGV (pytorch#191952). The backend reads the options whenever it splits.
+    """
+    ranks = [*range(world.size())]
+    try:
+        options: Any = cast(Any, world._get_backend(torch.device("cuda"))).options
+        if options.global_ranks_in_group != ranks:
+            options.global_ranks_in_group = ranks
+        # a copy of the options would not keep them
+        options = cast(Any, world._get_backend(torch.device("cuda"))).options
+        return bool(options.global_ranks_in_group == ranks)
+    except (AttributeError, RuntimeError, TypeError):  # another backend, or one that is wrapped
+        return False
+
+
+def abort_all_groups(seconds: float) -> list[str]:
     """Abort the collectives of all groups, so that no thread and no kernel waits for them. Local.
 
-    NCCL deadlocks if groups are aborted one after another (pytorch#119797). All aborts therefore
-    stand in one NCCL call, as in torch's ``_abort_process_group``. torch's function also forgets
-    the groups. Here they stay until they are destroyed. On gloo nothing happens.
+    An abort in NCCL waits until the kernels of the device are done, also if one of them belongs to
+    another group, which is still to be aborted. So each abort has a thread, and all begin at once.
+    torch's own function aborts one group after another: its NCCL group call spans one thread, and
+    each abort runs in another one. The groups stay until they are destroyed. On gloo nothing
+    happens.
+
+    Returns:
+        The names of the groups whose abort did not end in time.
     """
-    names = getattr(getattr(dist.distributed_c10d, "_world", None), "pg_names", {})
-    nccl = next((backend for group in names if (backend := _nccl_backend(group))), None)
-    is_old = hasattr(nccl, "_group_start")  # nccl2 begins the same call as any coalesced one
-    if nccl is not None:
-        nccl._group_start() if is_old else nccl._start_coalescing()
-    for group in sorted(names, key=names.__getitem__, reverse=True):
-        with suppress(RuntimeError):
-            group.abort()
-    if nccl is not None:
-        nccl._group_end() if is_old else nccl._end_coalescing()
+    names = dict(getattr(getattr(dist.distributed_c10d, "_world", None), "pg_names", {}))
+    threads = {
+        name: threading.Thread(target=_abort, args=(group,), name="meshkit-abort", daemon=True)
+        for group, name in names.items()
+    }
+    for thread in threads.values():
+        thread.start()
+    end = time.monotonic() + seconds
+    for thread in threads.values():
+        thread.join(max(0.0, end - time.monotonic()))
+    return [name for name, thread in threads.items() if thread.is_alive()]
+
+
+def _abort(group: dist.ProcessGroup) -> None:
+    """Abort a group; an error of torch leaves it to its destruction."""
+    with suppress(RuntimeError):
+        group.abort()
 
 
 def has_nccl() -> bool:
     """Return whether a group of this process is of NCCL. Local."""
-    return any(map(_nccl_backend, dist.distributed_c10d._world.pg_names))
+    return any(map(_has_nccl_backend, dist.distributed_c10d._world.pg_names))
 
 
-def _nccl_backend(group: dist.ProcessGroup) -> Any:  # noqa: ANN401
-    """Return the NCCL backend of a group, if it has one that can group calls."""
+def _has_nccl_backend(group: dist.ProcessGroup) -> bool:
+    """Return whether a group is of NCCL on a GPU, if it has several devices."""
     try:
-        backend = group._get_backend(torch.device("cuda"))
+        return "nccl" in group._get_backend(torch.device("cuda")).name()
     except RuntimeError:
-        return None
-    groups_calls = hasattr(backend, "_group_start") or "nccl" in backend.name()
-    return backend if groups_calls else None
+        return False
 
 
 def create_gloo_group(

@@ -41,6 +41,8 @@ def test_nccl_is_bound_to_its_device_at_once(
     timed: list[timedelta | None] = []
     monkeypatch.setattr(default_group, "default_group", lambda: None)
     monkeypatch.setattr(default_group, "set_timeout", lambda group, timeout: timed.append(timeout))
+    named: list[object] = []
+    monkeypatch.setattr(default_group, "name_ranks", named.append)
     device = torch.device("cuda", 1)
     monkeypatch.setattr(Creation, "attempt", timedelta(seconds=4))
     world = meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"})
@@ -50,6 +52,7 @@ def test_nccl_is_bound_to_its_device_at_once(
     )
     assert options_seen["backend"] == backend
     assert options_seen.get("device_id") == (device if bound else None)
+    assert len(named) == bound
     assert (options_seen["rank"], options_seen["world_size"]) == (1, 2)
     # gloo alone meets through a store that can be asked, so its messages wait as long as asked for
     is_mixed = backend.startswith("cpu:")
@@ -94,6 +97,7 @@ def address_of(name: str) -> str:
     return done.stdout.partition("/")[0].split()[-1] if "/" in done.stdout else ""
 
 
+NO_DUMP = {default_group.DUMP: "0", default_group.DUMP_WAIT: "250"}
 NAME, KEEP = default_group.HANDLING, {default_group.KEEP_HANDLING: "1"}
 
 
@@ -117,7 +121,29 @@ def test_guards_report_unless_the_user_has_set_the_error_handling(
 ) -> None:
     world = meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"})
     world = replace(world, backend=backend, launcher=launcher)
-    assert default_group.guards_can_report(world, environ) == ({NAME: "0"} if is_set else {})
+    expected = {NAME: "0", **NO_DUMP} if is_set else {}
+    assert default_group.guards_can_report(world, environ) == expected
+    line = "TORCH_NCCL_ASYNC_ERROR_HANDLING=0 TORCH_NCCL_DUMP_ON_TIMEOUT=0 TORCH_NCCL_WAIT_TIMEOUT"
+    text = [
+        one.partition("_DUMP_MILSEC=250, so")[0] for one in default_group.describe_added(expected)
+    ]
+    assert text == ([line] if is_set else [])
+
+
+@pytest.mark.parametrize(
+    ("environ", "added"),
+    [
+        ({NAME: "0"}, {**NO_DUMP}),
+        ({default_group.DUMP: "1"}, {NAME: "0", default_group.DUMP_WAIT: "250"}),
+        ({default_group.DUMP_WAIT: "9"}, {NAME: "0", default_group.DUMP: "0"}),
+        ({NAME: "2"}, {}),
+    ],
+)
+def test_the_dump_of_torch_is_off_where_guards_report(
+    environ: dict[str, str], added: dict[str, str]
+) -> None:
+    world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend="nccl")
+    assert default_group.guards_can_report(world, environ) == added
 
 
 def test_an_mpi_that_counts_other_ranks_raises(monkeypatch: pytest.MonkeyPatch) -> None:

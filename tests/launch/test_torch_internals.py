@@ -89,12 +89,37 @@ def test_a_bound_default_group_is_split(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bound = None if device is None else torch.device(device)
-    world = SimpleNamespace(bound_device_id=bound)
+    options = SimpleNamespace(global_ranks_in_group=[])
+    world = SimpleNamespace(
+        bound_device_id=bound,
+        name=lambda: backend,
+        size=lambda: 2,
+        _get_backend=lambda device: SimpleNamespace(options=options),
+    )
     monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=world))
     monkeypatch.setattr(dist, "get_backend", lambda group: backend)
     assert bound_device() == bound
     assert takes_part_in_split(new) is takes_part
     assert can_split(new) is splits
+    assert options.global_ranks_in_group == ([0, 1] if splits else [])
+
+
+@pytest.mark.parametrize("options", [{}, {"options": SimpleNamespace()}, {"options": None}])
+def test_a_group_whose_options_take_no_ranks_is_not_split(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The options of a backend behind a wrapper of torch cannot be reached."""
+    backend = SimpleNamespace(**options)
+    world = SimpleNamespace(
+        bound_device_id=torch.device("cuda:0"),
+        name=lambda: "nccl",
+        size=lambda: 2,
+        _get_backend=lambda device: backend,
+    )
+    monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=world))
+    monkeypatch.setattr(dist, "get_backend", lambda group: "nccl")
+    assert takes_part_in_split(None)
+    assert not can_split(None)
 
 
 def test_without_a_default_group_nothing_is_bound_or_split() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -46,7 +45,7 @@ def try_semantics(strike: Strike, kind: str, handling: str) -> Any:
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = handling
     nccl_like.register()
     init = {"rank": strike.rank, "world_size": 2, "init_method": f"file://{strike.folder}/own"}
-    limit = timedelta(seconds=30 if kind == "messages" else 2)
+    limit = timedelta(seconds=30 if kind in ("messages", "each") else 2)
     dist.init_process_group(nccl_like.NAME, timeout=limit, **init)  # type: ignore[arg-type]
     second = dist.new_group([0, 1])
     strike.note()
@@ -65,19 +64,21 @@ def try_semantics(strike: Strike, kind: str, handling: str) -> Any:
         time.sleep(6)
         return "slept"
     dist.all_reduce(tensor, group=second)  # returns at once
-    if kind == "abort":
-        threading.Timer(0.5, second.abort).start()
-        time.sleep(3)
+    if kind == "idle":
+        with pytest.raises(dist.DistBackendError, match="abort timed out"):
+            dist.group.WORLD.abort()  # type: ignore[union-attr]
         return nccl_like.ABORTED
-    if kind == "together":
-        threading.Timer(0.5, dist.distributed_c10d._abort_process_group).start()
-        return tensor.tolist(), len(nccl_like.ABORTED)
+    if kind == "each":
+        began = time.monotonic()
+        late = torch_internals.abort_all_groups(5)
+        return tensor.tolist(), len(nccl_like.ABORTED), late, time.monotonic() - began < 1
     return tensor.tolist()  # waits, and the watchdog ends the process
 
 
 SEMANTICS = [
     ("messages", "3", "[2.0, 2.0]"),
-    ("abort", "0", "[]"),
+    ("idle", "0", "[]"),
+    ("each", "0", f"({[nccl_like.GARBAGE] * 2}, 2, [], True)"),
     ("watchdog", "3", "SIGABRT"),
     ("watchdog", "0", "running"),
 ]
@@ -121,6 +122,37 @@ def test_a_healthy_mesh_computes_commits_and_closes(played: Played) -> None:
     assert {rank: outcome.text for rank, outcome in played.outcomes.items()} == expected
 
 
+def wait_for_rank_3(mesh: meshkit.Mesh) -> None:
+    """Begin collectives in a guard, to which rank 3 comes too late."""
+    with mesh.guard(timeout=LIMIT):
+        time.sleep(2 * LIMIT + ANSWER if mesh.rank == 3 else 0)
+        total(mesh, "dp"), total(mesh, "tp"), total(mesh)
+
+
+def join_again(strike: Strike, ending: str) -> Any:
+    """Join, build a mesh by splits and leave, three times; the first time by a failure."""
+    nccl_like.Group.bound_device_id = torch.device("cuda:0")  # type: ignore[assignment]
+    sums = []
+    for number in range(3):
+        join()
+        mesh = meshkit.build_mesh(dp=2, tp=2)
+        sums.append((total(mesh, "dp"), total(mesh, "tp"), total(mesh)))
+        if ending == "failure" and not number:
+            with pytest.raises(meshkit.CollectiveError):
+                wait_for_rank_3(mesh)
+        mesh.close()
+        meshkit.shutdown()
+    return sums
+
+
+@pytest.mark.parametrize("ending", ["order", "failure"])
+def test_a_process_joins_again_and_splits_its_groups(ending: str, played: Played) -> None:
+    sums = [(2.0, 1.0, 6.0), (4.0, 1.0, 6.0), (2.0, 5.0, 6.0), (4.0, 5.0, 6.0)]
+    assert {rank: outcome.text for rank, outcome in played.outcomes.items()} == {
+        rank: str([sums[rank]] * 3) for rank in range(4)
+    }, played
+
+
 # ------------------------------------------------------------ a hang and a loss
 
 
@@ -139,7 +171,7 @@ def fail_in_guard(strike: Strike, fault: str) -> Any:
             total(mesh)  # the next call after an abort raises
     except meshkit.CollectiveError as error:
         meshkit.shutdown()
-        return error.missing_ranks, [len(names) for names in nccl_like.ABORTED], len(nccl_like.LIVE)
+        return error.missing_ranks, len(nccl_like.ABORTED), len(nccl_like.LIVE)
     return "through"
 
 
@@ -151,7 +183,7 @@ def test_a_guard_names_the_rank_before_the_watchdog_ends_the_process(
     for rank in range(3):
         groups = 4  # the default group, dp, tp, and that of one rank
         missing, aborted, left = eval(played.outcomes[rank].text)
-        assert (missing, {*aborted}, left) == ((3,), {groups}, 0), (rank, played)
+        assert (missing, aborted, left) == ((3,), groups, 0), (rank, played)
         assert played.seconds(rank) < 2 * LIMIT + ANSWER + BUSY
 
 
@@ -343,6 +375,10 @@ JOBS: dict[str, Callable[[], Played]] = {
             use_two_devices, 2, fault
         )
         for fault in ("host", "device")
+    },
+    **{
+        f"test_a_process_joins_again_and_splits_its_groups[{ending}]": job(join_again, 4, ending)
+        for ending in ("order", "failure")
     },
     "test_a_healthy_mesh_computes_commits_and_closes": job(use_groups, 4),
     "test_a_gloo_mesh_over_a_part_of_a_bound_job_is_built": job(build_on_host, 3),
