@@ -40,10 +40,11 @@ class Accelerator(NamedTuple):
     visible: str = ""  # the variable that lists the modules this node may use, by local rank
     module: str = ""  # the variable that binds a process to one of them before the import
     shares: str = ""  # the variable that allows several ranks on one device when set to 1
+    host: str = ""  # the variable that names the host; ranks of two names may share a device
 
 
 ACCELERATORS = (
-    Accelerator("cuda", ("nccl",), shares="NCCL_MULTI_RANK_GPU_ENABLE"),  # the variable: NCCL 2.30
+    Accelerator("cuda", ("nccl",), shares="NCCL_MULTI_RANK_GPU_ENABLE", host="NCCL_HOSTID"),
     Accelerator(
         "hpu",
         ("hccl",),
@@ -57,6 +58,7 @@ ACCELERATORS = (
     Accelerator("musa", ("mccl",), bridge=("torch_musa",)),
 )
 _ROWS = {row.device: row for row in ACCELERATORS}
+SHARING = (2, 30)  # the first NCCL that reads the variable ``shares``
 EXCLUSIVE = {backend for row in ACCELERATORS for backend in row.backends}
 
 
@@ -116,9 +118,24 @@ def _select_module(row: Accelerator, local_rank: int) -> None:
 
 
 def can_share_device(device_type: str, backend: str) -> bool:
-    """Return whether a backend allows several ranks on one device."""
+    """Return whether a backend allows several ranks on one device of one host."""
+    if backend not in EXCLUSIVE:
+        return True
     variable = accelerator_row(device_type).shares
-    return backend not in EXCLUSIVE or os.environ.get(variable) == "1"
+    return os.environ.get(variable) == "1" and nccl_version() >= SHARING
+
+
+def nccl_version() -> tuple[int, ...]:
+    """Return the version of NCCL that torch uses, (0,) if it has none."""
+    try:
+        return tuple(torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
+    except (AttributeError, RuntimeError):  # a torch without CUDA
+        return (0,)
+
+
+def named_host(device_type: str) -> str | None:
+    """Return the host of this rank as the user named it to the backend; None if unnamed."""
+    return os.environ.get(accelerator_row(device_type).host) or None
 
 
 def accelerator() -> str | None:

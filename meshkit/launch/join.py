@@ -35,6 +35,7 @@ from .device import (
     backend_for,
     can_share_device,
     device_uuid,
+    named_host,
     parse_device,
     select_backend,
     select_device,
@@ -400,7 +401,10 @@ def warn_of_other_build(store: Store) -> None:
 
 
 def device_claim(world: World) -> dict[str, Clash]:
-    """Return the claim on this rank's device; none if the backend lets ranks share it."""
+    """Return the claim on this rank's device; none if the backend lets ranks share it.
+
+    NCCL refuses two ranks on one device of one host, so the claim contains the host if it is named.
+    """
     device = world.device or torch.device("cpu")
     kind = backend_for(str(world.backend), device.type)
     uuid = device_uuid(device) if device.type != "cpu" else None
@@ -416,7 +420,8 @@ def device_claim(world: World) -> dict[str, Clash]:
             "CUDA_VISIBLE_DEVICES; or init(backend='gloo').",
         )
 
-    return {f"device/{uuid}": clash}
+    host = named_host(device.type)
+    return {f"device/{uuid}" if host is None else f"device/{uuid}/{host}": clash}
 
 
 def _select_device(world: World, backend: str | None, device: str | torch.device | None) -> World:

@@ -1,12 +1,13 @@
-"""Several ranks on one GPU. This module has never been run on a GPU.
+"""Several ranks on one GPU.
 
-gloo moves CUDA tensors through the host. nccl takes two ranks on one GPU only from 2.30 on, with
-``NCCL_MULTI_RANK_GPU_ENABLE=1``.
+gloo moves CUDA tensors through the host. nccl takes several ranks on one GPU if each names another
+host (``own_host`` on PYTHONPATH, as ``.ci/gpu`` has it), or from NCCL 2.30 on if a variable is 1.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from typing import Any
 
@@ -22,15 +23,15 @@ BUSY = 5.0
 
 
 def supports_shared_gpu() -> bool:
-    """Return whether nccl takes several ranks on one GPU, if a variable allows it."""
-    return torch.cuda.is_available() and torch.cuda.nccl.version() >= (2, 30)
+    """Return whether nccl takes several ranks on one GPU here."""
+    names = "NCCL_HOSTID" in os.environ
+    return torch.cuda.is_available() and (names or torch.cuda.nccl.version() >= (2, 30))
 
 
+UNSHARED = "no rank names a host of its own, and nccl is below 2.30"
 BACKENDS = [
     "gloo",
-    pytest.param(
-        "nccl", marks=pytest.mark.skipif(not supports_shared_gpu(), reason="nccl below 2.30")
-    ),
+    pytest.param("nccl", marks=pytest.mark.skipif(not supports_shared_gpu(), reason=UNSHARED)),
 ]
 
 

@@ -97,18 +97,26 @@ def test_a_bridge_that_cannot_be_imported_raises(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("kind", "backend", "allowed", "shared"),
+    ("kind", "backend", "allowed", "version", "shared"),
     [
-        ("cuda", "gloo", "", True),
-        ("cuda", "nccl", "", False),
-        ("cuda", "nccl", "1", True),
-        ("hpu", "hccl", "1", False),
+        ("cuda", "gloo", "", (0,), True),
+        ("cuda", "nccl", "", (2, 30, 3), False),
+        ("cuda", "nccl", "1", (2, 30, 3), True),
+        ("cuda", "nccl", "1", (2, 28, 9), False),  # this NCCL does not read the variable
+        ("cuda", "nccl", "1", (0,), False),
+        ("hpu", "hccl", "1", (2, 30, 3), False),
     ],
 )
 def test_several_ranks_may_share_a_device_unless_the_backend_is_exclusive(
-    kind: str, backend: str, allowed: str, shared: bool, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    backend: str,
+    allowed: str,
+    version: tuple[int, ...],
+    shared: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", allowed)
+    monkeypatch.setattr(device, "nccl_version", lambda: version)
     assert device.can_share_device(kind, backend) is shared
 
 

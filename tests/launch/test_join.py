@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 
 import meshkit
+from meshkit.launch import device, join
 from meshkit.launch import job as current_job_module
-from meshkit.launch import join
 from meshkit.launch.creation import GroupStore
 from meshkit.launch.default_group import READ_AT_ONCE
 from meshkit.launch.job import require_job
@@ -410,22 +410,29 @@ def test_a_device_without_a_uuid_has_no_claim(monkeypatch: pytest.MonkeyPatch) -
     assert join.device_claim(world_on("cpu")) == {}
 
 
-Sharing = tuple[list[str | None], str, str]  # the UUID of each rank's device, backend, permission
-EXCLUSIVE: Sharing = ["GPU-a", "GPU-b", "GPU-c", "GPU-b"], "nccl", "0"
+# the UUID of each rank's device, backend, permission, NCCL_HOSTID of each rank, "" for none
+Sharing = tuple[list[str | None], str, str, list[str]]
+UNNAMED = [""] * 4
+EXCLUSIVE: list[Sharing] = [
+    (["GPU-a", "GPU-b", "GPU-c", "GPU-b"], "nccl", "0", UNNAMED),
+    (["GPU-a", "GPU-b", "GPU-c", "GPU-b"], "nccl", "0", ["x", "y", "z", "y"]),
+]
 SHARED: list[Sharing] = [
-    (["GPU-a", "GPU-b", "GPU-c", "GPU-d"], "nccl", "0"),
-    (["GPU-a"] * 4, "gloo", "0"),
-    (["GPU-a"] * 4, "cpu:nccl,cuda:gloo", "0"),
-    ([None] * 4, "nccl", "0"),
-    (["GPU-a"] * 4, "nccl", "1"),
+    (["GPU-a", "GPU-b", "GPU-c", "GPU-d"], "nccl", "0", UNNAMED),
+    (["GPU-a", "GPU-b", "GPU-c", "GPU-d"], "nccl", "0", ["x"] * 4),
+    (["GPU-a"] * 4, "gloo", "0", UNNAMED),
+    (["GPU-a"] * 4, "cpu:nccl,cuda:gloo", "0", UNNAMED),
+    ([None] * 4, "nccl", "0", UNNAMED),
+    (["GPU-a"] * 4, "nccl", "1", UNNAMED),
+    (["GPU-a"] * 4, "nccl", "0", ["", "x", "y", "z"]),
 ]
 
 
 def share_devices() -> Any:
     """Join as if the ranks used devices with some UUIDs and some backend."""
     claim, rank, outcomes = join.device_claim, meshkit.detect().rank, []
-    for uuids, backend, allowed in (EXCLUSIVE, *SHARED):
-        os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = allowed
+    for uuids, backend, allowed, hosts in (*EXCLUSIVE, *SHARED):
+        os.environ.update(NCCL_MULTI_RANK_GPU_ENABLE=allowed, NCCL_HOSTID=hosts[rank])
 
         def claim_gpu(world: World, backend: str = backend) -> Any:
             return claim(replace(world, device=torch.device("cuda", 0), backend=backend))
@@ -434,6 +441,7 @@ def share_devices() -> Any:
         with (
             mock.patch.object(join, "device_uuid", lambda _, uuid=uuids[rank]: uuid),
             mock.patch.object(join, "device_claim", claim_gpu),
+            mock.patch.object(device, "nccl_version", return_value=device.SHARING),
         ):
             try:
                 meshkit.init(arrival_timeout=30)
@@ -448,7 +456,7 @@ def share_devices() -> Any:
 
 def test_ranks_share_a_device_only_where_the_backend_allows_it() -> None:
     summary = "ranks 1 and 3 use one device, and nccl needs one device per rank."
-    expected = [summary, *["joined"] * len(SHARED)]
+    expected = [*[summary] * len(EXCLUSIVE), *["joined"] * len(SHARED)]
     assert meshkit.spawn(share_devices, 4, timeout=100) == [expected] * 4
 
 
