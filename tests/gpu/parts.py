@@ -22,7 +22,8 @@ SECONDS = float(os.environ.get("GPU_SECONDS", "285"))  # for all parts together
 JOBS = str(Path(__file__).with_name("jobs.py"))
 GPU = torch.cuda.is_available()
 SIDE_BY_SIDE = 4 if GPU else 1
-PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "-rfE")
+PLUGINS = ("-p", "no:cacheprovider", "-p", "no:benchmark")
+PYTEST = ("-m", "pytest", "-q", *PLUGINS, "--tb=short", "-rfE")
 TRAIN = ("-m", "torch.distributed.run", "--nproc-per-node", "8", "examples/train.py")
 
 
