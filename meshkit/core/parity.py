@@ -328,9 +328,7 @@ def _describe_parts(fit: Fit, axes: str, name: str) -> tuple[list[str], str]:
 
 def _precision(error: float) -> str:
     """Return a relative error as text, without a figure that another processor rounds otherwise."""
-    if error > ROUNDING:
-        return f"to {error:.0e}"
-    return "up to rounding" if error else "exactly"
+    return f"to {error:.0e}" if error > ROUNDING else "up to rounding"
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def compare_meshes(
         ...     return {"grad weight": weight.grad}
         >>> print(compare_meshes(step, "dp=2", "tp=2"))
         grad weight on tp=2 is not that of one rank.
-          It is 2 times that of one rank (exactly): the size of tp.
+          It is 2 times that of one rank (up to rounding): the size of tp.
           Fix: leave out a sum over tp, or divide by the size.
     """
     layouts = {_mesh_text(mesh): _parse_mesh(mesh) for mesh in meshes}
