@@ -178,9 +178,8 @@ def check_launcher(env: Env) -> tuple[World | None, list[Finding]]:
         return None, [failed("launcher", error)]
     sign, command = world.allocation, starter(world.allocation)
     text = world.launcher
-    text += f": a single process, and the environment says that the job is larger ({sign})" * bool(
-        sign
-    )
+    if sign:
+        text += f": a single process, and the environment says that the job is larger ({sign})"
     start = f"{command} python -m meshkit doctor" if command else "start the ranks with a launcher"
     advice = f"{start}; ignore this if one process is intended."
     findings = [make_finding("launcher", not sign, text, advice)]

@@ -11,12 +11,11 @@ The path of ``init``, in the order of its files::
     default_group    torch's default group
     job              the facts that stay: ranks, store, timeouts, epoch
 
-``launchers`` is the table to extend, with ``signs`` of jobs that no row knows; ``mpi`` and
-``slurm`` are rows with code. ``times`` has the
-deadlines, and the seconds that the promises need. ``spawn`` starts ranks, and ``newcomer`` lets one
-join a job that runs. ``meeting`` is where two jobs meet, ``recording`` the group of a rehearsal.
-Private names of torch stand in ``torch_internals`` alone, and no other package reads the
-environment.
+``launchers`` is the table to extend, with ``signs`` of jobs that no row knows. ``mpi`` and
+``slurm`` are rows with code. ``times`` has the deadlines, and the seconds that the promises need.
+``spawn`` starts ranks, and ``newcomer`` lets one join a job that runs. ``meeting`` is where two
+jobs meet, ``recording`` the group of a rehearsal. Private names of torch stand in
+``torch_internals`` alone, and no other package reads the environment.
 """
 
 from __future__ import annotations

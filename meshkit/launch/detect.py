@@ -27,7 +27,7 @@ from .endpoint import (
     read_int,
     read_text,
 )
-from .launchers import HAND_WRITTEN, Launcher, matching_launchers
+from .launchers import BY_ENVIRONMENT, HAND_WRITTEN, Launcher, matching_launchers
 from .signs import sign_of_others, starter
 from .slurm import task_counts
 from .world import MAX_WORLD_SIZE, World, without_completed
@@ -68,7 +68,7 @@ def detect(
 
     Returns:
         A :class:`World` whose ``device`` and ``backend`` are None. Without a launcher it is
-        rank 0 of 1. ``allocation`` and ``sources`` then name a variable that says that the job
+        rank 0 of 1. ``allocation`` names a variable that says that the job of a single process
         is larger, if there is one.
 
     Raises:
@@ -125,6 +125,8 @@ def detect_world(env: Env, arguments: Mapping[str, int | str]) -> World:
     world = _world_of(used, {**env, **named}, rows[1:])
     if row is HAND_WRITTEN and not arguments:
         _check_others(world, rows[1:], env)
+    if row in BY_ENVIRONMENT and world.world_size == 1 and "world_size" not in arguments:
+        world = replace(world, allocation=sign_of_others(env))
     return replace(world, sources={**world.sources, **dict.fromkeys(arguments, "argument")})
 
 

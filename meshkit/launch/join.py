@@ -132,9 +132,9 @@ def init(
         SpecError: if a timeout or the seed is invalid, or if ``init`` does not have an option.
 
     Warns:
-        RuntimeWarning: if this is one process without a launcher, and a variable says that the
-            job is larger (SLURM_NTASKS, NNODES, SM_HOSTS, MASTER_ADDR); or if ranks have
-            builds of one torch version for different devices.
+        RuntimeWarning: if this is a single process, and a variable says that the job is larger
+            (SLURM_NTASKS, NNODES, SM_HOSTS, MASTER_ADDR); or if ranks have builds of one torch
+            version for different devices.
 
     Example:
         ``device = meshkit.init(seed=0, timeout=600).device``
@@ -199,7 +199,7 @@ def identify(
         text = format_error(
             "this is a single process, and the environment says that the job is larger: "
             f"{world.allocation}.",
-            f"No {command or 'launcher'} has given it a rank and a world size.",
+            f"The size of the world: {world.size_evidence}.",
             fix=f"{start}, or init(rank=0, world_size=1) to run one process.",
         )
         warnings.warn(text, RuntimeWarning, stacklevel=caller_level())

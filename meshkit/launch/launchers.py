@@ -113,6 +113,8 @@ DEEPSPEED = HAND_WRITTEN._replace(
     node_rank=("CROSS_RANK",),
     num_nodes=("CROSS_SIZE",),
 )
+# Rows whose single process is not always meant: it may know of itself alone in a larger job.
+BY_ENVIRONMENT = (HAND_WRITTEN, TORCHRUN, ACCELERATE, DEEPSPEED)
 OPEN_MPI = Launcher(
     "openmpi",
     markers=(("OMPI_COMM_WORLD_SIZE",), ("OMPI_COMM_WORLD_RANK",)),

@@ -57,7 +57,7 @@ class World:
         backend: the backend of collectives, ``"gloo"`` or ``"nccl"``; None until ``init``.
         sources: field name to the source of its value: a variable, ``"argument"``, ...
         allocation: the variable that says that the job is larger than this single process:
-            ``"SLURM_NTASKS = 4"``, ``"NNODES = 2"``; None if none says so, or under a launcher.
+            ``"SLURM_NTASKS = 4"``, ``"NNODES = 2"``; None if none says so.
 
     Example:
         >>> from meshkit import detect

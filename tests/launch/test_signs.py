@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,17 @@ import pytest
 import meshkit
 from meshkit.launch import signs
 from meshkit.launch.launchers import matching_launchers
+from tests.launch import recorded
 from tests.launch.recorded import Env
 from tests.launchers.checks import clean_environ
 from tests.preloaded_python import run_python
 
+# recorded: torchrun --nproc-per-node 1 of torch 2.13
+TORCHRUN_OF_ONE = {
+    **recorded.TORCHRUN,
+    **{"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"},
+    **{"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "ROLE_RANK": "0", "ROLE_WORLD_SIZE": "1"},
+}
 WORKERS = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"index": 0}})
 POOLS = json.dumps({"cluster": {"workerpool0": ["a:1"], "workerpool1": ["b:1"]}})
 # From public reports and manuals, to the variable that says so.
@@ -60,6 +68,7 @@ ALONE: list[Env] = [
     {"LSB_MCPU_HOSTS": "h1 8", "LSB_DJOB_NUMPROC": "8", "NSLOTS": "8", "PBS_NP": "8"},
     {"SLURM_NTASKS": "1", "SLURM_JOB_NODELIST": "n1", "SLURM_CPUS_PER_TASK": "8"},
     {"SM_HOSTS": "[", "TF_CONFIG": "[" * 5000, "SLURM_JOB_NODELIST": "n[", "NNODES": "two"},
+    {"N": "4", "NUM_PROCESSES": "8", "NODE_COUNT": "3", "NODE_LIST": "a,b", "RANK_ID": "1"},
     {"PBS_NODEFILE": "/nowhere", "CLUSTER_SPEC": "[]", "SLURM_TASKS_PER_NODE": "2(x"},
 ]
 
@@ -76,6 +85,37 @@ def test_a_sign_of_a_larger_job_is_named(environ: Env, name: str) -> None:
 @pytest.mark.parametrize("environ", ALONE)
 def test_one_of_one_is_no_sign(environ: Env) -> None:
     assert meshkit.detect(environ) == meshkit.detect({})
+
+
+@pytest.mark.parametrize(
+    "table", ["COUNTS", "INDICES", "LISTS", "NODE_LISTS", "TASK_LISTS", "CLUSTERS", "HOST_FILES"]
+)
+def test_a_table_holds_names_of_variables(table: str) -> None:
+    """A string that is unpacked would leave its letters."""
+    names = getattr(signs, table)
+    assert all(re.fullmatch(r"[A-Z_][A-Z0-9_]{4,}", name) for name in names)
+    assert len({*names}) == len(names)
+
+
+@pytest.mark.parametrize("starter", [{}, TORCHRUN_OF_ONE])
+def test_a_launcher_of_one_process_in_a_larger_job_is_named(starter: Env) -> None:
+    """A pod, or a torchrun in each task of srun, that knows of itself alone."""
+    one = {"RANK": "0", "WORLD_SIZE": "1", **starter}
+    assert meshkit.detect(one).allocation is None
+    for sign in ({"NNODES": "2"}, {"SLURM_NTASKS": "4"}, {"SM_HOSTS": '["a", "b"]'}):
+        ((name, value),) = sign.items()
+        assert meshkit.detect({**one, **sign}).allocation == f"{name} = {value}"
+        assert meshkit.detect({**one, **sign}, rank=0, world_size=1).allocation is None
+        assert meshkit.detect({**one, "WORLD_SIZE": "2", **sign}).allocation is None
+    assert meshkit.detect({**one, **recorded.SRUN}).allocation == "SLURM_NTASKS = 4"
+    spawned = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MESHKIT_SPAWN": "file:///tmp/x",
+        "LOCAL_RANK": "0",
+        "NNODES": "2",
+    }
+    assert meshkit.detect(spawned).allocation is None  # spawn(fn, 1) is what its caller wants
 
 
 @pytest.mark.parametrize("name", [*signs.COUNTS, *signs._ROW_COUNTS])
