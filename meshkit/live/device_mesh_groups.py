@@ -39,6 +39,7 @@ from ..launch.torch_internals import (
     timeout_of_options,
     waits_for_peers,
 )
+from .copies import OfOneProcess
 from .group_registry import GroupKey, MeshGroups
 from .groups import (
     DESCRIPTION,
@@ -55,16 +56,13 @@ CONFLICT = "ranks disagree about the dims of a DeviceMesh; no process group was 
 FAILURE = "a rank could not create its groups of a DeviceMesh; all are closed again."
 
 
-class Owner:
+class Owner(OfOneProcess):
     """The mesh whose groups a root DeviceMesh has. It is not pickled with the DeviceMesh."""
 
     def __init__(self, mesh: object, proposal: MeshProposal, groups: MeshGroups) -> None:
         self.mesh: Any = mesh  # the Mesh, whose file imports this one
         self.proposal = proposal
         self.groups = groups
-
-    def __deepcopy__(self, memo: object) -> Owner:
-        return self
 
     def __reduce__(self) -> tuple[type[set[Any]], tuple[()]]:
         """Become an empty set, which ``torch.load`` accepts with ``weights_only=True``."""

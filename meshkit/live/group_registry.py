@@ -40,6 +40,7 @@ from ..core.text import count_noun, format_rows
 from ..launch.log import Startup
 from ..launch.process import check_own_process
 from ..launch.torch_internals import knows_group, timeout_of
+from .copies import OfOneProcess
 
 GroupKey = tuple[Strides, str, timedelta]  # members in order, backend with its options, timeout
 
@@ -72,7 +73,7 @@ class OpenView(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class GroupRegistry:
+class GroupRegistry(OfOneProcess):
     """The groups of a mesh and of its views, equal on every rank."""
 
     built_by: Call  # the call that built the first mesh
@@ -155,7 +156,7 @@ class GroupRegistry:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class MeshGroups:
+class MeshGroups(OfOneProcess):
     """The groups of one rank in one open mesh. All methods are local."""
 
     plan: GroupPlan  # the layout and the groups of the mesh

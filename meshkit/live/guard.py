@@ -54,6 +54,7 @@ from ..launch.round import Round
 from ..launch.store import Store, error_from_json, error_to_json, read_value
 from ..launch.times import TIMES, Deadline, Time, parse_timeout
 from ..launch.torch_internals import is_nccl, knows_group, lowered_timeouts
+from .copies import OfOneProcess
 from .group_registry import MeshGroups
 from .status import (
     CollectiveTracker,
@@ -82,7 +83,7 @@ LOST = Sighting(RankState.UNKNOWN, "it hosted the store, which does not answer")
 
 
 @dataclass
-class GuardState:
+class GuardState(OfOneProcess):
     """The roll calls of one mesh, as this rank knows them. The mesh owns it.
 
     Attributes:
@@ -105,7 +106,7 @@ class GuardState:
 
 
 @dataclass(frozen=True)
-class Guard:
+class Guard(OfOneProcess):
     """The parts of a mesh that a guard uses."""
 
     layout: Layout
@@ -230,7 +231,7 @@ def guard_mesh(
     return _Entries(partial(_guard, guard, limit))
 
 
-class _Entries(AbstractContextManager[None], ContextDecorator):
+class _Entries(OfOneProcess, AbstractContextManager[None], ContextDecorator):
     """A guard that may be entered again, and may decorate a function."""
 
     def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:

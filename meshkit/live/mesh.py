@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,7 @@ from . import open_mesh
 from .admission import admit_newcomers
 from .barrier import verify_mesh, wait_at_barrier
 from .commit import commit_step
+from .copies import OfOneProcess
 from .current_mesh import find_current_mesh, make_current
 from .data.batch import RankBatch, plan_of_rank, plan_rank_batch, shard_sequence, weigh_tokens
 from .data.checks import compare_batches, compare_parameters
@@ -57,7 +58,7 @@ Sample = TypeVar("Sample")
 
 
 @dataclass(eq=False, repr=False)
-class Mesh:
+class Mesh(OfOneProcess):
     """The mesh of one process: its rank, its peers, and the process groups that they share.
 
     Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid. Only
@@ -65,6 +66,10 @@ class Mesh:
     ``barrier``, ``agree``, ``verify``, ``commit``, ``recover``, ``admit``, ``check_batch``,
     ``check_parameters``, ``token_weights``, ``grad_norm`` and ``clip_grad_norm`` communicate.
     ``with`` closes the mesh at the end. Times are in seconds, or timedeltas.
+
+    A mesh, and what it makes, may be an attribute of a model. ``copy.deepcopy(model)`` and
+    ``AveragedModel(model)`` share it, and a copy of ``rng`` has streams of its own. Pickling raises
+    a MeshkitError, so save ``model.state_dict()``.
 
     Raises:
         UnknownAxisError: in every method, if the mesh does not have an axis.
@@ -1360,21 +1365,6 @@ class Mesh:
         post_end(self._groups, job, self.__dict__.get("_guard_state"), "mesh.close()")
         open_mesh.close_mesh(self._groups, job, failed=failed)
         self.__dict__.pop("_moves", None)  # programs that torch compiled hold groups
-
-    def __copy__(self) -> Mesh:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Mesh:
-        """Return the mesh itself, so that copies of a model share its process groups."""
-        return self
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to pickle the mesh."""
-        raise MeshkitError(
-            "a mesh cannot be pickled, because its process groups belong to one process.",
-            fix="mesh.position, which knows the rank and the layout. Save models with "
-            "torch.save(model.state_dict(), path).",
-        )
 
     def __repr__(self) -> str:
         position = f": {format_sizes(self.coordinate)}" if self.inside else " is outside"

@@ -23,6 +23,7 @@ from ..core.errors import NonfiniteError, SpecError
 from ..core.norm import NormLayout, counts, differing_error, form_error, parse_max_norm, parse_order
 from ..core.text import format_sizes
 from ..launch.torch_internals import foreach_norms, foreach_scale
+from .copies import OfOneProcess
 from .data.checks import gather_conflicting
 from .group_registry import MeshGroups
 
@@ -52,7 +53,7 @@ class Gradients(NamedTuple):
     presumed: dict[str, Tensor]  # those that must be copies because no layout says anything
 
 
-class GradientNorms:
+class GradientNorms(OfOneProcess):
     """The norms of gradients on one mesh."""
 
     def __init__(self, mesh: MeshGroups, device: torch.device) -> None:

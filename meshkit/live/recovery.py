@@ -49,6 +49,7 @@ from ..launch.round import COUNT, Round
 from ..launch.store import Store, hosted_by_rank_0
 from ..launch.times import TIMES, Deadline, Time, parse_timeout
 from .commit import committed_steps
+from .copies import OfOneProcess
 from .group_registry import GroupRegistry, MeshGroups
 from .guard import GuardState
 from .open_mesh import CLOSED, WAITING, MeshProposal, open_groups
@@ -95,7 +96,7 @@ def _parse_count(name: str, value: object, least: int) -> int | None:
 
 
 @dataclass(eq=False)
-class Recovery:
+class Recovery(OfOneProcess):
     """The last recovery or admission of a mesh, as a rank knows it; empty before the first.
 
     Attributes:
@@ -270,7 +271,7 @@ def find_failure(state: GuardState) -> Failure:
 
 
 @dataclass
-class Rounds:
+class Rounds(OfOneProcess):
     """The rounds of one recovery on this rank."""
 
     mesh: MeshGroups

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import inspect
+import io
 import os
 import pickle
-from typing import Any
+import pkgutil
+import re
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import meshkit
+import meshkit.live
+from meshkit.live.copies import OfOneProcess
 from tests.live.faults import error_of
 from tests.live.newer_torch import needs_order
 
@@ -120,7 +129,7 @@ def test_copies_share_the_mesh_and_workers_get_coordinates() -> None:
     layout = meshkit.Layout(dp=2, sp=2)
     refused = (
         "MeshkitError",
-        "a mesh cannot be pickled, because its process groups belong to one process.\n"
+        "a Mesh cannot be pickled, because its process groups belong to one process.\n"
         "  Fix: mesh.position, which knows the rank and the layout. Save models with "
         "torch.save(model.state_dict(), path).",
     )
@@ -179,3 +188,177 @@ def compiled() -> dict[str, bool]:
 def test_getters_are_part_of_one_graph() -> None:
     by_rank = meshkit.spawn(compiled, 4, timeout=300)
     assert all(len(report) == 11 and all(report.values()) for report in by_rank), by_rank
+
+
+# ---------------------------------------------------------------- every class that holds groups
+
+# names in the annotation of an attribute that is, or holds, a process group of this process
+HELD = {"ProcessGroup", "GroupStore", "Store", "Job"}
+
+
+def classes() -> Iterator[type]:
+    """Yield the classes of the modules that may hold groups."""
+    for module in pkgutil.walk_packages(meshkit.live.__path__, "meshkit.live."):
+        content = vars(importlib.import_module(module.name)).values()
+        yield from (c for c in content if inspect.isclass(c) and c.__module__ == module.name)
+
+
+def attributes(kind: type) -> str:
+    """Return the annotations of the attributes and of the arguments of a class, as text."""
+    texts = dict(vars(kind).get("__annotations__", {}))
+    if inspect.isfunction(init := vars(kind).get("__init__")):
+        texts |= init.__annotations__
+    return " ".join(map(str, texts.values()))
+
+
+def holders() -> list[type]:
+    """Return the classes with an attribute that holds groups, directly or through another class.
+
+    A tuple or a protocol is left out: it is a value inside an object, and nobody keeps it.
+    """
+    names, found = set(HELD), dict[str, type]()
+    kinds = [c for c in classes() if not issubclass(c, tuple) and Protocol not in c.__bases__]
+    while True:
+        new = [
+            kind
+            for kind in kinds
+            if kind.__name__ not in found and names & {*re.findall(r"\w+", attributes(kind))}
+        ]
+        if not new:
+            return [*found.values()]
+        found |= {kind.__name__: kind for kind in new}
+        names |= {*found}
+
+
+def test_each_class_that_holds_groups_is_shared_by_copies() -> None:
+    found = holders()
+    assert {"Mesh", "MeshGroups", "Redistribution", "Transfer", "Recovery", "Guard"} <= {
+        kind.__name__ for kind in found
+    }
+    assert not [kind for kind in found if not issubclass(kind, OfOneProcess)]
+
+
+class Tokens(IterableDataset[int]):
+    """A stream of eight numbers."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(8))
+
+
+class Keeper(nn.Module):
+    """A layer that keeps an object."""
+
+    def __init__(self, kept: Any) -> None:
+        super().__init__()
+        self.kept = kept
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)
+
+
+def kept_by_a_model() -> dict[str, Any]:
+    """Return how copies of a model behave, for each object that a model may keep."""
+    reports = {}
+    with (
+        meshkit.build_mesh(dp=2, sp=2) as mesh,
+        mesh.view(a=2, b=2) as view,
+        meshkit.build_mesh(dp=2, ranks=[0, 1]) as other,
+    ):
+        x = torch.ones(2, 2)
+        redistribution = mesh.redistribution("a b/sp -> a/sp b")
+        redistribution(x)
+        mesh.grad_norm(nn.Linear(2, 2))
+        guard = mesh.guard(timeout=30)
+        kept = {
+            "mesh": mesh,
+            "view": view,
+            "redistribution": redistribution,
+            "to a view": mesh.redistribution("a b/sp -> a/a b", to=view),
+            "to a mesh": mesh.redistribution("a/dp/sp b -> a/dp b", to=other),
+            "handle": mesh.begin(x, "a b/sp -> a/sp b"),
+            "transfer": mesh.transfer({"x": "a/dp/sp b -> a b"}, to=other, like={"x": x}),
+            "recovery": mesh.recovery,
+            "guard": guard,
+            "shard": mesh.sequence(8),
+            "method": mesh.redistribute,
+            "groups": mesh._groups,
+            "moves": mesh._moves,
+            "norms": mesh._norms,
+            "ring": mesh._moves.rings.get("sp") or mesh._moves.publish_ring("sp"),
+        }
+        for name, thing in kept.items():
+            model = Keeper(thing)
+            copied, averaged = copy.deepcopy(model), AveragedModel(model)
+            reports[name] = (
+                copied.kept == thing and averaged.module.kept == thing,
+                copied.linear.weight is not model.linear.weight,
+                [*model.state_dict()],
+                error_of(lambda model=model: torch.save(model, io.BytesIO())),
+            )
+        kept["handle"].wait()
+        with guard, copy.deepcopy(guard):
+            pass
+    return reports
+
+
+def test_copies_of_a_model_share_what_holds_groups() -> None:
+    for reports in meshkit.spawn(kept_by_a_model, 4, timeout=120):
+        for name, (shared, own_weights, names, refusal) in reports.items():
+            assert (shared, own_weights) == (True, True), name
+            assert names == ["linear.weight", "linear.bias"]
+            if name in ("shard", "ring"):  # a shard without its group; the name of an attribute
+                assert refusal is None, name
+                continue
+            kind, text = refusal
+            assert kind == "MeshkitError", (name, refusal)
+            assert "cannot be pickled, because its process groups belong to one process" in text
+            assert "Fix: mesh.position" in text
+
+
+def copied_samplers() -> Any:
+    """Return what copies of a sampler, a stream and a loader read."""
+    with meshkit.build_mesh(dp=2) as mesh:
+        plan = mesh.batch(global_batch=4, micro_batch=2)
+        sampler, stream = mesh.sampler(8, plan), mesh.sampler(Tokens(), plan)
+        loader = mesh.loader(torch.arange(8), plan)
+        copies = copy.deepcopy([sampler, stream, loader])
+        sampler.load_state_dict(sampler.state_dict(steps=1))
+        rows = [[*copies[0]], [*copies[1]], [batch.tolist() for batch in copies[2]]]
+        return mesh.rank, rows, len(sampler), len(copies[0])
+
+
+def test_copies_of_samplers_have_positions_of_their_own() -> None:
+    for rank, rows, length, copied in meshkit.spawn(copied_samplers, 2, timeout=60):
+        expected = [[2 * rank, 2 * rank + 1], [2 * rank + 4, 2 * rank + 5]]
+        assert rows == [expected] * 3
+        assert (length, copied) == (1, 2)
+
+
+def copied_streams() -> Any:
+    """Return the numbers of a stream of a copied model, beside those of the original."""
+    meshkit.init(seed=5)
+    with meshkit.build_mesh(dp=2) as mesh:
+        with mesh.rng("dropout", vary="dp"):
+            torch.rand(3)
+        model = Keeper(mesh.rng)
+        file = io.BytesIO()
+        torch.save(model, file)
+        file.seek(0)
+        loaded = torch.load(file, weights_only=False)
+        copies = [copy.deepcopy(model).kept, AveragedModel(model).module.kept, copy.copy(mesh.rng)]
+        drawn = []
+        for rng in (*copies, loaded.kept, mesh.rng):
+            with rng("dropout", vary="dp"):
+                drawn.append(torch.rand(4).tolist())
+            with rng("new", vary="dp"):
+                drawn[-1] += torch.rand(4).tolist()
+        return drawn
+
+
+def test_a_copy_of_random_streams_goes_on_from_their_states() -> None:
+    first, second = meshkit.spawn(copied_streams, 2, timeout=60)
+    assert len(first) == 5
+    assert all(numbers == first[0] for numbers in first)
+    assert all(numbers == second[0] for numbers in second)
+    assert first[0] != second[0]

@@ -18,6 +18,7 @@ from ...core.compare import order_conflict
 from ...launch.job import Job
 from ...launch.store import read_value
 from ...launch.times import TIMES
+from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from .sampler import MicroBatchSampler, MicroBatchStream
 
@@ -25,7 +26,7 @@ Source = MicroBatchSampler | MicroBatchStream[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class FirstBatch:
+class FirstBatch(OfOneProcess):
     """The comparison at the first batch of one sampler."""
 
     mesh: MeshGroups

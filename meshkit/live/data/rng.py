@@ -43,6 +43,8 @@ class RandomStreams:
     A view has its own streams, with the numbers of the mesh for equal name, axes and coordinates.
 
     A rank outside the mesh may draw from streams that vary along no axis.
+
+    A copy, also one that was pickled, goes on from the same states, with streams of its own.
     """
 
     def __init__(
@@ -56,6 +58,15 @@ class RandomStreams:
         self._states: dict[str, State] = {}
         self._seeds: dict[str, int] = {}  # the seed with which this process began a stream
         self._open: list[str] = []
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Become streams that go on from the same states, for a copy of a model that keeps them."""
+        device_type = [*self._modules][-1]  # the cpu stands first
+        own = self._layout, self._rank, device_type, self._base
+        return RandomStreams, own, (self.state_dict(), dict(self._seeds))
+
+    def __setstate__(self, streams: tuple[dict[str, State], dict[str, int]]) -> None:
+        self._states, self._seeds = streams
 
     @quotes_call("mesh.rng")
     def __call__(

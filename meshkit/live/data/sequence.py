@@ -15,11 +15,12 @@ from ...core.call import parse_integer, quotes_call
 from ...core.errors import MeshkitError, SpecError
 from ...core.sequence import SequencePlan
 from ...core.text import count_noun
+from ..copies import OfOneProcess
 from ..groups import all_gather
 
 
 @dataclass(frozen=True, eq=False)
-class SequenceShard:
+class SequenceShard(OfOneProcess):
     """This rank's tokens of a sequence. Created by ``mesh.sequence``.
 
     Only ``gather`` communicates. Shift labels by one token before they are cut, since the token
@@ -39,13 +40,6 @@ class SequenceShard:
     def __reduce__(self) -> tuple[Any, ...]:
         """Return a copy without the group, for example for a DataLoader's worker."""
         return SequenceShard, (self.plan, self.part, self.device, _no_group)
-
-    def __copy__(self) -> SequenceShard:
-        return self
-
-    def __deepcopy__(self, memo: object) -> SequenceShard:
-        """Return the shard itself, with its group: it is immutable, and a model may keep it."""
-        return self
 
     @cached_property
     def positions(self) -> Tensor:

@@ -31,6 +31,7 @@ from ...launch.meeting import Met, Side
 from ...launch.process import current_process
 from ...launch.store import SERVED, Store, address, open_store
 from ...launch.times import TIMES, Deadline, Time, parse_timeout
+from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from .exchange import Connection, Exchange
 from .mesh_move import MakeReduce
@@ -40,7 +41,7 @@ from .state_plan import State, StateOptions, agree_on_tables, plan_state, read_s
 EXAMPLE = 'mesh.bridge("store://host:29400/weights", side="trainer"), for example.'
 
 
-class Bridge:
+class Bridge(OfOneProcess):
     """One side of a bridge between two jobs. See ``mesh.bridge``."""
 
     def __init__(
@@ -152,7 +153,7 @@ def _check_arguments(url: object, side: object) -> None:
         raise SpecError(f"side is {side!r}.", fix='side="trainer" or side="sampler".')
 
 
-class BridgeTransfer:
+class BridgeTransfer(OfOneProcess):
     """The move of states between two jobs. See ``bridge.transfer``.
 
     Attributes:

@@ -20,6 +20,7 @@ from ...core.errors import DisagreementError, SpecError
 from ...core.redistribute.pattern import Pattern, Side
 from ...core.text import format_sizes
 from ...launch.process import check_own_process
+from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from ..groups import all_gather, gather_bytes
 from ..status import compares_calls
@@ -76,7 +77,7 @@ def compare_calls(groups: MeshGroups, group: dist.ProcessGroup, x: Tensor, facts
 
 
 @dataclass(frozen=True, eq=False)
-class Check:
+class Check(OfOneProcess):
     """The checks of one pattern."""
 
     pattern: Pattern  # the pattern as written, for reports

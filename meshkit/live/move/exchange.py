@@ -36,6 +36,7 @@ from ...launch.round import Round
 from ...launch.store import Store
 from ...launch.times import TIMES, Deadline
 from ...launch.torch_internals import close_gloo_group, create_gloo_group
+from ..copies import OfOneProcess
 from .mover import Leg, MeshPair, Mover, gather_by_messages, naming
 from .state_plan import StatePlan
 
@@ -46,7 +47,7 @@ Works = Sequence[tuple[dist.Work, list[int]]]  # each with its ranks
 
 
 @dataclass(eq=False)
-class Connection:
+class Connection(OfOneProcess):
     """The connections between one start of each side, if there are any."""
 
     name: str = ""  # of the exchange in which they were made
@@ -62,7 +63,7 @@ class Connection:
 
 
 @dataclass(frozen=True, eq=False)
-class BridgeChannel:
+class BridgeChannel(OfOneProcess):
     """Messages on a gloo group over the ranks of both sides, from the memory of the host."""
 
     group: Any
@@ -103,7 +104,7 @@ class BridgeChannel:
 
 
 @dataclass(frozen=True, eq=False)
-class Exchange:
+class Exchange(OfOneProcess):
     """The exchanges of a transfer between one start of each side, as one rank runs them."""
 
     own: MeshPair  # the ranks of this side alone

@@ -31,6 +31,7 @@ from ...core.redistribute.pattern import DOTS, Pattern, Side, expand_dots
 from ...core.sequence import SequencePlan
 from ...core.text import format_sizes
 from ...launch.torch_internals import keep_uncompiled
+from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from .mover import BATCHES, CHUNK, JobChannel, Leg, MeshPair, Mover
 from .operations import check_differentiable, check_tensor
@@ -49,7 +50,7 @@ def finish(running: Running) -> Tensor | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Direction:
+class Direction(OfOneProcess):
     """The move of one tensor, forwards, or backwards with the gradient."""
 
     leg: Leg
@@ -111,7 +112,7 @@ class Known(NamedTuple):
     shapes: set[torch.Size]  # the local shapes of these sizes
 
 
-class Handle:
+class Handle(OfOneProcess):
     """A redistribution in progress: ``handle = mesh.begin(...); ...; y = handle.wait()``."""
 
     def __init__(self, finish: Callable[[], object]) -> None:
@@ -134,7 +135,7 @@ class Handle:
 MakeReduce = Callable[[MeshGroups, Side, "dict[str, int]", str], Reduce]
 
 
-class MeshRedistribution:
+class MeshRedistribution(OfOneProcess):
     """A pattern from one mesh to another: call it with a tensor, on the ranks of both.
 
     Created by ``mesh.redistribution(pattern, to=other)``.

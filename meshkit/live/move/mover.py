@@ -37,6 +37,7 @@ from ...launch.round import Round
 from ...launch.store import Store
 from ...launch.times import TIMES, Deadline
 from ...launch.torch_internals import collective_count, wait_in_time
+from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from ..restore import message_timeout
 from ..status import in_collective
@@ -49,7 +50,7 @@ AHEAD = 2  # batches that are sent before one is received, and gathered before o
 
 
 @dataclass(frozen=True, eq=False)
-class Leg:
+class Leg(OfOneProcess):
     """The move of one tensor as this rank plans it. Messages are planned once."""
 
     move: MeshMove
@@ -149,7 +150,7 @@ class Channel(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class JobChannel:
+class JobChannel(OfOneProcess):
     """Messages on the default group, which every rank of a job has."""
 
     name: str  # the call, for reports of hangs
@@ -217,7 +218,7 @@ def gather_by_messages(
 
 
 @dataclass(frozen=True, eq=False)
-class Mover:
+class Mover(OfOneProcess):
     """Moves tensors together: all that one rank sends another in a batch is one message."""
 
     rank: int
@@ -361,7 +362,7 @@ def _unpack(
 
 
 @dataclass(frozen=True, eq=False)
-class MeshPair:
+class MeshPair(OfOneProcess):
     """The two meshes of a move, as this rank sees them."""
 
     source: MeshGroups

@@ -19,6 +19,7 @@ from ...core.redistribute.pattern import Pattern
 from ...core.redistribute.plan import Plan
 from ...core.text import article
 from ...launch.torch_internals import has_dual_level
+from ..copies import OfOneProcess
 from ..status import in_collective, is_tracked
 from .checked import Check
 
@@ -317,7 +318,7 @@ def _region_sizes(regions: ops.Regions) -> list[int]:
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class Program(OfOneProcess):
     """The bound steps of one plan."""
 
     name: str  # the call with its pattern, for reports of hangs
@@ -402,7 +403,7 @@ def make_program(
 
 
 @dataclass(frozen=True, eq=False)
-class ProgramPair:
+class ProgramPair(OfOneProcess):
     """A forward and its backward."""
 
     forward: Program  # the program of the forward

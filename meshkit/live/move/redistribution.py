@@ -29,6 +29,7 @@ from ...core.redistribute.steps import Arrange
 from ...core.sequence import SequencePlan
 from ...core.text import format_sizes
 from ...launch.torch_internals import has_dual_level, make_constant, mark_constant
+from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from .checked import Check, compare_calls
 from .mesh_move import Handle, MeshRedistribution, Reduce
@@ -92,7 +93,7 @@ class Cache(Generic[Value]):
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Place(OfOneProcess):
     """This rank on a mesh, and on a view of it that the right side of a pattern names."""
 
     mesh: MeshGroups  # the groups of the mesh
@@ -179,7 +180,7 @@ class Place:
 # ------------------------------------------------------------------ a pattern on a mesh
 
 
-class Redistribution:
+class Redistribution(OfOneProcess):
     """A pattern on a mesh: call it with a tensor. Created by ``mesh.redistribution``."""
 
     def __init__(
@@ -361,7 +362,7 @@ class Redistribution:
         return self._traced.publish(num_dims)
 
 
-class MeshMoves:
+class MeshMoves(OfOneProcess):
     """The redistributions of one mesh."""
 
     def __init__(self, groups: MeshGroups, device: torch.device) -> None:

@@ -18,6 +18,7 @@ from ...core.axes import parse_axis
 from ...core.call import check_integer, parse_integer
 from ...core.errors import SpecError
 from ...core.text import count_noun
+from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from ..status import in_collective
 from .checked import compare_calls
@@ -27,7 +28,7 @@ Counts = list[int]
 
 
 @dataclass(frozen=True, eq=False)
-class Ring:
+class Ring(OfOneProcess):
     """The ranks along one axis, as seen by this rank."""
 
     group: dist.ProcessGroup

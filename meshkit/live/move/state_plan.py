@@ -30,6 +30,7 @@ from ...launch.job import require_job
 from ...launch.round import Round
 from ...launch.store import read_value
 from ...launch.times import TIMES
+from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from .mesh_move import MakeReduce, Reduce
 from .mover import BATCHES, Leg, MeshPair
@@ -39,7 +40,7 @@ State = Mapping[str, Any]  # names with tensors or DTensors
 
 
 @dataclass(frozen=True, eq=False)
-class MovedPart:
+class MovedPart(OfOneProcess):
     """This rank's parts of a tensor that moves."""
 
     tensor: MovedTensor
@@ -92,7 +93,7 @@ class MovedPart:
 
 
 @dataclass(frozen=True, eq=False)
-class StatePlan:
+class StatePlan(OfOneProcess):
     """The parts of all tensors on this rank, and what travels together."""
 
     parts: Sequence[MovedPart]  # elements of more bytes first, so that all are aligned in a message

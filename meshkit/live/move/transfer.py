@@ -15,6 +15,7 @@ from ...core.call import quotes_call
 from ...core.errors import CollectiveError, MeshkitError, SpecError
 from ...core.redistribute.state import Ends, StatePatterns, Table, plan_moves
 from ...launch.job import require_job
+from ..copies import OfOneProcess
 from .mesh_move import Handle, MakeReduce
 from .mover import JobChannel, MeshPair, Mover
 from .state_plan import (
@@ -32,7 +33,7 @@ INTACT = "The tensors of out are as before on each rank."
 UNDEFINED = "The transfer has failed, and the tensors of out are undefined."
 
 
-class Transfer:
+class Transfer(OfOneProcess):
     """The move of whole states between two meshes: call it with a state. See ``mesh.transfer``."""
 
     def __init__(
