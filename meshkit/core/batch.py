@@ -332,11 +332,15 @@ def _indivisible_error(sizes: Mapping[str, int], unit: int, is_exact: bool) -> B
     quotient = f"{total} over {fixed} {factor}" if fixed else f"{total}"
     closest = sorted(fitting, key=lambda n: abs(n - sizes.get(free, 1)))[:MAX_DIVISORS]
     shown = ", ".join(str(n) for n in sorted(closest)) or "none"
-    can_be_uneven = {*sizes} == {"dp", "global_batch", "micro_batch"}
-    ways = ["uneven=True"] * (can_be_uneven and total % sizes["micro_batch"] == 0)
-    ways += [f"global_batch={n}" for n in nearest]
+    ways = [f"global_batch={n}" for n in nearest]
     if fitting:
-        ways.append("leave out one of the three" if is_exact else f"{free} one of {shown}")
+        one_of = f"{free} one of {shown}" if len(closest) > 1 else f"{free}={shown}"
+        ways.append("leave out one of the three" if is_exact else one_of)
+    if {*sizes} == {"dp", "global_batch", "micro_batch"} and total % sizes["micro_batch"] == 0:
+        idle = sizes["dp"] - total // sizes["micro_batch"]
+        without = f", which leaves {idle} of dp {sizes['dp']} without a batch"
+        # the ways that keep the global batch come first, unless they waste ranks
+        ways = [*ways[::-1], f"uneven=True{without}"] if idle > 0 else ["uneven=True", *ways]
     return BatchError(
         f"{total} is not {'' if is_exact else 'a multiple of '}{product} = {unit}.",
         f"Nearest global {plural('batch', len(nearest))}: {' and '.join(str(n) for n in nearest)}.",

@@ -39,7 +39,8 @@ def test_the_nearest_batches_divide_and_none_is_nearer(dp: int, total: int, micr
     assert error.above == min(n for n in valid if n > total)
     assert [*error.micro_batches] == [m for m in range(1, total + 1) if total % (m * dp) == 0]
     # the fix that keeps the training comes first
-    assert error.fix_text.startswith("uneven=True, or ") == (total % micro == 0)
+    fills_ranks = total % micro == 0 and total // micro >= dp  # each rank gets a batch
+    assert error.fix_text.startswith("uneven=True, or ") == fills_ranks
 
 
 @quick
@@ -168,3 +169,19 @@ def test_the_line_about_the_data_axes() -> None:
     assert describe_data({"tp": 4}, ()) == ()
     product = "dp 2 x ep 4 = 8 divides the samples."
     assert describe_data({"dp": 2, "ep": 4, "tp": 2}, ("dp", "ep")) == (product,)
+
+
+@pytest.mark.parametrize(("dp", "global_batch", "micro_batch"), [(8, 8, 8), (8, 16, 4), (4, 4, 2)])
+def test_a_plan_that_leaves_ranks_without_a_batch_is_not_proposed_first(
+    dp: int, global_batch: int, micro_batch: int
+) -> None:
+    with pytest.raises(BatchError) as caught:
+        BatchPlan.solve(dp=dp, global_batch=global_batch, micro_batch=micro_batch)
+    fix = caught.value.fix_text
+    idle = dp - global_batch // micro_batch
+    most = global_batch // dp
+    choice = "micro_batch=1" if most == 1 else f"micro_batch one of 1, {most}"
+    assert fix == (
+        f"{choice}, or global_batch={dp * micro_batch}, "
+        f"or uneven=True, which leaves {idle} of dp {dp} without a batch."
+    )

@@ -351,6 +351,7 @@ CASES: dict[str, Callable[[], object]] = {
         global_batch=16, micro_batch=2
     ),
     "a batch that does not divide": lambda: solve(dp=4, global_batch=100, micro_batch=3),
+    "a batch that leaves ranks without one": lambda: solve(dp=8, global_batch=8, micro_batch=8),
     "a batch from one size": lambda: solve(dp=4, micro_batch=2),
     "a global batch of 0": lambda: solve(dp=4, global_batch=0, micro_batch=2),
     "samples of a negative step": lambda: PLAN.samples(-1, 0),
