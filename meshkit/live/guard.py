@@ -71,8 +71,7 @@ CALLS = "calls"  # the number of roll calls of a mesh
 OPENER = "opener/{}"  # the rank that opened a roll call
 STATUS = "left/{}"  # the status with which a rank left the guard, or stopped using the mesh
 EXIT = "exit/{}"  # what a rank had begun when it left its last guard without an error
-EXITS = "exits/{}"  # how many ranks have left a guard of this number, modulo SLOTS
-SLOTS = 4  # guards by which ranks may be apart
+EXITS = "exits/{}"  # how many ranks have left the guard of this number; the last one deletes it
 MAX_TEXT = 1000  # characters of the error of a rank that a report shows
 OVER = "over/{}"  # a false alarm: the rank that opened it left its guard without an error
 MESSAGES = "Sends and receives count too: make those of some ranks alone over a group of their own."
@@ -267,7 +266,7 @@ def _guard(guard: Guard, limit: timedelta | None) -> Iterator[None]:
         guard.state.has_left = False
     raises = _raises_in_caller(guard)
     guard.state.entered += limit is not None
-    number = guard.state.entered
+    number = None if limit is None else guard.state.entered
     with (
         tracking() as tracker,
         lowered_timeouts(guard.groups.values(), limit),
@@ -282,13 +281,16 @@ def _guard(guard: Guard, limit: timedelta | None) -> Iterator[None]:
             translated = None
             if reporter is guard or is_collective_error(error):
                 translated = _translate(reporter, tracker, error)
+            _end_by_error(guard, number)
             if translated is None:
                 raise
             raise _quote(translated, limit) from error
         if guard.job.pid != os.getpid():
             return
         failure = _report_of_abort(reporter)
-        if failure is None and limit is not None:
+        if failure is not None:
+            _end_by_error(guard, number)
+        elif number is not None:
             failure = _leave(guard, number)
         if failure is not None:
             raise _quote(failure, limit)
@@ -307,13 +309,33 @@ def _report_of_abort(guard: Guard) -> MeshkitError | None:
     return None
 
 
+def _count_exit(guard: Guard, store: Store, number: int) -> bool:
+    """Count that this rank has left a guard; return whether it is the last one. Local.
+
+    Each rank counts once for each guard, also if an error ends it, so that no key stays.
+    """
+    is_last = store.add(EXITS.format(number), 1) == guard.layout.num_ranks
+    if is_last:
+        store.delete(EXITS.format(number))
+    return is_last
+
+
+def _end_by_error(guard: Guard, number: int | None) -> None:
+    """Count that an error ends a guard with a timeout on this rank; the store may be lost. Local.
+
+    ``number`` is None in a guard without a timeout, which is not counted.
+    """
+    if number is not None and (store := guard.store) is not None and not guard.state.is_lost:
+        store.try_within(TIMES.host_stays, partial(_count_exit, guard, store, number))
+
+
 def _leave(guard: Guard, number: int) -> MeshkitError | None:
     """Post how many collectives this rank has begun, and end a false alarm. Nobody waits.
 
     The last rank to leave a guard of this number returns the error of ranks whose counts differ.
     Groups along a pipeline are left out, as sends and receives count too. Local.
 
-    Cost: two store operations; on the last rank up to two more per rank.
+    Cost: two store operations; on the last rank up to two more per rank, and one.
     """
     store, layout = guard.store, guard.layout
     if store is None or layout.num_ranks == 1:
@@ -321,12 +343,12 @@ def _leave(guard: Guard, number: int) -> MeshkitError | None:
     begun = guard.status(None).begun
     facts = json.dumps(RankStatus(guard.rank, begun, left_guard=number).to_facts())
 
-    def post() -> int:
+    def post() -> bool:
         if alarm := guard.state.alarm:
             store.set(OVER.format(alarm), "")
             guard.state.alarm, guard.state.reports[alarm] = 0, None
         store.set(EXIT.format(guard.rank), facts)
-        return store.add(EXITS.format(number % SLOTS), 1)
+        return _count_exit(guard, store, number)
 
     def compare() -> MeshkitError | None:
         statuses = {}
@@ -338,8 +360,7 @@ def _leave(guard: Guard, number: int) -> MeshkitError | None:
         differs = bool(lagging_ranks(layout, statuses))
         return hang_error(UNEQUAL, layout, statuses, {}) if differs else None
 
-    num_left = store.try_within(TIMES.store, post)
-    if num_left is None or num_left % layout.num_ranks:
+    if not store.try_within(TIMES.store, post):
         return None
     error = store.try_within(TIMES.store, compare)
     if error is not None:

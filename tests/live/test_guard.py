@@ -50,6 +50,8 @@ def results() -> Iterator[Results]:
         "no stack": partial(spawn, fail_to_describe_the_stack, 1),
         "skipped": partial(spawn, skip_one_collective, 4, (False,)),
         "skipped at last": partial(spawn, skip_one_collective, 4, (True,)),
+        "skipped after errors": partial(spawn, skip_after_caught_errors, 4),
+        "many guards": partial(spawn, count_keys, 2),
         "two meshes": partial(spawn, hang_in_two_meshes, 4),
         "late": partial(spawn, come_late, 2),
         "agreement": lambda: spawn(hang_in_an_agreement, 2, (free_address(),)),
@@ -216,6 +218,51 @@ def test_the_last_rank_to_leave_compares_what_ranks_have_begun(results: Results)
     (report,) = filter(None, results["skipped at last"].result())
     assert report["behind"] == [3]
     assert "2 of 3 collectives over tp; has left the guard" in report["text"]
+
+
+def skip_after_caught_errors() -> Any:
+    """Catch errors of single ranks in some guards; then skip a collective over tp on rank 3."""
+    mesh, reports = meshkit.build_mesh(dp=2, tp=2), []
+    for step in range(7):
+        try:
+            with mesh.guard(timeout=20):
+                if step in (mesh.rank, 3):
+                    raise ValueError("caught below")
+                if mesh.rank != 3 or step < 5:
+                    dist.all_reduce(torch.ones(1), group=mesh.group("tp"), async_op=True)
+        except ValueError:
+            dist.all_reduce(torch.ones(1), group=mesh.group("tp"), async_op=True)
+        except meshkit.CollectiveError as error:
+            reports.append((step, describe_error(error)))
+        mesh.agree("step", step)
+    return reports
+
+
+def test_a_skipped_collective_is_seen_after_caught_errors(results: Results) -> None:
+    """Each of ranks 0 to 2 has left a guard by an error, and all of them the fourth guard."""
+    reports = [report for by_rank in results["skipped after errors"].result() for report in by_rank]
+    assert min(step for step, _ in reports) == 5
+    assert all(report["behind"] == [3] for _, report in reports)
+
+
+def count_keys() -> list[int]:
+    """Return how many keys the store of the job holds, after two guards and after more."""
+    mesh, counts = meshkit.build_mesh(dp=2), []
+    store: Any = dist.group.WORLD.get_group_store()  # type: ignore[union-attr]
+    for step in range(12):
+        with contextlib.suppress(ValueError), mesh.guard(timeout=20):
+            dist.all_reduce(torch.ones(1), group=mesh.group())
+            if step % 3 == mesh.rank:
+                raise ValueError("caught here")
+        dist.barrier()
+        counts.append(store.num_keys())
+        dist.barrier()
+    return counts
+
+
+def test_a_guard_leaves_nothing_in_the_store(results: Results) -> None:
+    for counts in results["many guards"].result():
+        assert counts[2:] == counts[2:3] * 10
 
 
 @pytest.mark.parametrize(
