@@ -18,11 +18,12 @@ import torch.distributed as dist
 from ..core.errors import LaunchError
 from .creation import Creation, GroupStore
 from .detect import detect
-from .device import accelerator, device_of_backend
+from .device import accelerator, device_of_backend, nccl_parts
 from .endpoint import LOOPBACK
 from .launchers import BY_TORCHRUN
 from .store import Store, address
 from .torch_internals import (
+    backend_of,
     bound_device,
     connects_at_creation,
     default_timeout,
@@ -72,7 +73,8 @@ def guards_can_report(world: World, environ: Mapping[str, str]) -> dict[str, str
     value, by_torchrun = environ.get(HANDLING), world.launcher in BY_TORCHRUN
     is_free = value == "1" if by_torchrun else value is None and OLD_HANDLING not in environ
     is_free &= environ.get(KEEP_HANDLING) != "1"
-    if "nccl" not in str(world.backend) or not (is_free or value == "0"):
+    has_nccl = any(name.startswith("nccl") for name in nccl_parts(str(world.backend)).values())
+    if not has_nccl or not (is_free or value == "0"):
         return {}
     added = {name: text for name, text in REPORTING.items() if name not in environ}
     return added | ({HANDLING: "0"} if is_free else {})
@@ -211,7 +213,7 @@ def world_from_group(group: dist.ProcessGroup) -> World:
     else:
         world = World(rank, world_size, rank, None, None, None, None, None, "")
         sources["local_rank"] = "rank, for lack of other facts"
-    backend = str(dist.get_backend(group))
+    backend = backend_of(group)
     return replace(
         world,
         launcher="existing group",

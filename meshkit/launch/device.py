@@ -13,11 +13,15 @@
 
 torch's map takes precedence, so an accelerator without a row works as soon as its package has
 registered a backend. Tested: cpu, cuda, and hpu with a stand-in. The other rows were never run.
+
+All accelerators have collectives with NCCL's semantics, and NCCL has several names: ``nccl``,
+``nccl2``, ``nccl-lazy``, ``nccl-legacy``. :func:`nccl_parts` alone tells them from other backends.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from contextlib import suppress
 from importlib import import_module
@@ -59,7 +63,7 @@ ACCELERATORS = (
 )
 _ROWS = {row.device: row for row in ACCELERATORS}
 SHARING = (2, 30)  # the first NCCL that reads the variable ``shares``
-EXCLUSIVE = {backend for row in ACCELERATORS for backend in row.backends}
+_LIKE_NCCL = {backend for row in ACCELERATORS for backend in row.backends}
 
 
 def accelerator_row(device_type: str) -> Accelerator:
@@ -119,7 +123,7 @@ def _select_module(row: Accelerator, local_rank: int) -> None:
 
 def can_share_device(device_type: str, backend: str) -> bool:
     """Return whether a backend allows several ranks on one device of one host."""
-    if backend not in EXCLUSIVE:
+    if not nccl_parts(backend):
         return True
     variable = accelerator_row(device_type).shares
     return os.environ.get(variable) == "1" and nccl_version() >= SHARING
@@ -209,7 +213,7 @@ def select_backend(requested: str | None, device: torch.device) -> str:
     name = _default_backend(device.type) if requested is None else requested
     backend = check_backend(name)
     kind = backend_for(backend, device.type)
-    if not kind or (device.type == "cpu" and kind in EXCLUSIVE):
+    if not kind or (device.type == "cpu" and not _has_cpu(kind)):
         raise LaunchError(
             f"the backend {backend!r} has no collectives on {device.type}, the device of this "
             "rank.",
@@ -265,6 +269,32 @@ def check_backend(name: object) -> str:
             fix=install if packages else "backend='gloo', or a torch built with it.",
         )
     return ",".join(parts)
+
+
+def _has_cpu(backend: str) -> bool:
+    """Return whether a backend has collectives on the CPU, as far as torch knows."""
+    devices: list[str] | None = dist.Backend.backend_capability.get(backend)
+    return not nccl_parts(backend) if devices is None else "cpu" in devices
+
+
+def nccl_parts(backend: str) -> dict[str, str]:
+    """Return device type to name of each part of a backend that has NCCL's semantics. Pure.
+
+    These are NCCL under all its names, and the libraries of other vendors that are made after it: a
+    call returns before its work is done, no call raises what went wrong, a watchdog sees it, and
+    groups end by an abort. Each rank needs a device of its own. The type of a lone name is "".
+
+    Example:
+        >>> nccl_parts("cpu:gloo,cuda:nccl2"), nccl_parts("nccl-lazy"), nccl_parts("gloo")
+        ({'cuda': 'nccl2'}, {'': 'nccl-lazy'}, {})
+    """
+    pairs = (part.strip().rpartition(":") for part in backend.lower().split(","))
+    return {kind: name for kind, _, name in pairs if _is_like_nccl(name)}
+
+
+def _is_like_nccl(name: str) -> bool:
+    family = re.split(r"[^a-z]", name)[0]  # without a number, or the variant
+    return family in _LIKE_NCCL or family.endswith("ccl")
 
 
 def backend_for(backend: str, device_type: str) -> str:

@@ -40,6 +40,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data._utils import worker
 
 from ..core.errors import MeshkitError
+from .device import backend_for, nccl_parts
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -81,7 +82,7 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
 
 def set_timeout(group: dist.ProcessGroup, timeout: timedelta | None) -> None:
     """Set the timeout of later collectives; None is the default of each device's backend. Local."""
-    group.set_timeout(timeout or default_timeout(str(dist.get_backend(group))))
+    group.set_timeout(timeout or default_timeout(backend_of(group)))
     for name, part in _parts(group) if timeout is None else ():
         _set_timeout_of(part, default_timeout(name))
 
@@ -94,7 +95,7 @@ def _set_timeout_of(part: Any, timeout: timedelta | None) -> None:  # noqa: ANN4
 
 def _parts(group: dist.ProcessGroup) -> Iterator[tuple[str, Any]]:
     """Yield the backend of each device with its name, if a group has several."""
-    pairs = str(dist.get_backend(group)).split(",")
+    pairs = backend_of(group).split(",")
     for kind, _, name in (pair.partition(":") for pair in pairs if len(pairs) > 1):
         yield name, group._get_backend(torch.device(kind))
 
@@ -113,7 +114,7 @@ def lowered_timeouts(
         if parts:
             waiting = [part for name, part in parts if name == "gloo"]
             before += [(partial(_set_timeout_of, part), part.options._timeout) for part in waiting]
-        elif str(dist.get_backend(group)) in ("gloo", "cpu:gloo"):
+        elif backend_of(group) in ("gloo", "cpu:gloo"):
             before.append((partial(set_timeout, group), timeout))
     for change, _ in before:
         change(limit)
@@ -207,7 +208,7 @@ def _as_only_worker() -> Iterator[None]:
 
 
 def default_timeout(backend: str) -> timedelta:
-    """Return torch's default timeout of a group: 10 min for nccl, 30 min for all others."""
+    """Return torch's default timeout of a group: 10 min for nccl alone, 30 min for all others."""
     return (default_pg_nccl_timeout if backend[:4] == "nccl" else None) or default_pg_timeout
 
 
@@ -216,9 +217,21 @@ def knows_group(group: dist.ProcessGroup) -> bool:
     return group in dist.distributed_c10d._world.pg_map
 
 
+def backend_of(group: dist.ProcessGroup | None = None) -> str:
+    """Return the backend of a group, None for the default group: its name, or one for each device.
+
+    Local. torch calls it "undefined" if nobody named it, and has chosen that of the accelerator.
+    """
+    name = str(dist.get_backend(group))
+    return str(dist.get_backend_config(group)) if name == dist.Backend.UNDEFINED else name
+
+
 def is_nccl(group: dist.ProcessGroup) -> bool:
-    """Return whether a group has NCCL's semantics: no call waits, and no error is raised. Local."""
-    return "nccl" in group.name()
+    """Return whether a group has NCCL's semantics on a device. Local; see ``nccl_parts``.
+
+    The name of a group of several devices is that of one of its backends only.
+    """
+    return bool(nccl_parts(backend_of(group) if knows_group(group) else group.name()))
 
 
 def wait_in_time(work: dist.Work, group: dist.ProcessGroup, limit: timedelta | None) -> None:
@@ -248,7 +261,7 @@ def error_of(group: dist.ProcessGroup, device: torch.device) -> str:
 
 def waits_for_peers(backend: str) -> bool:
     """Return whether creating a group waits for its other ranks, in nccl without an end."""
-    return "gloo" in backend or "nccl" in backend
+    return "gloo" in backend or bool(nccl_parts(backend))
 
 
 def connects_at_creation(backend: str) -> bool:
@@ -300,23 +313,29 @@ def bound_device(group: dist.ProcessGroup | None = None) -> torch.device | None:
 def takes_part_in_split(backend: str | None) -> bool:
     """Return whether torch splits every new group from the default group, with all ranks. Local.
 
-    torch does so if the default group is bound to a device and the new group has its backend.
+    torch does so if the default group is bound to a device, and the new group has its backend for
+    that device. To a backend of another name, such as nccl2 beside nccl, it need not hand the
+    communicator.
     """
-    world = dist.group.WORLD
-    if world is None or bound_device() is None:
+    device = bound_device()
+    if device is None:
         return False
-    return backend in (None, dist.get_backend(world))
+    own = backend_for(backend_of(), device.type)
+    return own == (own if backend is None else backend_for(backend, device.type))
 
 
 def can_split(backend: str | None) -> bool:
     """Return whether ``dist.split_group`` can split new groups from the default group. Local.
 
-    NCCL can split a default group that is bound to a device and has no other backend. Before torch
-    2.15, torch sorts the ranks of each split group. The default group must know its ranks.
+    NCCL can split a default group that is bound to a device and has no other backend: torch hands
+    the options of NCCL to each part. Before torch 2.15, torch sorts the ranks of each split group.
+    The default group must know its ranks.
     """
-    world = cast(dist.ProcessGroup, dist.group.WORLD)
-    is_nccl_alone = takes_part_in_split(backend) and is_nccl(world) and not [*_parts(world)]
-    return is_nccl_alone and name_ranks(world)
+    if not takes_part_in_split(backend):
+        return False
+    own = backend_of()
+    is_alone = bool(nccl_parts(own)) and "," not in own and backend in (None, own)
+    return is_alone and name_ranks(cast(dist.ProcessGroup, dist.group.WORLD))
 
 
 def name_ranks(world: dist.ProcessGroup) -> bool:
@@ -328,12 +347,11 @@ def name_ranks(world: dist.ProcessGroup) -> bool:
     """
     ranks = [*range(world.size())]
     try:
-        options: Any = cast(Any, world._get_backend(torch.device("cuda"))).options
-        if options.global_ranks_in_group != ranks:
-            options.global_ranks_in_group = ranks
-        # a copy of the options would not keep them
-        options = cast(Any, world._get_backend(torch.device("cuda"))).options
-        return bool(options.global_ranks_in_group == ranks)
+        part: Any = world._get_backend(bound_device(world) or torch.device("cuda"))
+        if part.options.global_ranks_in_group != ranks:
+            part.options.global_ranks_in_group = ranks
+        # a copy of the options would not keep them, and a wrapper of torch hides the real backend
+        return bool(part.options.global_ranks_in_group == ranks and part.supports_splitting)
     except (AttributeError, RuntimeError, TypeError):  # another backend, or one that is wrapped
         return False
 
@@ -370,16 +388,8 @@ def _abort(group: dist.ProcessGroup) -> None:
 
 
 def has_nccl() -> bool:
-    """Return whether a group of this process is of NCCL. Local."""
-    return any(map(_has_nccl_backend, dist.distributed_c10d._world.pg_names))
-
-
-def _has_nccl_backend(group: dist.ProcessGroup) -> bool:
-    """Return whether a group is of NCCL on a GPU, if it has several devices."""
-    try:
-        return "nccl" in group._get_backend(torch.device("cuda")).name()
-    except RuntimeError:
-        return False
+    """Return whether a group of this process has NCCL's semantics. Local."""
+    return any(map(is_nccl, dist.distributed_c10d._world.pg_names))
 
 
 def create_gloo_group(

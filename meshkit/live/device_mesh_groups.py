@@ -30,6 +30,7 @@ from ..launch.times import format_timeout
 from ..launch.torch_internals import (
     MADE_BY,
     DimRequest,
+    backend_of,
     default_timeout,
     describe_options,
     join_dims,
@@ -157,7 +158,7 @@ def _request(mesh: MeshGroups, proposal: MeshProposal, dim: DimRequest) -> Group
     layout = mesh.plan.layout
     positions = layout.rank_positions.find_all(np.array(dim.ranks, dtype=np.int64))
     steps = steps_of(positions)
-    default = proposal.options.backend or str(dist.get_backend())
+    default = proposal.options.backend or backend_of()
     backend, options = dim.backend or default, dim.options
     limit: timedelta | None = proposal.options.timeouts.default
     if backend == default and options is None:  # the axes of the mesh may have their own

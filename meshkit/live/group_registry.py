@@ -39,7 +39,7 @@ from ..core.ranks import Strides
 from ..core.text import count_noun, format_rows
 from ..launch.log import Startup
 from ..launch.process import check_own_process
-from ..launch.torch_internals import knows_group, timeout_of
+from ..launch.torch_internals import backend_of, knows_group, timeout_of
 from .copies import OfOneProcess
 
 GroupKey = tuple[Strides, str, timedelta]  # members in order, backend with its options, timeout
@@ -331,7 +331,7 @@ def report_groups(mesh: MeshGroups) -> GroupsReport:
         seconds = None if limit is None else limit.total_seconds()
         try:
             members = tuple(dist.get_process_group_ranks(group))
-            facts = registry.find(keys[0])[0], str(dist.get_backend(group))
+            facts = registry.find(keys[0])[0], backend_of(group)
             entries.append(GroupEntry(members, *facts, seconds, uses))
         except (KeyError, ValueError):  # destroyed by the user who created it
             entries.append(GroupEntry((), "gone", "", None, uses))

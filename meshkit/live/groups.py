@@ -31,6 +31,7 @@ from ..launch.torch_internals import (
     KEEPS_ORDER,
     SPLITS_KEEP_ORDER,
     advance_group_counter,
+    backend_of,
     bound_device,
     can_split,
     clear_dtensor_cache,
@@ -137,7 +138,7 @@ def find_groups(
     plan: GroupPlan, job: Job, options: GroupOptions, registry: GroupRegistry
 ) -> FoundGroups:
     """Return which groups of a plan exist. Local."""
-    requests = list_requests(plan, options, options.backend or str(dist.get_backend()))
+    requests = list_requests(plan, options, options.backend or backend_of())
     return match_groups(plan, requests, job, registry)
 
 
@@ -147,7 +148,7 @@ def match_groups(
     """Return which of the requested groups exist. Local."""
     found: dict[Axes, dist.ProcessGroup | None] = {}
     groups = FoundGroups(plan, requests, found, [])
-    backend = str(dist.get_backend())
+    backend = backend_of()
     default = backend, job.default_timeout or default_timeout(backend)
     everyone = None if registry.is_private else [[*range(dist.get_world_size())]]
     for request in groups.requests:
@@ -240,7 +241,7 @@ class _Creator(NamedTuple):
     @classmethod
     def read(cls, job: Job, options: GroupOptions, creation: Creation) -> _Creator:
         """Read the facts of the default group."""
-        is_bound, backend = bound_device() is not None, options.backend or str(dist.get_backend())
+        is_bound, backend = bound_device() is not None, options.backend or backend_of()
         connects = job.group_store is None and connects_at_creation(backend)
         attempt = creation.attempt if connects else None
         includes_all = is_bound and takes_part_in_split(backend)

@@ -53,7 +53,7 @@ from ..launch.log import log_line
 from ..launch.round import Round
 from ..launch.store import Store, error_from_json, error_to_json, read_value
 from ..launch.times import TIMES, Deadline, Time, parse_timeout
-from ..launch.torch_internals import is_nccl, knows_group, lowered_timeouts
+from ..launch.torch_internals import backend_of, is_nccl, knows_group, lowered_timeouts
 from .copies import OfOneProcess
 from .group_registry import MeshGroups
 from .status import (
@@ -427,8 +427,8 @@ def _read_disagreement(guard: Guard) -> MeshkitError | None:
 
 def _raises_in_caller(guard: Guard) -> bool:
     """Return whether each collective raises in the thread that waits for it, at its timeout."""
-    backends = [str(dist.get_backend(group)) for group in guard.groups.values()]
-    return all("gloo" in backend and "ccl" not in backend for backend in backends)
+    groups = guard.groups.values()
+    return all("gloo" in backend_of(group) and not is_nccl(group) for group in groups)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from ..core.regroup import Regrouping, Sources
 from ..core.text import article, count_noun, format_ranks, format_sizes
 from ..launch.job import require_job
 from ..launch.torch_internals import (
+    backend_of,
     collective_count,
     default_timeout,
     timeout_of,
@@ -83,7 +84,7 @@ def _exchange(
     """Send a state to its targets, and return that of the source, if there is one."""
     job = require_job()
     device = job.world.device or torch.device("cpu")
-    via = torch.device("cpu") if "gloo" in str(dist.get_backend()) else device
+    via = torch.device("cpu") if "gloo" in backend_of() else device
     data = torch.empty(0, dtype=torch.uint8)
     if targets:
         torch.save(local, buffer := io.BytesIO())

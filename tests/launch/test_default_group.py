@@ -177,7 +177,7 @@ def test_facts_of_the_launcher_count_only_if_it_reports_the_rank_of_the_group(
     monkeypatch.delenv("MESHKIT_COMPLETED", raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(default_group, "dist", SimpleNamespace(get_backend=lambda group: "gloo"))
+    monkeypatch.setattr(default_group, "backend_of", lambda group: "gloo")
     monkeypatch.setattr(default_group, "_device", lambda group, backend: torch.device("cpu"))
     group: Any = SimpleNamespace(rank=lambda: 1, size=lambda: 2)
     world = default_group.world_from_group(group)

@@ -104,6 +104,8 @@ def test_a_bridge_that_cannot_be_imported_raises(monkeypatch: pytest.MonkeyPatch
         ("cuda", "nccl", "1", (2, 30, 3), True),
         ("cuda", "nccl", "1", (2, 28, 9), False),  # this NCCL does not read the variable
         ("cuda", "nccl", "1", (0,), False),
+        ("cuda", "nccl2", "", (2, 30, 3), False),
+        ("cuda", "nccl-lazy", "1", (2, 30, 3), True),
         ("hpu", "hccl", "1", (2, 30, 3), False),
     ],
 )
@@ -190,10 +192,36 @@ def test_invalid_backends(backend: object) -> None:
 
 
 def test_a_backend_without_collectives_on_the_cpu_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_available(monkeypatch, "gloo", "nccl")
-    with pytest.raises(meshkit.LaunchError):
-        device.select_backend("nccl", torch.device("cpu"))
+    names = "nccl", "nccl2", "nccl-legacy", "xccl", "rccl"
+    make_available(monkeypatch, "gloo", "ccl", *names)
+    for name in names:
+        with pytest.raises(meshkit.LaunchError):
+            device.select_backend(name, torch.device("cpu"))
     assert device.select_backend("cpu:gloo,cuda:nccl", torch.device("cpu"))
+    capability = device.dist.Backend.backend_capability
+    monkeypatch.setitem(capability, "ccl", ["xpu", "cpu"])  # as oneCCL's package registers it
+    assert device.select_backend("ccl", torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("backend", "parts"),
+    [
+        *((name, {"": name}) for name in ("nccl", "nccl2", "nccl-legacy", "nccl-lazy", "rccl")),
+        *((name, {"": name}) for name in ("hccl", "xccl", "ccl", "cncl", "mccl", "eccl")),
+        *((name, {}) for name in ("gloo", "ucc", "mpi", "fake", "undefined", "rehearsal", "")),
+        ("NCCL", {"": "nccl"}),
+        ("cpu:gloo,cuda:nccl", {"cuda": "nccl"}),
+        ("cpu:gloo, cuda:nccl-lazy", {"cuda": "nccl-lazy"}),
+        ("cpu:ccl,xpu:xccl", {"cpu": "ccl", "xpu": "xccl"}),
+        ("cpu:gloo,mlu:cncl", {"mlu": "cncl"}),
+        ("cpu:gloo,cuda:gloo", {}),
+        ("cuda:mpi", {}),
+    ],
+)
+def test_one_function_tells_backends_like_nccl_from_others(
+    backend: str, parts: dict[str, str]
+) -> None:
+    assert device.nccl_parts(backend) == parts
 
 
 # visible modules, the module that is set, local rank -> the module, or the first words of the error

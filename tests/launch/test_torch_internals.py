@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,16 +15,21 @@ import torch.distributed.tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, distribute_tensor
 
+import meshkit
 from meshkit.launch import torch_internals
+from meshkit.launch.job import leave_default_group
 from meshkit.launch.torch_internals import (
     advance_group_counter,
     bound_device,
     can_split,
     clear_dtensor_cache,
     is_fake_store,
+    is_nccl,
     keep_uncompiled,
+    lowered_timeouts,
     store_of,
     takes_part_in_split,
+    timeout_of,
 )
 
 
@@ -78,6 +84,16 @@ def test_a_group_exposes_its_store() -> None:
         ("cuda:1", "nccl", "nccl", True, True),
         ("cuda:1", "nccl", "gloo", False, False),
         ("cuda:1", "gloo", None, True, False),
+        ("cuda:1", "nccl2", None, True, True),
+        ("cuda:1", "nccl-legacy", None, True, True),
+        ("cuda:1", "nccl", "nccl-lazy", False, False),
+        ("cuda:1", "nccl-lazy", "nccl-lazy", True, True),
+        ("xpu:1", "xccl", None, True, True),
+        # torch splits the part of the device, one group a call
+        ("cuda:1", "cpu:gloo,cuda:nccl", None, True, False),
+        ("cuda:1", "cpu:gloo,cuda:nccl", "nccl", True, False),
+        ("cuda:1", "cpu:gloo,cuda:nccl", "gloo", False, False),
+        ("cuda:1", "nccl", "cpu:gloo,cuda:nccl", True, False),
     ],
 )
 def test_a_bound_default_group_is_split(
@@ -94,7 +110,7 @@ def test_a_bound_default_group_is_split(
         bound_device_id=bound,
         name=lambda: backend,
         size=lambda: 2,
-        _get_backend=lambda device: SimpleNamespace(options=options),
+        _get_backend=lambda device: SimpleNamespace(options=options, supports_splitting=True),
     )
     monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=world))
     monkeypatch.setattr(dist, "get_backend", lambda group: backend)
@@ -104,7 +120,15 @@ def test_a_bound_default_group_is_split(
     assert options.global_ranks_in_group == ([0, 1] if splits else [])
 
 
-@pytest.mark.parametrize("options", [{}, {"options": SimpleNamespace()}, {"options": None}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"options": SimpleNamespace()},
+        {"options": None},
+        {"options": SimpleNamespace(global_ranks_in_group=[]), "supports_splitting": False},
+    ],
+)
 def test_a_group_whose_options_take_no_ranks_is_not_split(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +144,44 @@ def test_a_group_whose_options_take_no_ranks_is_not_split(
     monkeypatch.setattr(dist, "get_backend", lambda group: "nccl")
     assert takes_part_in_split(None)
     assert not can_split(None)
+
+
+@pytest.mark.parametrize(
+    ("backend", "config", "name", "is_like_nccl"),
+    [
+        ("nccl", "cuda:nccl", "nccl", True),
+        ("nccl-lazy", "cuda:nccl-lazy", "nccl-lazy", True),
+        ("cpu:gloo,xpu:xccl", "cpu:gloo,xpu:xccl", "gloo", True),  # named after its first part
+        ("cpu:gloo,cuda:nccl2", "cpu:gloo,cuda:nccl2", "gloo", True),
+        ("undefined", "cuda:nccl", "nccl", True),  # nobody named one
+        ("undefined", "cpu:gloo", "gloo", False),
+        ("gloo", "cpu:gloo,cuda:gloo", "gloo", False),
+        ("cpu:gloo,cuda:gloo", "cpu:gloo,cuda:gloo", "gloo", False),
+    ],
+)
+def test_a_group_is_like_nccl_if_one_of_its_devices_is(
+    backend: str, config: str, name: str, is_like_nccl: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uses the answers that torch gives, since this torch may lack the backends."""
+    group: Any = SimpleNamespace(name=lambda: name)
+    monkeypatch.setattr(dist, "get_backend", lambda _: backend)
+    monkeypatch.setattr(dist, "get_backend_config", lambda _: config)
+    monkeypatch.setattr(torch_internals, "knows_group", lambda _: True)
+    assert is_nccl(group) is is_like_nccl
+    assert torch_internals.waits_for_peers(torch_internals.backend_of(group))
+
+
+def test_a_default_group_whose_backend_nobody_named_is_that_of_torch() -> None:
+    dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert meshkit.init().backend == "cpu:gloo"
+        (entry,) = meshkit.build_mesh(dp=1).groups_report().groups
+        group, limit = dist.group.WORLD, timedelta(seconds=5)
+        assert group is not None
+        with lowered_timeouts([group], limit):  # gloo raises in the thread that waits
+            assert (entry.backend, timeout_of(group)) == ("cpu:gloo", limit)
+    finally:
+        leave_default_group()
 
 
 def test_without_a_default_group_nothing_is_bound_or_split() -> None:

@@ -36,7 +36,7 @@ from ...launch.job import require_job
 from ...launch.round import Round
 from ...launch.store import Store
 from ...launch.times import TIMES, Deadline
-from ...launch.torch_internals import collective_count, wait_in_time
+from ...launch.torch_internals import backend_of, collective_count, wait_in_time
 from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from ..restore import message_timeout
@@ -201,7 +201,7 @@ class JobChannel(OfOneProcess):
 
     @property
     def _is_gloo(self) -> bool:
-        return "gloo" in str(dist.get_backend())
+        return "gloo" in backend_of()
 
 
 def gather_by_messages(
