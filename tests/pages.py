@@ -203,17 +203,20 @@ def _run_on_ranks(title: str, blocks: list[Block]) -> list[Output]:
         if block.title == title:
             codes.append(block.body)
             places.append(after if _is_output(after) else None)
-    printed = meshkit.spawn(run_on_rank, RANKS, (title.removeprefix(ON_RANKS), codes), timeout=300)
+    with tempfile.TemporaryDirectory() as folder:
+        job = title.removeprefix(ON_RANKS), codes, folder
+        printed = meshkit.spawn(run_on_rank, RANKS, job, timeout=300)
     return [
         out for text, place in zip(printed[0], places, strict=True) for out in _compare(text, place)
     ]
 
 
-def run_on_rank(call: str, codes: list[str]) -> list[str]:
-    """Run blocks in one namespace on this rank; return what each prints."""
+def run_on_rank(call: str, codes: list[str], folder: str) -> list[str]:
+    """Run blocks in one namespace and a folder on this rank; return what each prints."""
     import torch
     import torch.distributed as dist
 
+    os.chdir(folder)
     torch.manual_seed(0)
     names: dict[str, Any] = {"meshkit": meshkit, "torch": torch, "dist": dist}
     texts = []

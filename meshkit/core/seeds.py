@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from .axes import resolve_axes
+from .axes import STANDARD, resolve_axes
 from .call import check_integer, parse_integer, quotes_call
 from .errors import CoordinateError, SpecError
 from .layout import Layout, check_member
-from .text import article
+from .text import article, format_sizes, summarize
 
 CODE_BITS = 63  # seeds fit into int64, the type of tensors and checkpoints
 LOW = 0xFFFFFFFF
@@ -89,6 +89,66 @@ def select_coordinate(layout: Layout, rank: int, vary: object) -> dict[str, int]
         check_member(layout, rank)
     coordinate = layout.coordinate(rank) if axes else {}
     return {axis: coordinate.get(axis, 0) for axis in axes}
+
+
+def stream_key(name: str, coordinate: Mapping[str, int]) -> str:
+    """Return the key of a stream in a state: ``"dropout dp=1 tp=0"``, axes by their names."""
+    return f"{name} {format_sizes(dict(sorted(coordinate.items())))}".rstrip()
+
+
+def parse_stream_key(key: object) -> tuple[str, dict[str, int]] | None:
+    """Return the name and the coordinate of a stream; None if the key has another form."""
+    if not isinstance(key, str) or not key.split():
+        return None
+    name, *parts = key.split()
+    pairs = [part.partition("=") for part in parts]
+    if not all(axis and index.isdecimal() for axis, _, index in pairs):
+        return None
+    return name, {axis: int(index) for axis, _, index in pairs}
+
+
+def select_streams(
+    saved: Mapping[str, Sequence[int]], coordinate: Mapping[str, int]
+) -> tuple[str, ...]:
+    """Return the keys of the saved streams that a rank goes on with.
+
+    A stream that the states lack begins anew only if no rank of the saved mesh can have had it.
+
+    Args:
+        saved: key of each stream to the sizes of its axes when it was drawn from last, in the
+            order of the key; empty if they are not known.
+        coordinate: the coordinate of the rank, with all axes of its mesh; empty on a rank outside.
+
+    Raises:
+        SpecError: if another rank of the saved mesh had a stream of this coordinate.
+    """
+    families: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for key in saved:
+        if parsed := parse_stream_key(key):
+            families.setdefault((parsed[0], (*parsed[1],)), []).append(key)
+    own = []
+    for (name, axes), keys in families.items():
+        if axes and not (coordinate and {*axes} <= {*coordinate, *STANDARD}):
+            continue  # a stream that this rank cannot enter
+        indices = {axis: coordinate.get(axis, 0) for axis in axes}
+        key = stream_key(name, indices)
+        if key in saved:
+            own.append(key)
+        elif any(_holds(saved[other], indices) for other in keys):
+            sizes = next((saved[other] for other in keys if saved[other]), ())
+            mesh = format_sizes(dict(zip(axes, sizes, strict=False))) or "unknown sizes"
+            raise SpecError(
+                f"the states lack the stream {key!r}, which another rank may have drawn from.",
+                f"They hold {summarize(keys, repr)}, of a mesh with {mesh}.",
+                fix="save the states of all ranks, and load them merged, as in {**a, **b}. To "
+                f"begin {name!r} anew, leave out its states.",
+            )
+    return (*own,)
+
+
+def _holds(sizes: Sequence[int], coordinate: Mapping[str, int]) -> bool:
+    """Return whether a mesh with these sizes, if they are known, has a coordinate."""
+    return not sizes or all(i < n for i, n in zip(coordinate.values(), sizes, strict=True))
 
 
 def _encode(coordinate: Mapping[str, object]) -> int:

@@ -56,7 +56,7 @@ from meshkit.core.redistribute.whole import whole_sizes
 from meshkit.core.regroup import Regrouping, Request, check_committed, find_sources, regroup
 from meshkit.core.rehearsal import GroupRecord, Names, Operation, Trace
 from meshkit.core.rehearsal_report import RehearsalReport
-from meshkit.core.seeds import select_coordinate
+from meshkit.core.seeds import select_coordinate, select_streams
 from meshkit.core.sequence import plan_sequence
 from meshkit.core.sizes import merge_sizes, view_sizes
 from meshkit.core.topology import check_policies, parse_hostfile
@@ -105,6 +105,11 @@ def mesh_seed(*, vary: object) -> object:
 @quotes_call("mesh.seed")
 def mesh_seed_on_rank_9(*, vary: object) -> object:
     return select_coordinate(LAYOUT, 9, vary)
+
+
+@quotes_call("mesh.rng.load_state_dict", by_name=("states",))
+def load_streams(states: dict[str, list[int]], coordinate: dict[str, int]) -> object:
+    return select_streams(states, coordinate)
 
 
 @quotes_call("mesh.batch")
@@ -410,6 +415,10 @@ CASES: dict[str, Callable[[], object]] = {
     "a stream at a negative index": lambda: stream_seed(1, "init", dp=2, tp=-1),
     "a stream at a bool index": lambda: stream_seed(1, "init", dp=True),
     "a stream at an index beyond its limit": lambda: stream_seed(1, "init", sample=2**40),
+    "random streams of rank 0 alone": lambda: load_streams(
+        {"dropout dp=0 tp=0": [4, 2], "init": []}, {"dp": 3, "tp": 1}
+    ),
+    "random streams of an unknown mesh": lambda: load_streams({"dropout dp=0": []}, {"dp": 1}),
     "the seed of a rank outside the layout": lambda: mesh_seed_on_rank_9(vary="dp"),
     "vary as an int": lambda: mesh_seed(vary=3),
     "a batch in the words of another library": lambda: solve(dp=2, batch_size=4),

@@ -18,11 +18,19 @@ from torch import Tensor
 from ...core.call import quotes_call
 from ...core.errors import MeshkitError, SpecError
 from ...core.layout import Layout
-from ...core.seeds import compute_seed, select_coordinate
-from ...core.text import article, format_sizes
+from ...core.seeds import (
+    compute_seed,
+    parse_stream_key,
+    select_coordinate,
+    select_streams,
+    stream_key,
+)
+from ...core.text import article
 from ...launch.job import current_job
 
-State = dict[str, Tensor]  # device type to the state of its generator, uint8 (bytes,) on the cpu
+# device type to the state of its generator, uint8 (bytes,) on the cpu; and SIZES
+State = dict[str, Tensor]
+SIZES = "sizes"  # of the axes along which a stream varies, when it was drawn from: int64 (axes,)
 
 
 class RandomStreams:
@@ -94,33 +102,37 @@ class RandomStreams:
             raise SpecError(line, fix="a str without blanks, for example 'dropout'.")
         coordinate = select_coordinate(self._layout, self._rank, vary)
         number = compute_seed(self._base() if seed is None else seed, name, coordinate)
-        key = f"{name} {format_sizes(dict(sorted(coordinate.items())))}".rstrip()
+        key = stream_key(name, coordinate)
         if seed is not None and self._seeds.get(key, number) != number:
             line = f"the stream {key!r} began with another seed."
             raise SpecError(line, fix="leave out seed to continue it, or use another name.")
         return self._draw(key, number)
 
     def state_dict(self) -> dict[str, State]:
-        """Return the state of each stream: ``{"dropout dp=1 tp=0": {"cpu": bytes}}``. Local.
+        """Return the states of this rank's streams: ``{"dropout dp=1 tp=0": {"cpu": bytes}}``.
 
-        Ranks that share a coordinate hold the same streams. A mesh of other sizes resumes from
-        the merged states of all ranks, ``{**a, **b}``. They are copies, uint8 on the cpu.
+        Local. Ranks that share a coordinate hold the same streams. Save the states of all ranks,
+        for example in a file for each, and load them merged, ``{**a, **b}``. Beside the bytes of
+        each generator, a stream along axes has their sizes. All are copies on the cpu.
         """
         if self._open:
-            self._states[self._open[-1]] = self._read_generators()
+            self._keep(self._open[-1], self._read_generators())
         return {key: _copy(state) for key, state in self._states.items()}
 
     @quotes_call("mesh.rng.load_state_dict", by_name=("states",))
     def load_state_dict(self, states: Mapping[str, Mapping[str, Tensor]], /) -> None:
-        """Restore the streams of this rank's coordinates. Local.
+        """Restore the streams of this rank's coordinates, on this mesh or on another one. Local.
 
-        All other streams begin anew.
+        A stream begins anew if the states hold none of its name and axes, or if the saved mesh did
+        not have this coordinate, as after dp has grown.
 
         Args:
-            states: from :meth:`state_dict`, of this rank or merged from many ranks.
+            states: from :meth:`state_dict`, merged from all ranks, or of this rank alone.
 
         Raises:
-            SpecError: if the states are invalid; nothing is changed then.
+            SpecError: if the states lack a stream of this coordinate that a rank of the saved mesh
+                had, for example because one rank saved its own; if they are invalid. Nothing is
+                changed then.
             MeshkitError: if a stream is open.
         """
         if self._open:
@@ -129,9 +141,9 @@ class RandomStreams:
         _check_states(states, self._read_generators())
         inside = self._rank in self._layout
         coordinate = self._layout.coordinate(self._rank) if inside else {}
-        indices = {f"{axis}={index}" for axis, index in coordinate.items()}
-        own = {key: state for key, state in states.items() if {*key.split()[1:]} <= indices}
-        self._states = {key: _copy(state) for key, state in own.items()}
+        sizes = {key: [*map(int, state.get(SIZES, ()))] for key, state in states.items()}
+        own = select_streams(sizes, coordinate)
+        self._states = {key: _copy(states[key]) for key in own}
         self._seeds = {}
 
     def replay(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
@@ -158,7 +170,7 @@ class RandomStreams:
             raise MeshkitError(line, fix="another name for the inner stream.")
         outer = self._read_generators()
         if self._open:  # so a state_dict inside has the latest state of the outer stream
-            self._states[self._open[-1]] = outer
+            self._keep(self._open[-1], outer)
         try:
             self._set_generators(self._states.get(key, {}), seed)
             if key not in self._states:
@@ -179,7 +191,13 @@ class RandomStreams:
             line = f"the stream {key!r} is left while {inner!r}, entered later, is open."
             evidence = "It is not known which numbers belong to which stream."
             raise MeshkitError(line, evidence, fix="move the yield out of the with.")
-        self._states[key] = self._read_generators()
+        self._keep(key, self._read_generators())
+
+    def _keep(self, key: str, state: State) -> None:
+        """Keep the state of a stream, with the sizes of its axes."""
+        parsed = parse_stream_key(key)
+        sizes = [self._layout.size(axis) for axis in parsed[1]] if parsed else []
+        self._states[key] = state | ({SIZES: torch.tensor(sizes)} if sizes else {})
 
     def _read_generators(self) -> State:
         """Return the states of the global generators."""
@@ -208,8 +226,10 @@ def _check_states(states: object, current: State) -> None:
         line = f"the states are {article(type(states).__name__)}, not a dict."
         raise SpecError(line, fix="the result of mesh.rng.state_dict(), or several of them merged.")
     for key, state in states.items():
-        kinds = state if isinstance(key, str) and isinstance(state, Mapping) else {"?": None}
-        wrong = [kind for kind in kinds if not _fits(kinds[kind], current.get(kind))]
+        parsed = parse_stream_key(key)
+        kinds = state if parsed and isinstance(state, Mapping) else {"?": None}
+        known = current | {SIZES: torch.tensor([*parsed[1].values()])} if parsed else {}
+        wrong = [kind for kind in kinds if not _fits(kinds[kind], known.get(kind))]
         if wrong:
             raise SpecError(
                 f"the state {key!r} of {wrong[0]!r} is not a state of this rank's generator.",
@@ -219,9 +239,11 @@ def _check_states(states: object, current: State) -> None:
 
 
 def _fits(state: object, current: Tensor | None) -> bool:
-    if not isinstance(state, Tensor) or state.dtype != torch.uint8:
+    if not isinstance(state, Tensor):
         return False
-    return current is None or state.shape == current.shape
+    if current is None:
+        return state.dtype == torch.uint8
+    return state.dtype == current.dtype and state.shape == current.shape
 
 
 def _copy(state: Mapping[str, Tensor]) -> State:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -140,7 +142,7 @@ def test_a_state_is_a_copy_that_torch_stores(rng: RandomStreams) -> None:
     torch.save(state, file)
     file.seek(0)
     loaded = torch.load(file, weights_only=True)
-    assert {key: {*kinds} for key, kinds in loaded.items()} == {"x dp=1": {"cpu"}}
+    assert {key: {*kinds} for key, kinds in loaded.items()} == {"x dp=1": {"cpu", "sizes"}}
     assert loaded["x dp=1"]["cpu"].dtype == torch.uint8
     state["x dp=1"]["cpu"].zero_()  # as a checkpoint is read into it
     with rng("x", vary="dp"):
@@ -188,11 +190,96 @@ def test_each_rank_takes_its_own_of_the_states_of_all_ranks(rng: RandomStreams) 
                 numbers(rank)
         merged |= streams.state_dict()
     assert len(merged) == 1 + 2 + 4
-    rng.load_state_dict({**merged, "x pp=0": merged["x"]})
+    rng.load_state_dict({**merged, "x other=0": merged["x"]})  # of an axis that is not here
     assert [*rng.state_dict()] == ["x", "x dp=1", "x dp=1 tp=1"]
     outside = RandomStreams(LAYOUT, 99, "cpu", lambda: 3)
     outside.load_state_dict(merged)
     assert [*outside.state_dict()] == ["x"]
+
+
+# ---------------------------------------------------------------- states of other ranks and meshes
+
+
+def streams_of(layout: Layout, rank: int) -> RandomStreams:
+    return RandomStreams(layout, rank, "cpu", lambda: 3)
+
+
+def states_of(layout: Layout, ranks: Iterable[int], vary: str) -> dict[str, Any]:
+    """Return the merged states of some ranks, each after one number."""
+    merged: dict[str, Any] = {}
+    for rank in ranks:
+        streams = streams_of(layout, rank)
+        with streams("x", vary=vary):
+            numbers(1)
+        merged |= streams.state_dict()
+    return merged
+
+
+two_axes = st.fixed_dictionaries({"dp": st.integers(1, 4), "tp": st.integers(1, 3)})
+
+
+@settings(deadline=None, max_examples=150, database=None)
+@given(two_axes, two_axes, st.sampled_from(["", "dp", "dp tp", "pp dp"]), st.data())
+def test_no_rank_repeats_numbers_that_its_coordinate_has_drawn(
+    saved: dict[str, int], later: dict[str, int], vary: str, data: st.DataObject
+) -> None:
+    """From whichever ranks the states come, a rank goes on, or begins anew, or is refused."""
+    old, new = Layout(**saved), Layout(**later)
+    ranks = data.draw(st.sets(st.integers(0, old.num_ranks - 1), min_size=1))
+    with torch.random.fork_rng(devices=[]):
+        states = states_of(old, ranks, vary)
+        for rank in range(new.num_ranks):
+            own = {axis: new.coordinate(rank)[axis] for axis in vary.split() if axis != "pp"}
+            seen_by = [r for r in range(old.num_ranks) if own.items() <= old.coordinate(r).items()]
+            streams, refused = streams_of(new, rank), False
+            try:
+                streams.load_state_dict(states)
+            except SpecError:
+                refused = True
+            assert refused == (bool(seen_by) and not {*seen_by} & ranks)
+            if not refused:
+                with streams("x", vary=vary):
+                    drawn = numbers(1)
+                own = own | {"pp": 0} if "pp" in vary else own
+                expected = torch.rand(2, generator=generator("x", **own)).tolist()
+                assert drawn == (expected[1:] if seen_by else expected[:1])
+
+
+def test_a_refused_state_changes_nothing_and_its_fix_works() -> None:
+    layout = Layout(dp=2)
+    with torch.random.fork_rng(devices=[]):
+        states, rng = states_of(layout, [0], "dp"), streams_of(layout, 1)
+        with rng("x", vary="dp"):
+            numbers(3)
+        before = rng.state_dict()
+        with pytest.raises(SpecError, match="lack the stream 'x dp=1'"):
+            rng.load_state_dict(states)
+        assert torch.equal(rng.state_dict()["x dp=1"]["cpu"], before["x dp=1"]["cpu"])
+        rng.load_state_dict({**states, **before})
+        rng.load_state_dict({})  # without the states of x
+        assert rng.state_dict() == {}
+
+
+def test_a_state_without_sizes_is_refused_where_it_lacks_the_coordinate() -> None:
+    """States of earlier versions do not say on which mesh they were saved."""
+    with torch.random.fork_rng(devices=[]):
+        states = states_of(Layout(dp=2), [0], "dp")
+    del states["x dp=0"]["sizes"]
+    streams_of(Layout(dp=2), 0).load_state_dict(states)
+    with pytest.raises(SpecError):
+        streams_of(Layout(dp=2), 1).load_state_dict(states)
+
+
+def test_a_resumed_state_that_is_saved_at_once_still_begins_the_new_ranks() -> None:
+    small, large = Layout(dp=1), Layout(dp=2)
+    with torch.random.fork_rng(devices=[]):
+        states = states_of(small, [0], "dp")
+        again: dict[str, Any] = {}
+        for rank in range(2):
+            streams = streams_of(large, rank)
+            streams.load_state_dict(states)
+            again |= streams.state_dict()
+        streams_of(large, 1).load_state_dict(again)
 
 
 GOOD = torch.get_rng_state()
@@ -208,6 +295,11 @@ GOOD = torch.get_rng_state()
         {"x": {"cpu": GOOD, "cuda": 3}},
         {"x": GOOD},
         {3: {"cpu": GOOD}},
+        {"": {"cpu": GOOD}},
+        {"x dp": {"cpu": GOOD}},
+        {"x dp=-1": {"cpu": GOOD}},
+        {"x dp=1": {"cpu": GOOD, "sizes": torch.tensor([2, 2])}},
+        {"x dp=1": {"cpu": GOOD, "sizes": torch.tensor([2.0])}},
     ],
 )
 def test_invalid_states_raise_and_change_nothing(rng: RandomStreams, states: Any) -> None:
@@ -322,7 +414,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Accelerator:
     cpu = SimpleNamespace(get_rng_state=torch.get_rng_state, set_rng_state=torch.set_rng_state)
     stand_in = SimpleNamespace(random=cpu, default_generator=torch.default_generator)
     stand_in.get_device_module = {"cuda": module}.__getitem__
-    stand_in.__dict__.update(uint8=torch.uint8, Tensor=Tensor)
+    stand_in.__dict__.update(uint8=torch.uint8, Tensor=Tensor, tensor=torch.tensor)
     monkeypatch.setattr(rng_module, "torch", stand_in, raising=True)
     return module
 
@@ -494,6 +586,36 @@ def check_resumed(results: tuple[Any, ...], new: set[tuple[int, int]]) -> None:
 
 def generator_of_job(dp: int, tp: int) -> torch.Generator:
     return torch.Generator().manual_seed(stream_seed(5, "dropout", dp=dp, tp=tp))
+
+
+def load_states_of_rank_0(folder: str) -> Any:
+    """Save on rank 0 alone, load on all ranks; then the states of all."""
+    meshkit.init(seed=5)
+    path = Path(folder) / "checkpoint.pt"
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
+        draw_both(mesh)
+        torch.save(mesh.rng.state_dict(), Path(folder) / f"{mesh.rank}.pt")
+        if mesh.rank == 0:
+            torch.save(mesh.rng.state_dict(), path)
+        mesh.barrier()
+        expected = draw_both(mesh)
+        error = error_of(lambda: mesh.rng.load_state_dict(torch.load(path)))
+        merged: dict[str, Any] = {}
+        for rank in range(4):
+            merged |= torch.load(Path(folder) / f"{rank}.pt")
+        mesh.rng.load_state_dict(merged)
+        return mesh.coordinate, error, draw_both(mesh) == expected
+
+
+def test_a_state_of_rank_0_is_refused_on_all_others(tmp_path: Path) -> None:
+    for at, error, goes_on in meshkit.spawn(load_states_of_rank_0, 4, (str(tmp_path),), timeout=60):
+        assert goes_on
+        if at == {"dp": 0, "tp": 0}:
+            assert error is None
+            continue
+        assert error[0] == "SpecError"
+        assert f"lack the stream 'dropout dp={at['dp']} tp={at['tp']}'" in error[1]
+        assert "merged" in error[1]
 
 
 def collect_refusals() -> Any:
