@@ -25,6 +25,7 @@ from .group_registry import MeshGroups
 from .groups import is_destroyed_collectively
 from .guard import GuardState, last_report
 from .open_mesh import ranks_of_rounds
+from .status import check_pending
 
 SUMMARY = "a collective of this step has failed on a rank, so no rank takes the step."
 ADVICE = f"mesh.recover(step=...), or {REBUILD_ADVICE}."
@@ -72,6 +73,7 @@ def _vote(mesh: MeshGroups, job: Job, state: GuardState) -> None:
     judge = partial(_judge, mesh, job.arrival_timeout.total_seconds())
     with round:
         if failure is None:
+            check_pending(wait=True)
             round.arrive({"call": "mesh.commit"}, same=True, deadline=deadline)
         while failure is None and round.turn < len(round.expected) and not deadline.expired:
             if round.follow(Deadline.after(min(LOOK, deadline.left))) is not None:

@@ -275,6 +275,8 @@ def _guard(guard: Guard, limit: timedelta | None) -> Iterator[None]:
         tracker.compares |= limit is not None
         try:
             yield
+            if guard.job.pid == os.getpid():
+                tracker.check_pending(wait=limit is not None)
         except BaseException as error:
             if guard.job.pid != os.getpid():  # a forked child leaves the block of its parent
                 raise
@@ -484,7 +486,8 @@ def _watch(
                 since, begun, is_reported = time.monotonic(), status.begun, False
             if time.monotonic() - since > patience and not is_reported:
                 since = time.monotonic()
-                is_reported = _report_hang(guard, status, timedelta(seconds=limit), raises)
+                unequal = _find_unequal(tracker)
+                is_reported = _report_hang(guard, status, timedelta(seconds=limit), raises, unequal)
             respond(guard, cast(Store, guard.watch_store), status)
         except Exception as error:  # the store may answer again: the thread goes on
             guard.state.watcher = None
@@ -508,10 +511,22 @@ def _status_of_thread(guard: Guard, tracker: CollectiveTracker, thread: int) -> 
         return guard.status(tracker, (), tracker.current)
 
 
-def _report_hang(guard: Guard, status: RankStatus, limit: timedelta, raises: bool) -> bool:
+def _find_unequal(tracker: CollectiveTracker) -> Judge | None:
+    """Return the judge of a hang that comes from different calls of ranks; None if it does not."""
+    try:
+        tracker.check_pending()
+    except DisagreementError as error:
+        decision = Decision(value=error_to_json(error))
+        return lambda _: decision
+    return None
+
+
+def _report_hang(
+    guard: Guard, status: RankStatus, limit: timedelta, raises: bool, judge: Judge | None
+) -> bool:
     """Report a hang of this rank, and abort all groups; return whether there was a report."""
     summary = f"rank {guard.rank} waits in {status.operation}." if raises else ""
-    report = report_failure(guard, guard.watch_store, summary, status)
+    report = report_failure(guard, guard.watch_store, summary, status, judge)
     if report is not None:
         guard.state.alarm = max(guard.state.reports, default=0)
         print(_quote(report, limit), file=sys.stderr, flush=True)

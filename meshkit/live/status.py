@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -57,6 +57,8 @@ class CollectiveTracker:
 
     current: CurrentCollective | None = None  # the collective that the thread is in; None outside
     compares: bool = False  # whether ranks compare calls of moves: inside a guard with a timeout
+    # the comparisons of calls that no rank has waited for, in their order
+    pending: list[Any] = field(default_factory=list)
     begun: Mapping[str, int] | None = None  # the collectives that its rank had begun last
     since: float = 0.0  # when that number was new
     watched: Any = None  # the guard whose thread watches this one; the outer one of two meshes
@@ -75,6 +77,14 @@ class CollectiveTracker:
         if begun != self.begun:
             self.begun, self.since = begun, now
         return now - self.since
+
+    def check_pending(self, *, wait: bool = False) -> None:
+        """Raise if ranks of a group are known to have made different calls. Local.
+
+        With ``wait``, wait until it is known of all calls.
+        """
+        while self.pending and (wait or self.pending[0].is_done()):
+            self.pending.pop(0).check()
 
 
 _TRACKER: ContextVar[CollectiveTracker | None] = ContextVar("meshkit_tracker", default=None)
@@ -100,6 +110,19 @@ def compares_calls() -> bool:
     """Return whether a guard with a timeout is around this thread. Local."""
     tracker = _TRACKER.get()
     return tracker is not None and tracker.compares
+
+
+def pending() -> list[Any]:
+    """Return the comparisons of calls in this guard that no rank has waited for. Local."""
+    tracker = _TRACKER.get()
+    return [] if tracker is None else tracker.pending
+
+
+def check_pending(*, wait: bool = False) -> None:
+    """Raise if ranks are known to have made different calls in this guard; with ``wait``, wait."""
+    tracker = _TRACKER.get()
+    if tracker is not None:
+        tracker.check_pending(wait=wait)
 
 
 @contextmanager

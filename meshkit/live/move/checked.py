@@ -15,65 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...core.compare import describe_disagreement
-from ...core.errors import DisagreementError, SpecError
+from ...core.errors import SpecError
 from ...core.redistribute.pattern import Pattern, Side
 from ...core.text import format_sizes
-from ...launch.process import check_own_process
 from ..copies import OfOneProcess
-from ..group_registry import MeshGroups
-from ..groups import all_gather, gather_bytes
-from ..status import compares_calls
-
-MAX_FACTS = 512  # bytes of a call that ranks compare
-
-
-def compare_calls(groups: MeshGroups, group: dist.ProcessGroup, x: Tensor, facts: str) -> None:
-    """Raise on every rank of a group, before tensors move, if its ranks make different calls.
-
-    Tensors of different sizes end a process in gloo, without an error of Python. Calls are compared
-    inside a guard with a timeout, and outside it the first call over each group; on gloo only.
-
-    Cost: an all-reduce of 16 bytes over the group.
-
-    Args:
-        groups: the groups of the mesh.
-        group: the one over which the tensor moves.
-        x: the local tensor; its dtype is compared.
-        facts: the call and the global sizes as text, equal on all ranks.
-
-    Raises:
-        LaunchError: if this process is a fork of the rank, or a worker of a DataLoader.
-        DisagreementError: if the calls differ.
-    """
-    check_own_process(groups.rank, groups.pid)
-    if group in groups.compared and not compares_calls():
-        return
-    groups.compared.add(group)
-    if group.size() == 1 or x.device.type != "cpu" or "gloo" not in dist.get_backend(group):
-        return
-    text = f"{facts}; {x.dtype}".encode()[:MAX_FACTS]
-    number = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little")
-    ends = torch.tensor([number, -number])
-    dist.all_reduce(ends, dist.ReduceOp.MAX, group)
-    if sum(ends.tolist()) == 0:  # the largest is the smallest
-        return
-    texts = gather_bytes(text, MAX_FACTS, group, x.device)
-    ranks = dist.get_process_group_ranks(group)
-    fields = ("call", "sizes", "dtype")
-    requests = {
-        rank: dict(
-            zip(fields, row.rstrip(b"\0").decode(errors="replace").split("; "), strict=False)
-        )
-        for rank, row in zip(ranks, texts, strict=True)
-    }
-    lines, fix = describe_disagreement(requests, {}, ())
-    by_rank = {rank: format_sizes(request) for rank, request in requests.items()}
-    calls = {request["call"] for request in requests.values()}
-    summary = "ranks make different calls over one group."
-    if len(calls) == 1:
-        summary = f"ranks call {calls.pop()} with tensors that do not fit together."
-    raise DisagreementError(summary, *lines, fix=fix, requests=by_rank)
+from ..groups import all_gather
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,8 @@ from ...core.text import format_sizes
 from ...launch.torch_internals import has_dual_level, make_constant, mark_constant
 from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
-from .checked import Check, compare_calls
+from .checked import Check
+from .equal import compare_calls
 from .mesh_move import Handle, MeshRedistribution, Reduce
 from .mover import MeshPair
 from .operations import (
@@ -320,12 +321,19 @@ class Redistribution(OfOneProcess):
             make_program(plan, place.coordinate, place.group_of, op, name, unknowns)
             for plan, op in zip(plans, (self._op, "sum"), strict=False)
         )
-        groups, facts = place.mesh, f"{name}; {format_sizes(sizes)}"
+        groups, facts = place.mesh, f"{self._describe_call()}; {format_sizes(sizes)}"
         forward = replace(forward, compare=lambda group, x: compare_calls(groups, group, x, facts))
         if not others:
             return ProgramPair(forward, None, None, False, is_linear)
         backward = replace(others[0], divisor=forward.divisor)  # a share of an average
         return ProgramPair(forward, backward, self._grad_dtype, plans[1].reduces, is_linear)
+
+    def _describe_call(self) -> str:
+        """Return the call with the options that all ranks must give equally, as text."""
+        options: dict[str, object] = {"op": self._op} if self._op != "sum" else {}
+        options |= {"grad_dtype": self._grad_dtype} if self._grad_dtype is not None else {}
+        words = [f'"{self.pattern}"', *(f"{n}={v}" for n, v in {**options, **self._plans}.items())]
+        return f"redistribute({', '.join(words)})"
 
     # -------------------------------------------------------------- torch.compile
 

@@ -21,7 +21,7 @@ from ...core.text import count_noun
 from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from ..status import in_collective
-from .checked import compare_calls
+from .equal import compare_calls
 from .operations import check_tensor, exchange
 
 Counts = list[int]

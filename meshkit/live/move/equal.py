@@ -1,0 +1,192 @@
+"""Compare the calls of the ranks of a group: their patterns, sizes and dtypes must be equal.
+
+Tensors of different sizes end a process in gloo, without an error of Python, and NCCL returns
+garbage. So before a tensor moves, the ranks of its group reduce a digest of the call, and the
+negative of the digest, to the largest of each. Only if all calls are equal, their sum is zero::
+
+    gloo   compare ... | move                                   each rank raises, and nothing moves
+    NCCL   compare | move | ... | next call, commit, guard ends  each rank raises, before its step
+
+On NCCL no rank waits for the comparison inside a guard. It runs before the move on the same group,
+its result is copied to the host beside other work, and a rank reads that once it is there. Ranks
+may then find a difference in different calls, so they exchange the texts in the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ...core.compare import describe_disagreement
+from ...core.errors import DisagreementError
+from ...core.text import format_sizes
+from ...launch.job import require_job
+from ...launch.process import check_own_process
+from ...launch.times import TIMES, Deadline
+from ...launch.torch_internals import timeout_of, wait_in_time
+from ..group_registry import MeshGroups
+from ..groups import gather_bytes
+from ..status import check_pending, compares_calls, pending
+
+MAX_FACTS = 512  # bytes of a call that ranks show each other
+FIELDS = ("call", "sizes", "dtype")
+SAME_ORDER = (
+    "the same calls in the same order on all ranks of the group, with equal sizes and dtypes."
+)
+
+
+def compare_calls(groups: MeshGroups, group: dist.ProcessGroup, x: Tensor, facts: str) -> None:
+    """Raise on every rank of a group if its ranks make different calls.
+
+    Calls are compared inside a guard with a timeout, and outside it the first call over each group;
+    on gloo and nccl only. Inside a guard on nccl, a later call raises, see above. While a CUDA
+    graph is captured nothing is compared.
+
+    Cost: an all-reduce of 16 bytes over the group, for which the rank waits unless it is on nccl
+    inside a guard.
+
+    Args:
+        groups: the groups of the mesh.
+        group: the one over which the tensor moves.
+        x: the local tensor; its dtype is compared.
+        facts: the call and the global sizes as text, equal on all ranks.
+
+    Raises:
+        LaunchError: if this process is a fork of the rank, or a worker of a DataLoader.
+        DisagreementError: if the calls differ, or on nccl those of an earlier call.
+    """
+    check_own_process(groups.rank, groups.pid)
+    is_guarded, size = compares_calls(), group.size()
+    if size == 1 or x.is_meta or (group in groups.compared and not is_guarded):
+        return
+    on_nccl = is_on_nccl(group, x.device)
+    if not on_nccl and "gloo" not in dist.get_backend(group):
+        return
+    if on_nccl and (torch.compiler.is_compiling() or is_capturing(x.device)):
+        return
+    groups.compared.add(group)
+    text = f"{facts}; {x.dtype}".encode()[:MAX_FACTS]
+    number = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little")
+    device = x.device if on_nccl else torch.device("cpu")
+    if on_nccl and is_guarded:
+        check_pending()
+        pending().append(Comparison.begin(text, number, group, device))
+        return
+    ends = torch.tensor([number, -number], device=device)
+    dist.all_reduce(ends, dist.ReduceOp.MAX, group)
+    if sum(ends.tolist()):  # the largest is not the smallest
+        ranks = dist.get_process_group_ranks(group)
+        texts = gather_bytes(text, MAX_FACTS, group, device)
+        raise describe_calls(dict(zip(ranks, texts, strict=True)), "call")
+
+
+def is_on_nccl(group: dist.ProcessGroup, device: torch.device) -> bool:
+    """Return whether a group moves tensors of a device by NCCL, so that no call waits. Local."""
+    backend = str(dist.get_backend(group))
+    return "nccl" in backend and not (device.type == "cpu" and "gloo" in backend)
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Return whether the calls of this thread are captured in a graph of the device. Local."""
+    module = torch.get_device_module(device)
+    return hasattr(module, "is_current_stream_capturing") and module.is_current_stream_capturing()
+
+
+@cache
+def side_stream(device: torch.device) -> torch.Stream:
+    """Return the stream on which results of comparisons are copied to the host."""
+    return torch.Stream(device)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The comparison of the calls of a group that no rank waits for."""
+
+    text: bytes  # the call of this rank
+    group: dist.ProcessGroup
+    ends: Tensor  # on the host: the digest and its negative, later the largest of each  # (2,)
+    work: dist.Work
+    copied: Any  # the event after which they are on the host; None if the work was done there
+
+    @classmethod
+    def begin(
+        cls, text: bytes, number: int, group: dist.ProcessGroup, device: torch.device
+    ) -> Comparison:
+        """Begin a comparison. Collective over the group."""
+        on_host = device.type == "cpu"
+        host = torch.tensor([number, -number], pin_memory=not on_host)
+        ends = host.to(device, non_blocking=True)
+        work: Any = dist.all_reduce(ends, dist.ReduceOp.MAX, group, async_op=True)
+        copied = None
+        if not on_host:  # the stream of the caller does not wait
+            with (stream := side_stream(device)):
+                work.wait()
+                host.copy_(ends, non_blocking=True)
+            ends.record_stream(stream)  # its memory is not used again before
+            copied = stream.record_event()
+        return cls(text, group, host, work, copied)
+
+    def is_done(self) -> bool:
+        """Return whether the result is on the host. Local."""
+        done: bool = self.work.is_completed() if self.copied is None else self.copied.query()
+        return done
+
+    def check(self) -> None:
+        """Wait until the comparison is done, and raise if the calls differ. Local.
+
+        The wait ends at the timeout of the group at the latest, and at the abort of a guard.
+        """
+        wait_in_time(self.work, self.group, timeout_of(self.group))
+        if self.copied is not None:
+            self.copied.synchronize()
+        if sum(self.ends.tolist()) and not require_job().counts.is_aborted:
+            error = describe_calls(self._exchange_texts(), "have called")
+            error.for_all = True  # other ranks may wait in this move for ever
+            raise error
+
+    def _exchange_texts(self) -> dict[int, bytes]:
+        """Return the call of each rank that answers in the store in time."""
+        job, ranks = require_job(), dist.get_process_group_ranks(self.group)
+        texts = {job.world.rank: self.text}
+        if job.store is None:
+            return texts
+        # all ranks of the group, and no others, know these numbers
+        name = "/".join([self.group.group_name, *map(str, self.ends.tolist())])
+        store, deadline = job.store.part(f"unequal/{name}"), Deadline.after(TIMES.answer)
+
+        def exchange() -> None:
+            store.set(str(job.world.rank), self.text.decode(errors="replace"))
+            for rank in ranks:
+                if text := store.wait(str(rank), deadline, len(ranks)):
+                    texts[rank] = text
+
+        store.try_within(TIMES.answer + TIMES.store, exchange)
+        return texts
+
+
+def describe_calls(texts: Mapping[int, bytes], verb: str) -> DisagreementError:
+    """Return the error of ranks whose calls differ, from the text of each rank that is known."""
+    requests = {
+        rank: dict(
+            zip(FIELDS, text.rstrip(b"\0").decode(errors="replace").split("; "), strict=False)
+        )
+        for rank, text in sorted(texts.items())
+    }
+    by_rank = {rank: format_sizes(request) for rank, request in requests.items()}
+    calls = {request["call"] for request in requests.values()}
+    if len(requests) == 1:
+        (rank,) = requests
+        lines, fix = [f"Rank {rank} knows only its own call: {by_rank[rank]}."], SAME_ORDER
+    else:
+        lines, fix = describe_disagreement(requests, {}, ())
+    summary = "ranks make different calls over one group."
+    if len(calls) == 1:
+        summary = f"ranks {verb} {calls.pop()} with tensors that do not fit together."
+    return DisagreementError(summary, *lines, fix=fix, requests=by_rank)

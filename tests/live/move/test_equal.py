@@ -1,0 +1,90 @@
+"""Calls that must be equal, compared on gloo as on NCCL: no rank waits for the comparison."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import meshkit
+from meshkit.live import status
+from meshkit.live.move import equal
+from tests.pool import Pool
+from tests.promises import BUSY
+
+RANKS = 4  # of the pool
+ODD = 2  # the rank that makes another call
+
+
+def moves_of(mesh: meshkit.Mesh, *, odd: bool) -> dict[str, Callable[[], object]]:
+    """Return a call for each way in which one rank may differ; all move as many bytes.
+
+    Moves of other bytes end a process in gloo, over which the stand-in for NCCL plays too.
+    """
+    x = torch.ones(2, 2)
+    other = x.view(4, 1) if odd else x
+    gather = "a b/tp -> a b" if odd else "a/tp b -> a b"
+    return {
+        "shape": lambda: mesh.redistribute(other, "a/tp b -> a b"),
+        "dtype": lambda: mesh.redistribute(x.int() if odd else x, "a/tp b -> a b"),
+        "pattern": lambda: mesh.redistribute(x, gather),
+        "op": lambda: mesh.redistribute(x, "a b +tp -> a b =tp", op="max" if odd else "sum"),
+        "shift": lambda: mesh.shift(other, "tp", 1),
+        "exchange": lambda: mesh.exchange(x[:, None] if odd else x, "tp", [1, 1]),
+        "begin": lambda: mesh.begin(other, "a b +tp -> a b =tp").wait(),
+    }
+
+
+def disagree(kind: str, reading: str) -> Any:
+    """Make another call on rank 2 as on NCCL; return the ranks and lines of the error."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(equal, "is_on_nccl", lambda *_: True)
+    mesh = meshkit.build_mesh(dp=2, tp=2)
+    x = torch.ones(2)
+    try:
+        with mesh.guard(timeout=20):
+            moves_of(mesh, odd=mesh.rank == ODD)[kind]()
+            if reading == "next":
+                deadline = time.monotonic() + BUSY
+                while not status.pending()[0].is_done() and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                mesh.redistribute(x, "a/tp -> a")
+    except meshkit.DisagreementError as error:
+        return sorted(error.requests), error.evidence
+    finally:
+        patch.undo()
+        mesh.close()
+    return None
+
+
+@pytest.mark.parametrize("kind", ["shape", "dtype", "pattern", "op", "shift", "exchange", "begin"])
+@pytest.mark.parametrize("reading", ["next", "end"])
+def test_another_call_on_one_rank_is_named_after_it(pool: Pool, kind: str, reading: str) -> None:
+    first, second, *others = pool.run(disagree, kind, reading)
+    assert first is second is None
+    assert others[0] == others[1]
+    ranks, (line, other) = others[0]
+    assert ranks == [2, 3]
+    assert line.startswith("rank 2: ")
+    assert other.startswith("rank 3: ")
+
+
+def move_equally() -> Any:
+    """Return the number of comparisons that are left while and after equal calls are made."""
+    patch, x = pytest.MonkeyPatch(), torch.ones(2, 2)
+    patch.setattr(equal, "is_on_nccl", lambda *_: True)
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
+        with mesh.guard(timeout=20), mesh.guard(timeout=20):
+            for _ in range(100):
+                for move in moves_of(mesh, odd=False).values():
+                    move()
+            inside, mesh_wide = len(status.pending()), mesh.redistribute(x, "a b +tp -> a b =tp")
+        patch.undo()
+        return inside < 100, len(status.pending()), mesh_wide.tolist()
+
+
+def test_equal_calls_leave_nothing_behind(pool: Pool) -> None:
+    assert pool.run(move_equally) == [(True, 0, [[2.0, 2.0], [2.0, 2.0]])] * RANKS

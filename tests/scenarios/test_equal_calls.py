@@ -1,0 +1,156 @@
+"""Calls that must be equal are compared with the semantics of NCCL, where no rank waits for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+import meshkit
+from meshkit.live import status
+from meshkit.testing.faults import Played, Strike, play
+from tests import nccl_like
+from tests.live.move.test_equal import moves_of
+from tests.promises import BUSY
+from tests.scenarios.test_nccl_like import ANSWER, LIMIT, join
+
+ODD = 2  # the rank that makes another call
+LATE = 2.0  # seconds by which a rank is late
+
+
+def disagree(strike: Strike, kind: str, reading: str) -> Any:
+    """Make another call on rank 2; return the error of each rank, and whether it was the call."""
+    join()
+    mesh = meshkit.build_mesh(dp=2, tp=2)
+    move = moves_of(mesh, odd=mesh.rank == ODD)[kind]
+    text, is_first = "through", reading == "first"
+    try:
+        if is_first:
+            move()
+        else:
+            with mesh.guard(timeout=20):
+                strike.note()
+                move()
+                if reading == "next":
+                    while not status.pending()[0].is_done():
+                        time.sleep(0.01)
+                    mesh.redistribute(torch.ones(2), "a/tp -> a")
+                if reading == "commit":
+                    mesh.commit()
+    except meshkit.DisagreementError as error:
+        text = str(error)
+    meshkit.shutdown()
+    return text
+
+
+READINGS = ["first", "next", "commit", "end"]
+KINDS = ["shape", "dtype", "pattern", "op", "shift", "exchange", "begin"]
+CASES = [(kind, "next") for kind in KINDS] + [("shape", reading) for reading in READINGS[::2]]
+CASES += [("exchange", "first"), ("shift", "commit"), ("dtype", "end")]
+
+
+@pytest.mark.parametrize(("kind", "reading"), CASES)
+def test_another_call_on_one_rank_is_named_before_the_step(
+    kind: str, reading: str, played: Played
+) -> None:
+    texts = {rank: eval(outcome.text) for rank, outcome in played.outcomes.items()}
+    for rank in (2, 3):
+        assert "\n  rank 2:  " in texts[rank], played
+        assert "\n  rank 3:  " in texts[rank], played
+    for rank in (0, 1):  # a commit is a vote of all ranks of the mesh
+        assert (texts[rank] == "through") == (reading != "commit"), played
+
+
+def hang(strike: Strike) -> Any:
+    """Wait for a move of another kind than that of the peer, on ranks 2 and 3."""
+    join()
+    mesh, x = meshkit.build_mesh(dp=2, tp=2), torch.ones(2, 2)
+    try:
+        with mesh.guard(timeout=LIMIT):
+            strike.note()
+            y = (
+                mesh.shift(x, "tp", 1)
+                if mesh.rank == ODD
+                else mesh.redistribute(x, "a/tp b -> a b")
+            )
+            y.sum().item()  # the thread makes no other call
+    except meshkit.DisagreementError as error:
+        meshkit.shutdown()
+        return str(error), sorted(error.requests)
+    return "through"
+
+
+def test_different_calls_that_hang_are_reported_by_the_guard(played: Played) -> None:
+    for rank in (2, 3):
+        text, ranks = eval(played.outcomes[rank].text)
+        assert "make different calls over one group" in text
+        assert "rank 2:  shape=[2, 2], call=shift over tp by 1" in text
+        assert ranks == [2, 3]
+        assert played.seconds(rank) < LIMIT + ANSWER + BUSY
+
+
+def record(calls: list[tuple[str, str]], group: Any, name: str, *args: Any, **more: Any) -> Any:
+    calls.append((group.group_desc.split()[-1], name))
+    return COLLECTIVE(group, name, *args, **more)
+
+
+COLLECTIVE = nccl_like.Group.collective
+
+
+def move_in_order(strike: Strike) -> Any:
+    """Return the collectives of equal calls, and the seconds of a move to which a peer is late."""
+    join()
+    mesh = meshkit.build_mesh(dp=2, tp=2)
+    calls: list[tuple[str, str]] = []
+    x = torch.ones(2, 2)
+    patch = pytest.MonkeyPatch()
+    with mesh.guard(timeout=20):
+        patch.setattr(nccl_like.Group, "collective", lambda *a, **k: record(calls, *a, **k))
+        if mesh.rank == ODD:
+            time.sleep(LATE)
+        began = time.monotonic()
+        y = mesh.begin(x, "a/tp b -> a b")
+        z = mesh.begin(x, "a b +dp -> a b =dp")
+        took = time.monotonic() - began
+        total = y.wait().sum().item() + z.wait().sum().item()
+        mesh.commit()
+        patch.setattr(torch.cpu, "is_current_stream_capturing", lambda: True, raising=False)
+        mesh.redistribute(x, "a/tp b -> a b")
+        patch.undo()
+    mesh.close()
+    meshkit.shutdown()
+    return calls, took < LATE / 2, total
+
+
+def test_the_comparison_comes_before_the_move_and_nobody_waits_for_it(played: Played) -> None:
+    expected = [
+        *(("tp", "allreduce"), ("tp", "_allgather_base")),
+        *(("dp", "allreduce"), ("dp", "allreduce")),
+        ("tp", "_allgather_base"),  # captured in a graph: not compared
+    ]
+    for rank in range(4):
+        calls, is_early, total = eval(played.outcomes[rank].text)
+        assert calls == expected, rank
+        assert is_early or rank == ODD
+        assert total == 16
+
+
+def job(fn: Callable[..., Any], *args: Any) -> Callable[[], Played]:
+    return partial(play, fn, 4, args, timeout=90)
+
+
+AT_ONCE = 3
+JOBS: dict[str, Callable[[], Played]] = {
+    "test_different_calls_that_hang_are_reported_by_the_guard": job(hang),
+    "test_the_comparison_comes_before_the_move_and_nobody_waits_for_it": job(move_in_order),
+    **{
+        f"test_another_call_on_one_rank_is_named_before_the_step[{kind}-{reading}]": job(
+            disagree, kind, reading
+        )
+        for kind, reading in CASES
+    },
+}
