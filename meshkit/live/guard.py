@@ -275,8 +275,7 @@ def _guard(guard: Guard, limit: timedelta | None) -> Iterator[None]:
         tracker.compares |= limit is not None
         try:
             yield
-            if guard.job.pid == os.getpid():
-                tracker.check_pending(wait=limit is not None)
+            tracker.check_pending(wait=limit is not None)
         except BaseException as error:
             if guard.job.pid != os.getpid():  # a forked child leaves the block of its parent
                 raise

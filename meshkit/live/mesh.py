@@ -477,13 +477,15 @@ class Mesh(OfOneProcess):
                 maximum, or below float32 without ``grad_dtype``; if a group is missing; to another
                 mesh, if the tensor is not that of the first call, before anything is sent.
             CoordinateError: if a mark lies outside its axis.
-            DisagreementError: on gloo, if the ranks of a group differ in pattern, sizes or dtype.
-                They compare the first call over each group, and all calls inside a guard with a
-                timeout. Elsewhere gloo may end a process whose tensor has another size.
+            DisagreementError: on gloo and nccl, if the ranks of a group differ in pattern, options,
+                sizes or dtype. They compare the first call over each group, and all calls inside a
+                guard with a timeout. There on nccl no rank waits: the next call, :meth:`commit` or
+                the end of the guard raises. Elsewhere gloo may end a process whose tensor has
+                another size, and nccl returns garbage.
 
         Cost: no more than each rank lacks, in at most one collective of each kind; see
         :func:`meshkit.plan_redistribution`. The plan is made once for each shape. A comparison is
-        an all-reduce of 16 bytes.
+        an all-reduce of 16 bytes; none is made while a CUDA graph is captured.
 
         Example:
             >>> x = torch.ones(1, 8, 4, 2)  # 8 of 16 tokens, all heads
@@ -670,7 +672,8 @@ class Mesh(OfOneProcess):
         """Send a tensor some steps along an axis, and return the one that arrives. Differentiable.
 
         Collective over the axis, which is a ring: the rank at index i gets the tensor of index
-        i - steps. The gradient goes the other way. Shape and dtype are equal on all ranks.
+        i - steps. The gradient goes the other way. Shape, dtype and steps are equal on all ranks,
+        which compare them as in :meth:`redistribute`.
 
         Example:
             >>> mesh.shift(torch.tensor([mesh.rank]), "dp")  # from rank 3
@@ -691,7 +694,8 @@ class Mesh(OfOneProcess):
         Collective over the axis. The rows for the first rank come first, and so on.
 
         Args:
-            x: the rows in its dim 0; all other dims are equal on all ranks.
+            x: the rows in its dim 0. All other dims and the dtype are equal on all ranks, which
+                compare them as in :meth:`redistribute`.
             axis: the axis of the mesh.
             counts: the number of rows for each rank of the axis, in their order and with the sum
                 of the rows.
@@ -1206,6 +1210,8 @@ class Mesh(OfOneProcess):
         Raises:
             CollectiveError: the same on every rank, if a rank has seen a failure, or does not come
                 within the ``arrival_timeout`` of the mesh.
+            DisagreementError: the same on every rank, if ranks of a group made different calls of
+                :meth:`redistribute` and the like in this guard.
 
         Cost: nothing on gloo. On NCCL a synchronisation of the device, and 4 store operations per
         rank.

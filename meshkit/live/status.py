@@ -59,6 +59,7 @@ class CollectiveTracker:
     compares: bool = False  # whether ranks compare calls of moves: inside a guard with a timeout
     # the comparisons of calls that no rank has waited for, in their order
     pending: list[Any] = field(default_factory=list)
+    pid: int = field(default_factory=os.getpid)
     begun: Mapping[str, int] | None = None  # the collectives that its rank had begun last
     since: float = 0.0  # when that number was new
     watched: Any = None  # the guard whose thread watches this one; the outer one of two meshes
@@ -81,9 +82,9 @@ class CollectiveTracker:
     def check_pending(self, *, wait: bool = False) -> None:
         """Raise if ranks of a group are known to have made different calls. Local.
 
-        With ``wait``, wait until it is known of all calls.
+        With ``wait``, wait until it is known of all calls. A forked child does nothing.
         """
-        while self.pending and (wait or self.pending[0].is_done()):
+        while self.pid == os.getpid() and self.pending and (wait or self.pending[0].is_done()):
             self.pending.pop(0).check()
 
 

@@ -31,6 +31,7 @@ from ...launch.job import require_job
 from ...launch.process import check_own_process
 from ...launch.times import TIMES, Deadline
 from ...launch.torch_internals import timeout_of, wait_in_time
+from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from ..groups import gather_bytes
 from ..status import check_pending, compares_calls, pending
@@ -106,7 +107,7 @@ def side_stream(device: torch.device) -> torch.Stream:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(OfOneProcess):
     """The comparison of the calls of a group that no rank waits for."""
 
     text: bytes  # the call of this rank
