@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .core.topology import crossings as crossings
     from .core.topology import placed as placed
     from .launch.detect import detect as detect
+    from .launch.job import unbound as unbound
     from .launch.join import init as init
     from .launch.join import shutdown as shutdown
     from .launch.slurm import slurm_topology as slurm_topology
@@ -57,6 +58,7 @@ _NAMES = {
     "core.topology": "Topology crossings placed",
     "launch.detect": "detect",
     "launch.slurm": "slurm_topology",
+    "launch.job": "unbound",
     "launch.join": "init shutdown",
     "launch.spawn": "spawn",
     "launch.world": "World",

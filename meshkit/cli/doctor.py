@@ -34,6 +34,7 @@ from .main import Command, Result
 from .options import read_seconds
 
 DEADLINE = 6.0  # seconds for one lookup; resolvers usually try a server for 5
+CONNECT = 60.0  # seconds for the communicator of one rank
 SLOW = 1.0  # seconds; a longer lookup delays every connection noticeably
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 11)
@@ -102,7 +103,8 @@ def check_torch(env: Env) -> list[Finding]:
     if not version.ok:
         return [version]
     device_type, devices = check_devices(torch, env)
-    return [version, devices, check_backends(torch, device_type)]
+    backends = check_backends(torch, device_type)
+    return [version, devices, backends, *(check_binding(torch, device_type) if backends.ok else [])]
 
 
 def check_version(torch: ModuleType) -> Finding:
@@ -168,6 +170,30 @@ def check_backends(torch: ModuleType, device_type: str) -> Finding:
     if {*built} & {*needed}:
         return Finding("backends", True, text)
     return Finding("backends", False, f"{text}\nnone of them supports {device_type}", advice)
+
+
+def check_binding(torch: ModuleType, device_type: str) -> list[Finding]:
+    """Measure what the binding of ``init`` costs, if a default group can be bound to this device.
+
+    If the communicator of one rank cannot be made, that of a job cannot either.
+    """
+    from ..core.rehearsal_report import format_bytes
+    from ..launch.default_group import measure_binding
+    from ..launch.device import accelerator, nccl_parts, select_backend
+
+    device = torch.device(device_type, 0)
+    backend = select_backend(None, device) if device_type == accelerator() else ""
+    if not nccl_parts(backend):
+        return []
+    try:
+        seconds, size = run_with_deadline(CONNECT, lambda: measure_binding(device, backend))
+    except Exception as error:  # DeadlineExceededError, or any error of a broken driver
+        text = f"{backend} on {device}: {str(error).partition(chr(10))[0]}"
+        advice = "NCCL_DEBUG=INFO meshkit doctor, whose lines name the cause; or init(bind=False)."
+        return [Finding("binding", False, text, advice)]
+    text = f"a communicator of one rank on {device}: {seconds:.2f} s, {format_bytes(size)}"
+    text += "\ninit(bind=False) makes none before the first collective"
+    return [Finding("binding", True, text)]
 
 
 def check_launcher(env: Env) -> tuple[World | None, list[Finding]]:

@@ -64,7 +64,7 @@ DATA, EXPERT, CONTEXT, SEQUENCE = (
 AVERAGED = DATA | EXPERT | CONTEXT | SEQUENCE  # along these axes tokens differ
 
 INIT_OPTIONS = frozenset(
-    {"seed", "device", "init_method", "rank", "world_size", "local_rank", "verbose"}
+    {"seed", "device", "init_method", "rank", "world_size", "local_rank", "bind", "verbose"}
 )
 BATCH_OPTIONS = frozenset({"global_batch", "micro_batch", "accumulation_steps"})
 MESH_OPTIONS = frozenset(

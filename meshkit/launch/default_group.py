@@ -6,6 +6,7 @@ import fcntl
 import socket
 import struct
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from ..core.errors import LaunchError
 from .creation import Creation, GroupStore
 from .detect import detect
-from .device import accelerator, device_of_backend, nccl_parts
+from .device import accelerator, backend_for, device_of_backend, nccl_parts
 from .endpoint import LOOPBACK
 from .launchers import BY_TORCHRUN
 from .store import Store, address
@@ -144,10 +145,41 @@ def interface_towards(host: str, *, spans_hosts: bool) -> str:
     return ""
 
 
+def binds(world: World) -> bool:
+    """Return whether the default group can be bound to the device of this rank. Local.
+
+    Backends that behave as NCCL can, also beside a backend for another device. torch refuses a
+    device that is not the accelerator that it was built for.
+    """
+    device = world.device or torch.device("cpu")
+    part = backend_for(str(world.backend), device.type)
+    return device.index is not None and device.type == accelerator() and bool(nccl_parts(part))
+
+
+def measure_binding(device: torch.device, backend: str) -> tuple[float, int]:
+    """Return the seconds and the bytes of a communicator of one rank, made as ``init`` binds one.
+
+    Local; without a default group.
+    """
+    module = torch.get_device_module(device)
+    module.set_device(device)
+    torch.ones(1, device=device).item()  # what the device needs itself is no cost of the binding
+    free, began = module.mem_get_info(device)[0], time.monotonic()
+    options: dict[str, Any] = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group(backend, device_id=device, **options)
+    try:
+        module.synchronize(device)
+        return time.monotonic() - began, free - module.mem_get_info(device)[0]
+    finally:
+        dist.destroy_process_group()
+
+
 def create_default_group(
-    world: World, store: Store, timeout: timedelta | None, creation: Creation
+    world: World, store: Store, timeout: timedelta | None, bind: bool, creation: Creation
 ) -> GroupStore | None:
-    """Create torch's default group. Collective. nccl is bound to the device, to split groups.
+    """Create torch's default group. Collective.
+
+    With ``bind`` NCCL is bound to the device of this rank, so that torch splits other groups off.
 
     Returns:
         The store in Python through which the groups of the job meet, which must be kept; or None.
@@ -166,7 +198,8 @@ def create_default_group(
     }
     if world.backend == "mpi":  # MPI knows rank and size
         options = {}
-    if world.backend == "nccl":  # a group of several backends cannot always be split
+    bind = bind and binds(world)
+    if bind:
         options["device_id"] = world.device
     try:
         dist.init_process_group(world.backend, timeout=attempt or timeout, **options)
@@ -178,7 +211,7 @@ def create_default_group(
             f"backend {world.backend}, device {world.device}: {str(error).partition(chr(10))[0]}",
             fix="meshkit doctor, on this host.",
         ) from error
-    if world.backend == "nccl":  # also for a library that splits it
+    if bind:  # also for a library that splits it
         name_ranks(default_group())
     rank, size = dist.get_rank(), dist.get_world_size()
     if (rank, size) != (world.rank, world.world_size):

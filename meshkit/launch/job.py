@@ -13,7 +13,8 @@ import os
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -45,6 +46,7 @@ from .torch_internals import (
     abort_all_groups,
     clear_dtensor_cache,
     has_nccl,
+    hidden_device,
     timeout_of,
     waits_for_peers,
 )
@@ -90,6 +92,7 @@ class Counts:
     # the groups of the last mesh of all ranks in order, which later DeviceMeshes share; or None
     shared: Any = None
     private: int = 0  # how many meshes have had groups of their own
+    unbound: bool = False  # whether ``meshkit.unbound()`` hides the device of the default group
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,6 +116,7 @@ class Job:
     joined: Round | None = None
     # how long a collective of the default group may take, outside any guard
     default_timeout: timedelta | None = None
+    bind: bool = True  # whether the default group is bound to its device, if its backend can be
     seed: int | None = None  # the last seed of ``init``, as a number; None if it was given none
     # leaves the job at the end of a spawned rank; None if someone else created the group
     leave: Callable[[], None] | None = None
@@ -265,7 +269,7 @@ class Job:
             round,
             "mesh.recover",
             limit,
-            partial(create_default_group, world, store, self.default_timeout),
+            partial(create_default_group, world, store, self.default_timeout, self.bind),
             lambda _: leave_default_group(),
             connects=waits_for_peers(str(world.backend)),
         )
@@ -362,6 +366,42 @@ def current_job() -> Job | None:
         job = Job(world, store, time, ARRIVAL, epoch, base=store, default_timeout=time)
         _JOBS[group] = replace(job, plays_one_rank=plays_one_rank(group))
     return _JOBS[group]
+
+
+@contextmanager
+def unbound() -> Iterator[None]:
+    """Let other libraries create groups of some ranks only beside a default group on NCCL.
+
+    ``init`` binds the default group to the device of its rank. torch then splits every new group
+    from it, in a call for which all ranks of the job must come. OpenRLHF, verl, slime, SGLang,
+    ColossalAI and others create a group of some ranks of this job, or of two jobs, by copies of
+    torch's ``init_process_group``: beside a bound default group such a call waits without an end.
+    Inside this block torch sees no binding, so that the new group gets a communicator of its own.
+    The binding comes back at the end of the block, after an error too.
+
+    Local: only the ranks that create the group need it. On gloo, and after ``init(bind=False)``, it
+    changes nothing. ``build_mesh`` inside the block splits nothing, so either all ranks call it
+    there or none. Meanwhile no other thread may create groups. The first collective of the new
+    group may follow after the block.
+
+    Raises:
+        MeshkitError: if this torch does not let the binding be hidden.
+
+    Cost: none here. A communicator that is not split takes longer to create.
+
+    Example:
+        ``with meshkit.unbound(): group = init_custom_process_group(...)``
+    """
+    job = current_job()
+    if job is None:
+        yield
+        return
+    with hidden_device() as was_bound:
+        before, job.counts.unbound = job.counts.unbound, job.counts.unbound or was_bound
+        try:
+            yield
+        finally:
+            job.counts.unbound = before
 
 
 def require_job() -> Job:

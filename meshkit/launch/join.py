@@ -20,7 +20,7 @@ from torch.utils.data import get_worker_info
 
 from ..core import VERSION
 from ..core.call import caller_level, drop_none, quotes_call
-from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, format_error
+from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, SpecError, format_error
 from ..core.judges import Arrivals, Decision, all_same
 from .creation import commit
 from .default_group import (
@@ -61,7 +61,7 @@ from .round import Claimant, Clash, Round
 from .signs import starter
 from .store import Store, address, lost_error
 from .times import ARRIVAL, TIMES, Deadline, Time, format_timeout, parse_timeout, wait_for_abandoned
-from .torch_internals import clear_dtensor_cache, forget_groups, waits_for_peers
+from .torch_internals import bound_device, clear_dtensor_cache, forget_groups, waits_for_peers
 from .world import EXPORTED, MAX_WORLD_SIZE, World, complete_environment, restore_environment
 
 BUILT = "torch"  # in a generation: the first rank that came, and its build of torch
@@ -86,13 +86,13 @@ def init(
     rank: int | None = None,
     world_size: int | None = None,
     local_rank: int | None = None,
+    bind: bool = True,
     verbose: bool = False,
 ) -> World:
     """Join the job: set up the default process group, the device and, on request, the seeds.
 
     Collective: every rank calls it once. A second call returns the same :class:`World`. A default
-    group that someone else created is used as it is. Arguments override the launcher. With nccl the
-    group is bound to its device at once, so that other groups are split from it. On failure no
+    group that someone else created is used as it is. Arguments override the launcher. On failure no
     group is left behind.
 
     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set in the
@@ -119,6 +119,12 @@ def init(
         rank: the rank of this process; None takes the launcher's.
         world_size: the number of ranks of the job; None takes the launcher's.
         local_rank: the index of this process on its node; None takes the launcher's.
+        bind: bind the default group to the device of this rank, if its backend is NCCL or one that
+            behaves as NCCL. It then connects at once, and torch splits later groups from it, which
+            is faster and shows a broken network here. False connects at the first collective. It
+            is for a program whose sends over the default group must not wait for collectives, or
+            that is faster without. For groups that another library creates, see
+            :func:`meshkit.unbound`. ``meshkit doctor`` measures the cost on a GPU.
         verbose: show the lines that rank 0 logs to ``logging.getLogger("meshkit")`` when it joins
             a job and when it builds a mesh; MESHKIT_LOG=info shows them too.
 
@@ -126,10 +132,11 @@ def init(
         LaunchError: if the rank, the store or the device of this process is unclear, or if two
             ranks use one device and the backend does not allow it. Also if an earlier ``init`` had
             other arguments, in a worker of a DataLoader, and while another thread joins.
-        DisagreementError: if ranks have different seeds, world sizes, backends, timeouts, or
-            versions of meshkit or torch.
+        DisagreementError: if ranks have different seeds, world sizes, backends, bindings, timeouts,
+            or versions of meshkit or torch.
         RankTimeoutError: if ranks did not arrive in time, with their numbers.
-        SpecError: if a timeout or the seed is invalid, or if ``init`` does not have an option.
+        SpecError: if a timeout, the seed or ``bind`` is invalid, or if ``init`` does not have an
+            option.
 
     Warns:
         RuntimeWarning: if this is a single process, and a variable says that the job is larger
@@ -147,10 +154,13 @@ def init(
         parsed_seed = parse_seed(seed)
         limit = parse_timeout("timeout", timeout)
         wait = parse_timeout("arrival_timeout", arrival_timeout)
+        if not isinstance(bind, bool):
+            fix = "bind=False, or leave it out to bind the group."
+            raise SpecError(f"bind is {bind!r}.", fix=fix)
     if job is None:
         world = identify(ranks, init_method)
-        return join(world, backend, device, limit, wait, parsed_seed).world
-    arguments = drop_none(**ranks, backend=backend, device=device)
+        return join(world, backend, device, limit, wait, parsed_seed, bind=bind).world
+    arguments = drop_none(**ranks, backend=backend, device=device, bind=None if bind else False)
     job = _check_same_job(job, arguments, limit, wait)
     set_current_job(job)
     if parsed_seed is not None:
@@ -220,6 +230,8 @@ def join(
     timeout: timedelta | None = None,
     arrival_timeout: timedelta | None = None,
     seed: Seed = None,
+    *,
+    bind: bool = True,
 ) -> Job:
     """Join the other ranks at the store, and create the default group with them. Collective."""
     wait = arrival_timeout or timeout or ARRIVAL
@@ -251,7 +263,7 @@ def join(
         own = added | gloo_reads_at_once(world, os.environ)
         os.environ.update(own)
         completed |= own
-        job = _create_job(world, timeout, wait, seed, deadline)
+        job = _create_job(world, timeout, wait, seed, bind, deadline)
         job = replace(job, completed=completed, leave=shutdown)
         set_current_job(job)
         _JOINING.pop("store", None)
@@ -294,7 +306,12 @@ def announce_init_failure(world: World, error: BaseException, summary: str) -> N
 
 
 def _create_job(
-    world: World, timeout: timedelta | None, wait: timedelta, seed: Seed, deadline: Deadline
+    world: World,
+    timeout: timedelta | None,
+    wait: timedelta,
+    seed: Seed,
+    bind: bool,
+    deadline: Deadline,
 ) -> Job:
     """Create the default group with the other ranks. Collective."""
     request = {
@@ -305,6 +322,7 @@ def _create_job(
         "timeout": format_timeout(timeout),
         "arrival_timeout": format_timeout(wait),
         "seed": repr(seed),
+        "bind": str(bind),
         "meshkit": VERSION,
         "torch": torch.__version__.partition("+")[0],
     }
@@ -313,7 +331,7 @@ def _create_job(
     store, ranks = generation_part(base, lease.generation), range(world.world_size)
     if round is None:
         invitation = cast("tuple[int, int]", read_invitation(base, lease.generation))
-        job = join_running_job(base, invitation, timeout, wait)
+        job = join_running_job(base, invitation, timeout, wait, bind)
         if job.seed is not None:
             seed_all(job.seed)
         return job
@@ -325,7 +343,7 @@ def _create_job(
         end,
         "init",
         wait,
-        partial(create_default_group, world, store, timeout),
+        partial(create_default_group, world, store, timeout, bind),
         lambda _: dist.destroy_process_group(),
         connects=waits_for_peers(str(world.backend)),
     )
@@ -338,6 +356,7 @@ def _create_job(
         attempt=base,
         joined=round,
         default_timeout=timeout,
+        bind=bind,
         seed=number,
         group_store=group_store,
         startup=Startup(phases),
@@ -442,7 +461,8 @@ def _check_same_job(
     """Return the job, with the timeouts of this call if someone else created the group."""
     if job.rehearsed is not None:  # backend and device are those of the rehearsal
         arguments = {k: v for k, v in arguments.items() if k not in ("backend", "device")}
-    current = {name: getattr(job.world, name) for name in arguments}
+    current = {name: getattr(job.world, name, None) for name in arguments}
+    current["bind"] = bound_device() is not None
     if job.generation:  # else no mesh of meshkit has used its timeouts yet
         times = {"timeout": timeout, "arrival_timeout": arrival_timeout}
         arguments = {**arguments, **drop_none(**times)}

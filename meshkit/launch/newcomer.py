@@ -153,7 +153,11 @@ def invite(job: Job, waiting_in: int, number: int, admission: Admission) -> None
 
 
 def join_running_job(
-    base: Store, invitation: tuple[int, int], timeout: timedelta | None, wait: timedelta
+    base: Store,
+    invitation: tuple[int, int],
+    timeout: timedelta | None,
+    wait: timedelta,
+    bind: bool,
 ) -> Job:
     """Create the default group with the ranks of the job that admits this process. Collective."""
     world, (generation, number) = base.world, invitation
@@ -191,6 +195,7 @@ def join_running_job(
         base=store,
         attempt=base,
         default_timeout=timeout,
+        bind=bind,
         seed=admission.seed,
         arrival=joined,
     )

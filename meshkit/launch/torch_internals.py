@@ -310,6 +310,33 @@ def bound_device(group: dist.ProcessGroup | None = None) -> torch.device | None:
     return device if isinstance(device, torch.device) else None
 
 
+@contextmanager
+def hidden_device() -> Iterator[bool]:
+    """Hide from torch, inside the block, that the default group is bound to a device. Local.
+
+    Yields:
+        Whether it was bound.
+
+    Raises:
+        MeshkitError: if this torch keeps the device in another place.
+    """
+    world, device = dist.group.WORLD, bound_device()
+    if world is None or device is None:
+        yield False
+        return
+    try:
+        world.bound_device_id = None
+        if bound_device(world) is not None:
+            raise MeshkitError(
+                f"torch {torch.__version__} does not let go of the device of the default group.",
+                f"bound_device_id stays {device} when it is set to None.",
+                fix="meshkit.init(bind=False), so that the default group is not bound.",
+            )
+        yield True
+    finally:
+        world.bound_device_id = device
+
+
 def takes_part_in_split(backend: str | None) -> bool:
     """Return whether torch splits every new group from the default group, with all ranks. Local.
 

@@ -97,6 +97,8 @@ class MeshProposal(NamedTuple):
         fields |= options.facts
         if registry.is_private:
             fields["share"] = "False"
+        if self.job.counts.unbound:
+            fields["binding"] = "hidden by meshkit.unbound()"
         if options.crossing:
             fields["crossing"] = format_sizes(options.crossing)
         if registry.conflict:

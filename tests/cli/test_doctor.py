@@ -15,15 +15,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from meshkit import detect
 from meshkit.cli import doctor
 from meshkit.cli.doctor import Finding, Lookup, check_launcher
-from meshkit.launch import device
+from meshkit.launch import default_group, device
 from meshkit.launch.detect import FIELDS
 from tests.cli.processes import Answers, begun, ended
 from tests.launch import recorded
 from tests.preloaded_python import run_python
+from tests.promises import BUSY
 
 FINDINGS = [
     Finding("python", True, "3.12.1"),
@@ -112,6 +114,65 @@ def with_backends(*names: str, available: bool = True) -> Any:
         is_available=lambda: available, is_backend_available=names.__contains__
     )
     return fake_torch(distributed=distributed)
+
+
+@pytest.mark.parametrize(
+    ("device_type", "backend", "cost", "ok", "text"),
+    [
+        ("cpu", "gloo", (0.0, 0), True, ""),
+        ("cuda", "gloo", (0.0, 0), True, ""),  # nothing to bind
+        ("cuda", "nccl", (0.416, 130_000_000), True, "on cuda:0: 0.42 s, 130 MB\ninit(bind=False)"),
+        ("cuda", "nccl2", (0.416, 1_300_000_000), True, "on cuda:0: 0.42 s, 1.3 GB\ninit(bind"),
+        ("cuda", "nccl", RuntimeError("NCCL error\nat"), False, "nccl on cuda:0: NCCL error"),
+    ],
+)
+def test_the_cost_of_the_binding_is_measured_where_a_group_can_be_bound(
+    device_type: str, backend: str, cost: Any, ok: bool, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uses a fake of the measurement, which needs a GPU: tests/gpu runs it."""
+
+    def measure(device: torch.device, name: str) -> tuple[float, int]:
+        assert (str(device), name) == ("cuda:0", backend)
+        if isinstance(cost, Exception):
+            raise cost
+        return cost  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(default_group, "measure_binding", measure)
+    monkeypatch.setattr(device, "accelerator", lambda: None if device_type == "cpu" else "cuda")
+    monkeypatch.setattr(device, "select_backend", lambda requested, device: backend)
+    findings = doctor.check_binding(torch, device_type)
+    assert [(found.name, found.ok, bool(found.advice)) for found in findings] == (
+        [("binding", ok, not ok)] if text else []
+    )
+    assert all(text in found.found for found in findings)
+
+
+def test_the_binding_of_a_group_of_one_rank_is_measured_and_undone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Uses gloo for the group, and a fake of the module of the device."""
+    free = iter([5_000_000, 2_000_000])
+    module = types.SimpleNamespace(
+        set_device=lambda device: None,
+        mem_get_info=lambda device: (next(free), 8_000_000),
+        synchronize=lambda device: None,
+    )
+    seen: list[object] = []
+    create = dist.init_process_group
+
+    def init_process_group(backend: str, *, device_id: torch.device, **options: Any) -> None:
+        seen.append((backend, device_id))
+        create("gloo", **options)
+
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    monkeypatch.setattr(dist, "init_process_group", init_process_group)
+    seconds, size = default_group.measure_binding(torch.device("cpu"), "nccl")
+    assert (seen, size, dist.is_initialized()) == (
+        [("nccl", torch.device("cpu"))],
+        3_000_000,
+        False,
+    )
+    assert 0 < seconds < BUSY
 
 
 def lookup(*addresses: str, seconds: float = 0.0) -> Finding:

@@ -25,10 +25,24 @@ RANKS = 8
 
 
 @pytest.mark.parametrize(
-    ("backend", "bound"), [("nccl", True), ("gloo", False), ("cpu:gloo,cuda:nccl", False)]
+    ("backend", "device", "bind", "bound"),
+    [
+        ("nccl", "cuda:1", True, True),
+        ("nccl", "cuda:1", False, False),
+        ("nccl2", "cuda:1", True, True),
+        ("nccl-lazy", "cuda:1", True, True),
+        ("nccl-legacy", "cuda:1", True, True),
+        ("xccl", "xpu:1", True, True),
+        ("hccl", "hpu:0", True, False),  # torch was built without it
+        ("gloo", "cuda:1", True, False),
+        ("cpu:gloo,cuda:nccl", "cuda:1", True, True),
+        ("cpu:gloo,cuda:nccl", "cuda:1", False, False),
+        ("cpu:gloo,cuda:nccl", "cpu", True, False),
+        ("cpu:gloo,cuda:gloo", "cuda:1", True, False),
+    ],
 )
 def test_nccl_is_bound_to_its_device_at_once(
-    backend: str, bound: bool, monkeypatch: pytest.MonkeyPatch
+    backend: str, device: str, bind: bool, bound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Uses a fake of init_process_group, since no GPU is needed."""
     options_seen: dict[str, Any] = {}
@@ -43,19 +57,20 @@ def test_nccl_is_bound_to_its_device_at_once(
     monkeypatch.setattr(default_group, "set_timeout", lambda group, timeout: timed.append(timeout))
     named: list[object] = []
     monkeypatch.setattr(default_group, "name_ranks", named.append)
-    device = torch.device("cuda", 1)
+    own = torch.device(device)
+    monkeypatch.setattr(default_group, "accelerator", lambda: {"hpu": None}.get(own.type, own.type))
     monkeypatch.setattr(Creation, "attempt", timedelta(seconds=4))
     world = meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"})
-    world = replace(world, backend=backend, device=device)
+    world = replace(world, backend=backend, device=own)
     default_group.create_default_group(
-        world, Store(dist.HashStore(), world), None, Creation(Deadline.after(20))
+        world, Store(dist.HashStore(), world), None, bind, Creation(Deadline.after(20))
     )
     assert options_seen["backend"] == backend
-    assert options_seen.get("device_id") == (device if bound else None)
+    assert options_seen.get("device_id") == (own if bound else None)
     assert len(named) == bound
     assert (options_seen["rank"], options_seen["world_size"]) == (1, 2)
     # gloo alone meets through a store that can be asked, so its messages wait as long as asked for
-    is_mixed = backend.startswith("cpu:")
+    is_mixed = backend.startswith("cpu:")  # also with gloo
     assert options_seen["timeout"] == (timedelta(seconds=4) if is_mixed else None)
     assert timed == ([None] if is_mixed else [])
     assert isinstance(options_seen["store"], GroupStore) == (backend == "gloo")
@@ -160,7 +175,7 @@ def test_an_mpi_that_counts_other_ranks_raises(monkeypatch: pytest.MonkeyPatch) 
     world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend="mpi")
     with pytest.raises(meshkit.LaunchError, match="counts 0 of 1"):
         default_group.create_default_group(
-            world, Store(dist.HashStore(), world), None, Creation(Deadline.after(20))
+            world, Store(dist.HashStore(), world), None, True, Creation(Deadline.after(20))
         )
     assert (options_seen, left) == ({"timeout": None}, [True])
 

@@ -61,12 +61,21 @@ def repeat_init() -> Any:
     again = meshkit.init()
     same = meshkit.init(timeout=50, backend="gloo", device="cpu", rank=first.rank)
     others: list[Any] = [{"backend": "nccl"}, {"rank": 5}, {"timeout": 9}, {"arrival_timeout": 9}]
+    assert meshkit.init(bind=False) is first  # gloo is not bound
     is_one = again is first and same == first and dist.group.WORLD is group
     return is_one, {outcome(arguments) for arguments in others}
 
 
 def test_init_is_idempotent_and_a_contradicting_argument_raises() -> None:
     assert meshkit.spawn(repeat_init, 2, timeout=60) == [(True, {"LaunchError"})] * 2
+
+
+def join_with_binding(binds: list[bool]) -> str:
+    return outcome({"bind": binds[meshkit.detect().rank], "arrival_timeout": 20})
+
+
+def test_ranks_that_bind_and_that_do_not_disagree() -> None:
+    assert meshkit.spawn(join_with_binding, 2, ([True, False],)) == ["DisagreementError"] * 2
 
 
 def join_with_version(versions: list[str]) -> str:
@@ -92,6 +101,8 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"seed": -1}, "SpecError"),
     ({"seed": 2**32}, "SpecError"),
     ({"seed": True}, "SpecError"),
+    ({"bind": None}, "SpecError"),
+    ({"bind": "cuda:0"}, "SpecError"),
     ({"timeout": 0}, "SpecError"),
     ({"arrival_timeout": float("nan")}, "SpecError"),
     ({"device": "toaster"}, "LaunchError"),

@@ -23,6 +23,7 @@ from meshkit.launch.torch_internals import (
     bound_device,
     can_split,
     clear_dtensor_cache,
+    hidden_device,
     is_fake_store,
     is_nccl,
     keep_uncompiled,
@@ -188,6 +189,43 @@ def test_without_a_default_group_nothing_is_bound_or_split() -> None:
     assert bound_device() is None
     assert not takes_part_in_split(None)
     assert not can_split(None)
+
+
+@pytest.mark.usefixtures("default_group")
+def test_the_device_of_the_default_group_is_hidden_in_a_block() -> None:
+    world: Any = dist.group.WORLD
+    world.bound_device_id = torch.device("cuda:1")
+    with meshkit.unbound():
+        with meshkit.unbound():
+            assert bound_device() is None
+        assert bound_device() is None
+    assert bound_device() == torch.device("cuda:1")
+    with pytest.raises(ZeroDivisionError), meshkit.unbound():
+        raise ZeroDivisionError
+    assert bound_device() == torch.device("cuda:1")
+    world.bound_device_id = None
+    with meshkit.unbound():
+        pass
+    assert bound_device() is None
+
+
+def test_a_torch_that_keeps_the_device_elsewhere_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Kept:
+        """A group whose device cannot be taken away."""
+
+        device = torch.device("cuda:1")
+        bound_device_id = property(lambda self: self.device, lambda self, value: None)
+
+    monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=Kept()))
+    with pytest.raises(meshkit.MeshkitError, match="does not let go"), hidden_device():
+        pytest.fail("the block began")
+
+
+def test_without_a_job_nothing_is_hidden() -> None:
+    with meshkit.unbound():
+        assert not dist.is_initialized()
 
 
 def test_a_store_of_a_class_that_python_does_not_know_is_no_fake(

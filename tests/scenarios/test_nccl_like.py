@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -301,6 +302,66 @@ def test_a_gloo_mesh_over_a_part_of_a_bound_job_is_built(played: Played) -> None
     ]
 
 
+def init_custom_process_group(rank: int, size: int, folder: str, name: str) -> dist.ProcessGroup:
+    """Create a group of some ranks by torch's private function, as OpenRLHF, verl and slime do."""
+    c10d: Any = dist.distributed_c10d
+    store = dist.PrefixStore(name, dist.FileStore(f"{folder}/{name}", size))
+    args: Any = (size, rank, [], nccl_like.NAME, store)
+    group, _ = c10d._new_process_group_helper(*args, group_name=name, timeout=timedelta(seconds=60))
+    c10d._world.pg_group_ranks[group] = {number: number for number in range(size)}
+    made: dist.ProcessGroup = group
+    return made
+
+
+def send_weights(strike: Strike) -> Any:
+    """Create groups of ranks 0 and 1 alone beside a bound default group, and a mesh of all."""
+    nccl_like.Group.bound_device_id = torch.device("cuda:0")  # type: ignore[assignment]
+    join()
+    world: Any = dist.group.WORLD
+    sums, splits = [], []
+    for number in range(2):
+        if strike.rank < 2:
+            with meshkit.unbound():
+                with meshkit.unbound():  # a library that also does it
+                    pass
+                name = f"weights{number}"
+                group = init_custom_process_group(strike.rank, 2, strike.folder, name)
+            tensor = torch.full((2,), float(strike.rank + 1))
+            dist.all_reduce(tensor, group=group)
+            sums.append(tensor.tolist())
+        splits.append(len(nccl_like._splits))
+        with pytest.raises(ValueError, match="in the block"), meshkit.unbound():
+            raise ValueError("in the block")
+        bound = str(world.bound_device_id)
+        mesh = meshkit.build_mesh(dp=3)
+        total(mesh)
+        mesh.close()
+    return sums, splits[0], bound, len(nccl_like._splits) > 0
+
+
+def test_other_libraries_create_groups_of_some_ranks_beside_a_bound_one(played: Played) -> None:
+    for rank in range(3):
+        sums = [[3.0, 3.0]] * 2 if rank < 2 else []
+        assert played.outcomes[rank].text == str((sums, 0, "cuda:0", True)), played
+
+
+def build_unbound(strike: Strike) -> Any:
+    """Build a mesh in ``unbound`` on rank 0 only, and then on all ranks."""
+    nccl_like.Group.bound_device_id = torch.device("cuda:0")  # type: ignore[assignment]
+    join()
+    hidden = meshkit.unbound() if strike.rank == 0 else nullcontext()
+    refused = pytest.raises(meshkit.DisagreementError, match=r"hidden by meshkit.unbound\(\)")
+    with hidden, refused:
+        meshkit.build_mesh(dp=2)
+    with meshkit.unbound():
+        mesh = meshkit.build_mesh(dp=2)
+    return total(mesh), len(nccl_like._splits)
+
+
+def test_a_mesh_is_built_unbound_on_all_ranks_or_on_none(played: Played) -> None:
+    assert [played.outcomes[rank].text for rank in range(2)] == ["(1.0, 0)"] * 2, played
+
+
 def stop_in_creation(strike: Strike) -> Any:
     """Stop rank 1 while it creates a group, which NCCL itself waits for without an end."""
     join()
@@ -382,5 +443,7 @@ JOBS: dict[str, Callable[[], Played]] = {
     },
     "test_a_healthy_mesh_computes_commits_and_closes": job(use_groups, 4),
     "test_a_gloo_mesh_over_a_part_of_a_bound_job_is_built": job(build_on_host, 3),
+    "test_other_libraries_create_groups_of_some_ranks_beside_a_bound_one": job(send_weights, 3),
+    "test_a_mesh_is_built_unbound_on_all_ranks_or_on_none": job(build_unbound, 2),
     "test_recover_refuses_a_step_that_was_not_committed": job(forget_to_commit, 2),
 }
