@@ -38,8 +38,9 @@ from .data.batch import RankBatch, plan_of_rank, plan_rank_batch, shard_sequence
 from .data.checks import compare_batches, compare_parameters
 from .data.first_batch import compare_first_batch
 from .data.rng import RandomStreams, base_seed
-from .data.sampler import MicroBatchSampler, MicroBatchStream, make_loader, make_source
+from .data.sampler import MicroBatchSampler, make_loader, make_source
 from .data.sequence import SequenceShard
+from .data.stream import MicroBatchStream
 from .device_mesh import device_mesh, find_attribute
 from .device_mesh_groups import Owner, add_joint, find_owner, own, parse_joint
 from .group_registry import GroupsReport, MeshGroups, report_groups
@@ -875,7 +876,7 @@ class Mesh(OfOneProcess):
 
         Returns:
             A ``Sampler[list[int]]`` for ``DataLoader(dataset, batch_sampler=...)``. For an iterable
-            dataset, a :class:`~meshkit.live.data.sampler.MicroBatchStream` for ``DataLoader(stream,
+            dataset, a :class:`~meshkit.live.data.stream.MicroBatchStream` for ``DataLoader(stream,
             batch_size=None)``.
 
         Raises:

@@ -20,7 +20,8 @@ from ...launch.store import read_value
 from ...launch.times import TIMES
 from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
-from .sampler import MicroBatchSampler, MicroBatchStream
+from .sampler import MicroBatchSampler
+from .stream import MicroBatchStream
 
 Source = MicroBatchSampler | MicroBatchStream[Any]
 

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import replace
-from itertools import count, islice
 from typing import Any, TypeVar
 
-import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    IterableDataset,
-    Sampler,
-    default_collate,
-    get_worker_info,
-)
+from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
 
 from ...core.batch import BatchPlan, MicroBatch
 from ...core.call import parse_integer, quotes_call
-from ...core.epoch import VERSION, Epoch, SampleOrder, State, parse_count, read_position, read_state
+from ...core.epoch import Epoch, SampleOrder, State, parse_count
 from ...core.errors import BatchError
 from ...core.text import article
-from ...launch.torch_internals import iterate_unsplit
+from .source import check_not_batched_again, plan_facts, run_first
+from .stream import MicroBatchStream
 
 Sample = TypeVar("Sample")
 
-DEPTH = 4  # frames from the check to the DataLoader's code; torchdata has one more than torch
 DECIDED = {  # options of DataLoader that the plan or mesh.loader decides, and their counterpart
     "batch_size": "mesh.batch(micro_batch=...)",
     "sampler": "mesh.loader(dataset, plan, shuffle=True)",
@@ -191,137 +181,6 @@ class MicroBatchSampler(Sampler[list[int]]):
         self._has_begun, self._has_ended = False, False
 
 
-class MicroBatchStream(IterableDataset[list[Sample]]):
-    """A common stream of samples of which each rank keeps its own. Created by ``mesh.sampler``.
-
-    Each item is the list of samples of one micro batch, in the order of an unshuffled sampler::
-
-        loader = DataLoader(stream, batch_size=None, collate_fn=default_collate, num_workers=2)
-
-    Every rank and every worker reads the whole stream and drops the samples of others. The dataset
-    must therefore yield the same samples in the same order everywhere, and must not split itself by
-    rank. A dataset that splits itself by ``get_worker_info`` finds one worker, so it yields all its
-    samples. Worker ``w`` of ``W`` yields the micro batches ``w, w + W, ...``, and the
-    DataLoader restores the exact order. Samples at the end that do not fill a global batch are
-    dropped. A rank holds its share of one step at most. Local.
-
-    Each pass starts from the last loaded state until ``set_epoch`` is called. The caller must pass
-    the epoch to a dataset that shuffles itself.
-
-    Args:
-        dataset: the common stream.
-        plan: the batch plan of this rank.
-        epoch: the number of the first pass.
-    """
-
-    first_batch: Callable[[], None] | None = None  # runs before the first batch
-
-    def __init__(self, dataset: IterableDataset[Sample], plan: BatchPlan, epoch: int = 0) -> None:
-        self._dataset = dataset
-        self._plan = plan
-        # The epoch, and the samples of the stream to skip. Workers that live on read them too.
-        self._position = torch.tensor([epoch, 0]).share_memory_()  # type: ignore[no-untyped-call]
-
-    @property
-    def epoch(self) -> int:
-        """The number of the current epoch."""
-        return int(self._position[0])
-
-    def facts(self) -> dict[str, str]:
-        """Return what must be equal on all ranks, as text."""
-        return plan_facts(self._plan)
-
-    @quotes_call("stream.micro_batches")
-    def micro_batches(self, step: int) -> list[MicroBatch]:
-        """Return the micro batches of a step, with positions in the stream as ``samples``.
-
-        Args:
-            step: from 0; after ``load_state_dict`` counted from the loaded state.
-
-        Raises:
-            CoordinateError: if it is not an int of 0 or more.
-        """
-        return self._micro_batches(self._consumed(parse_count("step", step)))
-
-    def _micro_batches(self, first: int) -> list[MicroBatch]:
-        return [*self._plan.cut_step(self._plan.global_batch, first)]
-
-    def __iter__(self) -> Iterator[list[Sample]]:
-        """Read the stream from its beginning; yield the micro batches of this rank and worker.
-
-        Raises:
-            BatchError: if ``DataLoader(stream)`` has a batch size, and would batch them again.
-        """
-        check_not_batched_again(self)
-        info = get_worker_info()
-        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        run_first(self)
-        begin = self._consumed(0)
-        stream = islice(iterate_unsplit(self._dataset), begin, None)
-        yielded = 0  # micro batches of this rank, over all workers
-        for first in count(begin, self._plan.global_batch):
-            of_rank = self._micro_batches(first)
-            of_worker = [m for m in of_rank if (yielded + m.index) % workers == worker]
-            yielded += len(of_rank)
-            positions = {int(position) for m in of_worker for position in m.samples}
-            samples = self._read_step(first, stream, positions)
-            if samples is None:
-                return
-            yield from ([samples[int(position)] for position in m.samples] for m in of_worker)
-
-    def _read_step(
-        self, first: int, stream: Iterator[Sample], positions: set[int]
-    ) -> dict[int, Sample] | None:
-        """Return the samples of a step at some positions; None if the stream ends before."""
-        samples, position = {}, -1
-        for position, sample in enumerate(islice(stream, self._plan.global_batch), first):
-            if position in positions:
-                samples[position] = sample
-        return samples if position == first + self._plan.global_batch - 1 else None
-
-    @quotes_call("stream.set_epoch")
-    def set_epoch(self, epoch: int) -> None:
-        """Begin another epoch at its start. An epoch that was loaded from a state is unchanged."""
-        number = parse_count("epoch", epoch)
-        if number != self.epoch:
-            self._position[:] = torch.tensor([number, 0])
-
-    @quotes_call("stream.state_dict")
-    def state_dict(self, *, steps: int) -> State:
-        """Return the position after some steps for a checkpoint; equal on every rank.
-
-        The stream cannot count the steps, as workers read copies of it ahead of the trainer.
-        """
-        done = parse_count("steps", steps)
-        return {"version": VERSION, "epoch": self.epoch, "consumed": self._consumed(done)}
-
-    @quotes_call("stream.load_state_dict", by_name=("state",))
-    def load_state_dict(self, state: State) -> None:
-        """Continue from a state of any mesh and plan. Cost: one read of each consumed sample.
-
-        Raises:
-            BatchError: if the state is invalid.
-        """
-        fields = read_state(state, ("version", "epoch", "consumed"))
-        self._position[:] = torch.tensor(read_position(fields))
-
-    def _consumed(self, steps: int) -> int:
-        return int(self._position[1]) + steps * self._plan.global_batch
-
-
-def plan_facts(plan: BatchPlan) -> dict[str, str]:
-    """Return the sizes of a plan as text, without the index of the rank."""
-    names = "global_batch", "micro_batch", "accumulation_steps", "dp", "uneven"
-    return {name: str(getattr(plan, name)) for name in names}
-
-
-def run_first(source: MicroBatchSampler | MicroBatchStream[Any]) -> None:
-    """Run what a sampler does before its first batch, until it succeeds once."""
-    if source.first_batch is not None:
-        source.first_batch()
-        source.first_batch = None
-
-
 def make_source(
     dataset: IterableDataset[Sample] | Sized | int, plan: BatchPlan, order: SampleOrder
 ) -> MicroBatchSampler | MicroBatchStream[Sample]:
@@ -360,30 +219,3 @@ def make_loader(
         line = f"the dataset is {article(type(dataset).__name__)}, which has no samples."
         raise BatchError(line, fix="a dataset; mesh.sampler(...) accepts a number of samples.")
     return DataLoader(dataset, batch_sampler=source, **options)  # type: ignore[arg-type]
-
-
-def check_not_batched_again(source: object) -> None:
-    """Raise if the code that begins a pass takes each micro batch for one sample.
-
-    ``DataLoader(sampler=...)`` and ``DataLoader(stream)`` give no sign before the pass begins, so
-    look for the object of torch that reads: a BatchSampler, or a fetcher with ``auto_collation``.
-    The frames are those of torch 2.11 to 2.15, and of torchdata 0.11.
-    """
-    frame = inspect.currentframe()
-    for _ in range(DEPTH):
-        frame = frame.f_back if frame else None
-        reader = frame.f_locals.get("self") if frame else None
-        if isinstance(reader, BatchSampler) and getattr(reader, "sampler", None) is source:
-            raise BatchError(
-                f"DataLoader(sampler=..., batch_size={reader.batch_size}) would make batches of "
-                "whole batches.",
-                "Each item of this sampler is a whole micro batch, not the index of one sample.",
-                fix="DataLoader(dataset, batch_sampler=sampler), or mesh.loader(dataset, plan).",
-            )
-        if getattr(reader, "auto_collation", False) and getattr(reader, "dataset", None) is source:
-            raise BatchError(
-                "DataLoader(stream) without batch_size=None would make batches of whole batches.",
-                "Each item of this stream is a micro batch.",
-                fix="DataLoader(stream, batch_size=None, collate_fn=default_collate), "
-                "or mesh.loader(dataset, plan).",
-            )

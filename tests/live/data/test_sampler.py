@@ -213,10 +213,11 @@ def test_a_stream_is_read_on_and_begins_again_with_its_epoch() -> None:
     saved = own_sampler.state_dict(steps=2)
     assert saved == {"version": 1, "epoch": 0, "consumed": 12}
     own_sampler.load_state_dict(saved)
-    for _ in range(2):
-        own_sampler.set_epoch(0)
-        assert [*own_sampler] == [[12, 13], [16, 17]]
+    own_sampler.set_epoch(0)
+    assert [*own_sampler] == [[12, 13], [16, 17]]
     assert own_sampler.state_dict(steps=1)["consumed"] == 18
+    own_sampler.set_epoch(0)  # it has been read: from its start now
+    assert len([*own_sampler]) == 6
     own_sampler.set_epoch(1)
     assert next(iter(own_sampler)) == [0, 1]
     assert own_sampler.state_dict(steps=1) == {"version": 1, "epoch": 1, "consumed": 6}
