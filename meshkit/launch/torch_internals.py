@@ -272,7 +272,8 @@ def connects_at_creation(backend: str) -> bool:
 def collective_count(group: dist.ProcessGroup) -> int | None:
     """Return how many collectives this rank has started on the group; None if unknown. Local.
 
-    Sends and receives also count, so the ranks of a pipeline have different counts.
+    On gloo sends and receives also count, so the ranks of a pipeline have different counts. On nccl
+    they do not.
     """
     try:
         return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]

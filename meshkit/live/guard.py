@@ -334,7 +334,8 @@ def _leave(guard: Guard, number: int) -> MeshkitError | None:
     """Post how many collectives this rank has begun, and end a false alarm. Nobody waits.
 
     The last rank to leave a guard of this number returns the error of ranks whose counts differ.
-    Groups along a pipeline are left out, as sends and receives count too. Local.
+    On other backends than nccl sends and receives count too, so groups along a pipeline are left
+    out there. Local.
 
     Cost: two store operations; on the last rank up to two more per rank, and one.
     """
@@ -342,6 +343,8 @@ def _leave(guard: Guard, number: int) -> MeshkitError | None:
     if store is None or layout.num_ranks == 1:
         return None
     begun = guard.status(None).begun
+    messages = {name for name, part, axes in guard.labels() if not is_nccl(part.groups[axes])}
+    uncounted = {name for name in messages if has_pipeline(name.split())}
     facts = json.dumps(RankStatus(guard.rank, begun, left_guard=number).to_facts())
 
     def post() -> bool:
@@ -355,7 +358,7 @@ def _leave(guard: Guard, number: int) -> MeshkitError | None:
         statuses = {}
         for rank in map(int, layout.grid.flat):
             status = RankStatus.from_facts(rank, store.read(EXIT.format(rank), _parse_facts) or {})
-            counts = {k: n for k, n in status.begun.items() if not has_pipeline(k.split())}
+            counts = {name: n for name, n in status.begun.items() if name not in uncounted}
             if status.left_guard == number:
                 statuses[rank] = replace(status, begun=counts)
         differs = bool(lagging_ranks(layout, statuses))
@@ -365,7 +368,7 @@ def _leave(guard: Guard, number: int) -> MeshkitError | None:
         return None
     error = store.try_within(TIMES.store, compare)
     if error is not None:
-        error.evidence += (MESSAGES,)
+        error.evidence += (MESSAGES,) * bool(messages)
         guard.post(RankStatus(guard.rank, begun, error=f"CollectiveError: {error.summary}"))
         guard.state.has_left = True
     return error

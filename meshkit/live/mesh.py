@@ -1158,8 +1158,9 @@ class Mesh(OfOneProcess):
 
         On leaving a guard with a timeout, a rank posts how many collectives it has begun over each
         group, and waits for nobody. The last rank to leave compares them, and raises if they
-        differ: a rank has skipped a collective, so sums may be wrong. Sends and receives count too.
-        Groups along a pipeline are left out; over others, use a group of your own for them.
+        differ: a rank has skipped a collective, so sums may be wrong. On gloo sends and receives
+        count too: there groups along a pipeline are left out; over others, use a group of your own
+        for them.
 
         Raises:
             CollectiveError: the same on every rank that notices, within 4 s of torch's own error,

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import meshkit
+from meshkit.launch.job import require_job
 from meshkit.live import status
 from meshkit.testing.faults import Played, Strike, play
 from tests import nccl_like
@@ -93,6 +95,41 @@ def test_different_calls_that_hang_are_reported_by_the_guard(played: Played) -> 
         assert played.seconds(rank) < LIMIT + ANSWER + BUSY
 
 
+def skip_in_a_pipeline(strike: Strike, fault: str) -> Any:
+    """Send along a pipeline in a guard; with a fault, rank 0 also skips a collective there."""
+    join()
+    mesh = meshkit.build_mesh(pp=2, dp=2)
+    group, x, text = mesh.group("pp"), torch.ones(2), "through"
+    try:
+        with mesh.guard(timeout=20):
+            strike.note()
+            stage = mesh.coordinate["pp"]
+            for _ in range(3):
+                way = {"group_src": 0} if stage else {"group_dst": 1}
+                (dist.irecv if stage else dist.isend)(x, group=group, **way).wait()
+            if mesh.rank or fault == "none":
+                dist.all_reduce(torch.ones(2), group=group)
+            mesh.commit() if fault == "none" else None
+    except meshkit.CollectiveError as error:
+        text = str(error)
+    store: Any = require_job().store
+    store.add("left", 1)
+    while store.add("left", 0) < mesh.layout.num_ranks:  # the process of no peer ends before
+        time.sleep(0.05)
+    return text
+
+
+@pytest.mark.parametrize("fault", ["skip", "none"])
+def test_collectives_along_a_pipeline_are_counted(fault: str, played: Played) -> None:
+    texts = [eval(outcome.text) for outcome in played.outcomes.values()]
+    reports = [text for text in texts if text != "through"]
+    assert len(reports) == (fault == "skip"), played  # the last rank that leaves the guard raises
+    for text in reports:
+        assert "ranks have begun different numbers of collectives" in text
+        assert "Behind: rank 0 (pp=0 dp=0) has begun 0 of 1 collectives over pp" in text
+        assert "Sends and receives" not in text
+
+
 def record(calls: list[tuple[str, str]], group: Any, name: str, *args: Any, **more: Any) -> Any:
     calls.append((group.group_desc.split()[-1], name))
     return COLLECTIVE(group, name, *args, **more)
@@ -145,6 +182,10 @@ def job(fn: Callable[..., Any], *args: Any) -> Callable[[], Played]:
 
 AT_ONCE = 3
 JOBS: dict[str, Callable[[], Played]] = {
+    **{
+        f"test_collectives_along_a_pipeline_are_counted[{fault}]": job(skip_in_a_pipeline, fault)
+        for fault in ("skip", "none")
+    },
     "test_different_calls_that_hang_are_reported_by_the_guard": job(hang),
     "test_the_comparison_comes_before_the_move_and_nobody_waits_for_it": job(move_in_order),
     **{

@@ -27,10 +27,11 @@ from torch import Tensor
 from ...core.compare import describe_disagreement
 from ...core.errors import DisagreementError
 from ...core.text import format_sizes
+from ...launch.device import backend_for, nccl_parts
 from ...launch.job import require_job
 from ...launch.process import check_own_process
 from ...launch.times import TIMES, Deadline
-from ...launch.torch_internals import timeout_of, wait_in_time
+from ...launch.torch_internals import backend_of, timeout_of, wait_in_time
 from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from ..groups import gather_bytes
@@ -67,8 +68,9 @@ def compare_calls(groups: MeshGroups, group: dist.ProcessGroup, x: Tensor, facts
     is_guarded, size = compares_calls(), group.size()
     if size == 1 or x.is_meta or (group in groups.compared and not is_guarded):
         return
-    on_nccl = is_on_nccl(group, x.device)
-    if not on_nccl and "gloo" not in dist.get_backend(group):
+    backend = backend_for(backend_of(group), x.device.type)
+    on_nccl = is_late(backend)
+    if not on_nccl and backend != "gloo":
         return
     if on_nccl and (torch.compiler.is_compiling() or is_capturing(x.device)):
         return
@@ -88,10 +90,10 @@ def compare_calls(groups: MeshGroups, group: dist.ProcessGroup, x: Tensor, facts
         raise describe_calls(dict(zip(ranks, texts, strict=True)), "call")
 
 
-def is_on_nccl(group: dist.ProcessGroup, device: torch.device) -> bool:
-    """Return whether a group moves tensors of a device by NCCL, so that no call waits. Local."""
-    backend = str(dist.get_backend(group))
-    return "nccl" in backend and not (device.type == "cpu" and "gloo" in backend)
+@cache
+def is_late(backend: str) -> bool:
+    """Return whether a call returns before its work is done, as on nccl. Pure."""
+    return bool(nccl_parts(backend))
 
 
 def is_capturing(device: torch.device) -> bool:

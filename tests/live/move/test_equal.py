@@ -41,7 +41,7 @@ def moves_of(mesh: meshkit.Mesh, *, odd: bool) -> dict[str, Callable[[], object]
 def disagree(kind: str, reading: str) -> Any:
     """Make another call on rank 2 as on NCCL; return the ranks and lines of the error."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(equal, "is_on_nccl", lambda *_: True)
+    patch.setattr(equal, "is_late", lambda _: True)
     mesh = meshkit.build_mesh(dp=2, tp=2)
     x = torch.ones(2)
     try:
@@ -75,7 +75,7 @@ def test_another_call_on_one_rank_is_named_after_it(pool: Pool, kind: str, readi
 def move_equally() -> Any:
     """Return the number of comparisons that are left while and after equal calls are made."""
     patch, x = pytest.MonkeyPatch(), torch.ones(2, 2)
-    patch.setattr(equal, "is_on_nccl", lambda *_: True)
+    patch.setattr(equal, "is_late", lambda _: True)
     with meshkit.build_mesh(dp=2, tp=2) as mesh:
         with mesh.guard(timeout=20), mesh.guard(timeout=20):
             for _ in range(100):
