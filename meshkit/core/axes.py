@@ -24,7 +24,7 @@ from __future__ import annotations
 import difflib
 import keyword
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from typing import Literal, NamedTuple
 
 from .errors import CALL, SpecError, UnknownAxisError
@@ -159,15 +159,23 @@ def unknown_role_error(sizes: Mapping[str, int], fix: str) -> SpecError:
 
 
 def parse_axes(names: object) -> tuple[str, ...]:
-    """Return the axis names of a text, or of texts in a sequence of any depth, outermost first."""
+    """Return the axis names of a text, or of texts in a sequence of any depth, outermost first.
+
+    A set may have another order in each process, so its names are sorted.
+    """
     if isinstance(names, str):
         words = names.translate(SEPARATORS).split()
         if names.count("(") != names.count(")"):
             raise SpecError(f"{names!r} has an open bracket.", fix=f"{' '.join(words)!r}.")
         return tuple(words)
     if isinstance(names, Iterable):
-        return tuple(name for part in names for name in parse_axes(part))
+        return tuple(name for part in in_order(names) for name in parse_axes(part))
     return (names,)  # type: ignore[return-value]
+
+
+def in_order(names: Iterable[object]) -> list[object]:
+    """Return names as a list that is equal in each process, so a set is sorted."""
+    return sorted(names, key=str) if isinstance(names, Set) else [*names]
 
 
 def parse_axis(value: object, axes: tuple[str, ...]) -> str:

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .axes import STANDARD, check_axes_exist, gradient_axes, parse_axes, unknown_axes
+from .axes import STANDARD, check_axes_exist, gradient_axes, in_order, parse_axes, unknown_axes
 from .call import Call, either, parse_integer, quotes_call
 from .errors import CALL, SpecError
 from .layout import Layout
@@ -333,7 +333,7 @@ def _drop_absent(axes: Axes, layout: Layout) -> Axes:
 
 def _parse_groups(groups: object) -> tuple[Axes, ...]:
     if isinstance(groups, Iterable):
-        axis_sets = list(groups)
+        axis_sets = in_order(groups)
         if all(isinstance(names, Iterable) for names in axis_sets):
             return tuple(parse_axes(names) for names in axis_sets)
     raise SpecError("groups is not a list of axis sets.", fix='for example groups=["dp tp"].')

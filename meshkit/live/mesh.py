@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..core.axes import Names
 from ..core.batch import BatchPlan
 from ..core.call import quotes_call
+from ..core.canonical import canonical_text
 from ..core.epoch import SampleOrder
 from ..core.errors import MeshkitError, SpecError
 from ..core.layout import Coordinate, Layout, Position, group_rank
@@ -35,7 +36,7 @@ from .commit import commit_step
 from .copies import OfOneProcess
 from .current_mesh import find_current_mesh, make_current
 from .data.batch import RankBatch, plan_of_rank, plan_rank_batch, shard_sequence, weigh_tokens
-from .data.checks import compare_batches, compare_parameters
+from .data.checks import compare_batches, compare_parameters, tensor_text
 from .data.first_batch import compare_first_batch
 from .data.rng import RandomStreams, base_seed
 from .data.sampler import MicroBatchSampler, make_loader, make_source
@@ -1325,19 +1326,21 @@ class Mesh(OfOneProcess):
 
     @quotes_call("mesh.agree")
     def agree(self, what: str, value: object) -> None:
-        """Compare the ``repr`` of a value over all ranks of the mesh: a learning rate, a version.
+        """Compare a value over all ranks of the mesh: a learning rate, a set of names, a config.
 
         Collective over the mesh, on the host, without a process group. The error has ``what``, the
-        name of the value in one line, and the value of each rank.
+        name of the value in one line, and the value of each rank. Values are compared by their
+        ``repr``. In sets, dicts, namespaces and dataclasses at any depth the order of elements and
+        keys does not count. Arrays and tensors are compared exactly, whatever their device.
 
-        Cost: 4 store operations per rank.
+        Cost: 4 store operations per rank. Large arrays are copied to the host and hashed.
         """
         if not (isinstance(what, str) and what.isprintable()):
             fix = 'a name in one line, for example "learning rate".'
             raise SpecError(f"what is {what!r}, not the name of a value.", fix=fix)
         self._groups.check_usable()
         try:
-            text, cause = repr(value), None
+            text, cause = canonical_text(value, tensor_text), None
         except Exception as error:  # a value can raise anything, and the others wait for this rank
             text, cause = f"no repr, but {type(error).__name__}", error
         facts, summary = {what: text}, f"ranks disagree about {what}."

@@ -100,7 +100,7 @@ class MeshProposal(NamedTuple):
         if self.job.counts.unbound:
             fields["binding"] = "hidden by meshkit.unbound()"
         if options.crossing:
-            fields["crossing"] = format_sizes(options.crossing)
+            fields["crossing"] = format_sizes(dict(sorted(options.crossing.items())))
         if registry.conflict:
             fields["batches"] = registry.conflict
         if registry.open_views:

@@ -22,7 +22,7 @@ from meshkit.live import open_mesh
 from meshkit.live.group_registry import GroupRegistry
 from meshkit.live.groups import GroupOptions, GroupTimeouts
 from meshkit.live.open_mesh import MeshProposal
-from tests.live.faults import fail_new_group
+from tests.live.faults import error_of, fail_new_group
 from tests.live.membership import all_reduce_members
 from tests.live.newer_torch import needs_order
 from tests.live.resources import descriptors
@@ -241,6 +241,66 @@ def test_ranks_agree_on_a_value(pool: Pool) -> None:
     assert outcomes == [("DisagreementError", requests)] * 4
     outcomes = pool.run(agree_on_values, [Unprintable()] * 4, {"dp": 4})
     assert outcomes == [("SpecError", {})] * 4
+
+
+def agree_on_pairs() -> tuple[list[tuple[str, Any]], int]:
+    """Return the outcome for equal values and for values that differ on rank 0."""
+    rank = dist.get_rank()
+    first, last = set([0, 8]), set([8, 0])  # noqa: C405  # equal, with different reprs
+    assert repr(first) != repr(last)
+    large = torch.zeros(5000, dtype=torch.float64)
+    other = large.clone()
+    other[2500] = 1e-9
+    equal = {
+        "sets": (first, last),
+        "nested": ([{"a": first, "b": (1,)}], [{"b": (1,), "a": last}]),
+        "frozen": ({frozenset(first): 1}, {frozenset(last): 1}),
+        "namespace": (SimpleNamespace(a=1, b=first), SimpleNamespace(b=last, a=1)),
+        "tensors": ({"w": large}, {"w": large.clone()}),
+        "nan": (float("nan"), float("nan")),
+    }
+    different = {
+        "sets": (first, last | {1}),
+        "types": (first, frozenset(first)),
+        "digits": (torch.tensor(0.1), torch.tensor(0.1 + 1e-7)),
+        "middle": ({"w": large}, {"w": other}),
+        "dtype": (torch.zeros(2), torch.zeros(2).double()),
+    }
+    with meshkit.build_mesh(dp=4) as mesh:
+        outcomes = []
+        for name, (own, others) in [*equal.items(), *different.items()]:
+            value = own if rank == 0 else others
+            error = error_of(lambda value=value: mesh.agree("it", value))
+            outcomes.append((name, error and error[0]))
+        batch = {frozenset(first if rank else last): torch.zeros(1)}
+        mesh.check_batch(batch, data="")
+        return outcomes, len(equal)
+
+
+def test_equal_values_agree_whatever_their_order(pool: Pool) -> None:
+    for outcomes, equal in pool.run(agree_on_pairs):
+        errors = [error for _, error in outcomes]
+        assert errors == [None] * equal + ["DisagreementError"] * (len(errors) - equal), outcomes
+
+
+def call_in_any_order() -> Any:
+    """Make equal calls, in which rank 0 lists names in another order."""
+    step = -1 if dist.get_rank() == 0 else 1
+    crossing = dict.fromkeys(["dp", "tp"][::step], "allow")
+    sizes = dict([("a", 4), ("b", 2)][::step])
+    with (
+        meshkit.build_mesh(dp=2, tp=2, crossing=crossing, groups={"tp dp"}) as mesh,
+        meshkit.build_mesh(dp=2, ranks=[0, 1]) as other,
+    ):
+        with mesh.guard(timeout=30):
+            x = mesh.redistribute(torch.ones(4, 1), "a b/tp -> a b", **sizes)
+        y = mesh.redistribute(torch.ones(4, 1), "a b/tp -> a/dp b", to=other, **sizes)
+        assert (y is not None) == other.inside
+        return [*x.shape], mesh.peers({"tp", "dp"}).tolist()
+
+
+def test_equal_calls_agree_whatever_the_order_of_their_names(pool: Pool) -> None:
+    assert pool.run(call_in_any_order) == [([4, 2], [0, 1, 2, 3])] * RANKS
 
 
 def test_ranks_agree_on_a_value_over_a_part_of_the_world(pool: Pool) -> None:

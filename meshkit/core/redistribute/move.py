@@ -326,7 +326,7 @@ def merge_sizes(sizes: GivenSizes | None, dims: GivenSizes) -> GivenSizes:
 def split_sizes(
     pattern: Pattern, sizes: Mapping[str, object]
 ) -> tuple[dict[str, int], dict[str, SequencePlan]]:
-    """Return the sizes given by keyword as ints, and the sequence plans among them."""
+    """Return the sizes given by keyword as ints, in pattern order, and the plans among them."""
     names = [dim.name for dim in pattern.left.dims]
     plans, numbers = {}, {}
     for name, size in sizes.items():
@@ -341,7 +341,7 @@ def split_sizes(
         if number is None or number < 0:
             raise SpecError(f"the size of {name} is {size!r}.", fix=f"{name}=4096, for example.")
         numbers[name] = number
-    return numbers, plans
+    return {name: numbers[name] for name in names if name in numbers}, plans
 
 
 def sizes_on_left(

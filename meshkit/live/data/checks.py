@@ -11,6 +11,7 @@ from torch import nn
 
 from ...core import compare
 from ...core.batch import resolve_data_axes
+from ...core.canonical import MAX_SHOWN, canonical_text
 from ...core.layout import Layout
 from ...core.text import article, format_sizes
 from ..group_registry import MeshGroups
@@ -84,7 +85,7 @@ def _leaves(path: str, value: object) -> Iterator[tuple[str, object]]:
     if not value:
         yield path, f"empty {type(value).__name__}"
     for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
-        yield from _leaves(f"{path}[{key!r}]", item)
+        yield from _leaves(f"{path}[{canonical_text(key)}]", item)
 
 
 def _describe_leaf(leaf: object) -> str:
@@ -95,6 +96,19 @@ def _describe_leaf(leaf: object) -> str:
     content = flat.view(torch.uint8).numpy()
     dtype = str(leaf.dtype).removeprefix("torch.")
     return f"{dtype} {tuple(leaf.shape)} {_digest(content.data)}"
+
+
+def tensor_text(value: object) -> str | None:
+    """Return the exact text of a tensor, whatever its device; None for any other value."""
+    if type(value) not in (torch.Tensor, nn.Parameter):
+        return None
+    tensor: Any = value
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        return None
+    if tensor.numel() > MAX_SHOWN:
+        return f"tensor({_describe_leaf(tensor)})"
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"tensor({tensor.tolist()}, dtype={dtype})"
 
 
 def _digest(content: bytes | memoryview) -> str:
