@@ -22,7 +22,6 @@ synchronization. Neither CUDA nor other accelerators have ever been run.
 from __future__ import annotations
 
 import math
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,7 +47,7 @@ from ..live.groups import all_gather
 from ..live.hosts import gather_hosts
 from ..live.mesh import Mesh
 from ..live.move.operations import ALL_GATHER, REDUCE_SCATTER
-from ..live.status import wait
+from ..live.status import is_collective_error, wait
 from .results import (
     ALONE,
     ITEM_BYTES,
@@ -70,8 +69,6 @@ UNSET = -1.0  # a number that no rank puts in
 # Numbers of distinct ranks and positions; primes, so that no power of two hides a shift.
 DISTINCT = ((31, 251), (31, 31), (7, 17), (3, 5))
 SHARE = 0.25  # of the timeout for one measurement, so that ranks at the barrier can wait for it
-OUT_OF_MEMORY = re.compile(r"can't allocate memory|out of memory", re.I)
-UNSUPPORTED = re.compile(r"support|implement")
 DISAGREEMENT = "ranks disagree about what to measure; nothing was measured."
 
 NumCalls = tuple[int, int]  # warm-up calls, timed calls
@@ -244,8 +241,7 @@ class Sweep:
                 for number, case in enumerate(cases):
                     current = str(case)
                     self.progress.show(f"{100 * number // len(cases)} %: {current}")
-                    with _backend_errors(case, self.mesh.rank):
-                        self._measure(case, measurements)
+                    self._measure(case, measurements)
         except CollectiveError as error:
             error.evidence += (f"It was one of the collectives that measure {current}.",)
             raise
@@ -269,8 +265,10 @@ class Sweep:
         self._barrier()
         prepared = self._prepare(case, checked=True)
         began = time.perf_counter()
-        run_calls(prepared)
-        synchronize(self.device)
+        others = ",".join(op for op in OPERATIONS if op != case.op)
+        with _reporting(case, self.mesh.rank, "the backend does not have it", f"--ops {others}."):
+            run_calls(prepared)
+            synchronize(self.device)
         seconds = time.perf_counter() - began
         wrong = sum(call.num_wrong(self.mesh.rank) for call in prepared)
         rows = self._all_gather([wrong, seconds])  # (num_ranks, 2)
@@ -279,10 +277,12 @@ class Sweep:
     def _prepare(self, case: Case, *, checked: bool) -> list[PreparedCall]:
         items = case.bytes // ITEM_BYTES
         groups = [(self.mesh.peers(*a).tolist(), self.mesh.group(*a)) for a in case.target.groups]
-        return [
-            prepare_call(case.op, members, items, group, self.device, checked=checked)
-            for members, group in groups
-        ]
+        fault, fix = "the arrays do not fit into memory", f"--sizes {max(case.bytes // 4, 1)}."
+        with _reporting(case, self.mesh.rank, fault, fix):
+            return [
+                prepare_call(case.op, members, items, group, self.device, checked=checked)
+                for members, group in groups
+            ]
 
     def _time(self, prepared: Sequence[PreparedCall], num_calls: NumCalls) -> list[float]:
         self._barrier()
@@ -312,21 +312,15 @@ class Sweep:
 
 
 @contextmanager
-def _backend_errors(case: Case, rank: int) -> Iterator[None]:
-    """Report arrays that do not fit into memory, and operations that the backend lacks."""
+def _reporting(case: Case, rank: int, fault: str, fix: str) -> Iterator[None]:
+    """Report an error of torch in the block, unless it is that of a collective that failed."""
     try:
         yield
     except RuntimeError as error:
+        is_plain = type(error) in (RuntimeError, NotImplementedError, torch.OutOfMemoryError)
+        if not is_plain or is_collective_error(error):
+            raise
         line = str(error).partition("\n")[0]
-        if isinstance(error, MeshkitError):
-            raise
-        if OUT_OF_MEMORY.search(line):
-            fault, fix = "the arrays do not fit into memory", f"--sizes {max(case.bytes // 4, 1)}."
-        elif UNSUPPORTED.search(line) or isinstance(error, NotImplementedError):
-            others = ",".join(op for op in OPERATIONS if op != case.op)
-            fault, fix = "the backend does not have it", f"--ops {others}."
-        else:
-            raise
         raise MeshkitError(f"{case} on rank {rank}: {fault}.", line, fix=fix) from error
 
 

@@ -3,8 +3,9 @@
 ``_JOBS`` is the module state of meshkit. Beside it there are only: in ``join`` the rank of the
 thread that joins and the store of a failed call, in ``times`` the work that is still to be undone,
 in ``creation`` the creation of a thread, in ``file_store`` the last size of each file, in ``spawn``
-the modules that ranks preload, in ``live/status`` the context in which a guard follows collectives,
-and caches of pure functions.
+the modules that ranks preload, in ``torch_internals`` the receives by which meshkit has looked for
+lost connections, in ``live/status`` the context in which a guard follows collectives, and caches of
+pure functions.
 """
 
 from __future__ import annotations

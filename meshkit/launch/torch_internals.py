@@ -31,6 +31,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -62,7 +63,10 @@ SPLITS_KEEP_ORDER = "sorted" not in inspect.unwrap(dist.split_group).__code__.co
 
 SMALL, JOINED = 2048, 32  # elements of a tensor, and tensors, whose norm is taken together
 
-CLOSING = 2**16  # the tag of a message that nobody sends
+CLOSING, PROBING = 2**16, 2**16 + 1  # the tags of messages that nobody sends
+
+# the receives by which meshkit has looked for lost connections of a group, which torch counts too
+_num_probes: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 
 # gloo connects to each peer up to five times, each under the timeout of the group.
 CONNECT_ATTEMPTS = 5
@@ -276,7 +280,8 @@ def collective_count(group: dist.ProcessGroup) -> int | None:
     they do not.
     """
     try:
-        return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
+        number = int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
+        return number - _num_probes.get(group, 0)
     except (AttributeError, RuntimeError):
         return None
 
@@ -448,6 +453,39 @@ def close_gloo_group(group: dist.ProcessGroupGloo) -> None:
     with suppress(RuntimeError):
         peer = int(group.rank() == 0)
         cast(Any, group).recv([torch.empty(1)], peer, CLOSING).wait(timedelta(milliseconds=1))
+
+
+def has_lost_connection() -> bool:
+    """Return whether a gloo group of this process has lost the connection to a rank. Local.
+
+    A receive from a lost rank raises at once. A receive from any other rank has no effect, as it is
+    given up. If gloo connects at the first use, a receive would connect, so the answer is True.
+    """
+    if os.environ.get("TORCH_GLOO_LAZY_INIT") == "1":
+        return True
+    return any(map(_has_lost_connection, [*dist.distributed_c10d._world.pg_names]))
+
+
+def gloo_backend(group: dist.ProcessGroup) -> Any:  # noqa: ANN401
+    """Return the backend of a group for the CPU, if it is gloo; else None. Local."""
+    try:
+        backend = group._get_backend(torch.device("cpu"))
+    except RuntimeError:  # a group written in Python, or one that has no backend for the CPU
+        return None
+    return backend if "gloo" in backend.name() else None
+
+
+def _has_lost_connection(group: dist.ProcessGroup) -> bool:
+    """Return whether the gloo backend of a group has lost the connection to a rank."""
+    if (backend := gloo_backend(group)) is None:
+        return False
+    for peer in {*range(group.size())} - {group.rank()}:
+        try:
+            backend.recv([torch.empty(1)], peer, PROBING)
+        except RuntimeError:  # torch does not count it
+            return True
+        _num_probes[group] = _num_probes.get(group, 0) + 1
+    return False
 
 
 def advance_group_counter(groups: int) -> bool:
