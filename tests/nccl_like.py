@@ -54,6 +54,7 @@ REFUSED = "nccl_like: a send and a receive of one pair need one batch_isend_irec
 LIVE: list[Group] = []  # the groups of this process that are neither destroyed nor aborted
 PENDING: list[Work] = []  # the works of this process that are not done
 ABORTED: list[str] = []  # the names of the groups that were aborted, in order
+SIZES: list[int] = []  # how many messages each batch of this process had
 _made: list[str] = []  # the names of all groups of this process
 _batch = threading.local()
 _on_device: set[int] = set()  # the storages of the second device
@@ -69,6 +70,7 @@ def register(patch: pytest.MonkeyPatch | None = None) -> None:
 
     def in_batch(operations: list[dist.P2POp]) -> list[dist.Work]:
         _batch.is_open = True
+        SIZES.append(len(operations))
         try:
             return batched(operations)
         finally:

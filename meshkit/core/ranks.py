@@ -21,6 +21,7 @@ nothing; any other order costs one array and its inverse::
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -32,6 +33,7 @@ from .errors import CALL, CoordinateError, SpecError
 from .text import Ints, count_noun
 
 Strides = tuple[tuple[int, int], ...]  # size, stride; the outermost first
+MAX_MESSAGES = 128  # of one batch of sends and receives
 MAX_RANK = 2**63 - 2  # the end of a range up to it still fits int64
 
 
@@ -198,3 +200,37 @@ def unknown_rank_error(rank: int, layout: object, positions: RankPositions) -> C
         index=rank,
         size=len(positions),
     )
+
+
+def message_batches(
+    rank: int, num_ranks: int, sent: Sequence[int], received: Sequence[int]
+) -> list[tuple[list[int], list[int]]]:
+    """Return batches of messages that every rank can run one after the other, each with its peers.
+
+    A batch has at most 128 messages: NCCL may hang with more than 256 (pytorch#174288). A rank runs
+    its next batch when all messages of this one have met their peers. So a message is in the batch
+    of the same key on both of its ranks: its number among those of the pair, and the distance that
+    it travels, in blocks of 64.
+
+    Args:
+        rank: the rank that sends and receives.
+        num_ranks: the number of ranks.
+        sent: the peer of each message that it sends; several to one peer are in their order.
+        received: the peer of each message that it receives, in the same way.
+
+    Returns:
+        For each batch the indexes of its messages in ``sent``, and of those in ``received``.
+
+    Example:
+        >>> message_batches(0, 200, [1, 70, 1], [199])
+        [([0], [0]), ([1], []), ([2], [])]
+    """
+    batches: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
+    for side, peers in enumerate((sent, received)):
+        numbers: Counter[int] = Counter()
+        for index, peer in enumerate(peers):
+            distance = (rank - peer if side else peer - rank) % num_ranks
+            key = numbers[peer], (distance - 1) // (MAX_MESSAGES // 2)
+            batches.setdefault(key, ([], []))[side].append(index)
+            numbers[peer] += 1
+    return [batches[key] for key in sorted(batches)]

@@ -6,7 +6,7 @@ every rank. Groups that the registry holds, and the default group, are used agai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from ..core.axes import check_axes_exist, parse_axes
 from ..core.errors import SpecError
 from ..core.group_plan import Axes, GroupPlan, missing_group_error
-from ..core.ranks import Strides
+from ..core.ranks import Strides, message_batches
 from ..core.text import Ints
 from ..core.topology import Topology
 from ..launch.creation import Creation
@@ -372,6 +372,24 @@ def destroy_groups(groups: Iterable[dist.ProcessGroup]) -> None:
             dist.destroy_process_group(group)
     if destroyed:
         clear_dtensor_cache()
+
+
+def batch_messages(
+    sends: Sequence[tuple[torch.Tensor, int]], receives: Sequence[tuple[torch.Tensor, int]]
+) -> list[list[dist.P2POp]]:
+    """Return sends and receives, each of a tensor and a global rank, in batches of at most 128.
+
+    Local. Every rank starts its batches in this order, by ``batch_isend_irecv``. NCCL runs the
+    messages of a pair in their order, so a send and a receive outside one batch block each other.
+    """
+    peers = [peer for _, peer in sends], [peer for _, peer in receives]
+    return [
+        [
+            *(dist.P2POp(dist.isend, *sends[index]) for index in sent),
+            *(dist.P2POp(dist.irecv, *receives[index]) for index in received),
+        ]
+        for sent, received in message_batches(dist.get_rank(), dist.get_world_size(), *peers)
+    ]
 
 
 def all_gather(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> list[torch.Tensor]:

@@ -32,6 +32,7 @@ from ..launch.torch_internals import (
     wait_in_time,
 )
 from .group_registry import MeshGroups
+from .groups import batch_messages
 
 MAX_PARTS = 4  # parts of the state that an error names
 CHUNK = 1 << 28  # bytes of one message
@@ -111,17 +112,15 @@ def _communicate(
     receives: Sequence[tuple[Tensor, int | None]],
     limit: timedelta,
 ) -> None:
-    """Send and receive in one batch, since NCCL runs the messages of a pair in their order.
+    """Send and receive in batches, since NCCL runs the messages of a pair in their order.
 
     Without a limit gloo waits for a message only as long as the group may take to connect.
     """
-    messages = [dist.P2POp(dist.isend, tensor, peer) for tensor, peer in sends]
-    messages += [
-        dist.P2POp(dist.irecv, tensor, peer) for tensor, peer in receives if peer is not None
-    ]
+    received = [(tensor, peer) for tensor, peer in receives if peer is not None]
     world, counts = cast(dist.ProcessGroup, dist.group.WORLD), require_job().counts
     before = collective_count(world) or 0
-    works = dist.batch_isend_irecv(messages) if messages else []
+    batches = batch_messages(sends, received)
+    works = [work for batch in batches for work in dist.batch_isend_irecv(batch)]
     counts.own[world.group_name] += (collective_count(world) or 0) - before
     for work in works:
         wait_in_time(work, world, limit)

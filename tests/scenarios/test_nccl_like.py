@@ -15,7 +15,10 @@ import torch
 import torch.distributed as dist
 
 import meshkit
+from meshkit.core import ranks
 from meshkit.launch import torch_internals
+from meshkit.live import restore
+from meshkit.live.move.mover import JobChannel
 from meshkit.testing.faults import Played, Strike, play
 from tests import nccl_like
 from tests.promises import BUSY
@@ -362,6 +365,36 @@ def test_a_mesh_is_built_unbound_on_all_ranks_or_on_none(played: Played) -> None
     assert [played.outcomes[rank].text for rank in range(2)] == ["(1.0, 0)"] * 2, played
 
 
+def send_many_messages(strike: Strike) -> Any:
+    """Send a message to every rank, in batches of two, and 150 chunks of a state to each of two."""
+    join()
+    others = [peer for peer in range(4) if peer != strike.rank]
+    received = {peer: torch.zeros(3) for peer in others}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks, "MAX_MESSAGES", 2)
+        channel = JobChannel("test", torch.device("cpu"), lambda: timedelta(seconds=60))
+        sent = {peer: torch.full((3,), 10.0 * strike.rank + peer) for peer in others}
+        channel.wait(channel.start(sent, received))
+    values = [received[peer][0].item() for peer in others]
+    small = [*nccl_like.SIZES]
+    nccl_like.SIZES.clear()
+    chunks = [torch.full((2,), float(number)) for number in range(150)]
+    parts = [torch.zeros(2) for _ in chunks]
+    targets, source = ([2, 3], None) if strike.rank == 1 else ([], 1 if strike.rank > 1 else None)
+    sends = [(chunk, target) for target in targets for chunk in chunks]
+    restore._communicate(sends, [(part, source) for part in parts], timedelta(seconds=60))
+    state = sum(part.sum().item() for part in parts)
+    return values, small, state, max(nccl_like.SIZES, default=0) <= 128, sum(nccl_like.SIZES)
+
+
+def test_an_exchange_has_at_most_128_messages_in_a_batch(played: Played) -> None:
+    for rank in range(4):
+        values = [10.0 * peer + rank for peer in range(4) if peer != rank]
+        state = 2.0 * sum(range(150)) * (rank > 1)
+        number = {0: 0, 1: 300, 2: 150, 3: 150}[rank]
+        assert eval(played.outcomes[rank].text) == (values, [2] * 3, state, True, number), played
+
+
 def stop_in_creation(strike: Strike) -> Any:
     """Stop rank 1 while it creates a group, which NCCL itself waits for without an end."""
     join()
@@ -445,5 +478,6 @@ JOBS: dict[str, Callable[[], Played]] = {
     "test_a_gloo_mesh_over_a_part_of_a_bound_job_is_built": job(build_on_host, 3),
     "test_other_libraries_create_groups_of_some_ranks_beside_a_bound_one": job(send_weights, 3),
     "test_a_mesh_is_built_unbound_on_all_ranks_or_on_none": job(build_unbound, 2),
+    "test_an_exchange_has_at_most_128_messages_in_a_batch": job(send_many_messages, 4),
     "test_recover_refuses_a_step_that_was_not_committed": job(forget_to_commit, 2),
 }

@@ -39,6 +39,7 @@ from ...launch.times import TIMES, Deadline
 from ...launch.torch_internals import backend_of, collective_count, wait_in_time
 from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
+from ..groups import batch_messages
 from ..restore import message_timeout
 from ..status import in_collective
 from .operations import ALL_GATHER, run_local
@@ -161,14 +162,14 @@ class JobChannel(OfOneProcess):
         self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor]
     ) -> list[tuple[dist.Work, list[int]]]:
         """Start the messages to and from other ranks; return the works, each with its ranks."""
-        ops = [dist.P2POp(dist.isend, sent[peer], peer) for peer in sorted(sent)]
-        ops += [dist.P2POp(dist.irecv, received[peer], peer) for peer in sorted(received)]
-        if not ops:
+        sends, receives = ([(x[peer], peer) for peer in sorted(x)] for x in (sent, received))
+        batches = batch_messages(sends, receives)
+        if not batches:
             return []
         world, counts = default_group(), require_job().counts
         before_ops = collective_count(world) or 0
         # other backends than gloo run the messages of all ranks together
-        batches = [[op] for op in ops] if self._is_gloo else [ops]
+        batches = [[op] for batch in batches for op in batch] if self._is_gloo else batches
         works: list[tuple[dist.Work, list[int]]] = []
         with in_collective(self.name, world):
             for some in batches:
