@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Generator, Iterator
 
@@ -15,10 +14,6 @@ from tests.pool import Pool, start_pool
 # Several workers share the machine, so hypothesis must not judge an example by its seconds.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
-
-# torch's store looks up the name of each client for its log. A name server that drops a question
-# stalls the store for 5 s then. glibc reads this once a process, so it is set before any lookup.
-os.environ.setdefault("RES_OPTIONS", "attempts:0")
 
 spawn.PRELOADED += ("tests.preloaded",)
 

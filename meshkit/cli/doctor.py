@@ -27,9 +27,10 @@ from ..core.text import MIN_CELL, count_noun, wrap_lines
 from ..launch.detect import FIELDS, detect, environment
 from ..launch.endpoint import Env
 from ..launch.launchers import LAUNCHERS
+from ..launch.names import address_at_store, look_up_name
 from ..launch.signs import starter
 from ..launch.times import DeadlineExceededError, run_with_deadline
-from ..launch.world import World
+from ..launch.world import LOOPBACK_HOST, World
 from .main import Command, Result
 from .options import read_seconds
 
@@ -249,7 +250,8 @@ def check_interfaces(world: World | None, env: Env, deadline: float = DEADLINE) 
     addresses = look_up_addresses(host, deadline)
     findings = [check_host_name(host, addresses, world, env)]
     if addresses.values:
-        findings.append(check_reverse_name(host, addresses.values[0], deadline))
+        findings.append(check_reverse_name("reverse name", host, addresses.values[0], deadline))
+    findings.append(check_reverse_name("loopback name", "localhost", LOOPBACK_HOST, deadline))
     master = world.master_addr if world is not None else None
     if master and master != host:
         findings.append(check_lookup("master host", master, look_up_addresses(master, deadline)))
@@ -302,13 +304,18 @@ def check_lookup(name: str, host: str, lookup: Lookup) -> Finding:
     return make_finding(name, ok, f"{host} {state} ({lookup.seconds:.2f} s)", advice)
 
 
-def check_reverse_name(host: str, address: str, deadline: float = DEADLINE) -> Finding:
-    """Check that the reverse lookup of an address is fast, whether or not it finds a name."""
-    lookup = look_up(lambda: [socket.getnameinfo((address, 0), 0)[0]], deadline)
+def check_reverse_name(name: str, host: str, address: str, deadline: float = DEADLINE) -> Finding:
+    """Check that the reverse lookup of an address is fast, whether or not it finds a name.
+
+    The address is looked up as the host of torch's store does, for each rank that connects.
+    """
+    lookup = look_up(lambda: [look_up_name(address)], deadline)
+    address = address_at_store(address)
     text = f"{address} is {lookup.values[0]}" if lookup.values else f"{address}: {lookup.error}"
-    advice = f"echo '{address} {host}' >> /etc/hosts on every node: torch's store waits for it."
+    advice = f"echo '{address} {host}' >> /etc/hosts on the host of rank 0, since torch's store "
+    advice += "waits for it; or export RES_OPTIONS=attempts:0 on all ranks."
     found = f"{text} ({lookup.seconds:.2f} s)"
-    return make_finding("reverse name", lookup.seconds <= SLOW, found, advice)
+    return make_finding(name, lookup.seconds <= SLOW, found, advice)
 
 
 def check_variable(backend: str, env: Env, available: Sequence[str]) -> Finding:

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from ..core.judges import Describe, all_done, failure_error
 from .process import current_process
 from .round import Round
+from .store import Store
 from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
 from .torch_internals import CONNECT_ATTEMPTS
 
@@ -58,12 +59,26 @@ _here = _Here()
 
 
 class GroupStore(dist.Store):
-    """The store through which groups meet: a wait in it ends when the creation is given up."""
+    """The store through which groups meet: a wait in it ends when the creation is given up.
 
-    def __init__(self, raw: Any) -> None:  # noqa: ANN401  # torch's types lack Store.timeout
+    It waits by looks, so that the creation of a group shares the client of its rank. A call of
+    torch alone gets its own client, since ranks that meet in another thread hold the first one.
+    """
+
+    def __init__(self, part: Store, timeout: timedelta) -> None:
         super().__init__()
-        self.raw, self.written = raw, list[str]()
-        self.set_timeout(self.raw.timeout)
+        self.part, self.limit, self.written = part, timeout, list[str]()
+        self.own: Any = None
+        self.set_timeout(timeout)
+
+    @property
+    def raw(self) -> Any:  # noqa: ANN401  # torch's types lack Store.multi_get
+        """The store of torch that this one stands for."""
+        if _here.creation is not None or self.part.world.world_size == 1:
+            return self.part.raw
+        if self.own is None:
+            self.own = self.part.watcher().raw
+        return self.own
 
     def set(self, key: str, value: Any) -> None:  # noqa: ANN401  # text or bytes
         """Write a value."""
@@ -73,12 +88,12 @@ class GroupStore(dist.Store):
     def forget(self) -> None:
         """Delete what this rank has written, once all ranks have connected. Local."""
         for key in self.written:
-            self.raw.delete_key(key)
+            self.part.raw.delete_key(key)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys exist, as every store does."""
         creation, pause = _here.creation, 0.0005
-        deadline = Deadline.after(self.raw.timeout if timeout is None else timeout)
+        deadline = Deadline.after(self.limit if timeout is None else timeout)
         while not self.raw.check(keys):
             if creation is not None:
                 creation.check()

@@ -184,15 +184,16 @@ def create_default_group(
     Returns:
         The store in Python through which the groups of the job meet, which must be kept; or None.
     """
-    # a client of its own: torch may wait longer for an address than ranks for each other
-    client = store.watcher() if world.world_size > 1 else store
-    client.root.set_timeout(timeout or default_timeout(str(world.backend)))
-    part = client.part("default_group").raw
-    # nccl clones its store, which one in Python cannot
-    own = GroupStore(part) if world.backend == "gloo" else None
+    client, limit = store, timeout or default_timeout(str(world.backend))
+    # nccl clones its store, which one in Python cannot; and it waits in it for longer than ranks do
+    if world.backend != "gloo" and world.world_size > 1:
+        client = store.watcher()
+        client.root.set_timeout(limit)
+    part = client.part("default_group")
+    own = GroupStore(part, limit) if world.backend == "gloo" else None
     attempt = creation.attempt if own is None and connects_at_creation(str(world.backend)) else None
     options: dict[str, Any] = {
-        "store": own or part,
+        "store": own or part.raw,
         "rank": world.rank,
         "world_size": world.world_size,
     }

@@ -338,7 +338,7 @@ def _create_job(
     number = None if seed is None else draw_seed(store, seed, 0, Deadline.after(wait))
     began, end = time.monotonic(), init_round(base, lease.generation, ranks, END, summary=FAILURE)
     with end:  # python -W error raises the warning: the other ranks must not wait for this one
-        warn_of_other_build(store)
+        warn_of_other_build(store, deadline)
     group_store = commit(
         end,
         "init",
@@ -405,11 +405,12 @@ def _rendezvous(
                 del failure  # a frame that holds its own error would keep what its callers hold
 
 
-def warn_of_other_build(store: Store) -> None:
+def warn_of_other_build(store: Store, deadline: Deadline) -> None:
     """Warn if another rank has this version of torch in another build. Cost: one operation."""
     rank, own = store.world.rank, torch.__version__
     claim = json.dumps([rank, own])
-    first, build = json.loads(store.within(TIMES.store, lambda: store.claim(BUILT, claim)))
+    limit = deadline.left + TIMES.store
+    first, build = json.loads(store.within(limit, lambda: store.claim(BUILT, claim)))
     if build != own:
         text = format_error(
             f"rank {rank} has torch {own}, and rank {int(first)} has torch {build}.",

@@ -42,9 +42,10 @@ from ..core import errors
 from ..core.errors import LaunchError, MeshkitError, RankTimeoutError
 from .file_store import check_file, file_error, is_store, open_file, reserve_room
 from .launchers import BY_TORCHRUN
-from .times import Deadline, DeadlineExceededError, run_with_deadline
+from .names import describe_lookup, find_address
+from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
 from .token import enter, protect
-from .world import World, free_port
+from .world import LOOPBACK_HOST, World, free_port
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -265,6 +266,7 @@ def unknown_address_error(world: World, *evidence: str) -> LaunchError:
 def lost_error(world: World, *, silent: bool = False) -> RankTimeoutError:
     """Return the error of a store that is gone, or that does not answer."""
     url = str(world.init_method)
+    lookup = ""
     if url.startswith("file://"):
         if error := file_error(url.removeprefix("file://")):
             return RankTimeoutError(error.summary, *error.evidence, fix=error.fix_text)
@@ -272,26 +274,36 @@ def lost_error(world: World, *, silent: bool = False) -> RankTimeoutError:
     else:
         has_url = url.startswith("tcp://") or is_served(world)
         place = url if has_url else f"{world.master_addr}:{world.master_port}"
+        is_slow = False
+        if silent:
+            is_slow, lookup = describe_lookup(str(address(world)[0]), TIMES.lookup)
         reason = "is stopped, or the network to it is cut" if silent else "has ended"
+        reason = "waits for a name server, or is stopped" if is_slow else reason
         evidence = f"It was at {place}; the process that hosts it {reason}."
+        if silent and world.rank == 0 and hosted_by_rank_0(world):  # so that it is not stopped
+            evidence = f"It is at {place}, in this process, and does not answer it."
         fix = "look at the log of rank 0 first, or of the torchrun agent."
         if is_served(world):
             fix = "look at the output of `python -m meshkit store` there."
+        fix = SLOW_NAMES_FIX if is_slow else fix
     missing = (0,) if hosted_by_rank_0(world) and world.rank else ()
+    lines = [evidence, lookup] if lookup else [evidence]
     return RankTimeoutError(
-        f"rank {world.rank} lost the store of the job.", evidence, fix=fix, missing_ranks=missing
+        f"rank {world.rank} lost the store of the job.", *lines, fix=fix, missing_ranks=missing
     )
 
 
+SLOW_NAMES_FIX = "export RES_OPTIONS=attempts:0 on all ranks, so that names come from /etc/hosts "
+SLOW_NAMES_FIX += "alone; or repair the DNS of these hosts."
 SIGNALS = signal.SIGINT, signal.SIGTERM
 LOOK_FOR_SIGNAL = 0.5  # seconds between two looks for a signal
-CONNECT_GRACE = 1.0  # seconds beyond the deadline for a client that is connecting
-PROBE_INTERVAL = 0.2  # seconds between two attempts to reach a host that does not answer yet
+MIN_CONNECT = 1.0  # seconds that a client has at least to connect
+QUIET = 60.0  # seconds beyond the deadline, after which a client that was given up gives up itself
 NO_STORE = "A process listens there, but it does not answer as a store of torch does."
+WAITS_FOR_NAMES = "A process listens there, and does not answer: it may wait for a name server."
 NO_STORE_FIX = "export MASTER_PORT=<a free port> on all ranks, if another program has this one; "
 NO_STORE_FIX += "else look at the log of rank 0 first."
-NUMERIC = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV  # look up no name
-MAX_PROBE = 3.0  # seconds for one attempt: an address that drops packets must not hide the next one
+MIN_ENTRY = 3.0  # seconds that a job has at least to enter a store that other jobs use
 
 
 def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> dist.Store:
@@ -311,7 +323,7 @@ def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> 
     if is_served(world):  # jobs share such a store
         name = urlparse(str(world.init_method)).path
         try:
-            prefix = run_with_deadline(max(deadline.left, MAX_PROBE), partial(enter, store, name))
+            prefix = run_with_deadline(max(deadline.left, MIN_ENTRY), partial(enter, store, name))
         except (RuntimeError, DeadlineExceededError) as error:
             if isinstance(error, MeshkitError):
                 raise
@@ -340,19 +352,26 @@ def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.St
     """Return a TCP store. Rank 0 hosts it, unless the torchrun agent does."""
     is_host = world.rank == 0 and not hosted_by_agent(world) and not is_served(world)
     # The host of the store reaches itself by any name, so a wrong MASTER_ADDR does not block it.
-    # torch would wait at the first address of a name, also if only the second one answers
-    name = "127.0.0.1" if is_host else _wait_for_listener(world, host, port, deadline)
-    options = {"is_master": is_host, "wait_for_workers": False, "multi_tenant": True}
-    create = partial(dist.TCPStore, name, port, timeout=deadline.timeout, **options)
     try:
-        return create() if is_host else run_with_deadline(deadline.left + CONNECT_GRACE, create)
+        name = LOOPBACK_HOST if is_host else find_address(host, port, deadline)
+    except (OSError, UnicodeError) as error:
+        raise _no_answer_error(world, host, port, deadline) from error
+    options = {"is_master": is_host, "wait_for_workers": False, "multi_tenant": True}
+    # a client whose own time is over prints a stack trace
+    timeout = deadline.timeout + timedelta(seconds=0 if is_host else QUIET)
+    create = partial(dist.TCPStore, name, port, timeout=timeout, **options)
+    try:
+        store = create() if is_host else run_with_deadline(max(deadline.left, MIN_CONNECT), create)
+        store.set_timeout(deadline.timeout)
+        return store
     except (RuntimeError, DeadlineExceededError) as error:  # of DistNetworkError too
         if not is_host:
             lost = _no_answer_error(world, host, port, deadline)
             with suppress(OSError):
                 socket.create_connection((host, port), timeout=1).close()
-                lost.evidence = (NO_STORE, *lost.evidence)
-                lost.fix = NO_STORE_FIX
+                is_slow, lookup = describe_lookup(host, TIMES.lookup)
+                lost.evidence = (WAITS_FOR_NAMES if is_slow else NO_STORE, lookup, *lost.evidence)
+                lost.fix = SLOW_NAMES_FIX if is_slow else NO_STORE_FIX
             raise lost from error
         if (other := _store_of_other_rank_0(port)) is not None:
             return other
@@ -382,26 +401,6 @@ def _store_of_other_rank_0(port: int) -> dist.Store | None:
         return run_with_deadline(3, look)  # a service that is no store would block torch's client
     except (RuntimeError, DeadlineExceededError):
         return None
-
-
-def _wait_for_listener(world: World, host: str, port: int, deadline: Deadline) -> str:
-    """Return the address at which the host listens, once it does.
-
-    torch's own client would wait for twice its timeout.
-    """
-    pause = PROBE_INTERVAL / 16  # most ranks come just before the host
-    while True:
-        try:
-            timeout = min(max(deadline.left, PROBE_INTERVAL), MAX_PROBE)
-            with socket.create_connection((host, port), timeout=timeout) as connection:
-                peer = connection.getpeername()
-                return socket.getnameinfo(peer, NUMERIC)[0]  # with the scope of an IPv6 address
-        except UnicodeError as error:  # a name that no resolver accepts
-            raise _no_answer_error(world, host, port, deadline) from error
-        except OSError as error:
-            if not deadline.sleep(pause):
-                raise _no_answer_error(world, host, port, deadline) from error
-            pause = min(2 * pause, PROBE_INTERVAL)
 
 
 def _no_answer_error(world: World, host: str, port: int, deadline: Deadline) -> RankTimeoutError:

@@ -30,6 +30,8 @@ class Times:
     # how long the store may take beyond a deadline: a FileStore rounds up to a second, and one rank
     # reads all arrivals for a second (3, 5)
     store: float = 4.0
+    # how long the error of a silent store may take to look up a name, as its host does (4)
+    lookup: float = 1.0
     # how long rank 0, which may host the store, stays until all have read a decision that is an
     # error; also how long ranks leave the judgement at a deadline to one of them (3, 4)
     host_stays: float = 1.0

@@ -131,7 +131,8 @@ class Guard(OfOneProcess):
     def watch_store(self) -> Store | None:
         """The same for a watching thread, which has a client of its own."""
         if self.state.watcher is None and (store := self.store) is not None:
-            self.state.watcher = store.within(TIMES.store, store.watcher)
+            limit = self.job.arrival_timeout.total_seconds()  # a new client may cost a lookup
+            self.state.watcher = store.within(limit, store.watcher)
         return self.state.watcher
 
     def labels(self) -> Iterator[tuple[str, Guard, Axes]]:

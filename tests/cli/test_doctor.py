@@ -337,10 +337,20 @@ def test_names_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_slow_reverse_lookup_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_resolver(monkeypatch, "10.0.0.3")
-    monkeypatch.setattr(socket, "getnameinfo", lambda *_: time.sleep(30) or ("", ""))
-    finding = by_name(doctor.check_interfaces(None, {}, deadline=1.2))["reverse name"]
-    assert finding.ok is False
-    assert finding.found.startswith("10.0.0.3: no answer within 1.2 s (1.")
+    asked = list[str]()
+
+    def never_answers(address: tuple[str, int], _: int) -> tuple[str, str]:
+        asked.append(address[0])
+        time.sleep(30)
+        return "", ""
+
+    monkeypatch.setattr(socket, "getnameinfo", never_answers)
+    findings = by_name(doctor.check_interfaces(None, {}, deadline=1.2))
+    for name, address in ("reverse name", "10.0.0.3"), ("loopback name", "127.0.0.1"):
+        assert findings[name].ok is False
+        assert findings[name].found.startswith(f"::ffff:{address}: no answer within 1.2 s (1.")
+        assert f"echo '::ffff:{address} " in findings[name].advice
+    assert asked == ["::ffff:10.0.0.3", "::ffff:127.0.0.1"]  # as torch's store looks them up
 
 
 # ---------------------------------------------------------------- torch

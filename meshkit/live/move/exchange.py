@@ -205,7 +205,7 @@ class Exchange(OfOneProcess):
         """Return the group of both sides, made anew if a side has none. Collective over both."""
         connection = self.connection
         if connection.group is None:
-            connection.store = store = GroupStore(part.watcher().part("group").raw)
+            connection.store = store = GroupStore(part.part("group"), wait)
 
             def create(creation: Creation) -> dist.ProcessGroupGloo:
                 return create_gloo_group(store, self.rank, self.plan.num_ranks, creation.attempt)
