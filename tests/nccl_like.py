@@ -18,6 +18,7 @@
 * the messages of a pair run in their order, so a send and a receive that are not in one batch block
   each other: here they are refused;
 * healthy groups are destroyed by all of their ranks together;
+* a group connects in its creation beside a bound default group, else in its first work;
 * every rank takes part in the creation of a group from a bound default group
   (``perform_nocolor_split``), whatever the backend of the new group.
 
@@ -54,6 +55,7 @@ REFUSED = "nccl_like: a send and a receive of one pair need one batch_isend_irec
 LIVE: list[Group] = []  # the groups of this process that are neither destroyed nor aborted
 PENDING: list[Work] = []  # the works of this process that are not done
 ABORTED: list[str] = []  # the names of the groups that were aborted, in order
+CONNECTED: list[int] = []  # the size of each communicator of this process, in order
 SIZES: list[int] = []  # how many messages each batch of this process had
 _made: list[str] = []  # the names of all groups of this process
 _batch = threading.local()
@@ -252,8 +254,10 @@ class Group(dist.ProcessGroup):
         self.handling = int(os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"))
         self._name, self._description, self._device = str(options.group_id), "", self.engine(self)
         world = dist.group.WORLD
+        self.is_connected = False
         if isinstance(world, Group) and world.bound_device_id is not None:
             world.split()
+            self.connect()
         gloo = dist.ProcessGroupGloo
         self.inner = gloo(dist.PrefixStore("stream", self.store), rank, size, timeout=LONG)
         self.host = None
@@ -310,12 +314,19 @@ class Group(dist.ProcessGroup):
         while True:
             self.stream.get()()
 
+    def connect(self) -> None:
+        """Make the communicator: at once beside a bound default group, else for the first work."""
+        if not self.is_connected:
+            CONNECTED.append(self.size())
+        self.is_connected = True
+
     def start(
         self, call: Callable[[], Any], tensors: list[torch.Tensor], *, blocks: bool = False
     ) -> Work:
         """Put a collective into the stream."""
         if self.is_aborted:
             raise dist.DistBackendError("NCCL communicator was aborted on this rank.")
+        self.connect()
         work = Work(self, tensors, blocks=blocks)
 
         def run() -> None:
@@ -373,6 +384,9 @@ class Group(dist.ProcessGroup):
     def shutdown(self) -> None:
         """Destroy the group: a healthy one with all of its ranks."""
         if self.is_aborted or self not in LIVE:
+            return
+        if not self.is_connected:
+            LIVE.remove(self)
             return
         work = self.start(self.inner.barrier, [])
         work.block()
@@ -438,6 +452,7 @@ class Group(dist.ProcessGroup):
             directions.add(direction)
             if len(directions) > 1:
                 raise RuntimeError(REFUSED)
+        self.connect()
         started = getattr(self.inner, direction)(tensors, peer, tag)  # at once: no stream order
         thread_of_pair: queue.SimpleQueue[Work] = queue.SimpleQueue()
 

@@ -37,6 +37,7 @@ from ..launch.torch_internals import (
     clear_dtensor_cache,
     connects_at_creation,
     default_timeout,
+    hidden_device,
     is_nccl,
     set_timeout,
     takes_part_in_split,
@@ -281,10 +282,10 @@ class _Creator(NamedTuple):
 
     def _way(self, members: Ints) -> Literal["split", "local", "each"]:
         """Return how groups are created: all in one call, by each rank alone, or one by one."""
+        if members.shape[1] == 1:
+            return "local"
         ascends = (members[:, 1:] > members[:, :-1]).all()
-        if self.can_split and (ascends or SPLITS_KEEP_ORDER):
-            return "split"
-        return "local" if members.shape[1] == 1 and not self.includes_all else "each"
+        return "split" if self.can_split and (ascends or SPLITS_KEEP_ORDER) else "each"
 
     def _new_group(
         self, request: GroupRequest, ranks: list[int], **more: object
@@ -301,8 +302,12 @@ class _Creator(NamedTuple):
     def _create_alone(
         self, request: GroupRequest, created: list[dist.ProcessGroup]
     ) -> dist.ProcessGroup | None:
-        """Create the group of this rank alone."""
-        created.append(self._new_group(request, [self.rank], use_local_synchronization=True))
+        """Create the group of this rank alone, without a communicator before its first collective.
+
+        Beside a bound default group torch would connect it at once, on all ranks together.
+        """
+        with hidden_device():
+            created.append(self._new_group(request, [self.rank], use_local_synchronization=True))
         if self.rank in request.members:
             return created[-1]
         destroy_groups([created.pop()])  # created all the same, for one history of groups

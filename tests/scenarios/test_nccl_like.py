@@ -365,6 +365,38 @@ def test_a_mesh_is_built_unbound_on_all_ranks_or_on_none(played: Played) -> None
     assert [played.outcomes[rank].text for rank in range(2)] == ["(1.0, 0)"] * 2, played
 
 
+def use_axes_of_one(strike: Strike) -> Any:
+    """Use a mesh with an axis of one rank in a bound job, and then its group."""
+    nccl_like.Group.bound_device_id = torch.device("cuda:0")  # type: ignore[assignment]
+    join()
+    mesh = meshkit.build_mesh(dp=2, tp=1)
+    model = torch.nn.Linear(2, 1)
+    torch.nn.init.ones_(model.weight), torch.nn.init.zeros_(model.bias)
+    model(torch.ones(2)).backward()
+    mesh.clip_grad_norm(model, 1.0)
+    moved = mesh.redistribute(torch.ones(2), "a/dp/tp -> a").tolist()
+    mesh.barrier()
+    mesh.verify(timeout=20)
+    mesh.check_parameters(model)
+    mesh.commit()
+    before = [*nccl_like.CONNECTED]
+    tensor = torch.full((2,), 5.0)
+    dist.all_reduce(tensor, group=mesh.group("tp"))
+    gathered = torch.empty(2)
+    dist.all_gather_into_tensor(gathered, tensor, group=mesh.group("tp"))
+    after = nccl_like.CONNECTED[len(before) :]
+    mesh.close()
+    return moved, 1 in before, after, gathered.tolist()
+
+
+def test_a_group_of_one_rank_has_no_communicator_before_its_first_collective(
+    played: Played,
+) -> None:
+    for rank in range(2):
+        expected = ([1.0] * 4, False, [1], [5.0, 5.0])
+        assert played.outcomes[rank].text == str(expected), played
+
+
 def send_many_messages(strike: Strike) -> Any:
     """Send a message to every rank, in batches of two, and 150 chunks of a state to each of two."""
     join()
@@ -478,6 +510,9 @@ JOBS: dict[str, Callable[[], Played]] = {
     "test_a_gloo_mesh_over_a_part_of_a_bound_job_is_built": job(build_on_host, 3),
     "test_other_libraries_create_groups_of_some_ranks_beside_a_bound_one": job(send_weights, 3),
     "test_a_mesh_is_built_unbound_on_all_ranks_or_on_none": job(build_unbound, 2),
+    "test_a_group_of_one_rank_has_no_communicator_before_its_first_collective": job(
+        use_axes_of_one, 2
+    ),
     "test_an_exchange_has_at_most_128_messages_in_a_batch": job(send_many_messages, 4),
     "test_recover_refuses_a_step_that_was_not_committed": job(forget_to_commit, 2),
 }
