@@ -336,7 +336,7 @@ def send_weights(strike: Strike) -> Any:
         with pytest.raises(ValueError, match="in the block"), meshkit.unbound():
             raise ValueError("in the block")
         bound = str(world.bound_device_id)
-        mesh = meshkit.build_mesh(dp=3)
+        mesh = meshkit.build_mesh(dp=3, share=False)  # which splits
         total(mesh)
         mesh.close()
     return sums, splits[0], bound, len(nccl_like._splits) > 0
