@@ -5,7 +5,8 @@
 
 * a call returns before its work is done, and ``work.wait()`` waits for nothing: the next function
   that reads or writes the tensor does, as a kernel of the same stream would
-  (``synchronize()`` waits for all works, as ``torch.cuda.synchronize``);
+  (``synchronize()`` waits for all works, as ``torch.cuda.synchronize``, and an ``Event`` for those
+  that some ``work.wait()`` has put before it into the stream of the caller);
 * nothing raises in the thread that waits: a lost peer or a hang is seen by a watchdog only, which
   ends the process at the timeout, unless TORCH_NCCL_ASYNC_ERROR_HANDLING is 0 when the group
   is made (unset it counts as 3);
@@ -80,6 +81,7 @@ def register(patch: pytest.MonkeyPatch | None = None) -> None:
 
     patch.setattr(dist, "batch_isend_irecv", in_batch)
     patch.setattr(torch.cpu, "synchronize", synchronize)
+    patch.setattr(torch.cpu, "Event", Event, raising=False)
     patch.setattr(dist, "split_group", split_group)
     # torch 2.15 can record only a group with a backend in C++, and not play the split of another
     patch.setenv("TORCH_FR_BUFFER_SIZE", "0")
@@ -98,6 +100,19 @@ def synchronize(device: object = None) -> None:
     """Wait for every work of this process, as ``torch.cuda.synchronize``; nothing is raised."""
     for work in [*PENDING]:
         work.block()
+
+
+class Event:
+    """A point in the stream of the caller, as ``torch.cuda.Event``."""
+
+    def record(self, stream: object = None) -> None:
+        """Set the point."""
+        self.works = [work for work in PENDING if work.is_waited]
+
+    def synchronize(self) -> None:
+        """Wait for the works before it; nothing is raised."""
+        for work in self.works:
+            work.block()
 
 
 def split_group(split_ranks: list[list[int]], **options: Any) -> dist.ProcessGroup:
@@ -150,6 +165,7 @@ class Work(dist.Work):
         self.storages = {*map(_storage, tensors)}
         self.began, self.limit = time.monotonic(), group.timeout  # torch's own timeout is read-only
         self.done, self.failed = threading.Event(), ""
+        self.is_waited = False  # whether the stream of the caller waits for it
         self.future: torch.futures.Future[Any] = torch.futures.Future()
         PENDING.append(self)
 
@@ -167,6 +183,7 @@ class Work(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait for nothing, but in a barrier, or with a timeout."""
+        self.is_waited = True
         if timeout:
             if not self.done.wait(timeout.total_seconds()):
                 self.group.abort()

@@ -39,10 +39,24 @@ def commit_step(mesh: MeshGroups, job: Job, state: GuardState) -> None:
         if (error := find_failure(mesh, job, state)) is not None:
             raise error
     else:
-        device = job.world.device or torch.device("cpu")
-        torch.get_device_module(device).synchronize(device)
+        _wait_for_step(job.world.device or torch.device("cpu"))
         _vote(mesh, job, state)
     mesh.committed += 1
+
+
+def _wait_for_step(device: torch.device) -> None:
+    """Wait until the device has done what this thread has put into its current stream.
+
+    A collective is in it once a rank has waited for its work, or has not asked for one. Those of
+    the next step, begun early, may still run.
+    """
+    module = torch.get_device_module(device)
+    if hasattr(module, "Event") and hasattr(module, "current_stream"):
+        event = module.Event()
+        event.record(module.current_stream(device))
+        event.synchronize()
+    else:  # a device without streams
+        module.synchronize(device)
 
 
 def find_failure(mesh: MeshGroups, job: Job, state: GuardState) -> MeshkitError | None:

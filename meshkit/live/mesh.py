@@ -1147,7 +1147,7 @@ class Mesh(OfOneProcess):
     def guard(self, *, timeout: Time | None = None) -> AbstractContextManager[None]:
         """Report a failed collective inside with coordinates: the ranks behind, the ranks gone.
 
-        Run on gloo and on a stand-in for NCCL, never on GPUs.
+        Run on gloo, and with NCCL on one GPU that several ranks share.
 
         Enter it on every rank. Without a timeout it costs nothing until a collective fails. With a
         timeout, in seconds or as a timedelta, a collective of the mesh may take that long inside.
@@ -1200,11 +1200,11 @@ class Mesh(OfOneProcess):
         """Raise on every rank if a collective of this step has failed; call it before the step.
 
         Every rank calls it once a step, after the backward and before ``optimizer.step()``. Run on
-        gloo and on a stand-in for NCCL, never on GPUs. Collective on NCCL, where a failed
-        collective raises nothing and leaves partial sums: it waits for the device, asks each group
-        for its error, and takes one vote of all ranks. Local on gloo, where the failed call itself
-        raises: it raises again if this rank has seen a report. Call it inside a guard with a
-        timeout: without one it waits for its device as long as torch does.
+        gloo, and with NCCL on one GPU that several ranks share. Collective on NCCL, where a failed
+        collective raises nothing and leaves partial sums: it waits for the current stream, asks
+        each group for its error, and takes one vote of all ranks. Local on gloo, where the failed
+        call itself raises: it raises again if this rank has seen a report. Call it inside a guard
+        with a timeout: without one it waits for its device as long as torch does.
 
         A rank may be one step ahead of another one after a failure, which :meth:`recover` and
         ``mesh.recovery.restore`` repair. On NCCL ``recover(step=n)`` refuses a rank that has
@@ -1216,7 +1216,7 @@ class Mesh(OfOneProcess):
             DisagreementError: the same on every rank, if ranks of a group made different calls of
                 :meth:`redistribute` and the like in this guard.
 
-        Cost: nothing on gloo. On NCCL a synchronisation of the device, and 4 store operations per
+        Cost: nothing on gloo. On NCCL a wait for the current stream, and 4 store operations per
         rank.
 
         Example:
@@ -1234,7 +1234,7 @@ class Mesh(OfOneProcess):
     ) -> Mesh:
         """Return a mesh of the ranks that live, after a rank was lost or a collective failed.
 
-        Run on gloo and on a stand-in for NCCL, never on GPUs.
+        Run on gloo, and with NCCL on one GPU that several ranks share.
 
         Collective over the ranks that live, in the same processes, with the state in memory:
         ``except meshkit.CollectiveError: mesh = mesh.recover(step=done)``. It destroys the default
@@ -1285,7 +1285,7 @@ class Mesh(OfOneProcess):
     def admit(self, *, step: int | None = None) -> Mesh:
         """Return a mesh with the processes that were started anew for lost ranks, if any wait.
 
-        Run on gloo and on a stand-in for NCCL, never on GPUs.
+        Run on gloo, and on a stand-in for NCCL; never with NCCL itself.
 
         Collective over the mesh; call it between steps, with the ``step`` of :meth:`recover`. A
         process started anew with the number of a lost rank calls ``init`` and ``build_mesh`` as at

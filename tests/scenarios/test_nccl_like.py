@@ -475,6 +475,26 @@ def test_recover_refuses_a_step_that_was_not_committed(played: Played) -> None:
         assert took < BUSY  # rank 0 does not wait for rank 1
 
 
+def begin_early(strike: Strike) -> Any:
+    """Begin a collective of the next step, to which the peer comes after it has committed this."""
+    join()
+    mesh, ahead = meshkit.build_mesh(dp=2), torch.ones(1)
+    own = torch.ones(1)
+    with mesh.guard(timeout=60):
+        dist.all_reduce(own, group=mesh.group("dp"))
+        if mesh.rank == 0:
+            dist.all_reduce(ahead, async_op=True)
+        mesh.commit()
+        is_done = not any(work.is_waited for work in nccl_like.PENDING)
+        if mesh.rank == 1:
+            dist.all_reduce(ahead, async_op=True)
+    return is_done, own.item(), ahead.item()
+
+
+def test_commit_waits_for_the_collectives_of_the_step_alone(played: Played) -> None:
+    assert [played.outcomes[rank].text for rank in range(2)] == ["(True, 2.0, 2.0)"] * 2
+
+
 def job(fn: Callable[..., Any], ranks: int, *args: Any, **options: Any) -> Callable[[], Played]:
     return partial(play, fn, ranks, args, **{"timeout": 90, **options})
 
@@ -514,5 +534,6 @@ JOBS: dict[str, Callable[[], Played]] = {
         use_axes_of_one, 2
     ),
     "test_an_exchange_has_at_most_128_messages_in_a_batch": job(send_many_messages, 4),
+    "test_commit_waits_for_the_collectives_of_the_step_alone": job(begin_early, 2),
     "test_recover_refuses_a_step_that_was_not_committed": job(forget_to_commit, 2),
 }
