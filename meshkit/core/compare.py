@@ -52,6 +52,7 @@ class Row(NamedTuple):
     name: str
     content: str  # a description that ends with a digest
     is_expert: bool = False  # whether it is a parameter of an expert
+    noun: str = "parameter"  # or "buffer"
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,7 @@ def parameter_conflict(
         return DisagreementError(
             f"{CALL}: {fault[1]}",
             "Whole tensors and DTensors are compared.",
-            fix="parameters on a device, whole or sharded by fully_shard(model).",
+            fix="a module, or names with tensors, on a device, whole or sharded by fully_shard.",
             requests={fault[0]: holdings[fault[0]].fault},
         )
     conflicts = find_conflicts(holdings)
@@ -220,13 +221,13 @@ def parameter_conflict(
     if {*along} <= {*averaged}:
         noun = "Gradients of experts" if row.is_expert else "Gradients"
         reason = (
-            f"{noun} are averaged over {' '.join(averaged)}, so parameters must be equal there."
+            f"{noun} are averaged over {' '.join(averaged)}, so {row.noun}s must be equal there."
         )
     is_kind = any(row.ranks in held.classes for held in holdings.values())
     return DisagreementError(
-        f"{CALL}: the parameter {row.name} differs along {' '.join(along)}.",
+        f"{CALL}: the {row.noun} {row.name} differs along {' '.join(along)}.",
         *content_lines(layout, contents),
-        *[f"The same is true for {count_noun(others, 'other parameter')}."] * (others > 0),
+        *[f"The same is true for {count_noun(others, f'other {row.noun}')}."] * (others > 0),
         reason,
         fix="build an equal model on these ranks." if is_kind else _fix(along, averaged, row),
         requests=dict(contents),
@@ -242,6 +243,11 @@ def _fix(along: Sequence[str], averaged: Sequence[str], row: Row) -> str:
         group = "mesh.gradient_group(experts=True)"
         size = "the size of mesh.gradient_group()"
         return f"sum gradients of experts over {group}, and divide them by {size}."
+    if row.noun == "buffer":
+        return (
+            "dist.broadcast(buffer, group_src=0, group=mesh.gradient_group()) for each buffer; for "
+            "the statistics of batches, torch's SyncBatchNorm over that group."
+        )
     ways = ["DistributedDataParallel(model, process_group=mesh.gradient_group())"]
     if all(axis_role(axis) == "expert" for axis in along):
         ways += ["parameter.allreduce = False for each parameter of an expert"]

@@ -45,6 +45,7 @@ from .device import backend_for, nccl_parts
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import FSDPModule
 
 Function = TypeVar("Function", bound=Callable[..., object])
 Sample = TypeVar("Sample")
@@ -180,6 +181,24 @@ def foreach_scale(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None
     """
     dtype = torch.float64 if tensors[0].element_size() > 4 else torch.float32
     torch._foreach_mul_([*tensors], factor.to(tensors[0].device, dtype))
+
+
+def keep_gradient_sync(module: FSDPModule) -> Callable[[], None]:
+    """Return what restores whether a module under ``fully_shard`` synchronizes its gradients.
+
+    torch has a public function that sets it, and none that reads it.
+    """
+    state: Any = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:  # before torch 2.13
+        groups = [group for group in [state._fsdp_param_group] if group is not None]
+    kept = [(group, group.reduce_grads, group.all_reduce_grads) for group in groups]
+
+    def restore() -> None:
+        for group, reduces, all_reduces in kept:
+            group.reduce_grads, group.all_reduce_grads = reduces, all_reduces
+
+    return restore
 
 
 def iterate_unsplit(dataset: Iterable[Sample]) -> Iterator[Sample]:

@@ -952,12 +952,17 @@ class Mesh(OfOneProcess):
 
     @quotes_call("mesh.check_parameters", by_name=("model",))
     def check_parameters(
-        self, model: torch.nn.Module, *, axes: str | tuple[str, ...] | None = None
+        self,
+        model: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
+        *,
+        axes: str | tuple[str, ...] | None = None,
     ) -> None:
         """Check that parameters are equal on all ranks that average their gradients.
 
         Collective over the mesh. It finds replicas that drift, for example because DDP averages
-        over dp alone on a mesh with sp. Call it between steps. Buffers are not compared.
+        over dp alone on a mesh with sp. Call it between steps. A module is compared without its
+        buffers, since the statistics of a BatchNorm may differ until the next forward of DDP.
+        ``check_parameters(model.named_buffers())`` compares them as it does parameters.
 
         A plain tensor must be equal along ``axes``, by default those of :meth:`gradient_group`. A
         parameter with ``parameter.allreduce = False``, the mark of Megatron-core and DeepSpeed for

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,17 +17,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..core.axes import has_pipeline
-from ..core.call import format_value
 from ..core.compare import Holdings, Row, find_conflicts
 from ..core.errors import NonfiniteError, SpecError
 from ..core.norm import NormLayout, counts, differing_error, form_error, parse_max_norm, parse_order
 from ..core.text import format_sizes
 from ..launch.torch_internals import foreach_norms, foreach_scale
 from .copies import OfOneProcess
-from .data.checks import gather_conflicting
+from .data.checks import Named, gather_conflicting, name_parameters
 from .group_registry import MeshGroups
-
-Named = Sequence[tuple[str, Tensor]]
 
 TOLERANCE = 1e-3  # the largest difference of two copies, relative to their norm
 BUCKET = 2**22  # elements that are sent at once to be compared
@@ -70,7 +67,7 @@ class GradientNorms(OfOneProcess):
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the norm, and all local gradients. See :meth:`meshkit.Mesh.grad_norm`."""
         group = self._mesh.collective_group(())
-        order, named = parse_order(norm_type), _name_all(parameters)
+        order, named = parse_order(norm_type), name_parameters(parameters)
         read = self._read(named, layout)
         own = _total(read.counted, order, self._device)
         total = _reduce(own * math.nan if self._asks(read.presumed, own) else own, order, group)
@@ -220,23 +217,6 @@ class GradientNorms(OfOneProcess):
                     reason = f"Those of ranks {ranks} differ by {gap:.2g} of its norm."
                     faults.append(json.dumps([name, axis, presumed[name].ndim, reason]))
         return faults
-
-
-def _name_all(parameters: object) -> Named:
-    """Return parameters with their names, each parameter once."""
-    if isinstance(parameters, nn.Module):
-        return [*parameters.named_parameters()]
-    pairs = parameters.items() if isinstance(parameters, Mapping) else parameters
-    named: list[Any] = [None]
-    if isinstance(pairs, Iterable) and not isinstance(pairs, Tensor):
-        named = [*pairs]
-    for pair in named:
-        is_pair = type(pair) is tuple and len(pair) == 2
-        if not is_pair or not isinstance(pair[0], str) or not isinstance(pair[1], Tensor):
-            line = f"the parameters are {format_value(parameters)}, without names."
-            raise SpecError(line, fix="a module, or model.named_parameters().")
-    unique = {id(value): (name, value) for name, value in reversed(named)}
-    return named if len(unique) == len(named) else [*unique.values()]
 
 
 def _is_dtensor(tensor: Any) -> bool:  # noqa: ANN401

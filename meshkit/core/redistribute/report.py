@@ -326,7 +326,7 @@ def plan_redistribution(
 
     Args:
         axes: the mesh: ``"dp=4 tp=2"``, a mapping of sizes, or a :class:`Layout`; the outermost
-            axis first.
+            axis first. Commas separate axes as blanks do.
         pattern: the division before and after, as for ``mesh.redistribute``.
         to: the mesh that the right side names; None is the same one. A text or a mapping stands for
             other ranks, after those of the mesh. A :class:`Layout` says its ranks; with equal ranks
@@ -410,7 +410,7 @@ def _read_layout(axes: str | Mapping[str, int] | Layout, first: int = 0) -> Layo
     sizes = axes
     if isinstance(axes, str):
         sizes = {}
-        for word in axes.split():
+        for word in axes.replace(",", " ").split():
             axis, _, size = word.partition("=")
             if not SIZE.fullmatch(size) or axis in sizes:
                 raise SpecError(f"{word!r} is not an axis with its size.", fix=MESH_EXAMPLE)

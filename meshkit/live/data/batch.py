@@ -33,6 +33,7 @@ from ...core.errors import BatchError, SpecError
 from ...core.layout import group_rank
 from ...core.sequence import Order, plan_sequence, sequence_axes
 from ...core.text import article, count_noun, format_sizes
+from ...launch.torch_internals import keep_gradient_sync
 from ..group_registry import MeshGroups
 from .sequence import SequenceShard
 
@@ -76,7 +77,8 @@ class RankBatch(BatchPlan):
         Local. It uses ``no_sync`` for every DDP in the model, and ``set_requires_gradient_sync``
         for every module under ``fully_shard``. FSDP2 then holds unsharded gradients until the last
         micro batch. Other models are unchanged. After the block, also after an error, the model
-        synchronizes again. DDP with ``static_graph=True`` does not support ``no_sync``.
+        synchronizes as before. If the caller has turned synchronization off, it stays off. DDP with
+        ``static_graph=True`` does not support ``no_sync``.
         """
         from torch.distributed.fsdp import FSDPModule  # imports 600 modules, so only on use
 
@@ -85,8 +87,8 @@ class RankBatch(BatchPlan):
                 if isinstance(module, DistributedDataParallel):
                     stack.enter_context(module.no_sync())
                 if isinstance(module, FSDPModule):
+                    stack.callback(keep_gradient_sync(module))
                     module.set_requires_gradient_sync(False, recurse=False)
-                    stack.callback(module.set_requires_gradient_sync, True, recurse=False)
             yield
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +11,15 @@ from torch import nn
 
 from ...core import compare
 from ...core.batch import resolve_data_axes
+from ...core.call import format_value
 from ...core.canonical import MAX_SHOWN, canonical_text
+from ...core.errors import SpecError
 from ...core.layout import Layout
 from ...core.text import article, format_sizes
 from ..group_registry import MeshGroups
 from ..groups import gather_bytes
 
+Named = Sequence[tuple[str, torch.Tensor]]
 PLAIN = int | float | str | bytes | bool | None
 FSDP1 = "FullyShardedDataParallel"
 CHUNK = 2**20  # elements that are widened to int64 at once
@@ -38,7 +41,7 @@ def compare_batches(
 
 
 def compare_parameters(
-    mesh: MeshGroups, model: nn.Module, axes: str | tuple[str, ...] | None, device: torch.device
+    mesh: MeshGroups, model: object, axes: str | tuple[str, ...] | None, device: torch.device
 ) -> None:
     """Compare the parameters of all ranks. See :meth:`meshkit.Mesh.check_parameters`."""
     layout = mesh.plan.layout
@@ -116,30 +119,47 @@ def _digest(content: bytes | memoryview) -> str:
 
 
 def list_model(
-    model: nn.Module, layout: Layout, rank: int, axes: compare.EqualAxes
+    model: object, layout: Layout, rank: int, axes: compare.EqualAxes
 ) -> compare.Holdings:
-    """Return a model's parameters; with a fault as text if one is unreadable. Local."""
+    """Return parameters or buffers; with a fault as text if one is unreadable. Local."""
     forms = [f"form {_coordinate_without(layout, rank, a)}" for a in (axes.dense, axes.experts)]
     classes = tuple(dict.fromkeys(forms))
     rows: list[compare.Row] = []
     name = "the model"
     try:
-        if any(type(module).__name__ == FSDP1 for module in model.modules()):
+        modules = model.modules() if isinstance(model, nn.Module) else ()
+        if any(type(module).__name__ == FSDP1 for module in modules):
             return compare.Holdings((), classes, f"{FSDP1} holds flat shards of the parameters")
-        for name, parameter in model.named_parameters():
+        for name, parameter in name_parameters(model):
             if hasattr(parameter, "ds_tensor"):
                 return compare.Holdings((), classes, f"{name} is partitioned by stage 3 of ZeRO")
             # Megatron-core and DeepSpeed mark the parameters of experts in this way
             is_expert = getattr(parameter, "allreduce", True) is False
             equal = axes.experts if is_expert else axes.dense
             kind, part, local = _read_parameter(parameter, layout, rank, equal)
-            rows.append(compare.Row(forms[is_expert], name, kind, is_expert))
-            rows.append(
-                compare.Row(f"bytes {part}", name, f"{kind} {fingerprint(local)}", is_expert)
-            )
+            about = is_expert, "parameter" if isinstance(parameter, nn.Parameter) else "buffer"
+            rows.append(compare.Row(forms[is_expert], name, kind, *about))
+            rows.append(compare.Row(f"bytes {part}", name, f"{kind} {fingerprint(local)}", *about))
     except Exception as error:  # the peers wait in the gather, so this rank must join it
         return compare.Holdings((), classes, _describe_fault(name, error))
     return compare.Holdings(tuple(rows), classes)
+
+
+def name_parameters(parameters: object) -> Named:
+    """Return parameters with their names, each parameter once."""
+    if isinstance(parameters, nn.Module):
+        return [*parameters.named_parameters()]
+    pairs = parameters.items() if isinstance(parameters, Mapping) else parameters
+    named: list[Any] = [None]
+    if isinstance(pairs, Iterable) and not isinstance(pairs, torch.Tensor):
+        named = [*pairs]
+    for pair in named:
+        is_pair = type(pair) is tuple and len(pair) == 2
+        if not is_pair or not isinstance(pair[0], str) or not isinstance(pair[1], torch.Tensor):
+            line = f"the parameters are {format_value(parameters)}, without names."
+            raise SpecError(line, fix="a module, or model.named_parameters().")
+    unique = {id(value): (name, value) for name, value in reversed(named)}
+    return named if len(unique) == len(named) else [*unique.values()]
 
 
 def _read_parameter(

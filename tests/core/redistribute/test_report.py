@@ -16,6 +16,15 @@ def test_a_report_of_a_group_that_is_not_built() -> None:
     assert 'groups    build_mesh(groups=["dp tp"]) creates the missing ones' in str(plan)
 
 
+@pytest.mark.parametrize("text", ["dp=4,tp=2", "dp=4, tp=2", " dp=4 ,tp=2,"])
+def test_commas_separate_axes_as_blanks_do(text: str) -> None:
+    pattern = "a/dp b -> a/tp b"
+    plain = plan_redistribution("dp=4 tp=2", pattern, a=8, b=4)
+    assert plan_redistribution(text, pattern, a=8, b=4) == plain
+    both = plan_redistribution("dp=4 tp=2", "a/dp b -> a/x b", to="x=2 y=2", a=8, b=4)
+    assert str(plan_redistribution(text, "a/dp b -> a/x b", to="x=2,y=2", a=8, b=4)) == str(both)
+
+
 def test_the_json() -> None:
     plan = plan_redistribution({"dp": 2, "tp": 2}, "b s d +tp -> b s/tp d", b=2, s=4, d=8)
     assert json.loads(json.dumps(plan.as_dict())) == {

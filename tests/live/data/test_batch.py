@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -189,6 +190,68 @@ def train_with_every_wrapper(samples: int, compiled: bool) -> Any:
                 wraps["ddp"](m), backend=lambda graph, _: graph.forward
             )
         return {name: train_one_step(mesh, plan, wrap, samples) for name, wrap in wraps.items()}
+
+
+def count_reductions(model: nn.Module, data: Tensor, inside: Any = nullcontext) -> dict[str, int]:
+    """Return the collectives that reduce gradients in one forward and backward."""
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    with CommDebugMode() as comm, inside():
+        model(data).mean().backward()
+    counts = {str(op).rpartition(".")[2]: n for op, n in comm.get_comm_counts().items()}
+    return {op: n for op, n in counts.items() if "reduce" in op}
+
+
+def leave_blocks() -> Any:
+    """Return the reductions after blocks of sync_on_last, by what the caller had set before."""
+    from torch.distributed.fsdp import fully_shard
+
+    reports: dict[str, Any] = {}
+    with meshkit.build_mesh(dp=2, sp=2) as mesh:
+        plan = mesh.batch(global_batch=8, micro_batch=2)
+        early, *_, last = plan.micro_batches(0)
+        assert (early.is_last, last.is_last) == (False, True)
+
+        def leave(name: str, model: nn.Module, data: Tensor) -> None:
+            before = count_reductions(model, data)
+            for micro in (early, last):
+                with plan.sync_on_last(model, micro):
+                    count_reductions(model, data)
+            with suppress(ZeroDivisionError), plan.sync_on_last(model, early):
+                with plan.sync_on_last(model, early):
+                    pass
+                raise ZeroDivisionError
+            reports[name] = before, count_reductions(model, data)
+
+        hybrid = mesh.device_mesh("dp sp")
+        for name, change in {
+            "as it is": lambda m: None,
+            "no sync": lambda m: m.set_requires_gradient_sync(False),
+            "no sync of a part": lambda m: m.up.set_requires_gradient_sync(False),
+            "no all-reduce": lambda m: m.set_requires_all_reduce(False),
+        }.items():
+            model, data = make_model(2)
+            for part in model.children():
+                fully_shard(part, mesh=hybrid)
+            change(fully_shard(model, mesh=hybrid))
+            leave(name, model, data)
+        model, data = make_model(2)
+        ddp = DistributedDataParallel(model, process_group=mesh.group())
+        leave("ddp", ddp, data)
+        with ddp.no_sync():
+            leave("ddp without sync", ddp, data)
+    return reports
+
+
+def test_after_sync_on_last_the_model_synchronises_as_before() -> None:
+    reports = meshkit.spawn(leave_blocks, 4, timeout=120)
+    assert reports == [reports[0]] * 4
+    for name, (before, after) in reports[0].items():
+        assert after == before, name
+    both, part = reports[0]["as it is"][0], reports[0]["no sync of a part"][0]
+    assert reports[0]["no sync"][0] == reports[0]["ddp without sync"][0] == {}
+    assert 0 < sum(part.values()) < sum(both.values())
+    assert {*reports[0]["no all-reduce"][0]} < {*both}
 
 
 @pytest.mark.parametrize(("ranks", "samples"), [(2, 8), (7, 64), (4, 6)])

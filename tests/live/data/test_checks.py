@@ -16,6 +16,7 @@ import meshkit
 from meshkit.core.compare import EqualAxes
 from meshkit.live.data import checks
 from meshkit.live.data.checks import fingerprint, list_batch, list_model
+from tests.live.faults import error_of
 
 Make = Callable[[meshkit.Mesh], nn.Module]
 
@@ -393,6 +394,65 @@ def test_the_first_parameter_and_the_ranks_are_named(models: list[dict[str, Any]
 def test_a_parameter_without_data_is_named_on_every_rank(models: list[dict[str, Any]]) -> None:
     assert "up.weight cannot be read (NotImplementedError" in models[0]["unreadable"][0]
     assert "on rank 1 (dp=0 sp=1)." in models[0]["unreadable"][0]
+
+
+class Statistics(nn.Module):
+    """A layer with buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(2)
+        self.register_buffer("scale", torch.ones(()))
+
+
+def check_buffers() -> dict[str, Any]:
+    """Return the error of each check of buffers, and of other arguments."""
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
+        torch.manual_seed(0)
+        model, drifted, along_tp = Statistics(), Statistics(), Statistics()
+        if mesh.coordinate["dp"] == 1:
+            drifted.norm.running_mean += 1
+        if mesh.coordinate["tp"] == 1:  # which may hold another part
+            along_tp.norm.running_mean += 1
+        arguments: dict[str, Any] = {
+            "module": drifted,
+            "equal": dict(model.named_buffers()),
+            "along tp": along_tp.named_buffers(),
+            "mapping": dict(drifted.named_buffers()),
+            "pairs": drifted.named_buffers(),
+            "state": drifted.state_dict(),
+            "parameters": dict(drifted.named_parameters()),
+            "one is missing": {} if mesh.rank == 2 else dict(model.named_buffers()),
+            "list": [*model.parameters()],
+            "number": 3 if mesh.rank == 1 else model,
+            "values": {"a": 3},
+        }
+        errors = {
+            name: error_of(lambda model=model: mesh.check_parameters(model))
+            for name, model in arguments.items()
+        }
+        dist.all_reduce(torch.ones(()), group=mesh.group())
+        return errors
+
+
+def test_buffers_are_compared_as_parameters() -> None:
+    by_rank = meshkit.spawn(check_buffers, 4, timeout=60)
+    assert by_rank == [by_rank[0]] * 4
+    errors = by_rank[0]
+    equal = "module", "equal", "along tp", "parameters"
+    assert {name: errors.pop(name) for name in equal} == dict.fromkeys(equal)
+    assert {kind for kind, _ in errors.values()} == {"DisagreementError"}
+    texts = {name: text for name, (_, text) in errors.items()}
+    for name in ("mapping", "pairs", "state"):
+        assert "the buffer norm.running_mean differs along dp." in texts[name]
+        assert "so buffers must be equal there" in texts[name]
+        assert (
+            "Fix: dist.broadcast(buffer, group_src=0, group=mesh.gradient_group())" in texts[name]
+        )
+    assert "the buffer scale differs" in texts["one is missing"]
+    for name in ("list", "number", "values"):
+        assert "without names" in texts[name]
+        assert "a module, or names with tensors" in texts[name]
 
 
 class FullyShardedDataParallel(nn.Module):
