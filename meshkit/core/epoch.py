@@ -29,8 +29,9 @@ and Flood, OOPSLA 2014). For training, not for secrets.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,7 @@ Words = NDArray[np.uint64]
 
 TAILS = ("keep", "drop", "pad")
 VERSION = 1  # of the fields of a state
+FIELDS = ("version", "length", "shuffle", "seed", "epoch", "consumed")  # of every state
 MAX_LENGTH = 2**62  # samples, so that the last step ends within int64
 MIN_BITS = 6  # with halves of fewer than three bits the orders are not uniform
 SHIFTS = np.array([30, 27, 31], dtype=np.uint64)
@@ -60,6 +62,7 @@ class SampleOrder:
     epoch: int = 0  # the first epoch, from 0
     # the treatment of samples that do not fill a step; None is the default of the dataset
     tail: str | None = None
+    order: object = None  # an iterable of dataset indices that the caller gives
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,18 @@ class Epoch:
     number: int = 0  # the number of the epoch, from 0
     # samples of the epoch's order that earlier passes read; step 0 begins after them
     begin: int = 0
+    # the caller's order: a function from the number of an epoch to the indices of its samples
+    draw: Callable[[int], Ints] | None = None
+    indices: Ints | None = field(default=None, compare=False, repr=False)  # its result, (length,)
 
     @classmethod
-    def of(cls, length: object, plan: BatchPlan, order: SampleOrder) -> Epoch:
+    def of(
+        cls,
+        length: object,
+        plan: BatchPlan,
+        order: SampleOrder,
+        draw: Callable[[int], Ints] | None = None,
+    ) -> Epoch:
         """Return the first epoch of an order, after a check of all values."""
         num, seed, number = (parse_integer(n) for n in (length, order.seed, order.epoch))
         tail = "keep" if order.tail is None else order.tail
@@ -94,14 +106,29 @@ class Epoch:
             line = "shuffle is a bool, seed is an int, and epoch is an int of 0 or more."
             summary = f"the order of samples is invalid: {values}."
             raise BatchError(summary, line, fix=f"{', '.join(fixes)}.")
-        if tail == "drop" and num < plan.global_batch:
+        epoch = cls(num, plan, order.shuffle, seed, tail, draw=draw).at(number)
+        if tail == "drop" and epoch.length < plan.global_batch:
             raise BatchError(
-                f"{count_noun(num, 'sample')} do not fill one step of {plan.global_batch}.",
-                fix=f"tail='keep', or a global batch of at most {num}.",
+                f"{count_noun(epoch.length, 'sample')} do not fill one step of "
+                f"{plan.global_batch}.",
+                fix=f"tail='keep', or a global batch of at most {epoch.length}.",
                 global_batch=plan.global_batch,
-                below=num,
+                below=epoch.length,
             )
-        return cls(num, plan, order.shuffle, seed, tail, number)
+        return epoch
+
+    def at(self, number: int, begin: int = 0) -> Epoch:
+        """Return the same or another epoch from a sample on; it draws the order of another one."""
+        epoch = replace(self, number=number, begin=begin)
+        if self.draw is None or (self.indices is not None and number == self.number):
+            return epoch
+        indices = self.draw(number)
+        return replace(epoch, indices=indices, length=len(indices))
+
+    @cached_property
+    def digest(self) -> str:
+        """A text that differs for other indices of the caller's order."""
+        return hashlib.blake2b(np.asarray(self.indices).tobytes(), digest_size=8).hexdigest()
 
     @property
     def steps(self) -> int:
@@ -137,13 +164,15 @@ class Epoch:
         indices = np.concatenate([micro.samples for micro in batches]) % self.length
         if self.shuffle:
             indices = shuffle_indices(indices, self.length, self.seed, self.number)
+        if self.indices is not None:
+            indices = self.indices[indices]
         ends = np.cumsum([len(micro.samples) for micro in batches])
         parts = np.split(indices, ends[:-1])
         return [replace(micro, samples=part) for micro, part in zip(batches, parts, strict=True)]
 
     def state(self, steps: int) -> State:
         """Return the position after some steps; ``consumed`` counts samples of the global order."""
-        return {
+        state: State = {
             "version": VERSION,
             "length": self.length,
             "shuffle": self.shuffle,
@@ -151,26 +180,40 @@ class Epoch:
             "epoch": self.number,
             "consumed": min(self.begin + steps * self.plan.global_batch, self.length),
         }
+        return state if self.indices is None else {**state, "order": self.digest}
 
     def resume(self, state: object) -> Epoch:
         """Return the rest of the epoch of a state, with the data and the plan of this one."""
-        expected = self.state(0)
-        fields = read_state(state, (*expected,))
+        fields = read_state(state, FIELDS)
         number, consumed = read_position(fields)
-        fixed = ("length", "shuffle", *(["seed"] if self.shuffle else []))
-        if differing := [name for name in fixed if fields[name] != expected[name]]:
+        epoch = self.at(number, consumed)
+        expected = epoch.state(0)
+        is_seeded = self.shuffle if self.draw is None else "order" in fields
+        fixed = ("length", "shuffle", *(["seed"] if is_seeded else []), "order")
+        if differing := [n for n in fixed if fields.get(n) != expected.get(n)]:
             lines = (
-                f"{name} is {fields[name]!r} in the state, {expected[name]!r} in this sampler."
+                f"{name} is {fields.get(name)!r} in the state, {expected.get(name)!r} in this "
+                "sampler."
                 for name in differing
             )
-            settings = [f"{name}={fields[name]!r}" for name in differing if name != "length"]
-            ways = [f"the dataset of {fields['length']} samples"] * ("length" in differing)
-            ways += [f"mesh.sampler(dataset, plan, {', '.join(settings)})"] * bool(settings)
             summary = "the state is of another order of samples."
-            raise BatchError(summary, *lines, fix=f"{', with '.join(ways)}.")
-        if consumed > self.length:
-            raise _invalid_state(f"consumed is {consumed}, of {count_noun(self.length, 'sample')}")
-        return replace(self, number=number, begin=consumed)
+            raise BatchError(summary, *lines, fix=_fix_of(differing, fields))
+        if consumed > epoch.length:
+            raise _invalid_state(f"consumed is {consumed}, of {count_noun(epoch.length, 'sample')}")
+        return epoch
+
+
+def _fix_of(differing: list[str], fields: Mapping[str, object]) -> str:
+    """Return how to make a sampler of the order of a state."""
+    settings = ["order=..."] * ("order" in fields)
+    settings += [f"{name}={fields[name]!r}" for name in differing if name in ("shuffle", "seed")]
+    ways = [f"the dataset of {fields['length']} samples"] * ("length" in differing)
+    if settings:
+        own = " with the order= of the state's sampler" * ("order" in fields)
+        ways.append(f"mesh.sampler(dataset, plan, {', '.join(settings)}){own}")
+    elif "order" in differing:
+        ways.append("mesh.sampler(dataset, plan) without order=")
+    return f"{', with '.join(ways)}."
 
 
 def read_state(state: object, names: tuple[str, ...]) -> Mapping[str, object]:

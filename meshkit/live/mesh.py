@@ -842,6 +842,7 @@ class Mesh(OfOneProcess):
         seed: int = 0,
         epoch: int = 0,
         tail: str | None = None,
+        order: Iterable[int] | None = None,
     ) -> MicroBatchSampler:
         """Return the sampler of a dataset that is read by index."""
 
@@ -855,6 +856,7 @@ class Mesh(OfOneProcess):
         seed: int = 0,
         epoch: int = 0,
         tail: str | None = None,
+        order: Iterable[int] | None = None,
     ) -> MicroBatchSampler | MicroBatchStream[Any]:
         """Return this rank's micro batches of a dataset, for torch's DataLoader. Local.
 
@@ -863,7 +865,8 @@ class Mesh(OfOneProcess):
         resumes on another.
 
         Args:
-            dataset: anything with ``len``, or that number; or an ``IterableDataset``.
+            dataset: a dataset that is read by index, or its number of samples; or an
+                ``IterableDataset``.
             plan: the result of :meth:`batch`; or a plain :class:`meshkit.BatchPlan` over the data
                 axes of the mesh.
             shuffle: whether each epoch has its own order, by ``seed`` and the number of the epoch.
@@ -874,6 +877,12 @@ class Mesh(OfOneProcess):
                 makes a smaller last step of them, with weights to match. ``"drop"`` leaves them
                 out. ``"pad"`` fills the step with the first samples of the same epoch, which then
                 count twice. None is ``"keep"``, and ``"drop"`` for a stream, which has no other.
+            order: the dataset indices of an epoch, for weights, grouping by length, or an order of
+                your own: a ``Sampler`` of torch of single samples, or a sequence of ints. It is
+                global, and each rank takes its share of it. It is read anew for each epoch, with
+                the global generators of torch, numpy and Python and its attribute ``generator``
+                seeded by ``seed`` and the epoch, after a call of its ``set_epoch(epoch)`` if it has
+                one. Samples may repeat or be left out.
 
         Returns:
             A ``Sampler[list[int]]`` for ``DataLoader(dataset, batch_sampler=...)``. For an iterable
@@ -881,23 +890,26 @@ class Mesh(OfOneProcess):
             batch_size=None)``.
 
         Raises:
-            BatchError: if the dataset is empty or has no ``len``; if an order or a tail is invalid;
-                if ``"drop"`` leaves no step; if the plan is of another mesh.
+            BatchError: if the dataset is empty, or is none, such as a DataLoader or a dict; if a
+                tail is invalid; if ``"drop"`` leaves no step; if the plan is of another mesh; if
+                an order has no length, yields no dataset index, or differs when one epoch is read
+                twice.
             DisagreementError: by the first batch, if sizes, shuffle, seed, tail or length differ
                 from those of the first rank that has read one. Inside a guard all other ranks raise
                 it too, when their collective fails; outside, at the next ``agree`` or ``view``.
                 Make samplers in the same order on all ranks. Workers compare no stream.
 
         Cost: 0.1 microseconds per sample with shuffle, and 0.3 milliseconds per step. No array of
-        all samples is made. One store operation at the first batch, which waits for no rank.
+        all samples is made, except of ``order``: 8 bytes an index. One store operation at the first
+        batch, which waits for no rank.
 
         Example:
             >>> plan = mesh.batch(global_batch=8, micro_batch=2)
             >>> list(mesh.sampler(range(16), plan))
             [[4, 5], [12, 13]]
         """
-        order = SampleOrder(shuffle, seed, epoch, tail)
-        source = make_source(dataset, plan_of_rank(self._groups, plan), order)
+        samples = SampleOrder(shuffle, seed, epoch, tail, order)
+        source = make_source(dataset, plan_of_rank(self._groups, plan), samples)
         return compare_first_batch(self._groups, self._proposal.job, source)
 
     @quotes_call("mesh.loader", by_name=("dataset", "plan"))
@@ -910,6 +922,7 @@ class Mesh(OfOneProcess):
         seed: int = 0,
         epoch: int = 0,
         tail: str | None = None,
+        order: Iterable[int] | None = None,
         **options: Any,  # noqa: ANN401  # any option of DataLoader
     ) -> DataLoader[Any]:
         """Return torch's DataLoader over this rank's micro batches of a dataset. Local.
@@ -926,8 +939,8 @@ class Mesh(OfOneProcess):
         Example:
             ``for batch in mesh.loader(dataset, plan, shuffle=True): train(batch)``
         """
-        order = SampleOrder(shuffle, seed, epoch, tail)
-        source = make_source(dataset, plan_of_rank(self._groups, plan), order)
+        samples = SampleOrder(shuffle, seed, epoch, tail, order)
+        source = make_source(dataset, plan_of_rank(self._groups, plan), samples)
         compare_first_batch(self._groups, self._proposal.job, source)
         return make_loader(dataset, source, options)
 

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import replace
-from typing import Any, TypeVar
+from os import PathLike
+from typing import Any, TypeVar, cast
 
+from torch.nn import Module
 from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
 
 from ...core.batch import BatchPlan, MicroBatch
 from ...core.call import parse_integer, quotes_call
 from ...core.epoch import Epoch, SampleOrder, State, parse_count
 from ...core.errors import BatchError
-from ...core.text import article
+from ...core.text import Ints, article
+from .order import OwnOrder, check_again, check_kind
 from .source import check_not_batched_again, plan_facts, run_first
 from .stream import MicroBatchStream
 
 Sample = TypeVar("Sample")
+
+# kinds of objects that have a length but no samples by number, the reason, and what to give
+NO_DATASETS: tuple[tuple[Any, str, str], ...] = (
+    (DataLoader, "It yields batches.", "its dataset: loader.dataset."),
+    (Sampler, "It yields indices.", "the dataset, and order=sampler for their order."),
+    (MicroBatchStream, "It is the share of one rank already.", "the dataset that it reads."),
+    ((str, bytes, PathLike), "It is a name, or text.", "the dataset that it names."),
+    ((dict, UserDict), "It is read by keys.", "one of its values, or list(values)."),
+    (
+        tuple,
+        "Its items may be the fields of one sample, or whole tensors.",
+        "TensorDataset(*tensors), or list(samples).",
+    ),
+    (Module, "It is a model.", "the data."),
+)
 
 DECIDED = {  # options of DataLoader that the plan or mesh.loader decides, and their counterpart
     "batch_size": "mesh.batch(micro_batch=...)",
@@ -88,7 +107,8 @@ class MicroBatchSampler(Sampler[list[int]]):
         """Return what must be equal on all ranks, as text."""
         epoch, facts = self._pass, plan_facts(self._pass.plan)
         facts |= {"length": str(epoch.length), "shuffle": str(epoch.shuffle), "tail": epoch.tail}
-        return facts | ({"seed": str(epoch.seed)} if epoch.shuffle else {})
+        facts |= {"seed": str(epoch.seed)} if epoch.shuffle or epoch.draw else {}
+        return facts | ({"order": epoch.digest} if epoch.draw else {})
 
     @quotes_call("sampler.micro_batches")
     def micro_batches(self, step: int) -> list[MicroBatch]:
@@ -113,8 +133,7 @@ class MicroBatchSampler(Sampler[list[int]]):
         """
         check_not_batched_again(self)
         last = self._pass
-        next_epoch = replace(last, number=last.number + 1, begin=0)
-        self._pass = next_epoch if self._has_ended else replace(last)
+        self._pass = last.at(last.number + 1) if self._has_ended else replace(last)
         self._num_done, self._has_begun, self._has_ended = 0, True, False
         return self._read(self._pass)
 
@@ -141,7 +160,7 @@ class MicroBatchSampler(Sampler[list[int]]):
         """
         number = parse_count("epoch", epoch)
         if self._has_begun or number != self.epoch:
-            self._begin(replace(self._pass, number=number, begin=0))
+            self._begin(self._pass.at(number))
 
     @quotes_call("sampler.state_dict")
     def state_dict(self, *, steps: int | None = None) -> State:
@@ -185,23 +204,62 @@ def make_source(
     dataset: IterableDataset[Sample] | Sized | int, plan: BatchPlan, order: SampleOrder
 ) -> MicroBatchSampler | MicroBatchStream[Sample]:
     """Return the sampler or the stream of a rank's plan. See ``mesh.sampler``."""
-    if isinstance(dataset, IterableDataset):
-        if order.shuffle or order.seed != 0:
-            fix = "leave out shuffle and seed, and shuffle in the dataset."
-            raise BatchError("a stream is read in its own order.", fix=fix)
-        if order.tail not in (None, "drop"):
-            rule = "The end of a stream is not known before, so only whole steps are read."
-            raise BatchError(f"tail is {order.tail!r}.", rule, fix="tail='drop'.")
-        return MicroBatchStream(dataset, plan, parse_count("epoch", order.epoch))
-    # Sized before the int, since a tensor of one element is both
-    length = len(dataset) if isinstance(dataset, Sized) else parse_integer(dataset)
+    length = count_samples(dataset)
     if length is None:
+        return make_stream(cast("IterableDataset[Sample]", dataset), plan, order)
+    if order.order is None:
+        return MicroBatchSampler(Epoch.of(length, plan, order))
+    if order.shuffle is not False:
+        line = "shuffle=True and order= both decide the order."
+        raise BatchError(line, fix="leave out shuffle; RandomSampler(data) is an order.")
+    check_kind(order.order)
+    epoch = Epoch.of(length, plan, order, draw := OwnOrder(order.order, length, order.seed))
+    check_again(order.order, cast("Ints", epoch.indices), draw(epoch.number))
+    return MicroBatchSampler(epoch)
+
+
+def make_stream(
+    dataset: IterableDataset[Sample], plan: BatchPlan, order: SampleOrder
+) -> MicroBatchStream[Sample]:
+    """Return the stream of a rank's plan, which has no other order than its own."""
+    if order.shuffle or order.seed != 0 or order.order is not None:
+        fix = "leave out shuffle, seed and order, and shuffle in the dataset."
+        raise BatchError("a stream is read in its own order.", fix=fix)
+    if order.tail not in (None, "drop"):
+        rule = "The end of a stream is not known before, so only whole steps are read."
+        raise BatchError(f"tail is {order.tail!r}.", rule, fix="tail='drop'.")
+    return MicroBatchStream(dataset, plan, parse_count("epoch", order.epoch))
+
+
+def count_samples(dataset: object) -> int | None:
+    """Return the samples of a dataset that is read by index; None for an iterable dataset.
+
+    Raises:
+        BatchError: if it is no dataset, even if it has a length, with a fix for each kind.
+    """
+    for kinds, reason, fix in NO_DATASETS:
+        if isinstance(dataset, kinds):
+            summary = f"{article(type(dataset).__name__)} is no dataset."
+            raise BatchError(summary, reason, fix=fix)
+    if isinstance(dataset, IterableDataset):
+        return None
+    # samples before the number, since a tensor of one element is both
+    if isinstance(dataset, Sized) and hasattr(dataset, "__getitem__") and not is_scalar(dataset):
+        return len(dataset)
+    length = parse_integer(dataset)
+    if length is None:
+        rule = "A dataset that is read by index has a len() and samples from 0 to len() - 1."
         raise BatchError(
-            f"{article(type(dataset).__name__)} has no len().",
-            "A dataset that is read by index must have a length.",
-            fix="the number of samples, or a torch.utils.data.IterableDataset.",
+            f"{article(type(dataset).__name__)} is no dataset.",
+            rule,
+            fix="a dataset, the number of samples, or a torch.utils.data.IterableDataset.",
         )
-    return MicroBatchSampler(Epoch.of(length, plan, order))
+    return length
+
+
+def is_scalar(dataset: object) -> bool:
+    """Return whether an array or a tensor has no dim, and so neither a length nor samples."""
+    return getattr(dataset, "shape", None) == ()
 
 
 def make_loader(
