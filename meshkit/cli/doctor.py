@@ -212,7 +212,7 @@ def check_launcher(env: Env) -> tuple[World | None, list[Finding]]:
     findings = [make_finding("launcher", not sign, text, advice)]
     for name in (*FIELDS, *(f for f in ENDPOINT_FIELDS if getattr(world, f) is not None)):
         value = getattr(world, name)
-        text = "unknown" if value is None else f"{value} ({world.sources[name]})"
+        text = "unknown until init" if value is None else f"{value} ({world.sources[name]})"
         findings.append(Finding(name, True, text))
     has_address = world.init_method or (world.master_addr and world.master_port)
     needs_address = world.world_size > 1 and not has_address

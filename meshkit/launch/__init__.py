@@ -5,6 +5,7 @@ The path of ``init``, in the order of its files::
     join             init: detect, open the store, agree, create the default group, confirm
     detect           the world of this rank, from one row of launchers
     device           its device and backend
+    nodes            its node, from the machines of all ranks, if the launcher does not state it
     generation       the start of the job that this rank joins, and its lease on the rank
     store, round     where ranks meet, and how they agree
     creation         groups of torch, created on all ranks or on none, in time

@@ -245,8 +245,7 @@ def world_from_group(group: dist.ProcessGroup) -> World:
     if world is not None and (world.rank, world.world_size) == (rank, world_size):
         sources = {**world.sources, **sources}
     else:
-        world = World(rank, world_size, rank, None, None, None, None, None, "")
-        sources["local_rank"] = "rank, for lack of other facts"
+        world = World(rank, world_size, None, None, None, None, None, None, "")
     backend = backend_of(group)
     return replace(
         world,

@@ -1,13 +1,14 @@
 """detect: the world of this process, read from one row of the table of launchers.
 
 All fields are read from one launcher's variables, each with its source, see
-:mod:`meshkit.launch.launchers`. Explicit arguments override variables. Missing fields are derived
-from variables of the same launcher.
+:mod:`meshkit.launch.launchers`. Explicit arguments override variables. A field that no variable
+states or implies is None: nodes may hold different numbers of ranks, in any order.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ from .endpoint import (
     read_int,
     read_text,
 )
-from .launchers import BY_ENVIRONMENT, HAND_WRITTEN, Launcher, matching_launchers
+from .launchers import BY_ENVIRONMENT, HAND_WRITTEN, Launcher, is_whole, matching_launchers
 from .signs import sign_of_others, starter
 from .slurm import task_counts
 from .world import MAX_WORLD_SIZE, World, without_completed
@@ -35,6 +36,10 @@ from .world import MAX_WORLD_SIZE, World, without_completed
 ARGUMENT_FIELDS = ("rank", "world_size", "local_rank")
 FIELDS = (*ARGUMENT_FIELDS, "local_world_size", "node_rank", "num_nodes")
 ENDPOINT_FIELDS = ("master_addr", "master_port")
+IMPLYING = ("rank", "world_size", "local_world_size", "num_nodes")
+EXPORTED_BY_SCRIPTS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+# Options of torchrun, whose values may be words, such as auto and gpu, or a range of nodes.
+TORCHRUN_OPTIONS = ("PET_NPROC_PER_NODE", "NPROC_PER_NODE", "PET_NNODES", "NNODES")
 
 Fields = dict[str, tuple[Any, str]]  # field name to (value, source)
 
@@ -67,7 +72,8 @@ def detect(
         master_port: the port of the store, 1 to 65535; None reads it.
 
     Returns:
-        A :class:`World` whose ``device`` and ``backend`` are None. Without a launcher it is
+        A :class:`World` whose ``device`` and ``backend`` are None, and so are the fields of its
+        node that no variable states; ``init`` finds them with the others. Without a launcher it is
         rank 0 of 1. ``allocation`` names a variable that says that the job of a single process
         is larger, if there is one.
 
@@ -77,8 +83,8 @@ def detect(
 
     Example:
         >>> world = detect({"RANK": "3", "WORLD_SIZE": "4"})
-        >>> world.rank, world.launcher, world.sources["rank"], world.sources["local_rank"]
-        (3, 'hand-written', 'RANK', 'one node assumed')
+        >>> world.rank, world.launcher, world.sources["rank"], world.local_rank
+        (3, 'hand-written', 'RANK', None)
     """
     options = drop_none(rank=rank, world_size=world_size, local_rank=local_rank)
     options |= drop_none(master_addr=master_addr, master_port=master_port)
@@ -158,15 +164,15 @@ def _single(env: Env, arguments: Mapping[str, int | str]) -> World:
 
 def _overridden(row: Launcher, env: Env, arguments: Mapping[str, int | str]) -> Launcher:
     """Return the row without the variables that arguments override or make invalid."""
-    node_fields = ("local_rank", "local_world_size", "tasks_per_node", "node_rank", "num_nodes")
-    new = {
-        name for name in arguments if first_value(getattr(row, name), env) != str(arguments[name])
-    }
+    node_fields = ("local_rank", "node_rank", "local_world_size", "tasks_per_node", "num_nodes")
+    rank, size = first_value(row.rank, env), first_value(row.world_size, env)
     # with another rank, the variables about the node describe another process
-    ignored = node_fields if "rank" in new else ("num_nodes",) if "world_size" in new else ()
+    is_other_rank = str(arguments.get("rank", rank)) != rank
+    is_other_size = size is not None and str(arguments.get("world_size", size)) != size
+    ignored = node_fields if is_other_rank else node_fields[2:] if is_other_size else ()
     overrides = {name: (f"argument {name}",) for name in arguments}
     changes: dict[str, Any] = {**dict.fromkeys(ignored, ()), **overrides}
-    return row._replace(**changes, by_node=row.by_node or "rank" in new)
+    return row._replace(**changes)
 
 
 def _check_others(world: World, others: list[Launcher], env: Env) -> None:
@@ -174,34 +180,31 @@ def _check_others(world: World, others: list[Launcher], env: Env) -> None:
     for row in others:
         rank, size = first_set(row.rank, env), first_set(row.world_size, env)
         if rank and size and env[size] == str(world.world_size) and env[rank] != str(world.rank):
-            raise_conflict(f"hand-written and {row.name}", env, "RANK", rank, f"is not {rank}")
+            exported = " ".join(name for name in EXPORTED_BY_SCRIPTS if name in env)
+            fix = f"unset {exported}: a script has exported them to all ranks of {row.name}."
+            raise_conflict(
+                f"hand-written and {row.name}", env, "RANK", rank, f"is not {rank}", fix=fix
+            )
 
 
 def _world_of(row: Launcher, env: Env, others: list[Launcher]) -> World:
     """Return the world that one launcher's variables describe."""
-    columns: tuple[tuple[str, Names, int, bool], ...] = (
-        ("rank", row.rank, 0, False),
-        ("world_size", row.world_size, 1, False),
-        ("local_rank", row.local_rank, 0, row.by_node),
-        ("local_world_size", row.local_world_size, 1, True),
-        ("node_rank", row.node_rank, 0, True),
-        ("num_nodes", row.num_nodes, 1, True),
-    )
     fields: Fields = {}
     try:
-        for field, names, least, optional in columns:
-            if number := read_int(row.name, names, env, least=least, optional=optional):
-                fields[field] = number
+        fields["rank"] = read_int(row.name, row.rank, env, "rank")
+        fields["world_size"] = _world_size(row, env)
     except LaunchError as error:
         present = sorted({name for names in row.markers for name in names if name in env})
         hint = f"It sets {row.rank[0]} and {row.world_size[-1]} on every rank; "
         hint += f"{', '.join(present)} {'is' if len(present) == 1 else 'are'} set."
         hint += f" Without that, {others[0].name} would be used." if others else ""
         error.evidence += (hint,)
+        if not is_whole(row, env):
+            error.fix = f"{error.fix_text.rstrip('.')}; or unset {' '.join(present)}."
         raise
-    fields |= _local_size(row, env)
+    fields |= _node_fields(row, env, fields["world_size"][0])
     _check_bounds(row, fields, env)
-    fields = {**_implied(row, fields), **fields, **_endpoint_fields(row, env)}
+    fields = {**_implied(fields), **fields, **_endpoint_fields(row, env)}
     if method := read_text(row.name, row.init_method, env):
         fields["init_method"] = method
     values: dict[str, Any] = dict.fromkeys((*FIELDS, *ENDPOINT_FIELDS))
@@ -210,23 +213,60 @@ def _world_of(row: Launcher, env: Env, others: list[Launcher]) -> World:
     return World(launcher=row.name, sources=sources, **values)
 
 
-def _local_size(row: Launcher, env: Env) -> Fields:
-    """Return the local world size from a list of tasks per node, if the launcher sets one."""
-    name, node = first_set(row.tasks_per_node, env), first_set(row.node_rank, env)
-    if name is None or node is None:
-        return {}
+def _world_size(row: Launcher, env: Env) -> tuple[int, str]:
+    """Return the number of ranks: a variable, or the sum of a list of tasks per node."""
+    if first_set(row.world_size, env) is None and first_set(row.tasks_per_node, env):
+        counts, name = _task_counts(row, env)
+        return sum(counts), name
+    return read_int(row.name, row.world_size, env, "world_size")
+
+
+def _node_fields(row: Launcher, env: Env, world_size: int) -> Fields:
+    """Return the fields of the node that variables state; a single rank needs no count of them."""
+    columns = {"local_rank": row.local_rank}
+    if world_size > 1:
+        columns["local_world_size"] = _without_words(row.local_world_size, env)
+        columns |= {"node_rank": row.node_rank, "num_nodes": _without_words(row.num_nodes, env)}
+    fields = {
+        field: read_int(row.name, names, env, field)
+        for field, names in columns.items()
+        if first_set(names, env)
+    }
+    if "node_rank" in fields and first_set(row.tasks_per_node, env):
+        (counts, name), (node, variable) = _task_counts(row, env), fields["node_rank"]
+        if node >= len(counts):
+            fault = f"is a node that is missing from {name}"
+            raise_conflict(row.name, env, variable, name, fault)
+        fields["local_world_size"] = counts[node], name
+        fields.setdefault("num_nodes", (len(counts), name))
+    per_node, option = fields.get("local_world_size", (1, ""))
+    # a platform sets the option for a torchrun that may not be used: the counts must agree
+    nodes = fields["num_nodes"][0] if "num_nodes" in fields else world_size
+    if option in TORCHRUN_OPTIONS and per_node * nodes != world_size:
+        del fields["local_world_size"]
+    return fields
+
+
+def _without_words(names: Names, env: Env) -> Names:
+    """Return the names without those in which torchrun finds a word or a range: auto, 1:4."""
+    words = re.compile(r"\s*([A-Za-z]+|[0-9]+:[0-9]+)\s*")
+    return tuple(
+        n for n in names if not (n in TORCHRUN_OPTIONS and words.fullmatch(env.get(n, "")))
+    )
+
+
+def _task_counts(row: Launcher, env: Env) -> tuple[list[int], str]:
+    """Return the number of tasks on each node, and the variable that lists them."""
+    name = first_set(row.tasks_per_node, env) or ""
     try:
-        counts = task_counts(env[name])
+        return task_counts(env[name]), name
     except ValueError:
         fault = f"{name}={env[name]!r} is not a list of tasks per node, such as '2(x3),1'"
         raise_invalid(row.name, {name: env[name]}, fault, fix=f"unset {name}.")
-    if int(env[node]) < len(counts):
-        return {"local_world_size": (counts[int(env[node])], name)}
-    raise_conflict(row.name, env, node, name, f"is a node that is missing from {name}")
 
 
 def _check_bounds(row: Launcher, fields: Fields, env: Env) -> None:
-    """Check that each index is below its count and that no node is larger than the job."""
+    """Check that each index is below its count, and that no count exceeds that of the ranks."""
     pairs = (
         ("rank", "world_size"),
         ("local_rank", "local_world_size"),
@@ -237,36 +277,34 @@ def _check_bounds(row: Launcher, fields: Fields, env: Env) -> None:
         if field in fields and count in fields and fields[field][0] >= fields[count][0]:
             index, size = fields[field][1], fields[count][1]
             raise_conflict(row.name, env, index, size, f"must be below {size}")
-    if fields.get("local_world_size", (0, ""))[0] > fields["world_size"][0]:
-        local, size = fields["local_world_size"][1], fields["world_size"][1]
-        raise_conflict(row.name, env, local, size, f"is more than {size}")
+    ranks, size = fields["world_size"]
+    if ranks > MAX_WORLD_SIZE:
+        fix = f"at most {MAX_WORLD_SIZE} ranks."
+        raise_invalid(row.name, {size: env.get(size)}, f"{size} is {ranks}", fix=fix)
+    per_node, nodes = (fields.get(name) for name in ("local_world_size", "num_nodes"))
+    for number, name in filter(None, (per_node, nodes)):
+        if number > ranks:
+            raise_conflict(row.name, env, name, size, f"is more than {size}")
+    if per_node and nodes and (per_node[0] == ranks) != (nodes[0] == 1):
+        raise_conflict(row.name, env, per_node[1], nodes[1], f"contradicts {nodes[1]}")
 
 
-def _implied(row: Launcher, fields: Fields) -> Fields:
-    """Return the fields of a node that the others imply, with the formula as their source."""
-    implied: Fields = {}
-    rank, world_size = fields["rank"][0], fields["world_size"][0]
-    local_size = fields["local_world_size"][0] if "local_world_size" in fields else None
-    if "local_rank" in fields:
-        local_rank = fields["local_rank"][0]
-    else:
-        nodes = fields["num_nodes"][0] if "num_nodes" in fields else 1
-        even = "one node assumed" if nodes == 1 else "world_size // num_nodes"
-        formula = "rank % local_world_size" if local_size else even
-        local_size = local_size or max(1, world_size // nodes)
-        local_rank = rank % local_size
-        implied = {"local_rank": (local_rank, formula), "local_world_size": (local_size, even)}
-    by_node = row.by_node or local_size == world_size
-    if local_size and by_node and world_size % local_size == 0 and rank % local_size == local_rank:
-        implied["node_rank"] = rank // local_size, "rank // local_world_size"
-        implied["num_nodes"] = world_size // local_size, "world_size // local_world_size"
-    return implied
+def _implied(fields: Fields) -> Fields:
+    """Return the fields that follow from others, of a job on one node or of one rank per node."""
+    rank, ranks, per_node, nodes = (fields.get(name, (0, ""))[0] for name in IMPLYING)
+    if per_node == ranks or 1 in (nodes, ranks):
+        return dict(zip(FIELDS[2:], ((n, "one node") for n in (rank, ranks, 0, 1)), strict=True))
+    if per_node == 1 or nodes == ranks:
+        return {name: (n, "one rank per node") for n, name in enumerate(FIELDS[2:4])}
+    return {}
 
 
 def _endpoint_fields(row: Launcher, env: Env) -> Fields:
     """Return MASTER_ADDR and MASTER_PORT if set, else the endpoint that the launcher implies."""
     host = read_text(row.name, row.master_addr, env)
-    port = read_int(row.name, row.master_port, env, least=1, most=65535, optional=True)
+    port = None
+    if first_set(row.master_port, env):
+        port = read_int(row.name, row.master_port, env, "master_port")
     if not (host and port):
         endpoints = (source.find(row.name, env) for source in row.endpoint_sources)
         if implied := next(filter(None, endpoints), None):

@@ -105,7 +105,9 @@ def _select_module(row: Accelerator, local_rank: int) -> None:
     if not visible:
         return
     modules = [module.strip() for module in visible.split(",")]
-    if len({*modules}) < len(modules) or not all(module.isdecimal() for module in modules):
+    if len({*modules}) < len(modules) or not all(
+        module.isascii() and module.isdigit() for module in modules
+    ):
         raise LaunchError(
             f"{row.visible}={visible} is not a list of {row.device} modules.",
             fix=f"export {row.visible}=0,1,2,3, each number once.",
@@ -119,6 +121,25 @@ def _select_module(row: Accelerator, local_rank: int) -> None:
             variables={row.visible: visible},
         )
     os.environ[row.module] = modules[local_rank]
+
+
+def _only_module(device_type: str) -> int | None:
+    """Return the module of a rank without a known local rank: the first one, or None to set none.
+
+    A module is chosen before the import of its bridge, so before the ranks have met.
+    """
+    row = accelerator_row(device_type)
+    visible = os.environ.get(row.visible, "")
+    if not row.module or row.module in os.environ or not visible:
+        return None
+    if "," in visible:
+        raise LaunchError(
+            f"the local rank of this process is unknown, and so is its {row.device} module.",
+            f"{row.visible}={visible} names several.",
+            fix="export LOCAL_RANK=<the index of this rank on its node>, or pass local_rank=.",
+            variables={row.visible: visible},
+        )
+    return 0
 
 
 def can_share_device(device_type: str, backend: str) -> bool:
@@ -161,13 +182,17 @@ def parse_device(requested: str | torch.device) -> torch.device:
         raise LaunchError(line, fix="device='cpu' or 'cuda'.") from error
 
 
-def select_device(requested: str | torch.device | None, local_rank: int) -> torch.device:
-    """Return the device of this process and make an accelerator torch's current device."""
+def select_device(requested: str | torch.device | None, local_rank: int | None) -> torch.device:
+    """Return the device of this process and make an accelerator torch's current device.
+
+    The device has no index yet if that is the local rank, and that is unknown.
+    """
     # `installed` reads many folders, so it runs only without a request
     kind = str(requested or accelerator() or installed() or "cpu").partition(":")[0]
     if requested is None and kind == "cpu":
         return torch.device("cpu")
-    load_bridge(kind, local_rank)  # before torch can read the device
+    # before torch can read the device
+    load_bridge(kind, local_rank if local_rank is not None else _only_module(kind))
     device = parse_device(kind if requested is None else requested)
     if device.type == "cpu":
         return torch.device("cpu")
@@ -176,6 +201,8 @@ def select_device(requested: str | torch.device | None, local_rank: int) -> torc
         return torch.device("cpu")
     single = num_visible == 1 or bool(accelerator_row(device.type).module)
     index = device.index if device.index is not None else (0 if single else local_rank)
+    if index is None:
+        return device
     if index >= num_visible:
         fewer = f"start {count_noun(num_visible, 'rank')} on this node, or " if num_visible else ""
         raise LaunchError(

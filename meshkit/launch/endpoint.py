@@ -25,6 +25,11 @@ FIRST_PORT, NUM_PORTS = 12000, 20000  # below the range that Linux assigns by it
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"  # the network interface
 
 
+def is_digits(text: str) -> bool:
+    """Return whether a text is a number of 1 to 18 ASCII digits."""
+    return re.fullmatch("[0-9]{1,18}", text) is not None
+
+
 def first_set(names: Names, env: Env) -> str | None:
     """Return the first of the names that is set, or None."""
     return next((name for name in names if name in env), None)
@@ -35,32 +40,35 @@ def first_value(names: Names, env: Env) -> str | None:
     return env.get(first_set(names, env) or "")
 
 
-def read_int(
-    launcher: str,
-    names: Names,
-    env: Env,
-    *,
-    least: int = 0,
-    most: int | None = None,
-    optional: bool,
-) -> tuple[int, str] | None:
-    """Return a variable as an int from ``least`` to ``most``, and its name."""
+# Field to its least value, and to what an error asks for in its place.
+LEAST = {"rank": 0, "world_size": 1, "local_rank": 0, "local_world_size": 1, "node_rank": 0}
+LEAST |= {"num_nodes": 1, "master_port": 1}
+MEANING = {
+    "rank": "<the rank of this process>, another one on each",
+    "world_size": "<the number of ranks>, the same on all",
+    "local_rank": "<the index of this rank on its node>, or unset it",
+    "local_world_size": "<the number of ranks on this node>, or unset it",
+    "node_rank": "<the index of this node>, or unset it",
+    "num_nodes": "<the number of nodes>, or unset it",
+    "master_port": f"{PORT}, the same on all ranks",
+}
+
+
+def read_int(launcher: str, names: Names, env: Env, field: str) -> tuple[int, str]:
+    """Return the variable of a field as an int, and its name."""
     name = first_set(names, env)
-    if name is None and optional:
-        return None
     text = None if name is None else env[name]
-    digits = text is not None and re.fullmatch(r"\s*[0-9]{1,18}\s*", text)
-    value = int(text) if text is not None and digits else -1
+    value, least = int(text) if text is not None and is_digits(text.strip()) else -1, LEAST[field]
+    most = 65535 if field == "master_port" else None
     if value >= least and (most is None or value <= most):
         return value, name or ""
     span = f"{least} or more" if most is None else f"{least} to {most}"
     fault = f"{' or '.join(names)} is not set" if text is None else f"{name}={text!r} is not {span}"
-    example = least if most is None else PORT
     raise_invalid(
         launcher,
         dict.fromkeys(names) if name is None else {name: text},
         fault,
-        fix=f"export {name or names[-1]}={example}, or the right number.",
+        fix=f"export {name or names[0]}={MEANING[field]}.",
     )
 
 
@@ -83,14 +91,16 @@ def raise_invalid(
     raise LaunchError(line, fix=fix, variables=dict(variables))
 
 
-def raise_conflict(launcher: str, env: Env, first: str, second: str, fault: str) -> NoReturn:
+def raise_conflict(
+    launcher: str, env: Env, first: str, second: str, fault: str, *, fix: str = ""
+) -> NoReturn:
     """Raise the error of two variables that contradict each other."""
     values = {name: env.get(name) for name in (first, second)}
     passed = any(name.startswith("argument ") for name in values)
     raise LaunchError(
         f"{first}={values[first]} {fault}={values[second]}.",
         f"Both were read for the launcher {launcher}.",
-        fix=f"{'pass' if passed else 'export'} {first} and {second} so that they agree.",
+        fix=fix or f"{'pass' if passed else 'export'} {first} and {second} so that they agree.",
         variables=values,
     )
 
@@ -169,7 +179,7 @@ EndpointSource = NodeList | RankFile | HeadNode
 
 def _with_job_port(host: str, source: str, job: Names, env: Env) -> Endpoint:
     """Return the endpoint on a host, with a port that differs between most jobs and steps."""
-    names = [name for name in job if re.fullmatch(r"[0-9]{1,18}", env.get(name, ""))]
+    names = [name for name in job if is_digits(env.get(name, ""))]
     if not names:
         return Endpoint(host, PORT, source, "default")
     spread = 0

@@ -22,6 +22,7 @@ from ..core import VERSION
 from ..core.call import caller_level, drop_none, quotes_call
 from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, SpecError, format_error
 from ..core.judges import Arrivals, Decision, all_same
+from ..core.text import count_noun
 from .creation import commit
 from .default_group import (
     create_default_group,
@@ -39,6 +40,7 @@ from .device import (
     parse_device,
     select_backend,
     select_device,
+    visible_devices,
 )
 from .generation import DISAGREEMENT, END, PAUSE, Lease, enter, generation_part, init_round, is_over
 from .job import (
@@ -56,13 +58,14 @@ from .launchers import BY_MPI, job_hosts, job_name
 from .log import ERROR_FILE, Startup, log_job, log_line, report_uncaught_error, show_log
 from .mpi import store_of_one_node, with_address
 from .newcomer import join_running_job, read_invitation, running_job_evidence
+from .nodes import FROM_MACHINES, find_node
 from .process import check_own_process
 from .round import Claimant, Clash, Round
 from .signs import starter
 from .store import Store, address, lost_error
 from .times import ARRIVAL, TIMES, Deadline, Time, format_timeout, parse_timeout, wait_for_abandoned
 from .torch_internals import bound_device, clear_dtensor_cache, forget_groups, waits_for_peers
-from .world import EXPORTED, MAX_WORLD_SIZE, World, complete_environment, restore_environment
+from .world import EXPORTED, World, complete_environment, restore_environment
 
 BUILT = "torch"  # in a generation: the first rank that came, and its build of torch
 FAILURE = "a rank could not create the default process group; no rank has one."
@@ -118,7 +121,8 @@ def init(
             None takes the launcher's. Ignored if the group exists already.
         rank: the rank of this process; None takes the launcher's.
         world_size: the number of ranks of the job; None takes the launcher's.
-        local_rank: the index of this process on its node; None takes the launcher's.
+        local_rank: the index of this process on its node; None takes the launcher's, or counts the
+            ranks of its machine.
         bind: bind the default group to the device of this rank, if its backend is NCCL or one that
             behaves as NCCL. It then connects at once, and torch splits later groups from it, which
             is faster and shows a broken network here. False connects at the first collective. It
@@ -195,12 +199,6 @@ def identify(
     if ERROR_FILE in os.environ:
         report_uncaught_error()
     world = detect_world(os.environ, arguments or {})
-    if world.world_size > MAX_WORLD_SIZE:
-        raise LaunchError(
-            f"WORLD_SIZE is {world.world_size}, from {world.sources['world_size']} "
-            f"({world.launcher}).",
-            fix=f"at most {MAX_WORLD_SIZE} ranks.",
-        )
     if get_worker_info() is not None:
         check_own_process(world.rank)
     if world.world_size == 1 and world.allocation:
@@ -256,14 +254,10 @@ def join(
         if world.launcher in BY_MPI:
             world, _holder = with_address(world, deadline)
         if not {*EXPORTED.values()} <= os.environ.keys():
-            completed = complete_environment(world, *address(world), os.environ)
+            completed |= complete_environment(world, *address(world), os.environ)
         with _announcing(lambda: world):
             world = _select_device(world, backend, device)  # its bridge may read these variables
-        added = guards_can_report(world, os.environ) | gloo_reaches_others(world, os.environ)
-        own = added | gloo_reads_at_once(world, os.environ)
-        os.environ.update(own)
-        completed |= own
-        job = _create_job(world, timeout, wait, seed, bind, deadline)
+        job = _create_job(world, timeout, wait, seed, bind, deadline, completed)
         job = replace(job, completed=completed, leave=shutdown)
         set_current_job(job)
         _JOINING.pop("store", None)
@@ -276,7 +270,7 @@ def join(
         _JOINING.pop("world", None)
     if world.rank == 0:
         log_job(job.world, time.monotonic() - began)
-        for line in describe_added(added):
+        for line in describe_added(completed):
             log_line("%s", line)
     return job
 
@@ -312,6 +306,7 @@ def _create_job(
     seed: Seed,
     bind: bool,
     deadline: Deadline,
+    completed: dict[str, str],
 ) -> Job:
     """Create the default group with the other ranks. Collective."""
     request = {
@@ -331,6 +326,7 @@ def _create_job(
     store, ranks = generation_part(base, lease.generation), range(world.world_size)
     if round is None:
         invitation = cast("tuple[int, int]", read_invitation(base, lease.generation))
+        _prepare(world, completed)
         job = join_running_job(base, invitation, timeout, wait, bind)
         if job.seed is not None:
             seed_all(job.seed)
@@ -339,6 +335,7 @@ def _create_job(
     began, end = time.monotonic(), init_round(base, lease.generation, ranks, END, summary=FAILURE)
     with end:  # python -W error raises the warning: the other ranks must not wait for this one
         warn_of_other_build(store, deadline)
+        world = _prepare(find_node(world, store, round, deadline), completed)
     group_store = commit(
         end,
         "init",
@@ -427,7 +424,7 @@ def device_claim(world: World) -> dict[str, Clash]:
     """
     device = world.device or torch.device("cpu")
     kind = backend_for(str(world.backend), device.type)
-    uuid = device_uuid(device) if device.type != "cpu" else None
+    uuid = device_uuid(device) if device.index is not None else None  # the cpu has no index
     if uuid is None or can_share_device(device.type, kind):
         return {}
 
@@ -442,6 +439,30 @@ def device_claim(world: World) -> dict[str, Clash]:
 
     host = named_host(device.type)
     return {f"device/{uuid}" if host is None else f"device/{uuid}/{host}": clash}
+
+
+def _prepare(world: World, completed: dict[str, str]) -> World:
+    """Return the world with the device of its local rank, and complete the environment. Local."""
+    device = world.device
+    if device is not None and device.type != "cpu" and device.index is None:
+        device = select_device(device, world.local_rank)
+        if device.index is None:
+            count = count_noun(visible_devices(device), f"{device.type} device")
+            raise LaunchError(
+                f"the local rank of rank {world.rank} is unknown, and so is its device.",
+                f"This process sees {count}.",
+                fix=f"export LOCAL_RANK=<its index on its node>, or device='{device.type}:0'.",
+            )
+        world = replace(world, device=device)
+    if FROM_MACHINES in world.sources.values():
+        restore_environment(completed, os.environ)
+        completed.clear()
+        completed |= complete_environment(world, *address(world), os.environ)
+    own = guards_can_report(world, os.environ) | gloo_reaches_others(world, os.environ)
+    own |= gloo_reads_at_once(world, os.environ)
+    os.environ.update(own)
+    completed |= own
+    return world
 
 
 def _select_device(world: World, backend: str | None, device: str | torch.device | None) -> World:
@@ -462,6 +483,10 @@ def _check_same_job(
     """Return the job, with the timeouts of this call if someone else created the group."""
     if job.rehearsed is not None:  # backend and device are those of the rehearsal
         arguments = {k: v for k, v in arguments.items() if k not in ("backend", "device")}
+    if job.world.local_rank is None and "local_rank" in arguments:
+        sources = {**job.world.sources, "local_rank": "argument"}
+        world = replace(job.world, local_rank=cast(int, arguments["local_rank"]), sources=sources)
+        job = replace(job, world=world)
     current = {name: getattr(job.world, name, None) for name in arguments}
     current["bind"] = bound_device() is not None
     if job.generation:  # else no mesh of meshkit has used its timeouts yet

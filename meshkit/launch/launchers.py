@@ -7,23 +7,26 @@
     torchrun       torchrun                          TORCHELASTIC_RUN_ID
     spawn          meshkit.spawn                     MESHKIT_SPAWN
     deepspeed      deepspeed                         CROSS_RANK, CROSS_SIZE and LOCAL_SIZE
-    hand-written   the user's own launcher           RANK or WORLD_SIZE
+    hand-written   the user's own launcher, a pod    RANK or WORLD_SIZE
+    horovod        horovodrun with gloo              HOROVOD_RANK and HOROVOD_SIZE
     azureml        an MPI job of AzureML             AZUREML_EXPERIMENT_ID and Open MPI's variables
     sagemaker      an MPI job of SageMaker           SM_TRAINING_ENV and Open MPI's variables
     openmpi        mpirun of Open MPI                OMPI_COMM_WORLD_SIZE
     mvapich2       mpirun_rsh                        MV2_COMM_WORLD_SIZE
-    pals           mpiexec of Cray                   PALS_RANKID
+    pals           mpiexec of Cray PALS              PALS_RANKID
+    flux           flux run                          FLUX_TASK_RANK and FLUX_JOB_SIZE
     hydra          mpiexec of MPICH and Intel MPI    PMI_SIZE
-    lsf            jsrun                             LSB_JOBID and JSM_NAMESPACE_SIZE
+    lsf            jsrun                             JSM_NAMESPACE_SIZE
     slurm          srun                              SLURM_STEP_ID or SLURM_PROCID
     single         no launcher                       none of the variables above
 
-The first row that matches the environment provides every field of the World. Inner launchers come
+The first row that matches the environment provides every field of the World; a row with a rank and
+a size comes before one with half of them, which a script may have exported. Inner launchers come
 before outer ones: torchrun's workers and mpirun's children inherit the variables of an allocation.
 
 To add a launcher, write a row and put it into ``LAUNCHERS``. :class:`Launcher` describes the
-columns. Add a recorded environment of one of its ranks to
-``tests/launch/recorded.py``: the tests then check the new row like the others.
+columns. Add an environment of one of its ranks to
+``tests/launch/environments.json``: the tests then check the new row like the others.
 """
 
 from __future__ import annotations
@@ -32,7 +35,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from .endpoint import EndpointSource, Env, HeadNode, Names, NodeList, RankFile, first_value
+from .endpoint import (
+    EndpointSource,
+    Env,
+    HeadNode,
+    Names,
+    NodeList,
+    RankFile,
+    first_set,
+    first_value,
+)
 
 # Steps that Slurm itself creates for an allocation: interactive, batch, extern, pending (slurm.h).
 SLURM_OWN_STEPS = {str(2**32 - number) for number in range(1, 7)}
@@ -45,16 +57,15 @@ class Launcher(NamedTuple):
     markers: tuple[Names, ...]  # it matches if all variables of one of these are set
     rank: Names
     world_size: Names
-    local_rank: Names
+    local_rank: Names = ()
     local_world_size: Names = ()
     node_rank: Names = ()
     num_nodes: Names = ()
-    tasks_per_node: Names = ()  # lists of tasks per node, for the local size
+    tasks_per_node: Names = ()  # lists of tasks per node, for sizes that are not set
     master_addr: Names = ("MASTER_ADDR",)
     master_port: Names = ("MASTER_PORT",)
     endpoint_sources: tuple[EndpointSource, ...] = ()  # used if these are not set
     init_method: Names = ()  # rendezvous URL
-    by_node: bool = False  # whether consecutive ranks are known to fill one node after another
     by_mpi: bool = False  # whether ranks can exchange the endpoint through MPI
     unless: Callable[[Env], bool] | None = None  # whether something else set the markers
     job: Names = ()  # together equal on all ranks of a job, different on other jobs
@@ -79,18 +90,27 @@ def set_by_srun(rank: Names, world_size: Names, env: Env, *, own: Names) -> bool
     return all(first_value(pmi, env) == first_value(srun, env) for pmi, srun in pairs)
 
 
+def set_by_hydra(env: Env) -> bool:
+    """Return whether an mpiexec of its own started this process inside a task of Flux."""
+    pairs = (("PMI_RANK", "FLUX_TASK_RANK"), ("PMI_SIZE", "FLUX_JOB_SIZE"))
+    differs = any(pmi in env and env[pmi] != env.get(flux) for pmi, flux in pairs)
+    return differs or "MPI_LOCALRANKID" in env
+
+
 HAND_WRITTEN = Launcher(
     "hand-written",
     markers=(("RANK",), ("WORLD_SIZE",)),
     rank=("RANK",),
     world_size=("WORLD_SIZE",),
     local_rank=("LOCAL_RANK",),
-    local_world_size=("LOCAL_WORLD_SIZE",),
-    by_node=True,
+    local_world_size=("LOCAL_WORLD_SIZE", "PET_NPROC_PER_NODE", "NPROC_PER_NODE"),
+    node_rank=("NODE_RANK", "PET_NODE_RANK"),
+    num_nodes=("NNODES", "PET_NNODES"),
 )
 TORCHRUN = HAND_WRITTEN._replace(
     name="torchrun",
     markers=(("TORCHELASTIC_RUN_ID",),),
+    local_world_size=("LOCAL_WORLD_SIZE",),
     node_rank=("GROUP_RANK",),
     num_nodes=("GROUP_WORLD_SIZE",),
     job=("TORCHELASTIC_RUN_ID",),
@@ -102,6 +122,9 @@ BY_TORCHRUN = {TORCHRUN.name, ACCELERATE.name}  # accelerate starts several rank
 SPAWN = HAND_WRITTEN._replace(
     name="spawn",
     markers=(("MESHKIT_SPAWN",),),
+    local_world_size=("LOCAL_WORLD_SIZE",),
+    node_rank=(),
+    num_nodes=(),
     master_addr=(),
     master_port=(),
     init_method=("MESHKIT_SPAWN",),
@@ -115,6 +138,15 @@ DEEPSPEED = HAND_WRITTEN._replace(
 )
 # Rows whose single process is not always meant: it may know of itself alone in a larger job.
 BY_ENVIRONMENT = (HAND_WRITTEN, TORCHRUN, ACCELERATE, DEEPSPEED)
+# HOROVOD_CROSS_SIZE counts the nodes that have this local rank, which need not be all.
+HOROVOD = Launcher(
+    "horovod",
+    markers=(("HOROVOD_RANK", "HOROVOD_SIZE"),),
+    rank=("HOROVOD_RANK",),
+    world_size=("HOROVOD_SIZE",),
+    local_rank=("HOROVOD_LOCAL_RANK",),
+    local_world_size=("HOROVOD_LOCAL_SIZE",),
+)
 OPEN_MPI = Launcher(
     "openmpi",
     markers=(("OMPI_COMM_WORLD_SIZE",), ("OMPI_COMM_WORLD_RANK",)),
@@ -155,25 +187,38 @@ PALS = Launcher(
     markers=(("PALS_RANKID",),),
     unless=partial(set_by_srun, ("PALS_RANKID",), ("PMI_SIZE",), own=("PALS_LOCAL_SIZE",)),
     rank=("PALS_RANKID",),
-    world_size=("PMI_SIZE",),
+    world_size=("PALS_SIZE", "PMI_SIZE"),
     local_rank=("PALS_LOCAL_RANKID", "PMI_LOCAL_RANK"),
     local_world_size=("PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"),
     node_rank=("PALS_NODEID",),
     by_mpi=True,
 )
+FLUX = Launcher(
+    "flux",
+    markers=(("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),),
+    unless=set_by_hydra,
+    rank=("FLUX_TASK_RANK",),
+    world_size=("FLUX_JOB_SIZE",),
+    local_rank=("FLUX_TASK_LOCAL_ID",),
+    num_nodes=("FLUX_JOB_NNODES",),
+    by_mpi=True,
+    job=("FLUX_JOB_ID",),
+)
+# Others set the variables of PMI too, and leave out those of hydra for the node.
 HYDRA = Launcher(
     "hydra",
     markers=(("PMI_SIZE",), ("PMI_RANK",)),
     unless=partial(set_by_srun, ("PMI_RANK",), ("PMI_SIZE",), own=("MPI_LOCALRANKID",)),
     rank=("PMI_RANK",),
     world_size=("PMI_SIZE",),
-    local_rank=("MPI_LOCALRANKID",),
-    local_world_size=("MPI_LOCALNRANKS",),
+    local_rank=("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "LOCAL_RANK"),
+    local_world_size=("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "LOCAL_WORLD_SIZE"),
+    node_rank=("NODE_RANK",),
     by_mpi=True,
 )
 LSF = Launcher(
     "lsf",
-    markers=(("LSB_JOBID", "JSM_NAMESPACE_SIZE"), ("LSB_JOBID", "JSM_NAMESPACE_RANK")),
+    markers=(("JSM_NAMESPACE_SIZE",), ("JSM_NAMESPACE_RANK",)),
     rank=("JSM_NAMESPACE_RANK",),
     world_size=("JSM_NAMESPACE_SIZE",),
     local_rank=("JSM_NAMESPACE_LOCAL_RANK",),
@@ -186,7 +231,7 @@ SLURM = Launcher(
     markers=(("SLURM_STEP_ID",), ("SLURM_PROCID",)),
     unless=is_batch_script,
     rank=("SLURM_PROCID",),
-    world_size=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+    world_size=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"),
     local_rank=("SLURM_LOCALID",),
     node_rank=("SLURM_NODEID",),
     num_nodes=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
@@ -201,20 +246,27 @@ SLURM = Launcher(
 )
 
 LAUNCHERS = (
-    *(ACCELERATE, TORCHRUN, SPAWN, DEEPSPEED, HAND_WRITTEN),
-    *(AZUREML, SAGEMAKER, OPEN_MPI, MVAPICH2, PALS, HYDRA, LSF, SLURM),
+    *(ACCELERATE, TORCHRUN, SPAWN, DEEPSPEED, HAND_WRITTEN, HOROVOD),
+    *(AZUREML, SAGEMAKER, OPEN_MPI, MVAPICH2, PALS, FLUX, HYDRA, LSF, SLURM),
 )
 BY_MPI = {row.name for row in LAUNCHERS if row.by_mpi}
 
 
 def matching_launchers(env: Env) -> list[Launcher]:
-    """Return the rows that match an environment; the first one provides the fields."""
-    return [
+    """Return the rows that match an environment, whole ones first; the first one is used."""
+    rows = [
         row
         for row in LAUNCHERS
         if any(all(name in env for name in names) for names in row.markers)
         and not (row.unless is not None and row.unless(env))
     ]
+    return sorted(rows, key=lambda row: not is_whole(row, env))
+
+
+def is_whole(row: Launcher, env: Env) -> bool:
+    """Return whether an environment has the rank and the size of a launcher."""
+    sizes = row.world_size + row.tasks_per_node
+    return first_set(row.rank, env) is not None and first_set(sizes, env) is not None
 
 
 def job_name(env: Env, launcher: str) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..core.errors import SpecError
 from .endpoint import FIRST_PORT, NUM_PORTS, Env
-from .launchers import LAUNCHERS, SPAWN, contradicting_variables, matching_launchers
+from .launchers import HAND_WRITTEN, LAUNCHERS, SPAWN, contradicting_variables, matching_launchers
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +27,7 @@ MAX_WORLD_SIZE = 2**21  # ranks; messages and memory grow with the ranks that ar
 LOOPBACK_HOST = "127.0.0.1"
 COMPLETED = "MESHKIT_COMPLETED"  # [[RANK, WORLD_SIZE], the variables that init has added]
 COMPLETE = LAUNCHERS[: LAUNCHERS.index(SPAWN) + 1]  # these set all variables themselves
+NODE_FIELDS = ("local_rank", "local_world_size", "node_rank", "num_nodes")
 # Field name to the variable that passes it to a child process.
 EXPORTED = {
     "rank": "RANK",
@@ -45,10 +46,12 @@ class World:
     Attributes:
         rank: the global rank, 0 to world_size - 1.
         world_size: the number of ranks of the job.
-        local_rank: the index of this rank on its node.
-        local_world_size: the number of ranks on its node; None if the launcher does not set it.
-        node_rank: the index of its node; None if the launcher does not set it.
-        num_nodes: the number of nodes; None if the launcher does not set it.
+        local_rank: the index of this rank on its node. This field and the next three are None
+            if the launcher does not state them. ``init`` then takes them from the machines of the
+            ranks.
+        local_world_size: the number of ranks on its node; nodes may have different ones.
+        node_rank: the index of its node.
+        num_nodes: the number of nodes.
         master_addr: the host of the rendezvous store, or None.
         master_port: the port of the store, or None.
         launcher: the matching row of the table: ``"torchrun"``, ``"slurm"``, ``"single"``...
@@ -68,7 +71,7 @@ class World:
 
     rank: int
     world_size: int
-    local_rank: int
+    local_rank: int | None
     local_world_size: int | None
     node_rank: int | None
     num_nodes: int | None
@@ -101,8 +104,8 @@ class World:
         """Set the variables from which a child process detects this same world. Local.
 
         Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT if their
-        field is not None. Removes variables that contradict them: a stale LOCAL_WORLD_SIZE, and
-        the variables of a launcher that give another rank.
+        field is not None. Removes variables that contradict the world: those of another node, and
+        those of a launcher that give another rank.
 
         Args:
             environ: the mapping to change; None means ``os.environ``.
@@ -119,7 +122,13 @@ class World:
         exported = {name: str(value) for name, value in values.items() if value is not None}
         target = os.environ if environ is None else environ
         contradicting = contradicting_variables(target, self.rank, self.world_size)
-        for name in contradicting | {"LOCAL_WORLD_SIZE", COMPLETED}:
+        contradicting |= {
+            name
+            for field in NODE_FIELDS
+            for name in getattr(HAND_WRITTEN, field)
+            if target.get(name) != str(getattr(self, field))
+        }
+        for name in contradicting | {COMPLETED}:
             target.pop(name, None)
         target.update(exported)
         return exported

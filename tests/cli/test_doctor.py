@@ -279,14 +279,14 @@ def test_each_field_has_its_source() -> None:
         "world_size": "4 (WORLD_SIZE)",
         "local_rank": "1 (LOCAL_RANK)",
         "local_world_size": "2 (LOCAL_WORLD_SIZE)",
-        "node_rank": "0 (rank // local_world_size)",
-        "num_nodes": "2 (world_size // local_world_size)",
+        "node_rank": "unknown until init",
+        "num_nodes": "unknown until init",
         "master_addr": "localhost (MASTER_ADDR)",
         "master_port": "29500 (MASTER_PORT)",
     }
     env = {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
     unknown = by_name(check_launcher(env)[1])
-    assert unknown["num_nodes"].found == "unknown"
+    assert unknown["num_nodes"].found == "unknown until init"
     assert "master_addr" not in unknown
 
 

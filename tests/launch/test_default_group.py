@@ -181,11 +181,13 @@ def test_an_mpi_that_counts_other_ranks_raises(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("rank", "local_world_size", "source"),
-    [("1", 2, "LOCAL_RANK"), ("0", None, "rank, for lack of other facts")],
+    ("rank", "fields", "source"), [("1", (1, 2), "LOCAL_RANK"), ("0", (None, None), None)]
 )
 def test_facts_of_the_launcher_count_only_if_it_reports_the_rank_of_the_group(
-    rank: str, local_world_size: int | None, source: str, monkeypatch: pytest.MonkeyPatch
+    rank: str,
+    fields: tuple[int | None, ...],
+    source: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ranks of torchrun may join a group in an order of their own. Uses a fake of rank 1 of 2."""
     environ = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "2"}
@@ -196,8 +198,9 @@ def test_facts_of_the_launcher_count_only_if_it_reports_the_rank_of_the_group(
     monkeypatch.setattr(default_group, "_device", lambda group, backend: torch.device("cpu"))
     group: Any = SimpleNamespace(rank=lambda: 1, size=lambda: 2)
     world = default_group.world_from_group(group)
-    assert (world.rank, world.world_size, world.local_rank) == (1, 2, 1)
-    assert (world.local_world_size, world.sources["local_rank"]) == (local_world_size, source)
+    assert (world.rank, world.world_size) == (1, 2)
+    assert (world.local_rank, world.local_world_size) == fields
+    assert world.sources.get("local_rank") == source
 
 
 def destroy_after_a_failure(strike: Strike, kind: str) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
 
 import meshkit
-from meshkit.launch import device
+from meshkit.launch import device, join
 from meshkit.launch.device import ACCELERATORS
 
 
@@ -58,10 +61,14 @@ def test_every_row_has_a_device_of_its_own_and_backends() -> None:
         ("cuda", 3, 1, "cuda:0"),  # each rank sees its own device
         (None, 3, 0, "cpu"),
         ("cpu", 3, 4, "cpu"),
+        (None, None, 4, "cuda"),  # without an index, until the local rank is known
+        ("cuda", None, 4, "cuda"),
+        ("cuda:1", None, 4, "cuda:1"),
+        (None, None, 1, "cuda:0"),
     ],
 )
 def test_the_local_rank_is_the_index_of_the_accelerator(
-    cuda: DeviceModule, requested: str | None, local_rank: int, count: int, selected: str
+    cuda: DeviceModule, requested: str | None, local_rank: int | None, count: int, selected: str
 ) -> None:
     cuda.count = count
     expected = torch.device(selected)
@@ -73,6 +80,20 @@ def test_a_local_rank_without_a_device_raises(cuda: DeviceModule) -> None:
     with pytest.raises(meshkit.LaunchError):
         device.select_device(None, 4)
     assert cuda.current == []
+
+
+def test_the_device_is_chosen_once_the_local_rank_is_known(cuda: DeviceModule) -> None:
+    """Ranks without a known index claim no device."""
+    world = meshkit.detect({}, rank=3, world_size=4)
+    world = join._select_device(world, "gloo", None)
+    assert (str(world.device), cuda.current, join.device_claim(world)) == ("cuda", [], {})
+    with pytest.raises(meshkit.LaunchError, match="4 cuda devices") as caught:
+        join._prepare(world, {})
+    assert "LOCAL_RANK" in caught.value.fix_text
+    with mock.patch.dict(os.environ):
+        placed = join._prepare(replace(world, local_rank=2), {})
+    assert placed.device == torch.device("cuda:2")
+    assert cuda.current == [2]
 
 
 def test_a_requested_device_needs_no_detection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,13 +252,18 @@ MODULES = {
     "all are visible": ("", None, 1, None),
     "named twice": ("4,4", None, 0, "HABANA_VISIBLE_MODULES=4,4 is not a list"),
     "no number": ("4,x", None, 0, "HABANA_VISIBLE_MODULES=4,x is not a list"),
+    "unknown, one": ("5", None, None, "5"),
+    "unknown, set before": ("4,5", "5", None, "5"),
+    "unknown, all are visible": ("", None, None, None),
+    "unknown": ("4,5", None, None, "the local rank of this process is unknown"),
+    "unicode": ("\u0663", None, 0, "HABANA_VISIBLE_MODULES=\u0663 is not a list"),
     "too few": ("4,5", None, 2, "there is no hpu module for local_rank 2."),
 }
 
 
 @pytest.mark.parametrize("case", MODULES.values(), ids=MODULES)
 def test_the_module_of_a_rank_is_selected_before_the_bridge_is_imported(
-    case: tuple[str, str | None, int, str | None], monkeypatch: pytest.MonkeyPatch
+    case: tuple[str, str | None, int | None, str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     visible, before, local_rank, expected = case
     monkeypatch.setattr(device, "import_module", lambda name: None, raising=True)
@@ -245,9 +271,12 @@ def test_the_module_of_a_rank_is_selected_before_the_bridge_is_imported(
     monkeypatch.delenv("HLS_MODULE_ID", raising=False)
     if before is not None:
         monkeypatch.setenv("HLS_MODULE_ID", before)
+    monkeypatch.setattr(device, "visible_devices", lambda _: 0, raising=True)
+    monkeypatch.setattr(device, "parse_device", lambda _: torch.device("meta"), raising=True)
     if expected is not None and not expected.isdecimal():
         with pytest.raises(meshkit.LaunchError, match=re.escape(expected)):
-            device.load_bridge("hpu", local_rank)
+            device.select_device("hpu", local_rank)
         return
-    device.load_bridge("hpu", local_rank)
+    with suppress(meshkit.LaunchError):  # this machine has no such device
+        device.select_device("hpu", local_rank)
     assert os.environ.pop("HLS_MODULE_ID", None) == expected

@@ -34,7 +34,7 @@ LARGER: list[tuple[Env, str]] = [
     ),
     ({"NNODES": "1", "NPROC_PER_NODE": "4"}, "NPROC_PER_NODE"),
     ({"PET_NNODES": "1:4", "PET_NPROC_PER_NODE": "gpu"}, "PET_NNODES"),
-    ({"HOROVOD_SIZE": "4", "HOROVOD_RANK": "0"}, "HOROVOD_SIZE"),
+    ({"HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "0"}, "HOROVOD_SIZE"),
     ({"PJM_MPI_PROC": "4"}, "PJM_MPI_PROC"),
     ({"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}, "MASTER_ADDR"),
     ({"MASTER_ADDR": "node0", "NPROC_PER_NODE": "1"}, "MASTER_ADDR"),
@@ -106,7 +106,7 @@ def test_a_launcher_of_one_process_in_a_larger_job_is_named(starter: Env) -> Non
         ((name, value),) = sign.items()
         assert meshkit.detect({**one, **sign}).allocation == f"{name} = {value}"
         assert meshkit.detect({**one, **sign}, rank=0, world_size=1).allocation is None
-        assert meshkit.detect({**one, "WORLD_SIZE": "2", **sign}).allocation is None
+        assert meshkit.detect({"RANK": "0", "WORLD_SIZE": "2", **sign}).allocation is None
     assert meshkit.detect({**one, **recorded.SRUN}).allocation == "SLURM_NTASKS = 4"
     spawned = {
         "RANK": "0",

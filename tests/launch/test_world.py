@@ -39,6 +39,8 @@ def test_an_exported_world_is_detected_again(name: str) -> None:
     assert again.launcher == "hand-written"
     assert exported_fields(again) == exported_fields(world)
     assert target == world.export({})
+    if name in ALONE and "MASTER_ADDR" in ALL[name]:
+        return  # of a job that this process has not joined
     beside = meshkit.detect({**ALL[name], **target})  # in a child of this very process
     assert exported_fields(beside) == exported_fields(world)
 
@@ -97,6 +99,8 @@ def test_a_launcher_that_was_started_since_is_detected(name: str) -> None:
     """A single process joins, and then starts a launcher, whose ranks inherit the variables."""
     inherited: Env = {}
     complete(inherited)
+    if inherited.items() & ALL[name].items():
+        return  # whether the launcher has set a variable to the same value is unknown
     inner, expected = meshkit.detect({**inherited, **ALL[name]}), meshkit.detect(ALL[name])
     fields = ("rank", "world_size", "local_rank", "launcher", "sources")
     if expected.launcher == "hand-written":  # the variables that it leaves out are inherited

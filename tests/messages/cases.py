@@ -216,11 +216,7 @@ SRUN = {
 
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}
 
-INSIDE_MVAPICH2 = {
-    **recorded.SRUN,
-    **recorded.MVAPICH2,
-    **{k: v for k, v in recorded.OPEN_MPI_5.items() if k != "OMPI_COMM_WORLD_RANK"},
-}
+TWO_HALVES = {"OMPI_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_SIZE": "4"}
 
 
 def train(rank: int) -> None:
@@ -540,7 +536,10 @@ CASES: dict[str, Callable[[], object]] = {
     "a local rank argument without a rank": lambda: detect({}, local_rank=3),
     "a rank argument outside the world": lambda: detect(OPEN_MPI, rank=9),
     "a world size argument that is too large": lambda: detect({}, rank=0, world_size=10**26),
-    "a launcher inside another without a rank": lambda: detect(INSIDE_MVAPICH2),
+    "a launcher inside another without a rank": lambda: detect(TWO_HALVES),
+    "local ranks that contradict the nodes": lambda: detect(
+        {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "NNODES": "2"}
+    ),
     "Cray PALS without a size": lambda: detect(recorded.PALS_WITHOUT_PMI),
     "RANK that contradicts the launcher": lambda: detect(
         {**OPEN_MPI, "RANK": "1", "WORLD_SIZE": "4"}

@@ -1,0 +1,89 @@
+"""The node of a rank, from the machines of all ranks, if no variable of its launcher states it.
+
+A pod with one process knows its rank and the size of the job, and neither its local rank nor the
+number of nodes. Once all ranks have arrived in ``init``, their processes name their machines. A
+node is such a machine, numbered by its first rank::
+
+    rank                0  1  2  3  4
+    machine             a  b  a  a  b
+    local_rank          0  0  1  2  1
+    local_world_size    3  2  3  3  2
+    node_rank           0  1  0  0  1        num_nodes 2
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from .round import Round
+from .store import Store
+from .times import TIMES, Deadline
+from .world import NODE_FIELDS, World
+
+FROM_MACHINES = "the machines of the ranks"
+# In the store of a start: how many ranks have asked, and the node of each rank, which the first of
+# them writes: [[node, how many consecutive ranks], ...].
+ASKED, NODES = "nodes/asked", "nodes"
+
+
+def number_nodes(machines: Sequence[str]) -> list[int]:
+    """Return the node of each rank, numbered in the order of the first ranks.
+
+    Example:
+        >>> number_nodes(["a", "b", "a"])
+        [0, 1, 0]
+    """
+    numbers = {machine: number for number, machine in enumerate(dict.fromkeys(machines))}
+    return [numbers[machine] for machine in machines]
+
+
+def place_on_node(world: World, nodes: Sequence[int]) -> World:
+    """Return the world with the fields of its node that are None, from the node of each rank. Pure.
+
+    A field stays None where the machines contradict what the launcher states: two containers of
+    one machine may be two nodes to it.
+    """
+    own = nodes[world.rank]
+    found = {
+        "local_rank": nodes[: world.rank].count(own),
+        "local_world_size": nodes.count(own),
+        "node_rank": own,
+        "num_nodes": max(nodes) + 1,
+    }
+    new: dict[str, Any] = {}
+    for pair in (NODE_FIELDS[:2], NODE_FIELDS[2:]):
+        known = [name for name in pair if getattr(world, name) is not None]
+        if all(getattr(world, name) == found[name] for name in known):
+            new |= {name: found[name] for name in pair if name not in known}
+    return replace(world, **new, sources={**world.sources, **dict.fromkeys(new, FROM_MACHINES)})
+
+
+def find_node(world: World, store: Store, arrived: Round, deadline: Deadline) -> World:
+    """Return the world with the fields of its node. Local, once all ranks have arrived.
+
+    Cost: none if the launcher states all of them, else two store operations. The first rank that
+    asks also reads all arrivals.
+    """
+    if None not in (getattr(world, name) for name in NODE_FIELDS):
+        return world
+    limit = deadline.left + TIMES.store
+
+    def ask() -> bytes | None:
+        is_first = store.add(ASKED, 1) == 1
+        answer = Deadline.after(TIMES.store)  # if the first one is lost, this one reads them too
+        return None if is_first else store.wait(NODES, answer, world.world_size)
+
+    text = store.within(limit + TIMES.store, ask)
+    if text is None:
+        processes = arrived.arrivals().arrived
+        machines = [processes[rank].process.machine for rank in range(world.world_size)]
+        runs = [[node, len([*ranks])] for node, ranks in groupby(number_nodes(machines))]
+        text = json.dumps(runs).encode()
+        record = text.decode()
+        store.within(limit, lambda: store.set(NODES, record))
+    nodes = [int(node) for node, count in json.loads(text) for _ in range(int(count))]
+    return place_on_node(world, nodes)
