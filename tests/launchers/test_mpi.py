@@ -72,7 +72,7 @@ def test_ranks_join_in_each_way(
     ]
     assert [*tmp_path.glob("meshkit-*/*")] == []  # the last rank removes the file
     sent = records["broadcast"]
-    assert [record["world"][2:] for record in sent] == [[rank, None] for rank in range(2)]
+    assert [record["world"][2:] for record in sent] == [[rank, 2] for rank in range(2)]
     (address,) = {tuple(record["address"]) for record in sent}
     assert (address[0], address[2]) == (socket.gethostname(), "broadcast by mpi4py")
     exported = [(r["environ"]["MASTER_ADDR"], int(r["environ"]["MASTER_PORT"])) for r in sent]

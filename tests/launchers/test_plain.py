@@ -31,7 +31,14 @@ def test_hand_written_variables(tmp_path: Path) -> None:
     environs = [clean_environ() for _ in range(2)]
     for rank, environ in enumerate(environs):
         meshkit.detect(master, rank=rank, world_size=2).export(environ)
-        assert environ["LOCAL_WORLD_SIZE"] == environ["WORLD_SIZE"] == "2"
+        assert environ["WORLD_SIZE"] == "2"
+        assert not {"LOCAL_RANK", "LOCAL_WORLD_SIZE"} & environ.keys()  # nobody said one node
     with ThreadPoolExecutor() as pool:
         assert [*pool.map(run, [program_command(out, sizes)] * 2, environs)] == [None] * 2
-    check_records(read_records(out), sizes, "hand-written")
+    records = read_records(out)
+    check_records(records, sizes, "hand-written")
+    assert [record["world"][2:] + record["node"] for record in records] == [
+        [0, 2, 0, 1],
+        [1, 2, 0, 1],
+    ]
+    assert [record["environ"]["LOCAL_RANK"] for record in records] == ["0", "1"]
