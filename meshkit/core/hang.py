@@ -48,13 +48,14 @@ class RankStatus:
     ended_by: str = ""  # call by which it stopped using the mesh, ``"mesh.close()"``; else empty
     is_other_mesh: bool = False  # whether another mesh created the group of the collective
     left_guard: int = 0  # the number of the last guard that it left without an error, from 1
+    thread: str = ""  # the thread and task that did; empty if others were in guards meanwhile
     waited: float = 0.0  # seconds since it began its last collective, as far as it knows
 
     @classmethod
     def from_facts(cls, rank: int, facts: Mapping[str, Any]) -> RankStatus:
         """Return the status that a rank has posted."""
         begun = {str(axes): int(count) for axes, count in facts.get("begun", {}).items()}
-        names = ("function", "group", "line", "error", "ended_by")
+        names = ("function", "group", "line", "error", "ended_by", "thread")
         texts: dict[str, Any] = {name: str(facts.get(name, "")) for name in names}
         numbers: dict[str, Any] = {"left_guard": int(facts.get("left_guard", 0))}
         return cls(rank, begun, **texts, **numbers, waited=float(facts.get("waited", 0)))

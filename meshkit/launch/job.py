@@ -44,6 +44,7 @@ from .round import Round
 from .store import Store
 from .times import ARRIVAL, TIMES, Deadline
 from .torch_internals import (
+    LoweredTimeouts,
     abort_all_groups,
     clear_dtensor_cache,
     has_nccl,
@@ -87,6 +88,7 @@ class Counts:
     # by the name of a group: what meshkit has begun there, which torch counts with the collectives
     own: Counter[str] = field(default_factory=Counter)
     aborting: threading.Lock = field(default_factory=threading.Lock)
+    timeouts: LoweredTimeouts = field(default_factory=LoweredTimeouts)
     agreed: Round | None = None  # the last round in which all ranks of the world agreed
     # held while groups are made: two threads that build a mesh do so one after the other
     lock: threading.Lock = field(default_factory=threading.Lock)

@@ -105,29 +105,46 @@ def _parts(group: dist.ProcessGroup) -> Iterator[tuple[str, Any]]:
         yield name, group._get_backend(torch.device(kind))
 
 
-@contextmanager
-def lowered_timeouts(
-    groups: Iterable[dist.ProcessGroup], limit: timedelta | None
-) -> Iterator[None]:
-    """Lower the timeout of gloo, which raises in the thread that waits, inside the block. Local.
+class LoweredTimeouts:
+    """The timeouts of groups inside guards, which end in any order if several threads have some."""
 
-    At its timeout the watchdog of nccl ends the process, so the timeout of nccl stays.
-    """
-    before: list[tuple[Callable[[Any], object], timedelta | None]] = []
-    for group in groups if limit is not None else ():
-        timeout, parts = timeout_of(group), [*_parts(group)]
-        if parts:
-            waiting = [part for name, part in parts if name == "gloo"]
-            before += [(partial(_set_timeout_of, part), part.options._timeout) for part in waiting]
-        elif backend_of(group) in ("gloo", "cpu:gloo"):
-            before.append((partial(set_timeout, group), timeout))
-    for change, _ in before:
-        change(limit)
-    try:
-        yield
-    finally:
-        for change, earlier in before:
-            change(earlier)
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # group and device backend to the timeout outside all guards, and those of the guards
+        self._limits: dict[tuple[dist.ProcessGroup, str], list[list[timedelta | None]]] = {}
+
+    @contextmanager
+    def lower(self, groups: Iterable[dist.ProcessGroup], limit: timedelta | None) -> Iterator[None]:
+        """Lower the timeout of gloo, which raises in the thread that waits, inside the block.
+
+        At its timeout the watchdog of nccl ends the process, so the timeout of nccl stays. The last
+        block that was entered decides. Local.
+        """
+        changes: dict[tuple[dist.ProcessGroup, str], Callable[[Any], object]] = {}
+        own = [limit]
+        with self._lock:
+            for group in groups if limit is not None else ():
+                timeout, parts = timeout_of(group), [*_parts(group)]
+                if not parts and backend_of(group) in ("gloo", "cpu:gloo"):
+                    changes[group, ""] = partial(set_timeout, group)
+                    self._limits.setdefault((group, ""), [[timeout]])
+                for name, part in parts:
+                    if name == "gloo":
+                        changes[group, name] = partial(_set_timeout_of, part)
+                        self._limits.setdefault((group, name), [[part.options._timeout]])
+            for key, change in changes.items():
+                self._limits[key].append(own)
+                change(limit)
+        try:
+            yield
+        finally:
+            with self._lock:
+                for key, change in changes.items():
+                    limits = self._limits[key]
+                    limits[:] = [each for each in limits if each is not own]
+                    change(limits[-1][0])
+                    if len(limits) == 1:
+                        del self._limits[key]
 
 
 def mark_constant(function: Function) -> Function:

@@ -26,13 +26,15 @@ The host of the store leaves last: rank 0 stays until all ranks have read the re
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ContextDecorator, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -53,9 +55,10 @@ from ..launch.log import log_line
 from ..launch.round import Round
 from ..launch.store import Store, error_from_json, error_to_json, read_value
 from ..launch.times import TIMES, Deadline, Time, parse_timeout
-from ..launch.torch_internals import backend_of, is_nccl, knows_group, lowered_timeouts
+from ..launch.torch_internals import backend_of, is_nccl, knows_group
 from .copies import OfOneProcess
 from .group_registry import MeshGroups
+from .reentrant import Reentrant
 from .status import (
     CollectiveTracker,
     CurrentCollective,
@@ -87,7 +90,8 @@ class GuardState(OfOneProcess):
 
     Attributes:
         has_left: whether this rank left a guard with an error of its own, and entered none since.
-        entered: the number of guards with a timeout that this rank has entered.
+        numbers: the numbers of the guards with a timeout that this rank enters, from 1.
+        open: the trackers of the guards with a timeout in which this rank is, in all threads.
         alarm: the roll call that the watching thread of this rank has opened; 0 without one.
         is_lost: whether the store did not answer when this rank reported.
         answered: roll call to the time at which this rank answered.
@@ -96,12 +100,29 @@ class GuardState(OfOneProcess):
     """
 
     has_left: bool = False
-    entered: int = 0
+    numbers: Iterator[int] = field(default_factory=partial(itertools.count, 1))
+    open: list[CollectiveTracker] = field(default_factory=list)
     alarm: int = 0
     is_lost: bool = False
     answered: dict[int, float] = field(default_factory=dict)
     reports: dict[int, dict[str, Any] | None] = field(default_factory=dict)
     watcher: Store | None = None
+
+    @contextmanager
+    def opened(self, tracker: CollectiveTracker, number: int | None) -> Iterator[None]:
+        """Note which guards are open at the same time in other threads or tasks. Local."""
+        if number is None:
+            yield
+            return
+        self.open.append(tracker)  # before the look: of two that come at once, one sees the other
+        around = tracker.around()
+        for other in [*self.open]:
+            if other not in around:
+                other.is_alone = tracker.is_alone = False
+        try:
+            yield
+        finally:
+            self.open.remove(tracker)
 
 
 @dataclass(frozen=True)
@@ -164,7 +185,9 @@ class Guard(OfOneProcess):
         groups = {name: guard.groups[axes] for name, guard, axes in self.labels()}
         own = self.job.counts.own
         status = rank_status(self.rank, groups, frames, current, error, own)
-        return status if tracker is None else replace(status, waited=tracker.waited(status.begun))
+        if tracker is None:
+            return status
+        return replace(status, waited=tracker.progress.waited(status.begun))
 
     @property
     def poll_interval(self) -> float:
@@ -228,22 +251,7 @@ def guard_mesh(
     # the user may have destroyed some
     groups = {axes: group for axes, group in mesh.groups.by_key.items() if knows_group(group)}
     guard = Guard(mesh.plan.layout, job, groups, mesh.round_id, state)
-    return _Entries(partial(_guard, guard, limit))
-
-
-class _Entries(OfOneProcess, AbstractContextManager[None], ContextDecorator):
-    """A guard that may be entered again, and may decorate a function."""
-
-    def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
-        self._make, self._entered = make, list[AbstractContextManager[None]]()
-
-    def __enter__(self) -> None:
-        guard = self._make()
-        guard.__enter__()
-        self._entered.append(guard)
-
-    def __exit__(self, *error: Any) -> bool | None:  # noqa: ANN401
-        return self._entered.pop().__exit__(*error)
+    return Reentrant(partial(_guard, guard, limit))
 
 
 def post_end(mesh: MeshGroups, job: Job, state: GuardState | None, call: str) -> None:
@@ -266,14 +274,13 @@ def _guard(guard: Guard, limit: timedelta | None) -> Iterator[None]:
         store.within(TIMES.store, lambda: store.set(STATUS.format(guard.rank), ""))
         guard.state.has_left = False
     raises = _raises_in_caller(guard)
-    guard.state.entered += limit is not None
-    number = None if limit is None else guard.state.entered
+    number = None if limit is None else next(guard.state.numbers)
     with (
-        tracking() as tracker,
-        lowered_timeouts(guard.groups.values(), limit),
+        tracking(compares=limit is not None) as tracker,
+        guard.job.counts.timeouts.lower(guard.groups.values(), limit),
+        guard.state.opened(tracker, number),
         _watching(guard, tracker, limit, raises) as reporter,
     ):
-        tracker.compares |= limit is not None
         try:
             yield
             tracker.check_pending(wait=limit is not None)
@@ -293,9 +300,18 @@ def _guard(guard: Guard, limit: timedelta | None) -> Iterator[None]:
         if failure is not None:
             _end_by_error(guard, number)
         elif number is not None:
-            failure = _leave(guard, number)
+            failure = _leave(guard, number, name_of_thread() if tracker.is_alone else "")
         if failure is not None:
             raise _quote(failure, limit)
+
+
+def name_of_thread() -> str:
+    """Return the name of this thread, and of the task that runs in it. Local."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs
+        task = None
+    return threading.current_thread().name + (f" {task.get_name()}" if task is not None else "")
 
 
 def last_report(state: GuardState) -> MeshkitError | None:
@@ -331,10 +347,12 @@ def _end_by_error(guard: Guard, number: int | None) -> None:
         store.try_within(TIMES.host_stays, partial(_count_exit, guard, store, number))
 
 
-def _leave(guard: Guard, number: int) -> MeshkitError | None:
+def _leave(guard: Guard, number: int, thread: str) -> MeshkitError | None:
     """Post how many collectives this rank has begun, and end a false alarm. Nobody waits.
 
     The last rank to leave a guard of this number returns the error of ranks whose counts differ.
+    Collectives are counted for all threads together. So only ranks are compared that were in guards
+    of the mesh in one thread, of the same name; else ``thread`` is empty.
     On other backends than nccl sends and receives count too, so groups along a pipeline are left
     out there. Local.
 
@@ -346,7 +364,7 @@ def _leave(guard: Guard, number: int) -> MeshkitError | None:
     begun = guard.status(None).begun
     messages = {name for name, part, axes in guard.labels() if not is_nccl(part.groups[axes])}
     uncounted = {name for name in messages if has_pipeline(name.split())}
-    facts = json.dumps(RankStatus(guard.rank, begun, left_guard=number).to_facts())
+    facts = json.dumps(RankStatus(guard.rank, begun, left_guard=number, thread=thread).to_facts())
 
     def post() -> bool:
         if alarm := guard.state.alarm:
@@ -360,7 +378,7 @@ def _leave(guard: Guard, number: int) -> MeshkitError | None:
         for rank in map(int, layout.grid.flat):
             status = RankStatus.from_facts(rank, store.read(EXIT.format(rank), _parse_facts) or {})
             counts = {name: n for name, n in status.begun.items() if name not in uncounted}
-            if status.left_guard == number:
+            if thread and (status.left_guard, status.thread) == (number, thread):
                 statuses[rank] = replace(status, begun=counts)
         differs = bool(lagging_ranks(layout, statuses))
         return hang_error(UNEQUAL, layout, statuses, {}) if differs else None
@@ -389,7 +407,8 @@ def _translate(
     arguments = frames_of_error(error), tracker.of_error(error)
     if is_collective_error(error):
         status = guard.status(tracker, *arguments)
-        tracker.leaving = time.monotonic(), status
+        for each in tracker.around():
+            each.leaving = time.monotonic(), status
         if status.is_other_mesh:
             return None  # the guard of that mesh reports it, if there is one
         summary = f"{status.operation or 'a collective'} failed on rank {guard.rank}: {line}."
@@ -445,13 +464,14 @@ def _watching(
     Inside such a guard of another mesh, that guard reports for this one too.
     """
     outer: Guard | None = tracker.watched
-    tracker.leaving = None
+    for each in tracker.around():
+        each.leaving = None
     if outer is not None and outer.round_id != guard.round_id:
         outer.parts.append(guard)
         try:
             yield outer
         finally:
-            outer.parts.pop()
+            outer.parts.remove(guard)
         return
     if guard.store is None or limit is None:
         yield guard
@@ -464,7 +484,6 @@ def _watching(
     try:
         yield guard
     finally:
-        tracker.watched = outer
         over.set()
         # a store that does not answer would block it, and does if it has not answered the report
         watcher.join(0 if guard.state.is_lost else TIMES.host_stays)

@@ -1179,7 +1179,11 @@ class Mesh(OfOneProcess):
         group, and waits for nobody. The last rank to leave compares them, and raises if they
         differ: a rank has skipped a collective, so sums may be wrong. On gloo sends and receives
         count too: there groups along a pipeline are left out; over others, use a group of your own
-        for them.
+        for them. A rank that had guards of the mesh open in two threads or tasks at once is not
+        compared.
+
+        A guard may be entered again, by several threads and asyncio tasks at once. As a decorator
+        it lasts as long as the body of a function, a coroutine or a generator.
 
         Raises:
             CollectiveError: the same on every rank that notices, within 4 s of torch's own error,

@@ -1,8 +1,8 @@
 """Read the status of a rank: its collective counts, its collective, its line of user code.
 
 A thread reads its own status from its frames, and the watching thread of a guard reads that of the
-guarded thread. A context variable is visible to its own thread only. It therefore holds a tracker
-that the guard shares with its watching thread, and that ``barrier`` and ``wait`` fill in::
+guarded thread. A context variable is visible to its own thread or task only. It therefore holds a
+tracker that the guard shares with its watching thread, and that ``barrier`` and ``wait`` fill in::
 
     mesh.guard()          tracker = CollectiveTracker()     the watcher reads tracker.current
     mesh.barrier("dp")    tracker.current = barrier, group  "barrier over dp"
@@ -15,6 +15,7 @@ import linecache
 import os
 import sys
 import sysconfig
+import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
@@ -57,17 +58,35 @@ class CurrentCollective(NamedTuple):
 
 
 @dataclass
-class CollectiveTracker:
-    """The collective of one guarded thread."""
+class Progress:
+    """The collectives that a rank had begun last, and since when it has begun no other one."""
 
+    begun: Mapping[str, int] | None = None
+    since: float = 0.0
+
+    def waited(self, begun: Mapping[str, int]) -> float:
+        """Return how long ago the last of so many collectives has begun, as far as it was seen."""
+        now = time.monotonic()
+        if begun != self.begun:
+            self.begun, self.since = begun, now
+        return now - self.since
+
+
+@dataclass(eq=False)
+class CollectiveTracker:
+    """The collective of one guarded thread, as one of the guards around it follows it."""
+
+    outer: CollectiveTracker | None = None  # of the guard around this one, which may be over
+    is_over: bool = False  # whether its guard has been left
+    thread: int = field(default_factory=threading.get_ident)
     current: CurrentCollective | None = None  # the collective that the thread is in; None outside
     compares: bool = False  # whether ranks compare calls of moves: inside a guard with a timeout
     # the comparisons of calls that no rank has waited for, in their order
     pending: list[Any] = field(default_factory=list)
     pid: int = field(default_factory=os.getpid)
-    begun: Mapping[str, int] | None = None  # the collectives that its rank had begun last
-    since: float = 0.0  # when that number was new
+    progress: Progress = field(default_factory=Progress)
     watched: Any = None  # the guard whose thread watches this one; the outer one of two meshes
+    is_alone: bool = True  # whether no other thread or task was in a guard of the mesh meanwhile
     # when the error of a collective came that is on its way through the guards, and in which one
     leaving: tuple[float, RankStatus] | None = None
     # the last collective that an error left, with the id of that error
@@ -77,12 +96,16 @@ class CollectiveTracker:
         """Return the collective that an error came out of, or None."""
         return self.failed[1] if self.failed is not None and self.failed[0] == id(error) else None
 
-    def waited(self, begun: Mapping[str, int]) -> float:
-        """Return how long ago the last of so many collectives has begun, as far as it was seen."""
-        now = time.monotonic()
-        if begun != self.begun:
-            self.begun, self.since = begun, now
-        return now - self.since
+    def around(self) -> list[CollectiveTracker]:
+        """Return this tracker and those of the guards around it that are not over."""
+        return [self, *(() if (outer := _last_open(self.outer)) is None else outer.around())]
+
+    def of_thread(self) -> list[CollectiveTracker]:
+        """Return those of them that follow this thread.
+
+        A thread that begins with the context of another one has the guards of that one around it.
+        """
+        return [tracker for tracker in self.around() if tracker.thread == threading.get_ident()]
 
     def check_pending(self, *, wait: bool = False) -> None:
         """Raise if ranks of a group are known to have made different calls. Local.
@@ -96,37 +119,59 @@ class CollectiveTracker:
 _TRACKER: ContextVar[CollectiveTracker | None] = ContextVar("meshkit_tracker", default=None)
 
 
+def _last_open(tracker: CollectiveTracker | None) -> CollectiveTracker | None:
+    while tracker is not None and tracker.is_over:
+        tracker = tracker.outer
+    return tracker
+
+
+def current_tracker() -> CollectiveTracker | None:
+    """Return the tracker of the innermost guard around this thread or task. Local.
+
+    Guards of tasks and generators may end in any order and in other contexts than they began. So a
+    tracker is marked when its guard ends, and no context is set back.
+    """
+    return _last_open(_TRACKER.get())
+
+
 @contextmanager
-def tracking() -> Iterator[CollectiveTracker]:
-    """Track the collectives of this thread. Nested guards share one tracker. Local."""
-    tracker = _TRACKER.get() or CollectiveTracker()
-    token = _TRACKER.set(tracker)
+def tracking(*, compares: bool = False) -> Iterator[CollectiveTracker]:
+    """Track the collectives of this thread or task for one guard. Local."""
+    outer = current_tracker()
+    tracker = CollectiveTracker(outer)
+    tracker.compares = compares or (outer is not None and outer.compares)
+    if outer is not None:
+        tracker.watched = outer.watched
+        if outer.thread == tracker.thread:
+            tracker.pending, tracker.progress = outer.pending, outer.progress
+    _TRACKER.set(tracker)
     try:
         yield tracker
     finally:
-        _TRACKER.reset(token)
+        tracker.is_over = True
+        _TRACKER.set(current_tracker())
 
 
 def is_tracked() -> bool:
     """Return whether a guard is around this thread. Local."""
-    return _TRACKER.get() is not None
+    return current_tracker() is not None
 
 
 def compares_calls() -> bool:
     """Return whether a guard with a timeout is around this thread. Local."""
-    tracker = _TRACKER.get()
+    tracker = current_tracker()
     return tracker is not None and tracker.compares
 
 
 def pending() -> list[Any]:
     """Return the comparisons of calls in this guard that no rank has waited for. Local."""
-    tracker = _TRACKER.get()
+    tracker = current_tracker()
     return [] if tracker is None else tracker.pending
 
 
 def check_pending(*, wait: bool = False) -> None:
     """Raise if ranks are known to have made different calls in this guard; with ``wait``, wait."""
-    tracker = _TRACKER.get()
+    tracker = current_tracker()
     if tracker is not None:
         tracker.check_pending(wait=wait)
 
@@ -134,19 +179,21 @@ def check_pending(*, wait: bool = False) -> None:
 @contextmanager
 def in_collective(name: str, group: dist.ProcessGroup) -> Iterator[None]:
     """Announce a collective to the guards around it. Local."""
-    tracker = _TRACKER.get()
-    if tracker is None:
-        yield
-        return
-    outer = tracker.current
-    tracker.current = entered = outer or CurrentCollective(name, group)
+    tracker = current_tracker()
+    trackers = () if tracker is None else tracker.of_thread()
+    outer = next((each.current for each in trackers), None)
+    entered = outer or CurrentCollective(name, group)
+    for each in trackers:
+        each.current = entered
     try:
         yield
     except BaseException as error:
-        tracker.failed = id(error), entered  # an id: the error itself would keep its frames alive
+        for each in trackers:
+            each.failed = id(error), entered  # an id: the error would keep its frames alive
         raise
     finally:
-        tracker.current = outer
+        for each in trackers:
+            each.current = outer
 
 
 def wait(work: dist.Work | None, group: dist.ProcessGroup) -> None:

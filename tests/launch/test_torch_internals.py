@@ -19,6 +19,7 @@ import meshkit
 from meshkit.launch import torch_internals
 from meshkit.launch.job import leave_default_group
 from meshkit.launch.torch_internals import (
+    LoweredTimeouts,
     advance_group_counter,
     bound_device,
     can_split,
@@ -27,7 +28,6 @@ from meshkit.launch.torch_internals import (
     is_fake_store,
     is_nccl,
     keep_uncompiled,
-    lowered_timeouts,
     store_of,
     takes_part_in_split,
     timeout_of,
@@ -179,7 +179,7 @@ def test_a_default_group_whose_backend_nobody_named_is_that_of_torch() -> None:
         (entry,) = meshkit.build_mesh(dp=1).groups_report().groups
         group, limit = dist.group.WORLD, timedelta(seconds=5)
         assert group is not None
-        with lowered_timeouts([group], limit):  # gloo raises in the thread that waits
+        with LoweredTimeouts().lower([group], limit):  # gloo raises in the thread that waits
             assert (entry.backend, timeout_of(group)) == ("cpu:gloo", limit)
     finally:
         leave_default_group()
