@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 import meshkit
+from meshkit.live.move import equal
+from meshkit.live.status import tracking
 
 from ..harness import INSTALL, Figures, Goal, Row, alternate, compare
 from .by_dtensor import make_dtensor_move
@@ -34,6 +38,19 @@ PEERS: dict[str, tuple[Goal | None, Goal | None]] = {  # goals: forward, and wit
     "DTensor": (Goal("ratio", "<=", 0.2), Goal("ratio", "<=", 0.2)),
     ALONE: (None, None),
 }
+
+
+# a call that is also compared with those of the other ranks, beside one that is not
+COMPARED = {"autograd function by hand", "DTensor"}
+AS_ON_NCCL = "in a guard as on nccl"
+
+
+@contextmanager
+def as_on_nccl() -> Iterator[None]:
+    """Compare calls as in a guard on nccl. The copy between a device and the host is not in it."""
+    with mock.patch.object(equal, "is_late", return_value=True), tracking() as tracker:
+        tracker.compares = True
+        yield
 
 
 @dataclass(frozen=True)
@@ -68,6 +85,10 @@ def rows_of_move(mesh: meshkit.Mesh, text: str, repeats: int) -> list[Row]:
             if peer in sides:
                 figures = time_calls(sides["meshkit"], sides[peer], work, repeats)
                 rows.append(compare(what, RANKS, peer, "s", figures, goal))
+                if work == "forward" and peer in COMPARED:
+                    with as_on_nccl():
+                        figures = time_calls(sides["meshkit"], sides[peer], work, repeats)
+                    rows.append(compare(f"{what}, {AS_ON_NCCL}", RANKS, peer, "s", figures))
             else:
                 missing = f"{peer} is not installed: {INSTALL}"
                 rows.append(Row(what, RANKS, peer, "s", missing=missing))

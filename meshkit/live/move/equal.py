@@ -102,10 +102,15 @@ def is_capturing(device: torch.device) -> bool:
     return hasattr(module, "is_current_stream_capturing") and module.is_current_stream_capturing()
 
 
+def has_streams(device: torch.device) -> bool:
+    """Return whether the work of a device runs beside the host, in streams."""
+    return device.type != "cpu"
+
+
 @cache
-def side_stream(device: torch.device) -> torch.Stream:
+def side_stream(device: torch.device) -> Any:  # noqa: ANN401  # the type is that of the device
     """Return the stream on which results of comparisons are copied to the host."""
-    return torch.Stream(device)
+    return torch.get_device_module(device).Stream(device=device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,17 +128,19 @@ class Comparison(OfOneProcess):
         cls, text: bytes, number: int, group: dist.ProcessGroup, device: torch.device
     ) -> Comparison:
         """Begin a comparison. Collective over the group."""
-        on_host = device.type == "cpu"
-        host = torch.tensor([number, -number], pin_memory=not on_host)
+        host = torch.tensor([number, -number])
+        if not has_streams(device):
+            work: Any = dist.all_reduce(host, dist.ReduceOp.MAX, group, async_op=True)
+            return cls(text, group, host, work, None)
+        host = host.pin_memory()  # a copy from other memory would wait for the device
         ends = host.to(device, non_blocking=True)
-        work: Any = dist.all_reduce(ends, dist.ReduceOp.MAX, group, async_op=True)
-        copied = None
-        if not on_host:  # the stream of the caller does not wait
-            with (stream := side_stream(device)):
-                work.wait()
-                host.copy_(ends, non_blocking=True)
-            ends.record_stream(stream)  # its memory is not used again before
+        work = dist.all_reduce(ends, dist.ReduceOp.MAX, group, async_op=True)
+        stream = side_stream(device)
+        with torch.get_device_module(device).stream(stream):  # that of the caller does not wait
+            work.wait()
+            host.copy_(ends, non_blocking=True)
             copied = stream.record_event()
+        ends.record_stream(stream)  # its memory is not used again before
         return cls(text, group, host, work, copied)
 
     def is_done(self) -> bool:
@@ -146,9 +153,10 @@ class Comparison(OfOneProcess):
 
         The wait ends at the timeout of the group at the latest, and at the abort of a guard.
         """
-        wait_in_time(self.work, self.group, timeout_of(self.group))
-        if self.copied is not None:
-            self.copied.synchronize()
+        if not self.is_done():
+            wait_in_time(self.work, self.group, timeout_of(self.group))
+            if self.copied is not None:
+                self.copied.synchronize()
         if sum(self.ends.tolist()) and not require_job().counts.is_aborted:
             error = describe_calls(self._exchange_texts(), "have called")
             error.for_all = True  # other ranks may wait in this move for ever

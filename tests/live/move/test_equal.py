@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import meshkit
 from meshkit.live import status
@@ -88,3 +91,81 @@ def move_equally() -> Any:
 
 def test_equal_calls_leave_nothing_behind(pool: Pool) -> None:
     assert pool.run(move_equally) == [(True, 0, [[2.0, 2.0], [2.0, 2.0]])] * RANKS
+
+
+# ------------------------------------------------------------------ a device with streams
+
+
+class Stream:
+    """A stream of the stand-in for a device, and its events, which note what is done there."""
+
+    acts: ClassVar[list[str]] = []
+    current: ClassVar[list[str]] = ["caller"]
+
+    def __init__(self, device: torch.device) -> None:
+        self.event = SimpleNamespace(query=lambda: False, synchronize=self.end)
+
+    def record_event(self) -> Any:
+        self.note("event")
+        return self.event
+
+    def end(self) -> None:
+        self.note("synchronize")
+
+    @classmethod
+    def note(cls, act: str) -> None:
+        cls.acts.append(f"{act} on {cls.current[-1]}")
+
+    @classmethod
+    @contextmanager
+    def enter(cls, stream: Stream) -> Iterator[None]:
+        cls.current.append("side")
+        yield
+        cls.current.pop()
+
+
+def play_device(patch: pytest.MonkeyPatch) -> None:
+    """Play a device with streams, whose tensors are those of the CPU."""
+    Stream.acts.clear()
+    equal.side_stream.cache_clear()
+    module = SimpleNamespace(Stream=Stream, stream=Stream.enter)
+    patch.setattr(equal, "is_late", lambda _: True)
+    patch.setattr(equal, "has_streams", lambda _: True)
+    patch.setattr(torch, "get_device_module", lambda _: module)
+    note = Stream.note
+    patch.setattr(torch.Tensor, "pin_memory", lambda x: (note("pin"), x.clone())[1])
+    patch.setattr(torch.Tensor, "record_stream", lambda x, _: note("keep"))
+    copy, reduce = torch.Tensor.copy_, dist.all_reduce
+    patch.setattr(torch.Tensor, "copy_", lambda x, *a, **k: (note("copy"), copy(x, *a, **k))[1])
+
+    def all_reduce(*args: Any, **options: Any) -> Any:
+        note("reduce")
+        work = reduce(*args, **options)
+        return work and SimpleNamespace(
+            wait=lambda *_: (note("wait"), work.wait()), is_completed=work.is_completed
+        )
+
+    patch.setattr(dist, "all_reduce", all_reduce)
+
+
+def compare_on_device() -> Any:
+    """Return what a device with streams did for a comparison, and for reading it."""
+    patch, x = pytest.MonkeyPatch(), torch.ones(2)
+    with meshkit.build_mesh(dp=2, tp=2) as mesh, mesh.guard(timeout=20):
+        play_device(patch)
+        mesh.redistribute(x, "a/tp -> a")
+        began = [*Stream.acts]
+        mesh.redistribute(x, "a/tp -> a")  # the first event has not come: nothing is read
+        count = len(status.pending())
+        Stream.acts.clear()
+        status.check_pending(wait=True)
+        patch.undo()
+        equal.side_stream.cache_clear()
+        return began, count, [*Stream.acts]
+
+
+def test_a_result_is_copied_to_the_host_beside_the_stream_of_the_caller(pool: Pool) -> None:
+    on_caller, on_side = ["pin on caller", "reduce on caller"], ["wait", "copy", "event"]
+    began = [*on_caller, *(f"{act} on side" for act in on_side), "keep on caller"]
+    read = ["wait on caller", "synchronize on caller"] * 2
+    assert pool.run(compare_on_device) == [(began, 2, read)] * RANKS
