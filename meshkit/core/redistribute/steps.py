@@ -191,6 +191,7 @@ class GroupStep(Step):
     # whether blocks are exchanged as they lie in memory, so that dims do not matter; the result is
     # then flat, too, and an Arrange to its shape follows
     is_flat: ClassVar[bool] = False
+    reduces: ClassVar[bool] = False  # whether the backend combines the tensors of several ranks
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,11 @@ class CollectiveStep(GroupStep):
     def is_flat(self) -> bool:  # type: ignore[override]
         """Whether blocks are exchanged as they lie in memory."""
         return self.kind in ("all_gather", "reduce_scatter")
+
+    @property
+    def reduces(self) -> bool:  # type: ignore[override]
+        """Whether the backend combines the tensors of several ranks."""
+        return self.kind in ("all_reduce", "reduce", "reduce_scatter")
 
     @property
     def root_rank(self) -> int:

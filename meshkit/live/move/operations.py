@@ -22,28 +22,13 @@ from ...launch.torch_internals import has_dual_level
 from ..copies import OfOneProcess
 from ..status import in_collective, is_tracked
 from .checked import Check
+from .reductions import COMBINE, carried, check_reduced, decode, encode, reduce_op
 
 # torch 2.13 names the first two, and warns at every call of the older ones
 ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 REDUCE_SCATTER: Callable[..., Any] = getattr(
     dist, "reduce_scatter_single", dist.reduce_scatter_tensor
 )
-REDUCE_OPS = {
-    "sum": dist.ReduceOp.SUM,
-    "avg": dist.ReduceOp.SUM,  # the result is divided: gloo has no average
-    "max": dist.ReduceOp.MAX,
-    "min": dist.ReduceOp.MIN,
-}
-COMBINE: dict[str, Callable[..., Tensor]] = {
-    "sum": torch.add,
-    "avg": torch.add,
-    "max": torch.maximum,
-    "min": torch.minimum,
-}
-# the dtypes that gloo takes; the bytes of others move as a dtype of the same size
-MOVED = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool, torch.uint8}
-MOVED |= {torch.int8, torch.int32, torch.int64, torch.complex64, torch.complex128}
-CARRIERS = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 Axes = tuple[str, ...]
 GroupOf = Callable[[Axes], dist.ProcessGroup]
@@ -207,35 +192,27 @@ def start(
         return _start_route(step, x, group, is_async)
     if not step.is_flat:
         return _start_in_place(step, x, op, group, is_async)
-    source = x.resolve_conj().contiguous().view(-1)
-    result = x.new_empty(prod(evaluate(step.shape, sizes)))
+    source, numel = plain(x).contiguous().view(-1), prod(evaluate(step.shape, sizes))
+    if step.reduces:
+        check_reduced(x)
+        source = encode(source, op)
+        result = source.new_empty(numel)
+        return REDUCE_SCATTER(result, source, reduce_op(x.dtype, op), group, is_async), result
+    result = x.new_empty(numel)
     if isinstance(step, ops.AllToAll):
         counts = _counts(step.receives, result), _counts(step.sends, result)
         return exchange(result, source, *counts, group, is_async), result
-    if step.kind == "all_gather":
-        return ALL_GATHER(carried(result), carried(source), group, is_async), result
-    check_reduced(x)
-    return REDUCE_SCATTER(result, source, REDUCE_OPS[op], group, is_async), result
+    return ALL_GATHER(carried(result), carried(source), group, is_async), result
 
 
-def carried(x: Tensor) -> Tensor:
-    """Return a contiguous tensor, or its bytes as a dtype that every backend takes."""
-    return x if x.dtype in MOVED else x.view(CARRIERS[x.element_size()])
+def plain(x: Tensor) -> Tensor:
+    """Return a tensor whose memory holds its numbers: no conjugate, and no negative, view."""
+    return x.resolve_conj().resolve_neg()
 
 
 def exchange(result: Tensor, source: Tensor, *more: Any) -> Any:  # noqa: ANN401
     """Start an all_to_all of a contiguous tensor. Return its work."""
     return dist.all_to_all_single(carried(result), carried(source), *more)
-
-
-def check_reduced(x: Tensor) -> None:
-    """Check that a backend can reduce the dtype of a tensor."""
-    if x.dtype not in MOVED:
-        line = f"the backend cannot reduce tensors of {str(x.dtype).removeprefix('torch.')}."
-        wider = "x.float()" if x.is_floating_point() else "x.long()"
-        wider = "x.to(torch.complex64)" if x.is_complex() else wider
-        fits = x.dtype != torch.uint64  # no dtype that a backend reduces holds all its values
-        raise SpecError(line, fix=f"{wider}, and convert the result." if fits else "")
 
 
 def _counts(shares: ops.Shape | None, result: Tensor) -> list[int] | None:
@@ -256,22 +233,27 @@ def _start_in_place(
     """Start a collective that changes a copy of the tensor: all_reduce, broadcast or reduce."""
     if torch.compiler.is_compiling() and step.kind != "all_reduce":
         return None, _run_traced(step, x, op, group)
-    copy = x.resolve_conj().clone(memory_format=torch.contiguous_format)
-    if step.kind != "broadcast":
-        check_reduced(x)
-    if step.kind == "all_reduce":
-        return dist.all_reduce(copy, REDUCE_OPS[op], group, is_async), copy
+    copy = plain(x).clone(memory_format=torch.contiguous_format)
     options = {"group": group, "async_op": is_async}
-    if step.kind == "broadcast":
+    if not step.reduces:
         return dist.broadcast(carried(copy), group_src=step.root_rank, **options), copy
-    return dist.reduce(copy, op=REDUCE_OPS[op], group_dst=step.root_rank, **options), copy
+    check_reduced(x)
+    copy, backend_op = encode(copy, op), reduce_op(x.dtype, op)
+    if step.kind == "all_reduce":
+        return dist.all_reduce(copy, backend_op, group, is_async), copy
+    return dist.reduce(copy, op=backend_op, group_dst=step.root_rank, **options), copy
 
 
 def _run_traced(step: ops.CollectiveStep, x: Tensor, op: str, group: dist.ProcessGroup) -> Tensor:
     """Return a broadcast, or a reduction on all ranks, by traceable collectives."""
-    copy, size, ranks = x.clone(memory_format=torch.contiguous_format), x.numel(), group.size()
-    if step.kind == "reduce":
-        dist.all_reduce(copy, REDUCE_OPS[op], group)
+    copy, size, ranks = (
+        plain(x).clone(memory_format=torch.contiguous_format),
+        x.numel(),
+        group.size(),
+    )
+    if step.reduces:
+        copy = encode(copy, op)
+        dist.all_reduce(copy, reduce_op(x.dtype, op), group)
         return copy
     root = step.root_rank
     sent = [size * (group.rank() == root)] * ranks
@@ -283,15 +265,19 @@ def _run_traced(step: ops.CollectiveStep, x: Tensor, op: str, group: dist.Proces
 
 def _start_route(step: ops.Route, x: Tensor, group: Any, is_async: bool) -> tuple[Any, Tensor]:  # noqa: ANN401
     """Start an all_to_all of regions; its result has the regions one after the other."""
-    packed = [x[index].reshape(-1) for index in step.sends if index is not None]
+    if step.summed > 1:
+        check_reduced(x)  # else a size that divides decides whether a dtype is refused
+    packed = [plain(x)[index].reshape(-1) for index in step.sends if index is not None]
     source = torch.cat(packed) if packed else x.new_empty(0)
     sent, received = _region_sizes(step.sends), _region_sizes(step.receives)
     result = x.new_empty(sum(received))
-    return exchange(result, source.resolve_conj(), received, sent, group, is_async), result
+    return exchange(result, source, received, sent, group, is_async), result
 
 
-def finish(step: ops.GroupStep, x: Tensor, op: str) -> Tensor:
+def finish(step: ops.GroupStep, x: Tensor, op: str, dtype: torch.dtype) -> Tensor:
     """Return the result of a step whose work is done: regions that arrived, or the tensor."""
+    if step.reduces:
+        return decode(x, dtype)
     if not isinstance(step, ops.Route):
         return x
     result = x.new_zeros(step.shape)
@@ -358,7 +344,7 @@ class Program(OfOneProcess):
             else:
                 self._compare(group, x)
                 result = start(step, x, self.op, sizes, group)[1]
-        return finish(step, result, self.op)
+        return finish(step, result, self.op, x.dtype)
 
     def _compare(self, group: dist.ProcessGroup, x: Tensor) -> None:
         if self.compare is not None:
@@ -380,7 +366,7 @@ class Program(OfOneProcess):
         def wait() -> Tensor:
             with in_collective(self.name, group):
                 work.wait()
-            return tail.run(finish(last, result, self.op))
+            return tail.run(finish(last, result, self.op, x.dtype))
 
         return wait
 

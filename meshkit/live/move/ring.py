@@ -22,7 +22,7 @@ from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from ..status import in_collective
 from .equal import compare_calls
-from .operations import check_tensor, exchange
+from .operations import check_tensor, exchange, plain
 
 Counts = list[int]
 
@@ -41,7 +41,7 @@ class Ring(OfOneProcess):
         if steps % self.size == 0:
             return x
         target, origin = (self.index + steps) % self.size, (self.index - steps) % self.size
-        source = x.resolve_conj().contiguous()
+        source = plain(x).contiguous()
         result = torch.empty_like(source)
         if x.is_meta:
             return result
@@ -122,7 +122,7 @@ class ExchangeRows(torch.autograd.Function):
         """Send blocks of rows, and return the rows received."""
         ctx.group, ctx.sent, ctx.received = group, sent, received
         result = x.new_empty((sum(received), *x.shape[1:]))
-        exchange(result, x.resolve_conj().contiguous(), received, sent, group)
+        exchange(result, plain(x).contiguous(), received, sent, group)
         return result
 
     @staticmethod
