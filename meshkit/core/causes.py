@@ -73,7 +73,7 @@ class Fit(NamedTuple):
 def residual(x: Array, y: Array, floor: float = 0.0) -> float:
     """Return the largest difference, relative to the largest value of ``y``, or to the floor.
 
-    It is inf for another shape, and NaN if only one of them holds a NaN somewhere.
+    It is inf for another shape, and if only one of them holds a NaN somewhere.
 
     Example:
         >>> residual(np.array([1.0, 2.0]), np.array([1.0, 4.0]))
@@ -81,11 +81,16 @@ def residual(x: Array, y: Array, floor: float = 0.0) -> float:
     """
     if x.shape != y.shape:
         return math.inf
-    with np.errstate(invalid="ignore"):
-        same = (x == y) | (np.isnan(x) & np.isnan(y))
-        difference = np.where(same, 0, np.abs(x - y)).max(initial=0)
+    difference = distances(x, y).max(initial=0)
     scale = np.abs(y[np.isfinite(y)]).max(initial=0)
     return float(difference / max(scale, floor, TINY))
+
+
+def distances(x: Array, y: Array) -> Array:
+    """Return the absolute differences: inf between NaN and a number, so that it is the largest."""
+    with np.errstate(invalid="ignore"):
+        same = (x == y) | (np.isnan(x) & np.isnan(y))
+        return np.where(same, 0, np.nan_to_num(np.abs(x - y), nan=math.inf, posinf=math.inf))
 
 
 def find_fits(copies: Copies, one: Array, floor: float) -> list[Fit]:

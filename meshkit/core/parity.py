@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .axes import data_axes, has_pipeline
-from .causes import TOLERANCE, Array, Copies, Fit, find_fits
+from .causes import TOLERANCE, Array, Copies, Fit, distances, find_fits
 from .errors import DisagreementError, SpecError, format_error
 from .layout import Layout
 from .redistribute.pattern import (
@@ -183,6 +183,7 @@ class Verdict:
         return tuple(fit for some in named for fit in some)
 
 
+@np.errstate(invalid="ignore", over="ignore")  # inf and NaN are compared like other numbers
 def judge(run: Held, name: str, floor: float, rules: Rules) -> Verdict:
     """Return the comparison of a tensor on one mesh."""
     parts = run.tensors.get(name, {})
@@ -235,10 +236,9 @@ def _largest_difference(copies: Copies, one: Array) -> str:
         )
         of = "a part of that of one rank," if is_part else "that of one rank is"
         return f"its shape is {' or '.join(map(str, shapes))}, {of} {one.shape}."
-    with np.errstate(invalid="ignore"):
-        errors = {key: np.abs(cell - one) for key, cell in copies.cells.items()}
-    key = max(errors, key=lambda key: float(np.nan_to_num(errors[key], nan=np.inf).max(initial=0)))
-    index = np.unravel_index(int(np.nan_to_num(errors[key], nan=np.inf).argmax()), one.shape)
+    errors = {key: distances(cell, one) for key, cell in copies.cells.items()}
+    key = max(errors, key=lambda key: float(errors[key].max(initial=0)))
+    index = np.unravel_index(int(errors[key].argmax()), one.shape)
     where = f" at {[int(i) for i in index]}" if one.ndim else ""
     place = format_sizes(dict(zip(copies.axes, key, strict=True)))
     ranks = f" on the rank with {place}" if place else ""

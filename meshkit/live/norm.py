@@ -25,6 +25,7 @@ from ..launch.torch_internals import foreach_norms, foreach_scale
 from .copies import OfOneProcess
 from .data.checks import Named, gather_conflicting, name_parameters
 from .group_registry import MeshGroups
+from .memory import check_writable, plain
 
 TOLERANCE = 1e-3  # the largest difference of two copies, relative to their norm
 BUCKET = 2**22  # elements that are sent at once to be compared
@@ -47,6 +48,7 @@ class Gradients(NamedTuple):
 
     local: list[Tensor]  # all of them, to be scaled
     counted: list[Tensor]  # those that this rank counts, after sums
+    others: list[Tensor]  # those that another rank counts: a NaN in one of them counts too
     presumed: dict[str, Tensor]  # those that must be copies because no layout says anything
 
 
@@ -70,6 +72,8 @@ class GradientNorms(OfOneProcess):
         order, named = parse_order(norm_type), name_parameters(parameters)
         read = self._read(named, layout)
         own = _total(read.counted, order, self._device)
+        rest = _total(read.others, math.inf, self._device)
+        own = own.where(rest.isfinite(), own + rest)
         total = _reduce(own * math.nan if self._asks(read.presumed, own) else own, order, group)
         if total.isnan():
             self._compare(read.presumed, own, group)
@@ -82,17 +86,21 @@ class GradientNorms(OfOneProcess):
     @torch.no_grad()
     def clip(self, parameters: object, max_norm: object, *options: Any) -> Tensor:  # noqa: ANN401
         """Scale all gradients, and return their norm. See :meth:`meshkit.Mesh.clip_grad_norm`."""
-        most = parse_max_norm(max_norm)
-        norm, local = self.measure(parameters, *options)
+        most, named = parse_max_norm(max_norm), name_parameters(parameters)
+        for name, parameter in named:
+            if parameter.grad is not None:
+                fix = "p.grad = p.grad.clone() for this parameter p."
+                check_writable(_local(parameter.grad), f"the gradient of {name}", fix)
+        norm, local = self.measure(named, *options)
         factor = (most / (norm + 1e-6)).clamp(max=1.0)
-        for gradients in _by_kind(local):
+        for gradients in _by_kind(_distinct(local)):
             foreach_scale(gradients, factor)
         return norm
 
     def _read(self, named: Named, layout: object) -> Gradients:
         """Return the local gradients, after the sums that a layout or a placement asks for."""
         parsed, shares = self._parse(layout, tuple(name for name, _ in named))
-        read = Gradients([], [], {})
+        read = Gradients([], [], [], {})
         sums: dict[tuple[str, ...], list[tuple[Tensor, bool]]] = {}
         for index, (name, parameter) in enumerate(named):
             gradient: Any = parameter.grad
@@ -104,6 +112,8 @@ class GradientNorms(OfOneProcess):
             if gradient is not None:
                 local = gradient if is_plain else gradient.to_local()
                 read.local.append(local)
+                if not share.counts:
+                    read.others.append(local)
                 if share.is_presumed:
                     read.presumed[name] = local
             elif share.sums:  # the other ranks wait for the sum
@@ -155,7 +165,8 @@ class GradientNorms(OfOneProcess):
         self, axes: tuple[str, ...], parts: Sequence[tuple[Tensor, bool]]
     ) -> list[Tensor]:
         """Return the sums over some axes that this rank counts. Collective over each axis."""
-        flat = torch.cat([part.flatten().to(self._device, torch.float64) for part, _ in parts])
+        wide = [part.flatten().to(self._device, _wide(part)) for part, _ in parts]
+        flat = plain(torch.cat(wide))  # complex if one of them is
         for axis in axes:
             dist.all_reduce(flat, group=self._mesh.get((axis,)))
         sums = torch.split(flat, [part.numel() for part, _ in parts])
@@ -238,11 +249,11 @@ def _whole(placements: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _sum_parts(gradient: Any, placements: tuple[Any, ...]) -> Tensor:  # noqa: ANN401
-    """Return the local part of a partial DTensor after its sum, in float64. Collective."""
+    """Return the local part of a partial DTensor after its sum, in 64 bits a number. Collective."""
     from torch.distributed.tensor import DTensor
 
     wide = DTensor.from_local(
-        gradient.to_local().double(),
+        gradient.to_local().to(_wide(gradient)),
         gradient.device_mesh,
         gradient.placements,
         run_check=False,
@@ -251,6 +262,17 @@ def _sum_parts(gradient: Any, placements: tuple[Any, ...]) -> Tensor:  # noqa: A
     )
     whole: Tensor = wide.redistribute(placements=placements).to_local()
     return whole
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    """Return the dtype in which parts of a gradient are added up."""
+    return torch.complex128 if tensor.is_complex() else torch.float64
+
+
+def _distinct(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors, each memory once: two parameters may share a gradient."""
+    places = {(t.data_ptr(), t.shape, t.stride()) if t.numel() else id(t): t for t in tensors}
+    return [*places.values()]
 
 
 def _by_kind(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -295,9 +317,8 @@ def _buckets(gradients: Mapping[str, Tensor]) -> Iterator[tuple[list[str], list[
     parts: list[Tensor] = []
     size = 0
     for name, gradient in gradients.items():
-        flat = (
-            torch.view_as_real(gradient).flatten() if gradient.is_complex() else gradient.flatten()
-        )
+        flat = plain(gradient)
+        flat = (torch.view_as_real(flat) if flat.is_complex() else flat).flatten()
         if parts and (flat.dtype != parts[0].dtype or size + len(flat) > BUCKET):
             yield names, parts
             names, parts, size = [], [], 0

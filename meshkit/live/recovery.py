@@ -168,7 +168,7 @@ class Recovery(OfOneProcess):
         Args:
             *objects: modules, optimizers, or anything else with ``state_dict`` and
                 ``load_state_dict``; or dicts, which are changed in place. States hold tensors,
-                numbers, texts, None, lists, tuples and dicts.
+                numbers, texts, None, lists, tuples and dicts. A NumPy scalar arrives as a number.
             held: for each object the one that holds its state, or None on a newcomer or a spare,
                 which has none. None instead of all means the objects themselves.
 
@@ -177,7 +177,8 @@ class Recovery(OfOneProcess):
                 for example under FSDP over all ranks. It names the step of the checkpoint that is
                 needed.
             SpecError: if an object has no state, also before the first recovery; if a state holds
-                a value of another type; or if ``held`` is None where this rank holds the state.
+                a value of another type; if ``held`` is None where this rank holds the state; on all
+                ranks, if a tensor of a module or dict is expanded, so that it cannot be filled.
 
         Example:
             ``mesh.recovery.restore(model, optimizer, held=(old_model, old_optimizer))``

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.serialization import default_restore_location
 
 from ..core.errors import MeshkitError, SpecError
@@ -33,9 +34,11 @@ from ..launch.torch_internals import (
 )
 from .group_registry import MeshGroups
 from .groups import batch_messages
+from .memory import check_writable
 
 MAX_PARTS = 4  # parts of the state that an error names
 CHUNK = 1 << 28  # bytes of one message
+PLAIN = (bool, int, float, str, type(None))  # the types of values that move as they are
 DTENSOR = "meshkit.dtensor"  # marks the dict that stands for a DTensor
 
 Templates = Mapping[tuple[str, ...], Any]  # dims and placements to a DTensor of this rank
@@ -57,6 +60,9 @@ def restore_state(
     """Bring the objects of every rank to the state of the step. See ``Recovery.restore``."""
     present = [thing for thing in held or () if thing is not None]
     check_not_lost(recovery, [*objects, *present])
+    for thing in objects:  # on all ranks, so that none waits for one that raises
+        if isinstance(thing, dict | nn.Module):
+            _check_writable(_state_of(thing), "state")
     rank, sources = recovery.mesh.rank, recovery.sources.by_rank
     targets = [target for target, source in sources.items() if source == rank]
     source = sources.get(rank) if recovery.lacks_state else None
@@ -134,12 +140,18 @@ def message_timeout(mesh: MeshGroups) -> timedelta:
     return min(limits, default=job.default_timeout or default_timeout(str(job.world.backend)))
 
 
-def to_local(value: object, path: str = "state") -> Any:  # noqa: ANN401
-    """Return a state with a dict in place of each DTensor, which holds the shard of this rank."""
-    if value is None or isinstance(value, bool | int | float | str):
+def to_local(value: Any, path: str = "state") -> Any:  # noqa: ANN401
+    """Return a state with a dict in place of each DTensor, which holds the shard of this rank.
+
+    Scalars of NumPy become numbers of Python, since ``weights_only`` refuses them.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type(value) in PLAIN:
         return value
-    if isinstance(value, Mapping) and all(isinstance(key, int | str) for key in value):
-        return {key: to_local(part, f"{path}[{key!r}]") for key, part in value.items()}
+    if isinstance(value, Mapping) and all(isinstance(key, int | str | np.generic) for key in value):
+        names = {key: f"{path}[{key!r}]" for key in value}
+        return {to_local(key, n): to_local(value[key], n) for key, n in names.items()}
     if isinstance(value, list | tuple):
         parts = [to_local(part, f"{path}[{index}]") for index, part in enumerate(value)]
         return tuple(parts) if isinstance(value, tuple) else parts
@@ -256,6 +268,16 @@ def check_objects(objects: Sequence[object], held: Sequence[object] | None) -> N
 
 def _state_of(thing: Any) -> Any:  # noqa: ANN401  # anything with a state
     return thing if isinstance(thing, dict) else thing.state_dict()
+
+
+def _check_writable(state: Mapping[Any, Any], path: str) -> None:
+    """Raise if a tensor of a state cannot be filled in place. Local."""
+    for key, value in state.items():
+        name = f"{path}[{key!r}]"
+        if isinstance(value, dict):
+            _check_writable(value, name)
+        elif isinstance(value, Tensor) and not is_dtensor(value) and value.layout == torch.strided:
+            check_writable(value, name, f"{name}.clone() in its place.")
 
 
 @torch.no_grad()

@@ -51,6 +51,7 @@ from ..launch.spawn import (
 )
 from ..launch.world import free_port
 from ..live.build_mesh import build_mesh
+from ..live.memory import plain
 from ..live.mesh import Mesh
 from ..live.move import redistribution as _redistribution  # noqa: F401  # not on each rank
 
@@ -266,7 +267,7 @@ def _to_array(value: Any) -> Array | None:  # noqa: ANN401
     with torch.no_grad():
         whole = value.full_tensor() if hasattr(value, "full_tensor") else torch.as_tensor(value)
         dtype = torch.complex128 if whole.is_complex() else torch.float64
-        return np.array(whole.detach().to("cpu", dtype).numpy())
+        return np.array(plain(whole.detach().to("cpu", dtype)).numpy())
 
 
 def _is_own(file: str) -> bool:

@@ -211,5 +211,8 @@ def test_residuals_are_relative_to_the_largest_value_or_to_the_floor() -> None:
     assert residual(np.array([1e-18]), np.array([2e-18]), floor=1e-6) == pytest.approx(1e-12)
     assert residual(np.array([0.0]), np.array([0.0])) == 0
     assert residual(np.array([np.inf, np.nan, 1]), np.array([np.inf, np.nan, 1])) == 0
-    assert math.isnan(residual(np.array([np.nan]), np.array([1.0])))
+    assert residual(np.array([np.nan]), np.array([1.0])) == math.inf
+    assert residual(np.array([1.0, np.nan]), np.array([1.0, 2.0])) == math.inf
+    assert residual(np.array([1.0]), np.array([np.nan])) == math.inf
+    assert residual(np.array([np.nan + 1j]), np.array([1 + 1j])) == math.inf
     assert residual(np.ones(2), np.ones(3)) == math.inf

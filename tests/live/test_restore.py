@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -17,6 +19,7 @@ from meshkit.core.errors import SpecError
 from meshkit.live.restore import from_local, to_local
 from meshkit.testing.faults import Played, Strike, play
 from tests.live.faults import error_of
+from tests.live.move.values import equal
 from tests.live.newer_torch import needs_slices
 from tests.live.side_by_side import side_by_side
 from tests.scenarios.states import KINDS, Kind, begin_step, end_step, make
@@ -213,3 +216,81 @@ def test_a_state_is_equal_after_its_way_through_bytes() -> None:
     content.seek(0)
     received = from_local(torch.load(content, weights_only=True), {})
     assert repr(received) == repr(state)
+
+
+VALUES: dict[str, Any] = {
+    "numpy": {
+        "float64": np.float64(0.25),
+        "float32": np.float32(0.25),
+        "int64": np.int64(7),
+        "bool": np.bool_(True),
+        "str": np.str_("a"),
+        np.str_("key"): np.float64(1.5),
+    },
+    "tensors": {
+        "nan": torch.tensor([float("nan"), 1.0]),
+        "complex": torch.tensor([1 + 2j]),
+        "conjugate": torch.tensor([1 + 2j, 3 - 1j]).conj(),
+        "negative": torch._neg_view(torch.tensor([1.0, 2.0])),
+        "bool": torch.tensor([True, False]),
+        "0-dim": torch.tensor(3),
+        "empty": torch.empty(0, 3),
+        "transposed": torch.arange(6.0).view(2, 3).t(),
+        "a slice": torch.arange(6.0)[2:4],
+        "float8": torch.ones(3).to(torch.float8_e4m3fn),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+    },
+}
+
+
+def restore_every_kind() -> list[str]:
+    """Restore values of every kind on rank 1; return those that are wrong."""
+    mesh = meshkit.build_mesh(dp=2)
+    state = copy.deepcopy(VALUES)
+    tied = torch.arange(3.0)
+    state["tied"] = {"a": tied, "b": tied}
+    if mesh.rank == 1:  # a step behind, with other numbers in the same memory
+        state["numpy"] = dict.fromkeys(state["numpy"], 0)
+        for tensor in state["tensors"].values():
+            tensor.detach().zero_()
+        tied.zero_()
+    before = dict(state["tensors"])
+    mesh = fail(mesh, 2 - mesh.rank)
+    mesh.recovery.restore(state)
+    wrong = [name for name, x in VALUES["tensors"].items() if not equal(state["tensors"][name], x)]
+    wrong += [name for name, x in before.items() if state["tensors"][name] is not x]
+    wrong += [name for name, x in VALUES["numpy"].items() if state["numpy"][name] != x]
+    return [*wrong, *(["tied"] * (not tied.equal(torch.arange(3.0))))]
+
+
+def test_values_of_every_kind_are_restored() -> None:
+    assert meshkit.spawn(restore_every_kind, 2, timeout=120) == [[], []]
+
+
+class Buffer(torch.nn.Module):
+    """A module with an expanded buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(1, 2).expand(3, 2))
+        self.weight = torch.nn.Parameter(torch.zeros(2))
+
+
+def restore_into_shared_elements() -> list[Any]:
+    """Return the errors of states that cannot be filled in place, and what they left."""
+    mesh = meshkit.build_mesh(dp=2)
+    first = torch.full((2,), float(mesh.rank))
+    expanded = {"first": first, "nested": {"x": torch.zeros(2, 1).expand(2, 3)}}
+    model = Buffer()
+    mesh = fail(mesh, 2 - mesh.rank)
+    errors = [error_of(partial(mesh.recovery.restore, thing)) for thing in (expanded, model)]
+    return [*errors, first.tolist()]
+
+
+def test_expanded_tensors_are_refused_on_all_ranks_before_anything_changes() -> None:
+    results = meshkit.spawn(restore_into_shared_elements, 2, timeout=120)
+    for rank, ((kind, text), (other, more), left) in enumerate(results):
+        assert (kind, other) == ("SpecError", "SpecError")
+        assert "state['nested']['x'] is expanded" in text
+        assert "state['mask'] is expanded" in more
+        assert left == [float(rank)] * 2

@@ -244,3 +244,48 @@ def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
     done = run_python(code, "train.py:step", "dp=1", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "1 tensor on 1 mesh: all are those of one rank (up to rounding).\n"
+
+
+# what one rank of a mesh returns -> what one rank returns
+ODD: dict[str, tuple[Any, Any]] = {
+    "nan": (float("nan"), 1.0),
+    "inf": (float("inf"), 1.0),
+    "-inf": (float("-inf"), float("inf")),
+    "no nan": (1.0, float("nan")),
+    "complex nan": (complex(1, float("nan")), complex(1, 1)),
+    "imaginary part": (complex(1, 2), complex(1, 1)),
+    "bool": (True, False),
+}
+
+
+@pytest.mark.parametrize("holder", range(3))
+@pytest.mark.parametrize("layout", [None, {"*": "n/dp"}, {"*": "n +dp"}], ids=str)
+def test_an_odd_value_on_any_rank_is_a_difference(
+    holder: int, layout: dict[str, str] | None
+) -> None:
+    def step(mesh: Mesh) -> dict[str, Tensor]:
+        values = {}
+        for name, (odd, usual) in ODD.items():
+            size = 6 // mesh.size("dp") if layout and "/" in layout["*"] else 6
+            values[name] = torch.full((size,), usual)
+            if layout and "+" in layout["*"] and index(mesh, "dp"):
+                values[name] = torch.zeros_like(values[name])
+            if mesh.size("dp") > 1 and index(mesh, "dp") == holder:
+                values[name][1] = odd
+        return values
+
+    report = compare_meshes(step, "dp=3", layout=layout)
+    wanted = {*ODD}
+    if layout and "+" in layout["*"]:
+        wanted -= {"bool", "no nan"} if holder else {"bool"} & set()
+    assert wanted - {difference.name for difference in report.differences} == set()
+
+
+def test_equal_values_of_every_kind_are_no_difference() -> None:
+    def step(mesh: Mesh) -> dict[str, Tensor]:
+        x = torch.tensor([float("nan"), float("inf"), 1.0])
+        kinds = {"x": x, "complex": x * 1j, "expanded": x[:, None].expand(3, 2)}
+        kinds |= {"empty": x[:0], "0-dim": x[0], "bool": x > 0, "conjugate": (x * 1j).conj()}
+        return {**kinds, "negative": torch._neg_view(x), "frozen": x.requires_grad_()}
+
+    assert compare_meshes(step, "dp=2", "dp=3").differences == ()

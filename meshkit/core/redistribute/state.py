@@ -28,6 +28,7 @@ from .pattern import AxisType, Mark, Pattern, Side, expand_dots, first_match, pa
 Fact = tuple[Mapping[str, int], str, bool]
 Table = Mapping[str, Any]  # by name: a fact; on the target with the local shape in place of sizes
 Tables = Sequence[tuple[Table, Sequence[int]]]  # different tables, each with its ranks
+_KINDS = ("bool", "int", "float", "complex")  # each holds the numbers of those before it
 MAX_DIFFERENCES = 5  # that an error names
 
 
@@ -145,6 +146,15 @@ def travel_dtype(own: str, asked: str) -> str:
     return asked if asked and own.startswith(("float", "bfloat")) else own
 
 
+def loses_a_part(own: str, other: str) -> bool:
+    """Return whether numbers of one dtype lose their fraction, or another part, in another one."""
+    return _KINDS.index(_kind(own)) > _KINDS.index(_kind(other))
+
+
+def _kind(dtype: str) -> str:
+    return next((kind for kind in _KINDS if kind in dtype), "int")
+
+
 def raise_differences(ends: Ends, differences: Sequence[Difference]) -> None:
     """Raise an error that names the first differences, if there are any."""
     if not differences:
@@ -177,9 +187,11 @@ def _find_differences(
     for name in [name for name in {**facts, **dtypes} if (name in facts) != (name in dtypes)]:
         holder = ends.source if name in facts else ends.target
         differences.append(Difference("names", f"{name}: on the {holder} alone."))
-    for name in [name for name in facts if name in dtypes and not ends.converts]:
+    for name in [name for name in facts if name in dtypes]:
         own = facts[name][1]
         for dtype in sorted(dtypes[name] - {own, travel_dtype(own, asked)}):
+            if ends.converts and not loses_a_part(own, dtype):
+                continue
             line = f"{name}: {own} on the {ends.source}, {dtype} on the {ends.target}."
             are_floats = all(name.startswith(("float", "bfloat")) for name in (own, dtype))
             fix = f"dtype=torch.{dtype}, which converts on the way" if are_floats else ""

@@ -20,6 +20,7 @@ from ...core.redistribute.pattern import Pattern, Side
 from ...core.text import format_sizes
 from ..copies import OfOneProcess
 from ..groups import all_gather
+from ..memory import plain
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +93,7 @@ class Check(OfOneProcess):
 
 def _digest(x: Tensor) -> bytes:
     """Return the sha256 of shape, dtype and values."""
-    flat = x.detach().cpu().contiguous()
+    flat = plain(x.detach().cpu()).contiguous()
     digest = hashlib.sha256(f"{tuple(x.shape)} {x.dtype}".encode())
     digest.update(flat.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.digest()

@@ -70,7 +70,7 @@ class Direction(OfOneProcess):
         """Run the move, with a pause after the first sends."""
         leg, held, out = self.leg, None, None
         if x is not None and self.is_source:
-            held = leg.arrange(leg.move.before, x.resolve_conj())
+            held = leg.arrange(leg.move.before, x)
         if leg.rank in leg.move.target.layout:
             shape = [interval.size for interval in leg.wanted]
             new = torch.empty if leg.is_holder else torch.zeros  # zeros: another rank has it

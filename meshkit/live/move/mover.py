@@ -40,6 +40,7 @@ from ...launch.torch_internals import backend_of, collective_count, wait_in_time
 from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from ..groups import batch_messages
+from ..memory import plain
 from ..restore import message_timeout
 from ..status import in_collective
 from .operations import ALL_GATHER, run_local
@@ -342,7 +343,7 @@ def _count(boxes: Iterable[Region]) -> int:
 
 def _bytes_of(part: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the bytes of a tensor in the dtype in which it travels."""
-    return part.to(dtype).reshape(-1).contiguous().view(torch.uint8)
+    return plain(part.to(dtype)).reshape(-1).contiguous().view(torch.uint8)
 
 
 def _unpack(

@@ -20,6 +20,7 @@ from ...core.redistribute.plan import Plan
 from ...core.text import article
 from ...launch.torch_internals import has_dual_level
 from ..copies import OfOneProcess
+from ..memory import plain
 from ..status import in_collective, is_tracked
 from .checked import Check
 from .reductions import COMBINE, carried, check_reduced, decode, encode, reduce_op
@@ -74,6 +75,10 @@ def check_differentiable(
             f"op={op!r} has no gradient, and the tensor requires one.",
             fix="x.detach(), for example of the maximum that makes a softmax stable.",
         )
+    if grad_dtype is not None and dtype.is_complex and not grad_dtype.is_complex:
+        line = f"grad_dtype is {grad_dtype}, which drops the imaginary part of gradients."
+        fix = "grad_dtype=torch.complex128, or leave it out."
+        raise SpecError(line, f"The tensor is in {dtype}.", fix=fix)
     if sums and dtype in HALF_DTYPES and grad_dtype is None:
         raise SpecError(
             f"the backward sums gradients of several ranks in {dtype}.",
@@ -203,11 +208,6 @@ def start(
         counts = _counts(step.receives, result), _counts(step.sends, result)
         return exchange(result, source, *counts, group, is_async), result
     return ALL_GATHER(carried(result), carried(source), group, is_async), result
-
-
-def plain(x: Tensor) -> Tensor:
-    """Return a tensor whose memory holds its numbers: no conjugate, and no negative, view."""
-    return x.resolve_conj().resolve_neg()
 
 
 def exchange(result: Tensor, source: Tensor, *more: Any) -> Any:  # noqa: ANN401

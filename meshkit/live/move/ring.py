@@ -20,9 +20,10 @@ from ...core.errors import SpecError
 from ...core.text import count_noun
 from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
+from ..memory import plain
 from ..status import in_collective
 from .equal import compare_calls
-from .operations import check_tensor, exchange, plain
+from .operations import check_tensor, exchange
 
 Counts = list[int]
 

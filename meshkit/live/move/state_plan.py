@@ -24,7 +24,13 @@ from ...core.layout import Layout
 from ...core.redistribute.mesh_move import axes_of_both, join_axes
 from ...core.redistribute.move import infer_sizes, local_shape
 from ...core.redistribute.pattern import Pattern, Side
-from ...core.redistribute.state import MovedTensor, StatePatterns, Table, travel_dtype
+from ...core.redistribute.state import (
+    MovedTensor,
+    StatePatterns,
+    Table,
+    loses_a_part,
+    travel_dtype,
+)
 from ...core.text import count_noun, format_sizes
 from ...launch.job import require_job
 from ...launch.round import Round
@@ -32,6 +38,7 @@ from ...launch.store import read_value
 from ...launch.times import TIMES
 from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
+from ..memory import check_writable
 from .mesh_move import MakeReduce, Reduce
 from .mover import BATCHES, Leg, MeshPair
 from .operations import check_tensor
@@ -163,15 +170,11 @@ class StatePlan(OfOneProcess):
 
     def _find(self, part: MovedPart, out: State | None) -> Tensor:
         tensor = _tensor_of(part.name, out, "out")
-        if tensor.is_inference() and not torch.is_inference_mode_enabled():
-            line = f"{part.name} of out is an inference tensor, and this is no inference mode."
-            raise SpecError(line, fix="call this inside torch.inference_mode().")
-        pairs = zip(tensor.shape, tensor.stride(), strict=True)
-        if any(size > 1 and not stride for size, stride in pairs):
-            line = f"{part.name} of out is expanded: several of its elements are one in memory."
-            raise SpecError(line, fix=f"{part.name}.clone().")
+        check_writable(tensor, f"{part.name} of out", f"{part.name}.clone().")
         fix = "a transfer of its own for other shapes or dtypes."
-        return self._check(part.name, tensor, part.wanted_shape, {name_of(tensor.dtype)}, fix)
+        arrives, held = name_of(part.leg.dtype), name_of(tensor.dtype)
+        dtypes = {arrives} if loses_a_part(arrives, held) else {held}  # others convert
+        return self._check(part.name, tensor, part.wanted_shape, dtypes, fix)
 
     def _check(
         self,

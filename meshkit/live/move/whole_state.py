@@ -24,14 +24,16 @@ from .redistribution import MeshMoves
 from .state_plan import agree_on_tables, is_dtensor, name_of
 
 CALL = "mesh.whole_state"
+RENAME = "another key for one of them, or a call for each of the two states."
 
 
 def make_whole(moves: MeshMoves, meshes: MeshPair, state: object, layout: object) -> Any:  # noqa: ANN401
     """Return the whole tensors of a state. See :meth:`meshkit.Mesh.whole_state`."""
     sides = parse_layout(layout)
-    tensors = dict(sorted(_tensors(state)))
+    tensors: dict[str, Tensor] = {}
 
-    def read() -> tuple[str, dict[str, Any]]:
+    def read() -> tuple[str, dict[str, Any]]:  # an error here is announced to all ranks
+        tensors.update(sorted(_name_tensors(state).items()))
         dtypes = {n: "" if is_dtensor(x) else name_of(x.dtype) for n, x in tensors.items()}
         return "source", {name: [[*x.shape], dtypes[name]] for name, x in tensors.items()}
 
@@ -52,7 +54,7 @@ def make_whole(moves: MeshMoves, meshes: MeshPair, state: object, layout: object
 
 def make_local(moves: MeshMoves, state: object, layout: object) -> Any:  # noqa: ANN401
     """Return this rank's parts of a whole state. See :meth:`meshkit.Mesh.local_state`."""
-    sides, tensors = parse_layout(layout), dict(_tensors(state))
+    sides, tensors = parse_layout(layout), _name_tensors(state)
     if not any(
         size > 1 and has_pipeline([axis]) for axis, size in moves.groups.plan.layout.sizes.items()
     ):
@@ -70,6 +72,17 @@ def make_local(moves: MeshMoves, state: object, layout: object) -> Any:  # noqa:
             part = _move(moves, f"{uncut(side)} -> {side}", name, tensor, sizes)
             local[name] = part.clone()  # else a saved part would have the memory of the whole
     return _replace(state, local)
+
+
+def _name_tensors(state: object) -> dict[str, Tensor]:
+    """Return the tensors of a state by their names; raise if two of them have one name."""
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in _tensors(state):
+        if name in tensors:
+            line = f"two tensors of the state have the name {name}."
+            raise SpecError(line, "The keys of nested states are joined by dots.", fix=RENAME)
+        tensors[name] = tensor
+    return tensors
 
 
 def _tensors(state: object, name: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 import meshkit
+from meshkit.live.memory import plain
 from tests.live.move.values import KINDS, equal
 from tests.pool import Pool
 
@@ -118,3 +119,181 @@ def test_a_redistribution_of_every_kind_is_that_of_one_process(pattern: str, poo
 def test_a_redistribution_of_one_number_is_that_of_one_process(pool: Pool) -> None:
     names = [name for name, make in KINDS.items() if make(0).numel()]
     assert pool.run(move_values, [*SCALARS], names, True) == [[]] * RANKS
+
+
+# ------------------------------------------------------------------ other moves
+
+
+def pass_on(mesh: meshkit.Mesh, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the result of a shift, and the wanted one."""
+    return mesh.shift(tensors[mesh.rank], "tp"), tensors[mesh.rank - 1]
+
+
+def swap_rows(mesh: meshkit.Mesh, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the result of an exchange of rows, and the wanted one."""
+    x = tensors[mesh.rank]
+    counts = [len(x) // 3, 0, len(x) // 3, len(x) - 2 * (len(x) // 3)]
+    wanted = [torch.split(tensor, counts)[mesh.rank] for tensor in tensors]
+    return mesh.exchange(x, "tp", counts)[0], torch.cat(wanted)
+
+
+def join(mesh: meshkit.Mesh, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the whole state, and the wanted one."""
+    state = {"optimizer": [{"w": tensors[mesh.rank]}]}
+    whole = mesh.whole_state(state, {"*.w": "a/tp b"})
+    return whole["optimizer"][0]["w"], torch.cat([*tensors])
+
+
+def cut(mesh: meshkit.Mesh, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the local state, and the wanted one."""
+    local = mesh.local_state({"w": tensors[0]}, {"w": "a/tp b"})
+    return local["w"], tensors[0].tensor_split(RANKS)[mesh.rank]
+
+
+def check_marks(mesh: meshkit.Mesh, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the result of a checked redistribution of a copy, and the wanted one."""
+    with mesh.checked():
+        y = mesh.redistribute(tensors[0], "a b =tp -> a b *tp", a=len(tensors[0]))
+    return y, tensors[0]
+
+
+def run_move(move: Callable[..., tuple[Tensor, Tensor]]) -> list[str]:
+    """Return the kinds that a move gets wrong."""
+    wrong = []
+    with meshkit.build_mesh(tp=RANKS) as mesh:
+        for name, make in KINDS.items():
+            tensors = [make(rank) for rank in range(RANKS)]
+            result, wanted = move(mesh, tensors)
+            if not equal(result, wanted):
+                wrong.append(f"{name}: {result}, not {wanted}")
+            if not all(equal(x, make(rank)) for rank, x in enumerate(tensors)):
+                wrong.append(f"{name} has changed")
+    return wrong
+
+
+@pytest.mark.parametrize("move", [pass_on, swap_rows, join, cut, check_marks])
+def test_a_move_of_every_kind_is_that_of_one_process(
+    move: Callable[..., tuple[Tensor, Tensor]], pool: Pool
+) -> None:
+    assert pool.run(run_move, move) == [[]] * RANKS
+
+
+def move_to_other_ranks(begins: bool) -> list[str]:
+    """Return the kinds that another mesh does not get as they were sent."""
+    wrong = []
+    pair = meshkit.build_mesh(tp=2, ranks=[0, 1]), meshkit.build_mesh(dp=3, ranks=[1, 2, 3])
+    with pair[0] as source, pair[1] as target:
+        for number, (name, make) in enumerate(KINDS.items()):
+            tensors = [make(rank) for rank in range(2)]
+            x = tensors[source.rank] if source.inside else None
+            pattern = f"a{number}/tp b -> a{number} b/dp"  # ranks know the dtype of a pattern
+            if begins:
+                y = source.begin(x, pattern, to=target, b=4).wait()
+            else:
+                y = source.redistribute(x, pattern, to=target, b=4)
+            if target.inside:
+                wanted = torch.cat(tensors).tensor_split(3, 1)[target.rank - 1]
+                if not equal(y, wanted):
+                    wrong.append(f"{name}: {y}, not {wanted}")
+            elif y is not None:
+                wrong.append(f"{name}: {y} outside the target")
+    return wrong
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["redistribute", "begin"])
+def test_another_mesh_gets_every_kind(begins: bool, pool: Pool) -> None:
+    assert pool.run(move_to_other_ranks, begins) == [[]] * RANKS
+
+
+def like(x: Tensor, fill: str) -> Tensor:
+    """Return a tensor to fill: a contiguous one, or a view of a kind."""
+    if fill == "conjugate" and x.is_complex():
+        return torch.zeros_like(plain(x)).conj()
+    if fill == "negative" and (x.is_floating_point() or x.is_complex()) and x.element_size() > 1:
+        return torch._neg_view(torch.zeros_like(plain(x)))
+    if fill == "a slice":
+        return torch.zeros_like(x.new_empty(len(x), 8))[:, 4:]
+    return torch.zeros_like(plain(x), memory_format=torch.contiguous_format)
+
+
+def transfer_values(staged: bool, fill: str) -> list[str]:
+    """Return the kinds that do not arrive."""
+    wrong = []
+    pair = meshkit.build_mesh(tp=2, ranks=[0, 1]), meshkit.build_mesh(dp=3, ranks=[1, 2, 3])
+    with pair[0] as source, pair[1] as target:
+        whole = {name: torch.cat([make(0), make(1)]) for name, make in KINDS.items()}
+        state = {name: make(source.rank) for name, make in KINDS.items()}
+        out = {name: like(x, fill) for name, x in whole.items()}
+        held = state if source.inside else out
+        sync = source.transfer({"*": "a/tp b -> a b"}, to=target, like=held, staged=staged)
+        got = sync(state if source.inside else None, out=out if target.inside and fill else None)
+        if not target.inside:
+            return [] if got is None else [f"{got} outside the target"]
+        wrong += [name for name, x in got.items() if not equal(x, whole[name])]
+        wrong += [name for name, x in got.items() if fill and x is not out[name]]
+    return wrong
+
+
+@pytest.mark.parametrize("fill", ["", "contiguous", "conjugate", "negative", "a slice"])
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_transfer_brings_every_kind(staged: bool, fill: str, pool: Pool) -> None:
+    assert pool.run(transfer_values, staged, fill) == [[]] * RANKS
+
+
+# ------------------------------------------------------------------ gradients
+
+
+def move_gradients() -> list[str]:
+    """Return the gradients that lose a part."""
+    wrong = []
+    pair = meshkit.build_mesh(tp=2, ranks=[0, 1]), meshkit.build_mesh(dp=2, ranks=[2, 3])
+    with meshkit.build_mesh(tp=RANKS) as mesh, pair[0] as source, pair[1] as target:
+        for grad_dtype in (None, torch.complex128):
+            x = torch.full((4, 4), 1 + 1j, dtype=torch.complex64, requires_grad=True)
+            y = mesh.redistribute(x, "a b =tp -> a b *tp", grad_dtype=grad_dtype)
+            y.backward(torch.full_like(y, 2 + 3j))
+            if not equal(x.grad, torch.full_like(x, 4 * (2 + 3j))):
+                wrong.append(f"{grad_dtype}: {x.grad}")
+        for real in (torch.float32, torch.float64, torch.bfloat16):
+            for pattern in ("a b =tp -> a b *tp", "a/tp b -> a b/tp"):
+                with pytest.raises(meshkit.SpecError, match="the imaginary part"):
+                    mesh.redistribute(x, pattern, grad_dtype=real)
+            own = x if source.inside else None
+            with pytest.raises(meshkit.MeshkitError, match="the imaginary part"):
+                source.redistribute(own, "a b =tp -> a b *dp", to=target, grad_dtype=real)
+        with torch.no_grad():
+            mesh.redistribute(x, "a b =tp -> a b *tp", grad_dtype=torch.float32)
+    return wrong
+
+
+def test_a_complex_gradient_keeps_its_imaginary_part(pool: Pool) -> None:
+    assert pool.run(move_gradients) == [[]] * RANKS
+
+
+def fill_other_dtypes(staged: bool) -> list[str]:
+    """Return the conversions of a transfer that are not as they must be."""
+    wrong = []
+    dtypes = (torch.bool, torch.int32, torch.float32, torch.complex64)
+    with meshkit.build_mesh(tp=2, ranks=[0, 1]) as source, meshkit.build_mesh(ranks=[2]) as target:
+        for number, sent in enumerate(dtypes):
+            for other, held in enumerate(dtypes):
+                x = torch.ones(4).to(sent)
+                out = torch.zeros(8, dtype=held)
+                own = {"w": x if source.inside else out}
+                if not (source.inside or target.inside):
+                    continue
+                try:
+                    sync = source.transfer({"w": "a/tp -> a"}, to=target, like=own, staged=staged)
+                    sync(own if source.inside else None, out=own if target.inside else None)
+                except meshkit.DisagreementError as error:
+                    if other >= number or "w" not in str(error):
+                        wrong.append(f"{sent} to {held}: {error}")
+                else:
+                    if other < number or (target.inside and not out.equal(torch.ones_like(out))):
+                        wrong.append(f"{sent} to {held}: {out}")
+    return wrong
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_transfer_refuses_to_fill_a_dtype_that_loses_a_part(staged: bool, pool: Pool) -> None:
+    assert pool.run(fill_other_dtypes, staged) == [[]] * RANKS

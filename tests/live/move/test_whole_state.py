@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -148,3 +149,30 @@ def test_parts_of_different_sizes_are_joined_and_others_are_named_on_all_ranks(p
         assert "layout['x'] matches no tensor." in texts[5]
         assert "layout['w[0]'] matches no tensor." in texts[6]
         assert 'Fix: mesh.redistribute(x, "(q h/tp) i -> (q h) i") with the sizes' in texts[7]
+
+
+# states in which two tensors have one name after the keys are joined
+SAME_NAMES: list[tuple[dict[Any, Any], str]] = [
+    ({"ema.w": torch.zeros(2, 2), "ema": {"w": torch.ones(2, 2)}}, "ema.w"),
+    ({"a": {"b.c": torch.zeros(2, 2)}, "a.b": {"c": torch.ones(2, 2)}}, "a.b.c"),
+    ({"w": [torch.zeros(2, 2)], "w.0": torch.ones(2, 2)}, "w.0"),
+    ({1: torch.zeros(2, 2), "1": torch.ones(2, 2)}, "1"),
+    ({"": {"w": torch.zeros(2, 2)}, "w": torch.ones(2, 2)}, "w"),
+]
+
+
+def refuse_equal_names() -> list[str]:
+    texts = []
+    with meshkit.build_mesh(tp=RANKS) as mesh:
+        for (state, _), layout in itertools.product(SAME_NAMES, ({}, {"*": "o/tp i"})):
+            for call in (mesh.whole_state, mesh.local_state):
+                with pytest.raises(meshkit.SpecError) as caught:
+                    call(state, layout)
+                texts.append(caught.value.summary)
+    return texts
+
+
+def test_two_tensors_of_one_name_are_refused_by_their_name(pool: Pool) -> None:
+    for texts in pool.run(refuse_equal_names):
+        for (_, name), part in zip(SAME_NAMES, zip(*[iter(texts)] * 4, strict=True), strict=True):
+            assert {*part} == {f"two tensors of the state have the name {name}."}
