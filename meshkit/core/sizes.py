@@ -333,6 +333,9 @@ def infer_sizes(
             f"are {data} {divided[data]} x {experts} {divided[experts]}."
         )
         ways.append(f"{data}={divided[data]}")
+        if start:  # a mesh, no view
+            view = Call("mesh.view", (), {**divided, **_order_option(divided)})
+            ways.append(f"leave out {experts}, and {view} for the experts")
     if start:
         below = num_ranks // known * known
         fitting = [n for n in (below, below + known) if n] if unknown else [known]
@@ -352,6 +355,12 @@ def infer_sizes(
         world_size=num_ranks,
         num_ranks=known,
     )
+
+
+def _order_option(sizes: Mapping[str, int]) -> dict[str, str]:
+    """Return the option ``order`` if a view of these sizes needs it."""
+    written = [axis for axis in sizes if axis in STANDARD]
+    return {} if written == sorted(written, key=STANDARD.index) else {"order": " ".join(sizes)}
 
 
 def divide_data_axis(sizes: Mapping[str, int], num_ranks: int) -> dict[str, int] | None:

@@ -467,7 +467,8 @@ class Mesh(OfOneProcess):
             them in place.
 
         A view of this mesh (``to=mesh.view(...)``) has the same ranks: axes that neither side names
-        are untouched, and ``x`` is on every rank. With another mesh of the job, on the same ranks
+        are untouched, and ``x`` is on every rank. A rank outside both passes None and gets None.
+        With another mesh of the job, on the same ranks
         or on others, the call is collective over the ranks of both, those outside this mesh
         included. There ``x`` is None, and ranks outside ``to`` get None, or an empty tensor if a
         gradient flows: ``y.sum().backward()`` on every rank runs the backward. An axis that its

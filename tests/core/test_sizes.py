@@ -114,7 +114,7 @@ def test_both_readings_work(pp: int, dp: int, ep: int, tp: int) -> None:
     sizes = {"pp": pp, "dp": dp * ep, "ep": ep, "tp": tp}
     with pytest.raises(SpecError) as caught:
         factor_world(pp * dp * ep * tp, **sizes)
-    one, two = ways_of(caught.value)
+    one, view, two = ways_of(caught.value)
     assert two == f"start {pp * dp * ep * ep * tp} ranks"
     ranks = pp * dp * ep * tp
     layout = factor_world(ranks, **{**sizes, **eval(f"dict({one})")})
@@ -123,6 +123,8 @@ def test_both_readings_work(pp: int, dp: int, ep: int, tp: int) -> None:
     # the ranks of a group of the dense mesh, cut into runs of ep
     rows = dense.groups("dp").reshape(-1, ep)
     assert sorted(rows.tolist()) == sorted(layout.groups("ep").tolist())
+    call = view.removeprefix("leave out ep, and mesh.").removesuffix(" for the experts")
+    assert eval(f"dense.{call}") == layout
 
 
 @given(st.dictionaries(st.sampled_from(["dp", "fsdp", "ep", "tp", "x"]), st.integers(1, 6)))

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 import meshkit
@@ -252,6 +253,27 @@ def make_a_destroyed_group_anew() -> None:
             assert [rank for rank, text in requests.items() if "destroyed" in text] == [5]
 
 
+def give_none_outside_both_meshes() -> None:
+    """Move between meshes of two ranks: a third one gets None, whether or not they are equal."""
+    with (
+        meshkit.build_mesh(dp=2, ranks=[0, 1]) as mesh,
+        meshkit.build_mesh(tp=2, ranks=[0, 1]) as equal,
+        meshkit.build_mesh(tp=2, ranks=[1, 0]) as turned,
+    ):
+        x = torch.arange(4.0) if mesh.inside else None
+        for to, pattern in (equal, "a/dp -> a/tp"), (turned, "a/dp -> a/tp"), (mesh, "a/dp -> a"):
+            kept = mesh.redistribution(pattern, to=to)
+            for y in (
+                mesh.redistribute(x, pattern, to=to),
+                mesh.begin(x, pattern, to=to).wait(),
+                kept(x),  # type: ignore[arg-type]
+            ):
+                assert (y is None) == (not mesh.inside), (to, y)
+        if not mesh.inside:
+            with pytest.raises(meshkit.CoordinateError):  # one mesh: a rank outside has no part
+                mesh.redistribute(torch.ones(2), "a/dp -> a")
+
+
 def name_the_way_out_where_ranks_are_outside() -> None:
     """Destroy a group of a mesh that leaves ranks out, take a view, and follow the fix."""
     with meshkit.build_mesh(dp=2, tp=2, ranks=range(4)) as mesh:
@@ -323,6 +345,7 @@ def verify_wait_and_guard() -> None:
         inherit_timeouts,
         make_a_destroyed_group_anew,
         name_the_way_out_where_ranks_are_outside,
+        give_none_outside_both_meshes,
         view_part_of_the_world,
         build_three_models,
         verify_wait_and_guard,

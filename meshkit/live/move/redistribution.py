@@ -424,7 +424,12 @@ class MeshMoves(OfOneProcess):
             raise SpecError(f"grad_dtype is {grad_dtype!r}, no dtype of gradients.", fix=fix)
         sizes, plans = move.split_sizes(pattern, dict(given))
         made: Redistribution | MeshRedistribution
-        if view is not None and find_views(self.groups.plan.layout, view.plan.layout) is None:
+        layout, is_other = self.groups.plan.layout, False
+        if view is not None:  # a rank outside a mesh and its view gets None from both kinds
+            is_other = (
+                find_views(layout, view.plan.layout) is None or self.groups.rank not in layout
+            )
+        if view is not None and is_other:
             meshes, reduction = MeshPair(self.groups, view, self.device), self.make_reduction
             made = MeshRedistribution(pattern, meshes, op, grad_dtype, sizes, plans, reduction)
         else:
@@ -432,6 +437,11 @@ class MeshMoves(OfOneProcess):
             place.check_pattern(pattern)
             made = Redistribution(pattern, place, op, grad_dtype, sizes, plans)
         return self.known.add(key, made)
+
+    def _is_on(self, view: MeshGroups) -> bool:
+        """Return whether this rank is on the mesh and on a view of it; outside, it gets None."""
+        layout = self.groups.plan.layout
+        return self.groups.rank in layout and find_views(layout, view.plan.layout) is not None
 
     def make_reduction(
         self, groups: MeshGroups, side: Side, sizes: dict[str, int], op: str
