@@ -56,6 +56,7 @@ REFUSED = "nccl_like: a send and a receive of one pair need one batch_isend_irec
 LIVE: list[Group] = []  # the groups of this process that are neither destroyed nor aborted
 PENDING: list[Work] = []  # the works of this process that are not done
 ABORTED: list[str] = []  # the names of the groups that were aborted, in order
+OPTIONS: list[Any] = []  # the options of the groups of this process that were given some
 CONNECTED: list[int] = []  # the size of each communicator of this process, in order
 SIZES: list[int] = []  # how many messages each batch of this process had
 _made: list[str] = []  # the names of all groups of this process
@@ -483,8 +484,14 @@ class Group(dist.ProcessGroup):
         return work
 
 
-def _create(options: Any, more: object) -> Group:
-    """Return a group for one device, or for two if torch has made a gloo group before."""
+def _create(options: Any, more: Any) -> Group:
+    """Return a group for one device, or for two if torch has made a gloo group before.
+
+    torch writes into the options of a group, and keeps them.
+    """
+    if more is not None:
+        more.group_name = str(options.group_id)
+        OPTIONS.append(more)
     return Group(options, mixed="cuda" in str(_backend_in_creation()))
 
 

@@ -163,7 +163,7 @@ def device_mesh_error(args: Sequence[object], kwargs: Mapping[str, object]) -> S
     options = "".join(f", {name}={value!r}" for name, value in given.items())
     device = args[0] if is_device else kwargs.get("device_type")
     first = f"meshkit.init(device={device!r}), then " if isinstance(device, str) else ""
-    override = "there is no backend_override here; build_mesh(backend=) is for all groups."
+    override = "backend_override is backend= here, by the name of an axis: {'tp': 'gloo'}."
     return SpecError(
         "these are the arguments of torch's init_device_mesh.",
         "build_mesh takes the size of each axis by its name, and the device is that of the job.",

@@ -20,6 +20,7 @@ groups of a later dim of a mesh   none   tests/live/test_device_mesh_groups.py
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import sys
@@ -654,10 +655,40 @@ def describe_options(options: object, depth: int = 2) -> str:
     return f"{type(options).__name__}({', '.join(facts)})" if options is not None else ""
 
 
+def is_options(value: object) -> bool:
+    """Return whether a value is torch's options of a backend."""
+    return isinstance(getattr(value, "_timeout", None), timedelta)
+
+
 def timeout_of_options(options: object) -> timedelta | None:
-    """Return the timeout in torch's options of a backend; None if there are no options."""
-    timeout = getattr(options, "_timeout", None)
-    return timeout if isinstance(timeout, timedelta) else None
+    """Return the timeout that was set in torch's options of a backend; None if none was."""
+    if not is_options(options):
+        return None
+    default = getattr(type(options)(), "_timeout", None)
+    timeout: timedelta = options._timeout  # type: ignore[attr-defined]
+    return None if timeout == default else timeout
+
+
+def copy_options(options: object, timeout: timedelta) -> object:
+    """Return torch's options of a backend for one group, with its timeout; None for None.
+
+    torch writes the name and the ranks of a group into its options and keeps them, so one object
+    must not serve two groups.
+    """
+    if options is None:
+        return None
+    copied: Any
+    try:
+        copied = copy.deepcopy(options)
+    except TypeError:  # of gloo
+        copied = type(options)()
+        for name in dir(options):
+            value = getattr(options, name)
+            if not name.startswith("__") and not callable(value):
+                with suppress(AttributeError, TypeError):  # a property without a setter
+                    setattr(copied, name, value)
+    copied._timeout = timeout
+    return copied
 
 
 def root_of(device_mesh: DeviceMesh) -> DeviceMesh:

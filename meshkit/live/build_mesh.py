@@ -11,11 +11,11 @@ from ..core.guesses import device_mesh_error
 from ..core.sizes import STANDARD_AXES, read_sizes
 from ..core.text import Ints
 from ..core.topology import Topology, check_policies, placed
-from ..launch.device import check_backend
 from ..launch.job import current_job
 from ..launch.join import identify, join
 from ..launch.times import Time, parse_timeout
 from .admission import open_mesh_of_job
+from .backends import parse_backends
 from .group_registry import GroupRegistry
 from .groups import GroupOptions, GroupTimeouts, check_orders
 from .hosts import check_place, gather_hosts
@@ -37,7 +37,7 @@ def build_mesh(
     crossing: Mapping[str, str] | None = None,
     timeout: Time | Mapping[str, Time] | None = None,
     arrival_timeout: Time | None = None,
-    backend: str | None = None,
+    backend: str | Mapping[str, object] | None = None,
     share: bool = True,
     **axes: int,
 ) -> Mesh:
@@ -78,7 +78,10 @@ def build_mesh(
             sets the timeout of the groups over these axes; other groups keep that of ``init``.
         arrival_timeout: how long ranks wait for each other here, and in ``init`` if this call joins
             the job. None is ``timeout`` if that is one number or timedelta, else that of ``init``.
-        backend: the backend of the groups; None is that of the default group.
+        backend: the backend of the groups; None is that of the default group. A mapping gives
+            groups over some axes a backend, torch's options of one, or a tuple of both:
+            ``{"pp": "nccl-lazy", "tp": dist.ProcessGroupNCCL.Options()}``. Each group gets a copy
+            of the options. The timeout in them counts if it was set and ``timeout`` names none.
         share: False gives the mesh groups of its own, the one over all ranks included, for a second
             model in this process. No communicator is then used by both, and DTensor tells their
             DeviceMeshes apart. Views of this mesh share its groups.
@@ -95,8 +98,8 @@ def build_mesh(
             exists.
         DisagreementError: if ranks request different meshes. Every rank raises it, with the request
             of each. If one request is invalid, the other ranks raise it with that error.
-        UnknownAxisError: if ``groups``, ``timeout`` or ``crossing`` names an axis that the mesh
-            does not have.
+        UnknownAxisError: if ``groups``, ``timeout``, ``backend`` or ``crossing`` names an axis that
+            the mesh does not have.
         LaunchError: if the launcher's variables, the device or the backend are invalid.
         RankTimeoutError: if ranks did not arrive in time, with their coordinates.
 
@@ -141,17 +144,17 @@ def build_mesh(
         check_orders(plan)
         timeouts = GroupTimeouts.of(plan, timeout)
         wait = parse_timeout("arrival_timeout", arrival_timeout) or timeouts.default
-        backend = None if backend is None else check_backend(backend)
+        name, backends = parse_backends(plan, backend)
         on_one_node = [axis for axis in within or () if axis not in (across or ())]
         policies: dict[str, str] = {}
         if crossing is not None or on_one_node or plan.keys.get(("tp",)):  # the axes that may warn
             policies = check_policies(plan.layout, crossing, within=on_one_node)
         check_place(place, world)
         check_share(share)
-    job = job or join(world, backend, None, timeouts.default, wait)
+    job = job or join(world, name, None, timeouts.default, wait)
     timeouts = timeouts._replace(default=timeouts.default or job.timeout)
     job = replace(job, arrival_timeout=wait or job.arrival_timeout)
-    group_options = GroupOptions(backend, timeouts, policies, place)
+    group_options = GroupOptions(name, timeouts, policies, place, backends=backends)
     registry = GroupRegistry(call, is_private=not share)
     proposal = MeshProposal(plan, job, group_options, registry, call)
     if job.arrival is not None:

@@ -10,7 +10,6 @@ groups for each of these calls. The calls on a DeviceMesh of meshkit come here i
 
 from __future__ import annotations
 
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -32,7 +31,6 @@ from ..launch.torch_internals import (
     DimRequest,
     backend_of,
     default_timeout,
-    describe_options,
     join_dims,
     register_fake_backend,
     root_of,
@@ -40,10 +38,10 @@ from ..launch.torch_internals import (
     timeout_of_options,
     waits_for_peers,
 )
+from .backends import GroupBackend, backends_by_key
 from .copies import OfOneProcess
 from .group_registry import GroupKey, MeshGroups
 from .groups import (
-    DESCRIPTION,
     FoundGroups,
     GroupRequest,
     complete_count,
@@ -158,18 +156,15 @@ def _request(mesh: MeshGroups, proposal: MeshProposal, dim: DimRequest) -> Group
     layout = mesh.plan.layout
     positions = layout.rank_positions.find_all(np.array(dim.ranks, dtype=np.int64))
     steps = steps_of(positions)
-    default = proposal.options.backend or backend_of()
-    backend, options = dim.backend or default, dim.options
-    limit: timedelta | None = proposal.options.timeouts.default
-    if backend == default and options is None:  # the axes of the mesh may have their own
-        limit = proposal.options.timeouts.by_members(mesh.plan).get(steps, limit)
-    timeout = timeout_of_options(options) or limit or default_timeout(backend)
-    text = f"{backend} {describe_options(options)}".strip()
-    key: GroupKey = steps, text, timeout
-    own_backend = None if backend == default else backend
-    description = f"{DESCRIPTION} {dim.name}"
+    default, timeouts = proposal.options.backend or backend_of(), proposal.options.timeouts
+    own, limit = GroupBackend(dim.backend, dim.options), timeouts.default
+    if dim.backend in (None, default) and dim.options is None:  # the axes may have their own
+        limit = timeouts.by_members(mesh.plan).get(steps, limit)
+        by_key = backends_by_key(mesh.plan, proposal.options.backends)
+        own = {mesh.plan.layout.strides(k): v for k, v in by_key.items() if steps}.get(steps, own)
+    limit = timeout_of_options(own.options) or limit or default_timeout(own.name or default)
     members = members_of(layout, steps)
-    return GroupRequest((dim.name,), description, members, timeout, key, own_backend, options)
+    return GroupRequest.of((dim.name,), dim.name, members, limit, steps, own, default)
 
 
 def steps_of(positions: Ints) -> Strides:

@@ -203,7 +203,8 @@ class MeshGroups(OfOneProcess):
         if not self.plan.has(names):
             raise missing_group_error(self.plan, names, self.extended_by)
         check_member(self.plan.layout, self.rank)
-        group = self.groups.by_key[self.plan.group_key(names)]
+        key = names if names in self.groups.by_key else self.plan.group_key(names)
+        group = self.groups.by_key[key]
         if names:
             self.requested[names if axes else ()] = group
         return group

@@ -36,12 +36,15 @@ from ..launch.torch_internals import (
     can_split,
     clear_dtensor_cache,
     connects_at_creation,
+    copy_options,
     default_timeout,
     hidden_device,
     is_nccl,
     set_timeout,
     takes_part_in_split,
+    timeout_of_options,
 )
+from .backends import GroupBackend, backends_by_key
 from .group_registry import GroupKey, GroupRegistry, Groups
 
 DESCRIPTION = "meshkit"  # begins the description of each group that a mesh creates
@@ -101,6 +104,7 @@ class GroupOptions(NamedTuple):
     crossing: Mapping[str, str] = {}  # axis to its policy if its groups cross nodes
     place: Topology | bool = False  # the topology by which ranks are placed; True: by their hosts
     facts: Mapping[str, str] = {}  # what else must be equal on all ranks
+    backends: Mapping[Axes, GroupBackend] = {}  # of the groups over single axes
 
 
 def check_orders(plan: GroupPlan) -> None:
@@ -124,6 +128,25 @@ class GroupRequest(NamedTuple):
     key: GroupKey  # equal groups are shared under it
     backend: str | None = None  # of these groups alone; None is that of the mesh
     options: object = None  # torch's options of the backend; None are its defaults
+
+    @classmethod
+    def of(
+        cls,
+        axes: Axes,
+        name: str,
+        members: Ints,
+        timeout: timedelta | None,
+        steps: Strides,
+        own: GroupBackend,
+        default: str,
+    ) -> GroupRequest:
+        """Return the request for groups of a name, with the backend of the mesh as the default."""
+        backend = own.name or default
+        text = str(own._replace(name=backend))
+        key: GroupKey = steps, text, timeout or default_timeout(backend)
+        own_name = None if backend == default else backend
+        description = f"{DESCRIPTION} {name}"
+        return cls(axes, description, members, timeout, key, own_name, own.options)
 
 
 class FoundGroups(NamedTuple):
@@ -158,22 +181,32 @@ def match_groups(
             found[request.axes] = group
         elif request.key[1:] == default and request.members.tolist() == everyone:
             found[request.axes] = dist.group.WORLD
-        else:
+        elif request.key not in [other.key for other in groups.missing]:  # several axes of one rank
             groups.missing.append(request)
     return groups
 
 
 def list_requests(plan: GroupPlan, options: GroupOptions, backend: str) -> list[GroupRequest]:
     """Return one request for each set of groups in the plan, in the order of creation."""
-    timeouts = options.timeouts
+    backends = backends_by_key(plan, options.backends)
     whole = {plan.layout.axes: "mesh", (): "rank"}
     requests = []
+
+    def request(axes: Axes, key: Axes, members: Ints) -> None:
+        name, own = whole.get(axes, " ".join(axes)), backends.get(key, GroupBackend(None))
+        limit = options.timeouts.by_key.get(plan.group_key(axes)) or timeout_of_options(own.options)
+        requests.append(
+            GroupRequest.of(
+                *(key, name, members, limit or options.timeouts.default),
+                *(plan.layout.strides(axes), own, backend),
+            )
+        )
+
     for step in plan.steps:
-        name, key = whole.get(step.axes, " ".join(step.axes)), plan.keys[step.axes]
-        timeout = timeouts.by_key.get(key, timeouts.default)
-        group_key = plan.layout.strides(step.axes), backend, timeout or default_timeout(backend)
-        description = f"{DESCRIPTION} {name}"
-        requests.append(GroupRequest(key, description, step.members, timeout, group_key))
+        request(step.axes, plan.keys[step.axes], step.members)
+    for axes in backends:  # axes of size 1 with a backend of their own
+        if not plan.group_key(axes):
+            request(axes, axes, plan.layout.groups(axes))
     return requests
 
 
@@ -182,12 +215,13 @@ def create_groups(
 ) -> Groups:
     """Create the missing groups of a plan. Collective over the default group."""
     new = create_requested(groups.missing, job, options, creation)
-    by_key = groups.found | {request.axes: new[request.key] for request in groups.missing}
+    wanted = [request for request in groups.requests if request.axes not in groups.found]
+    by_key = groups.found | {request.axes: new[request.key] for request in wanted}
     key_of = {request.axes: request.key for request in groups.requests}
     # the group of one rank is used only by axes that the mesh does not have
     used: dict[GroupKey, tuple[Axes, ...]] = dict.fromkeys(key_of.values(), ())
     for axes, plan_key in groups.plan.keys.items():
-        used[key_of[plan_key]] += (axes,)
+        used[key_of[axes if axes in key_of else plan_key]] += (axes,)
     return Groups({axes: group for axes, group in by_key.items() if group is not None}, used, new)
 
 
@@ -295,7 +329,7 @@ class _Creator(NamedTuple):
         self.creation.check()
         timeout = self.attempt or request.timeout
         options: Any = {"backend": self.backend, "timeout": timeout, **more}
-        options["pg_options"] = request.options
+        options["pg_options"] = copy_options(request.options, timeout or request.key[2])
         group: dist.ProcessGroup = dist.new_group(ranks, group_desc=request.description, **options)
         return group
 
@@ -345,7 +379,7 @@ class _Creator(NamedTuple):
         group: dist.ProcessGroup = dist.split_group(  # type: ignore[assignment]  # never None here
             split_ranks=[*request.members.tolist(), *([outside] if outside else [])],
             timeout=request.timeout or default_timeout("nccl"),
-            pg_options=request.options,
+            pg_options=copy_options(request.options, request.timeout or request.key[2]),
             group_desc=request.description,
         )
         if self.rank in outside:

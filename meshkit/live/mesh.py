@@ -350,7 +350,7 @@ class Mesh(OfOneProcess):
         groups: str | Sequence[str | Iterable[str]] | None = None,
         timeout: Time | Mapping[str, Time] | None = None,
         arrival_timeout: Time | None = None,
-        backend: str | None = None,
+        backend: str | Mapping[str, object] | None = None,
         share: bool = True,
         **axes: int,
     ) -> Mesh:
@@ -360,8 +360,8 @@ class Mesh(OfOneProcess):
         this mesh or of its views is used again if members, order, backend and timeout are equal.
         Call ``close()``: dropping the object does not free its groups. Arguments are as in
         ``build_mesh``, with one size of -1 at most. Without ``order``, axes nest as written.
-        Without timeouts, those of this mesh hold, group by group. Without axes, it has those of
-        this mesh: ``mesh.view(backend="gloo")`` is its twin for tensors on the CPU, and
+        Without timeouts and backends, those of this mesh hold, group by group. Without axes, it has
+        those of this mesh: ``mesh.view(backend="gloo")`` is its twin for tensors on the CPU, and
         ``mesh.view(share=False)`` has the same axes over groups of its own.
 
         Example:

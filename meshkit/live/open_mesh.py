@@ -35,13 +35,13 @@ from ..core.text import Ints, article, format_sizes
 from ..core.topology import Topology
 from ..launch.creation import Creation, commit
 from ..launch.detect import propose_command
-from ..launch.device import check_backend
 from ..launch.job import Job, current_job, require_job
 from ..launch.join import announce_init_failure
 from ..launch.log import Startup, log_line
 from ..launch.times import TIMES, Time, format_timeout, parse_timeout
 from ..launch.torch_internals import waits_for_peers
 from ..launch.world import World
+from .backends import describe_backends, inherit_backends, parse_backends
 from .device_mesh import check_members
 from .group_registry import NO_GROUPS, GroupRegistry, Groups, MeshGroups
 from .groups import (
@@ -83,7 +83,9 @@ class MeshProposal(NamedTuple):
             "place": str(place),
             "ranks": str(ranks),
             "groups": ", ".join(" ".join(axes) for axes in plan.requested) or "the usual",
-            "backend": options.backend or str(self.job.world.backend),
+            "backend": describe_backends(
+                options.backend or str(self.job.world.backend), options.backends
+            ),
             "timeout": str(options.timeouts),
             "arrival_timeout": format_timeout(self.job.arrival_timeout),
             "meshkit": VERSION,
@@ -147,7 +149,7 @@ def propose_view(
     groups: str | Sequence[str | Iterable[str]] | None,
     timeout: Time | Mapping[str, Time] | None,
     arrival_timeout: Time | None,
-    backend: str | None,
+    backend: str | Mapping[str, object] | None,
     share: bool,
 ) -> MeshProposal:
     """Return the proposal of a view. Local. See :meth:`meshkit.Mesh.view`."""
@@ -160,13 +162,17 @@ def propose_view(
         mesh.check_open()
         check_view_names(axes)
         check_share(share)
-        if backend is not None:
-            job = with_backend(job, check_backend(backend))
         if sizes is None and not axes and order is None:  # the same axes
             sizes, order = mesh.plan.layout.sizes, mesh.plan.layout.axes
             groups = mesh.plan.requested if groups is None else groups
         plan = plan_view(mesh.plan.layout, merge_sizes(sizes, axes), order, groups)
         check_orders(plan)
+        name, backends = parse_backends(plan, backend)
+        if name is None:  # for all other groups as in the mesh
+            name = options.backend
+            backends = inherit_backends(mesh.plan, options.backends, plan, backends)
+        else:
+            job = with_backend(job, name)
         timeouts = GroupTimeouts.of(plan, timeout, options.timeouts.default)
         wait = parse_timeout("arrival_timeout", arrival_timeout)
         if timeout is None or isinstance(timeout, Mapping):
@@ -174,7 +180,7 @@ def propose_view(
         else:  # one timeout for all groups sets the arrival timeout too
             wait = wait or timeouts.default
     job = replace(job, arrival_timeout=wait or job.arrival_timeout)
-    options = GroupOptions(backend or options.backend, timeouts)
+    options = GroupOptions(name, timeouts, backends=backends)
     registry = mesh.registry if share else GroupRegistry(call, is_private=True)
     return MeshProposal(plan, job, options, registry, call)
 
@@ -314,7 +320,7 @@ def _open_groups(proposal: MeshProposal) -> MeshGroups:
             job.arrival_timeout,
             partial(_create, proposal, found, number, warning, phases),
             partial(_undo, job),
-            connects=waits_for_peers(options.backend or str(job.world.backend)),
+            connects=any(waits_for_peers(request.key[1]) for request in found.requests),
             describe=describe,
         )
     except BaseException:
