@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import replace
+from itertools import chain, islice
 from os import PathLike
 from typing import Any, TypeVar, cast
 
@@ -262,6 +263,19 @@ def is_scalar(dataset: object) -> bool:
     return getattr(dataset, "shape", None) == ()
 
 
+class StreamLoader(DataLoader[Any]):
+    """A DataLoader whose ``iter`` waits for the first batch of a stream.
+
+    After it the workers have begun the pass, and an empty pass has ended, whatever the trainer
+    reads of it.
+    """
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # of the batches of one pass
+        """Begin a pass."""
+        batches = super().__iter__()
+        return chain([*islice(batches, 1)], batches)
+
+
 def make_loader(
     dataset: object,
     source: MicroBatchSampler | MicroBatchStream[Any],
@@ -272,7 +286,7 @@ def make_loader(
         line = f"{name} is {options[name]!r}, and the plan decides which samples a batch holds."
         raise BatchError(line, fix=f"leave out {name}, or {DECIDED[name]}.")
     if isinstance(source, MicroBatchStream):
-        return DataLoader(source, batch_size=None, **{"collate_fn": default_collate, **options})
+        return StreamLoader(source, batch_size=None, **{"collate_fn": default_collate, **options})
     if not hasattr(dataset, "__getitem__"):
         line = f"the dataset is {article(type(dataset).__name__)}, which has no samples."
         raise BatchError(line, fix="a dataset; mesh.sampler(...) accepts a number of samples.")

@@ -38,9 +38,10 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
     steps at most. A pass that is left early starts again from its beginning, unless workers have
     read its last micro batch. The caller must pass the epoch to a dataset that shuffles itself.
 
-    With workers the first batch begins a pass. Until then ``epoch``, ``micro_batches`` and
-    ``state_dict`` describe the pass before it, and a pass without batches may be repeated if the
-    loop does not read the ``StopIteration`` at its end.
+    ``iter`` of a loader that ``mesh.loader`` has made begins a pass, and waits for its first batch.
+    A plain ``DataLoader`` with workers begins a pass with its first batch: until then ``epoch``,
+    ``micro_batches`` and ``state_dict`` describe the pass before it, and a pass without batches may
+    be repeated if the loop does not read the ``StopIteration`` at its end.
 
     Args:
         dataset: the common stream.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 
 from meshkit import BatchPlan
+from meshkit.live.data.sampler import make_loader
 from meshkit.live.data.stream import MicroBatchStream
 
 Loop = Callable[[Any, int], list[list[int]]]
@@ -150,6 +152,26 @@ def test_a_stream_of_workers_goes_on(loop: Loop, persistent: bool, done: float) 
         workers=2,
         persistent=persistent,
     )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_iter_of_a_loader_of_the_mesh_begins_the_pass(workers: int, persistent: bool) -> None:
+    plan = BatchPlan(1, 2, 2, 1, data_index=0)
+    options = {"multiprocessing_context": "fork", "persistent_workers": persistent}
+    options |= {"worker_init_fn": lambda _: time.sleep(0.3)}  # begins after the trainer goes on
+    stream = MicroBatchStream(Counting(8), plan)
+    stream.load_state_dict(stream.state_dict(steps=4))  # the end of an epoch
+    loader = make_loader(None, stream, {"num_workers": workers} | (options if workers else {}))
+    batches = iter(loader)  # empty, and nothing is read of it
+    assert stream.epoch == 0
+    for epoch in (1, 2):
+        batches = iter(loader)
+        assert stream.state_dict(steps=0) == {"version": 1, "epoch": epoch, "consumed": 0}
+        assert stream.micro_batches(0)[0].samples.tolist() == [0, 1]
+        assert [next(batches).tolist() for _ in range(4)] == own_batches(plan, 0, 8, 0)
+    assert count_samples(loader) == 8
+    assert (next(batches, None), stream.epoch) == (None, 3)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
