@@ -38,6 +38,7 @@ from ..groups import gather_bytes
 from ..status import check_pending, compares_calls, pending
 
 MAX_FACTS = 512  # bytes of a call that ranks show each other
+MAX_FIELD = 200  # bytes of its pattern, and of its sizes; the dtype is shorter
 FIELDS = ("call", "sizes", "dtype")
 SAME_ORDER = (
     "the same calls in the same order on all ranks of the group, with equal sizes and dtypes."
@@ -75,8 +76,9 @@ def compare_calls(groups: MeshGroups, group: dist.ProcessGroup, x: Tensor, facts
     if on_nccl and (torch.compiler.is_compiling() or is_capturing(x.device)):
         return
     groups.compared.add(group)
-    text = f"{facts}; {x.dtype}".encode()[:MAX_FACTS]
-    number = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little")
+    whole = f"{facts}; {x.dtype}"
+    number = int.from_bytes(hashlib.blake2b(whole.encode(), digest_size=7).digest(), "little")
+    text = "; ".join(map(shorten_field, whole.split("; "))).encode()
     device = x.device if on_nccl else torch.device("cpu")
     if on_nccl and is_guarded:
         check_pending()
@@ -88,6 +90,15 @@ def compare_calls(groups: MeshGroups, group: dist.ProcessGroup, x: Tensor, facts
         ranks = dist.get_process_group_ranks(group)
         texts = gather_bytes(text, MAX_FACTS, group, device)
         raise describe_calls(dict(zip(ranks, texts, strict=True)), "call")
+
+
+def shorten_field(field: str) -> str:
+    """Return a field of a call as ranks show it: a long one ends with a digest of the whole."""
+    content = field.encode()
+    if len(content) <= MAX_FIELD:
+        return field
+    digest = hashlib.blake2b(content, digest_size=4).hexdigest()
+    return f"{content[:MAX_FIELD].decode(errors='ignore')}... (digest {digest})"
 
 
 @cache

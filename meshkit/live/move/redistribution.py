@@ -354,7 +354,10 @@ class Redistribution(OfOneProcess):
         given = self._given(named)
         scale = math.prod(place.sizes[axis] for axis in named.types)
         unknown = [dim.name for dim in named.left.dims if dim.name not in given]
-        primes = dict(zip(FIRST_PRIMES, unknown, strict=False))
+        lengths = (length for plan in self._plans.values() for length in (plan.length, plan.padded))
+        stated = {*given.values(), *lengths}
+        usable = [p for p in FIRST_PRIMES if all(size % p for size in stated)]  # else taken for one
+        primes = dict(zip(usable, unknown, strict=False))
         sizes = {**given, **{name: scale * prime for prime, name in primes.items()}}
         if len(sizes) < len(named.left.dims):
             return ""

@@ -75,6 +75,41 @@ def test_another_call_on_one_rank_is_named_after_it(pool: Pool, kind: str, readi
     assert other.startswith("rank 3: ")
 
 
+def call_with_long_facts(kind: str) -> Any:
+    """Make calls whose texts differ behind their first 512 bytes; return the lines of the error."""
+    names = [f"{'dim' * 10}{number}" for number in range(12)]
+    sizes = dict.fromkeys(names, 1)
+    text = " ".join(names)
+    with meshkit.build_mesh(tp=RANKS) as mesh:
+        is_odd = mesh.rank == ODD
+        x = torch.ones(1, *[1] * len(names))
+        if kind == "dtype" and is_odd:
+            x = x.int()
+        if kind == "sizes" and is_odd:
+            x = x.unflatten(-1, [1]).expand(*x.shape[:-1], 1).new_ones(*x.shape[:-1], 2)
+            sizes[names[-1]] = 2
+        end = f"{text} z" if kind == "pattern" and is_odd else f"z {text}"
+        try:
+            mesh.redistribute(x, f"z/tp {text} -> {end}", **sizes)
+        except meshkit.DisagreementError as error:
+            return [error.summary[:40], *error.evidence], error.requests
+    return None
+
+
+@pytest.mark.parametrize("kind", ["dtype", "sizes", "pattern"])
+def test_calls_that_differ_behind_a_long_text_are_told_apart(pool: Pool, kind: str) -> None:
+    results = pool.run(call_with_long_facts, kind)
+    assert results[0] is not None
+    assert all(result == results[0] for result in results)
+    _, requests = results[0]
+    odd, *others = requests.pop(ODD), *{*requests.values()}
+    assert others != [odd]
+    assert len(others) == 1
+    if kind == "dtype":
+        assert "torch.int32" in odd
+        assert "torch.float32" in others[0]
+
+
 def move_equally() -> Any:
     """Return the number of comparisons that are left while and after equal calls are made."""
     patch, x = pytest.MonkeyPatch(), torch.ones(2, 2)

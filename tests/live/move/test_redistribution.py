@@ -24,7 +24,7 @@ from meshkit.core.redistribute.move import Move
 from meshkit.core.redistribute.pattern import parse_pattern
 from meshkit.core.redistribute.plan import plan_move
 from meshkit.launch.torch_internals import KEEPS_ORDER
-from meshkit.live.move.redistribution import MAX_KEPT, Cache
+from meshkit.live.move.redistribution import FIRST_PRIMES, MAX_KEPT, Cache
 from tests.core.redistribute.interpreter import Array, coordinates, deal, join, run_plan
 from tests.core.redistribute.moves import Case, cases
 from tests.live.move.oracle import collect, mirrored, whole_tensor
@@ -580,6 +580,35 @@ def compare_compiled() -> list[str]:
 @pytest.mark.slow
 def test_compiled_moves_equal_plain_ones_on_real_ranks() -> None:
     assert meshkit.spawn(compare_compiled, 2, timeout=300) == [[], []]
+
+
+def run_traced_programs() -> list[str]:
+    """Return the moves whose programs for any sizes differ from those for the given ones."""
+    wrong = []
+    with meshkit.build_mesh(dp=1, tp=2, ranks=[0, 1]) as mesh:
+        for prime in FIRST_PRIMES if mesh.inside else ():
+            plan = meshkit.SequencePlan(2 * prime, 2, "zigzag", pad=True)
+            moves: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
+                ("v/tp d -> v d/tp", {"v": 2 * prime}, (prime, 2)),
+                ("v/tp d -> (v d) =tp", {"v": 2 * prime}, (prime, 1)),
+                ("(v/tp d) e -> v d/tp e", {"v": 2 * prime}, (2 * prime, 1)),
+                ("(v d) e/tp -> v/tp (d e)", {"v": 2 * prime}, (2 * prime, 1)),
+                ("a v +tp -> v/tp a", {"v": 4 * prime}, (1, 4 * prime)),
+                ("s a =tp -> s/tp a", {"s": plan}, (2 * prime, 1)),
+                ("a v/tp -> a v =tp", {"v": 0}, (3, 0)),
+            ]
+            for pattern, sizes, shape in moves:
+                x = torch.arange(math.prod(shape)).reshape(shape) + mesh.rank
+                kept = mesh.redistribution(pattern, **sizes)
+                name = kept._publish(len(shape)) or kept._publish_shape(*shape)
+                pair = getattr(kept._traced, name)
+                if not torch.equal(pair.run_forward(x, pair.sizes(x)), kept(x)):
+                    wrong.append(f"{pattern} with {sizes}")
+    return wrong
+
+
+def test_a_given_size_is_never_taken_for_an_unknown_one(pool: Pool) -> None:
+    assert pool.run(run_traced_programs) == [[]] * RANKS
 
 
 def without_communication() -> list[str]:
