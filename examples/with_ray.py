@@ -73,10 +73,11 @@ def main(actor: int, critic: int) -> None:
     workers: list[Any] = [ray.remote(Worker).remote() for _ in range(actor + critic)]
     addresses = ray.get([worker.address.remote() for worker in workers])
     host, port = addresses[0]
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"  # of an IPv6 address
     on_node: Counter[str] = Counter()
     joining = []
     for rank, (worker, (node, _)) in enumerate(zip(workers, addresses, strict=True)):
-        joining.append(worker.join.remote(rank, on_node[node], parts, f"tcp://{host}:{port}"))
+        joining.append(worker.join.remote(rank, on_node[node], parts, f"tcp://{place}"))
         on_node[node] += 1
     sys.stdout.write("".join(f"{line}\n" for line in ray.get(joining)))
     numbers = [ray.get([worker.step.remote() for worker in workers]) for _ in range(10)]

@@ -19,6 +19,7 @@ from typing import Any
 from ..core.call import drop_none, parse_integer, quotes_call
 from ..core.errors import CALL, LaunchError, SpecError
 from .endpoint import (
+    PORT,
     Env,
     Names,
     first_set,
@@ -31,11 +32,13 @@ from .endpoint import (
 from .launchers import BY_ENVIRONMENT, HAND_WRITTEN, Launcher, is_whole, matching_launchers
 from .signs import sign_of_others, starter
 from .slurm import task_counts
+from .urls import Fault, host_fault, url_fault
 from .world import MAX_WORLD_SIZE, World, without_completed
 
 ARGUMENT_FIELDS = ("rank", "world_size", "local_rank")
 FIELDS = (*ARGUMENT_FIELDS, "local_world_size", "node_rank", "num_nodes")
 ENDPOINT_FIELDS = ("master_addr", "master_port")
+HOST = "<host of rank 0>"
 IMPLYING = ("rank", "world_size", "local_world_size", "num_nodes")
 EXPORTED_BY_SCRIPTS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 # Options of torchrun, whose values may be words, such as auto and gpu, or a range of nodes.
@@ -107,9 +110,12 @@ def check_arguments(options: Mapping[str, object]) -> dict[str, Any]:
         raise LaunchError(f"there is no rank {rank} of {world_size}.", fix=fix)
     if "master_addr" in options:
         addr = options["master_addr"]
-        if not isinstance(addr, str) or not addr.strip():
-            raise LaunchError(f"master_addr is {addr!r}.", fix='master_addr="<host of rank 0>".')
-        checked["master_addr"] = addr.strip()
+        fault = host_fault(addr.strip()) if isinstance(addr, str) else Fault("it is not a str")
+        if fault is not None:
+            fix = f'master_addr="{fault.meant or HOST}"'
+            fix += f", master_port={fault.port}" if fault.port else ""
+            raise LaunchError(f"master_addr is {addr!r}: {fault.reason}.", fix=f"{fix}.")
+        checked["master_addr"] = str(addr).strip()
     if "master_port" in options:
         port = parse_integer(options["master_port"])
         if port is None or not 1 <= port <= 65535:
@@ -134,6 +140,20 @@ def detect_world(env: Env, arguments: Mapping[str, int | str]) -> World:
     if row in BY_ENVIRONMENT and world.world_size == 1 and "world_size" not in arguments:
         world = replace(world, allocation=sign_of_others(env))
     return replace(world, sources={**world.sources, **dict.fromkeys(arguments, "argument")})
+
+
+def check_url(url: object, name: str = "init_method") -> str:
+    """Return the URL of a store, or raise with what is wrong."""
+    fault = url_fault(url) if isinstance(url, str) else Fault("it is not a str")
+    if fault is not None:
+        meant = fault.meant or f"tcp://{HOST}:{PORT}"
+        raise LaunchError(
+            f"{name} is {url!r}: {fault.reason}.",
+            "A store is tcp://host:port, file:///shared/new-file, env:// or store://host:port/job.",
+            fix=f'{name}="{meant}", the same on all ranks.',
+            variables={} if name == "init_method" else {name: str(url)},
+        )
+    return str(url)
 
 
 def use_master_variables(world: World, env: Env) -> World:
@@ -206,6 +226,7 @@ def _world_of(row: Launcher, env: Env, others: list[Launcher]) -> World:
     _check_bounds(row, fields, env)
     fields = {**_implied(fields), **fields, **_endpoint_fields(row, env)}
     if method := read_text(row.name, row.init_method, env):
+        check_url(method[0], method[1])
         fields["init_method"] = method
     values: dict[str, Any] = dict.fromkeys((*FIELDS, *ENDPOINT_FIELDS))
     values |= {name: value for name, (value, _) in fields.items()}
@@ -310,6 +331,12 @@ def _endpoint_fields(row: Launcher, env: Env) -> Fields:
         if implied := next(filter(None, endpoints), None):
             host = host or (implied.host, implied.host_source)
             port = port or (implied.port, implied.port_source)
+    if host and (fault := host_fault(host[0])):
+        name = host[1]
+        line = f"{name}={env.get(name, host[0])!r} is not a host: {fault.reason}"
+        fix = f"export MASTER_ADDR={fault.meant or HOST}"
+        fix += f" MASTER_PORT={fault.port}" if fault.port else ""
+        raise_invalid(row.name, {name: env.get(name)}, line, fix=f"{fix}, the same on all ranks.")
     fields = {"master_addr": host, "master_port": port}
     return {name: field for name, field in fields.items() if field is not None}
 

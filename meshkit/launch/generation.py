@@ -37,6 +37,7 @@ import torch.distributed as dist
 
 from ..core.errors import LaunchError
 from ..core.judges import Decision, Process, RankState, Sighting
+from .endpoint import Env, is_digits
 from .process import current_process, sight, state_of
 from .round import DECISION, Round, decision_from_json, decision_to_json, process_from_json
 from .store import ATTEMPT, Store, lost_error, open_store, read_number, read_value
@@ -64,6 +65,14 @@ class Lease(NamedTuple):
     process: Process
     claim: str
     generation: int
+
+
+def check_attempt(environ: Env) -> None:
+    """Raise if the count of restarts that torchrun sets is no number."""
+    text = environ.get(COUNT, "0")
+    if not is_digits(text):
+        line = f"{COUNT}={text!r} is not 0 or more."
+        raise LaunchError(line, fix=f"unset {COUNT}, which torchrun sets.", variables={COUNT: text})
 
 
 def enter(world: World, deadline: Deadline, *, fails: bool = False) -> tuple[Store, Lease]:
@@ -220,8 +229,7 @@ def attempt_part(store: Store) -> Store:
         if world.rank == 0:
             store.claim(ATTEMPT, "0")  # for a second rank 0 to see
         return store.part(ATTEMPT_PART.format(0))
-    text = os.environ[COUNT]
-    count = int(text) if text.isdecimal() else 0
+    count = int(os.environ[COUNT])
     own = f"{count} rank {world.rank} on {current_process()}"
     number = read_number(ATTEMPT, store.claim(ATTEMPT, "0"))
     while True:

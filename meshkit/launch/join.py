@@ -31,7 +31,7 @@ from .default_group import (
     gloo_reads_at_once,
     guards_can_report,
 )
-from .detect import check_arguments, detect_world, use_master_variables
+from .detect import check_arguments, check_url, detect_world, use_master_variables
 from .device import (
     backend_for,
     can_share_device,
@@ -42,7 +42,17 @@ from .device import (
     select_device,
     visible_devices,
 )
-from .generation import DISAGREEMENT, END, PAUSE, Lease, enter, generation_part, init_round, is_over
+from .generation import (
+    DISAGREEMENT,
+    END,
+    PAUSE,
+    Lease,
+    check_attempt,
+    enter,
+    generation_part,
+    init_round,
+    is_over,
+)
 from .job import (
     LEFT,
     Epoch,
@@ -198,6 +208,7 @@ def identify(
     """Return the world of this process before it joins the job. Local."""
     if ERROR_FILE in os.environ:
         report_uncaught_error()
+    check_attempt(os.environ)
     world = detect_world(os.environ, arguments or {})
     if get_worker_info() is not None:
         check_own_process(world.rank)
@@ -213,11 +224,8 @@ def identify(
         warnings.warn(text, RuntimeWarning, stacklevel=caller_level())
     if init_method is None:
         return world
-    if not isinstance(init_method, str):
-        fix = 'init_method="tcp://host:29500", or another URL.'
-        raise LaunchError(f"init_method is {init_method!r}.", fix=fix)
-    sources = {**world.sources, "init_method": "argument"}
-    world = replace(world, init_method=init_method, sources=sources)
+    url, sources = check_url(init_method), {**world.sources, "init_method": "argument"}
+    world = replace(world, init_method=url, sources=sources)
     return use_master_variables(world, os.environ) if init_method == "env://" else world
 
 

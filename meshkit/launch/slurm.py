@@ -22,7 +22,7 @@ from ..core.call import quotes_call
 from ..core.errors import SpecError
 from ..core.topology import Topology
 
-MAX_NODES = 10**7  # nodes of one part of a task list; larger than any machine
+MAX_NODES = 10**6  # nodes of a task list; more than any machine has
 TIERS = ("switch", "spine", "superspine")
 _NAME = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")  # up to a comma outside brackets
 _BRACKET = re.compile(r"\[([^\]]*)\]")
@@ -57,7 +57,7 @@ def task_counts(text: str) -> list[int]:
     counts: list[int] = []
     for part in text.split(","):
         match = _TASKS.fullmatch(part.strip())
-        if match is None or not 0 < int(match[2] or 1) <= MAX_NODES:
+        if match is None or not 0 < int(match[2] or 1) <= MAX_NODES - len(counts):
             raise ValueError(f"not a list of tasks: {text!r}")
         counts += [int(match[1])] * int(match[2] or 1)
     return counts

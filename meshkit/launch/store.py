@@ -45,6 +45,7 @@ from .launchers import BY_TORCHRUN
 from .names import describe_lookup, find_address
 from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
 from .token import enter, protect
+from .urls import join_host
 from .world import LOOPBACK_HOST, World, free_port
 
 Value = TypeVar("Value")
@@ -379,7 +380,8 @@ def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.St
         fix += "and MASTER_ADDR=<this host>."
         if (world.init_method or "").startswith("tcp:"):
             fix = (
-                f'init_method="tcp://{host}:{free_port()}" on all ranks, a port that is free here.'
+                f'init_method="tcp://{join_host(host, free_port())}" on all ranks, a port that is '
+                "free here."
             )
         raise LaunchError(
             f"rank 0 cannot host the store at {host}:{port}.",

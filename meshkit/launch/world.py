@@ -16,7 +16,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
-from ..core.errors import SpecError
+from ..core.errors import LaunchError, SpecError
 from .endpoint import FIRST_PORT, NUM_PORTS, Env
 from .launchers import HAND_WRITTEN, LAUNCHERS, SPAWN, contradicting_variables, matching_launchers
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_WORLD_SIZE = 2**21  # ranks; messages and memory grow with the ranks that are missing
 LOOPBACK_HOST = "127.0.0.1"
+MAX_SHOWN = 100  # characters of a malformed value in an error
 COMPLETED = "MESHKIT_COMPLETED"  # [[RANK, WORLD_SIZE], the variables that init has added]
 COMPLETE = LAUNCHERS[: LAUNCHERS.index(SPAWN) + 1]  # these set all variables themselves
 NODE_FIELDS = ("local_rank", "local_world_size", "node_rank", "num_nodes")
@@ -181,11 +182,23 @@ def without_completed(env: Env) -> Env:
     """
     if COMPLETED not in env or any(row in COMPLETE for row in matching_launchers(env)):
         return env
-    identity, added = json.loads(env[COMPLETED])
+    identity, added = _read_completed(env[COMPLETED])
     hidden = {name for name, value in added.items() if env.get(name) == value}
     if [env.get("RANK"), env.get("WORLD_SIZE")] != identity:
         hidden &= {"LOCAL_RANK", "LOCAL_WORLD_SIZE"}
     return {name: value for name, value in env.items() if name not in hidden | {COMPLETED}}
+
+
+def _read_completed(text: str) -> tuple[list[str], dict[str, str]]:
+    """Return the rank and size of the process that has added variables, and these variables."""
+    try:
+        identity, added = json.loads(text)
+        if isinstance(identity, list) and isinstance(added, dict):
+            return identity, added
+    except (ValueError, TypeError, RecursionError):
+        pass
+    line = f"{COMPLETED}={text[:MAX_SHOWN]!r} is not what init has written."
+    raise LaunchError(line, fix=f"unset {COMPLETED}.", variables={COMPLETED: text})
 
 
 def free_port() -> int:

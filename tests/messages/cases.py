@@ -61,6 +61,7 @@ from meshkit.core.sequence import plan_sequence
 from meshkit.core.sizes import merge_sizes, view_sizes
 from meshkit.core.topology import check_policies, parse_hostfile
 from meshkit.interop import deepspeed
+from meshkit.launch.detect import check_url
 from tests.launch import recorded
 
 SHAPES = {"w": (2, 4), "v": (3,)}
@@ -537,6 +538,9 @@ CASES: dict[str, Callable[[], object]] = {
     "a rank argument outside the world": lambda: detect(OPEN_MPI, rank=9),
     "a world size argument that is too large": lambda: detect({}, rank=0, world_size=10**26),
     "a launcher inside another without a rank": lambda: detect(TWO_HALVES),
+    "an IPv6 address without brackets": lambda: check_url("tcp://fd00::55:29500"),
+    "an address that has a port": lambda: detect({**TORCHRUN, "MASTER_ADDR": "node1:29500"}),
+    "a host name with a blank": lambda: detect({}, rank=0, world_size=2, master_addr="node 1"),
     "local ranks that contradict the nodes": lambda: detect(
         {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "NNODES": "2"}
     ),

@@ -29,8 +29,9 @@ from ...core.redistribute.state import Table
 from ...launch.job import require_job
 from ...launch.meeting import Met, Side
 from ...launch.process import current_process
-from ...launch.store import SERVED, Store, address, open_store
+from ...launch.store import SERVED, Store, open_store
 from ...launch.times import TIMES, Deadline, Time, parse_timeout
+from ...launch.urls import url_fault
 from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from .exchange import Connection, Exchange
@@ -146,7 +147,7 @@ class Bridge(OfOneProcess):
 
 def _check_arguments(url: object, side: object) -> None:
     is_served = isinstance(url, str) and url.startswith(f"{SERVED}://")
-    if not is_served or None in address(replace(require_job().world, init_method=str(url))):
+    if not is_served or url_fault(str(url)) is not None:
         line = f"store is {url!r}, not the address of a store that `meshkit store` hosts."
         raise SpecError(line, fix=EXAMPLE)
     if side not in SIDES:

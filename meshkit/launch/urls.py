@@ -1,0 +1,129 @@
+"""Hosts, and the URLs of stores, parsed whole. Pure.
+
+::
+
+    node1   node-1.cluster.local   10.0.0.4   fd00::55   fe80::1%eth0    hosts
+    env://                                           MASTER_ADDR and MASTER_PORT
+    tcp://node1:29500    tcp://[fd00::55]:29500      a store that rank 0 hosts
+    store://node1:29400/job-1                        a store of `meshkit store`
+    file:///shared/new-file                          a file that all ranks see
+
+A value that is none of these is refused before anything waits for it, with the value and what was
+probably meant.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv4Address, IPv6Address
+from typing import NamedTuple
+
+from .endpoint import PORT, is_digits
+
+MAX_PORT = 65535
+MAX_NAME = 253  # characters of a host name (RFC 1035)
+LARGEST_IPV4 = 2**32 - 1  # resolvers take a smaller number for an address
+ENV, FILE = "env://", "file://"
+_LABEL = re.compile("[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
+_SCOPE = re.compile(r"[A-Za-z0-9_.\-]+", re.ASCII)
+_PLACE = re.compile(r"(tcp|store)://([^/?#]*)(/[^?#\0]*)?(.*)", re.DOTALL)
+
+
+class Fault(NamedTuple):
+    """The reason why a value is refused, and the value that was probably meant."""
+
+    reason: str
+    meant: str = ""  # empty if it is unknown
+    port: str = ""  # the port of a host that has one
+
+
+def join_host(host: str, port: int) -> str:
+    """Return a host and a port as one text, an IPv6 address in brackets.
+
+    Example:
+        >>> join_host("node1", 29500), join_host("fd00::55", 29500)
+        ('node1:29500', '[fd00::55]:29500')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def host_fault(text: str) -> Fault | None:
+    """Return why a text is no host name and no address; None if it is one.
+
+    Example:
+        >>> host_fault("node 1").reason, host_fault("10.0.0.4")
+        ('it is neither a host name nor an address', None)
+    """
+    if _is_host(text):
+        return None
+    inner = text.removeprefix("[").removesuffix("]")
+    if "://" in text:
+        return Fault("it is a URL")
+    if inner != text and ":" in inner and _is_host(inner):
+        return Fault("brackets surround an address only before a port", inner)
+    if place_fault(text) is None:
+        host, _, port = text.rpartition(":")
+        return Fault("a port is given apart from its host", host.strip("[]"), port)
+    return Fault("it is neither a host name nor an address")
+
+
+def url_fault(text: str) -> Fault | None:
+    """Return why a text is no URL of a store; None if it is one.
+
+    Example:
+        >>> url_fault("tcp://fd00::55:29500").meant
+        'tcp://[fd00::55]:29500'
+    """
+    if text == ENV or (text.startswith(FILE) and "\0" not in text):
+        return None
+    if (stripped := text.strip()) != text and url_fault(stripped) is None:
+        return Fault("it has blanks around it", stripped)
+    match = _PLACE.fullmatch(text)
+    if match is None:
+        meant = f"tcp://{text}" if place_fault(text) is None else ""
+        return Fault("it begins with none of tcp://, file://, env:// and store://", meant)
+    scheme, place, path, query = match.groups()
+    path = path or ""
+    if query or (path and scheme == "tcp"):
+        return Fault("nothing may stand after the port", f"{scheme}://{place}")
+    fault = place_fault(place)
+    return fault and Fault(fault.reason, fault.meant and f"{scheme}://{fault.meant}{path}")
+
+
+def place_fault(place: str) -> Fault | None:
+    """Return why a text is not a host, a colon and a port; None if it is."""
+    host, _, port = place.rpartition(":")
+    if not _is_host(host.strip("[]")):  # the last colon is one of an IPv6 address, or there is none
+        host, port = place, ""
+    inner = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not _is_host(inner):
+        return Fault(f"{inner!r} is neither a host name nor an address" if inner else "no host")
+    is_port = is_digits(port) and 1 <= int(port) <= MAX_PORT
+    meant = join_host(inner, int(port) if is_port else PORT)
+    if (":" in inner) != (inner != host):
+        return Fault("brackets surround an IPv6 address, and nothing else", meant)
+    if not port:
+        return Fault("the port is missing", meant)
+    return None if is_port else Fault(f"the port {port!r} is not 1 to {MAX_PORT}", meant)
+
+
+def _is_host(text: str) -> bool:
+    """Return whether a text is a host name, or an address, of IPv6 with or without a scope."""
+    if ":" in text:
+        address, percent, scope = text.partition("%")
+        return _is(IPv6Address, address) and (not percent or _SCOPE.fullmatch(scope) is not None)
+    labels = text.removesuffix(".").split(".")
+    if len(text) > MAX_NAME or not all(map(_LABEL.fullmatch, labels)):
+        return False
+    if not labels[-1].isdigit():
+        return True
+    is_id = len(labels) == 1 and int(labels[0]) > LARGEST_IPV4  # the name of a container
+    return is_id or _is(IPv4Address, text)
+
+
+def _is(kind: type[IPv4Address] | type[IPv6Address], text: str) -> bool:
+    try:
+        kind(text)
+    except ValueError:
+        return False
+    return True
