@@ -8,8 +8,8 @@ first suspect is a rank behind that is in no collective, or a rank that does not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from .errors import CollectiveError
@@ -50,6 +50,7 @@ class RankStatus:
     left_guard: int = 0  # the number of the last guard that it left without an error, from 1
     thread: str = ""  # the thread and task that did; empty if others were in guards meanwhile
     waited: float = 0.0  # seconds since it began its last collective, as far as it knows
+    sees_waits: bool = True  # False on nccl: a rank may wait for a collective at any line
 
     @classmethod
     def from_facts(cls, rank: int, facts: Mapping[str, Any]) -> RankStatus:
@@ -58,6 +59,7 @@ class RankStatus:
         names = ("function", "group", "line", "error", "ended_by", "thread")
         texts: dict[str, Any] = {name: str(facts.get(name, "")) for name in names}
         numbers: dict[str, Any] = {"left_guard": int(facts.get("left_guard", 0))}
+        numbers["sees_waits"] = bool(facts.get("sees_waits", True))
         return cls(rank, begun, **texts, **numbers, waited=float(facts.get("waited", 0)))
 
     def to_facts(self) -> dict[str, Any]:
@@ -105,16 +107,32 @@ def lagging_ranks(
 ) -> dict[int, Lag]:
     """Return the ranks that have begun fewer collectives than a peer, with their largest lag."""
     lags: dict[int, Lag] = {}
-    for axes in dict.fromkeys(name for status in statuses.values() for name in status.begun):
-        for row in _groups(layout, axes, rows):
-            answered = [rank for rank in row if rank in statuses and axes in statuses[rank].begun]
-            begun = {rank: statuses[rank].begun[axes] for rank in answered}
-            most = max(begun.values(), default=0)
-            for rank, count in begun.items():
-                before = lags.get(rank, Lag(axes, 0, 0))
-                if most - count > before.most - before.begun:
-                    lags[rank] = Lag(axes, count, most)
+    for axes, begun in _counts(layout, statuses, rows):
+        most = max(begun.values(), default=0)
+        for rank, count in begun.items():
+            before = lags.get(rank, Lag(axes, 0, 0))
+            if most - count > before.most - before.begun:
+                lags[rank] = Lag(axes, count, most)
     return dict(sorted(lags.items()))
+
+
+def with_waits(
+    layout: Layout, statuses: Mapping[int, RankStatus], rows: Rows = NO_ROWS
+) -> dict[int, RankStatus]:
+    """Return the statuses with the waits that ranks on nccl do not see.
+
+    Such a rank waits in any operation that reads a result. If it has begun a collective that a peer
+    has not, it may wait for that peer.
+    """
+    waits: dict[int, str] = {}
+    for axes, begun in _counts(layout, statuses, rows):
+        waits |= {rank: axes for rank, count in begun.items() if count > min(begun.values())}
+    return {
+        rank: replace(status, function=status.function or "a collective", group=waits[rank])
+        if rank in waits and not (status.sees_waits or status.group or status.left_guard)
+        else status
+        for rank, status in statuses.items()
+    }
 
 
 def late_ranks(
@@ -132,6 +150,16 @@ def late_ranks(
             least = max(LATE, longest / 2)
             late |= {s.rank: longest - s.waited for s in inside if longest - s.waited >= least}
     return dict(sorted(late.items()))
+
+
+def _counts(
+    layout: Layout, statuses: Mapping[int, RankStatus], rows: Rows
+) -> Iterator[tuple[str, dict[int, int]]]:
+    """Yield the axes of each group, and how many collectives its ranks have begun there."""
+    for axes in dict.fromkeys(name for status in statuses.values() for name in status.begun):
+        for row in _groups(layout, axes, rows):
+            known = [rank for rank in row if rank in statuses and axes in statuses[rank].begun]
+            yield axes, {rank: statuses[rank].begun[axes] for rank in known}
 
 
 def _groups(layout: Layout, axes: str, rows: Rows) -> list[list[int]]:
@@ -192,6 +220,7 @@ def hang_error(
     rows: Rows = NO_ROWS,
 ) -> CollectiveError:
     """Return the error that all ranks raise."""
+    statuses = with_waits(layout, statuses, rows)
     late = lagging_ranks(layout, statuses, rows)
     first = _first_suspects(layout, statuses, late, silent, rows)
     left = [rank for rank in sorted(statuses) if statuses[rank].has_left and rank not in late]

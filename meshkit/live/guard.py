@@ -187,7 +187,9 @@ class Guard(OfOneProcess):
         status = rank_status(self.rank, groups, frames, current, error, own)
         if tracker is None:
             return status
-        return replace(status, waited=tracker.progress.waited(status.begun))
+        waited = tracker.progress.waited(status.begun)
+        sees_waits = not any(map(is_nccl, groups.values()))
+        return replace(status, waited=waited, sees_waits=sees_waits)
 
     @property
     def poll_interval(self) -> float:

@@ -78,6 +78,29 @@ def test_a_rank_is_late_by_a_second_and_by_half_of_the_longest_wait_of_its_group
     assert late_ranks(layout, at | {0: RankStatus(0, waited=50)}) == {3: pytest.approx(1.1)}
 
 
+@pytest.mark.parametrize("sees_waits", [True, False])
+def test_a_rank_that_may_wait_for_a_peer_is_no_suspect_where_waits_are_not_seen(
+    sees_waits: bool,
+) -> None:
+    """Rank 3 sleeps, rank 1 waits for it over dp, and rank 0 waits for rank 1 over sp."""
+    begun = {0: (8, 8), 1: (8, 7), 2: (8, 8), 3: (7, 7)}
+    at = {
+        rank: RankStatus(rank, {"dp": dp, "sp": sp}, line="job.py:7 (f)", sees_waits=sees_waits)
+        for rank, (dp, sp) in begun.items()
+    }
+    error = hang_error("rank 0 begins no collective.", LAYOUT, at, {})
+    assert error.behind == (1, 3)
+    text = str(error)
+    assert ("Fix: look at rank 3 first;" in text) != sees_waits
+    assert ("Fix: look at ranks 1, 3 first;" in text) == sees_waits
+    lines = [
+        "Behind: rank 1 (dp=0 sp=1) has begun 7 of 8 collectives over sp; in a collective over dp,",
+        "Behind: rank 3 (dp=1 sp=1) has begun 7 of 8 collectives over dp; in no collective,",
+        "Ranks 0, 2: in a collective over sp, job.py:7 (f).",
+    ]
+    assert [line in text for line in lines] == [not sees_waits, True, not sees_waits]
+
+
 def test_groups_of_a_view_are_compared_by_their_own_ranks() -> None:
     begun = {rank: RankStatus(rank, {"y": 1 + rank % 2}) for rank in range(4)}
     rows = {"y": meshkit.Layout(x=2, y=2).groups("y")}

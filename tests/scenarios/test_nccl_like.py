@@ -191,6 +191,31 @@ def test_a_guard_names_the_rank_before_the_watchdog_ends_the_process(
         assert played.seconds(rank) < 2 * LIMIT + ANSWER + BUSY
 
 
+def sleep_before_two_axes(strike: Strike) -> Any:
+    """Sleep on rank 3, for which rank 1 waits over dp, and read each sum before the next one."""
+    join()
+    mesh = meshkit.build_mesh(dp=2, tp=2)
+    total(mesh)
+    text = "through"
+    try:
+        with mesh.guard(timeout=LIMIT):
+            if mesh.rank == 3:
+                strike.note()
+                time.sleep(3 * LIMIT + ANSWER)
+            total(mesh, "dp"), total(mesh, "tp")
+    except meshkit.CollectiveError as error:
+        text = str(error)
+    meshkit.shutdown()
+    return text
+
+
+def test_a_rank_that_waits_outside_torch_is_not_taken_for_the_cause(played: Played) -> None:
+    for rank in range(3):
+        text = eval(played.outcomes[rank].text)
+        assert "look at rank 3 first" in text, text
+        assert "Behind: rank 1 (dp=0 tp=1) has begun 0 of 1 collectives over tp; in a coll" in text
+
+
 def train(strike: Strike, fault: str) -> Any:
     """Train four steps; after two of them rank 3 is late or lost, and the others go on."""
     join()
@@ -534,6 +559,9 @@ JOBS: dict[str, Callable[[], Played]] = {
         use_axes_of_one, 2
     ),
     "test_an_exchange_has_at_most_128_messages_in_a_batch": job(send_many_messages, 4),
+    "test_a_rank_that_waits_outside_torch_is_not_taken_for_the_cause": job(
+        sleep_before_two_axes, 4
+    ),
     "test_commit_waits_for_the_collectives_of_the_step_alone": job(begin_early, 2),
     "test_recover_refuses_a_step_that_was_not_committed": job(forget_to_commit, 2),
 }
