@@ -904,7 +904,8 @@ class Mesh(OfOneProcess):
             DisagreementError: by the first batch, if sizes, shuffle, seed, tail or length differ
                 from those of the first rank that has read one. Inside a guard all other ranks raise
                 it too, when their collective fails; outside, at the next ``agree`` or ``view``.
-                Make samplers in the same order on all ranks. Workers compare no stream.
+                Make samplers in the same order on all ranks. Workers compare no stream. An
+                ``order`` is compared in each epoch.
 
         Cost: 0.1 microseconds per sample with shuffle, and 0.3 milliseconds per step. No array of
         all samples is made, except of ``order``: 8 bytes an index. One store operation at the first

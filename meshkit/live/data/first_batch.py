@@ -3,13 +3,13 @@
 The first rank to hand out a batch leaves the sizes, the seed and the length of its data in the
 store. Each other rank compares its own with them, and waits for nobody. A rank that hands out no
 batch takes no part. Samplers are matched by their number, in the order in which a mesh makes them.
+The caller's own order may be another one in each epoch, so it is compared in each.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,7 +33,7 @@ class FirstBatch(OfOneProcess):
     mesh: MeshGroups
     job: Job
     number: int  # of the sampler on its mesh
-    facts: Mapping[str, str]
+    source: Source
 
     def __call__(self) -> None:
         """Publish the order of this rank, or compare it with the published one. Local.
@@ -47,12 +47,16 @@ class FirstBatch(OfOneProcess):
         if store is None or self.mesh.is_closed or self.mesh.pid != os.getpid():
             return
         part, key = store.part(f"mesh/{self.mesh.round_id}/samplers"), str(self.number)
-        record = json.dumps([rank, self.facts])
+        own_facts, epoch = self.source.facts(), self.source.epoch
+        if "order" in own_facts:
+            part.try_within(TIMES.store, partial(part.delete, f"{key}/{epoch - 2}"))
+            key = f"{key}/{epoch}"
+        record = json.dumps([rank, own_facts])
         known = part.try_within(TIMES.store, partial(part.claim, key, record))
         if known is None:
             return
         first, facts = read_value(key, known, _parse)
-        error = order_conflict({first: facts, rank: self.facts})
+        error = order_conflict({first: facts, rank: own_facts})
         if error is not None:
             self.mesh.registry.conflict = error.evidence[-1]
             raise error
@@ -66,7 +70,7 @@ def compare_first_batch(mesh: MeshGroups, job: Job, source: Source) -> Source:
     """Let the first batch of a new sampler publish its order. Local."""
     mesh.num_samplers += 1
     if mesh.plan.layout.num_ranks > 1:
-        source.first_batch = FirstBatch(mesh, job, mesh.num_samplers, source.facts())
+        source.first_batch = FirstBatch(mesh, job, mesh.num_samplers, source)
     return source
 
 

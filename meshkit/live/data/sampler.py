@@ -141,7 +141,7 @@ class MicroBatchSampler(Sampler[list[int]]):
     def _read(self, epoch: Epoch) -> Iterator[list[int]]:
         """Yield the indices of each micro batch, and record the steps that are complete."""
         self._record(epoch, 0)
-        run_first(self)
+        run_first(self, in_each_pass=epoch.draw is not None)
         for step in range(epoch.steps):
             *others, last = (micro.samples.tolist() for micro in epoch.micro_batches(step))
             yield from others

@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset
 
 import meshkit
 from meshkit.launch.store import Store
+from tests.live.faults import error_of
 from tests.pool import Pool
 
 RANKS = 4
@@ -163,3 +164,52 @@ def test_inside_a_guard_all_ranks_raise_the_same_text(timeout: float | None) -> 
     assert len({*texts}) == 1
     assert f"rank {ODD}: seed=1" in texts[0]
     assert "rank 0: seed=0" in texts[0] or "seed=0" in texts[0]
+
+
+class Mined:
+    """An order by losses that one rank has measured otherwise from the second epoch on."""
+
+    def __init__(self, is_odd: bool) -> None:
+        self.is_odd, self.epoch = is_odd, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 32
+
+    def __iter__(self) -> Any:
+        return iter(range(32) if not (self.is_odd and self.epoch) else range(31, -1, -1))
+
+
+def read_own_orders() -> Any:
+    """Return what happens in the second epoch, and how many keys epochs add to the store."""
+    counts: list[int] = []
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
+        plan = mesh.batch(**SIZES)
+        store: Any = dist.group.WORLD.get_group_store()  # type: ignore[union-attr]
+        sampler = mesh.sampler(32, plan, order=Mined(False))
+        for _ in range(6):
+            assert len(list(sampler)) == 8 * sampler.steps // 2
+            dist.barrier()
+            counts.append(store.num_keys())
+            dist.barrier()
+        wrong = mesh.sampler(32, plan, order=Mined(mesh.rank == ODD))
+        list(wrong)  # equal in the first epoch
+        mesh.barrier()
+        if mesh.rank != ODD:
+            next(iter(wrong))
+        mesh.barrier()  # the odd rank reads after them
+        summary = ""
+        if mesh.rank == ODD:
+            error = error_of(lambda: next(iter(wrong)))
+            summary = error[1] if error else ""
+        return summary, counts
+
+
+def test_own_orders_are_compared_in_each_epoch_and_leave_nothing(pool: Pool) -> None:
+    results = pool.run(read_own_orders)
+    assert [bool(text) for text, _ in results] == [rank == ODD for rank in range(RANKS)]
+    assert "another order" in results[ODD][0]
+    for _, counts in results:
+        assert counts[2:] == counts[2:3] * 4
