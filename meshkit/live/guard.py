@@ -148,12 +148,10 @@ class Guard(OfOneProcess):
         store = self.job.store
         return None if store is None else store.part(f"mesh/{self.round_id}/guard")
 
-    @property
-    def watch_store(self) -> Store | None:
-        """The same for a watching thread, which has a client of its own."""
+    def watch_store(self, seconds: float = TIMES.store) -> Store | None:
+        """Return the same for a watching thread, with a client of its own, within some seconds."""
         if self.state.watcher is None and (store := self.store) is not None:
-            limit = self.job.arrival_timeout.total_seconds()  # a new client may cost a lookup
-            self.state.watcher = store.within(limit, store.watcher)
+            self.state.watcher = store.within(seconds, store.watcher)
         return self.state.watcher
 
     def labels(self) -> Iterator[tuple[str, Guard, Axes]]:
@@ -503,6 +501,7 @@ def _watch(
     # on gloo only a collective on a group of the user does not raise at the limit
     patience = limit + (guard.answer_time if raises else 0)
     since, begun, is_logged, is_reported = time.monotonic(), None, False, False
+    connect = guard.job.arrival_timeout.total_seconds()  # the store looks up the name of a client
     while not over.wait(guard.poll_interval):
         try:
             status = _status_of_thread(guard, tracker, thread)
@@ -512,7 +511,7 @@ def _watch(
                 since = time.monotonic()
                 unequal = _find_unequal(tracker)
                 is_reported = _report_hang(guard, status, timedelta(seconds=limit), raises, unequal)
-            respond(guard, cast(Store, guard.watch_store), status)
+            respond(guard, cast(Store, guard.watch_store(connect)), status)
         except Exception as error:  # the store may answer again: the thread goes on
             guard.state.watcher = None
             if not is_logged:
@@ -550,7 +549,7 @@ def _report_hang(
 ) -> bool:
     """Report a hang of this rank, and abort all groups; return whether there was a report."""
     summary = f"rank {guard.rank} waits in {status.operation}." if raises else ""
-    report = report_failure(guard, guard.watch_store, summary, status, judge)
+    report = report_failure(guard, guard.watch_store(), summary, status, judge)
     if report is not None:
         guard.state.alarm = max(guard.state.reports, default=0)
         print(_quote(report, limit), file=sys.stderr, flush=True)
