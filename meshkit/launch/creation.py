@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -82,13 +82,18 @@ class GroupStore(dist.Store):
 
     def set(self, key: str, value: Any) -> None:  # noqa: ANN401  # text or bytes
         """Write a value."""
-        self.written.append(key)
+        if _here.creation is not None:
+            self.written.append(key)
         self.raw.set(key, value)
 
-    def forget(self) -> None:
-        """Delete what this rank has written, once all ranks have connected. Local."""
-        for key in self.written:
-            self.part.raw.delete_key(key)
+    def take(self) -> list[str]:
+        """Return the keys that this rank has written since the last call, to create groups."""
+        keys, self.written = self.written, []
+        return keys
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete keys of groups that all ranks have connected. In a deadline."""
+        self.part.delete(*keys)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys exist, as every store does."""

@@ -29,7 +29,7 @@ import torch.distributed as dist
 from ..core.call import parse_integer
 from ..core.errors import RankTimeoutError, SpecError
 from ..core.judges import Decision, Describe, Json, Process, RankState, Sighting, all_same
-from .creation import commit
+from .creation import GroupStore, commit
 from .default_group import (
     create_default_group,
     default_group,
@@ -40,7 +40,7 @@ from .default_group import (
 from .generation import leases
 from .log import ERROR_FILE, Startup, log_line, report_uncaught_error
 from .process import check_own_process, sight
-from .round import Round
+from .round import DECISION, Round
 from .store import Store
 from .times import ARRIVAL, TIMES, Deadline
 from .torch_internals import (
@@ -61,6 +61,7 @@ LEFT = "left/{}"  # rank, in the store of a job: it has called shutdown()
 RECOVERY = "recovery/{}"  # number, in the store of a generation: ranks that live find each other
 EPOCH = "epoch/{}"  # number, in the store of a generation: the part of the ranks that live since
 REJOIN = "rejoin"  # the round of an epoch in which its ranks create their default group
+DRAWN = "drawn"  # in the store of a start, or of a round: the seed that rank 0 has drawn
 SOURCE = "mesh.recover()"
 FAILURE = "a rank could not create the default process group of the ranks that live."
 
@@ -89,7 +90,9 @@ class Counts:
     own: Counter[str] = field(default_factory=Counter)
     aborting: threading.Lock = field(default_factory=threading.Lock)
     timeouts: LoweredTimeouts = field(default_factory=LoweredTimeouts)
-    agreed: Round | None = None  # the last round in which all ranks of the world agreed
+    last: dict[str, Round] = field(default_factory=dict)  # the last round of each part
+    # the first round in which all ranks agreed, if someone else created the default group
+    agreed: Round | None = None
     # held while groups are made: two threads that build a mesh do so one after the other
     lock: threading.Lock = field(default_factory=threading.Lock)
     # the groups of the last mesh of all ranks in order, which later DeviceMeshes share; or None
@@ -127,7 +130,7 @@ class Job:
     completed: Mapping[str, str] = field(default_factory=dict)
     pid: int = field(default_factory=os.getpid)  # the process of this rank
     # through which groups meet, if it is one in Python; torch keeps only its part in C++
-    group_store: dist.Store | None = None
+    group_store: GroupStore | None = None
     # the seconds of this rank in ``init``; empty if someone else created the group
     startup: Startup = field(default_factory=Startup)
     counts: Counts = field(default_factory=Counts)
@@ -163,7 +166,19 @@ class Job:
             number = store.within(TIMES.store, lambda: counted.add(f"rounds/{rank}", 1))
         expected = range(self.world.world_size) if ranks is None else ranks
         name, summary = f"round/{number}", summary or f"ranks disagree about {call}()."
-        return Round(store, name, rank, expected, summary=summary, look=self.look, number=number)
+        before, clean = self.counts.last.get(part), None
+        if self.group_store is not None and not part:  # all have connected, or never will
+            clean = partial(self.group_store.delete, self.group_store.take())
+        round = Round(
+            *(store, name, rank, expected),
+            summary=summary,
+            look=self.look,
+            number=number,
+            before=before,
+            clean=clean,
+        )
+        self.counts.last[part] = round
+        return round
 
     def agree(
         self,
@@ -186,17 +201,20 @@ class Job:
             judge = all_same(round.summary, seconds=seconds, describe=describe)
             round.decide(judge, deadline).check(self.world.rank)
         store = self.store
-        if store is not None and ranks is None and not part:
+        is_first = self.joined is None and self.counts.agreed is None
+        if store is not None and ranks is None and not part and is_first:
             own = self.world.rank  # without ``look``, which would make a cycle
             self.counts.agreed = Round(store, round.name, own, round.expected)
+            round.keys = frozenset()  # it stays, for the processes of the ranks
         return round.number
 
     def broadcast(self, name: str, value: Json, *, what: str, fix: str) -> Json:
-        """Return the value of rank 0 on every rank. Collective."""
+        """Return the value of rank 0 on every rank, after they have agreed. Collective."""
         if self.rehearsed is not None:
             return value
-        deadline = Deadline.after(self.arrival_timeout)
-        return broadcast(cast(Store, self.store), name, value, deadline, what=what, fix=fix)
+        deadline, round = Deadline.after(self.arrival_timeout), self.counts.last[""]
+        round.keys |= {f"{name}/{DECISION}"}
+        return broadcast(round.store, name, value, deadline, what=what, fix=fix)
 
     def abort(self) -> None:
         """Abort all groups of the job, once; on gloo nothing happens. Local."""
@@ -216,7 +234,7 @@ class Job:
 
     def processes(self) -> dict[int, Process]:
         """Return the process of each rank, as far as known. Local."""
-        # if someone else created the default group, the last agreement knows
+        # if someone else created the default group, the first agreement knows
         first = self.joined or self.counts.agreed
         if self.known or first is None:
             return self.known
@@ -326,14 +344,14 @@ def parse_seed(seed: object) -> Seed:
     return number
 
 
-def draw_seed(store: Store, seed: int | str, call: int, deadline: Deadline) -> int:
+def draw_seed(store: Store, seed: int | str, deadline: Deadline) -> int:
     """Return the seed as a number; rank 0 draws ``"shared"``, and the other ranks wait for it."""
     if isinstance(seed, int):
         return seed
     drawn = random.SystemRandom().randrange(2**32)
     what = "the seed that rank 0 draws"
     fix = "call init(seed='shared') on every rank, rank 0 included; see rank 0's log."
-    return int(broadcast(store, f"seeds/drawn/{call}", drawn, deadline, what=what, fix=fix))
+    return int(broadcast(store, DRAWN, drawn, deadline, what=what, fix=fix))
 
 
 def seed_all(seed: int) -> None:

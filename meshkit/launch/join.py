@@ -54,6 +54,7 @@ from .generation import (
     is_over,
 )
 from .job import (
+    DRAWN,
     LEFT,
     Epoch,
     Job,
@@ -70,7 +71,7 @@ from .mpi import store_of_one_node, with_address
 from .newcomer import join_running_job, read_invitation, running_job_evidence
 from .nodes import FROM_MACHINES, find_node
 from .process import check_own_process
-from .round import Claimant, Clash, Round
+from .round import DECISION, Claimant, Clash, Round
 from .signs import starter
 from .store import Store, address, lost_error
 from .times import ARRIVAL, TIMES, Deadline, Time, format_timeout, parse_timeout, wait_for_abandoned
@@ -339,7 +340,7 @@ def _create_job(
         if job.seed is not None:
             seed_all(job.seed)
         return job
-    number = None if seed is None else draw_seed(store, seed, 0, Deadline.after(wait))
+    number = None if seed is None else draw_seed(store, seed, Deadline.after(wait))
     began, end = time.monotonic(), init_round(base, lease.generation, ranks, END, summary=FAILURE)
     with end:  # python -W error raises the warning: the other ranks must not wait for this one
         warn_of_other_build(store, deadline)
@@ -530,6 +531,7 @@ def _reseed(job: Job, seed: int | str) -> None:
         round.arrive({"seed": repr(seed)}, same=True, deadline=deadline)
         compared = Arrivals((), round.dissent)
         (all_same(SEEDS_DIFFER)(compared) or Decision()).check(job.world.rank)
-        number = draw_seed(cast(Store, job.store), seed, round.number, deadline)
+        round.keys |= {f"{DRAWN}/{DECISION}"}
+        number = draw_seed(round.store, seed, deadline)
     set_current_job(replace(job, seed=number))
     seed_all(number)

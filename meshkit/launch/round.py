@@ -21,7 +21,8 @@ error as the decision at once. A rank that comes later reads the decision. A jud
 A conflict is posted before the rank counts as arrived, so the last rank sees every conflict. If
 there is none, it decides without reading what the others have left.
 
-Cost: 4 store operations per rank, one more for each ``unique`` key, and one more for the last rank.
+Cost: 4 store operations per rank, one more for each ``unique`` key, and one more for the last rank,
+which deletes the keys of the round before in the next one: a few more.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, TypeVar
 
 from ..core.errors import MeshkitError
@@ -52,6 +54,7 @@ JUDGING = "judging"  # how many ranks judge in a polled round, or would
 DECIDERS = "deciders"  # how many ranks have seen their deadline pass
 DECISION = "decision"
 READ = "read"  # how many ranks have read a decision that is an error
+ANY = frozenset({FIRST, CONFLICT, ARRIVED, COUNT, JUDGING, DECIDERS, DECISION, READ})
 
 
 class Claimant(NamedTuple):
@@ -79,7 +82,10 @@ class Round:
 
     As a context manager it announces an error that leaves the block before this rank has read a
     decision. ``summary`` begins the error that the others then raise. ``look`` returns the last
-    processes of missing ranks, for the judge.
+    processes of missing ranks, for the judge. ``before`` is the last round of the same ranks: all
+    have left it once they are in this one. The last of them knows, and deletes its keys when it
+    arrives in the next one, for which they all wait. So the keys of two rounds stay. ``clean``
+    deletes keys of this rank before it arrives.
     """
 
     def __init__(
@@ -92,8 +98,11 @@ class Round:
         summary: str = "",
         look: Look | None = None,
         number: int = 0,
+        before: Round | None = None,
+        clean: Callable[[], object] | None = None,
     ) -> None:
-        self.number = number
+        self.number, self.before, self.clean = number, before, clean
+        self.keys: AbstractSet[str] = ANY  # those that its ranks may have written
         self.name, self.rank, self.expected = name, rank, expected
         self.store = store.part(name)
         self.summary, self.look = summary, look
@@ -141,7 +150,9 @@ class Round:
                 self.store.set(f"{ARRIVED}/{self.rank}", line)
             else:
                 self.store.append(ARRIVED, f"{line}\n")
-            self.turn = self.store.add(COUNT, 1)
+            self.count()
+            self.keys = {ARRIVED, COUNT} | ({CONFLICT} if conflict else set())
+            self.keys |= {FIRST} if same else set()
 
         self._within(TIMES.store + (0 if deadline is None else deadline.left), post)
 
@@ -149,13 +160,13 @@ class Round:
         """Announce that this rank's own call failed, unless the round is over for it. Local."""
         if self.is_over:
             return
-        self.is_over = True
+        self.is_over, self.keys = True, ANY
         report = failure_error(self.summary, self.rank, current_process(), error)
 
         def post() -> None:
             self._say(Decision(report))
             if not self.turn:
-                self.store.add(COUNT, 1)
+                self.count()
             self._leave_last(len(self.expected), TIMES.failure_stays)
 
         self.store.try_within(TIMES.failure_stays + TIMES.store, post)
@@ -185,12 +196,16 @@ class Round:
                     self._judge_until(judge, deadline, pause)
             return self._hear(deadline) or self._judge_at_deadline(judge)
 
+        keys, self.keys = self.keys, ANY
         decision = self._within(deadline.left + TIMES.store, lambda: self._end(wait()))
         self.is_over = True
+        if decision.error is None:
+            self.keys = keys | {DECISION} | (set() if poll is None else {JUDGING})
         return decision
 
     def follow(self, deadline: Deadline) -> Decision | None:
         """Wait for the decision without judging; return None if there is none in time. Local."""
+        self.keys |= {DECISION}
         return self._within(deadline.left + TIMES.store, lambda: self._hear(deadline))
 
     def object(self, error: MeshkitError, deadline: Deadline) -> None:
@@ -205,6 +220,7 @@ class Round:
 
     def say(self, decision: Decision) -> Decision:
         """Write a decision, and return the one that counts. Local. Cost: one store operation."""
+        self.keys |= {DECISION}
         return self._within(TIMES.store, lambda: self._say(decision))
 
     def try_say(self, decision: Decision, seconds: float = TIMES.store) -> Decision | None:
@@ -227,10 +243,30 @@ class Round:
         """Return what a judge sees now. Local."""
         return self._within(TIMES.store, lambda: self._see(self._began))
 
+    def count(self) -> None:
+        """Count that this rank is here, and delete what all have left. Call it in a deadline."""
+        before = self.before
+        if before is not None:
+            if not before.turn:  # an error ended that one early on this rank
+                before.count()
+            if before.before is not None and before.turn == len(self.expected):
+                before.before.delete()
+            before.before = None
+        if self.clean is not None:
+            self.clean()
+        self.turn = self.store.add(COUNT, 1)
+
     def forget(self) -> bool:
         """Delete the keys of a round that every rank has left; return if there were any. Local."""
-        keys = FIRST, CONFLICT, ARRIVED, COUNT, JUDGING, DECIDERS, DECISION, READ
-        return bool(self.store.try_within(TIMES.store, lambda: self.store.delete(*keys)))
+        return bool(self.store.try_within(TIMES.store, self.delete))
+
+    def delete(self) -> bool:
+        """Delete its keys, and return whether there were any. Call it in a deadline."""
+        names = {*self.keys} - {ARRIVED}
+        if ARRIVED in self.keys:
+            lines = (f"{ARRIVED}/{rank}" for rank in self.expected)
+            names |= {*lines} if self.store.is_file else {ARRIVED}
+        return self.store.delete(*sorted(names))
 
     def first(self) -> Arrival | None:
         """Return what the first rank left that compared its facts. Local."""

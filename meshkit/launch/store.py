@@ -90,9 +90,13 @@ class Store:
 
     def within(self, seconds: float, work: Callable[[], Result]) -> Result:
         """Return the result of ``work``, which uses the store, or raise that the store is lost."""
+
+        def check_and_work() -> Result:
+            check_file(self.root)  # which may hang, too
+            return work()
+
         try:
-            check_file(self.root)
-            return run_with_deadline(seconds, work)
+            return run_with_deadline(seconds, check_and_work)
         except MeshkitError:
             raise
         except RuntimeError as error:  # of any store; DistStoreError for an unreadable file
@@ -269,8 +273,10 @@ def lost_error(world: World, *, silent: bool = False) -> RankTimeoutError:
     url = str(world.init_method)
     lookup = ""
     if url.startswith("file://"):
-        if error := file_error(url.removeprefix("file://")):
-            return RankTimeoutError(error.summary, *error.evidence, fix=error.fix_text)
+        look = partial(file_error, url.removeprefix("file://"))
+        with suppress(DeadlineExceededError):
+            if error := run_with_deadline(TIMES.lookup if silent else TIMES.store, look):
+                return RankTimeoutError(error.summary, *error.evidence, fix=error.fix_text)
         evidence, fix = f"It is {url}, which does not answer.", "look at that file system first."
     else:
         has_url = url.startswith("tcp://") or is_served(world)

@@ -38,7 +38,7 @@ def check_place(place: object, world: World) -> None:
 
 
 def check_crossing(
-    layout: Layout, options: GroupOptions, job: Job, built_by: Call, number: int
+    layout: Layout, options: GroupOptions, job: Job, built_by: Call
 ) -> RuntimeWarning | None:
     """Check whether axes cross nodes against their policies.
 
@@ -63,7 +63,7 @@ def check_crossing(
                 fatal = warning
     if is_strict:
         error = verdict.error and error_to_json(verdict.error.quote(built_by))
-        record = job.broadcast(f"crossing/{number}", error, what=HOSTS, fix=FIX)
+        record = job.broadcast("crossing", error, what=HOSTS, fix=FIX)
         if record:
             raise error_from_json(record)
     return fatal
@@ -78,10 +78,10 @@ def gather_hosts(
     """
     if job.store is None:
         raise SpecError(NO_STORE, fix=fix)
-    number = job.agree(call, facts, summary)
+    job.agree(call, facts, summary)
     names = machines(job) if job.world.rank == 0 else []
     counts = [(name, len([*ranks])) for name, ranks in groupby(names)]
-    heard = job.broadcast(f"hosts/{number}", counts, what=HOSTS, fix=FIX)
+    heard = job.broadcast("hosts", counts, what=HOSTS, fix=FIX)
     return [str(name) for name, count in heard for _ in range(int(count))]
 
 

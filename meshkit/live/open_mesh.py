@@ -308,7 +308,7 @@ def _open_groups(proposal: MeshProposal) -> MeshGroups:
     phases["agreement"] = time.monotonic() - began
     warning = None
     if options.crossing:
-        warning = check_crossing(plan.layout, options, job, call, number)
+        warning = check_crossing(plan.layout, options, job, call)
     # A view that creates and checks nothing cannot fail on a rank: the ranks need not agree again.
     is_view = bool(registry.open_views) and not registry.external_groups
     is_safe = is_view and not found.missing and not options.crossing

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.distributed as dist
 
 import meshkit
 from meshkit.core.judges import all_same
-from meshkit.launch.generation import LEASE, NEWEST, take_rank
+from meshkit.launch.generation import LEASE, NEWEST, enter, take_rank
 from meshkit.launch.round import ARRIVED, CONFLICT, DECISION, FIRST, Round
 from meshkit.launch.store import (
     Store,
@@ -280,3 +284,49 @@ def test_a_port_of_something_that_is_no_store_is_reported_as_that(kind: str) -> 
         held.pop().close()
     assert caught.value.evidence[0].startswith("A process listens there")
     assert "MASTER_PORT" in caught.value.fix_text
+
+
+# ---------------------------------------------------------------- a file system that hangs
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
+    """Yield a world whose file no call can look at any more, as on a server of NFS that is gone."""
+    path, over = tmp_path / "store", threading.Event()
+    calls: dict[str, Any] = {name: getattr(os, name) for name in ("stat", "open", "access")}
+
+    def hang(name: str, *args: Any, **options: Any) -> Any:
+        if str(args[0]) == str(path) and has_begun.is_set():
+            over.wait(60)
+        return calls[name](*args, **options)
+
+    has_begun = threading.Event()
+    for name in calls:
+        monkeypatch.setattr(os, name, partial(hang, name))
+    world = replace(WORLD, init_method=f"file://{path}")
+    store = Store(open_store(world, in_a_second()), world)
+    store.within(1, lambda: store.set("a", "b"))
+    has_begun.set()
+    yield world
+    over.set()
+
+
+def test_a_file_system_that_hangs_holds_no_operation(hanging: World, tmp_path: Path) -> None:
+    store = Store(dist.FileStore(str(tmp_path / "store"), 2), hanging)
+    began = time.monotonic()
+    with pytest.raises(meshkit.RankTimeoutError, match="lost the store of the job") as caught:
+        store.within(0.5, lambda: store.set("a", "c"))
+    assert time.monotonic() - began < 0.5 + TIMES.lookup + BUSY
+    assert "which does not answer" in caught.value.evidence[0]
+    assert store.try_within(0.1, lambda: store.get("a")) is None
+
+
+def test_a_file_system_that_hangs_holds_no_rank_that_joins(hanging: World) -> None:
+    began = time.monotonic()
+    with pytest.raises(meshkit.RankTimeoutError, match="lost the store of the job"):
+        enter(hanging, in_a_second())
+    assert time.monotonic() - began < 1 + TIMES.store + TIMES.lookup + BUSY
+    began = time.monotonic()
+    error = lost_error(hanging)
+    assert "which does not answer" in error.evidence[0]
+    assert time.monotonic() - began < TIMES.store + BUSY

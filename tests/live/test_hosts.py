@@ -225,10 +225,10 @@ def test_without_a_store_crossing_error_raises() -> None:
     call = Call("build_mesh", kwargs={"tp": 2, "crossing": {"tp": "error"}})
     options = GroupOptions(None, GroupTimeouts(None), {"tp": "warn"})
     layout = meshkit.Layout(tp=2)
-    assert check_crossing(layout, options, job, call, 0) is None
+    assert check_crossing(layout, options, job, call) is None
     strict = options._replace(crossing={"tp": "error"})
     with pytest.raises(meshkit.SpecError, match="there is no store"):
-        check_crossing(layout, strict, job, call, 0)
+        check_crossing(layout, strict, job, call)
 
 
 @pytest.mark.parametrize(

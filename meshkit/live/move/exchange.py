@@ -221,7 +221,7 @@ class Exchange(OfOneProcess):
                 describe=describe,
             )
             connection.name, connection.starts = part.path, self.starts
-            part.try_within(TIMES.store, store.forget)
+            part.try_within(TIMES.store, partial(store.delete, store.take()))
         return connection.group
 
     def _explain(self, error: MeshkitError | None) -> Decision:
