@@ -21,12 +21,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import meshkit
+from benchmarks.memory import Layer, LiveBytes
+from meshkit.core.cost.memory import RECOMPUTE, ModelShape, ParallelConfig, bytes_per_rank
 from meshkit.testing.faults import Played, Strike, play
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda:0" if GPU else "cpu")
 LIMIT = 8.0 if GPU else 3.0  # seconds of a guard
 ASLEEP = 2.5 * LIMIT
+FAR = 0.3  # how far a planned number of bytes may be from the measured one
 LAST = 3  # the rank of a fault, of four
 
 
@@ -193,6 +196,69 @@ def speed(strike: Strike) -> Any:
             )
     meshkit.shutdown()
     return "right", found
+
+
+def equal(strike: Strike) -> Any:
+    """Time equal calls, which ranks compare in a guard; capture one there in a CUDA graph."""
+    join()
+    found: dict[str, Any] = {}
+    rows = torch.ones(2, 2, device=DEVICE)
+    with meshkit.build_mesh(dp=1, tp=2) as mesh:
+        move = mesh.redistribution("a/tp b -> a b")
+        for place, guard in (
+            ("outside", contextlib.nullcontext()),
+            ("inside", mesh.guard(timeout=60)),
+        ):
+            with guard:
+                found[f"{place} a guard"] = f"{time_call(lambda: move(rows), 200)} us"
+        with mesh.guard(timeout=60):
+            if GPU:
+                found["captured"] = capture(move, rows)
+            mesh.commit()
+    meshkit.shutdown()
+    return "right", found
+
+
+def capture(move: Callable[[Tensor], Tensor], rows: Tensor) -> str:
+    """Capture a move in a CUDA graph, in which ranks compare nothing, and replay it."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            move(rows)
+    torch.cuda.current_stream().wait_stream(stream)
+    wait_for_device()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        moved = move(rows)
+    rows.fill_(3)
+    graph.replay()
+    assert moved.tolist() == [[3.0, 3.0]] * 4
+    return "replayed"
+
+
+def memory(strike: Strike) -> Any:
+    """Compare the most bytes that training takes on one rank with those of ``meshkit plan``."""
+    shape = ModelShape(2048, layers=8, heads=16, vocab=32_000, ffn=5632, kv_heads=8)
+    small = ModelShape(256, layers=4, heads=8, vocab=1024, ffn=704, kv_heads=4)
+    shape, seq = (shape, 2048) if GPU else (small, 512)
+    config = ParallelConfig(1, 1, 1, 1, 1, 1, micro_batch=1, recompute=RECOMPUTE.index("none"))
+    planned = float(sum(bytes_per_rank(shape, config, 1, seq, "fp32").values()))
+    tokens = torch.randint(shape.vocab, (1, seq), device=DEVICE)
+    with contextlib.nullcontext() if GPU else LiveBytes() as live:
+        layers = [Layer(shape, "none") for _ in range(shape.layers)]
+        ends = nn.LayerNorm(shape.hidden, bias=False), nn.Linear(shape.hidden, shape.vocab, False)
+        model = nn.Sequential(nn.Embedding(shape.vocab, shape.hidden), *layers, *ends).to(DEVICE)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            logits = model(tokens).flatten(0, 1)
+            nn.functional.cross_entropy(logits, tokens.flatten()).backward()
+            del logits
+            optimizer.step()
+            optimizer.zero_grad()
+    measured = torch.cuda.max_memory_allocated() if live is None else live.peak
+    text = f"{measured / 1e9:.3f} GB measured, {planned / 1e9:.3f} GB planned"
+    return "right" if abs(planned / measured - 1) < FAR else "far", text
 
 
 def time_call(call: Callable[[], object], count: int) -> float:
@@ -371,6 +437,8 @@ CASES = {
     **{f"recover {kind}": Case(recover, 4, (kind,), lost=1) for kind in ("kill", "stop")},
     "error in mesh": Case(error_in_mesh, 4),
     "unequal": Case(unequal, 2),
+    "equal": Case(equal, 2),
+    "memory": Case(memory, 1),
 }
 
 

@@ -25,6 +25,8 @@ SIDE_BY_SIDE = 4 if GPU else 1
 PLUGINS = ("-p", "no:cacheprovider", "-p", "no:benchmark")
 PYTEST = ("-m", "pytest", "-q", *PLUGINS, "--tb=short", "-rfE")
 TRAIN = ("-m", "torch.distributed.run", "--nproc-per-node", "8", "examples/train.py")
+BENCH = ("-m", "meshkit", "bench", "dp=2", "tp=2", "-n", "4", "--sizes", "64K:16M:256")
+BENCH += ("--iters", "5", "--ops", "all_reduce,all_gather", "--device", "cuda:0" if GPU else "cpu")
 
 
 class Part(NamedTuple):
@@ -56,6 +58,9 @@ INDEPENDENT = [
     job("groups", 80, is_healthy=True),
     job("moves", 60, is_healthy=True),
     job("norms", 60, is_healthy=True),
+    job("equal", 60, is_healthy=True),
+    job("memory", 60, is_healthy=True),
+    Part("bench", BENCH, 80, is_healthy=True),
     Part(
         "train",
         (*TRAIN, "--dp", "4", "--sp", "2", "--steps", "40"),
