@@ -917,7 +917,13 @@ class Mesh(OfOneProcess):
             [[4, 5], [12, 13]]
         """
         samples = SampleOrder(shuffle, seed, epoch, tail, order)
+        return self._make_source(dataset, plan, samples)
+
+    def _make_source(
+        self, dataset: IterableDataset[Any] | Sized | int, plan: BatchPlan, samples: SampleOrder
+    ) -> MicroBatchSampler | MicroBatchStream[Any]:
         source = make_source(dataset, plan_of_rank(self._groups, plan), samples)
+        source.job_seed = base_seed(self._proposal.job.seed)
         return compare_first_batch(self._groups, self._proposal.job, source)
 
     @quotes_call("mesh.loader", by_name=("dataset", "plan"))
@@ -948,9 +954,7 @@ class Mesh(OfOneProcess):
             ``for batch in mesh.loader(dataset, plan, shuffle=True): train(batch)``
         """
         samples = SampleOrder(shuffle, seed, epoch, tail, order)
-        source = make_source(dataset, plan_of_rank(self._groups, plan), samples)
-        compare_first_batch(self._groups, self._proposal.job, source)
-        return make_loader(dataset, source, options)
+        return make_loader(dataset, self._make_source(dataset, plan, samples), options)
 
     @quotes_call("mesh.check_batch", by_name=("batch",))
     def check_batch(self, batch: object, *, data: str | tuple[str, ...] | None = None) -> None:

@@ -17,8 +17,9 @@ from ...core.call import parse_integer, quotes_call
 from ...core.epoch import Epoch, SampleOrder, State, parse_count
 from ...core.errors import BatchError
 from ...core.text import Ints, article
+from .draws import Draws, StreamCollate, draw_by_sample
 from .order import OwnOrder, check_again, check_kind
-from .source import check_not_batched_again, plan_facts, run_first
+from .source import check_not_batched_again, find_loader, plan_facts, run_first
 from .stream import MicroBatchStream
 
 Sample = TypeVar("Sample")
@@ -66,6 +67,10 @@ class MicroBatchSampler(Sampler[list[int]]):
             for micro, batch in zip(sampler.micro_batches(step), batches):
                 (loss_of(batch) * micro.weight).backward()
 
+    While a DataLoader reads a sample, ``torch.rand``, ``random`` and ``numpy.random`` draw numbers
+    that depend on the seeds, the epoch and the index of the sample only, with any number of workers
+    and on any mesh. Afterwards the numbers of the trainer go on, as if the dataset had drawn none.
+
     torchdata's ``StatefulDataLoader`` calls ``state_dict``, tested with torchdata 0.11 and 0 or 2
     workers. A loader state taken between steps resumes exactly, with the same number of workers. A
     state taken inside a step repeats that step. After a state taken at the end of a pass, without
@@ -73,6 +78,8 @@ class MicroBatchSampler(Sampler[list[int]]):
     """
 
     first_batch: Callable[[], None] | None = None  # runs before the first batch
+
+    job_seed = 0  # the seed of the random numbers that samples draw
 
     def __init__(self, epoch: Epoch) -> None:
         self._pass = epoch  # a new object for each pass
@@ -136,7 +143,8 @@ class MicroBatchSampler(Sampler[list[int]]):
         last = self._pass
         self._pass = last.at(last.number + 1) if self._has_ended else replace(last)
         self._num_done, self._has_begun, self._has_ended = 0, True, False
-        return self._read(self._pass)
+        draws = Draws(self.job_seed, self._pass.seed, self.epoch)
+        return draw_by_sample(self._read(self._pass), find_loader(self), draws)
 
     def _read(self, epoch: Epoch) -> Iterator[list[int]]:
         """Yield the indices of each micro batch, and record the steps that are complete."""
@@ -286,7 +294,8 @@ def make_loader(
         line = f"{name} is {options[name]!r}, and the plan decides which samples a batch holds."
         raise BatchError(line, fix=f"leave out {name}, or {DECIDED[name]}.")
     if isinstance(source, MicroBatchStream):
-        return StreamLoader(source, batch_size=None, **{"collate_fn": default_collate, **options})
+        collate = StreamCollate(source, options.get("collate_fn") or default_collate)
+        return StreamLoader(source, batch_size=None, **{**options, "collate_fn": collate})
     if not hasattr(dataset, "__getitem__"):
         line = f"the dataset is {article(type(dataset).__name__)}, which has no samples."
         raise BatchError(line, fix="a dataset; mesh.sampler(...) accepts a number of samples.")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, DataLoader
 
 from ...core.batch import BatchPlan
 from ...core.errors import BatchError
@@ -32,6 +32,19 @@ def run_first(source: Source, *, in_each_pass: bool = False) -> None:
         source.first_batch()
         if not in_each_pass:
             source.first_batch = None
+
+
+def find_loader(source: object) -> DataLoader[Any] | None:
+    """Return the DataLoader whose code begins a pass over a sampler; None without one."""
+    frame = inspect.currentframe()
+    for _ in range(DEPTH + 3):
+        frame = frame.f_back if frame else None
+        loader = frame.f_locals.get("self") if frame else None
+        if isinstance(loader, DataLoader) and (
+            loader.batch_sampler is source or loader.sampler is source
+        ):
+            return loader
+    return None
 
 
 def check_not_batched_again(source: object) -> None:

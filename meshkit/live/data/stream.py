@@ -12,6 +12,7 @@ from ...core.batch import BatchPlan, MicroBatch
 from ...core.call import quotes_call
 from ...core.epoch import VERSION, State, parse_count, read_position, read_state
 from ...launch.torch_internals import iterate_unsplit
+from .draws import Draws, OwnNumbers
 from .passes import BEGIN, EPOCH, HAS_BEGUN, Pass, Passes
 from .source import check_not_batched_again, plan_facts, run_first
 
@@ -36,7 +37,9 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
     beginning, even without ``set_epoch``. The last one is known only if the next one is missing, so
     a micro batch is handed out after the next one has been read. A rank holds its share of two
     steps at most. A pass that is left early starts again from its beginning, unless workers have
-    read its last micro batch. The caller must pass the epoch to a dataset that shuffles itself.
+    read its last micro batch. The numbers that the dataset draws by ``torch.rand``, ``random`` and
+    ``numpy.random`` are equal in each process and worker, and others in each epoch, so it may
+    shuffle itself with them. A dataset with generators of its own needs the epoch from the caller.
 
     ``iter`` of a loader that ``mesh.loader`` has made begins a pass, and waits for its first batch.
     A plain ``DataLoader`` with workers begins a pass with its first batch: until then ``epoch``,
@@ -50,6 +53,9 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
     """
 
     first_batch: Callable[[], None] | None = None  # runs before the first batch
+
+    job_seed = 0  # the seed of the random numbers that the dataset draws
+    batch_numbers: OwnNumbers  # those with which the last micro batch is collated
 
     def __init__(self, dataset: IterableDataset[Sample], plan: BatchPlan, epoch: int = 0) -> None:
         self._dataset = dataset
@@ -100,9 +106,13 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
     ) -> Iterator[list[Sample]]:
         """Yield the micro batches of this worker, and record the last one of the pass."""
         run_first(self)
+        draws = Draws(self.job_seed, 0, self.epoch)
         for (index, batch), (total, following) in pairwise(batches):
             if following is None and index == total - 1:
                 self._passes.end(current)
+            position = current.begin + index * self._plan.micro_batch * self._plan.dp
+            name = f"batch {position} {self._plan.data_index}"
+            self.batch_numbers = OwnNumbers(draws, name)
             yield batch  # type: ignore[misc]  # only the last item has none
 
     def _read(self, current: Pass) -> Iterator[tuple[int, list[Sample] | None]]:
@@ -111,12 +121,14 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         All workers together have this number, and the last item has no batch.
         """
         stream = islice(iterate_unsplit(self._dataset), current.begin, None)
+        numbers = OwnNumbers(Draws(self.job_seed, 0, self.epoch), "stream")
         total = 0
         for first in count(current.begin, self._plan.global_batch):
             of_rank = self._micro_batches(first)
             mine = [m for m in of_rank if (total + m.index) % current.workers == current.worker]
             positions = {int(position) for m in mine for position in m.samples}
-            samples = self._read_step(first, stream, positions)
+            with numbers.active():
+                samples = self._read_step(first, stream, positions)
             if samples is None:
                 break
             yield from (
