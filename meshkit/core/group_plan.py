@@ -302,6 +302,24 @@ def plan_view(
     return GroupPlan.of(Layout.of(inferred, layout.rank_positions), groups or ())
 
 
+def edge_rounds(size: int, *, wrap: bool = False) -> list[list[tuple[int, int]]]:
+    """Return the directed edges between neighbors of an axis in rounds. Pure.
+
+    No coordinate is in two edges of a round. The groups of a round are created together. The edges
+    of a ring without those of the line have rounds of their own: a line and a ring share groups.
+
+    Example:
+        >>> edge_rounds(4)
+        [[(0, 1), (2, 3)], [(1, 0), (3, 2)], [(1, 2)], [(2, 1)]]
+        >>> edge_rounds(3, wrap=True)[-2:]
+        [[(2, 0)], [(0, 2)]]
+    """
+    forward = [[(a, a + 1) for a in range(first, size - 1, 2)] for first in (0, 1)]
+    forward += [[(size - 1, 0)]] if wrap and size > 2 else []
+    both = [(edges, [(b, a) for a, b in edges]) for edges in forward if edges]
+    return [edges for pair in both for edges in pair]
+
+
 def check_in_world(highest: int, world_size: int, evidence: str, *, fix: str = "") -> None:
     """Raise if a rank is outside the world."""
     if highest >= world_size:

@@ -66,7 +66,7 @@ def find_failure(mesh: MeshGroups, job: Job, state: GuardState) -> MeshkitError 
     name, device = f"Rank {mesh.rank}", job.world.device or torch.device("cpu")
     if job.counts.is_aborted:
         return CollectiveError(SUMMARY, f"{name} has aborted its groups.", fix=ADVICE)
-    for axes, group in mesh.groups.by_key.items():
+    for axes, group in mesh.held:
         if is_nccl(group) and (error := error_of(group, device)):
             where = f"the group over {' '.join(axes) or 'one rank'}"
             line = f"{name}: torch's watchdog reports {error} of {where}."

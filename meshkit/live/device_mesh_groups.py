@@ -10,6 +10,7 @@ groups for each of these calls. The calls on a DeviceMesh of meshkit come here i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from ..core.layout import Layout
 from ..core.ranks import Strides, offsets
 from ..core.text import Ints, article, format_sizes
 from ..launch.creation import commit
+from ..launch.job import Job
 from ..launch.times import format_timeout
 from ..launch.torch_internals import (
     MADE_BY,
@@ -43,6 +45,7 @@ from .copies import OfOneProcess
 from .group_registry import GroupKey, MeshGroups
 from .groups import (
     FoundGroups,
+    GroupOptions,
     GroupRequest,
     complete_count,
     create_requested,
@@ -51,8 +54,8 @@ from .groups import (
 )
 from .open_mesh import MeshProposal
 
-CONFLICT = "ranks disagree about the dims of a DeviceMesh; no process group was created."
-FAILURE = "a rank could not create its groups of a DeviceMesh; all are closed again."
+CONFLICT = "ranks disagree about more groups of a mesh; no process group was created."
+FAILURE = "a rank could not create more groups of a mesh; all are closed again."
 
 
 class Owner(OfOneProcess):
@@ -214,7 +217,7 @@ def _create_agreed(
     dims: list[DimRequest],
 ) -> dict[GroupKey, dist.ProcessGroup | None]:
     """Create the missing groups once all ranks have requested the same. Collective."""
-    job, layout, registry = proposal.job, mesh.plan.layout, mesh.registry
+    job, layout = proposal.job, mesh.plan.layout
     if layout.num_ranks < job.world.world_size:
         raise SpecError(
             f"there is no group over {' '.join(dim.name for dim in dims)}, and ranks outside the "
@@ -222,13 +225,33 @@ def _create_agreed(
             f"The mesh has {layout.num_ranks} of {job.world.world_size} ranks.",
             fix=f"{mesh.extended_by.name}(..., groups=[...]), which all ranks call.",
         )
+    facts = {
+        "dims": format_sizes({dim.name: len(dim.ranks) for dim in dims}),
+        "members": "; ".join(_describe_steps(request.key[0]) for request in found.requests),
+    }
+    return create_agreed(found, mesh, job, proposal.options, call, facts)
+
+
+def create_agreed(
+    found: FoundGroups,
+    mesh: MeshGroups,
+    job: Job,
+    options: GroupOptions,
+    call: Call,
+    facts: Mapping[str, str],
+) -> dict[GroupKey, dist.ProcessGroup | None]:
+    """Create more groups of an open mesh once all ranks have requested the same. Collective.
+
+    Returns:
+        This rank's group of each missing request, None where it is no member.
+    """
+    layout = mesh.plan.layout
     describe = partial(describe_coordinate, layout)
     unique = {request.key: request for request in found.missing}
     missing = found._replace(missing=[*unique.values()])
     used = {request.key: (request.axes,) for request in missing.missing}
     facts = {
-        "dims": format_sizes({dim.name: len(dim.ranks) for dim in dims}),
-        "members": "; ".join(_describe_steps(request.key[0]) for request in found.requests),
+        **facts,
         "backend": ", ".join(request.key[1] for request in found.requests),
         "timeout": ", ".join(format_timeout(request.timeout) for request in found.requests),
         "of": f"mesh {mesh.round_id}, view {mesh.view_id}: {layout.sizes_text}",
@@ -237,7 +260,7 @@ def _create_agreed(
     job.agree(call.name, facts, CONFLICT, describe=describe)
     if any(request.backend == "fake" for request in missing.missing):
         register_fake_backend()
-    before, options = dist.get_pg_count(), proposal.options
+    before = dist.get_pg_count()
     try:
         new: dict[GroupKey, dist.ProcessGroup | None] = commit(
             job.round(call.name, summary=FAILURE),
@@ -251,7 +274,7 @@ def _create_agreed(
     except BaseException:
         complete_count(missing, job, options, before)
         raise
-    registry.extend(mesh.view_id, new, used)
+    mesh.registry.extend(mesh.view_id, new, used)
     return new
 
 

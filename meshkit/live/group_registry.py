@@ -42,6 +42,7 @@ from ..launch.process import check_own_process
 from ..launch.torch_internals import backend_of, knows_group, timeout_of
 from .copies import OfOneProcess
 
+Edge = tuple[int, int]  # the coordinate that sends, and the one that receives
 GroupKey = tuple[Strides, str, timedelta]  # members in order, backend with its options, timeout
 
 
@@ -174,11 +175,19 @@ class MeshGroups(OfOneProcess):
     root: DeviceMesh | None = None
     # the groups over which ranks have compared a move
     compared: set[dist.ProcessGroup] = field(default_factory=set)
+    # this rank's groups of single edges, by axis and edge between two coordinates
+    edges: dict[str, dict[Edge, dist.ProcessGroup]] = field(default_factory=dict)
     num_samplers: int = 0  # those that this mesh has made
     committed: int = 0  # the steps that ``mesh.commit()`` has let this rank take
     is_closed: bool = False
     is_replaced: bool = False  # whether ``recover`` or ``admit`` has returned another
     pid: int = field(default_factory=os.getpid)  # the process of the rank
+
+    @property
+    def held(self) -> list[tuple[Axes, dist.ProcessGroup]]:
+        """This rank's groups with their axes, those of single edges included."""
+        edges = [((axis,), group) for axis, of in self.edges.items() for group in of.values()]
+        return [*self.groups.by_key.items(), *edges]
 
     @property
     def extended_by(self) -> Call:
@@ -258,6 +267,7 @@ class MeshGroups(OfOneProcess):
         # torch frees descriptors and threads with the last reference to a group
         self.groups, self.root, self.is_closed = NO_GROUPS, None, True
         self.requested.clear()
+        self.edges.clear()
         self.compared.clear()
         return self.registry.release(self.view_id)
 
