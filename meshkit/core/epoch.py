@@ -207,7 +207,8 @@ def _fix_of(differing: list[str], fields: Mapping[str, object]) -> str:
     """Return how to make a sampler of the order of a state."""
     settings = ["order=..."] * ("order" in fields)
     settings += [f"{name}={fields[name]!r}" for name in differing if name in ("shuffle", "seed")]
-    ways = [f"the dataset of {fields['length']} samples"] * ("length" in differing)
+    has_other_data = "length" in differing and "order" not in fields
+    ways = [f"the dataset of {fields['length']} samples"] * has_other_data
     if settings:
         own = " with the order= of the state's sampler" * ("order" in fields)
         ways.append(f"mesh.sampler(dataset, plan, {', '.join(settings)}){own}")

@@ -397,6 +397,7 @@ CASES: dict[str, Callable[[], object]] = {
     "a shuffle with a float seed": lambda: mesh_sampler(100, PLAN, seed=1.5),
     "an epoch shorter than a step": lambda: mesh_sampler(9, PLAN, tail="drop"),
     "a sampler state of other data": lambda: load_state_of_other_data(STATE),
+    "a state of an order of one's own": lambda: load_state({**STATE, "order": "0f"}),
     "a sampler state with too many consumed samples": lambda: load_state(
         {**STATE, "consumed": 101}
     ),

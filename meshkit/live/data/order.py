@@ -40,11 +40,14 @@ class OwnOrder:
                 set_epoch(epoch)
             items = to_array(self.indices)
         if items.ndim != 1 or not items.size or items.dtype.kind not in "iu":
-            shown = f"{[*items.flat[:2]]!r}" if items.size else "nothing"
+            shown = f"{items.flat[:2].tolist()}" if items.size else "nothing"
+            is_mask = items.dtype.kind == "b"
             raise BatchError(
                 f"the order of epoch {epoch} yields {shown}.",
                 "An order yields the dataset index of one sample at a time.",
-                fix="a sampler of single samples; the plan makes the batches.",
+                fix="numpy.flatnonzero(mask)."
+                if is_mask
+                else "a sampler of single samples; the plan makes the batches.",
             )
         outside = items[(items < 0) | (items >= self.num_samples)]
         if len(outside):
@@ -66,8 +69,8 @@ def check_again(indices: object, first: Ints, second: Ints) -> None:
     if not np.array_equal(first, second):
         raise BatchError(
             "the order of one epoch differs between two readings.",
-            f"{article(type(indices).__name__).capitalize()} draws from a state of its own, "
-            "so its order cannot be resumed, and ranks may differ.",
+            f"It comes from {article(type(indices).__name__)} with a state of its own, so it "
+            "cannot be resumed, and ranks may differ.",
             fix=f"draw it from {SOURCES}(epoch).",
         )
 
