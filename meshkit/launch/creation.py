@@ -137,7 +137,7 @@ def commit(
     call: str,
     timeout: timedelta,
     create: Callable[[Creation], Result],
-    undo: Callable[[Result], None],
+    undo: Callable[[Result], object],
     *,
     connects: bool,
     describe: Describe | None = None,
@@ -193,7 +193,7 @@ def _in_time(
     limit: timedelta,
     creation: Creation,
     create: Callable[[Creation], Result],
-    undo: Callable[[Result], None],
+    undo: Callable[[Result], object],
     *,
     stop: Callable[[], bool],
 ) -> Result:

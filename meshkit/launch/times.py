@@ -121,7 +121,7 @@ def run_with_deadline(
     seconds: float,
     work: Callable[[], Result],
     *,
-    late: Callable[[Result], None] | None = None,
+    late: Callable[[Result], object] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Result:
     """Return the result of ``work()``, or raise its error, if it finishes in time. Local.
@@ -153,7 +153,7 @@ def run_with_deadline(
 class _Task:
     """Work that a thread does, and its outcome until the caller takes it."""
 
-    def __init__(self, work: Callable[[], Any], late: Callable[[Any], None] | None) -> None:
+    def __init__(self, work: Callable[[], Any], late: Callable[[Any], object] | None) -> None:
         self.work, self.late = [work], late
         self.result: Any = None
         self.error: BaseException | None = None

@@ -488,14 +488,31 @@ def create_gloo_group(
     return group
 
 
-def close_gloo_group(group: dist.ProcessGroupGloo) -> None:
-    """Close the connections of a gloo group, so that its peers do not wait. Local.
+def close_gloo_group(group: Any) -> bool:  # noqa: ANN401
+    """Close the connections of a gloo group; return whether there were any. Local.
 
-    gloo closes all of them if a message times out. An error may still refer to the group.
+    gloo closes all connections of a group if a message times out. Every thread that waits in the
+    group then raises, as do the peers. torch 2.13 has ``abort`` and ``shutdown`` too, which end no
+    wait. An error may still refer to the group. If gloo connects at the first use, a message would
+    wait for its peer, and nothing happens.
     """
-    with suppress(RuntimeError):
-        peer = int(group.rank() == 0)
-        cast(Any, group).recv([torch.empty(1)], peer, CLOSING).wait(timedelta(milliseconds=1))
+    is_backend = isinstance(group, dist.ProcessGroupGloo)
+    backend: Any = group if is_backend else gloo_backend(group)
+    if backend is None or connects_later():
+        return False
+    for peer in {*range(backend.size())} - {backend.rank()}:
+        with suppress(RuntimeError):  # this connection is lost, others may not be
+            work = backend.recv([torch.empty(1)], peer, CLOSING)
+            _num_probes[group] = _num_probes.get(group, 0) + 1
+            with suppress(RuntimeError):
+                work.wait(timedelta(milliseconds=1))
+            return True
+    return bool(backend.size() > 1)
+
+
+def connects_later() -> bool:
+    """Return whether gloo connects two ranks at their first message, not at the creation. Local."""
+    return os.environ.get("TORCH_GLOO_LAZY_INIT") == "1"
 
 
 def has_lost_connection() -> bool:
@@ -504,7 +521,7 @@ def has_lost_connection() -> bool:
     A receive from a lost rank raises at once. A receive from any other rank has no effect, as it is
     given up. If gloo connects at the first use, a receive would connect, so the answer is True.
     """
-    if os.environ.get("TORCH_GLOO_LAZY_INIT") == "1":
+    if connects_later():
         return True
     return any(map(_has_lost_connection, [*dist.distributed_c10d._world.pg_names]))
 

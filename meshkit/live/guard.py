@@ -55,7 +55,7 @@ from ..launch.log import log_line
 from ..launch.round import Round
 from ..launch.store import Store, error_from_json, error_to_json, read_value
 from ..launch.times import TIMES, Deadline, Time, parse_timeout
-from ..launch.torch_internals import backend_of, is_nccl, knows_group
+from ..launch.torch_internals import backend_of, close_gloo_group, is_nccl, knows_group
 from .copies import OfOneProcess
 from .group_registry import MeshGroups
 from .reentrant import Reentrant
@@ -79,6 +79,7 @@ MAX_TEXT = 1000  # characters of the error of a rank that a report shows
 OVER = "over/{}"  # a false alarm: the rank that opened it left its guard without an error
 MESSAGES = "Sends and receives count too: make those of some ranks alone over a group of their own."
 UNEQUAL = "ranks have begun different numbers of collectives in their groups."
+ALARM = "alarm"  # in a report: whether a rank suspects a hang, and no collective has failed
 READ = "readers"  # in a roll call: how many ranks have read the report
 POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 operations/s
 LOST = Sighting(RankState.UNKNOWN, "it hosted the store, which does not answer")
@@ -94,6 +95,7 @@ class GuardState(OfOneProcess):
         open: the trackers of the guards with a timeout in which this rank is, in all threads.
         alarm: the roll call that the watching thread of this rank has opened; 0 without one.
         is_lost: whether the store did not answer when this rank reported.
+        is_aborted: whether this rank has closed the connections of gloo after a report.
         answered: roll call to the time at which this rank answered.
         reports: roll call to the report that this rank has read, as JSON, since the store may end.
         watcher: the client of the watching threads, once one has begun.
@@ -104,6 +106,7 @@ class GuardState(OfOneProcess):
     open: list[CollectiveTracker] = field(default_factory=list)
     alarm: int = 0
     is_lost: bool = False
+    is_aborted: bool = False
     answered: dict[int, float] = field(default_factory=dict)
     reports: dict[int, dict[str, Any] | None] = field(default_factory=dict)
     watcher: Store | None = None
@@ -321,10 +324,28 @@ def last_report(state: GuardState) -> MeshkitError | None:
 
 
 def _report_of_abort(guard: Guard) -> MeshkitError | None:
-    """Return the report after which this rank has aborted nccl, which raises nothing itself."""
-    if guard.job.counts.is_aborted and any(map(is_nccl, guard.groups.values())):
-        return last_report(guard.state)
-    return None
+    """Return the report after which this rank has aborted the groups, if it has."""
+    on_nccl = guard.job.counts.is_aborted and any(map(is_nccl, guard.groups.values()))
+    return last_report(guard.state) if on_nccl or guard.state.is_aborted else None
+
+
+def _end_collectives(guard: Guard, record: Mapping[str, Any] | None) -> None:
+    """End the collectives of this rank after a report that one has failed. Local.
+
+    On nccl all groups of the job are aborted. On gloo the connections of the groups of the mesh
+    are closed, and of the default group if the mesh has all ranks. An alarm may be false on gloo.
+    """
+    if record is None or record["error"] != CollectiveError.__name__:
+        return
+    groups = {part.groups[axes] for _, part, axes in guard.labels()}
+    if any(map(is_nccl, groups)):
+        guard.job.abort()
+    if record.get(ALARM) or guard.state.is_aborted:
+        return
+    if guard.layout.num_ranks == guard.job.world.world_size and dist.group.WORLD is not None:
+        groups.add(dist.group.WORLD)
+    closed = [*map(close_gloo_group, groups)]
+    guard.state.is_aborted = any(closed)
 
 
 def _count_exit(guard: Guard, store: Store, number: int) -> bool:
@@ -502,7 +523,8 @@ def _watch(
     patience = limit + (guard.answer_time if raises else 0)
     since, begun, is_logged, is_reported = time.monotonic(), None, False, False
     connect = guard.job.arrival_timeout.total_seconds()  # the store looks up the name of a client
-    while not over.wait(guard.poll_interval):
+    is_open = False  # whether a roll call is, of which this rank has not read the report
+    while not over.wait(guard.poll_interval * (TIMES.poll / TIMES.watch if is_open else 1)):
         try:
             status = _status_of_thread(guard, tracker, thread)
             if status.begun != begun or (raises and not status.function):
@@ -511,7 +533,7 @@ def _watch(
                 since = time.monotonic()
                 unequal = _find_unequal(tracker)
                 is_reported = _report_hang(guard, status, timedelta(seconds=limit), raises, unequal)
-            respond(guard, cast(Store, guard.watch_store(connect)), status)
+            is_open = respond(guard, cast(Store, guard.watch_store(connect)), status)
         except Exception as error:  # the store may answer again: the thread goes on
             guard.state.watcher = None
             if not is_logged:
@@ -549,7 +571,8 @@ def _report_hang(
 ) -> bool:
     """Report a hang of this rank, and abort all groups; return whether there was a report."""
     summary = f"rank {guard.rank} waits in {status.operation}." if raises else ""
-    report = report_failure(guard, guard.watch_store(), summary, status, judge)
+    store = guard.watch_store()
+    report = report_failure(guard, store, summary, status, judge, is_alarm=raises)
     if report is not None:
         guard.state.alarm = max(guard.state.reports, default=0)
         print(_quote(report, limit), file=sys.stderr, flush=True)
@@ -557,18 +580,23 @@ def _report_hang(
     return report is not None
 
 
-def respond(guard: Guard, store: Store, status: RankStatus) -> None:
-    """Answer an open roll call for another thread, and read the report.
+def respond(guard: Guard, store: Store, status: RankStatus) -> bool:
+    """Answer an open roll call for another thread, and read the report; return if it is missing.
+
+    A report of a failed collective ends the groups, so that the other thread raises it at once.
 
     Cost: one store operation when no roll call is open, else up to 5.
     """
     number = store.within(TIMES.store, lambda: store.add(CALLS, 0))
     if not number or number in guard.state.reports:
-        return
+        return False
     call = guard.roll_call(store, number)
     guard.answer(call, number, status)
-    if decision := call.decided():
+    decision = call.decided()
+    if decision is not None:
         guard.keep(call, number, decision)
+        _end_collectives(guard, decision.value)
+    return decision is None
 
 
 def report_failure(
@@ -577,26 +605,32 @@ def report_failure(
     summary: str,
     status: RankStatus,
     judge: Judge | None = None,
+    *,
+    is_alarm: bool = False,
 ) -> MeshkitError | None:
     """Open a roll call, or answer the open one; return the error that all ranks raise.
 
     Collective over the ranks that are alive, for ``answer_time`` seconds at most; the host of the
     store leaves last. If the store is gone, the result is the last report that this rank has read,
-    or a report of its own status.
+    or a report of its own status. An alarm is a suspicion: no collective has failed yet.
     """
-    if store is None:
-        return hang_error(summary, guard.layout, {status.rank: status}, {})
-    try:
-        record = _run_roll_call(guard, store, judge or _judge(guard, store, summary), status)
-        _leave_last(guard, store)
-    except MeshkitError as lost:
-        guard.state.is_lost, reports = True, guard.state.reports
-        record = reports.get(max(reports, default=0))
-        if record is None:
+    record, silent = None, dict[int, Sighting]()
+    if store is not None:
+        try:
+            judge = judge or _judge(guard, store, summary, is_alarm=is_alarm)
+            record = _run_roll_call(guard, store, judge, status)
+            _end_collectives(guard, record)
+            _leave_last(guard, store)
+            if record is None:
+                return None
+        except MeshkitError as lost:
+            guard.state.is_lost, reports = True, guard.state.reports
+            record = reports.get(max(reports, default=0))
             silent = dict.fromkeys(getattr(lost, "missing_ranks", ()), LOST)
-            return hang_error(summary, guard.layout, {status.rank: status}, silent)
     if record is None:
-        return None
+        error = hang_error(summary, guard.layout, {status.rank: status}, silent)
+        _end_collectives(guard, error_to_json(error))
+        return error
     return read_value("report", json.dumps(record), lambda text: error_from_json(json.loads(text)))
 
 
@@ -615,7 +649,7 @@ def _run_roll_call(
     return guard.state.reports[number]
 
 
-def _judge(guard: Guard, store: Store, summary: str) -> Judge:
+def _judge(guard: Guard, store: Store, summary: str, *, is_alarm: bool) -> Judge:
     """Return the judge of a roll call, whose decision has the report as its value.
 
     A decision with an error would make rank 0 wait for ranks that answered by a watching thread.
@@ -628,7 +662,7 @@ def _judge(guard: Guard, store: Store, summary: str) -> Judge:
         if decision is None or decision.error is None:
             return decision
         decision.error.summary = summary or f"rank {guard.rank} begins no collective."
-        return Decision(value=error_to_json(decision.error))
+        return Decision(value=error_to_json(decision.error) | {ALARM: is_alarm})
 
     return with_value
 

@@ -1239,9 +1239,11 @@ class Mesh(OfOneProcess):
         it lasts as long as the body of a function, a coroutine or a generator.
 
         Raises:
-            CollectiveError: the same on every rank that notices, within 4 s of torch's own error,
-                which is the cause. Call :meth:`recover` then; or close the mesh, shut down and
-                build again. The seconds of each case are in the docs, on "Promises about failures".
+            CollectiveError: the same on every rank, within 4 s of torch's own error on the first
+                one, which is the cause. The report ends the collectives of the mesh, so a rank that
+                waits for another one raises it within a second more. Call :meth:`recover` then; or
+                close the mesh, shut down and build again. The seconds of each case are in the docs,
+                on "Promises about failures".
 
         Cost: with a timeout, two store operations on leaving.
 
@@ -1431,9 +1433,11 @@ class Mesh(OfOneProcess):
 
         Call it on every rank. The default group and groups of the user stay. Local on gloo. On
         NCCL, all ranks of a group destroy it together, so they agree first: close views in the same
-        order on every rank. If ranks are missing there, the groups are aborted.
+        order on every rank. If ranks are missing there, all groups of the job are aborted. An error
+        that leaves ``with mesh`` waits 5 s for the other ranks. After the report of a guard the
+        call is local.
         """
-        self._close(failed=False)
+        self._close(None)
 
     @quotes_call("with mesh")
     def __enter__(self) -> Mesh:
@@ -1441,15 +1445,15 @@ class Mesh(OfOneProcess):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._close(failed=error is not None)
+        self._close(error)
 
-    def _close(self, *, failed: bool) -> None:
+    def _close(self, error: BaseException | None) -> None:
         job = self._proposal.job
         if self._groups.pid != os.getpid():  # a fork: freeing the parent's groups would end it
             self._groups.is_closed = True
             return
         post_end(self._groups, job, self.__dict__.get("_guard_state"), "mesh.close()")
-        open_mesh.close_mesh(self._groups, job, failed=failed)
+        open_mesh.close_mesh(self._groups, job, error)
         self.__dict__.pop("_moves", None)  # programs that torch compiled hold groups
 
     def __repr__(self) -> str:

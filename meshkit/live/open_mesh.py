@@ -25,7 +25,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..core import VERSION
 from ..core.axes import check_axes_exist, check_names, parse_axes
 from ..core.call import Call, Verbatim, format_value
-from ..core.errors import MeshkitError, RankTimeoutError, SpecError
+from ..core.errors import CollectiveError, MeshkitError, RankTimeoutError, SpecError
 from ..core.group_plan import GroupPlan, check_in_world, plan_view
 from ..core.hang import describe_coordinate
 from ..core.layout import Layout
@@ -38,7 +38,8 @@ from ..launch.detect import propose_command
 from ..launch.job import Job, current_job, require_job
 from ..launch.join import announce_init_failure
 from ..launch.log import Startup, log_line
-from ..launch.times import TIMES, Time, format_timeout, parse_timeout
+from ..launch.store import Store
+from ..launch.times import TIMES, Deadline, Time, format_timeout, parse_timeout
 from ..launch.torch_internals import waits_for_peers
 from ..launch.world import World
 from .backends import describe_backends, inherit_backends, parse_backends
@@ -57,7 +58,9 @@ from .groups import (
     is_destroyed_collectively,
 )
 from .hosts import check_crossing
+from .status import is_collective_error
 
+COUNT = "count"  # in the store of a mesh that ends: how many ranks close it
 CLOSED = "closed/{}"  # in the store of a mesh: a rank has closed it
 WAITING = "waiting"  # in the store of a mesh: how many spares wait for a loss
 CONFLICT = "ranks disagree about the mesh; no process group was created."
@@ -401,28 +404,65 @@ def ranks_of_rounds(mesh: MeshGroups, job: Job) -> tuple[list[int] | None, str]:
     return sorted(int(rank) for rank in layout.grid.flat), f"mesh/{mesh.round_id}"
 
 
-def close_mesh(mesh: MeshGroups, job: Job, *, failed: bool) -> None:
+def close_mesh(mesh: MeshGroups, job: Job, error: BaseException | None) -> None:
     """Destroy the created groups of a mesh that no open view uses.
 
-    Local on gloo. Collective over the mesh on NCCL, unless an error has ended the block of the
-    mesh: then all groups of the job are aborted, as the other ranks may not come.
+    Local on gloo. Collective over the mesh on NCCL, whose groups end on all ranks together. If an
+    error has ended the block of the mesh, the other ranks have some seconds to come. All groups of
+    the job are aborted if they do not, or if a collective has failed: then this call is local.
     """
     layout = mesh.plan.layout
-    if not failed and layout.num_ranks < job.world.world_size:
+    if error is None and layout.num_ranks < job.world.world_size:
         _release_spares(mesh, job)
     together = is_destroyed_collectively(mesh.groups.by_key.values())
     groups = mesh.release()
     try:
-        if together and failed:
+        if together and (job.counts.is_aborted or is_failure(error)):
             job.abort()
         elif together and layout.num_ranks > 1 and mesh.rank in layout:
-            facts = {"mesh": f"{mesh.built_by}, number {mesh.round_id}"}
-            agree_in_mesh(mesh, job, "mesh.close", facts, NOT_CLOSED)
+            _close_together(mesh, job, error)
     except BaseException:
         job.abort()
         raise
     finally:
         destroy_groups(groups)
+
+
+def is_failure(error: BaseException | None) -> bool:
+    """Return whether an error says that a collective has failed or waits for missing ranks."""
+    is_known = isinstance(error, CollectiveError | RankTimeoutError)
+    return is_known or (error is not None and is_collective_error(error))
+
+
+def _close_together(mesh: MeshGroups, job: Job, error: BaseException | None) -> None:
+    """Agree to close a mesh. Collective over it.
+
+    A rank that an error has brought here enters the agreement once all ranks close the mesh: others
+    may be in another call, which they would then see fail.
+    """
+    closing = None if job.store is None else job.store.part(f"mesh/{mesh.round_id}/closing")
+    wait = 0.0 if error is None else TIMES.failure_stays
+
+    def come() -> bool:
+        """Count this rank, and return whether all have come in time."""
+        number, deadline = cast(Store, closing).add(COUNT, 1), Deadline.after(wait)
+        while number < mesh.plan.layout.num_ranks and deadline.sleep(TIMES.poll):
+            number = cast(Store, closing).add(COUNT, 0)
+        return number >= mesh.plan.layout.num_ranks
+
+    all_come = closing is not None and closing.try_within(TIMES.store + wait, come)
+    if error is not None and not all_come:
+        job.abort()
+        return
+    facts = {"mesh": f"{mesh.built_by}, number {mesh.round_id}"}
+    try:
+        agree_in_mesh(mesh, job, "mesh.close", facts, NOT_CLOSED)
+    except MeshkitError:
+        if error is None:
+            raise
+        job.abort()  # the error of the block is the one that leaves it
+    if closing is not None and mesh.rank == mesh.plan.layout.ranks[0]:
+        closing.try_within(TIMES.store, partial(closing.delete, COUNT))
 
 
 def _release_spares(mesh: MeshGroups, job: Job) -> None:

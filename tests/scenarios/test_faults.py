@@ -263,15 +263,57 @@ def answer_late(strike: Strike, address: str) -> Any:
         dist.recv(torch.ones(1), src=2, group=mesh.group("dp"))
 
 
+def wait_beside(strike: Strike, how: str, where: str, address: str) -> Any:
+    """Lose a rank that some ranks do not touch; return when this one got its report, and which.
+
+    No process ends before all have a report, since that would end waits too. Without a kill rank 0
+    begins its wait late, so that its own collective could take almost as long again.
+    """
+    late, stay = (0.0, 10.0) if how == "kill" else (0.9 * BESIDE_LIMIT, 1.8 * BESIDE_LIMIT)
+    init("file", address, 60)
+    mesh = meshkit.build_mesh(dp=-1, tp=2, timeout=90)
+    odd, began = mesh.layout.num_ranks - 2, time.monotonic()
+    try:
+        with mesh.guard(timeout=BESIDE_LIMIT):
+            total = torch.ones(1)
+            dist.all_reduce(total, group=mesh.group())
+            if mesh.rank == odd:
+                leave(strike, how, mesh) if how in LEAVES else getattr(strike, how)()
+            time.sleep(late if mesh.rank == 0 else 0)
+            if where == "ring":
+                mesh.shift(total, "dp", 1)
+            elif where == "work":
+                dist.all_reduce(total, group=mesh.group(), async_op=True).wait()
+            elif where == "groups":
+                dist.all_reduce(total, group=mesh.group("dp" if mesh.rank % 2 == 0 else "tp"))
+                dist.all_reduce(total, group=mesh.group("tp"))
+            dist.all_reduce(total, group=mesh.group())
+    except meshkit.CollectiveError as error:
+        at = time.monotonic()
+        time.sleep(max(0, began + stay - at))
+        return error.missing_ranks, at
+    finally:
+        time.sleep(stay if mesh.rank == odd else 0)
+    return "through"
+
+
+BESIDE_LIMIT = 12.0  # seconds of a collective
+BESIDE = [("kill", "whole", 4), ("kill", "groups", 4), ("kill", "ring", 8), ("raise", "groups", 4)]
+BESIDE_SLOW = [
+    *(("kill", where, ranks) for where in ("whole", "ring", "groups") for ranks in (4, 8)),
+    *(("kill", "work", 4), ("raise", "whole", 8), ("stop", "groups", 4), ("stop", "ring", 8)),
+]
+
+
 def kill_the_judge(strike: Strike, address: str) -> Any:
     """Kill the first rank that judges, before it writes the report; rank 0 sleeps."""
     mesh = meshkit.build_mesh(dp=-1)
     judge = guard._judge
 
-    def kill_the_first(site: guard.Guard, store: Any, summary: str) -> Any:
+    def kill_the_first(site: guard.Guard, store: Any, summary: str, **more: Any) -> Any:
         if store.claim("first", str(site.rank)) == str(site.rank).encode():
             strike.kill()
-        return judge(site, store, summary)
+        return judge(site, store, summary, **more)
 
     if mesh.rank:
         pytest.MonkeyPatch().setattr(guard, "_judge", kill_the_first)
@@ -333,6 +375,11 @@ JOBS: dict[str, Callable[[], Played]] = {
     **{f"test_the_other_ranks_raise_in_time_and_name_it[{case}]": run(case) for case in CASES},
     **{f"test_the_remaining_cases[{case}]": run(case) for case in REMAINING},
     **{
+        f"test_{name}[{how}-{where}-{ranks}]": job(wait_beside, ranks, how, where)
+        for name, rows in (("each_survivor_raises", BESIDE), ("other_survivors_raise", BESIDE_SLOW))
+        for how, where, ranks in rows
+    },
+    **{
         f"test_a_barrier_whose_rank_0_is_gone[{how}-{store}]": job(
             strike_before_barrier, 3, how, store
         )
@@ -366,6 +413,30 @@ def check(case: Case, played: Played) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_other_ranks_raise_in_time_and_name_it(case: Case, played: Played) -> None:
     check(case, played)
+
+
+def check_beside(how: str, ranks: int, played: Played) -> None:
+    """Check that all survivors raise within a second after the report, or the time to answer."""
+    odd, times = ranks - 2, {}
+    assert played.fired == odd
+    for rank in {*range(ranks)} - {odd}:
+        missing, times[rank] = eval(played.outcomes[rank].text)
+        assert missing == (() if how in LEAVES else (odd,)), played
+    first = 0 if how == "kill" else BESIDE_LIMIT
+    answers = TIMES.answer + 1 if how == "stop" else TIMES.watch
+    assert max(times.values()) - played.at < first + answers + 1 + BUSY, times
+
+
+@pytest.mark.parametrize(("how", "where", "ranks"), BESIDE)
+def test_each_survivor_raises(how: str, where: str, ranks: int, played: Played) -> None:
+    """Whichever rank it waits for: torch's error comes to the neighbours of the lost one only."""
+    check_beside(how, ranks, played)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "where", "ranks"), BESIDE_SLOW)
+def test_other_survivors_raise(how: str, where: str, ranks: int, played: Played) -> None:
+    check_beside(how, ranks, played)
 
 
 @pytest.mark.parametrize(("how", "store"), BARRIERS)

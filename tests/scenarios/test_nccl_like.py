@@ -17,6 +17,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core import ranks
 from meshkit.launch import torch_internals
+from meshkit.launch.times import TIMES
 from meshkit.live import restore
 from meshkit.live.move.mover import JobChannel
 from meshkit.testing.faults import Played, Strike, play
@@ -214,6 +215,81 @@ def test_a_rank_that_waits_outside_torch_is_not_taken_for_the_cause(played: Play
         text = eval(played.outcomes[rank].text)
         assert "look at rank 3 first" in text, text
         assert "Behind: rank 1 (dp=0 tp=1) has begun 0 of 1 collectives over tp; in a coll" in text
+
+
+def close_after_report(strike: Strike, fault: str) -> Any:
+    """Close, shut down and begin anew after a report; return the seconds of the two calls."""
+    join(arrival_timeout=60)
+    mesh, caught = meshkit.build_mesh(dp=2, tp=2), []
+    try:
+        with mesh.guard(timeout=LIMIT):
+            if mesh.rank == 3:
+                getattr(strike, fault, strike.note)()
+                time.sleep(2 * LIMIT + ANSWER)
+            total(mesh, "dp"), total(mesh, "tp"), total(mesh)
+    except meshkit.CollectiveError as error:
+        caught.append(error)
+    began = time.monotonic()
+    if fault != "shutdown first":
+        mesh.close()
+    meshkit.shutdown()
+    seconds = time.monotonic() - began
+    if fault not in ("kill", "stop"):  # all ranks live
+        join()
+        again = meshkit.build_mesh(dp=2, tp=2)
+        caught.append(total(again))  # type: ignore[arg-type]
+        again.close()
+    return seconds, len(caught), caught[1:]
+
+
+AFTER_REPORT = ("kill", "stop", "late", "shutdown first")
+
+
+@pytest.mark.parametrize("fault", AFTER_REPORT)
+def test_after_a_report_nobody_waits_for_a_rank(fault: str, played: Played) -> None:
+    assert played.fired == 3
+    ranks, sums = (3, []) if fault in ("kill", "stop") else (4, [6.0])
+    assert sorted(played.outcomes) == [*range(ranks)], played
+    for outcome in played.outcomes.values():
+        seconds, errors, rest = eval(outcome.text)
+        assert seconds < 2 + BUSY, played
+        assert (errors, rest) == (1 + len(sums), sums), played
+
+
+def raise_in_block(strike: Strike, who: str) -> Any:
+    """Raise in the block of a mesh on all ranks or on one; then use the default group."""
+    join(arrival_timeout=60)
+    began, error, mesh = time.monotonic(), "", meshkit.build_mesh(dp=2, tp=2)
+    world = meshkit.build_mesh(dp=4)
+    try:
+        with mesh:
+            total(mesh, "dp")
+            if who == "all" or mesh.rank == 1:
+                time.sleep(0.2 * mesh.rank)
+                strike.note()
+                raise ValueError("of the user")
+            if who == "missing":
+                time.sleep(TIMES.failure_stays + 1)
+                total(mesh, "tp")
+    except (ValueError, RuntimeError) as raised:
+        error = type(raised).__name__
+    seconds = time.monotonic() - began
+    if who != "missing":
+        return error, total(world), dist.get_world_size(), nccl_like.ABORTED
+    return error, seconds, len(nccl_like.LIVE)
+
+
+@pytest.mark.parametrize("who", ["all", "one"])
+def test_an_error_in_the_block_leaves_the_default_group(who: str, played: Played) -> None:
+    for rank, outcome in played.outcomes.items():
+        error = "ValueError" if who == "all" or rank == 1 else ""
+        assert outcome.text == str((error, 6.0, 4, [])), played
+
+
+def test_an_error_in_the_block_of_one_rank_aborts_after_some_seconds(played: Played) -> None:
+    error, seconds, left = eval(played.outcomes[1].text)
+    assert (error, left) == ("ValueError", 0)
+    assert seconds < TIMES.failure_stays + 2 + BUSY
 
 
 def train(strike: Strike, fault: str) -> Any:
@@ -551,6 +627,17 @@ JOBS: dict[str, Callable[[], Played]] = {
         f"test_a_process_joins_again_and_splits_its_groups[{ending}]": job(join_again, 4, ending)
         for ending in ("order", "failure")
     },
+    **{
+        f"test_after_a_report_nobody_waits_for_a_rank[{fault}]": job(close_after_report, 4, fault)
+        for fault in AFTER_REPORT
+    },
+    **{
+        f"test_an_error_in_the_block_leaves_the_default_group[{who}]": job(raise_in_block, 4, who)
+        for who in ("all", "one")
+    },
+    "test_an_error_in_the_block_of_one_rank_aborts_after_some_seconds": job(
+        raise_in_block, 4, "missing", timeout=30
+    ),
     "test_a_healthy_mesh_computes_commits_and_closes": job(use_groups, 4),
     "test_a_gloo_mesh_over_a_part_of_a_bound_job_is_built": job(build_on_host, 3),
     "test_other_libraries_create_groups_of_some_ranks_beside_a_bound_one": job(send_weights, 3),
