@@ -17,7 +17,8 @@ trainer may repeat its seeds, so each worker has a cell with the last pass that 
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.utils.data import get_worker_info
@@ -25,10 +26,13 @@ from torch.utils.data import get_worker_info
 from ...core.errors import LaunchError
 from ...launch.times import TIMES
 
-# the cells of the current pass, and the number of the last pass that has ended
-NUMBER, EPOCH, BEGIN, HAS_BEGUN, SEED, TURN, ENDED, NUM_CELLS = range(8)
+# the cells of the current pass; the number of the last pass that has ended, and of its micro
+# batches; the pass of which the trainer counts those that it gets, and their number
+NUMBER, EPOCH, BEGIN, HAS_BEGUN, SEED, TURN, ENDED, TOTAL, COUNTED, COUNT, NUM_CELLS = range(11)
 MAX_WORKERS = 1024
 LOOK = 0.001  # seconds between two looks of a worker that waits for worker 0
+
+Batch = TypeVar("Batch")
 
 
 class Pass(NamedTuple):
@@ -69,15 +73,31 @@ class Passes:
         if worker:
             number = self._follow(worker, seed)
             return Pass(number, self[BEGIN], worker, workers)
-        has_ended = self[HAS_BEGUN] and self[ENDED] == self[NUMBER]
+        was_read = self[COUNTED] != self[NUMBER] or self[COUNT] >= self[TOTAL]
+        has_ended = self[HAS_BEGUN] and self[ENDED] == self[NUMBER] and was_read
         epoch, begin = (self[EPOCH] + 1, 0) if has_ended else (self[EPOCH], self[BEGIN])
         self._write(epoch, begin, has_begun=True)
         self._cells[SEED], self._cells[TURN] = seed, self._turn  # last: the others look for them
         return Pass(self[NUMBER], begin, worker, workers)
 
-    def end(self, current: Pass) -> None:
-        """Record that the last micro batch of a pass is handed out."""
-        self._cells[ENDED] = max(self[ENDED], current.number)
+    def end(self, current: Pass, total: int) -> None:
+        """Record that the last one of all micro batches of a pass is handed out."""
+        if current.number >= self[ENDED]:
+            self._cells[TOTAL], self._cells[ENDED] = total, current.number
+
+    def count(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Count the batches of the current pass that the trainer gets.
+
+        Workers read ahead, so a pass that is left early ends only for them.
+        """
+        self._cells[COUNTED], self._cells[COUNT] = self[NUMBER], 0
+        return self._count(self[NUMBER], batches)
+
+    def _count(self, number: int, batches: Iterator[Batch]) -> Iterator[Batch]:
+        for batch in batches:
+            if self[COUNTED] == number:
+                self._cells[COUNT] += 1
+            yield batch
 
     def _write(self, epoch: int, begin: int, has_begun: bool) -> None:
         self._cells[EPOCH], self._cells[BEGIN], self._cells[HAS_BEGUN] = epoch, begin, has_begun

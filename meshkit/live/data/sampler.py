@@ -275,13 +275,14 @@ class StreamLoader(DataLoader[Any]):
     """A DataLoader whose ``iter`` waits for the first batch of a stream.
 
     After it the workers have begun the pass, and an empty pass has ended, whatever the trainer
-    reads of it.
+    reads of it. The batches that the trainer gets are counted, as workers read ahead.
     """
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # of the batches of one pass
         """Begin a pass."""
         batches = super().__iter__()
-        return chain([*islice(batches, 1)], batches)
+        first = [*islice(batches, 1)]
+        return cast("MicroBatchStream[Any]", self.dataset).count(chain(first, batches))
 
 
 def make_loader(

@@ -13,7 +13,7 @@ from ...core.call import quotes_call
 from ...core.epoch import VERSION, State, parse_count, read_position, read_state
 from ...launch.torch_internals import iterate_unsplit
 from .draws import Draws, OwnNumbers
-from .passes import BEGIN, EPOCH, HAS_BEGUN, Pass, Passes
+from .passes import BEGIN, EPOCH, HAS_BEGUN, Batch, Pass, Passes
 from .source import check_not_batched_again, plan_facts, run_first
 
 Sample = TypeVar("Sample")
@@ -95,11 +95,13 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         check_not_batched_again(self)
         current = self._passes.begin()
         batches = self._read(current)
-        if (
-            get_worker_info() is None
-        ):  # ends an empty pass, as a loop over its steps never calls next
+        if get_worker_info() is None:  # ends an empty pass, of which a loop may read nothing
             batches = chain([next(batches)], batches)
         return self._hand_out(current, batches)
+
+    def count(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield the batches of the pass that was just begun, and count them for its end."""
+        return self._passes.count(batches)
 
     def _hand_out(
         self, current: Pass, batches: Iterator[tuple[int, list[Sample] | None]]
@@ -109,7 +111,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         draws = Draws(self.job_seed, 0, self.epoch)
         for (index, batch), (total, following) in pairwise(batches):
             if following is None and index == total - 1:
-                self._passes.end(current)
+                self._passes.end(current, total)
             position = current.begin + index * self._plan.micro_batch * self._plan.dp
             name = f"batch {position} {self._plan.data_index}"
             self.batch_numbers = OwnNumbers(draws, name)
@@ -136,7 +138,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
             )
             total += len(of_rank)
         if not total:
-            self._passes.end(current)
+            self._passes.end(current, 0)
         yield total, None
 
     def _read_step(

@@ -236,3 +236,28 @@ def test_a_spawned_worker_goes_on() -> None:
         stream, batch_size=None, num_workers=1, multiprocessing_context="spawn"
     )
     assert [count_samples(loader) for _ in range(2)] == [2, 8]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("left_after", [0, 1, 5, 7])
+def test_a_loader_of_the_mesh_left_early_begins_again_whatever_workers_have_read(
+    workers: int, left_after: int
+) -> None:
+    plan = BatchPlan(1, 2, 2, 1, data_index=0)
+    stream = MicroBatchStream(Counting(20), plan)
+    stream.load_state_dict(stream.state_dict(steps=2))
+    options = {"multiprocessing_context": "fork", "prefetch_factor": 4}
+    loader = make_loader(None, stream, {"num_workers": workers} | (options if workers else {}))
+    for _ in range(2):
+        batches = iter(loader)
+        for _ in range(left_after):
+            next(batches)
+        time.sleep(0.3 if workers else 0)  # the workers read to the end
+    assert count_samples(loader) == 16
+    assert stream.epoch == 0
+    for epoch in (1, 2):
+        batches = iter(loader)
+        assert [next(batches).tolist() for _ in range(10)] == own_batches(plan, 0, 20, 0)
+        assert stream.epoch == epoch
+    assert count_samples(loader_of(stream, workers)) == 20  # also a plain one
+    assert stream.epoch == 3
