@@ -12,6 +12,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -197,14 +198,16 @@ def _overridden(row: Launcher, env: Env, arguments: Mapping[str, int | str]) -> 
 
 def _check_others(world: World, others: list[Launcher], env: Env) -> None:
     """Check RANK against the other launchers whose job has the same size; others are nested."""
-    for row in others:
-        rank, size = first_set(row.rank, env), first_set(row.world_size, env)
-        if rank and size and env[size] == str(world.world_size) and env[rank] != str(world.rank):
+    for row in (row for row in others if is_whole(row, env)):
+        rank, size = world.rank, 0
+        with suppress(LaunchError):  # variables that are not used may be malformed
+            rank, size = read_int(row.name, row.rank, env, "rank")[0], _world_size(row, env)[0]
+        if size == world.world_size and rank != world.rank:
+            name = str(first_set(row.rank, env))
             exported = " ".join(name for name in EXPORTED_BY_SCRIPTS if name in env)
             fix = f"unset {exported}: a script has exported them to all ranks of {row.name}."
-            raise_conflict(
-                f"hand-written and {row.name}", env, "RANK", rank, f"is not {rank}", fix=fix
-            )
+            pair = f"hand-written and {row.name}"
+            raise_conflict(pair, env, "RANK", name, f"is not {name}", fix=fix)
 
 
 def _world_of(row: Launcher, env: Env, others: list[Launcher]) -> World:

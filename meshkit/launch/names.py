@@ -75,6 +75,15 @@ def own_address(host: str) -> str:
     return LOOPBACK_HOST
 
 
+def is_this_host(host: str) -> bool:
+    """Return whether a host is this one, by an address beside the loopback. May block."""
+    address = own_address(host)
+    with suppress(OSError, UnicodeError):
+        rows = socket.getaddrinfo(host, ANY_PORT, type=socket.SOCK_DGRAM)
+        return any(row[4][0] == address for row in rows) and not ip_address(address).is_loopback
+    return False
+
+
 def describe_lookup(host: str, limit: float) -> tuple[bool, str]:
     """Return whether a lookup as the store makes it is slow here, and how long it took. Local."""
     address, began = LOOPBACK_HOST, time.monotonic()

@@ -42,7 +42,7 @@ from ..core import errors
 from ..core.errors import LaunchError, MeshkitError, RankTimeoutError
 from .file_store import check_file, file_error, is_store, open_file, reserve_room
 from .launchers import BY_TORCHRUN
-from .names import describe_lookup, find_address
+from .names import describe_lookup, find_address, is_this_host
 from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
 from .token import enter, protect
 from .urls import join_host
@@ -362,7 +362,7 @@ def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.St
     try:
         name = LOOPBACK_HOST if is_host else find_address(host, port, deadline)
     except (OSError, UnicodeError) as error:
-        raise _no_answer_error(world, host, port, deadline) from error
+        raise _no_answer_error(world, host, port, deadline, error) from error
     options = {"is_master": is_host, "wait_for_workers": False, "multi_tenant": True}
     # a client whose own time is over prints a stack trace
     timeout = deadline.timeout + timedelta(seconds=0 if is_host else QUIET)
@@ -411,17 +411,32 @@ def _store_of_other_rank_0(port: int) -> dist.Store | None:
         return None
 
 
-def _no_answer_error(world: World, host: str, port: int, deadline: Deadline) -> RankTimeoutError:
+def _no_answer_error(
+    world: World, host: str, port: int, deadline: Deadline, reason: Exception | None = None
+) -> RankTimeoutError:
     summary = f"no store answers rank {world.rank} at {host}:{port} within {deadline}."
     if is_served(world):
         fix = f"python -m meshkit store --port {port}, on that host, before the ranks start."
         return RankTimeoutError(summary, fix=fix)
     by_agent = hosted_by_agent(world)
+    hosting = f"{'The torchrun agent of the first node' if by_agent else 'Rank 0'} hosts it."
+    given = "export MASTER_ADDR=<host of rank 0>, the same on all ranks"
+    if (world.init_method or "").startswith("tcp:"):
+        given = f'init_method="tcp://<host of rank 0>:{port}" on all ranks'
+    if isinstance(reason, socket.gaierror):  # no other rank is to blame
+        nameless = f"{host} has no address on this host: {reason.strerror}."
+        return RankTimeoutError(summary, nameless, hosting, fix=f"{given}, as this host knows it.")
+    missing = () if by_agent else (0,)
+    with suppress(DeadlineExceededError):
+        if run_with_deadline(TIMES.lookup, partial(is_this_host, host)):
+            fix = f"{given}; if this host is right, look at the log of rank 0 first."
+            here = f"{host} is the host of rank {world.rank} itself."
+            return RankTimeoutError(summary, here, hosting, fix=fix, missing_ranks=missing)
     return RankTimeoutError(
         summary,
-        f"{'The torchrun agent of the first node' if by_agent else 'Rank 0'} hosts it.",
+        hosting,
         fix="look at the log of rank 0 first; then check that this host can reach that one.",
-        missing_ranks=() if by_agent else (0,),
+        missing_ranks=missing,
     )
 
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import meshkit
 from meshkit import detect
 from meshkit.cli import doctor
 from meshkit.cli.doctor import Finding, Lookup, check_launcher
@@ -288,6 +289,15 @@ def test_each_field_has_its_source() -> None:
     unknown = by_name(check_launcher(env)[1])
     assert unknown["num_nodes"].found == "unknown until init"
     assert "master_addr" not in unknown
+
+
+@pytest.mark.parametrize("name", recorded.ALL)
+def test_the_doctor_reads_the_tables_of_init(name: str) -> None:
+    world, findings = check_launcher(recorded.ALL[name])
+    assert world == meshkit.detect(recorded.ALL[name])
+    launcher = by_name(findings)["launcher"]
+    assert launcher.ok == (world.allocation is None)
+    assert (world.allocation or world.launcher) in launcher.found
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -229,6 +229,18 @@ def test_a_hand_written_rank_must_equal_the_one_of_the_launcher(name: str) -> No
     assert meshkit.detect({**ROWS[name], "RANK": "3", "WORLD_SIZE": "4"}).launcher == "hand-written"
 
 
+@pytest.mark.parametrize("size", ["SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE"])
+def test_a_batch_script_that_exports_its_own_rank_is_told_to_unset_it(size: str) -> None:
+    """TRI-ML/prismatic-vlms issue 39: RANK=$SLURM_PROCID, read once, for all tasks."""
+    step = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
+    step[size] = "2(x2)" if size.endswith("NODE") else "04"
+    exported = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "n1"}
+    error = detect_error({**step, **exported})
+    assert error.variables == {"RANK": "0", "SLURM_PROCID": "3"}
+    assert error.fix_text.startswith("unset RANK WORLD_SIZE LOCAL_RANK: ")
+    assert meshkit.detect({**step, **without(exported, "RANK", "WORLD_SIZE")}).rank == 3
+
+
 def test_the_evidence_names_the_markers_and_the_next_launcher() -> None:
     halves = {"OMPI_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_SIZE": "4"}
     error = detect_error(halves)

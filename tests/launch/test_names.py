@@ -15,6 +15,7 @@ from meshkit.launch.store import lost_error
 from meshkit.launch.times import TIMES, Deadline
 from meshkit.launch.world import World, free_port
 from tests.launch.slow_names import build_library, lookups, start_ranks
+from tests.launch.test_default_group import address_of
 from tests.promises import BUSY
 
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc")
@@ -116,3 +117,10 @@ def test_the_error_of_a_silent_store_tells_a_slow_name_server_from_a_stopped_hos
     assert "in this process, and does not answer it" in str(own)
     assert "stopped" not in str(own)
     assert own.missing_ranks == ()
+
+
+def test_a_host_is_this_one_by_an_address_beside_the_loopback() -> None:
+    interfaces = [name for _, name in socket.if_nameindex() if name != "lo"]
+    others = filter(None, map(address_of, interfaces))
+    assert all(map(names.is_this_host, others))
+    assert not any(map(names.is_this_host, ("127.0.0.1", "localhost", "10.255.255.1", "a..b")))

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.judges import all_same
+from meshkit.launch import store as store_module
 from meshkit.launch.generation import LEASE, NEWEST, enter, take_rank
 from meshkit.launch.round import ARRIVED, CONFLICT, DECISION, FIRST, Round
 from meshkit.launch.store import (
@@ -250,6 +251,34 @@ def test_a_name_that_no_resolver_accepts() -> None:
     world = replace(WORLD, master_addr="a..b", master_port=29500)
     with pytest.raises(meshkit.RankTimeoutError, match=r"no store answers rank 1 at a\.\.b:29500"):
         open_store(world, in_a_second())
+
+
+def test_a_host_without_an_address_is_the_fault_of_no_other_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else two ranks would point at each other: rank 0 misses rank 1, and that one rank 0."""
+
+    def fail(*_: object) -> str:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(store_module, "find_address", fail, raising=True)
+    for method, setting in ((None, "MASTER_ADDR=<host"), ("tcp://node9:2", 'init_method="tcp://<')):
+        world = replace(WORLD, master_addr="node9", master_port=2, init_method=method)
+        with pytest.raises(meshkit.RankTimeoutError) as caught:
+            open_store(world, in_a_second())
+        assert caught.value.missing_ranks == ()
+        assert caught.value.evidence[0].startswith("node9 has no address on this host: Name or")
+        assert setting in caught.value.fix_text
+
+
+def test_an_address_of_the_rank_itself_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script has exported MASTER_ADDR=$(hostname) on every node."""
+    world = replace(WORLD, master_addr="127.0.0.1", master_port=free_port())
+    monkeypatch.setattr(store_module, "is_this_host", lambda host: True, raising=True)
+    with pytest.raises(meshkit.RankTimeoutError) as caught:
+        open_store(world, in_a_second())
+    assert caught.value.evidence[0] == "127.0.0.1 is the host of rank 1 itself."
+    assert caught.value.fix_text.startswith("export MASTER_ADDR=<host of rank 0>")
 
 
 def serve(kind: str, server: socket.socket) -> None:
