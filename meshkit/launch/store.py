@@ -40,6 +40,7 @@ import torch.distributed as dist
 
 from ..core import errors
 from ..core.errors import LaunchError, MeshkitError, RankTimeoutError
+from .connection import Connection
 from .file_store import check_file, file_error, is_store, open_file, reserve_room
 from .launchers import BY_TORCHRUN
 from .names import describe_lookup, find_address, is_this_host
@@ -65,13 +66,17 @@ RANK_ATTRIBUTES = ("missing_ranks", "behind")  # attributes of errors that hold 
 class Store:
     """A part of the store of a job, as one rank sees it: torch's store, and a prefix of keys."""
 
-    def __init__(self, root: dist.Store, world: World, path: str = "") -> None:
+    def __init__(
+        self, root: dist.Store, world: World, path: str = "", connection: Connection | None = None
+    ) -> None:
         self.root, self.world, self.path = root, world, path
+        self.connection = connection or Connection(root)
         self.raw: dist.Store = dist.PrefixStore(path, root) if path else root
 
     def part(self, name: str) -> Store:
         """Return the part of the store below a name."""
-        return Store(self.root, self.world, f"{self.path}/{name}" if self.path else name)
+        path = f"{self.path}/{name}" if self.path else name
+        return Store(self.root, self.world, path, self.connection)
 
     def watcher(self) -> Store:
         """Return the same part through another client, since a blocking ``get`` holds one."""
@@ -93,6 +98,8 @@ class Store:
 
         def check_and_work() -> Result:
             check_file(self.root)  # which may hang, too
+            if self.connection.has_ended():  # torch would print a stack trace
+                raise dist.DistNetworkError("the host of the store has closed the connection")
             return work()
 
         try:
