@@ -53,7 +53,7 @@ def wait_at_barrier(
         return
     device_ids = [device.index] if device is not None and device.index is not None else None
     ranks = sorted(layout.peers(mesh.rank, *axes).tolist())
-    digest = hashlib.sha256(str(ranks).encode()).hexdigest()  # one part for equal groups
+    digest = hashlib.sha256(str(ranks).encode()).hexdigest()[:16]  # one part for equal groups
     with in_collective("barrier", group):
         part = f"mesh/{mesh.round_id}/barrier/{digest}"
         round = job.round("mesh.barrier", ranks=ranks, part=part)
