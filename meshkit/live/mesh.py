@@ -45,6 +45,7 @@ from .data.stream import MicroBatchStream
 from .device_mesh import device_mesh, find_attribute
 from .device_mesh_groups import Owner, add_joint, find_owner, own, parse_joint
 from .edges import edge_groups
+from .first import run_first
 from .group_registry import GroupsReport, MeshGroups, report_groups
 from .guard import GuardState, guard_mesh, post_end
 from .move.bridge import Bridge
@@ -66,7 +67,8 @@ class Mesh(OfOneProcess):
 
     Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid. Only
     ``redistribute``, ``begin``, ``transfer``, ``whole_state``, ``shift``, ``exchange``, ``view``,
-    ``barrier``, ``agree``, ``verify``, ``commit``, ``recover``, ``admit``, ``check_batch``,
+    ``barrier``, ``first_on_node``, ``first``, ``agree``, ``verify``, ``commit``, ``recover``,
+    ``admit``, ``check_batch``,
     ``check_parameters``, ``token_weights``, ``grad_norm`` and ``clip_grad_norm`` communicate.
     ``with`` closes the mesh at the end. Times are in seconds, or timedeltas.
 
@@ -1213,6 +1215,43 @@ class Mesh(OfOneProcess):
         Cost: one store operation per rank, beside the group's own barrier.
         """
         wait_at_barrier(self._groups, self._proposal.job, axes, timeout)
+
+    def first_on_node(self, *, arrival_timeout: Time | None = None) -> AbstractContextManager[bool]:
+        """Run a block on the first rank of each node, then on all others: a download, a cache.
+
+        Collective over the mesh. The first rank of a node runs the block at once. The others run it
+        when all first ranks are done, so that they find its result. ``as is_first`` is whether this
+        rank is the first one, for what must not run twice. A node is a machine, as ``init`` found
+        it, whatever the launcher says. Call no collective and no other method of the mesh inside.
+
+        Args:
+            arrival_timeout: how long ranks wait for each other, the block of the first ranks
+                included, in seconds or as a timedelta; None is that of the mesh.
+
+        Raises:
+            DisagreementError: on all other ranks, before they run the block, if a first rank raises
+                in it, with its error; also if ranks make other calls.
+            RankTimeoutError: on all ranks, if ranks do not arrive, or first ranks are not done in
+                time, with their numbers.
+
+        Cost: 4 store operations per rank.
+
+        Example:
+            >>> with mesh.first_on_node() as is_first:
+            ...     data = "downloaded" if is_first else "cached"
+        """
+        return run_first(
+            *(self._groups, self._proposal.job, "mesh.first_on_node", arrival_timeout), on_node=True
+        )
+
+    def first(self, *, arrival_timeout: Time | None = None) -> AbstractContextManager[bool]:
+        """Run a block on the first rank of the mesh, then on all others.
+
+        As :meth:`first_on_node`, for a file system that all nodes share.
+        """
+        return run_first(
+            *(self._groups, self._proposal.job, "mesh.first", arrival_timeout), on_node=False
+        )
 
     @quotes_call("mesh.guard")
     def guard(self, *, timeout: Time | None = None) -> AbstractContextManager[None]:

@@ -1,0 +1,83 @@
+"""Run a block on the first rank of each node, or of the mesh, before all others run it.
+
+::
+
+    rank 0 of node a    body ------- arrives
+    rank 1 of node a    arrives ............ body
+    rank 2 of node b    body --- arrives ...
+    rank 3 of node b    arrives ............ body
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from ..core.call import Call
+from ..core.errors import MeshkitError, SpecError
+from ..core.hang import describe_coordinate
+from ..core.judges import all_same
+from ..launch.job import Job
+from ..launch.round import Round
+from ..launch.times import Deadline, Time, parse_timeout
+from .group_registry import MeshGroups
+from .hosts import NO_STORE, machines
+from .open_mesh import ranks_of_rounds
+
+FAILED = "the block of {}() has not run on all ranks."
+
+
+def first_of_node(mesh: MeshGroups, job: Job) -> int:
+    """Return the first rank of the mesh on the machine of this rank. Local."""
+    names = machines(job)
+    ranks = sorted(int(rank) for rank in mesh.plan.layout.grid.flat)
+    return next(rank for rank in ranks if names[rank] == names[mesh.rank])
+
+
+@contextmanager
+def run_first(
+    mesh: MeshGroups, job: Job, name: str, timeout: Time | None, *, on_node: bool
+) -> Iterator[bool]:
+    """Yield True on the first ranks at once, and False on the others when all first are done."""
+    with quoting(name):
+        mesh.check_can_communicate()
+        limit = parse_timeout("arrival_timeout", timeout) or job.arrival_timeout
+        ranks, part = ranks_of_rounds(mesh, job)
+        round = job.round(name, summary=FAILED.format(name), ranks=ranks, part=part)
+        if job.plays_one_rank or job.rehearsed is not None:
+            round = None  # no other rank is there
+        elif round is None:
+            raise SpecError(NO_STORE, fix="meshkit.init() in place of your init_process_group.")
+        first = int(mesh.plan.layout.grid.min())
+        if on_node and round is not None:
+            first = first_of_node(mesh, job)
+    if round is None:
+        yield True
+        return
+    with round:
+        if mesh.rank == first:
+            yield True
+        with quoting(name):
+            wait_for_first(mesh, round, name, Deadline.after(limit))
+    if mesh.rank != first:
+        yield False
+
+
+def wait_for_first(mesh: MeshGroups, round: Round, name: str, deadline: Deadline) -> None:
+    """Wait until all ranks have arrived, the first ones after their block. Collective."""
+    describe = partial(describe_coordinate, mesh.plan.layout)
+    seconds = deadline.timeout.total_seconds()
+    round.arrive({"call": name}, same=True, deadline=deadline)
+    judge = all_same(round.summary, seconds=seconds, describe=describe)
+    round.decide(judge, deadline).check(mesh.rank)
+
+
+@contextmanager
+def quoting(name: str) -> Iterator[None]:
+    """Let errors that leave the block quote a call."""
+    try:
+        yield
+    except MeshkitError as error:
+        error.quote(Call(name))
+        raise
