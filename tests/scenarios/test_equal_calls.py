@@ -95,6 +95,29 @@ def test_different_calls_that_hang_are_reported_by_the_guard(played: Played) -> 
         assert played.seconds(rank) < LIMIT + ANSWER + BUSY
 
 
+def wait_at_the_end(strike: Strike) -> Any:
+    """Leave the guard while rank 3 sleeps before its call; rank 2 reads no result."""
+    join()
+    mesh, text = meshkit.build_mesh(dp=2, tp=2), "through"
+    try:
+        with mesh.guard(timeout=LIMIT):
+            if mesh.rank == 3:
+                strike.note()
+                time.sleep(3 * LIMIT + ANSWER)
+            mesh.begin(torch.ones(2, 2), "a/tp b -> a b")
+    except meshkit.CollectiveError as error:
+        text = str(error)
+    meshkit.shutdown()
+    return text
+
+
+def test_a_rank_that_waits_at_the_end_of_a_guard_says_for_which_group(played: Played) -> None:
+    text = eval(played.outcomes[2].text)
+    assert "look at rank 3 first" in text
+    assert "Rank 2: in wait over tp, " in text
+    assert played.seconds(2) < LIMIT + ANSWER + BUSY
+
+
 def skip_in_a_pipeline(strike: Strike, fault: str) -> Any:
     """Send along a pipeline in a guard; with a fault, rank 0 also skips a collective there."""
     join()
@@ -186,6 +209,7 @@ JOBS: dict[str, Callable[[], Played]] = {
         f"test_collectives_along_a_pipeline_are_counted[{fault}]": job(skip_in_a_pipeline, fault)
         for fault in ("skip", "none")
     },
+    "test_a_rank_that_waits_at_the_end_of_a_guard_says_for_which_group": job(wait_at_the_end),
     "test_different_calls_that_hang_are_reported_by_the_guard": job(hang),
     "test_the_comparison_comes_before_the_move_and_nobody_waits_for_it": job(move_in_order),
     **{

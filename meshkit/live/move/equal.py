@@ -35,7 +35,7 @@ from ...launch.torch_internals import backend_of, timeout_of, wait_in_time
 from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from ..groups import gather_bytes
-from ..status import check_pending, compares_calls, pending
+from ..status import check_pending, compares_calls, in_collective, pending
 
 MAX_FACTS = 512  # bytes of a call that ranks show each other
 MAX_FIELD = 200  # bytes of its pattern, and of its sizes; the dtype is shorter
@@ -165,7 +165,8 @@ class Comparison(OfOneProcess):
         The wait ends at the timeout of the group at the latest, and at the abort of a guard.
         """
         if not self.is_done():
-            wait_in_time(self.work, self.group, timeout_of(self.group))
+            with in_collective("wait", self.group):
+                wait_in_time(self.work, self.group, timeout_of(self.group))
             if self.copied is not None:
                 self.copied.synchronize()
         if sum(self.ends.tolist()) and not require_job().counts.is_aborted:
