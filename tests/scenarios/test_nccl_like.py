@@ -219,7 +219,8 @@ def test_a_rank_that_waits_outside_torch_is_not_taken_for_the_cause(played: Play
 
 def close_after_report(strike: Strike, fault: str) -> Any:
     """Close, shut down and begin anew after a report; return the seconds of the two calls."""
-    join(arrival_timeout=60)
+    backend = "gloo" if fault == "on gloo" else nccl_like.NAME
+    join(backend, arrival_timeout=60)
     mesh, caught = meshkit.build_mesh(dp=2, tp=2), []
     try:
         with mesh.guard(timeout=LIMIT):
@@ -235,14 +236,14 @@ def close_after_report(strike: Strike, fault: str) -> Any:
     meshkit.shutdown()
     seconds = time.monotonic() - began
     if fault not in ("kill", "stop"):  # all ranks live
-        join()
+        join(backend)
         again = meshkit.build_mesh(dp=2, tp=2)
         caught.append(total(again))  # type: ignore[arg-type]
         again.close()
     return seconds, len(caught), caught[1:]
 
 
-AFTER_REPORT = ("kill", "stop", "late", "shutdown first")
+AFTER_REPORT = ("kill", "stop", "late", "shutdown first", "on gloo")
 
 
 @pytest.mark.parametrize("fault", AFTER_REPORT)
@@ -258,13 +259,13 @@ def test_after_a_report_nobody_waits_for_a_rank(fault: str, played: Played) -> N
 
 def raise_in_block(strike: Strike, who: str) -> Any:
     """Raise in the block of a mesh on all ranks or on one; then use the default group."""
-    join(arrival_timeout=60)
+    join("gloo" if who == "all on gloo" else nccl_like.NAME, arrival_timeout=60)
     began, error, mesh = time.monotonic(), "", meshkit.build_mesh(dp=2, tp=2)
     world = meshkit.build_mesh(dp=4)
     try:
         with mesh:
             total(mesh, "dp")
-            if who == "all" or mesh.rank == 1:
+            if who.startswith("all") or mesh.rank == 1:
                 time.sleep(0.2 * mesh.rank)
                 strike.note()
                 raise ValueError("of the user")
@@ -279,10 +280,13 @@ def raise_in_block(strike: Strike, who: str) -> Any:
     return error, seconds, len(nccl_like.LIVE)
 
 
-@pytest.mark.parametrize("who", ["all", "one"])
+WHO_RAISES = ("all", "one", "all on gloo")
+
+
+@pytest.mark.parametrize("who", WHO_RAISES)
 def test_an_error_in_the_block_leaves_the_default_group(who: str, played: Played) -> None:
     for rank, outcome in played.outcomes.items():
-        error = "ValueError" if who == "all" or rank == 1 else ""
+        error = "" if who == "one" and rank != 1 else "ValueError"
         assert outcome.text == str((error, 6.0, 4, [])), played
 
 
@@ -633,7 +637,7 @@ JOBS: dict[str, Callable[[], Played]] = {
     },
     **{
         f"test_an_error_in_the_block_leaves_the_default_group[{who}]": job(raise_in_block, 4, who)
-        for who in ("all", "one")
+        for who in WHO_RAISES
     },
     "test_an_error_in_the_block_of_one_rank_aborts_after_some_seconds": job(
         raise_in_block, 4, "missing", timeout=30
