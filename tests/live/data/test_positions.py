@@ -235,8 +235,14 @@ def join(of_ranks: list[list[Batches]]) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", ["plain", "shuffle", "weights", "stream"])
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [
+        *((kind, 0) for kind in ("plain", "shuffle", "weights", "stream")),
+        *((kind, 2) for kind in ("weights", "stream")),
+        *(pytest.param(kind, 2, marks=pytest.mark.slow) for kind in ("plain", "shuffle")),
+    ],
+)
 def test_real_ranks_go_on_from_every_state_on_another_mesh(
     pool: Pool, kind: str, workers: int
 ) -> None:
