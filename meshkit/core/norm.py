@@ -30,6 +30,7 @@ from .call import either, is_number
 from .compare import axes_along_which, content_lines
 from .errors import MeshkitError, SpecError
 from .layout import Layout
+from .redistribute.move import parse_layout_sizes
 from .redistribute.pattern import DOTS, Side, check_globs, parse_layout
 from .text import count_noun
 
@@ -53,9 +54,10 @@ class NormLayout:
     sides: Mapping[str, Side]  # a glob of names to a side of a pattern; the first match counts
 
     @classmethod
-    def of(cls, sizes: Mapping[str, int], layout: object) -> NormLayout:
-        """Return the parsed layout."""
+    def of(cls, sizes: Mapping[str, int], layout: object, given: object = None) -> NormLayout:
+        """Return the parsed layout; ``given`` are sizes of its dims, of which no norm depends."""
         sides = parse_layout(layout)
+        parse_layout_sizes(given, sides.values())
         for glob, side in sides.items():
             _check_side(sizes, glob, side)
         return cls(sizes, sides)

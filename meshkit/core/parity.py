@@ -7,8 +7,10 @@ axis that a mesh has on which the tensor is right is not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +18,9 @@ from .axes import data_axes, has_pipeline
 from .causes import TOLERANCE, Array, Copies, Fit, distances, find_fits
 from .errors import DisagreementError, SpecError, format_error
 from .layout import Layout
+from .redistribute.move import Cut, check_sizes_known, parse_layout_sizes
 from .redistribute.pattern import (
+    Dim,
     Side,
     drop_axes,
     expand_dots,
@@ -75,10 +79,10 @@ class Rules:
 
     layout: Mapping[str, str]
     reduce: Mapping[str, str]
+    sizes: Any = None  # of dims in brackets; later checked
 
     def __post_init__(self) -> None:
-        for side in self.layout.values():
-            parse_side(side)
+        parse_layout_sizes(self.sizes, map(parse_side, self.layout.values()))
         for glob, how in self.reduce.items():
             if how not in ("avg", "sum"):
                 raise SpecError(f"reduce={{{glob!r}: {how!r}}}.", fix='"avg" or "sum".')
@@ -93,11 +97,46 @@ class Rules:
         if len(side.entries) != ndim:
             line = f"{name} has {count_noun(ndim, 'dim')}, and {text!r} has {len(side.entries)}."
             raise SpecError(line, fix="one name for each dim, or ... for several.")
-        inner = [dim for entry in side.entries for dim in entry[1:] if dim.axes]
-        if inner:
-            line = f"{text!r} cuts {inner[0].name} inside brackets, whose sizes are not known."
-            raise SpecError(line, fix=f"return {name} with {inner[0].name} as a dim of its own.")
+        if any(dim.axes for entry in side.entries for dim in entry[1:]):
+            check_sizes_known(name, side, self.sizes or {})
         return side
+
+
+@dataclass
+class _Cells:
+    """The parts of a tensor by the indices of their ranks along some axes, which become fewer."""
+
+    axes: list[str]
+    cells: dict[tuple[int, ...], Array]
+
+    def merge(self, axis: str, join: str, dim: int = 0) -> None:
+        """Replace the cells along an axis by one."""
+        place = self.axes.index(axis)
+        groups: dict[tuple[int, ...], list[Array]] = {}
+        for key in sorted(self.cells):
+            groups.setdefault(key[:place] + key[place + 1 :], []).append(self.cells[key])
+        self.axes.remove(axis)
+        self.cells.clear()
+        for key, group in groups.items():
+            total = np.concatenate(group, dim) if join == "/" else np.asarray(sum(group))
+            self.cells[key] = total / len(group) if join == "avg" else total
+
+    def join(
+        self, name: str, dim: int, entry: Sequence[Dim], given: Mapping[str, int], layout: Layout
+    ) -> None:
+        """Join the parts of a dim; a cut inside brackets makes it several dims meanwhile."""
+        is_inner = any(part.axes for part in entry[1:])
+        parts = entry if is_inner else entry[:1]
+        for key, x in self.cells.items() if is_inner else ():
+            at = dict(zip(self.axes, key, strict=True))
+            shape = _split_dim(name, x.shape[dim], parts, given, layout, at)
+            self.cells[key] = x.reshape(*x.shape[:dim], *shape, *x.shape[dim + 1 :])
+        for number, part in enumerate(parts):
+            for axis in reversed(part.axes):
+                self.merge(axis, "/", dim + number)
+        for key, x in self.cells.items() if is_inner else ():
+            end = dim + len(parts)
+            self.cells[key] = x.reshape(*x.shape[:dim], math.prod(x.shape[dim:end]), *x.shape[end:])
 
 
 def gather_copies(name: str, parts: Parts, one: Array, layout: Layout, rules: Rules) -> Copies:
@@ -115,35 +154,48 @@ def gather_copies(name: str, parts: Parts, one: Array, layout: Layout, rules: Ru
             if kind.symbol == "@"
         )
     }
-    axes = list(layout.axes)
-
-    def merge(axis: str, join: str, dim: int = 0) -> None:
-        """Replace the cells along an axis by one."""
-        place = axes.index(axis)
-        groups: dict[tuple[int, ...], list[Array]] = {}
-        for key in sorted(cells):
-            groups.setdefault(key[:place] + key[place + 1 :], []).append(cells[key])
-        axes.remove(axis)
-        cells.clear()
-        for key, group in groups.items():
-            total = np.concatenate(group, dim) if join == "/" else np.asarray(sum(group))
-            cells[key] = total / len(group) if join == "avg" else total
-
+    joined = _Cells(list(layout.axes), cells)
     for dim, entry in enumerate(side.entries if side else ()):
-        for axis in reversed(entry[0].axes if entry else ()):
-            merge(axis, "/", dim)
+        joined.join(name, dim, entry, rules.sizes or {}, layout)
     how = first_match(rules.reduce, name)
     reduced = [axis for axis in data_axes(layout.sizes) if how and axis not in types]
     for axis in [*(axis for axis, kind in types.items() if kind.symbol == "+"), *reduced]:
-        merge(axis, how if how and axis in reduced else "+")
+        joined.merge(axis, how if how and axis in reduced else "+")
     held = [axis for axis, kind in types.items() if kind.symbol == "@"]
-    for axis in [axis for axis in axes if layout.size(axis) == 1 or axis in held]:
-        merge(axis, "+")
+    for axis in [axis for axis in joined.axes if layout.size(axis) == 1 or axis in held]:
+        joined.merge(axis, "+")
     sizes = {axis: size for axis, size in layout.sizes.items() if size > 1}
     entries = side.entries if side else ((),) * max(one.ndim, zeros.ndim)
     cuts = [tuple(a for dim in entry[:1] for a in dim.axes if a in sizes) for entry in entries]
     cuts += [()] * (one.ndim - len(cuts))
-    return Copies(sizes, tuple(axes), cells, tuple(cuts))
+    return Copies(sizes, tuple(joined.axes), cells, tuple(cuts))
+
+
+def _split_dim(
+    name: str,
+    size: int,
+    entry: Sequence[Dim],
+    given: Mapping[str, int],
+    layout: Layout,
+    at: Mapping[str, int],
+) -> list[int]:
+    """Return the sizes of the dims of a pair of brackets on a rank."""
+    axes = tuple(layout.sizes.items())
+    known = {
+        part.name: int(Cut((given[part.name],), (part.axes,), axes).shape(at)[0])
+        for part in entry
+        if part.name in given
+    }
+    share = math.prod(known.values())
+    sizes = [known.get(part.name, size // max(share, 1)) for part in entry]
+    if math.prod(sizes) == size:
+        return sizes
+    text = " ".join(map(str, entry))
+    raise SpecError(
+        f"{name}: ({text}) has {size} elements at {format_sizes(at)}, and the given sizes make "
+        f"{share}.",
+        fix="other sizes=, or another side.",
+    )
 
 
 def lacking_ranks(layout: Layout, holders: Iterable[int]) -> list[int]:

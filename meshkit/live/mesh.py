@@ -596,6 +596,7 @@ class Mesh(OfOneProcess):
         dtype: torch.dtype | None = None,
         chunk: int = CHUNK,
         staged: bool = False,
+        sizes: Mapping[str, int] | None = None,
     ) -> Transfer:
         """Plan the move of whole states to another mesh, such as weights from trainer to sampler.
 
@@ -621,6 +622,8 @@ class Mesh(OfOneProcess):
             staged: whether a state arrives whole or not at all. It needs one more copy of the
                 target, and all ranks agree before ``out`` changes. Else ``out`` is undefined after
                 an error.
+            sizes: the global sizes of dims in brackets, of all but one, equal on all ranks: a fused
+                weight moves by ``"(qkv h/tp d) i -> (qkv h d) i"`` with ``{"qkv": 3, "d": 64}``.
 
         Raises:
             SpecError: if a name has no pattern, a tensor does not fit its pattern, a DTensor is cut
@@ -639,7 +642,7 @@ class Mesh(OfOneProcess):
             raise SpecError("to is None.", fix="to=other, a mesh of this job.")
         meshes = MeshPair(self._groups, others, self.device)
         reduction = self._moves.make_reduction
-        return Transfer(meshes, patterns, like, dtype, chunk, staged, reduction)
+        return Transfer(meshes, patterns, like, dtype, chunk, staged, sizes, reduction)
 
     @quotes_call("mesh.bridge")
     def bridge(self, store: str, /, *, side: str) -> Bridge:
@@ -665,7 +668,14 @@ class Mesh(OfOneProcess):
         return Bridge(self._groups, self.device, self._moves.make_reduction, store, side)
 
     @quotes_call("mesh.whole_state", by_name=("state",))
-    def whole_state(self, state: Mapping[str, Any], layout: Mapping[str, str], /) -> dict[str, Any]:
+    def whole_state(
+        self,
+        state: Mapping[str, Any],
+        layout: Mapping[str, str],
+        /,
+        *,
+        sizes: Mapping[str, int] | None = None,
+    ) -> dict[str, Any]:
         """Return the whole tensors of a local state, for a checkpoint that any mesh can read.
 
         Collective over the mesh; every rank gets the whole state of its pipeline stage. Parts may
@@ -675,9 +685,13 @@ class Mesh(OfOneProcess):
 
         Args:
             state: names with tensors, nested states and other values, which stay.
-            layout: one side of a pattern for each glob of names, ``{"*.qkv.weight*": "o/tp i"}``.
+            layout: one side of a pattern for each glob of names, ``{"*.up.weight*": "o/tp i"}``.
                 The first glob that matches a whole name counts. A tensor without one, and a number,
-                is a copy that every rank holds.
+                is a copy that every rank holds. A weight that fuses q, k and v is cut inside
+                brackets, ``"(qkv h/tp d) i"``: ``"o/tp i"`` would take other heads of it.
+            sizes: the global sizes of dims in brackets, of all but one, ``{"qkv": 3, "d": 64}``.
+                If q has more heads than k and v, they have no common dim: pass q, k and v as three
+                tensors, ``dict(zip("qkv", qkv.split([...])))``, each ``"o/tp i"``.
 
         Raises:
             SpecError: if a side is invalid or does not fit its tensor, a glob matches no tensor, or
@@ -694,14 +708,21 @@ class Mesh(OfOneProcess):
         """
         self._groups.check_can_communicate()
         meshes = MeshPair(self._groups, self._groups, self.device)
-        whole: dict[str, Any] = make_whole(self._moves, meshes, state, layout)
+        whole: dict[str, Any] = make_whole(self._moves, meshes, state, layout, sizes)
         return whole
 
     @quotes_call("mesh.local_state", by_name=("state",))
-    def local_state(self, state: Mapping[str, Any], layout: Mapping[str, str], /) -> dict[str, Any]:
-        """Return this rank's parts of a whole state, by the layout of :meth:`whole_state`. Local.
+    def local_state(
+        self,
+        state: Mapping[str, Any],
+        layout: Mapping[str, str],
+        /,
+        *,
+        sizes: Mapping[str, int] | None = None,
+    ) -> dict[str, Any]:
+        """Return this rank's parts of a whole state, as the layout of :meth:`whole_state` says.
 
-        Parts may have different sizes, cut as by ``numpy.array_split``, if no bracket is in a side.
+        Local. Parts may have different sizes, cut as by ``numpy.array_split``.
 
         Raises:
             SpecError: as :meth:`whole_state`.
@@ -710,7 +731,7 @@ class Mesh(OfOneProcess):
             >>> mesh.local_state({"w": torch.ones(8, 3)}, {"w": "o/sp i"})["w"].shape
             torch.Size([4, 3])
         """
-        local: dict[str, Any] = make_local(self._moves, state, layout)
+        local: dict[str, Any] = make_local(self._moves, state, layout, sizes)
         return local
 
     @quotes_call("mesh.shift", by_name=("x",))
@@ -1113,6 +1134,7 @@ class Mesh(OfOneProcess):
         *,
         layout: Mapping[str, str] | None = None,
         error_if_nonfinite: bool = False,
+        sizes: Mapping[str, int] | None = None,
     ) -> torch.Tensor:
         """Return the norm of all gradients of a model, as one process would compute it.
 
@@ -1131,6 +1153,7 @@ class Mesh(OfOneProcess):
                 An axis that the mesh lacks has size 1. An axis of unknown role needs a mark.
             error_if_nonfinite: whether an infinite norm, or NaN, raises on all ranks. A copy on any
                 rank that is not finite makes the norm so.
+            sizes: sizes of dims of the layout, as in :meth:`whole_state`; a norm needs none.
 
         Returns:
             float64 (), on the device of the gradients; the same bits on every rank.
@@ -1153,7 +1176,7 @@ class Mesh(OfOneProcess):
             >>> mesh.grad_norm(linear)
             tensor(2.4495, dtype=torch.float64)
         """
-        return self._norms.measure(parameters, norm_type, layout, error_if_nonfinite)[0]
+        return self._norms.measure(parameters, norm_type, layout, error_if_nonfinite, sizes)[0]
 
     @quotes_call("mesh.clip_grad_norm", by_name=("parameters",))
     def clip_grad_norm(
@@ -1164,6 +1187,7 @@ class Mesh(OfOneProcess):
         *,
         layout: Mapping[str, str] | None = None,
         error_if_nonfinite: bool = False,
+        sizes: Mapping[str, int] | None = None,
     ) -> torch.Tensor:
         """Scale all gradients so that their norm is at most ``max_norm``; return their norm before.
 
@@ -1179,6 +1203,7 @@ class Mesh(OfOneProcess):
             layout: as in :meth:`grad_norm`.
             error_if_nonfinite: as in :meth:`grad_norm`. Without it, an infinite norm makes finite
                 gradients 0, and NaN makes all of them NaN.
+            sizes: as in :meth:`grad_norm`.
 
         Raises:
             SpecError: also if a gradient cannot be changed in place: it is expanded, or an
@@ -1192,7 +1217,8 @@ class Mesh(OfOneProcess):
             >>> mesh.clip_grad_norm(linear, 1.0), mesh.grad_norm(linear)
             (tensor(2.4495, dtype=torch.float64), tensor(1.0000, dtype=torch.float64))
         """
-        return self._norms.clip(parameters, max_norm, norm_type, layout, error_if_nonfinite)
+        options = norm_type, layout, error_if_nonfinite, sizes
+        return self._norms.clip(parameters, max_norm, *options)
 
     @cached_property
     def _norms(self) -> GradientNorms:

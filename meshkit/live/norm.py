@@ -65,12 +65,17 @@ class GradientNorms(OfOneProcess):
 
     @torch.no_grad()
     def measure(
-        self, parameters: object, norm_type: object, layout: object, error_if_nonfinite: bool
+        self,
+        parameters: object,
+        norm_type: object,
+        layout: object,
+        error_if_nonfinite: bool,
+        sizes: object,
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the norm, and all local gradients. See :meth:`meshkit.Mesh.grad_norm`."""
         group = self._mesh.collective_group(())
         order, named = parse_order(norm_type), name_parameters(parameters)
-        read = self._read(named, layout)
+        read = self._read(named, layout, sizes)
         own = _total(read.counted, order, self._device)
         rest = _total(read.others, math.inf, self._device)
         own = own.where(rest.isfinite(), own + rest)
@@ -97,9 +102,9 @@ class GradientNorms(OfOneProcess):
             foreach_scale(gradients, factor)
         return norm
 
-    def _read(self, named: Named, layout: object) -> Gradients:
+    def _read(self, named: Named, layout: object, sizes: object) -> Gradients:
         """Return the local gradients, after the sums that a layout or a placement asks for."""
-        parsed, shares = self._parse(layout, tuple(name for name, _ in named))
+        parsed, shares = self._parse(layout, sizes, tuple(name for name, _ in named))
         read = Gradients([], [], [], {})
         sums: dict[tuple[str, ...], list[tuple[Tensor, bool]]] = {}
         for index, (name, parameter) in enumerate(named):
@@ -130,16 +135,17 @@ class GradientNorms(OfOneProcess):
         return read
 
     def _parse(
-        self, layout: object, names: tuple[str, ...]
+        self, layout: object, sizes: object, names: tuple[str, ...]
     ) -> tuple[NormLayout, list[Share | None]]:
         """Return the parsed layout, and what earlier calls with these names know of each."""
-        pairs = tuple(layout.items()) if isinstance(layout, Mapping) else layout
+        given = (tuple(x.items()) if isinstance(x, Mapping) else x for x in (layout, sizes))
+        key = (*given, names)
         try:
-            return self._known[pairs, names]
+            return self._known[key]
         except (KeyError, TypeError):  # TypeError: a value without a hash is no str
-            parsed = NormLayout.of(self._grid.sizes, {} if layout is None else layout)
+            parsed = NormLayout.of(self._grid.sizes, {} if layout is None else layout, sizes)
         parsed.check_names(names)
-        return self._known.setdefault((pairs, names), (parsed, [None] * len(names)))
+        return self._known.setdefault(key, (parsed, [None] * len(names)))
 
     def _share(
         self, name: str, parameter: Tensor, place: tuple[Any, ...], layout: NormLayout

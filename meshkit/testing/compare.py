@@ -38,6 +38,7 @@ def compare_meshes(
     layout: Mapping[str, str] | None = None,
     reduce: Mapping[str, str] | None = None,
     timeout: Time | None = 60,
+    sizes: Mapping[str, int] | None = None,
 ) -> Report:
     """Run a step on each mesh and on one rank, and report the tensors that differ, with the cause.
 
@@ -63,6 +64,8 @@ def compare_meshes(
         reduce: the glob of a name -> ``"avg"`` or ``"sum"`` over the data axes, before it is
             compared; for a loss of local samples.
         timeout: how long a step may take on one mesh, in seconds or as a timedelta; None waits.
+        sizes: the global sizes of dims in brackets, of all but one: ``"(qkv h/tp d) i"`` with
+            ``{"qkv": 3, "d": 64}`` joins a fused weight.
 
     Returns:
         The report; ``str`` shows the first difference with a known cause in full.
@@ -90,7 +93,7 @@ def compare_meshes(
     if not callable(step) or not layouts:
         line = f"step is {step!r}, no function." if layouts else "there is no mesh to compare."
         raise SpecError(line, fix='compare_meshes(step, "dp=2", "dp=2 tp=2").')
-    rules = Rules(layout or {}, reduce or {})
+    rules = Rules(layout or {}, reduce or {}, sizes)
     limit = parse_timeout("timeout", timeout)
     ranks = Ranks(step, limit.total_seconds() if limit else math.inf)
     try:
@@ -180,6 +183,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                         help="how ranks hold a tensor: --layout '*.weight=o/tp i'")  # fmt: skip
     parser.add_argument("--reduce", action="append", default=[], metavar="NAME=avg",
                         help="reduce over the data axes: --reduce loss=avg")  # fmt: skip
+    parser.add_argument("--size", action="append", default=[], metavar="DIM=SIZE",
+                        help="the size of a dim in brackets: --size qkv=3")  # fmt: skip
     parser.add_argument("--timeout", type=float, default=60, help="seconds of a step on a mesh")
     options = parser.parse_args(argv)
     file, _, name = options.step.rpartition(":")
@@ -189,13 +194,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     step = runpy.run_path(file, run_name=Path(file).stem).get(name)
     if not callable(step):
         parser.error(f"{file} has no function {name}")
-    layout, reduce = (
+    layout, reduce, sizes = (
         dict(word.partition("=")[::2] for word in words)
-        for words in (options.layout, options.reduce)
+        for words in (options.layout, options.reduce, options.size)
     )
+    sizes = {name: int(size) if size.isdecimal() else size for name, size in sizes.items()}
     try:
         report = compare_meshes(
-            step, *options.meshes, layout=layout, reduce=reduce, timeout=options.timeout
+            step,
+            *options.meshes,
+            layout=layout,
+            reduce=reduce,
+            timeout=options.timeout,
+            sizes=sizes,
         )
     except MeshkitError as error:
         parser.exit(2, f"{error}\n")

@@ -130,10 +130,14 @@ def mesh_sequence(length: int, *, axes: str) -> object:
 
 @quotes_call("mesh.grad_norm", by_name=("parameters",))
 def grad_norm(
-    parameters: dict[str, tuple[int, ...]], *, layout: object = {}, **axes: int
+    parameters: dict[str, tuple[int, ...]],
+    *,
+    layout: object = {},
+    sizes: object = None,
+    **axes: int,
 ) -> object:
     """Take the shapes of parameters for the parameters."""
-    parsed = NormLayout.of(axes or {"dp": 4, "tp": 2}, layout)
+    parsed = NormLayout.of(axes or {"dp": 4, "tp": 2}, layout, sizes)
     parsed.check_names([*parameters])
     return [parsed.shares(name, shape, is_plain=True) for name, shape in parameters.items()]
 
@@ -149,7 +153,7 @@ def refuse_form(model: object, *args: Any) -> object:
 
 
 @quotes_call("compare_meshes", by_name=("step",))
-def compare_weight(step: object, mesh: str, **rules: dict[str, str]) -> object:
+def compare_weight(step: object, mesh: str, **rules: Any) -> object:
     """Compare a weight of 4 ones, of which rank 0 holds a half and rank 1 nothing."""
     parts = {0: np.full((4, 1), 0.5), 1: np.zeros((4, 1))}
     held = [Held(m, Layout(tp=2), {"w": parts}, {"w": np.ones((4, 1))}) for m in (mesh, "dp=2")]
@@ -249,10 +253,13 @@ LAYOUTS = Layout(pp=2, dp=2), Layout(tp=2, ranks=[4, 5])
 state = partial(plan_moves, PATTERNS, LAYOUTS, dtype="", ends=Ends("mesh.transfer"))
 
 
-def whole(*shapes: list[int]) -> object:
+FUSED = {"w": "(qkv h/tp) i"}
+
+
+def whole(*shapes: list[int], side: str = "o/tp i", **sizes: int) -> object:
     """Find the size of a tensor from its parts along tp."""
     tables = [({"w": (shape, "float32")}, [rank]) for rank, shape in enumerate(shapes)]
-    return whole_sizes(Layout(tp=2), parse_layout({"w": "o/tp i"}), tables, 0)
+    return whole_sizes(Layout(tp=2), parse_layout({"w": side}), tables, 0, sizes)
 
 
 ENDED = Sighting(RankState.ENDED, "host n2, pid 71")
@@ -314,6 +321,17 @@ CASES: dict[str, Callable[[], object]] = {
     ),
     "a side that cuts inside brackets": lambda: compare_weight(
         None, "tp=2", layout={"w": "(h a/tp) b"}
+    ),
+    "sizes that do not fit a side": lambda: compare_weight(
+        None, "tp=2", layout={"w": "(h a/tp) b"}, sizes={"h": 3}
+    ),
+    "sizes that do not fit the parts of a tensor": lambda: whole(
+        [4, 2], [4, 2], side="(qkv h/tp) i", qkv=3
+    ),
+    "sizes that are no mapping": lambda: grad_norm({"w": (8, 4)}, layout=FUSED, sizes=[3]),
+    "a size that is no number": lambda: grad_norm({"w": (8, 4)}, layout=FUSED, sizes={"qkv": "3"}),
+    "the size of a dim that no side has": lambda: grad_norm(
+        {"w": (8, 4)}, layout=FUSED, sizes={"heads": 3}
     ),
     "an unknown reduction of a tensor": lambda: compare_weight(None, "tp=2", reduce={"w": "max"}),
     "numbers of a mesh that differ": lambda: compare_weight(None, "tp=2").raise_if_different(),

@@ -15,7 +15,7 @@ dims or in the order of marks give equal moves, and so one plan.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -321,6 +321,43 @@ def merge_sizes(sizes: GivenSizes | None, dims: GivenSizes) -> GivenSizes:
         summary = f"the size of {name} is in sizes= and given by keyword."
         raise SpecError(summary, fix="one of the two sizes.")
     return {**sizes, **dims}
+
+
+def parse_layout_sizes(sizes: object, sides: Iterable[Side]) -> dict[str, int]:
+    """Return the checked sizes of dims of the sides of a layout; one size for each name of a dim.
+
+    Raises:
+        SpecError: if ``sizes`` is no mapping of dims of these sides to whole numbers of 0 or more.
+    """
+    names = dict.fromkeys(dim.name for side in sides for dim in side.dims if dim.name != DOTS)
+    if not isinstance(sizes, Mapping | None):
+        fix = 'sizes={"qkv": 3}, for example.'
+        raise SpecError(f"sizes is {sizes!r}, not a mapping.", fix=fix)
+    numbers = {}
+    for name, size in (sizes or {}).items():
+        if name not in names:
+            known = ", ".join(names)
+            fix = f"sizes of {known}." if known else "leave out sizes."
+            raise SpecError(f"the layout has no dim {name}.", fix=fix)
+        number = parse_integer(size)
+        if number is None or number < 0:
+            fix = f"sizes={{{name!r}: 3}}, for example."
+            raise SpecError(f"the size of {name} is {size!r}.", fix=fix)
+        numbers[name] = number
+    return numbers
+
+
+def check_sizes_known(tensor: str, side: Side, given: Collection[str]) -> None:
+    """Raise if the sizes of several dims in one pair of brackets are unknown."""
+    for entry in side.entries:
+        unknown = [dim.name for dim in entry if dim.name not in given]
+        if len(unknown) > 1:
+            example = ", ".join(f"{name!r}: 64" for name in unknown[1:])
+            raise SpecError(
+                f"{tensor}: the sizes of {' and '.join(unknown)} are unknown.",
+                f"The side is {str(side)!r}.",
+                fix=f"global sizes of all but one of them, such as sizes={{{example}}}.",
+            )
 
 
 def split_sizes(

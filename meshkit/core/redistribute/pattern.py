@@ -30,7 +30,7 @@ TOKEN = re.compile(
 DOTS = "..."
 MAX_NAMES = 3  # tensors that an error shows
 EXAMPLE = 'for example "b s/sp h d -> b s h/sp d".'
-LAYOUT_EXAMPLE = 'for example layout={"*.qkv.weight": "o/tp i"}.'
+LAYOUT_EXAMPLE = 'for example layout={"*.up.weight": "o/tp i"}.'
 MIRROR = {"+": "*", "*": "+"}
 
 Value = TypeVar("Value")

@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import DisagreementError, SpecError
 from ..layout import Layout
 from ..text import Ints, format_sizes, shorten
-from .move import Cut, expand_to
+from .move import Cut, check_sizes_known, expand_to
 from .pattern import Dim, Mark, Pattern, Side, first_match
 
 MAX_LINES = 8  # ranks that an error shows
@@ -54,13 +54,19 @@ def uncut(side: Side) -> Side:
 
 
 def whole_sizes(
-    layout: Layout, sides: Mapping[str, Side], tables: Tables, rank: int
+    layout: Layout,
+    sides: Mapping[str, Side],
+    tables: Tables,
+    rank: int,
+    given: Mapping[str, int] = {},
 ) -> dict[str, dict[str, int]]:
-    """Return the global size of each dim of the tensors of a rank, by name; none in brackets.
+    """Return the global size of each dim of the tensors of a rank, by name.
+
+    ``given`` has sizes of dims, which brackets need.
 
     Raises:
         DisagreementError: if ranks along an axis that cuts a tensor do not hold its parts.
-        SpecError: if the side of a tensor has other dims.
+        SpecError: if the side of a tensor has other dims, or the sizes do not fit it.
     """
     numbers = np.zeros(layout.grid.shape, int)
     for number, (_, ranks) in enumerate(tables):
@@ -73,7 +79,8 @@ def whole_sizes(
         if side is None:
             continue
         held = _find_parts(name, layout, side, found, numbers)
-        totals = _check_parts(held)
+        check_sizes_known(name, side, given)
+        totals = _check_parts(held, given)
         if held.is_held[place]:
             sizes[name] = {dim: int(total[place]) for dim, total in totals.items()}
     return sizes
@@ -101,27 +108,49 @@ def _find_parts(
     return _Held(name, layout, entries, is_held[numbers], dtypes[numbers], rows[numbers], parts)
 
 
-def _check_parts(held: _Held) -> dict[str, Ints]:
+def _check_parts(held: _Held, given: Mapping[str, int]) -> dict[str, Ints]:
     """Return the global size of each dim on each rank; raise if the parts do not fit."""
     layout = held.layout
     _check_equal(held, held.is_held, "some ranks lack it")
     _check_equal(held, held.dtypes, "its dtypes or dims differ")
     coordinate = dict(zip(layout.axes, np.indices(layout.grid.shape), strict=True))
     totals: dict[str, Ints] = {}
+
+    def shares(dim: Dim, total: Any) -> Any:  # noqa: ANN401  # an int or an array, of all ranks
+        cut = Cut((total,), (dim.axes,), tuple(layout.sizes.items()))
+        return np.broadcast_to(cut.shape(coordinate)[0], layout.grid.shape)
+
     for number, entry in enumerate(held.entries):
-        own, local = held.positions(entry), held.shapes[..., number]
-        total = np.broadcast_to(local.sum(axis=own, keepdims=True), local.shape)
-        _check_equal(held, total, "its parts do not belong together")
-        if len(entry) == 1:
-            cut = Cut((total,), (entry[0].axes,), tuple(layout.sizes.items()))  # type: ignore[arg-type]
-            (expected,) = cut.shape(coordinate)
-            wrong = held.is_held & (local != expected)
+        local, known = held.shapes[..., number], np.ones(layout.grid.shape, int)
+        for dim in entry:
+            if dim.name in given:
+                totals[dim.name] = np.full(layout.grid.shape, given[dim.name])
+                known = known * shares(dim, given[dim.name])
+        unknown = [dim for dim in entry if dim.name not in given]
+        part = local // np.maximum(known, 1)  # of the dim that has no size
+        if len(entry) > len(unknown):
+            _check_fits(held, number, known * part if unknown else known)
+        for dim in unknown:
+            total = np.broadcast_to(part.sum(axis=held.positions([dim]), keepdims=True), part.shape)
+            _check_equal(held, total, "its parts do not belong together")
+            wrong = held.is_held & (part != shares(dim, total))
             if wrong.any():
                 raise _parts_error(held, wrong, "its parts have other sizes than local_state gives")
-            totals[entry[0].name] = total
-        elif own:
-            _check_equal(held, local, "its parts differ, and its side has brackets")
+            totals[dim.name] = total
     return totals
+
+
+def _check_fits(held: _Held, number: int, expected: Ints) -> None:
+    """Raise if the given sizes of a dim do not fit the part of a rank."""
+    wrong = held.is_held & (held.shapes[..., number] != expected)
+    for index in map(tuple, np.argwhere(wrong)[:1]):
+        rank, text = int(held.layout.grid[index]), " ".join(map(str, held.entries[number]))
+        raise SpecError(
+            f"{held.name}: ({text}) has {held.shapes[index][number]} elements on rank {rank}, and "
+            f"the given sizes make {expected[index]}.",
+            f"Rank {rank} is at {format_sizes(held.layout.coordinate(rank))}. Sizes are global.",
+            fix="other sizes=, or another side.",
+        )
 
 
 def _check_equal(held: _Held, values: Any, reason: str) -> None:  # noqa: ANN401  # an array

@@ -97,6 +97,7 @@ class Bridge(OfOneProcess):
         to: str = "sampler",
         dtype: torch.dtype | None = None,
         chunk: int = 8 * 2**20,
+        sizes: Mapping[str, int] | None = None,
     ) -> BridgeTransfer:
         """Agree with the other job on states to move, such as weights from trainer to sampler.
 
@@ -114,6 +115,7 @@ class Bridge(OfOneProcess):
                 that receives has tensors of this dtype, or of that of the other side.
             chunk: the bytes of a rank's tensors of which at most two are on their way. They travel
                 in four batches; ranks that want copies gather one while the next ones arrive.
+            sizes: the global sizes of dims in brackets, as in :meth:`Mesh.transfer`.
 
         Raises:
             SpecError: if a name has no pattern, or a tensor does not fit its pattern.
@@ -127,7 +129,7 @@ class Bridge(OfOneProcess):
         """
         self.check_open()
         self.side.attempts += 1
-        number, options = self._transfers + 1, StateOptions(dtype, chunk)
+        number, options = self._transfers + 1, StateOptions(dtype, chunk, sizes)
         transfer = BridgeTransfer(self, number, patterns, like, to, options)
         self._transfers = number  # a call that fails does not count: it can be made again
         return transfer
@@ -257,13 +259,14 @@ class BridgeTransfer(OfOneProcess):
             if to not in SIDES:
                 raise SpecError(f"to is {to!r}.", fix='to="sampler" or to="trainer".')
             layouts = (None, layout) if self._is_target else (layout, None)
-            return "", read_state(patterns, like, own.rank, layouts)
+            return "", read_state(patterns, like, own.rank, layouts, options.sizes)
 
         facts = {
             "meshkit": VERSION,
             "to": str(to),
             "dtype": options.dtype_name,
             "chunk": repr(options.chunk),
+            "sizes": options.sizes_text,
         }
         same = {**facts, "transfer": str(self._number), "patterns": repr(patterns)}
         stated = agree_on_tables(own, CALL, same, read)

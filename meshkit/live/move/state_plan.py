@@ -22,7 +22,12 @@ from ...core.errors import MeshkitError, SpecError
 from ...core.group_plan import missing_group_error
 from ...core.layout import Layout
 from ...core.redistribute.mesh_move import axes_of_both, join_axes
-from ...core.redistribute.move import infer_sizes, local_shape
+from ...core.redistribute.move import (
+    check_sizes_known,
+    infer_sizes,
+    local_shape,
+    parse_layout_sizes,
+)
 from ...core.redistribute.pattern import Pattern, Side
 from ...core.redistribute.state import (
     MovedTensor,
@@ -247,11 +252,18 @@ class StateOptions:
 
     dtype: torch.dtype | None  # of floating-point numbers; None is that of each tensor
     chunk: int
+    sizes: Mapping[str, int] | None = None  # of dims, which brackets need
 
     @property
     def dtype_name(self) -> str:
         """The name of the dtype; "" for None."""
         return "" if self.dtype is None else name_of(self.dtype)
+
+    @property
+    def sizes_text(self) -> str:
+        """The sizes as ranks compare them, in one order."""
+        sizes: Any = self.sizes
+        return repr(sorted(sizes.items(), key=str) if isinstance(sizes, Mapping) else sizes)
 
     def check(self) -> None:
         """Raise if one of them is not usable."""
@@ -269,13 +281,16 @@ def read_state(
     like: object,
     rank: int,
     layouts: tuple[Layout | None, Layout | None],
+    sizes: object,
 ) -> Table:
     """Return the facts of the tensors that a rank sends, or fills. Local.
 
-    ``layouts`` are those of the source and of the target; None is unknown.
+    ``layouts`` are those of the source and of the target; None is unknown. ``sizes`` are those of
+    dims that the caller gives.
     """
     parsed, (source, target) = StatePatterns.of(patterns), layouts
     parsed.check(layouts)
+    given = parse_layout_sizes(sizes, (pattern.left for pattern in parsed.globs.values()))
     if not isinstance(like, Mapping):
         fix = "the tensors that this rank sends, or fills, by their names."
         raise SpecError(f"like is {like!r} on rank {rank}, not a state.", fix=fix)
@@ -283,8 +298,8 @@ def read_state(
     for name, value in like.items():
         pattern = parsed.find(str(name))
         if source is not None and rank in source:
-            sizes = {} if target is None else target.sizes
-            table[str(name)] = _source_fact(str(name), value, pattern, source, rank, sizes)
+            axes = {} if target is None else target.sizes
+            table[str(name)] = _source_fact(str(name), value, pattern, source, rank, axes, given)
         elif target is not None:
             check_placements(str(name), value, pattern.right, target.axes)
             tensor = local_tensor(str(name), value)
@@ -369,13 +384,16 @@ def _source_fact(
     source: Layout,
     rank: int,
     target_sizes: Mapping[str, int],
+    sizes_given: Mapping[str, int],
 ) -> list[Any]:
     """Return the global sizes and the dtype of a tensor of a rank of the source."""
     tensor = local_tensor(name, value)
     check_placements(name, value, pattern.left, source.axes)
     joined = join_axes(pattern, source.sizes, target_sizes)
-    given: dict[str, int] = {}
+    check_sizes_known(name, pattern.left, sizes_given)
     entries = joined.left.entries
+    dims = [dim.name for dim in joined.left.dims]
+    given = {dim: size for dim, size in sizes_given.items() if dim in dims}
     axes, coordinate = axes_of_both(source.sizes, target_sizes), source.coordinate(rank)
     if is_dtensor(value) and all(len(entry) == 1 for entry in entries):
         names = value.device_mesh.mesh_dim_names
@@ -387,9 +405,7 @@ def _source_fact(
         sizes = infer_sizes(joined, axes, coordinate, tuple(tensor.shape), given, **rules)[1]
     except SpecError as error:
         evidence = (f"The pattern of {name} is {str(pattern)!r}.", *error.evidence)
-        fix = f"a left side that says how {name} is cut."
-        if any(len(entry) > 1 for entry in entries):  # a transfer takes no sizes of dims
-            fix = f"{name}.unflatten(dim, sizes), so that it has a dim for each name in brackets."
+        fix = f"a left side that says how {name} is cut{', or other sizes=' * bool(given)}."
         raise SpecError(f"{name}: {error.summary}", *evidence, fix=fix) from None
     return [sizes, name_of(tensor.dtype), is_dtensor(value)]
 

@@ -44,10 +44,11 @@ class Transfer(OfOneProcess):
         dtype: torch.dtype | None,
         chunk: int,
         staged: bool,
+        sizes: Mapping[str, int] | None,
         make_reduce: MakeReduce,
     ) -> None:
         self._meshes, self._staged = meshes, staged
-        self._options, self._make_reduce = StateOptions(dtype, chunk), make_reduce
+        self._options, self._make_reduce = StateOptions(dtype, chunk, sizes), make_reduce
         self._number = 0  # how many states have moved
         self._running = Handle(lambda: None)  # the last one
         meshes.check_open()
@@ -159,11 +160,12 @@ class Transfer(OfOneProcess):
 
         def read() -> tuple[str, Table]:  # an error here is announced to all ranks
             options.check()
-            table = read_state(patterns, like, rank, meshes.layouts)
+            table = read_state(patterns, like, rank, meshes.layouts, options.sizes)
             return "source" if rank in meshes.layouts[0] else "target", table
 
         facts = {
             "patterns": repr(patterns),
+            "sizes": options.sizes_text,
             "dtype": str(options.dtype),
             "chunk": repr(options.chunk),
             "staged": repr(self._staged),

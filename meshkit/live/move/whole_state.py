@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from math import prod
 from typing import Any, cast
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from ...core.axes import has_pipeline
 from ...core.errors import SpecError
+from ...core.redistribute.move import check_sizes_known, parse_layout_sizes
 from ...core.redistribute.pattern import (
     DOTS,
     Side,
@@ -19,6 +21,7 @@ from ...core.redistribute.pattern import (
     parse_pattern,
 )
 from ...core.redistribute.whole import uncut, whole_sizes
+from ...core.text import format_sizes
 from .mover import MeshPair
 from .redistribution import MeshMoves
 from .state_plan import agree_on_tables, is_dtensor, name_of
@@ -27,9 +30,12 @@ CALL = "mesh.whole_state"
 RENAME = "another key for one of them, or a call for each of the two states."
 
 
-def make_whole(moves: MeshMoves, meshes: MeshPair, state: object, layout: object) -> Any:  # noqa: ANN401
+def make_whole(
+    moves: MeshMoves, meshes: MeshPair, state: object, layout: object, sizes: object
+) -> Any:  # noqa: ANN401
     """Return the whole tensors of a state. See :meth:`meshkit.Mesh.whole_state`."""
     sides = parse_layout(layout)
+    given = parse_layout_sizes(sizes, sides.values())
     tensors: dict[str, Tensor] = {}
 
     def read() -> tuple[str, dict[str, Any]]:  # an error here is announced to all ranks
@@ -37,24 +43,26 @@ def make_whole(moves: MeshMoves, meshes: MeshPair, state: object, layout: object
         dtypes = {n: "" if is_dtensor(x) else name_of(x.dtype) for n, x in tensors.items()}
         return "source", {name: [[*x.shape], dtypes[name]] for name, x in tensors.items()}
 
-    facts = {"layout": repr({glob: str(side) for glob, side in sides.items()})}
+    texts = {glob: str(side) for glob, side in sides.items()}
+    facts = {"layout": repr(texts), "sizes": format_sizes(given)}
     stated = agree_on_tables(meshes, CALL, facts, read)
     check_globs(sides, {name: None for _, table, _ in stated for name in table}, "tensor")
     parts = [({n: p for n, p in table.items() if p[0] and p[1]}, r) for _, table, r in stated]
-    sizes = whole_sizes(meshes.layouts[0], sides, parts, meshes.rank)
+    known = whole_sizes(meshes.layouts[0], sides, parts, meshes.rank, given)
     whole: dict[str, Tensor] = {}
     for name, tensor in tensors.items():  # in one order on all ranks
         if is_dtensor(tensor):
             whole[name] = tensor.full_tensor()  # type: ignore[attr-defined]
-        elif name in sizes:
+        elif name in known:
             side = cast(Side, first_match(sides, name))
-            whole[name] = _move(moves, f"{side} -> {uncut(side)}", name, tensor, sizes[name])
+            whole[name] = _move(moves, f"{side} -> {uncut(side)}", name, tensor, known[name])
     return _replace(state, whole)
 
 
-def make_local(moves: MeshMoves, state: object, layout: object) -> Any:  # noqa: ANN401
+def make_local(moves: MeshMoves, state: object, layout: object, sizes: object) -> Any:  # noqa: ANN401
     """Return this rank's parts of a whole state. See :meth:`meshkit.Mesh.local_state`."""
     sides, tensors = parse_layout(layout), _name_tensors(state)
+    given = parse_layout_sizes(sizes, sides.values())
     if not any(
         size > 1 and has_pipeline([axis]) for axis, size in moves.groups.plan.layout.sizes.items()
     ):
@@ -65,13 +73,24 @@ def make_local(moves: MeshMoves, state: object, layout: object) -> Any:  # noqa:
         if is_dtensor(tensor):
             local[name] = tensor.full_tensor()  # type: ignore[attr-defined]
         elif side is not None and tensor.dim():
-            entries = [dim for dim in side.entries if [part.name for part in dim] != [DOTS]]
-            plain = len(entries) == tensor.dim() and all(len(entry) == 1 for entry in entries)
-            pairs = zip(entries, tensor.shape, strict=False) if plain else ()
-            sizes = {entry[0].name: size for entry, size in pairs}
-            part = _move(moves, f"{uncut(side)} -> {side}", name, tensor, sizes)
+            check_sizes_known(name, side, given)
+            known = _sizes_of(side, tensor, given)
+            part = _move(moves, f"{uncut(side)} -> {side}", name, tensor, known)
             local[name] = part.clone()  # else a saved part would have the memory of the whole
     return _replace(state, local)
+
+
+def _sizes_of(side: Side, tensor: Tensor, given: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes of the dims of a whole tensor: those given, and those that follow."""
+    sizes = {dim.name: given[dim.name] for dim in side.dims if dim.name in given}
+    if DOTS in [dim.name for dim in side.dims] or len(side.entries) != tensor.dim():
+        return sizes
+    for entry, size in zip(side.entries, tensor.shape, strict=True):
+        known = prod(given.get(dim.name, 1) for dim in entry)
+        unknown = [dim.name for dim in entry if dim.name not in given]
+        if unknown and known and size % known == 0:  # else the move raises
+            sizes[unknown[0]] = size // known
+    return sizes
 
 
 def _name_tensors(state: object) -> dict[str, Tensor]:
@@ -125,7 +144,4 @@ def _move(
         with torch.no_grad():
             return moves.find(pattern, "sum", None, None, given).run(tensor)
     except SpecError as error:
-        fix = error.fix
-        if "(" in pattern:
-            fix = f'mesh.redistribute(x, "{pattern}") with the sizes of its dims.'
-        raise SpecError(f"{name}: {error.summary}", *error.evidence, fix=fix) from None
+        raise SpecError(f"{name}: {error.summary}", *error.evidence, fix=error.fix) from None

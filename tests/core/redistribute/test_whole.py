@@ -18,6 +18,7 @@ from tests.core.redistribute.moves import DIMS, axis_sizes, sides
 law = settings(deadline=None, max_examples=100, database=None)
 LAYOUT = Layout(pp=2, tp=3)
 SIDES = parse_layout({"w": "o/tp i", "f": "(a b/tp) i"})
+GIVEN = {"a": 2}
 
 
 @given(st.data())
@@ -72,10 +73,6 @@ MISFITS = {
         [({"w": part(2, 4)}, [0, 1]), ({"w": part(0, 4)}, [2])],
         "its parts have other sizes than local_state gives",
     ),
-    "different parts in a bracket": (
-        [({"f": part(2, 4)}, [0, 1]), ({"f": part(4, 4)}, [2])],
-        "its parts differ, and its side has brackets",
-    ),
 }
 
 
@@ -92,3 +89,14 @@ def test_parts_that_do_not_fit_are_named_on_every_rank(case: Any, rank: int) -> 
 def test_a_side_of_other_dims_names_the_tensor() -> None:
     with pytest.raises(SpecError, match="w: the tensor has 3 dims"):
         whole_sizes(LAYOUT, SIDES, [({"w": part(2, 4, 1)}, range(6))], 0)
+
+
+def test_a_bracket_needs_sizes_that_fit() -> None:
+    tables = [({"f": part(4, 4)}, [0, 1, 3, 4]), ({"f": part(2, 4)}, [2, 5])]
+    assert whole_sizes(LAYOUT, SIDES, tables, 2, GIVEN) == {"f": {"a": 2, "b": 5, "i": 4}}
+    for sizes, text in ({}, "a and b are unknown"), ({"a": 3}, "4 elements on rank 0"):
+        with pytest.raises(SpecError, match=text):
+            whole_sizes(LAYOUT, SIDES, tables, 0, sizes)
+    with pytest.raises(DisagreementError, match="other sizes than local_state gives"):
+        whole_sizes(LAYOUT, SIDES, [({"f": part(2, 4)}, [0, 3]), ({"f": part(4, 4)}, [1, 2, 4, 5])],
+                    0, GIVEN)  # fmt: skip
