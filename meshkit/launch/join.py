@@ -524,13 +524,13 @@ def _is_same(current: object, argument: object) -> bool:
 def _reseed(job: Job, seed: int | str) -> None:
     """Seed all generators of a rank that has joined, if its seed is that of the first caller."""
     round = job.round("init", summary=SEEDS_DIFFER, part="seeds")
-    if round is None:
-        number = random.SystemRandom().randrange(2**32) if isinstance(seed, str) else seed
-    else:
+    number = random.SystemRandom().randrange(2**32) if isinstance(seed, str) else seed
+    if round is not None:
         deadline = Deadline.after(job.arrival_timeout)
         round.arrive({"seed": repr(seed)}, same=True, deadline=deadline)
         compared = Arrivals((), round.dissent)
         (all_same(SEEDS_DIFFER)(compared) or Decision()).check(job.world.rank)
+    if round is not None and job.rehearsed is None:  # a rehearsed round has no store
         round.keys |= {f"{DRAWN}/{DECISION}"}
         number = draw_seed(round.store, seed, deadline)
     set_current_job(replace(job, seed=number))
