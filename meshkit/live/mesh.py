@@ -694,8 +694,8 @@ class Mesh(OfOneProcess):
                 tensors, ``dict(zip("qkv", qkv.split([...])))``, each ``"o/tp i"``.
 
         Raises:
-            SpecError: if a side is invalid or does not fit its tensor, a glob matches no tensor, or
-                two tensors have one name after their keys are joined.
+            SpecError: if the state is not a mapping, a side is invalid or does not fit its tensor,
+                a glob matches no tensor, or two tensors have one name after their keys are joined.
             DisagreementError: also if the tensors of one name are not the parts of a whole. Nothing
                 is sent then.
 

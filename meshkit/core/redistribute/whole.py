@@ -53,6 +53,17 @@ def uncut(side: Side) -> Side:
     return side.rewrite(lambda item: [] if isinstance(item, Mark) else [Dim(item.name)])
 
 
+def _present(side: Side, layout: Layout) -> Side:
+    """Return the side without cuts along axes that the layout does not have."""
+
+    def change(item: Dim | Mark) -> list[Dim | Mark]:
+        if isinstance(item, Mark):
+            return [item]
+        return [Dim(item.name, tuple(axis for axis in item.axes if axis in layout.axes))]
+
+    return side.rewrite(change)
+
+
 def whole_sizes(
     layout: Layout,
     sides: Mapping[str, Side],
@@ -62,7 +73,7 @@ def whole_sizes(
 ) -> dict[str, dict[str, int]]:
     """Return the global size of each dim of the tensors of a rank, by name.
 
-    ``given`` has sizes of dims, which brackets need.
+    ``given`` has sizes of dims, which brackets need. An absent axis has size 1.
 
     Raises:
         DisagreementError: if ranks along an axis that cuts a tensor do not hold its parts.
@@ -78,7 +89,7 @@ def whole_sizes(
         found = [table.get(name) for table, _ in tables]
         if side is None:
             continue
-        held = _find_parts(name, layout, side, found, numbers)
+        held = _find_parts(name, layout, _present(side, layout), found, numbers)
         check_sizes_known(name, side, given)
         totals = _check_parts(held, given)
         if held.is_held[place]:

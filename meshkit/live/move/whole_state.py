@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ...core.axes import has_pipeline
+from ...core.axes import check_axes_exist, has_pipeline
 from ...core.errors import SpecError
 from ...core.redistribute.move import check_sizes_known, parse_layout_sizes
 from ...core.redistribute.pattern import (
@@ -21,10 +21,10 @@ from ...core.redistribute.pattern import (
     parse_pattern,
 )
 from ...core.redistribute.whole import uncut, whole_sizes
-from ...core.text import format_sizes
+from ...core.text import article, format_sizes
 from .mover import MeshPair
 from .redistribution import MeshMoves
-from .state_plan import agree_on_tables, is_dtensor, name_of
+from .state_plan import agree_on_tables, is_dtensor, local_tensor, name_of
 
 CALL = "mesh.whole_state"
 RENAME = "another key for one of them, or a call for each of the two states."
@@ -34,17 +34,19 @@ def make_whole(
     moves: MeshMoves, meshes: MeshPair, state: object, layout: object, sizes: object
 ) -> Any:  # noqa: ANN401
     """Return the whole tensors of a state. See :meth:`meshkit.Mesh.whole_state`."""
-    sides = parse_layout(layout)
-    given = parse_layout_sizes(sizes, sides.values())
+    sides, given = _parse_layout(moves, layout, sizes)
     tensors: dict[str, Tensor] = {}
 
     def read() -> tuple[str, dict[str, Any]]:  # an error here is announced to all ranks
         tensors.update(sorted(_name_tensors(state).items()))
+        for name, tensor in tensors.items():
+            if first_match(sides, name) is not None:
+                local_tensor(name, tensor)
         dtypes = {n: "" if is_dtensor(x) else name_of(x.dtype) for n, x in tensors.items()}
         return "source", {name: [[*x.shape], dtypes[name]] for name, x in tensors.items()}
 
     texts = {glob: str(side) for glob, side in sides.items()}
-    facts = {"layout": repr(texts), "sizes": format_sizes(given)}
+    facts = {"layout": repr(texts), "sizes": format_sizes(given) or "no sizes"}
     stated = agree_on_tables(meshes, CALL, facts, read)
     check_globs(sides, {name: None for _, table, _ in stated for name in table}, "tensor")
     parts = [({n: p for n, p in table.items() if p[0] and p[1]}, r) for _, table, r in stated]
@@ -61,8 +63,8 @@ def make_whole(
 
 def make_local(moves: MeshMoves, state: object, layout: object, sizes: object) -> Any:  # noqa: ANN401
     """Return this rank's parts of a whole state. See :meth:`meshkit.Mesh.local_state`."""
-    sides, tensors = parse_layout(layout), _name_tensors(state)
-    given = parse_layout_sizes(sizes, sides.values())
+    sides, given = _parse_layout(moves, layout, sizes)
+    tensors = _name_tensors(state)
     if not any(
         size > 1 and has_pipeline([axis]) for axis, size in moves.groups.plan.layout.sizes.items()
     ):
@@ -80,6 +82,16 @@ def make_local(moves: MeshMoves, state: object, layout: object, sizes: object) -
     return _replace(state, local)
 
 
+def _parse_layout(
+    moves: MeshMoves, layout: object, sizes: object
+) -> tuple[dict[str, Side], dict[str, int]]:
+    """Return the side of each glob, and the given sizes of dims; raise on an unknown axis."""
+    sides = parse_layout(layout)
+    for side in sides.values():
+        check_axes_exist(side.types, moves.groups.plan.layout.axes)
+    return sides, parse_layout_sizes(sizes, sides.values())
+
+
 def _sizes_of(side: Side, tensor: Tensor, given: Mapping[str, int]) -> dict[str, int]:
     """Return the sizes of the dims of a whole tensor: those given, and those that follow."""
     sizes = {dim.name: given[dim.name] for dim in side.dims if dim.name in given}
@@ -95,6 +107,9 @@ def _sizes_of(side: Side, tensor: Tensor, given: Mapping[str, int]) -> dict[str,
 
 def _name_tensors(state: object) -> dict[str, Tensor]:
     """Return the tensors of a state by their names; raise if two of them have one name."""
+    if not isinstance(state, Mapping):
+        line = f"the state is {article(type(state).__name__)}, not a mapping."
+        raise SpecError(line, fix="names with tensors, such as model.state_dict().")
     tensors: dict[str, Tensor] = {}
     for name, tensor in _tensors(state):
         if name in tensors:

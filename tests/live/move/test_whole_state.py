@@ -176,3 +176,36 @@ def test_two_tensors_of_one_name_are_refused_by_their_name(pool: Pool) -> None:
     for texts in pool.run(refuse_equal_names):
         for (_, name), part in zip(SAME_NAMES, zip(*[iter(texts)] * 4, strict=True), strict=True):
             assert {*part} == {f"two tensors of the state have the name {name}."}
+
+
+def name_axes_and_odd_states() -> list[Any]:
+    """Cut along an absent axis, along no axis, and pass states that are none on one rank."""
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
+        w = torch.ones(2, 3)
+        is_odd = mesh.rank == 0
+        states: list[tuple[Any, dict[str, str]]] = [
+            ({"w": w}, {"w": "o/xp i"}),
+            ({"w": w.to_sparse() if is_odd else w}, {"w": "o/tp i"}),
+            (torch.nn.Linear(3, 2) if is_odd else {"w": w}, {"w": "o/tp i"}),
+            (None if is_odd else {"w": w}, {}),
+        ]
+        texts: list[Any] = [[*mesh.whole_state({"w": w}, {"w": "o/cp/tp i +ep"})["w"].shape]]
+        for state, layout in states:
+            try:
+                texts.append(mesh.whole_state(state, layout))
+            except meshkit.MeshkitError as error:
+                texts.append(f"{type(error).__name__}: {error}")
+        mesh.agree("the end", 0)
+        for odd in (torch.nn.Linear(3, 2), None):
+            with pytest.raises(meshkit.SpecError, match="not a mapping"):
+                mesh.local_state(odd, {})  # type: ignore[arg-type]
+        return texts
+
+
+def test_unknown_axes_and_states_that_are_none_raise_on_all_ranks(pool: Pool) -> None:
+    for shape, *errors in pool.run(name_axes_and_odd_states):
+        assert shape == [4, 3]
+        assert errors[0].startswith("UnknownAxisError: mesh.whole_state(state, ")
+        assert "w: x is a sparse tensor." in errors[1]
+        assert "the state is a Linear, not a mapping." in errors[2]
+        assert "the state is a NoneType, not a mapping." in errors[3]
