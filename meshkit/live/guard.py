@@ -43,7 +43,7 @@ from typing import Any, cast
 import torch.distributed as dist
 
 from ..core.axes import has_pipeline
-from ..core.call import Call, Verbatim, drop_none
+from ..core.call import Call, Verbatim, drop_none, quotes_call
 from ..core.errors import CollectiveError, DisagreementError, MeshkitError, RankTimeoutError
 from ..core.group_plan import Axes
 from ..core.hang import RankStatus, hang_error, lagging_ranks, who_is_behind
@@ -58,7 +58,7 @@ from ..launch.times import TIMES, Deadline, Time, parse_timeout
 from ..launch.torch_internals import backend_of, close_gloo_group, is_nccl, knows_group
 from .copies import OfOneProcess
 from .group_registry import MeshGroups
-from .reentrant import Reentrant
+from .reentrant import ReentrantGuard
 from .status import (
     CollectiveTracker,
     CurrentCollective,
@@ -251,10 +251,15 @@ def guard_mesh(
     """Check the arguments, and return a guard. See :meth:`meshkit.Mesh.guard`."""
     mesh.check_can_communicate()
     limit = parse_timeout("timeout", timeout)
-    # the user may have destroyed some
-    groups = {axes: group for axes, group in mesh.groups.by_key.items() if knows_group(group)}
-    guard = Guard(mesh.plan.layout, job, groups, mesh.round_id, state)
-    return Reentrant(partial(_guard, guard, limit))
+
+    @quotes_call("mesh.guard")
+    def begin() -> AbstractContextManager[None]:  # at each entry: the mesh may be closed meanwhile
+        mesh.check_can_communicate()
+        # the user may have destroyed some
+        groups = {axes: group for axes, group in mesh.groups.by_key.items() if knows_group(group)}
+        return _guard(Guard(mesh.plan.layout, job, groups, mesh.round_id, state), limit)
+
+    return ReentrantGuard(begin)
 
 
 def post_end(mesh: MeshGroups, job: Job, state: GuardState | None, call: str) -> None:

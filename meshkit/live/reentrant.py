@@ -22,7 +22,7 @@ from .status import CollectiveTracker, current_tracker
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Reentrant(OfOneProcess, AbstractContextManager[None], ContextDecorator):
+class ReentrantGuard(OfOneProcess, AbstractContextManager[None], ContextDecorator):
     """A guard that may be entered again, also while it is open, and may decorate a function."""
 
     def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:

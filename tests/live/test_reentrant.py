@@ -233,3 +233,26 @@ def test_a_guard_is_entered_again_after_an_error_in_one_thread(pool: Pool) -> No
     assert [total for total, _ in results] == [2.0, 2.0]
     # the last rank to leave compares the counts again, once one thread alone is in the guards
     assert [report for _, reports in results for report in reports] == [(1,)]
+
+
+def enter_a_kept_guard() -> list[Any]:
+    """Keep a guard while the user destroys a group of the mesh, and until the mesh is closed."""
+    groups = {axes: dist.new_group() for axes in (("dp",), ())}
+    with meshkit.Mesh.from_groups(meshkit.Layout(dp=2), {"dp": groups["dp",]}) as mesh:
+        guard = mesh.guard(timeout=20)
+        dist.destroy_process_group(groups["dp",])
+        with guard:
+            texts: list[Any] = [add(groups[()])]
+    for call in (guard.__enter__, guard(lambda: None)):
+        with pytest.raises(meshkit.MeshkitError) as caught:
+            call()
+        texts.append(str(caught.value).splitlines()[0])
+    dist.barrier()
+    dist.destroy_process_group(groups[()])
+    return texts
+
+
+def test_a_kept_guard_looks_at_the_mesh_as_it_is_entered(pool: Pool) -> None:
+    for total, *texts in pool.run(enter_a_kept_guard):
+        assert total == 2
+        assert texts == ["mesh.guard(): the mesh is closed."] * 2
