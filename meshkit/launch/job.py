@@ -37,6 +37,7 @@ from .default_group import (
     store_from_group,
     world_from_group,
 )
+from .ending import ROUNDS, Ending
 from .generation import leases
 from .log import ERROR_FILE, Startup, log_line, report_uncaught_error
 from .process import check_own_process, sight
@@ -91,6 +92,8 @@ class Counts:
     aborting: threading.Lock = field(default_factory=threading.Lock)
     timeouts: LoweredTimeouts = field(default_factory=LoweredTimeouts)
     last: dict[str, Round] = field(default_factory=dict)  # the last round of each part
+    # of the closed meshes that still have keys in the store
+    endings: list[Ending] = field(default_factory=list)
     # the first round in which all ranks agreed, if someone else created the default group
     agreed: Round | None = None
     # held while groups are made: two threads that build a mesh do so one after the other
@@ -163,12 +166,13 @@ class Job:
             number = self.counts.rounds[part]
         else:
             counted = store
-            number = store.within(TIMES.store, lambda: counted.add(f"rounds/{rank}", 1))
+            number = store.within(TIMES.store, lambda: counted.add(ROUNDS.format(rank), 1))
         expected = range(self.world.world_size) if ranks is None else ranks
         name, summary = f"round/{number}", summary or f"ranks disagree about {call}()."
         before, clean = self.counts.last.get(part), None
-        if self.group_store is not None and not part:  # all have connected, or never will
-            clean = partial(self.group_store.delete, self.group_store.take())
+        if not part:  # all have connected, or never will
+            connected = [] if self.group_store is None else self.group_store.take()
+            clean = partial(self._clean, connected)
         round = Round(
             *(store, name, rank, expected),
             summary=summary,
@@ -179,6 +183,14 @@ class Job:
         )
         self.counts.last[part] = round
         return round
+
+    def _clean(self, connected: Sequence[str]) -> None:
+        """Delete keys that no rank reads any more: addresses, and those of closed meshes."""
+        if self.group_store is not None:
+            self.group_store.delete(connected)
+        for ending in [*self.counts.endings]:
+            if ending.go_on():
+                self.counts.endings.remove(ending)
 
     def agree(
         self,

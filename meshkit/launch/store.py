@@ -15,7 +15,8 @@ The keys of a job, as paths::
         meshkit/<generation>/     one start of the job
             init/ init/end/       the rounds of init
             round/<number>/       the rounds of all ranks, in the order of their calls
-            mesh/<number>/        the rounds of a part of the ranks, and what a mesh posts
+            mesh/<number>/        the rounds of a part of the ranks, and what a mesh posts; when
+                                  all its ranks have closed it, their next rounds delete these
             recovery/<number>/    a round in which ranks that live find each other
             epoch/<number>/       the same keys again, for the ranks that live since
 """
@@ -131,6 +132,10 @@ class Store:
     def add(self, key: str, number: int) -> int:
         """Add to a counter, and return it."""
         return int(self.raw.add(key, number))
+
+    def number(self, key: str) -> int:
+        """Return a counter, 0 if there is none. Unlike ``add(key, 0)`` it creates none."""
+        return read_number(key, self.claim(key, "0", "0"))
 
     def has(self, *keys: str) -> bool:
         """Return whether all keys exist."""

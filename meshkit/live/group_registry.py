@@ -178,6 +178,8 @@ class MeshGroups(OfOneProcess):
     # this rank's groups of single edges, by axis and edge between two coordinates
     edges: dict[str, dict[Edge, dist.ProcessGroup]] = field(default_factory=dict)
     num_samplers: int = 0  # those that this mesh has made
+    # the keys that this rank was the first to write in the part of the store of this mesh
+    posted: set[str] = field(default_factory=set)
     committed: int = 0  # the steps that ``mesh.commit()`` has let this rank take
     is_closed: bool = False
     is_replaced: bool = False  # whether ``recover`` or ``admit`` has returned another

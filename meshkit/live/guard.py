@@ -269,8 +269,10 @@ def post_end(mesh: MeshGroups, job: Job, state: GuardState | None, call: str) ->
     """
     state = state or GuardState()
     state.watcher = None  # its connection ends with the last reference
-    if not (mesh.is_closed or mesh.plan.layout.num_ranks == 1 or state.has_left):
-        guard = Guard(mesh.plan.layout, job, {}, mesh.round_id, state)
+    layout = mesh.plan.layout
+    is_read = layout.num_ranks > 1 and mesh.rank in layout  # by the roll calls of the other ranks
+    if is_read and not (mesh.is_closed or state.has_left):
+        guard = Guard(layout, job, {}, mesh.round_id, state)
         guard.post(RankStatus(mesh.rank, ended_by=call))
 
 
@@ -721,6 +723,16 @@ def _may_read(guard: Guard, store: Store, call: Round, *, is_early: bool) -> boo
         return True
     running = [rank for rank, state in seen.states.items() if not state.is_certain]
     return is_early and len(guard.left(store, running)) < len(running)
+
+
+def forget_calls(store: Store, ranks: Sequence[int]) -> None:
+    """Delete the roll calls of a mesh that all its ranks have closed. Call it in a deadline."""
+    for number in range(1, store.number(CALLS) + 1):
+        call = Round(store, f"call/{number}", store.world.rank, ranks)
+        call.keys |= {READ}
+        call.delete()
+        store.delete(OPENER.format(number), OVER.format(number))
+    store.delete(CALLS)
 
 
 def _parse_facts(text: str) -> dict[str, Any]:

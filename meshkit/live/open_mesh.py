@@ -35,6 +35,7 @@ from ..core.text import Ints, article, format_sizes
 from ..core.topology import Topology
 from ..launch.creation import Creation, commit
 from ..launch.detect import propose_command
+from ..launch.ending import ENDED, Ending
 from ..launch.job import Job, current_job, require_job
 from ..launch.join import announce_init_failure
 from ..launch.log import Startup, log_line
@@ -57,6 +58,7 @@ from .groups import (
     find_groups,
     is_destroyed_collectively,
 )
+from .guard import EXIT, STATUS, forget_calls
 from .hosts import check_crossing
 from .status import is_collective_error
 
@@ -322,7 +324,7 @@ def _open_groups(proposal: MeshProposal) -> MeshGroups:
             call.name,
             job.arrival_timeout,
             partial(_create, proposal, found, number, warning, phases),
-            partial(_undo, job),
+            partial(_undo, proposal, number),
             connects=any(waits_for_peers(request.key[1]) for request in found.requests),
             describe=describe,
         )
@@ -367,6 +369,10 @@ def _create(
             raise warning
         if registry.external_groups:
             check_same_groups(job, number, registry.external_groups)
+        if (part := _part_of_spares(proposal, number)) is not None:
+            part.within(
+                TIMES.store, partial(part.add, ENDED, 0)
+            )  # spares see by it that it is open
     except BaseException as error:
         destroy_groups(groups.created)
         if isinstance(error, MeshkitError):
@@ -375,8 +381,20 @@ def _create(
     return groups
 
 
-def _undo(job: Job, groups: Groups) -> None:
+def _part_of_spares(proposal: MeshProposal, number: int) -> Store | None:
+    """Return the store of a mesh that leaves ranks out, on its first rank; else None."""
+    layout, job = proposal.plan.layout, proposal.job
+    is_first = job.world.rank == layout.ranks[0] and not proposal.registry.next_view_id
+    if job.store is None or not is_first or layout.num_ranks == job.world.world_size:
+        return None
+    return job.store.part(f"mesh/{number}")
+
+
+def _undo(proposal: MeshProposal, number: int, groups: Groups) -> None:
     """Destroy the groups of a mesh that is not complete: on NCCL not without the missing ranks."""
+    job = proposal.job
+    if (part := _part_of_spares(proposal, number)) is not None:
+        part.try_within(TIMES.store, partial(part.delete, ENDED))
     if isinstance(sys.exc_info()[1], RankTimeoutError) and is_destroyed_collectively(
         groups.created
     ):
@@ -414,6 +432,8 @@ def close_mesh(mesh: MeshGroups, job: Job, error: BaseException | None) -> None:
     layout = mesh.plan.layout
     if error is None and layout.num_ranks < job.world.world_size:
         _release_spares(mesh, job)
+    if not mesh.is_closed and mesh.rank in layout and job.store is not None:
+        _delete_later(mesh, job, job.store)
     together = is_destroyed_collectively(mesh.groups.by_key.values())
     groups = mesh.release()
     try:
@@ -426,6 +446,20 @@ def close_mesh(mesh: MeshGroups, job: Job, error: BaseException | None) -> None:
         raise
     finally:
         destroy_groups(groups)
+
+
+def _delete_later(mesh: MeshGroups, job: Job, store: Store) -> None:
+    """Let the next rounds of all ranks delete what this mesh has left in the store. Local."""
+    rank, id, counts = mesh.rank, mesh.round_id, job.counts
+    keys = [CLOSED.format(rank), *(f"guard/{key.format(rank)}" for key in (STATUS, EXIT))]
+    keys += [f"external/{strides}/{rank}" for strides in mesh.registry.external_groups]
+    guard, ranks = (
+        store.part(f"mesh/{id}/guard"),
+        [int(rank) for rank in mesh.plan.layout.grid.flat],
+    )
+    finish = partial(forget_calls, guard, ranks)
+    keys += mesh.posted
+    counts.endings.append(Ending(store, counts.last, counts.rounds, id, len(ranks), keys, finish))
 
 
 def is_failure(error: BaseException | None) -> bool:
@@ -473,6 +507,6 @@ def _release_spares(mesh: MeshGroups, job: Job) -> None:
 
     def post() -> None:
         store.set(CLOSED.format(mesh.rank), "")
-        store.stay(TIMES.failure_stays, lambda: store.add(WAITING, 0) <= 0)
+        store.stay(TIMES.failure_stays, lambda: store.number(WAITING) <= 0)
 
     store.try_within(TIMES.host_stays + TIMES.failure_stays * store.is_host, post)

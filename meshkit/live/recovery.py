@@ -42,6 +42,7 @@ from ..core.regroup import (
 )
 from ..core.sizes import STANDARD_AXES
 from ..core.text import count_noun, format_ranks, plural
+from ..launch.ending import ENDED
 from ..launch.job import Job, leave_default_group
 from ..launch.newcomer import Admission, read_admission
 from ..launch.process import check_own_process, sight
@@ -454,7 +455,7 @@ def wait_for_loss(mesh: MeshGroups, job: Job, store: Store) -> bool:
         """Return whether a rank is lost; None if neither a loss nor the end is known."""
         if recovery.store.has(COUNT):
             return True
-        if part.has(*closed.values()):
+        if not part.has(ENDED) or part.has(*closed.values()):
             return False
         seen = {} if number % LOOKS else job.look(ranks)
         ended = [rank for rank, sighting in seen.items() if sighting.state is RankState.ENDED]
@@ -464,5 +465,5 @@ def wait_for_loss(mesh: MeshGroups, job: Job, store: Store) -> bool:
     numbers = itertools.count()
     while (is_lost := part.within(TIMES.store, lambda: look(next(numbers)))) is None:
         time.sleep(LOOK_INTERVAL)
-    part.within(TIMES.store, lambda: part.add(WAITING, -1))
+    part.within(TIMES.store, lambda: part.add(WAITING, -1) > 0 or part.delete(WAITING))
     return is_lost

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 import meshkit
@@ -40,6 +42,68 @@ def device_mesh(_: Mesh) -> None:
     meshkit.init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))
 
 
+def build_and_close(_: Mesh) -> None:
+    with meshkit.build_mesh(dp=4) as other, other.guard(timeout=30):
+        other.barrier()
+
+
+def build_of_a_part(_: Mesh) -> None:
+    """Use a mesh of two of the ranks, which the others close too or forget."""
+    part = meshkit.build_mesh(dp=2, ranks=range(2))
+    if part.inside:
+        part.barrier()
+        part.agree("x", 1)
+    if part.inside or part.rank == 3:
+        part.close()
+
+
+def build_a_view(mesh: Mesh) -> None:
+    with mesh.view(x=4, order="x") as view, view.view(y=2, x=2, order="y x") as inner:
+        view.barrier()
+        inner.barrier("x")
+
+
+def build_over_groups_of_the_user(_: Mesh) -> None:
+    layout = meshkit.factor_world(4, dp=4)
+    with Mesh.from_groups(layout, {"dp": dist.group.WORLD}) as other:
+        other.barrier()
+
+
+def sample(_: Mesh) -> None:
+    with meshkit.build_mesh(dp=4) as other:
+        plan = other.batch(global_batch=4, micro_batch=1)
+        list(other.sampler(8, plan))
+
+
+def close_with_spares(_: Mesh) -> None:
+    part = meshkit.build_mesh(dp=2, ranks=range(2))
+    if not part.inside:
+        assert part.recover().recovery.is_over
+    part.close()
+
+
+def close_after_a_failure(_: Mesh) -> None:
+    """Report a collective that has failed, which closes the connections of the mesh."""
+    part = meshkit.build_mesh(dp=2, ranks=range(2))
+    if part.inside:
+        with pytest.raises(meshkit.CollectiveError), part.guard(timeout=30):
+            raise dist.DistBackendError("played")
+        with pytest.raises(meshkit.CollectiveError):
+            part.barrier()
+    part.close()
+
+
+def move_to_another_mesh(_: Mesh) -> None:
+    """Move a tensor to a mesh of other ranks; rank 3 is in none."""
+    first = meshkit.build_mesh(dp=2, ranks=range(2))
+    second = meshkit.build_mesh(dp=2, ranks=range(1, 3))
+    x = torch.ones(4) if first.inside else None
+    if first.inside or second.inside:
+        first.redistribute(x, "b/dp -> b", to=second)
+    first.close()
+    second.close()
+
+
 KINDS: dict[str, Callable[[Mesh], Any]] = {
     "agree": lambda mesh: mesh.agree("x", 1),
     "barrier": lambda mesh: mesh.barrier(),
@@ -48,29 +112,40 @@ KINDS: dict[str, Callable[[Mesh], Any]] = {
     "disagreement": differing,
     "failure": failing_on_one_rank,
     "device mesh": device_mesh,
+    "close": build_and_close,
+    "close a part": build_of_a_part,
+    "close a view": build_a_view,
+    "close groups of the user": build_over_groups_of_the_user,
+    "close with samplers": sample,
+    "close with spares": close_with_spares,
+    "close after a failure": close_after_a_failure,
+    "close after a move": move_to_another_mesh,
 }
 SLOW_KINDS = {"disagreement": 10, "failure": 20, "device mesh": 30}
+SLOW_KINDS |= {kind: 30 for kind in KINDS if "close" in kind} | {"close with spares": 10}
 
 
-def count_keys(kind: str, times: int, url: str) -> tuple[int, int]:
-    """Return the number of keys after two rounds of a kind, and after many more."""
+def count_keys(kind: str, times: int, url: str) -> tuple[object, object]:
+    """Return how many keys and rounds a job holds after two rounds of a kind, and many more."""
     meshkit.shutdown()  # the job of the pool
-    meshkit.init(**({"init_method": url} if url else {}), seed=0)
-    mesh, counts = meshkit.build_mesh(dp=2, tp=2), list[int]()
-    assert isinstance(root(), dist.TCPStore if url else dist.FileStore)
+    meshkit.init(init_method=url, seed=0)
+    mesh, counts = meshkit.build_mesh(dp=2, tp=2), list[object]()
+    assert isinstance(root(), dist.TCPStore if url.startswith("tcp") else dist.FileStore)
     for more in (2, times):
         for _ in range(more):
             KINDS[kind](mesh)
         dist.barrier()  # of torch: no key changes between the two
-        counts.append(int(root().num_keys()))
+        held = current_job().counts  # type: ignore[union-attr]
+        kept = len(held.last), len(held.rounds), len(held.endings)
+        counts.append((int(root().num_keys()), *kept))
         dist.barrier()
     meshkit.shutdown()
     return counts[0], counts[1]
 
 
 @pytest.fixture(params=["tcp", "file"])
-def url(request: pytest.FixtureRequest) -> str:
-    return f"tcp://127.0.0.1:{free_port()}" if request.param == "tcp" else ""
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"tcp://127.0.0.1:{free_port()}" if request.param == "tcp" else f"file://{tmp_path}/keys"
 
 
 @pytest.mark.parametrize("kind", KINDS)

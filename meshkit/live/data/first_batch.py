@@ -50,12 +50,15 @@ class FirstBatch(OfOneProcess):
         own_facts, epoch = self.source.facts(), self.source.epoch
         if "order" in own_facts:
             part.try_within(TIMES.store, partial(part.delete, f"{key}/{epoch - 2}"))
+            self.mesh.posted.discard(f"samplers/{key}/{epoch - 2}")
             key = f"{key}/{epoch}"
         record = json.dumps([rank, own_facts])
         known = part.try_within(TIMES.store, partial(part.claim, key, record))
         if known is None:
             return
         first, facts = read_value(key, known, _parse)
+        if first == rank:
+            self.mesh.posted.add(f"samplers/{key}")
         error = order_conflict({first: facts, rank: own_facts})
         if error is not None:
             self.mesh.registry.conflict = error.evidence[-1]
