@@ -2,20 +2,23 @@
 
 torch prints a stack trace if it writes to a store whose host has left. Ranks of a good run end in
 any order, so an operation looks first whether the host has closed its end. The kernel knows that
-without a message.
+without a message. It is asked without a socket of Python, which would set the default timeout of
+sockets on torch's connection.
 """
 
 from __future__ import annotations
 
-import errno
+import ctypes
 import os
+import select
 import socket
-import stat
+import sys
 from contextlib import suppress
 from typing import Any
 
 DESCRIPTORS = "/proc/self/fd"  # on Linux
-LOOK = socket.MSG_PEEK | socket.MSG_DONTWAIT  # takes no byte, and waits for none
+MAX_ADDRESS = 128  # bytes of a socket address: its family, the port if it is of IP, and the host
+UNKNOWN = -1, 0  # a descriptor, and the inode of its socket
 
 
 class Connection:
@@ -25,43 +28,45 @@ class Connection:
         while hasattr(root, "underlying_store"):
             root = root.underlying_store
         self.port = int(getattr(root, "port", 0))
-        self.descriptor = -1
+        self._known: tuple[int, int] | None = None
 
     def has_ended(self) -> bool:
         """Return whether the host has closed the connection; False if unknown. Local."""
-        if not self.port:
+        if not self.port or sys.platform != "linux":
             return False
-        state = _look(self.descriptor, self.port, is_known=True)
-        if state is None:
-            self.descriptor = self._find()
-            state = _look(self.descriptor, self.port)
-        return bool(state)
+        if self._known is None:
+            self._known = self._find()
+        descriptor, inode = self._known
+        return _inode(descriptor) == inode and _has_ended(descriptor)  # else it is another one
 
-    def _find(self) -> int:
-        """Return the descriptor of the connection, or -1."""
+    def _find(self) -> tuple[int, int]:
+        """Return the descriptor of the connection, which has not ended, and its inode."""
         with suppress(OSError):
-            for number in sorted(map(int, os.listdir(DESCRIPTORS))):
-                if _look(number, self.port) is not None:
-                    return number
-        return -1
+            for descriptor in sorted(map(int, os.listdir(DESCRIPTORS))):
+                inode = _inode(descriptor)
+                if inode and _peer_port(descriptor) == self.port and not _has_ended(descriptor):
+                    return descriptor, inode
+        return UNKNOWN
 
 
-def _look(descriptor: int, port: int, *, is_known: bool = False) -> bool | None:
-    """Return whether the other end of a connection to a port is closed; None for anything else.
+def _inode(descriptor: int) -> int | None:
+    """Return the inode of a descriptor; None if it is not open."""
+    with suppress(OSError):
+        return os.fstat(descriptor).st_ino
+    return None
 
-    A connection that was reset has no address any more: then it must be known.
-    """
-    try:
-        if descriptor < 0 or not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            return None
-        with socket.socket(fileno=os.dup(descriptor)) as connection:
-            if connection.family not in (socket.AF_INET, socket.AF_INET6):
-                return None
-            if connection.getpeername()[1] != port:
-                return None
-            return connection.recv(1, LOOK) == b""
-    except BlockingIOError:  # it is open, and there is nothing to read
-        return False
-    except OSError as error:
-        is_reset = error.errno == errno.ECONNRESET or (is_known and error.errno == errno.ENOTCONN)
-        return True if is_reset else None
+
+def _has_ended(descriptor: int) -> bool:
+    """Return whether the other end of a connection is closed. Takes no byte, and does not wait."""
+    poll, ended = select.poll(), select.POLLRDHUP | select.POLLHUP | select.POLLERR
+    poll.register(descriptor, ended)
+    return any(event & ended for _, event in poll.poll(0))
+
+
+def _peer_port(descriptor: int) -> int | None:
+    """Return the port to which a socket of IP is connected; None for anything else."""
+    peer, size = ctypes.create_string_buffer(MAX_ADDRESS), ctypes.c_uint(MAX_ADDRESS)
+    if ctypes.CDLL(None).getpeername(descriptor, peer, ctypes.byref(size)):
+        return None
+    is_ip = int.from_bytes(peer.raw[:2], sys.byteorder) in (socket.AF_INET, socket.AF_INET6)
+    return int.from_bytes(peer.raw[2:4], "big") if is_ip else None
