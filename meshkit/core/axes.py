@@ -24,7 +24,7 @@ from __future__ import annotations
 import difflib
 import keyword
 import re
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from .errors import CALL, SpecError, UnknownAxisError
@@ -175,7 +175,7 @@ def parse_axes(names: object) -> tuple[str, ...]:
 
 def in_order(names: Iterable[object]) -> list[object]:
     """Return names as a list that is equal in each process, so a set is sorted."""
-    return sorted(names, key=str) if isinstance(names, Set) else [*names]
+    return sorted(names, key=str) if isinstance(names, set | frozenset) else [*names]
 
 
 def parse_axis(value: object, axes: tuple[str, ...]) -> str:

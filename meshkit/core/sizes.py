@@ -14,7 +14,7 @@ different samples. A mesh of these 8 ranks is ``dp=2, ep=4`` here, and errors sa
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping
 
 from .axes import (
     ARGUMENTS,
@@ -237,7 +237,7 @@ def check_standard_order(sizes: Mapping[str, object]) -> None:
 
 def _parse_order(order: object, sizes: Mapping[str, int]) -> tuple[str, ...]:
     """Return the axes of an order, without absent standard axes, which have size 1."""
-    if not isinstance(order, Iterable) or isinstance(order, Set):  # a set has no order
+    if not isinstance(order, Iterable) or isinstance(order, set | frozenset):  # without an order
         fix = "for example order='dp tp'."
         raise SpecError(f"order is {order!r}, {article(type(order).__name__)}.", fix=fix)
     names = parse_axes(order)

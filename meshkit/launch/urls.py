@@ -83,11 +83,11 @@ def url_fault(text: str) -> Fault | None:
         meant = f"tcp://{text}" if place_fault(text) is None else ""
         return Fault("it begins with none of tcp://, file://, env:// and store://", meant)
     scheme, place, path, query = match.groups()
-    path = path or ""
+    path, fault = (path or "").rstrip(), place_fault(place)
+    meant = place if fault is None else fault.meant
     if query or (path and scheme == "tcp"):
-        return Fault("nothing may stand after the port", f"{scheme}://{place}")
-    fault = place_fault(place)
-    return fault and Fault(fault.reason, fault.meant and f"{scheme}://{fault.meant}{path}")
+        return Fault("nothing may stand after the port", meant and f"{scheme}://{meant}")
+    return fault and Fault(fault.reason, meant and f"{scheme}://{meant}{path}")
 
 
 def place_fault(place: str) -> Fault | None:

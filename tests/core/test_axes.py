@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit import Layout, SpecError
+from meshkit import Layout, SpecError, factor_world
 from meshkit.core.axes import (
     AXES,
     MAX_AXES,
@@ -131,3 +131,13 @@ def test_the_axes_of_a_layout_by_role(sizes: dict[str, int]) -> None:
     assert {*dense} == {*data_axes(sizes)} | SPLIT_TOKENS & sizes.keys()
     assert {*experts} == {a for a in dense if ROLE_OF[a] != "expert"}
     assert len({*dense}) == len(dense)
+
+
+@pytest.mark.parametrize("order", ["tp dp", "dp tp"])
+def test_keys_have_the_order_of_their_dict_and_a_set_is_sorted(order: str) -> None:
+    sizes = dict.fromkeys(order.split(), 2)
+    assert parse_axes(sizes.keys()) == parse_axes([*sizes])
+    assert factor_world(4, sizes, order=sizes.keys()) == factor_world(4, sizes, order=order)
+    assert parse_axes({*sizes}) == parse_axes(frozenset(sizes)) == ("dp", "tp")
+    with pytest.raises(SpecError, match="a set"):
+        factor_world(4, sizes, order={*sizes})

@@ -81,6 +81,9 @@ def test_no_host(text: str) -> None:
         ("tcp://node1:0", "tcp://node1:29500"),
         ("tcp://node1:65536", "tcp://node1:29500"),
         ("tcp://node1:29500/", "tcp://node1:29500"),
+        ("tcp://node1/", "tcp://node1:29500"),
+        ("tcp://[node1]:1234/job", "tcp://node1:1234"),
+        ("store://node1/job ", "store://node1:29500/job"),
         ("tcp://node1:29500?rank=1&world_size=2", "tcp://node1:29500"),
         ("store://fd00::5:29400/job-1", "store://[fd00::5]:29400/job-1"),
         ("node1:29500", "tcp://node1:29500"),
@@ -105,8 +108,9 @@ def test_the_fix_of_a_url_is_another_url_that_works(text: str, meant: str) -> No
 
 @given(TEXTS)
 def test_every_url_is_read_whole_or_refused(text: str) -> None:
-    """The address that is read gives the URL again."""
-    if url_fault(text) is not None:
+    """The address that is read gives the URL again, and a proposed URL is accepted."""
+    if (fault := url_fault(text)) is not None:
+        assert not fault.meant or url_fault(fault.meant) is None
         with pytest.raises(meshkit.LaunchError):
             join.identify({"rank": 1, "world_size": 2}, text)
         return
