@@ -206,9 +206,10 @@ def check_launcher(env: Env) -> tuple[World | None, list[Finding]]:
     sign, command = world.allocation, starter(world.allocation)
     text = world.launcher
     if sign:
-        text += f": a single process, and the environment says that the job is larger ({sign})"
+        text += f": {world.started}, and the environment says that the job is larger ({sign})"
     start = f"{command} python -m meshkit doctor" if command else "start the ranks with a launcher"
-    advice = f"{start}; ignore this if one process is intended."
+    intended = "one process is" if world.world_size == 1 else f"{world.world_size} ranks are"
+    advice = f"{start}; ignore this if {intended} intended."
     findings = [make_finding("launcher", not sign, text, advice)]
     for name in (*FIELDS, *(f for f in ENDPOINT_FIELDS if getattr(world, f) is not None)):
         value = getattr(world, name)

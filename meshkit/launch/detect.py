@@ -30,8 +30,15 @@ from .endpoint import (
     read_int,
     read_text,
 )
-from .launchers import BY_ENVIRONMENT, HAND_WRITTEN, Launcher, is_whole, matching_launchers
-from .signs import sign_of_others, starter
+from .launchers import (
+    BY_ENVIRONMENT,
+    HAND_WRITTEN,
+    SPAWN,
+    Launcher,
+    is_whole,
+    matching_launchers,
+)
+from .signs import sign_of_more, sign_of_others, starter
 from .slurm import task_counts
 from .urls import Fault, host_fault, url_fault
 from .world import MAX_WORLD_SIZE, World, without_completed
@@ -138,8 +145,10 @@ def detect_world(env: Env, arguments: Mapping[str, int | str]) -> World:
     world = _world_of(used, {**env, **named}, rows[1:])
     if row is HAND_WRITTEN and not arguments:
         _check_others(world, rows[1:], env)
-    if row in BY_ENVIRONMENT and world.world_size == 1 and "world_size" not in arguments:
-        world = replace(world, allocation=sign_of_others(env))
+    if row is HAND_WRITTEN and "local_rank" not in arguments:
+        _check_pod(world, env)
+    if "world_size" not in arguments:
+        world = replace(world, allocation=_sign_of_more(row, world.world_size, env))
     return replace(world, sources={**world.sources, **dict.fromkeys(arguments, "argument")})
 
 
@@ -210,6 +219,49 @@ def _check_others(world: World, others: list[Launcher], env: Env) -> None:
             raise_conflict(pair, env, "RANK", name, f"is not {name}", fix=fix)
 
 
+def _sign_of_more(row: Launcher, ranks: int, env: Env) -> str | None:
+    """Return a variable that says that the job is larger than what a launcher has started."""
+    if row in BY_ENVIRONMENT and ranks == 1:
+        return sign_of_others(env)
+    counts_itself = row is SPAWN or (row in BY_ENVIRONMENT and row is not HAND_WRITTEN)
+    return None if counts_itself else sign_of_more(env, ranks)
+
+
+def _check_pod(world: World, env: Env) -> None:
+    """Check that RANK numbers processes: platforms number pods, and leave the rest to torchrun.
+
+    The pod 0 is accepted: its numbers are also those of a rank 0 that another launcher has started.
+    """
+    names = {field: world.sources.get(field, "") for field in FIELDS}
+    per_node = world.local_world_size or 1
+    is_option = names["local_world_size"] in TORCHRUN_OPTIONS and per_node > 1
+    if not is_option or names["local_rank"] in env or not world.rank == world.node_rank != 0:
+        return
+    rank, node, nodes = names["rank"], names["node_rank"], names["num_nodes"]
+    raise LaunchError(
+        f"{rank}={world.rank} is the number of this node ({node}={world.node_rank}), and each node "
+        f"has {per_node} ranks ({names['local_world_size']}).",
+        f"{names['world_size']}={world.world_size} ranks would be waited for; one process on each "
+        f"node numbers {world.num_nodes} of them.",
+        fix=f"torchrun --nnodes ${nodes} --node-rank ${node} --nproc-per-node "
+        f"${names['local_world_size']} --master-addr $MASTER_ADDR --master-port $MASTER_PORT "
+        f"{program_arguments() or 'train.py'} on each node; or export LOCAL_RANK on each rank, if "
+        f"another launcher numbers them.",
+        variables={rank: env.get(rank), node: env.get(node)},
+    )
+
+
+def _fix_of_half(row: Launcher, env: Env, present: list[str], fix: str) -> str:
+    """Return the fix of half a launcher; to unset it is right only for a process that is alone."""
+    fix = fix.rstrip(".")
+    sign = sign_of_others(env)
+    if sign is None:
+        return f"{fix}; or unset {' '.join(present)}, if this process is alone."
+    if row is HAND_WRITTEN:
+        return f"{fix}; or start the ranks with {starter(sign) or 'torchrun'}, which numbers them."
+    return f"{fix}."
+
+
 def _world_of(row: Launcher, env: Env, others: list[Launcher]) -> World:
     """Return the world that one launcher's variables describe."""
     fields: Fields = {}
@@ -223,7 +275,7 @@ def _world_of(row: Launcher, env: Env, others: list[Launcher]) -> World:
         hint += f" Without that, {others[0].name} would be used." if others else ""
         error.evidence += (hint,)
         if not is_whole(row, env):
-            error.fix = f"{error.fix_text.rstrip('.')}; or unset {' '.join(present)}."
+            error.fix = _fix_of_half(row, env, present, error.fix_text)
         raise
     fields |= _node_fields(row, env, fields["world_size"][0])
     _check_bounds(row, fields, env)

@@ -213,14 +213,19 @@ def identify(
     world = detect_world(os.environ, arguments or {})
     if get_worker_info() is not None:
         check_own_process(world.rank)
-    if world.world_size == 1 and world.allocation:
+    if world.allocation and world.rank == 0:
         command = starter(world.allocation)
         start = f"{command} python ..." if command else "start it with a launcher, as torchrun"
+        fix = f"{start}, or init(rank=0, world_size=1) to run one process."
+        if world.world_size > 1:
+            name = world.allocation.partition(" ")[0]
+            fix = "start all ranks, for example with torchrun on each node; "
+            fix += f"or unset {name}, if {world.world_size} ranks are meant."
         text = format_error(
-            "this is a single process, and the environment says that the job is larger: "
+            f"{world.started}, and the environment says that the job is larger: "
             f"{world.allocation}.",
             f"The size of the world: {world.size_evidence}.",
-            fix=f"{start}, or init(rank=0, world_size=1) to run one process.",
+            fix=fix,
         )
         warnings.warn(text, RuntimeWarning, stacklevel=caller_level())
     if init_method is None:

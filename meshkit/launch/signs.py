@@ -2,7 +2,8 @@
 
 ``detect`` reads it if no row of :mod:`meshkit.launch.launchers` matches. A process that ignored
 such a variable would train alone, beside others that do the same. Numbers of cores, slots and GPUs
-are no signs: one process may use them all.
+are no signs: one process may use them all. If a launcher has numbered its ranks, only what a user
+exports for all ranks is a sign: a scheduler may have given the job more than one step uses.
 
 To add a sign, put its variable into the tuple of its kind.
 """
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from .endpoint import Env
-from .launchers import LAUNCHERS
+from .launchers import HAND_WRITTEN, LAUNCHERS
 from .slurm import host_names, task_counts
 
 MAX_SHOWN = 100  # characters of a value in a message
@@ -36,13 +37,13 @@ COUNTS = (
     *("PBS_NUM_NODES", "NHOSTS", "_CONDOR_NPROCS", "OMPI_WORLD_SIZE"),
     *("OMPI_WORLD_LOCAL_SIZE", "PMI_UNIVERSE_SIZE", "MP_PROCS"),
     *("HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_SIZE", "BYTEPS_LOCAL_SIZE"),
-    *("PET_NNODES", "PET_NPROC_PER_NODE", "NNODES", "NUM_NODES", "N_NODES"),
+    *("PET_NNODES", "PET_NPROC_PER_NODE", "PET_N_PROC_PER_NODE", "NNODES", "NUM_NODES", "N_NODES"),
     *("NPROC_PER_NODE", "NUM_MACHINES", "NUM_HOSTS", "RANK_SIZE"),
     *("ROLE_WORLD_SIZE", "DMLC_NUM_WORKER", "PADDLE_TRAINERS_NUM", "PADDLE_TRAINERS"),
     *("LWS_GROUP_SIZE", "SM_INSTANCE_COUNT", "AZUREML_NODE_COUNT"),
     *("MLP_WORKER_NUM", "MA_NUM_HOSTS", "DLWS_NUM_WORKER", "ARNOLD_WORKER_NUM"),
     *("SKYPILOT_NUM_NODES", "DSTACK_NODES_NUM", "LEPTON_JOB_TOTAL_WORKERS", "NGC_ARRAY_SIZE"),
-    "JAX_NUM_PROCESSES",
+    *("JAX_NUM_PROCESSES", "AWS_BATCH_JOB_NUM_NODES"),
 )
 # Numbers of a rank or of a node, from 0 on.
 INDICES = (
@@ -51,6 +52,7 @@ INDICES = (
     *("NODE_RANK", "MACHINE_RANK", "ROLE_RANK", "PADDLE_TRAINER_ID", "DMLC_WORKER_ID"),
     *("LWS_WORKER_INDEX", "MLP_ROLE_INDEX", "SKYPILOT_NODE_RANK", "DSTACK_NODE_RANK"),
     *("LEPTON_JOB_WORKER_INDEX", "NGC_ARRAY_INDEX", "JAX_PROCESS_ID", "TPU_WORKER_ID"),
+    *("AWS_BATCH_JOB_NODE_INDEX", "MPT_LRANK"),
 )
 # Lists of hosts or endpoints.
 LISTS = (
@@ -73,6 +75,8 @@ _ROW_COUNTS = [
     name for row in LAUNCHERS for name in (*row.world_size, *row.local_world_size, *row.num_nodes)
 ]
 _ROW_INDICES = [name for row in LAUNCHERS for name in (*row.rank, *row.local_rank, *row.node_rank)]
+# What users export for all ranks, whatever launcher then numbers them.
+_EXPORTS = {name for column in HAND_WRITTEN[2:8] for name in column}
 
 
 def sign_of_others(env: Env) -> str | None:
@@ -92,6 +96,19 @@ def sign_of_others(env: Env) -> str | None:
             if name in env and _several(size, env[name]):
                 return f"{name} = {_shown(env[name])}"
     return _volcano(env) or _lone_address(env)
+
+
+def sign_of_more(env: Env, ranks: int) -> str | None:
+    """Return what a user has exported for more ranks than a launcher has started; or None."""
+    if ranks == 1:
+        return sign_of_others({name: env[name] for name in _EXPORTS if name in env})
+    number = {name: int(_number(env.get(name, ""))[:9] or 1) for name in _EXPORTS}
+    asked = {"WORLD_SIZE": number["WORLD_SIZE"]}
+    for prefix in ("PET_", ""):
+        if (per_node := number[f"{prefix}NPROC_PER_NODE"]) > 1:
+            asked[f"{prefix}NPROC_PER_NODE"] = per_node * number[f"{prefix}NNODES"]
+    name = next((name for name, size in asked.items() if size > ranks), None)
+    return name and f"{name} = {env[name].strip()}"
 
 
 def starter(allocation: str | None) -> str | None:

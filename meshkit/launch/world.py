@@ -60,7 +60,7 @@ class World:
         device: a ``torch.device``; None until ``init``.
         backend: the backend of collectives, ``"gloo"`` or ``"nccl"``; None until ``init``.
         sources: field name to the source of its value: a variable, ``"argument"``, ...
-        allocation: the variable that says that the job is larger than this single process:
+        allocation: the variable that says that the job is larger than the ranks that were started:
             ``"SLURM_NTASKS = 4"``, ``"NNODES = 2"``; None if none says so.
 
     Example:
@@ -100,6 +100,12 @@ class World:
         if self.launcher == "single" and source != "argument":
             return f"there is 1 process and {source}"
         return f"{source} = {self.world_size} ({self.launcher})"
+
+    @property
+    def started(self) -> str:
+        """The ranks that were started, as texts about ``allocation`` begin."""
+        ranks = f"there are {self.world_size} ranks"
+        return "this is a single process" if self.world_size == 1 else ranks
 
     def export(self, environ: MutableMapping[str, str] | None = None) -> dict[str, str]:
         """Set the variables from which a child process detects this same world. Local.

@@ -77,7 +77,8 @@ def test_every_field_and_its_source(name: str) -> None:
         field: expected.get(field, (None, ""))[0] for field in FIELDS
     }
     assert world.sources == {field: source for field, (_, source) in expected.items()}
-    assert (world.device, world.backend, world.allocation) == (None, None, None)
+    assert (world.device, world.backend) == (None, None)
+    assert world.allocation == recorded.ENTRIES[name].get("allocation")
     size = expected["world_size"]
     assert world.size_evidence == f"{size[1]} = {size[0]} ({launcher})"
 
@@ -246,8 +247,62 @@ def test_the_evidence_names_the_markers_and_the_next_launcher() -> None:
     error = detect_error(halves)
     assert "OMPI_COMM_WORLD_SIZE is set." in error.evidence[0]
     assert "mvapich2 would be used" in error.evidence[0]
-    assert error.fix_text.endswith("; or unset OMPI_COMM_WORLD_SIZE.")
+    assert "unset" not in error.fix_text  # it would train alone, or be another launcher's half
     assert meshkit.detect({**SRUN, **halves}).launcher == "slurm"
+
+
+HALVES = [name for name in TABLE if name not in {"horovod", "flux"}]  # these match as a whole only
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_half_a_launcher_is_unset_only_where_the_process_may_be_alone(name: str) -> None:
+    """kubernetes-sigs/lws issue 390: WORLD_SIZE of a pod whose RANK is missing."""
+    rank, size = TABLE[name].rank[0], TABLE[name].world_size[0]
+    markers = {n: "x" for n in TABLE[name].markers[0] if n not in {rank, size}}
+    halves = [({rank: "0"}, True), ({rank: "3"}, False), ({rank: "0", "NNODES": "2"}, False)]
+    for half, alone in [*halves, *[({size: "2"}, False)] * (name != "pals")]:
+        error = detect_error({**markers, **half})
+        advice = error.fix_text.partition("unset ")[2]
+        assert bool(advice) == alone, error.fix_text
+        assert advice.endswith(", if this process is alone.") == alone
+
+
+def test_a_world_size_without_rank_proposes_a_launcher_that_numbers_ranks() -> None:
+    runpod = {
+        "MASTER_ADDR": "10.65.0.2",
+        "MASTER_PORT": "29400",
+        "NODE_RANK": "1",
+        "NUM_NODES": "2",
+    }
+    assert "torchrun" in detect_error({**runpod, "WORLD_SIZE": "16"}).fix_text
+    batch = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "WORLD_SIZE": "4"}
+    assert "start the ranks with srun" in detect_error(batch).fix_text
+
+
+POD = {"RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
+
+
+@pytest.mark.parametrize("prefix", ["PET_", ""])
+@pytest.mark.parametrize(("pods", "per_pod"), [(2, 4), (4, 2), (16, 8)])
+def test_the_number_of_a_pod_is_not_the_rank_of_one_of_its_processes(
+    prefix: str, pods: int, per_pod: int
+) -> None:
+    """Kubeflow: WORLD_SIZE counts processes and RANK counts pods, if torchrun was not started."""
+    names = {f"{prefix}NNODES": str(pods), f"{prefix}NPROC_PER_NODE": str(per_pod)}
+    pod = {**POD, **names, "WORLD_SIZE": str(pods * per_pod)}
+    for node in range(1, pods):
+        own = {**pod, "RANK": str(node), f"{prefix}NODE_RANK": str(node)}
+        error = detect_error(own)
+        assert error.variables == {"RANK": str(node), f"{prefix}NODE_RANK": str(node)}
+        assert "torchrun --nnodes $" in error.fix_text
+        assert meshkit.detect({**own, "LOCAL_RANK": "0"}).local_rank == 0
+        assert meshkit.detect({**own, "TORCHELASTIC_RUN_ID": "x"}).launcher == "torchrun"
+        assert meshkit.detect(own, rank=node, local_rank=0).rank == node
+        for local in range(per_pod):  # of a launcher that numbers ranks in blocks
+            block = {**own, "RANK": str(node * per_pod + local)}
+            assert meshkit.detect(block).node_rank == node
+    first = {**pod, "RANK": "0", f"{prefix}NODE_RANK": "0"}
+    assert meshkit.detect(first).rank == 0  # a rank 0 of such a launcher looks the same
 
 
 def test_pals_without_the_pmi_of_cray_has_no_size() -> None:

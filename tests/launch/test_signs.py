@@ -10,7 +10,7 @@ import pytest
 
 import meshkit
 from meshkit.launch import signs
-from meshkit.launch.launchers import matching_launchers
+from meshkit.launch.launchers import LAUNCHERS, matching_launchers
 from tests.launch import recorded
 from tests.launch.recorded import Env
 from tests.launchers.checks import clean_environ
@@ -56,6 +56,9 @@ LARGER: list[tuple[Env, str]] = [
     ({"SLURM_JOB_NODELIST": "n[1-2]"}, "SLURM_JOB_NODELIST"),
     ({"LOCAL_RANK": "1"}, "LOCAL_RANK"),
     ({"GROUP_WORLD_SIZE": "2"}, "GROUP_WORLD_SIZE"),
+    ({"AWS_BATCH_JOB_NUM_NODES": "2", "AWS_BATCH_JOB_NODE_INDEX": "0"}, "AWS_BATCH_JOB_NUM_NODES"),
+    ({"PET_N_PROC_PER_NODE": "4"}, "PET_N_PROC_PER_NODE"),
+    ({"MPT_LRANK": "3"}, "MPT_LRANK"),
 ]
 ALONE: list[Env] = [
     {"SM_HOSTS": '["algo-1"]', "SM_NUM_GPUS": "8"},
@@ -116,6 +119,55 @@ def test_a_launcher_of_one_process_in_a_larger_job_is_named(starter: Env) -> Non
         "NNODES": "2",
     }
     assert meshkit.detect(spawned).allocation is None  # spawn(fn, 1) is what its caller wants
+
+
+# What a user exports for more ranks than a launcher has started; the launcher numbers its own.
+EXPORTS: list[tuple[Env, int, str]] = [
+    ({"WORLD_SIZE": "8", "NODE_RANK": "0"}, 1, "WORLD_SIZE"),
+    ({"NODE_RANK": "2", "MASTER_ADDR": "n1"}, 1, "NODE_RANK"),
+    ({"NNODES": "2", "NPROC_PER_NODE": "8"}, 1, "NNODES"),
+    ({"WORLD_SIZE": "16", "MASTER_ADDR": "n1"}, 2, "WORLD_SIZE"),
+    ({"NNODES": "2", "NPROC_PER_NODE": "8"}, 2, "NPROC_PER_NODE"),
+    ({"NPROC_PER_NODE": "8"}, 2, "NPROC_PER_NODE"),
+]
+OWN = [name for name, row in recorded.ROWS.items() if "RANK" not in row]
+
+
+@pytest.mark.parametrize(("exports", "ranks", "name"), EXPORTS)
+@pytest.mark.parametrize("launcher", OWN)
+def test_a_launcher_that_started_fewer_ranks_than_the_user_exported(
+    launcher: str, exports: Env, ranks: int, name: str
+) -> None:
+    """Lightning issue 15874: mpirun -np 1 on each node, so that all nodes train alone."""
+    row = next(row for row in LAUNCHERS if row.name == launcher)
+    environ = {name: value for name, value in recorded.ROWS[launcher].items() if name in row.job}
+    for names, value in ((row.rank, 0), (row.world_size, ranks)):
+        environ[names[0]] = str(value)
+    environ |= {name: "x" for names in row.markers[:1] for name in names if name not in environ}
+    assert meshkit.detect(environ).allocation is None
+    world = meshkit.detect({**environ, **exports})
+    assert (world.launcher, world.world_size) == (launcher, ranks)
+    assert world.allocation == f"{name} = {exports[name]}"
+    enough = {**environ, **exports, row.world_size[0]: "16"}
+    assert meshkit.detect(enough).allocation is None
+
+
+def test_pods_that_are_numbered_as_ranks_though_each_is_for_several() -> None:
+    pod = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "pod-0", "MASTER_PORT": "23456"}
+    options = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "4"}
+    assert meshkit.detect({**pod, **options}).allocation == "PET_NPROC_PER_NODE = 4"
+    assert meshkit.detect({**pod, "NPROC_PER_NODE": "8"}).allocation == "NPROC_PER_NODE = 8"
+    for value in ("1", "auto", "gpu"):
+        assert meshkit.detect({**pod, **options, "PET_NPROC_PER_NODE": value}).allocation is None
+
+
+def test_init_names_the_ranks_that_the_launcher_did_not_start() -> None:
+    environ = clean_environ(
+        OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="1", WORLD_SIZE="4", NODE_RANK="2"
+    )
+    done = run_python("import meshkit\nmeshkit.init()", environ=environ)
+    assert "RuntimeWarning: " in done.stderr
+    assert "WORLD_SIZE = 4" in done.stderr
 
 
 @pytest.mark.parametrize("name", [*signs.COUNTS, *signs._ROW_COUNTS])

@@ -221,6 +221,9 @@ SRUN = {
 
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}
 
+POD = {"RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "pod-0", "MASTER_PORT": "23456"}
+POD |= {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "4"}
+
 TWO_HALVES = {"OMPI_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_SIZE": "4"}
 
 
@@ -551,6 +554,8 @@ CASES: dict[str, Callable[[], object]] = {
     "a target over groups of one rank": lambda: parse_targets(LAYOUT, ["tp"]),
     # launch
     "a launcher variable that is not set": lambda: detect({"WORLD_SIZE": "8"}),
+    "a launcher variable that is not set on rank 0": lambda: detect({"RANK": "0"}),
+    "RANK that counts pods": lambda: detect(POD),
     "an empty address": lambda: detect({**TORCHRUN, "MASTER_ADDR": " "}),
     "more local ranks than ranks": lambda: detect({**TORCHRUN, "LOCAL_WORLD_SIZE": "16"}),
     "a local rank argument without a rank": lambda: detect({}, local_rank=3),
