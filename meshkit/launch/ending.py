@@ -30,6 +30,8 @@ class Ending:
         last: the last round of this rank in each part of it.
         counted: how many rounds this rank has entered in each part.
         id: the number of the round in which the mesh was built.
+        is_lost: whether ranks of the job were lost, so that all of its rounds are over, and each
+            rank deletes what the lost ones have left.
         size: how many ranks the mesh has.
         keys: the keys of this rank in the part of the mesh, beside its rounds.
         finish: deletes the keys that ranks have left together; the last rank calls it.
@@ -43,6 +45,7 @@ class Ending:
     size: int
     keys: Sequence[str]
     finish: Callable[[], object]
+    is_lost: bool = False
     rounds: list[Round] | None = None
 
     def go_on(self) -> bool:
@@ -59,7 +62,8 @@ class Ending:
             return False
         part.delete(*self.keys)
         for round in self.rounds:
-            delete_last(round)
+            if self.is_lost or round.turn == 1:  # the last round may lack other ranks
+                delete_last(round)
         if part.add(ENDED, 1) == 2 * self.size:
             self.finish()
             part.delete(ENDED)
@@ -67,7 +71,7 @@ class Ending:
 
     def _take_rounds(self) -> list[Round]:
         """Remove the last rounds of the mesh from those of the job, and return them."""
-        names = [name for name in self.last if is_part_of(name, self.id)]
+        names = [name for name in self.last if self.is_lost or is_part_of(name, self.id)]
         for name in names:
             if not self.counted.pop(name, 0):  # the count is in the store of someone else
                 self.store.delete(f"{name}/{ROUNDS.format(self.store.world.rank)}")
@@ -81,11 +85,7 @@ def is_part_of(name: str, id: int) -> bool:
 
 
 def delete_last(round: Round) -> None:
-    """Delete the keys of the last rounds of a part, which all its ranks have left. In a deadline.
-
-    The rank that came first to the last round does so, as that one may be incomplete.
-    """
-    if round.turn == 1:
-        for over in filter(None, (round.before, round)):
-            over.keys |= ANY
-            over.delete()
+    """Delete a round that all its ranks have left, and the one before. In a deadline."""
+    for over in filter(None, (round.before, round)):
+        over.keys |= ANY
+        over.delete()

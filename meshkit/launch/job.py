@@ -37,7 +37,7 @@ from .default_group import (
     store_from_group,
     world_from_group,
 )
-from .ending import ROUNDS, Ending
+from .ending import ROUNDS, Ending, delete_last
 from .generation import leases
 from .log import ERROR_FILE, Startup, log_line, report_uncaught_error
 from .process import check_own_process, sight
@@ -61,6 +61,8 @@ SHARED = "shared"
 LEFT = "left/{}"  # rank, in the store of a job: it has called shutdown()
 RECOVERY = "recovery/{}"  # number, in the store of a generation: ranks that live find each other
 EPOCH = "epoch/{}"  # number, in the store of a generation: the part of the ranks that live since
+RECOVERED = "recovered"  # in the store of a generation: the number of its newest epoch
+ADMISSION = "admission"  # in the store of a recovery round
 REJOIN = "rejoin"  # the round of an epoch in which its ranks create their default group
 DRAWN = "drawn"  # in the store of a start, or of a round: the seed that rank 0 has drawn
 SOURCE = "mesh.recover()"
@@ -279,6 +281,34 @@ class Job:
         name, store = RECOVERY.format(number), cast(Store, self.base)
         return Round(store, name, self.world.rank, expected, look=self.look)
 
+    def recovered(self) -> int:
+        """Return the number of the newest epoch of this generation, 0 for the first. Local."""
+        base = cast(Store, self.base)
+        return base.within(TIMES.store, lambda: base.number(RECOVERED))
+
+    def _forget_recoveries(self, number: int, world: World) -> None:
+        """Delete the rounds of earlier recoveries and of the epoch that is over. Local.
+
+        All ranks have left them. One that was left out reads that the newest epoch is a later one.
+        """
+        base, old = cast(Store, self.base), self.epoch.number
+
+        def forget() -> None:
+            if self.group_store is not None:
+                self.group_store.delete(self.group_store.take())
+            if world.rank:
+                return
+            base.set(RECOVERED, str(number))
+            if old and self.joined is not None:
+                delete_last(self.joined)
+            for earlier in range(max(old, 1), number):
+                # newcomers are numbered beyond the ranks, at most one for each that was lost
+                round = self.recovery_round(earlier, range(2 * self.epoch.size_before))
+                delete_last(round)
+                round.store.delete(ADMISSION)
+
+        base.within(TIMES.store, forget)
+
     def rejoin(self, number: int, old_ranks: Sequence[int], limit: timedelta) -> Job:
         """Create the default group of the ranks that live, and make it the current job. Collective.
 
@@ -306,6 +336,7 @@ class Job:
             lambda _: leave_default_group(),
             connects=waits_for_peers(str(world.backend)),
         )
+        self._forget_recoveries(number, world)
         before = tuple(int(self.epoch.ranks_before[rank]) for rank in old_ranks)
         job = replace(
             self,

@@ -22,7 +22,7 @@ from ..core.layout import Layout
 from ..core.ranks import RankPositions
 from ..core.regroup import Regrouping, Request, Sources, find_sources, held_steps, regroup
 from .generation import end_generation, generation_part, init_round, leases
-from .job import RECOVERY, Epoch, Job
+from .job import ADMISSION, RECOVERED, RECOVERY, Epoch, Job
 from .process import state_of
 from .round import Round, process_from_json
 from .store import Store, read_number
@@ -31,7 +31,6 @@ from .world import World
 
 NEWEST = "meshkit/newest"
 INVITED = "admitted"  # in a generation: which job admits the ranks that wait there
-ADMISSION = "admission"  # in the store of a recovery round
 CONFLICT = "a new process disagrees with the job that runs, which goes on without it."
 
 
@@ -98,7 +97,8 @@ def running_job_evidence(base: Store, generation: int) -> tuple[str, ...]:
     """Return a line on a job of an earlier generation that goes on after a loss, if any."""
     earlier = [generation_part(base, number) for number in range(1, generation)]
     first = f"{RECOVERY.format(1)}/count"
-    runs = base.try_within(1.0, lambda: any(part.has(first) for part in earlier))
+    look = lambda: any(part.has(key) for part in earlier for key in (first, RECOVERED))  # noqa: E731
+    runs = base.try_within(1.0, look)
     line = "A job at this store goes on after a loss. It admits a new process by mesh.admit()."
     return (line,) * bool(runs)
 
@@ -152,6 +152,12 @@ def invite(job: Job, waiting_in: int, number: int, admission: Admission) -> None
     base.within(TIMES.store, post)
 
 
+def left_out_error(rank: int) -> RankTimeoutError:
+    """Return the error of a newcomer that came too late to the round that admitted it."""
+    line = f"rank {rank} was left out: it did not come in time."
+    return RankTimeoutError(line, fix="start the job again, from a checkpoint.")
+
+
 def join_running_job(
     base: Store,
     invitation: tuple[int, int],
@@ -163,7 +169,9 @@ def join_running_job(
     world, (generation, number) = base.world, invitation
     store = generation_part(base, generation)
     round = Round(store, RECOVERY.format(number), world.rank, ())
-    admission = cast(Admission, read_admission(round))
+    admission = read_admission(round)
+    if admission is None:  # the ranks have gone through a later recovery since
+        raise left_out_error(world.rank)
     own = replace(world, rank=admission.ranks_before.index(world.rank, admission.num_ranks))
     round.rank, round.expected = own.rank, range(len(admission.ranks_before))
     round.arrive(Request().to_facts())
@@ -178,12 +186,10 @@ def join_running_job(
     layout = Layout.of(admission.sizes, RankPositions.of(admission.ranks, None))
     regrouped = regroup(layout, [*requests], admission.full_sizes)
     if regrouped is None or own.rank not in requests:
-        raise RankTimeoutError(
-            "the ranks that live cannot form one replica."
-            if regrouped is None
-            else f"rank {world.rank} was left out: it did not come in time.",
-            fix="start the job again, from a checkpoint.",
-        )
+        if regrouped is not None:
+            raise left_out_error(world.rank)
+        line = "the ranks that live cannot form one replica."
+        raise RankTimeoutError(line, fix="start the job again, from a checkpoint.")
     joined = Joined(world, admission, regrouped, find_sources(regrouped, held_steps(requests)))
     job = Job(
         own,

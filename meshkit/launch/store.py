@@ -17,6 +17,7 @@ The keys of a job, as paths::
             round/<number>/       the rounds of all ranks, in the order of their calls
             mesh/<number>/        the rounds of a part of the ranks, and what a mesh posts; when
                                   all its ranks have closed it, their next rounds delete these
+            recovered             the number of the newest epoch; what it replaces is deleted
             recovery/<number>/    a round in which ranks that live find each other
             epoch/<number>/       the same keys again, for the ranks that live since
 """

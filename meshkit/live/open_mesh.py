@@ -433,7 +433,7 @@ def close_mesh(mesh: MeshGroups, job: Job, error: BaseException | None) -> None:
     if error is None and layout.num_ranks < job.world.world_size:
         _release_spares(mesh, job)
     if not mesh.is_closed and mesh.rank in layout and job.store is not None:
-        _delete_later(mesh, job, job.store)
+        job.counts.endings.append(_ending_of(mesh, job, job.store))
     together = is_destroyed_collectively(mesh.groups.by_key.values())
     groups = mesh.release()
     try:
@@ -448,8 +448,22 @@ def close_mesh(mesh: MeshGroups, job: Job, error: BaseException | None) -> None:
         destroy_groups(groups)
 
 
-def _delete_later(mesh: MeshGroups, job: Job, store: Store) -> None:
-    """Let the next rounds of all ranks delete what this mesh has left in the store. Local."""
+def end_lost_mesh(mesh: MeshGroups, before: Job, job: Job, old_ranks: Sequence[int]) -> None:
+    """Let the next rounds of a job after a recovery delete what the job before has left. Local.
+
+    ``old_ranks`` are the numbers in the job before of the ranks that live; newcomers are beyond.
+    """
+    if mesh.rank in mesh.plan.layout:
+        ending = _ending_of(mesh, before, cast(Store, before.store))
+        lost = {int(rank) for rank in mesh.plan.layout.grid.flat} - {*old_ranks}
+        names = (CLOSED, f"guard/{STATUS}", f"guard/{EXIT}")
+        keys = [*ending.keys, WAITING, *(name.format(rank) for name in names for rank in lost)]
+        size = ending.size - len(lost)
+        job.counts.endings.append(replace(ending, size=size, keys=keys, is_lost=True))
+
+
+def _ending_of(mesh: MeshGroups, job: Job, store: Store) -> Ending:
+    """Return the share of this rank in the end of a mesh."""
     rank, id, counts = mesh.rank, mesh.round_id, job.counts
     keys = [CLOSED.format(rank), *(f"guard/{key.format(rank)}" for key in (STATUS, EXIT))]
     keys += [f"external/{strides}/{rank}" for strides in mesh.registry.external_groups]
@@ -459,7 +473,7 @@ def _delete_later(mesh: MeshGroups, job: Job, store: Store) -> None:
     )
     finish = partial(forget_calls, guard, ranks)
     keys += mesh.posted
-    counts.endings.append(Ending(store, counts.last, counts.rounds, id, len(ranks), keys, finish))
+    return Ending(store, counts.last, counts.rounds, id, len(ranks), keys, finish)
 
 
 def is_failure(error: BaseException | None) -> bool:

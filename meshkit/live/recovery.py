@@ -53,7 +53,7 @@ from .commit import committed_steps
 from .copies import OfOneProcess
 from .group_registry import GroupRegistry, MeshGroups
 from .guard import GuardState
-from .open_mesh import CLOSED, WAITING, MeshProposal, open_groups
+from .open_mesh import CLOSED, WAITING, MeshProposal, end_lost_mesh, open_groups
 from .restore import Restoration, check_objects, restore_state
 from .status import is_collective_error
 
@@ -345,10 +345,12 @@ class Rounds(OfOneProcess):
             decision = round.decided()
             came_late = decision is not None
             if decision is None:
+                self._check_not_left_out(number)
                 newcomers = [rank for rank in round.expected if rank not in {*candidates}]
                 round.arrive(request.to_facts())
                 judge = who_lives(patience, failure.silent, newcomers)
                 decision = round.decide(judge, Deadline.after(wait), poll=poll)
+                self._check_not_left_out(number)  # this process may have been stopped meanwhile
             if came_late and failure.is_known and decision.error is not None:
                 continue  # a failure that comes later has a round of its own
             decision.check(job.world.rank)
@@ -356,12 +358,21 @@ class Rounds(OfOneProcess):
             members, rank = decision.members, job.world.rank
             if rank in members:
                 return number, {r: Request.from_facts(members[r]) for r in sorted(members)}
-            raise RankTimeoutError(
-                f"rank {rank} was declared lost, as it did not come in time.",
+            raise _left_out_error(
+                rank,
                 f"{plural('Rank', len(members))} {format_ranks(sorted(members))} "
                 f"{'goes' if len(members) == 1 else 'go'} on without it.",
-                fix="end this process.",
             )
+
+    def _check_not_left_out(self, number: int) -> None:
+        """Raise if other ranks have gone on from this recovery or a later one, without this rank.
+
+        They have deleted the rounds before. A rank that decided alone would begin a second job.
+        """
+        newest = self.job.recovered()
+        if newest >= number:
+            line = f"The other ranks go on without it, since recovery {newest}."
+            raise _left_out_error(self.job.world.rank, line)
 
     def _round(self, number: int, candidates: Sequence[int]) -> Round:
         """Return a round of the candidates, and of the newcomers that it admits."""
@@ -406,10 +417,17 @@ class Rounds(OfOneProcess):
             ranks = cast(Admission, self.admission).ranks_before
             job = replace(job, epoch=job.epoch._replace(ranks_before=ranks))
             limit = min(limit, timedelta(seconds=TIMES.newcomer))
-        job = job.rejoin(number, regrouped.old_ranks, limit)
+        before, job = self.job, job.rejoin(number, regrouped.old_ranks, limit)
+        end_lost_mesh(self.mesh, before, job, regrouped.old_ranks)
         proposal = propose_again(self.proposal, job, regrouped.after)
         groups = open_groups(proposal._replace(job=replace(job, arrival_timeout=limit)))
         return proposal, groups
+
+
+def _left_out_error(rank: int, evidence: str) -> RankTimeoutError:
+    """Return the error of a rank that was declared lost while it lives."""
+    line = f"rank {rank} was declared lost, as it did not come in time."
+    return RankTimeoutError(line, evidence, fix="end this process.")
 
 
 def propose_again(proposal: MeshProposal, job: Job, layout: Layout) -> MeshProposal:
@@ -453,7 +471,7 @@ def wait_for_loss(mesh: MeshGroups, job: Job, store: Store) -> bool:
 
     def look(number: int) -> bool | None:
         """Return whether a rank is lost; None if neither a loss nor the end is known."""
-        if recovery.store.has(COUNT):
+        if recovery.store.has(COUNT) or job.recovered() > job.epoch.number:
             return True
         if not part.has(ENDED) or part.has(*closed.values()):
             return False

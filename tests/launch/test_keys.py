@@ -38,6 +38,16 @@ def failing_on_one_rank(mesh: Mesh) -> None:
         meshkit.build_mesh(dp=77 if mesh.rank == 0 else 4)
 
 
+def recover(mesh: Mesh) -> Mesh:
+    """Recover as after a collective that has failed on all ranks, with a guard and a barrier."""
+    with mesh.guard(timeout=30):
+        mesh.barrier()
+    try:
+        raise meshkit.CollectiveError("played")
+    except meshkit.CollectiveError:
+        return mesh.recover()
+
+
 def device_mesh(_: Mesh) -> None:
     meshkit.init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))
 
@@ -112,6 +122,7 @@ KINDS: dict[str, Callable[[Mesh], Any]] = {
     "disagreement": differing,
     "failure": failing_on_one_rank,
     "device mesh": device_mesh,
+    "recovery": recover,
     "close": build_and_close,
     "close a part": build_of_a_part,
     "close a view": build_a_view,
@@ -121,7 +132,7 @@ KINDS: dict[str, Callable[[Mesh], Any]] = {
     "close after a failure": close_after_a_failure,
     "close after a move": move_to_another_mesh,
 }
-SLOW_KINDS = {"disagreement": 10, "failure": 20, "device mesh": 30}
+SLOW_KINDS = {"disagreement": 10, "failure": 20, "device mesh": 30, "recovery": 20}
 SLOW_KINDS |= {kind: 30 for kind in KINDS if "close" in kind} | {"close with spares": 10}
 
 
@@ -133,7 +144,8 @@ def count_keys(kind: str, times: int, url: str) -> tuple[object, object]:
     assert isinstance(root(), dist.TCPStore if url.startswith("tcp") else dist.FileStore)
     for more in (2, times):
         for _ in range(more):
-            KINDS[kind](mesh)
+            result = KINDS[kind](mesh)
+            mesh = result if isinstance(result, Mesh) else mesh
         dist.barrier()  # of torch: no key changes between the two
         held = current_job().counts  # type: ignore[union-attr]
         kept = len(held.last), len(held.rounds), len(held.endings)

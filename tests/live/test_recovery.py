@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from meshkit.testing.faults import Strike, play
 from tests.live.faults import error_of
 from tests.live.resources import descriptors, live_groups, threads
 from tests.pool import Pool
+from tests.promises import BUSY
 
 RANKS = 4  # of the pool
 TIMES = 20
@@ -198,6 +200,37 @@ def fail_to_create() -> Any:
 
 def test_recover_gives_up_if_the_groups_of_the_same_ranks_cannot_be_created() -> None:
     assert meshkit.spawn(fail_to_create, 1, timeout=60) == [3]
+
+
+def come_after_two_recoveries(folder: Path) -> Any:
+    """Recover twice without rank 3, which calls it when the first round has been deleted."""
+    mesh = meshkit.build_mesh(dp=4)
+    is_over, is_late = folder / "over", mesh.rank == 3
+    if is_late:
+        wait_for_file(is_over)
+        error = error_of(lambda: fail(mesh, arrival_timeout=1))
+        (folder / "read").touch()
+        return error
+    for _ in range(2):
+        mesh = fail(mesh, arrival_timeout=1)
+    assert mesh.layout.sizes == {"dp": 3}
+    mesh.agree("recoveries", 2)
+    is_over.touch()
+    wait_for_file(folder / "read")  # rank 0 hosts the store
+    return None
+
+
+def wait_for_file(path: Path) -> None:
+    until = time.monotonic() + 30 + BUSY
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def test_a_rank_that_was_left_out_reads_so_after_its_round_was_deleted(tmp_path: Path) -> None:
+    error = meshkit.spawn(come_after_two_recoveries, 4, (tmp_path,), timeout=90)[3]
+    assert error[0] == "RankTimeoutError"
+    assert "rank 3 was declared lost, as it did not come in time." in error[1]
+    assert "The other ranks go on without it, since recovery 2." in error[1]
 
 
 def admit_often(strike: Strike) -> Any:
