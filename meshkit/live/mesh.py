@@ -66,10 +66,10 @@ class Mesh(OfOneProcess):
     """The mesh of one process: its rank, its peers, and the process groups that they share.
 
     Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid. Only
-    ``redistribute``, ``begin``, ``transfer``, ``whole_state``, ``shift``, ``exchange``, ``view``,
-    ``barrier``, ``first_on_node``, ``first``, ``agree``, ``verify``, ``commit``, ``recover``,
-    ``admit``, ``check_batch``,
-    ``check_parameters``, ``token_weights``, ``grad_norm`` and ``clip_grad_norm`` communicate.
+    ``redistribute``, ``begin``, ``transfer``, ``bridge``, ``whole_state``, ``shift``, ``exchange``,
+    ``view``, ``edges``, ``barrier``, ``first_on_node``, ``first``, ``agree``, ``verify``,
+    ``commit``, ``recover``, ``admit``, ``check_batch``, ``check_parameters``, ``token_weights``,
+    ``grad_norm`` and ``clip_grad_norm`` communicate.
     ``with`` closes the mesh at the end. Times are in seconds, or timedeltas.
 
     A mesh, and what it makes, may be an attribute of a model. ``copy.deepcopy(model)`` and

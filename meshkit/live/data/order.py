@@ -39,22 +39,22 @@ class OwnOrder:
             if callable(set_epoch := getattr(self.indices, "set_epoch", None)):
                 set_epoch(epoch)
             items = to_array(self.indices)
+        valid = f"indices from 0 to {self.num_samples - 1}."
         if items.ndim != 1 or not items.size or items.dtype.kind not in "iu":
             shown = f"{items.flat[:2].tolist()}" if items.size else "nothing"
-            is_mask = items.dtype.kind == "b"
-            raise BatchError(
-                f"the order of epoch {epoch} yields {shown}.",
-                "An order yields the dataset index of one sample at a time.",
-                fix="numpy.flatnonzero(mask)."
-                if is_mask
-                else "a sampler of single samples; the plan makes the batches.",
-            )
+            fix = valid
+            if items.dtype.kind == "b":
+                fix = "numpy.flatnonzero(mask)."
+            elif items.ndim > 1 or items.dtype == object:
+                fix = "a sampler of single samples; the plan makes the batches."
+            line = "An order yields the dataset index of one sample at a time."
+            raise BatchError(f"the order of epoch {epoch} yields {shown}.", line, fix=fix)
         outside = items[(items < 0) | (items >= self.num_samples)]
         if len(outside):
             raise BatchError(
                 f"the order of epoch {epoch} yields the index {outside[0]}.",
                 f"The dataset has {count_noun(self.num_samples, 'sample')}.",
-                fix=f"indices from 0 to {self.num_samples - 1}.",
+                fix=valid,
             )
         indices: Ints = items.astype(np.int64)
         return indices

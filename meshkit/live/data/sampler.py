@@ -70,6 +70,8 @@ class MicroBatchSampler(Sampler[list[int]]):
     While a DataLoader reads a sample, ``torch.rand``, ``random`` and ``numpy.random`` draw numbers
     that depend on the seeds, the epoch and the index of the sample only, with any number of workers
     and on any mesh. Afterwards the numbers of the trainer go on, as if the dataset had drawn none.
+    A ``__getitems__`` that looks at all indices before it reads, such as that of a ``Subset`` of a
+    ``Subset``, draws with the numbers of the last sample, which depend on the micro batch too.
 
     torchdata's ``StatefulDataLoader`` calls ``state_dict``, tested with torchdata 0.11 and 0 or 2
     workers. A loader state taken between steps resumes exactly, with the same number of workers. A

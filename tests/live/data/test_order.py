@@ -293,6 +293,24 @@ def test_what_is_no_order_is_refused(kind: str) -> None:
     assert caught.value.fix_text
 
 
+@pytest.mark.parametrize(
+    ("kind", "fix"),
+    [
+        ("floats", "indices from 0 to"),
+        ("a list of strs", "indices from 0 to"),
+        ("nothing", "indices from 0 to"),
+        ("an index outside", "indices from 0 to"),
+        ("a mask", "numpy.flatnonzero(mask)"),
+        ("batches of one length", "a sampler of single samples"),
+        ("batches of two lengths", "a sampler of single samples"),
+    ],
+)
+def test_the_fix_of_an_order_is_for_its_kind(kind: str, fix: str) -> None:
+    with pytest.raises(BatchError) as caught:
+        sampler_of(NO_ORDERS[kind], alone())
+    assert (caught.value.fix_text or "").startswith(fix)
+
+
 def test_an_order_and_a_shuffle_are_refused() -> None:
     with pytest.raises(BatchError):
         sampler_of([1, 2], alone(), shuffle=True)
