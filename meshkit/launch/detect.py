@@ -348,6 +348,7 @@ def _check_bounds(row: Launcher, fields: Fields, env: Env) -> None:
         ("local_rank", "local_world_size"),
         ("local_rank", "world_size"),
         ("node_rank", "num_nodes"),
+        ("node_rank", "world_size"),
     )
     for field, count in pairs:
         if field in fields and count in fields and fields[field][0] >= fields[count][0]:
@@ -361,8 +362,14 @@ def _check_bounds(row: Launcher, fields: Fields, env: Env) -> None:
     for number, name in filter(None, (per_node, nodes)):
         if number > ranks:
             raise_conflict(row.name, env, name, size, f"is more than {size}")
-    if per_node and nodes and (per_node[0] == ranks) != (nodes[0] == 1):
+    if nodes is None:
+        return
+    most = ranks - nodes[0] + 1  # ranks of one node, since each other node has a rank
+    index = fields.get("local_rank", (0, ""))
+    if per_node and not (ranks if nodes[0] == 1 else 1) <= per_node[0] <= most:
         raise_conflict(row.name, env, per_node[1], nodes[1], f"contradicts {nodes[1]}")
+    if index[0] >= most:
+        raise_conflict(row.name, env, index[1], nodes[1], f"contradicts {nodes[1]}")
 
 
 def _implied(fields: Fields) -> Fields:

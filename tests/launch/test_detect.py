@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import meshkit
 from meshkit.launch import detect as detect_module
 from meshkit.launch.launchers import BY_MPI, LAUNCHERS, job_hosts, job_name, matching_launchers
+from meshkit.launch.world import NODE_FIELDS
 from tests.launch import recorded
 from tests.launch.recorded import (
     ALL,
@@ -317,6 +320,8 @@ def test_pals_without_the_pmi_of_cray_has_no_size() -> None:
 
 NODE = {"RANK": "6", "WORLD_SIZE": "8", "LOCAL_RANK": "2"}
 ALL_ON_ONE = {"RANK": "3", "WORLD_SIZE": "4"}
+OF_FIELD = {"local_rank": "LOCAL_RANK", "local_world_size": "LOCAL_WORLD_SIZE"}
+OF_FIELD |= {"node_rank": "NODE_RANK", "num_nodes": "NNODES"}
 
 
 @pytest.mark.parametrize(
@@ -358,7 +363,10 @@ def test_fields_of_the_node(environ: Env, fields: tuple[int | None, ...], source
         ({"NNODES": "5"}, ["NNODES", "WORLD_SIZE"]),
         ({"NNODES": "1", "LOCAL_WORLD_SIZE": "2"}, ["LOCAL_WORLD_SIZE", "NNODES"]),
         ({"NNODES": "2", "LOCAL_WORLD_SIZE": "4"}, ["LOCAL_WORLD_SIZE", "NNODES"]),
+        ({"NNODES": "3", "LOCAL_WORLD_SIZE": "3"}, ["LOCAL_WORLD_SIZE", "NNODES"]),
+        ({"NNODES": "4", "LOCAL_RANK": "1"}, ["LOCAL_RANK", "NNODES"]),
         ({"NNODES": "2", "NODE_RANK": "2"}, ["NODE_RANK", "NNODES"]),
+        ({"NODE_RANK": "4"}, ["NODE_RANK", "WORLD_SIZE"]),
         ({"NODE_RANK": "x"}, ["NODE_RANK"]),
         ({"PET_NPROC_PER_NODE": "2.0"}, ["PET_NPROC_PER_NODE"]),
         ({"WORLD_SIZE": str(2**21 + 1)}, ["WORLD_SIZE"]),
@@ -367,6 +375,22 @@ def test_fields_of_the_node(environ: Env, fields: tuple[int | None, ...], source
 def test_contradictions_about_nodes(changed: Env, names: list[str]) -> None:
     environ = {**ALL_ON_ONE, **changed}
     assert detect_error(environ).variables == {name: environ[name] for name in names}
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=9), st.data())
+def test_no_fact_of_a_job_contradicts_another_one(machines: list[int], data: st.DataObject) -> None:
+    """Ranks on any machines: each rank may know any of its numbers."""
+    nodes = [[*dict.fromkeys(machines)].index(machine) for machine in machines]
+    rank = data.draw(st.integers(0, len(nodes) - 1))
+    node = nodes[rank]
+    facts = (nodes[:rank].count(node), nodes.count(node), node, max(nodes) + 1)
+    known = dict(zip(NODE_FIELDS, facts, strict=True))
+    names = data.draw(st.sets(st.sampled_from(NODE_FIELDS)))
+    environ = {"RANK": str(rank), "WORLD_SIZE": str(len(nodes))}
+    environ |= {OF_FIELD[name]: str(known[name]) for name in names}
+    world = meshkit.detect(environ)
+    for name in NODE_FIELDS:
+        assert getattr(world, name) in ([known[name]] if name in names else [None, known[name]])
 
 
 @pytest.mark.parametrize(
