@@ -48,7 +48,7 @@ class RankStatus:
     ended_by: str = ""  # call by which it stopped using the mesh, ``"mesh.close()"``; else empty
     is_other_mesh: bool = False  # whether another mesh created the group of the collective
     left_guard: int = 0  # the number of the last guard that it left without an error, from 1
-    thread: str = ""  # the thread and task that did; empty if others were in guards meanwhile
+    thread: str = ""  # the thread and task that left it; empty if others were in guards meanwhile
     waited: float = 0.0  # seconds since it began its last collective, as far as it knows
     sees_waits: bool = True  # False on nccl: a rank may wait for a collective at any line
 
@@ -310,7 +310,7 @@ def _first_suspects(
 def _causes(statuses: Mapping[int, RankStatus], late: Iterable[int]) -> list[int]:
     """Return the ranks that left and explain a failure.
 
-    A rank does not that has posted its counts, with which it is behind no peer.
+    A rank that has posted its counts, and is behind no peer, explains nothing.
     """
     left = [rank for rank in sorted(statuses) if statuses[rank].has_left]
     return [r for r in left if statuses[r].error or r in late or not statuses[r].begun]

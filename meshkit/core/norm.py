@@ -55,7 +55,7 @@ class NormLayout:
 
     @classmethod
     def of(cls, sizes: Mapping[str, int], layout: object, given: object = None) -> NormLayout:
-        """Return the parsed layout; ``given`` are sizes of its dims, of which no norm depends."""
+        """Return the parsed layout; ``given`` are sizes of dims, which change no norm."""
         sides = parse_layout(layout)
         parse_layout_sizes(given, sides.values())
         for glob, side in sides.items():

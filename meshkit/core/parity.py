@@ -79,7 +79,7 @@ class Rules:
 
     layout: Mapping[str, str]
     reduce: Mapping[str, str]
-    sizes: Any = None  # of dims in brackets; later checked
+    sizes: Any = None  # of dims in brackets
 
     def __post_init__(self) -> None:
         parse_layout_sizes(self.sizes, map(parse_side, self.layout.values()))

@@ -61,8 +61,8 @@ _here = _Here()
 class GroupStore(dist.Store):
     """The store through which groups meet: a wait in it ends when the creation is given up.
 
-    It waits by looks, so that the creation of a group shares the client of its rank. A call of
-    torch alone gets its own client, since ranks that meet in another thread hold the first one.
+    It polls its keys, so that the creation of a group can share the client of its rank. A call of
+    torch alone gets a client of its own, since another thread may hold the first one in a wait.
     """
 
     def __init__(self, part: Store, timeout: timedelta) -> None:

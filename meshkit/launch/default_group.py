@@ -148,8 +148,8 @@ def interface_towards(host: str, *, spans_hosts: bool) -> str:
 def binds(world: World) -> bool:
     """Return whether the default group can be bound to the device of this rank. Local.
 
-    Backends that behave as NCCL can, also beside a backend for another device. torch refuses a
-    device that is not the accelerator that it was built for.
+    Every backend that behaves as NCCL can be bound, also if other devices have another backend.
+    torch refuses a device of another type than its accelerator.
     """
     device = world.device or torch.device("cpu")
     part = backend_for(str(world.backend), device.type)
@@ -185,7 +185,7 @@ def create_default_group(
         The store in Python through which the groups of the job meet, which must be kept; or None.
     """
     client, limit = store, timeout or default_timeout(str(world.backend))
-    # nccl clones its store, which one in Python cannot; and it waits in it for longer than ranks do
+    # nccl clones its store, so it cannot be one in Python; and it waits there longer than ranks do
     if world.backend != "gloo" and world.world_size > 1:
         client = store.watcher()
         client.root.set_timeout(limit)

@@ -23,10 +23,10 @@ MAX_PROBE = 3.0  # seconds for one attempt: an address that drops packets must n
 
 
 def find_address(host: str, port: int, deadline: Deadline) -> str:
-    """Return the address of a host; of several ones the first at which it listens, once it does.
+    """Return the address of a host; if it has several, the first one that takes a connection.
 
-    torch's client waits for a listener too, but at the first address of a name. Each connection
-    costs a lookup of a name at the host of the store, so this one is only made where it decides.
+    torch's client tries one address of a name only. Each connection costs a lookup of a name at the
+    host of the store, so a host with one address is not tried here.
 
     Raises:
         OSError: at the deadline, if the name has no address, or no address answers.

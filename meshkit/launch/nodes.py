@@ -16,11 +16,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 from .round import Round
-from .store import Store
+from .store import Store, read_value
 from .times import TIMES, Deadline
 from .world import NODE_FIELDS, World
 
@@ -44,8 +45,8 @@ def number_nodes(machines: Sequence[str]) -> list[int]:
 def place_on_node(world: World, nodes: Sequence[int]) -> World:
     """Return the world with the fields of its node that are None, from the node of each rank. Pure.
 
-    A field stays None where the machines contradict what the launcher states: two containers of
-    one machine may be two nodes to it.
+    A field stays None if the machines contradict what the launcher states. Two containers on one
+    machine may be two nodes to a launcher.
     """
     own = nodes[world.rank]
     found = {
@@ -77,13 +78,20 @@ def find_node(world: World, store: Store, arrived: Round, deadline: Deadline) ->
         answer = Deadline.after(TIMES.store)  # if the first one is lost, this one reads them too
         return None if is_first else store.wait(NODES, answer, world.world_size)
 
-    text = store.within(limit + TIMES.store, ask)
-    if text is None:
+    record: str | bytes | None = store.within(limit + TIMES.store, ask)
+    if record is None:
         processes = arrived.arrivals().arrived
         machines = [processes[rank].process.machine for rank in range(world.world_size)]
         runs = [[node, len([*ranks])] for node, ranks in groupby(number_nodes(machines))]
-        text = json.dumps(runs).encode()
-        record = text.decode()
-        store.within(limit, lambda: store.set(NODES, record))
-    nodes = [int(node) for node, count in json.loads(text) for _ in range(int(count))]
+        record = json.dumps(runs)
+        store.within(limit, partial(store.set, NODES, record))
+    nodes = read_value(NODES, record, partial(_read_nodes, world.world_size))
     return place_on_node(world, nodes)
+
+
+def _read_nodes(num_ranks: int, record: str) -> list[int]:
+    """Return the node of each rank, as the first rank has written them."""
+    runs = [(int(node), int(count)) for node, count in json.loads(record)]
+    if sum(count for _, count in runs) != num_ranks:
+        raise ValueError("it is of another number of ranks")
+    return [node for node, count in runs for _ in range(count)]

@@ -1,17 +1,29 @@
-"""The node of a rank, from the machines of all ranks, where no variable states it."""
+"""The node of a rank, from the machines of all ranks, if no variable states it."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
 import meshkit
-from meshkit.launch.nodes import FROM_MACHINES, number_nodes, place_on_node
+from meshkit.launch.nodes import (
+    ASKED,
+    FROM_MACHINES,
+    NODES,
+    find_node,
+    number_nodes,
+    place_on_node,
+)
+from meshkit.launch.round import Round
+from meshkit.launch.store import Store
+from meshkit.launch.times import Deadline
 from meshkit.launch.world import NODE_FIELDS, free_port
 
 MACHINES = st.lists(st.sampled_from("abcd"), min_size=2, max_size=9)
@@ -111,3 +123,14 @@ def test_ranks_may_know_different_fields() -> None:
     results = meshkit.spawn(join_as_pod, 3, args, timeout=90)
     assert [result[1] for result in results] == [[0, 1, 0, 3], [1, 2, 0, 2], [0, 1, 1, 2]]
     assert [result[2] for result in results] == [["0", "1"], ["1", "2"], ["0", "1"]]
+
+
+@pytest.mark.parametrize("record", ["no list", "[[0]]", "[[0, 3]]", "[[0, 1], [1, -1]]", "{}"])
+def test_a_record_of_nodes_that_no_rank_wrote_is_named(record: str) -> None:
+    world = meshkit.detect({"RANK": "0", "WORLD_SIZE": "2"})
+    store = Store(dist.HashStore(), world)
+    store.add(ASKED, 1)
+    store.set(NODES, record)
+    arrived = Round(store, "init", 0, range(2))
+    with pytest.raises(meshkit.LaunchError, match=f"'{NODES}' .* no rank wrote"):
+        find_node(world, store, arrived, Deadline.after(timedelta(seconds=5)))
