@@ -127,9 +127,8 @@ class _Cells:
         """Join the parts of a dim; a cut inside brackets makes it several dims meanwhile."""
         is_inner = any(part.axes for part in entry[1:])
         parts = entry if is_inner else entry[:1]
-        for key, x in self.cells.items() if is_inner else ():
-            at = dict(zip(self.axes, key, strict=True))
-            shape = _split_dim(name, x.shape[dim], parts, given, layout, at)
+        for key, shape in self._split(name, dim, parts, given, layout) if is_inner else ():
+            x = self.cells[key]
             self.cells[key] = x.reshape(*x.shape[:dim], *shape, *x.shape[dim + 1 :])
         for number, part in enumerate(parts):
             for axis in reversed(part.axes):
@@ -137,6 +136,42 @@ class _Cells:
         for key, x in self.cells.items() if is_inner else ():
             end = dim + len(parts)
             self.cells[key] = x.reshape(*x.shape[:dim], math.prod(x.shape[dim:end]), *x.shape[end:])
+
+    def _split(
+        self, name: str, dim: int, entry: Sequence[Dim], given: Mapping[str, int], layout: Layout
+    ) -> list[tuple[tuple[int, ...], list[int]]]:
+        """Return the sizes of the dims of a pair of brackets for each part.
+
+        The size of at most one dim is not given. A part without elements does not show it.
+        """
+        axes = tuple(layout.sizes.items())
+        free = {axis for part in entry if part.name not in given for axis in part.axes}
+        shapes, sizes_of_free = [], dict[tuple[int, ...], int]()
+        for key, x in self.cells.items():
+            at = dict(zip(self.axes, key, strict=True))
+            known = {
+                part.name: int(Cut((given[part.name],), (part.axes,), axes).shape(at)[0])
+                for part in entry
+                if part.name in given
+            }
+            place, share = (*(at[axis] for axis in sorted(free)),), math.prod(known.values())
+            if share:
+                sizes_of_free.setdefault(place, x.shape[dim] // share)
+            shapes.append((key, place, known))
+        split = []
+        for key, place, known in shapes:
+            sizes = [known.get(part.name, sizes_of_free.get(place, 0)) for part in entry]
+            size = self.cells[key].shape[dim]
+            if math.prod(sizes) != size:
+                text = " ".join(map(str, entry))
+                at = dict(zip(self.axes, key, strict=True))
+                raise SpecError(
+                    f"{name}: ({text}) has {size} elements at {format_sizes(at)}, and the given "
+                    f"sizes make {math.prod(sizes)}.",
+                    fix="other sizes=, or another side.",
+                )
+            split.append((key, sizes))
+        return split
 
 
 def gather_copies(name: str, parts: Parts, one: Array, layout: Layout, rules: Rules) -> Copies:
@@ -169,33 +204,6 @@ def gather_copies(name: str, parts: Parts, one: Array, layout: Layout, rules: Ru
     cuts = [tuple(a for dim in entry[:1] for a in dim.axes if a in sizes) for entry in entries]
     cuts += [()] * (one.ndim - len(cuts))
     return Copies(sizes, tuple(joined.axes), cells, tuple(cuts))
-
-
-def _split_dim(
-    name: str,
-    size: int,
-    entry: Sequence[Dim],
-    given: Mapping[str, int],
-    layout: Layout,
-    at: Mapping[str, int],
-) -> list[int]:
-    """Return the sizes of the dims of a pair of brackets on a rank."""
-    axes = tuple(layout.sizes.items())
-    known = {
-        part.name: int(Cut((given[part.name],), (part.axes,), axes).shape(at)[0])
-        for part in entry
-        if part.name in given
-    }
-    share = math.prod(known.values())
-    sizes = [known.get(part.name, size // max(share, 1)) for part in entry]
-    if math.prod(sizes) == size:
-        return sizes
-    text = " ".join(map(str, entry))
-    raise SpecError(
-        f"{name}: ({text}) has {size} elements at {format_sizes(at)}, and the given sizes make "
-        f"{share}.",
-        fix="other sizes=, or another side.",
-    )
 
 
 def lacking_ranks(layout: Layout, holders: Iterable[int]) -> list[int]:

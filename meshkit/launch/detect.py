@@ -365,11 +365,11 @@ def _check_bounds(row: Launcher, fields: Fields, env: Env) -> None:
     if nodes is None:
         return
     most = ranks - nodes[0] + 1  # ranks of one node, since each other node has a rank
-    index = fields.get("local_rank", (0, ""))
+    local_rank, name = fields.get("local_rank", (0, ""))
     if per_node and not (ranks if nodes[0] == 1 else 1) <= per_node[0] <= most:
         raise_conflict(row.name, env, per_node[1], nodes[1], f"contradicts {nodes[1]}")
-    if index[0] >= most:
-        raise_conflict(row.name, env, index[1], nodes[1], f"contradicts {nodes[1]}")
+    if local_rank >= most:
+        raise_conflict(row.name, env, name, nodes[1], f"contradicts {nodes[1]}")
 
 
 def _implied(fields: Fields) -> Fields:

@@ -22,6 +22,7 @@ from meshkit.core.parity import (
     lacking_ranks,
 )
 from meshkit.testing import layouts
+from tests.core.redistribute.moves import Bracketed, bracketed
 from tests.laws.derivations import law
 
 NONE = Rules({}, {})
@@ -66,6 +67,15 @@ def test_cuts_and_sums_are_undone(layout: Layout, data: st.DataObject) -> None:
     assert copies.worst(whole, 0) < 1e-12
     kept = [axis for axis, role in roles.items() if role == "*" and layout.size(axis) > 1]
     assert list(copies.axes) == kept
+
+
+@law
+@given(bracketed())
+def test_cuts_inside_brackets_are_undone(tensor: Bracketed) -> None:
+    """Also if some ranks have no element."""
+    rules = Rules({"x": tensor.side}, {}, tensor.given)
+    copies = gather_copies("x", tensor.parts, tensor.whole, tensor.layout, rules)
+    assert copies.worst(tensor.whole, 0) == 0
 
 
 def test_brackets_ellipsis_holders_and_uneven_parts() -> None:

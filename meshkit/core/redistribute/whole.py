@@ -139,6 +139,9 @@ def _check_parts(held: _Held, given: Mapping[str, int]) -> dict[str, Ints]:
                 known = known * shares(dim, given[dim.name])
         unknown = [dim for dim in entry if dim.name not in given]
         part = local // np.maximum(known, 1)  # of the dim that has no size
+        along = held.positions([dim for dim in entry if dim.name in given])
+        most = part.max(axis=along, keepdims=True)  # a part without elements does not show it
+        part = np.where(known == 0, most, part)
         if len(entry) > len(unknown):
             _check_fits(held, number, known * part if unknown else known)
         for dim in unknown:

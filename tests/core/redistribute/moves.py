@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
 from hypothesis import strategies as st
 
+from meshkit import Layout
 from meshkit.core.redistribute.move import Move, make_move
 from meshkit.core.redistribute.pattern import parse_pattern
 
@@ -106,3 +109,38 @@ def cases(
     else:
         sizes = {dim: factors[dim] * draw(st.integers(1, 2)) for dim in dims}
     return Case(" -> ".join(texts), sizes_of_axes, sizes)
+
+
+class Bracketed(NamedTuple):
+    """A tensor whose first dim is three dims in brackets, and its parts on a mesh."""
+
+    layout: Layout
+    side: str
+    given: dict[str, int]  # the sizes of two of the three dims
+    sizes: dict[str, int]
+    whole: np.ndarray[Any, Any]
+    parts: dict[int, np.ndarray[Any, Any]]
+
+
+@st.composite
+def bracketed(draw: st.DrawFn) -> Bracketed:
+    """Draw a tensor in parts of any sizes, also of none."""
+    layout = Layout(sp=draw(st.integers(1, 3)), tp=draw(st.integers(1, 3)))
+    dims = draw(st.sampled_from(["q h/tp d", "q h/tp/sp d", "q h/sp d/tp", "q/sp h/tp d"])).split()
+    cuts = {dim.split("/")[0]: dim.split("/")[1:] for dim in dims}
+    sizes = {name: draw(st.integers(0, 4)) for name in cuts}
+    block = np.arange(math.prod(sizes.values()) * 2.0).reshape(*sizes.values(), 2)
+    parts = {}
+    for rank in range(layout.num_ranks):
+        part = block
+        for number, axes in enumerate(cuts.values()):
+            for axis in axes:
+                index = layout.coordinate(rank)[axis]
+                part = np.array_split(part, layout.size(axis), number)[index]
+        parts[rank] = part.reshape(math.prod(part.shape[:-1]), 2)
+    unknown = draw(st.sampled_from([*sizes]))
+    given = {name: size for name, size in sizes.items() if name != unknown}
+    if not math.prod(given.values()):  # no part shows the size
+        sizes[unknown] = 0
+    whole = block.reshape(math.prod(block.shape[:-1]), 2)
+    return Bracketed(layout, f"({' '.join(dims)}) i", given, sizes, whole, parts)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from meshkit import DisagreementError, Layout, SpecError
 from meshkit.core.redistribute.pattern import parse_layout
 from meshkit.core.redistribute.whole import whole_sizes
-from tests.core.redistribute.moves import DIMS, axis_sizes, sides
+from tests.core.redistribute.moves import DIMS, Bracketed, axis_sizes, bracketed, sides
 
 law = settings(deadline=None, max_examples=100, database=None)
 LAYOUT = Layout(pp=2, tp=3)
@@ -42,6 +42,18 @@ def test_the_parts_of_array_split_have_the_sizes_of_the_whole(data: st.DataObjec
     rank = data.draw(st.sampled_from([*map(int, layout.grid.flat)]))
     sizes = whole_sizes(layout, parse_layout(side), stated, rank)
     assert sizes == {"w": dict(zip(dims, whole.shape, strict=True))}
+
+
+@given(bracketed())
+@law
+def test_the_sizes_of_dims_in_brackets_come_from_the_parts_that_have_elements(
+    tensor: Bracketed,
+) -> None:
+    stated = [({"w": part(*local.shape)}, [rank]) for rank, local in tensor.parts.items()]
+    sides = parse_layout({"w": tensor.side})
+    for rank in tensor.parts:
+        sizes = whole_sizes(tensor.layout, sides, stated, rank, tensor.given)
+        assert sizes == {"w": {**tensor.sizes, "i": 2}}
 
 
 def part(*shape: int, dtype: str = "float32") -> Any:
