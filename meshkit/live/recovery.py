@@ -178,14 +178,16 @@ class Recovery(OfOneProcess):
                 for example under FSDP over all ranks. It names the step of the checkpoint that is
                 needed.
             SpecError: if an object has no state, also before the first recovery; if a state holds
-                a value of another type; if ``held`` is None where this rank holds the state; on all
-                ranks, if a tensor of a module or dict is expanded, so that it cannot be filled.
+                a value of another type; if ``held`` is None where this rank holds the state; if a
+                tensor of a module or dict is expanded, so that it cannot be filled.
+            DisagreementError: if another rank has raised such an error, or one of its objects. No
+                rank has changed its state then, and none waits.
 
         Example:
             ``mesh.recovery.restore(model, optimizer, held=(old_model, old_optimizer))``
         """
-        check_objects(objects, held)
         if self.regrouped is None:
+            check_objects(objects, held)
             return
         facts = self.mesh, self.regrouped, self.sources, self.lost_ranks, self.lacks_state
         restore_state(Restoration(*facts), objects, held)

@@ -1,16 +1,18 @@
 """Give each rank the state of its coordinate after a recovery.
 
 A rank that holds its state keeps it. A rank that is behind, or has a new coordinate, gets the state
-of a rank that holds it, over the default group: first its length, then the bytes that
-``torch.save`` writes. ``torch.load`` reads them with ``weights_only``, so it unpickles no code. A
-tensor that is sharded over a data axis that may shrink has no second holder. Then all ranks raise,
-and the error names the checkpoint that is needed.
+of a rank that holds it, over the default group. First all ranks share the lengths of what they
+send, or the error of a rank that cannot. Then the bytes follow that ``torch.save`` writes.
+``torch.load`` reads them with ``weights_only``, so it unpickles no code. A tensor that is sharded
+over a data axis that may shrink has no second holder. Then all ranks raise, and the error names the
+checkpoint that is needed.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, cast
 
@@ -21,10 +23,13 @@ from torch import Tensor, nn
 from torch.serialization import default_restore_location
 
 from ..core.errors import MeshkitError, SpecError
+from ..core.judges import failure_error
 from ..core.layout import Layout
 from ..core.regroup import Regrouping, Sources
 from ..core.text import article, count_noun, format_ranks, format_sizes
 from ..launch.job import require_job
+from ..launch.process import current_process
+from ..launch.store import error_from_json, error_to_json, read_value
 from ..launch.torch_internals import (
     backend_of,
     collective_count,
@@ -39,6 +44,7 @@ from .memory import check_writable
 MAX_PARTS = 4  # parts of the state that an error names
 CHUNK = 1 << 28  # bytes of one message
 PLAIN = (bool, int, float, str, type(None))  # the types of values that move as they are
+NOT_RESTORED = "a rank cannot restore its state, and no rank has changed its own."
 DTENSOR = "meshkit.dtensor"  # marks the dict that stands for a DTensor
 
 Templates = Mapping[tuple[str, ...], Any]  # dims and placements to a DTensor of this rank
@@ -58,22 +64,36 @@ def restore_state(
     recovery: Restoration, objects: Sequence[object], held: Sequence[object] | None
 ) -> None:
     """Bring the objects of every rank to the state of the step. See ``Recovery.restore``."""
-    present = [thing for thing in held or () if thing is not None]
-    check_not_lost(recovery, [*objects, *present])
-    for thing in objects:  # on all ranks, so that none waits for one that raises
-        if isinstance(thing, dict | nn.Module):
-            _check_writable(_state_of(thing), "state")
     rank, sources = recovery.mesh.rank, recovery.sources.by_rank
     targets = [target for target, source in sources.items() if source == rank]
     source = sources.get(rank) if recovery.lacks_state else None
     keeps_own = held is not None and source is None and rank in recovery.mesh.plan.layout
-    if (targets or keeps_own) and len(present) < len(held or ()):
-        line = f"held is None for an object, but rank {rank} holds its state."
-        raise SpecError(line, fix="the object of the old mesh; None is for newcomers and spares.")
-    local = None
-    if targets or keeps_own:
-        local = to_local([_state_of(thing) for thing in held or objects])
-    received = _exchange(local, targets, source, message_timeout(recovery.mesh))
+    local: object = None
+
+    def prepare() -> bytes:
+        """Return the bytes that this rank sends, after all that it can check."""
+        nonlocal local
+        check_objects(objects, held)
+        present = [thing for thing in held or () if thing is not None]
+        check_not_lost(recovery, [*objects, *present])
+        for thing in objects:
+            if isinstance(thing, dict | nn.Module):
+                _check_writable(_state_of(thing), "state")
+        if (targets or keeps_own) and len(present) < len(held or ()):
+            line = f"held is None for an object, but rank {rank} holds its state."
+            raise SpecError(
+                line, fix="the object of the old mesh; None is for newcomers and spares."
+            )
+        if targets or keeps_own:
+            local = to_local([_state_of(thing) for thing in held or objects])
+        buffer = io.BytesIO()
+        if targets:
+            torch.save(local, buffer)
+        return buffer.getvalue()
+
+    limit = message_timeout(recovery.mesh)
+    data, lengths = _agree(prepare, limit)
+    received = _exchange(data, targets, source, lengths, limit)
     if source is not None or keeps_own:
         own = dtensors_in([_state_of(thing) for thing in objects])
         templates = {tuple(_key(tensor)): tensor for tensor in own}
@@ -85,32 +105,64 @@ def restore_state(
                 thing.load_state_dict(state)  # type: ignore[attr-defined]
 
 
+def _agree(prepare: Callable[[], bytes], limit: timedelta) -> tuple[bytes, list[int]]:
+    """Return what this rank has prepared, and how many bytes every rank has. Collective.
+
+    If a rank fails to prepare, it raises its error, and all others raise a report of it.
+    """
+    try:
+        data = prepare()
+    except Exception as error:
+        report = failure_error(NOT_RESTORED, require_job().world.rank, current_process(), error)
+        _share(json.dumps(error_to_json(report)).encode(), limit, has_failed=True)
+        raise
+    lengths, text = _share(data, limit, has_failed=False)
+    if text:
+        raise read_value("report", text, lambda text: error_from_json(json.loads(text)))
+    return data, lengths
+
+
+def _share(data: bytes, limit: timedelta, *, has_failed: bool) -> tuple[list[int], bytes]:
+    """Return how many bytes every rank has, and those of the first one that failed. Collective."""
+    own = torch.tensor([has_failed, len(data)], device=_device_of_messages())
+    rows = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    _wait_for(lambda: [dist.all_gather(rows, own, async_op=True)], limit)
+    failures, lengths = torch.stack(rows).T.tolist()
+    if not any(failures):
+        return lengths, b""
+    first = failures.index(1)
+    text = torch.zeros(lengths[first], dtype=torch.uint8, device=own.device)
+    if first == dist.get_rank():
+        text.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    _wait_for(lambda: [dist.broadcast(text, first, async_op=True)], limit)
+    return lengths, text.cpu().numpy().tobytes()
+
+
 def _exchange(
-    local: object, targets: Sequence[int], source: int | None, limit: timedelta
+    data: bytes, targets: Sequence[int], source: int | None, lengths: list[int], limit: timedelta
 ) -> object:
     """Send a state to its targets, and return that of the source, if there is one."""
-    job = require_job()
-    device = job.world.device or torch.device("cpu")
-    via = torch.device("cpu") if "gloo" in backend_of() else device
-    data = torch.empty(0, dtype=torch.uint8)
-    if targets:
-        torch.save(local, buffer := io.BytesIO())
-        data = torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
-    length = torch.zeros(1, dtype=torch.int64, device=via)
-    size = torch.tensor([len(data)], device=via)
-    _communicate([(size, target) for target in targets], [(length, source)], limit)
-    incoming = torch.empty(int(length), dtype=torch.uint8, device=via)
-    chunks, parts = torch.split(data.to(via), CHUNK), torch.split(incoming, CHUNK)
+    own, via = require_job().world.device or torch.device("cpu"), _device_of_messages()
+    outgoing = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0)
+    length = 0 if source is None else lengths[source]
+    incoming = torch.empty(length, dtype=torch.uint8, device=via)
+    chunks, parts = torch.split(outgoing.to(via), CHUNK), torch.split(incoming, CHUNK)
     sends = [(chunk, target) for target in targets for chunk in chunks]
     _communicate(sends, [(part, source) for part in parts], limit)
     if source is None:
         return None
 
     def place(storage: Any, location: str) -> Any:  # noqa: ANN401  # torch has no public type
-        return storage if location == "cpu" else default_restore_location(storage, str(device))  # type: ignore[no-untyped-call]
+        return storage if location == "cpu" else default_restore_location(storage, str(own))  # type: ignore[no-untyped-call]
 
     content = io.BytesIO(incoming.cpu().numpy().tobytes())
     return torch.load(content, map_location=place, weights_only=True)
+
+
+def _device_of_messages() -> torch.device:
+    """Return the device of the messages on the default group."""
+    is_gloo = "gloo" in backend_of()
+    return torch.device("cpu") if is_gloo else require_job().world.device or torch.device("cpu")
 
 
 def _communicate(
@@ -118,15 +170,20 @@ def _communicate(
     receives: Sequence[tuple[Tensor, int | None]],
     limit: timedelta,
 ) -> None:
-    """Send and receive in batches, since NCCL runs the messages of a pair in their order.
+    """Send and receive in batches, since NCCL runs the messages of a pair in their order."""
+    received = [(tensor, peer) for tensor, peer in receives if peer is not None]
+    batches = batch_messages(sends, received)
+    _wait_for(lambda: [work for batch in batches for work in dist.batch_isend_irecv(batch)], limit)
+
+
+def _wait_for(begin: Callable[[], list[Any]], limit: timedelta) -> None:
+    """Begin works on the default group, and wait until they are done.
 
     Without a limit gloo waits for a message only as long as the group may take to connect.
     """
-    received = [(tensor, peer) for tensor, peer in receives if peer is not None]
     world, counts = cast(dist.ProcessGroup, dist.group.WORLD), require_job().counts
     before = collective_count(world) or 0
-    batches = batch_messages(sends, received)
-    works = [work for batch in batches for work in dist.batch_isend_irecv(batch)]
+    works = begin()
     counts.own[world.group_name] += (collective_count(world) or 0) - before
     for work in works:
         wait_in_time(work, world, limit)

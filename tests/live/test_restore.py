@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import io
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from enum import IntEnum
 from functools import partial
 from typing import Any
 
@@ -22,6 +24,7 @@ from tests.live.faults import error_of
 from tests.live.move.values import equal
 from tests.live.newer_torch import needs_slices
 from tests.live.side_by_side import side_by_side
+from tests.promises import BUSY
 from tests.scenarios.states import KINDS, Kind, begin_step, end_step, make
 
 GUARD = 3.0
@@ -294,3 +297,71 @@ def test_expanded_tensors_are_refused_on_all_ranks_before_anything_changes() -> 
         assert "state['nested']['x'] is expanded" in text
         assert "state['mask'] is expanded" in more
         assert left == [float(rank)] * 2
+
+
+class Number(IntEnum):
+    """A number of a type of its own, which ``weights_only`` refuses."""
+
+    ONE = 1
+
+
+class Broken:
+    """An object of the user whose state cannot be read."""
+
+    def state_dict(self) -> Any:
+        """Raise, as after a wrong edit."""
+        raise ZeroDivisionError("no state here")
+
+    def load_state_dict(self, state: Any) -> None:
+        """Load nothing."""
+
+
+EXPANDED = torch.zeros(2, 1).expand(2, 3)
+# a fault: the rank that it is on, its objects, held, and the kind of its error. Ranks 0 and 3 hold
+# the state, and ranks 1 and 2 lack it.
+FAULTS: dict[str, tuple[int, tuple[Any, ...], Any, str]] = {
+    "a type on the sender": (0, ({"step": Number.ONE},), None, "SpecError"),
+    "a set on the sender": (0, ({"step": {1}},), None, "SpecError"),
+    "no state on the sender": (0, (3,), None, "SpecError"),
+    "the sender holds None": (0, ({"step": 1},), (None,), "SpecError"),
+    "another number of held": (0, ({"step": 1},), ({}, {}), "SpecError"),
+    "an error of the user": (0, (Broken(),), None, "ZeroDivisionError"),
+    "a receiver": (1, ({"step": 1, "x": EXPANDED},), None, "SpecError"),
+    "the other receiver": (2, (Broken(),), None, "ZeroDivisionError"),
+    "a rank that keeps a copy": (3, ({"step": object()},), ({"step": object()},), "SpecError"),
+}
+
+
+def restore_with_faults() -> Any:
+    """Restore with each fault on one rank, then without; return kinds, seconds and the state."""
+    mesh = meshkit.build_mesh(dp=4, timeout=60)
+    rank = mesh.rank
+    mesh = fail(mesh, (2, 1, 1, 2)[rank])
+    state = {"step": rank, "x": torch.full((3,), float(rank))}
+    kinds = {}
+    for name, (on, objects, held, _) in FAULTS.items():
+        given = (objects, held) if rank == on else ((state,), None)
+        began = time.monotonic()
+        try:
+            mesh.recovery.restore(*given[0], held=given[1])
+        except Exception as error:
+            kinds[name] = type(error).__name__, str(error), time.monotonic() - began
+    left = str(state)
+    mesh.recovery.restore(state)
+    dist.all_reduce(torch.ones(1))
+    assert mesh.recovery.sources.by_rank.keys() == {1, 2}
+    wanted = mesh.recovery.sources.by_rank.get(rank, rank)
+    return kinds, left, str(state), str({"step": wanted, "x": torch.full((3,), float(wanted))})
+
+
+def test_an_error_of_one_rank_is_raised_by_all_at_once_and_leaves_nothing_open() -> None:
+    results = meshkit.spawn(restore_with_faults, 4, timeout=120)
+    for rank, (kinds, left, state, wanted) in enumerate(results):
+        assert kinds.keys() == FAULTS.keys()
+        for name, (on, _, _, kind) in FAULTS.items():
+            raised, text, seconds = kinds[name]
+            assert raised == (kind if rank == on else "DisagreementError"), (name, text)
+            assert rank == on or (f"rank {on} " in text and kind in text), (name, text)
+            assert seconds < 3 + BUSY, name
+        assert left == str({"step": rank, "x": torch.full((3,), float(rank))})
+        assert state == wanted
