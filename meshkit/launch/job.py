@@ -33,6 +33,8 @@ from .creation import GroupStore, commit
 from .default_group import (
     create_default_group,
     default_group,
+    describe_added,
+    guards_can_report,
     plays_one_rank,
     store_from_group,
     world_from_group,
@@ -131,8 +133,8 @@ class Job:
     seed: int | None = None  # the last seed of ``init``, as a number; None if it was given none
     # leaves the job at the end of a spawned rank; None if someone else created the group
     leave: Callable[[], None] | None = None
-    # the variables that ``init`` added to the environment
-    completed: Mapping[str, str] = field(default_factory=dict)
+    # the variables that ``init`` and ``let_guards_report`` added to the environment
+    completed: dict[str, str] = field(default_factory=dict)
     pid: int = field(default_factory=os.getpid)  # the process of this rank
     # through which groups meet, if it is one in Python; torch keeps only its part in C++
     group_store: GroupStore | None = None
@@ -229,6 +231,19 @@ class Job:
         deadline, round = Deadline.after(self.arrival_timeout), self.counts.last[""]
         round.keys |= {f"{name}/{DECISION}"}
         return broadcast(round.store, name, value, deadline, what=what, fix=fix)
+
+    def let_guards_report(self, backend: str) -> None:
+        """Set what ``init`` sets for a backend, before a group of another backend exists. Local.
+
+        ``shutdown`` removes it. A job without ``init`` has the variables that its user has set.
+        """
+        if not self.generation or self.rehearsed is not None:
+            return
+        added = guards_can_report(replace(self.world, backend=backend), os.environ)
+        os.environ.update(added)
+        self.completed.update(added)
+        for line in describe_added(added) if self.world.rank == 0 else ():
+            log_line("%s", line)
 
     def abort(self) -> None:
         """Abort all groups of the job, once; on gloo nothing happens. Local."""

@@ -233,6 +233,7 @@ def create_requested(
     try:
         for backend, some in groupby(requests, key=lambda request: request.backend):
             own = options if backend is None else options._replace(backend=backend)
+            job.let_guards_report(own.backend or backend_of())
             new |= _Creator.read(job, own, creation).create_all([*some])
     except BaseException:
         destroy_groups(group for group in new.values() if group is not None)

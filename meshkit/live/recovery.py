@@ -180,8 +180,8 @@ class Recovery(OfOneProcess):
             SpecError: if an object has no state, also before the first recovery; if a state holds
                 a value of another type; if ``held`` is None where this rank holds the state; if a
                 tensor of a module or dict is expanded, so that it cannot be filled.
-            DisagreementError: if another rank has raised such an error, or one of its objects. No
-                rank has changed its state then, and none waits.
+            DisagreementError: if another rank of the mesh has raised such an error, or one of its
+                objects has. No rank has changed its state then, and none waits.
 
         Example:
             ``mesh.recovery.restore(model, optimizer, held=(old_model, old_optimizer))``

@@ -1,7 +1,7 @@
 """Give each rank the state of its coordinate after a recovery.
 
 A rank that holds its state keeps it. A rank that is behind, or has a new coordinate, gets the state
-of a rank that holds it, over the default group. First all ranks share the lengths of what they
+of a rank that holds it, over the default group. First the ranks of the mesh share how much they
 send, or the error of a rank that cannot. Then the bytes follow that ``torch.save`` writes.
 ``torch.load`` reads them with ``weights_only``, so it unpickles no code. A tensor that is sharded
 over a data axis that may shrink has no second holder. Then all ranks raise, and the error names the
@@ -14,6 +14,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -47,6 +48,7 @@ PLAIN = (bool, int, float, str, type(None))  # the types of values that move as 
 NOT_RESTORED = "a rank cannot restore its state, and no rank has changed its own."
 DTENSOR = "meshkit.dtensor"  # marks the dict that stands for a DTensor
 
+Prepared = tuple[object, bytes]  # a state, and the bytes of it that this rank sends
 Templates = Mapping[tuple[str, ...], Any]  # dims and placements to a DTensor of this rank
 
 
@@ -68,31 +70,13 @@ def restore_state(
     targets = [target for target, source in sources.items() if source == rank]
     source = sources.get(rank) if recovery.lacks_state else None
     keeps_own = held is not None and source is None and rank in recovery.mesh.plan.layout
-    local: object = None
-
-    def prepare() -> bytes:
-        """Return the bytes that this rank sends, after all that it can check."""
-        nonlocal local
-        check_objects(objects, held)
-        present = [thing for thing in held or () if thing is not None]
-        check_not_lost(recovery, [*objects, *present])
-        for thing in objects:
-            if isinstance(thing, dict | nn.Module):
-                _check_writable(_state_of(thing), "state")
-        if (targets or keeps_own) and len(present) < len(held or ()):
-            line = f"held is None for an object, but rank {rank} holds its state."
-            raise SpecError(
-                line, fix="the object of the old mesh; None is for newcomers and spares."
-            )
-        if targets or keeps_own:
-            local = to_local([_state_of(thing) for thing in held or objects])
-        buffer = io.BytesIO()
-        if targets:
-            torch.save(local, buffer)
-        return buffer.getvalue()
-
-    limit = message_timeout(recovery.mesh)
-    data, lengths = _agree(prepare, limit)
+    prepare = partial(_prepare, recovery, objects, held, targets, keeps_own)
+    if rank not in recovery.mesh.plan.layout:  # a spare
+        prepare()
+        return
+    group, limit = recovery.mesh.find(), message_timeout(recovery.mesh)
+    prepared, lengths = _agree(group, prepare, limit)
+    local, data = prepared
     received = _exchange(data, targets, source, lengths, limit)
     if source is not None or keeps_own:
         own = dtensors_in([_state_of(thing) for thing in objects])
@@ -105,44 +89,80 @@ def restore_state(
                 thing.load_state_dict(state)  # type: ignore[attr-defined]
 
 
-def _agree(prepare: Callable[[], bytes], limit: timedelta) -> tuple[bytes, list[int]]:
-    """Return what this rank has prepared, and how many bytes every rank has. Collective.
+def _prepare(
+    recovery: Restoration,
+    objects: Sequence[object],
+    held: Sequence[object] | None,
+    targets: Sequence[int],
+    keeps_own: bool,
+) -> Prepared:
+    """Return the state that this rank sends or keeps, after all that it can check. Local."""
+    check_objects(objects, held)
+    present = [thing for thing in held or () if thing is not None]
+    check_not_lost(recovery, [*objects, *present])
+    for thing in objects:
+        if isinstance(thing, dict | nn.Module):
+            _check_writable(_state_of(thing), "state")
+    if not targets and not keeps_own:
+        return None, b""
+    if len(present) < len(held or ()):
+        line = f"held is None for an object, but rank {recovery.mesh.rank} holds its state."
+        raise SpecError(line, fix="the object of the old mesh; None is for newcomers and spares.")
+    local, buffer = to_local([_state_of(thing) for thing in held or objects]), io.BytesIO()
+    if targets:
+        torch.save(local, buffer)
+    return local, buffer.getvalue()
+
+
+def _agree(
+    group: dist.ProcessGroup, prepare: Callable[[], Prepared], limit: timedelta
+) -> tuple[Prepared, dict[int, int]]:
+    """Return what this rank has prepared, and how many bytes each rank sends. Collective.
 
     If a rank fails to prepare, it raises its error, and all others raise a report of it.
     """
     try:
-        data = prepare()
+        prepared = prepare()
     except Exception as error:
         report = failure_error(NOT_RESTORED, require_job().world.rank, current_process(), error)
-        _share(json.dumps(error_to_json(report)).encode(), limit, has_failed=True)
+        _share(group, json.dumps(error_to_json(report)).encode(), limit, has_failed=True)
         raise
-    lengths, text = _share(data, limit, has_failed=False)
+    lengths, text = _share(group, prepared[1], limit, has_failed=False)
     if text:
         raise read_value("report", text, lambda text: error_from_json(json.loads(text)))
-    return data, lengths
+    return prepared, lengths
 
 
-def _share(data: bytes, limit: timedelta, *, has_failed: bool) -> tuple[list[int], bytes]:
-    """Return how many bytes every rank has, and those of the first one that failed. Collective."""
-    own = torch.tensor([has_failed, len(data)], device=_device_of_messages())
-    rows = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    _wait_for(lambda: [dist.all_gather(rows, own, async_op=True)], limit)
-    failures, lengths = torch.stack(rows).T.tolist()
-    if not any(failures):
+def _share(
+    group: dist.ProcessGroup, data: bytes, limit: timedelta, *, has_failed: bool
+) -> tuple[dict[int, int], bytes]:
+    """Return how many bytes each rank has, and those of the first one that failed. Collective."""
+    own = torch.tensor([has_failed, len(data)], device=_device_of_messages(group))
+    ranks = dist.get_process_group_ranks(group)
+    rows = [torch.empty_like(own) for _ in ranks]
+    _wait_for(group, lambda: [dist.all_gather(rows, own, group, async_op=True)], limit)
+    facts = dict(zip(ranks, torch.stack(rows).tolist(), strict=True))
+    first = next((rank for rank, (failed, _) in facts.items() if failed), None)
+    lengths = {rank: length for rank, (_, length) in facts.items()}
+    if first is None:
         return lengths, b""
-    first = failures.index(1)
     text = torch.zeros(lengths[first], dtype=torch.uint8, device=own.device)
     if first == dist.get_rank():
         text.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    _wait_for(lambda: [dist.broadcast(text, first, async_op=True)], limit)
+    _wait_for(group, lambda: [dist.broadcast(text, first, group, async_op=True)], limit)
     return lengths, text.cpu().numpy().tobytes()
 
 
 def _exchange(
-    data: bytes, targets: Sequence[int], source: int | None, lengths: list[int], limit: timedelta
+    data: bytes,
+    targets: Sequence[int],
+    source: int | None,
+    lengths: dict[int, int],
+    limit: timedelta,
 ) -> object:
     """Send a state to its targets, and return that of the source, if there is one."""
-    own, via = require_job().world.device or torch.device("cpu"), _device_of_messages()
+    world = cast(dist.ProcessGroup, dist.group.WORLD)
+    own, via = require_job().world.device or torch.device("cpu"), _device_of_messages(world)
     outgoing = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0)
     length = 0 if source is None else lengths[source]
     incoming = torch.empty(length, dtype=torch.uint8, device=via)
@@ -159,10 +179,10 @@ def _exchange(
     return torch.load(content, map_location=place, weights_only=True)
 
 
-def _device_of_messages() -> torch.device:
-    """Return the device of the messages on the default group."""
-    is_gloo = "gloo" in backend_of()
-    return torch.device("cpu") if is_gloo else require_job().world.device or torch.device("cpu")
+def _device_of_messages(group: dist.ProcessGroup) -> torch.device:
+    """Return the device of what travels over a group."""
+    own = require_job().world.device or torch.device("cpu")
+    return torch.device("cpu") if "gloo" in backend_of(group) else own
 
 
 def _communicate(
@@ -172,21 +192,22 @@ def _communicate(
 ) -> None:
     """Send and receive in batches, since NCCL runs the messages of a pair in their order."""
     received = [(tensor, peer) for tensor, peer in receives if peer is not None]
-    batches = batch_messages(sends, received)
-    _wait_for(lambda: [work for batch in batches for work in dist.batch_isend_irecv(batch)], limit)
+    batches, world = batch_messages(sends, received), cast(dist.ProcessGroup, dist.group.WORLD)
+    _wait_for(
+        world, lambda: [work for batch in batches for work in dist.batch_isend_irecv(batch)], limit
+    )
 
 
-def _wait_for(begin: Callable[[], list[Any]], limit: timedelta) -> None:
-    """Begin works on the default group, and wait until they are done.
+def _wait_for(group: dist.ProcessGroup, begin: Callable[[], list[Any]], limit: timedelta) -> None:
+    """Begin works on a group, and wait until they are done.
 
     Without a limit gloo waits for a message only as long as the group may take to connect.
     """
-    world, counts = cast(dist.ProcessGroup, dist.group.WORLD), require_job().counts
-    before = collective_count(world) or 0
+    counts, before = require_job().counts, collective_count(group) or 0
     works = begin()
-    counts.own[world.group_name] += (collective_count(world) or 0) - before
+    counts.own[group.group_name] += (collective_count(group) or 0) - before
     for work in works:
-        wait_in_time(work, world, limit)
+        wait_in_time(work, group, limit)
     require_job().check_not_aborted()
 
 

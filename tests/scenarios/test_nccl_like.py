@@ -17,6 +17,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core import ranks
 from meshkit.launch import torch_internals
+from meshkit.launch.job import require_job
 from meshkit.launch.times import TIMES
 from meshkit.live import restore
 from meshkit.live.move.mover import JobChannel
@@ -24,6 +25,7 @@ from meshkit.testing.faults import Played, Strike, play
 from tests import nccl_like
 from tests.promises import BUSY
 
+HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 LIMIT = 2.0  # seconds of a guard
 ANSWER = 4.0  # seconds of a roll call
 
@@ -47,7 +49,7 @@ def total(mesh: meshkit.Mesh, *axes: str) -> float:
 
 def try_semantics(strike: Strike, kind: str, handling: str) -> Any:
     """Meet one of NCCL's semantics without meshkit."""
-    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = handling
+    os.environ[HANDLING] = handling
     nccl_like.register()
     init = {"rank": strike.rank, "world_size": 2, "init_method": f"file://{strike.folder}/own"}
     limit = timedelta(seconds=30 if kind in ("messages", "each") else 2)
@@ -190,6 +192,43 @@ def test_a_guard_names_the_rank_before_the_watchdog_ends_the_process(
         missing, aborted, left = eval(played.outcomes[rank].text)
         assert (missing, aborted, left) == ((3,), groups, 0), (rank, played)
         assert played.seconds(rank) < 2 * LIMIT + ANSWER + BUSY
+
+
+BESIDE_GLOO = ("mesh", "axis", "view", "edges", "later dim")
+
+
+def lose_a_peer_beside_gloo(strike: Strike, kind: str) -> Any:
+    """Lose rank 1 in a collective of the stand-in, in a job whose default group is of gloo."""
+    join("gloo")
+    before = os.environ.get(HANDLING)
+    mesh = meshkit.build_mesh(dp=2, backend={"mesh": nccl_like.NAME}.get(kind), timeout=4)
+    if kind == "axis":
+        mesh = meshkit.build_mesh(dp=2, tp=1, backend={"dp": nccl_like.NAME}, timeout=4)
+    elif kind == "view":
+        mesh = mesh.view(x=2, backend=nccl_like.NAME, timeout=4)
+    group = mesh.group()
+    if kind == "edges":
+        mesh = meshkit.build_mesh(dp=2, backend={"dp": nccl_like.NAME}, timeout=4)
+        group = mesh.edges("dp")[0, 1]
+    elif kind == "later dim":
+        override = {"x": (nccl_like.NAME, None)}
+        device_mesh = meshkit.init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+        group = device_mesh._unflatten(0, (2,), ("x",), backend_override=override).get_group("x")
+    handling = group.handling  # type: ignore[attr-defined]
+    if mesh.rank == 1:
+        strike.kill()
+    dist.all_reduce(torch.ones(1), group=group)
+    time.sleep(6)  # else the watchdog ends the process after 4 s
+    require_job().abort()
+    meshkit.shutdown()
+    return before, handling, os.environ.get(HANDLING)
+
+
+@pytest.mark.parametrize("kind", BESIDE_GLOO)
+def test_the_watchdog_ends_no_process_whose_default_group_is_of_gloo(
+    kind: str, played: Played
+) -> None:
+    assert played.outcomes[0].text == str((None, 0, None)), played
 
 
 def sleep_before_two_axes(strike: Strike) -> Any:
@@ -642,6 +681,12 @@ JOBS: dict[str, Callable[[], Played]] = {
     "test_an_error_in_the_block_of_one_rank_aborts_after_some_seconds": job(
         raise_in_block, 4, "missing", timeout=30
     ),
+    **{
+        f"test_the_watchdog_ends_no_process_whose_default_group_is_of_gloo[{kind}]": job(
+            lose_a_peer_beside_gloo, 2, kind
+        )
+        for kind in BESIDE_GLOO
+    },
     "test_a_healthy_mesh_computes_commits_and_closes": job(use_groups, 4),
     "test_a_gloo_mesh_over_a_part_of_a_bound_job_is_built": job(build_on_host, 3),
     "test_other_libraries_create_groups_of_some_ranks_beside_a_bound_one": job(send_weights, 3),
