@@ -232,23 +232,36 @@ def _check_pod(world: World, env: Env) -> None:
 
     The pod 0 is accepted: its numbers are also those of a rank 0 that another launcher has started.
     """
-    names = {field: world.sources.get(field, "") for field in FIELDS}
-    per_node = world.local_world_size or 1
-    is_option = names["local_world_size"] in TORCHRUN_OPTIONS and per_node > 1
-    if not is_option or names["local_rank"] in env or not world.rank == world.node_rank != 0:
+    command = torchrun_of_nodes(world)
+    if command is None or not world.rank == world.node_rank != 0:
         return
-    rank, node, nodes = names["rank"], names["node_rank"], names["num_nodes"]
+    rank, size, per_node, node = (
+        world.sources[field] for field in ("rank", "world_size", "local_world_size", "node_rank")
+    )
     raise LaunchError(
         f"{rank}={world.rank} is the number of this node ({node}={world.node_rank}), and each node "
-        f"has {per_node} ranks ({names['local_world_size']}).",
-        f"{names['world_size']}={world.world_size} ranks would be waited for; one process on each "
+        f"has {world.local_world_size} ranks ({per_node}).",
+        f"{size}={world.world_size} ranks would be waited for; one process on each "
         f"node numbers {world.num_nodes} of them.",
-        fix=f"torchrun --nnodes ${nodes} --node-rank ${node} --nproc-per-node "
-        f"${names['local_world_size']} --master-addr $MASTER_ADDR --master-port $MASTER_PORT "
-        f"{program_arguments() or 'train.py'} on each node; or export LOCAL_RANK on each rank, if "
-        f"another launcher numbers them.",
+        fix=f"{command} on each node; or export LOCAL_RANK on each rank, if another launcher "
+        f"numbers them.",
         variables={rank: env.get(rank), node: env.get(node)},
     )
+
+
+def torchrun_of_nodes(world: World) -> str | None:
+    """Return the command for each node, if only torchrun would start all ranks of it; else None."""
+    names = [world.sources.get(name, "") for name in ("local_world_size", "num_nodes", "node_rank")]
+    per_node, nodes, node = names
+    is_option = world.launcher == HAND_WRITTEN.name and per_node in TORCHRUN_OPTIONS
+    is_numbered = world.sources.get("local_rank") in (*HAND_WRITTEN.local_rank, "argument")
+    if not is_option or is_numbered or world.local_world_size == 1 or world.node_rank is None:
+        return None
+    options = f"--nproc-per-node ${per_node}"
+    if world.num_nodes != 1:
+        options = f"--nnodes ${nodes} --node-rank ${node} {options} --master-addr $MASTER_ADDR"
+        options += " --master-port $MASTER_PORT"
+    return f"torchrun {options} {program_arguments() or 'train.py'}"
 
 
 def _fix_of_half(row: Launcher, env: Env, present: list[str], fix: str) -> str:

@@ -31,7 +31,13 @@ from .default_group import (
     gloo_reads_at_once,
     guards_can_report,
 )
-from .detect import check_arguments, check_url, detect_world, use_master_variables
+from .detect import (
+    check_arguments,
+    check_url,
+    detect_world,
+    torchrun_of_nodes,
+    use_master_variables,
+)
 from .device import (
     backend_for,
     can_share_device,
@@ -410,10 +416,20 @@ def _rendezvous(
             return base, lease, None
         if not (is_gone or over) or not deadline.sleep(PAUSE):
             failure.evidence += running_job_evidence(base, lease.generation)
+            propose_torchrun(failure, world)
             try:
                 raise failure
             finally:
                 del failure  # a frame that holds its own error would keep what its callers hold
+
+
+def propose_torchrun(error: RankTimeoutError, world: World) -> None:
+    """Let the error of a pod propose torchrun, if only torchrun would start the missing ranks."""
+    command = torchrun_of_nodes(world)
+    if command and error.missing_ranks:
+        count = f"{world.sources['local_world_size']} is {world.local_world_size}"
+        error.evidence += (f"torchrun has not started this process, and {count}.",)
+        error.fix = f"{command} on each node; or {error.fix_text}"
 
 
 def warn_of_other_build(store: Store, deadline: Deadline) -> None:
