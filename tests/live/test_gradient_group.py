@@ -110,7 +110,8 @@ def read_with_other_names() -> None:
 def read_ep_inside_dp_both_ways() -> None:
     with pytest.raises(meshkit.SpecError) as caught:
         meshkit.build_mesh(dp=8, ep=4)
-    assert caught.value.fix_text.split(", or ") == ["dp=2", "start 32 ranks."]
+    view = "leave out ep, and mesh.view(dp=2, ep=4) for the experts"
+    assert caught.value.fix_text.split(", or ") == ["dp=2", view, "start 32 ranks."]
     with meshkit.build_mesh(dp=2, ep=4) as mesh:
         assert mesh.layout.sizes == {"dp": 2, "ep": 4}
     with meshkit.build_mesh(dp=8) as dense, dense.view(dp=2, ep=4) as view:
