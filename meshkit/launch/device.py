@@ -15,13 +15,13 @@ torch's map takes precedence, so an accelerator without a row works as soon as i
 registered a backend. Tested: cpu, cuda, and hpu with a stand-in. The other rows were never run.
 
 All accelerators have collectives with NCCL's semantics, and NCCL has several names: ``nccl``,
-``nccl2``, ``nccl-lazy``, ``nccl-legacy``. :func:`nccl_parts` alone tells them from other backends.
+``nccl2``, ``nccl-lazy``, ``nccl-legacy``, ``ncclx``. :func:`nccl_parts` alone tells them from other
+backends.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from contextlib import suppress
 from importlib import import_module
@@ -316,12 +316,7 @@ def nccl_parts(backend: str) -> dict[str, str]:
         ({'cuda': 'nccl2'}, {'': 'nccl-lazy'}, {})
     """
     pairs = (part.strip().rpartition(":") for part in backend.lower().split(","))
-    return {kind: name for kind, _, name in pairs if _is_like_nccl(name)}
-
-
-def _is_like_nccl(name: str) -> bool:
-    family = re.split(r"[^a-z]", name)[0]  # without a number, or the variant
-    return family in _LIKE_NCCL or family.endswith("ccl")
+    return {kind: name for kind, _, name in pairs if name in _LIKE_NCCL or "ccl" in name}
 
 
 def backend_for(backend: str, device_type: str) -> str:

@@ -228,7 +228,7 @@ def test_a_backend_without_collectives_on_the_cpu_raises(monkeypatch: pytest.Mon
     ("backend", "parts"),
     [
         *((name, {"": name}) for name in ("nccl", "nccl2", "nccl-legacy", "nccl-lazy", "rccl")),
-        *((name, {"": name}) for name in ("hccl", "xccl", "ccl", "cncl", "mccl", "eccl")),
+        *((name, {"": name}) for name in ("hccl", "xccl", "ccl", "cncl", "mccl", "eccl", "ncclx")),
         *((name, {}) for name in ("gloo", "ucc", "mpi", "fake", "undefined", "rehearsal", "")),
         ("NCCL", {"": "nccl"}),
         ("cpu:gloo,cuda:nccl", {"cuda": "nccl"}),
