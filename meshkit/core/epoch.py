@@ -149,8 +149,12 @@ class Epoch:
         left = self.length - self.begin - step * self.plan.global_batch
         return min(self.plan.global_batch, left) if self.tail == "keep" else self.plan.global_batch
 
-    def micro_batches(self, step: int) -> list[MicroBatch]:
-        """Return the micro batches of this rank in a step, with dataset indices as samples."""
+    def positions(self, step: int) -> list[MicroBatch]:
+        """Return the micro batches of this rank in a step, with positions in the order as samples.
+
+        Positions count from 0 at the start of the epoch, whatever ``begin`` is. Those that fill up
+        the last step are beyond the length.
+        """
         index = parse_integer(step)
         if index is None or not 0 <= index < self.steps:
             steps = f"Epoch {self.number} has {count_noun(self.steps, 'step')}"
@@ -160,7 +164,11 @@ class Epoch:
             evidence = f"{steps}{after}{known}."
             raise CoordinateError(summary, evidence, fix=fix, index=step, size=self.steps)
         first = self.begin + index * self.plan.global_batch
-        batches = [*self.plan.cut_step(self.total(index), first)]
+        return [*self.plan.cut_step(self.total(index), first)]
+
+    def micro_batches(self, step: int) -> list[MicroBatch]:
+        """Return the micro batches of this rank in a step, with dataset indices as samples."""
+        batches = self.positions(step)
         indices = np.concatenate([micro.samples for micro in batches]) % self.length
         if self.shuffle:
             indices = shuffle_indices(indices, self.length, self.seed, self.number)

@@ -200,3 +200,19 @@ def test_orders_are_uniform_over_positions_and_neighboring_pairs(length: int) ->
     apart = ~np.eye(length, dtype=bool).ravel()
     assert not pairs[~apart].any()
     assert abs(excess(pairs[apart], length * (length - 1) - 1)) < 4
+
+
+@quick
+@given(epochs(), st.data())
+def test_positions_count_from_the_start_of_the_epoch(epoch: Epoch, data: st.DataObject) -> None:
+    rest = replace(epoch, begin=data.draw(st.integers(0, epoch.length - 1)))
+    ranks = [with_index(rest, index) for index in range(rest.plan.dp)]
+    read = []
+    for step in range(rest.steps):
+        for rank in ranks:
+            for micro, indices in zip(rank.positions(step), rank.micro_batches(step), strict=True):
+                expected = [order(rest)[position % rest.length] for position in micro.samples]
+                assert indices.samples.tolist() == expected
+                read += [] if micro.is_filler else micro.samples.tolist()
+    end = rest.begin + sum(rest.total(step) for step in range(rest.steps))
+    assert sorted(read) == [*range(rest.begin, end)]

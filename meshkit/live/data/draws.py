@@ -1,12 +1,12 @@
-"""Random numbers of a dataset: they follow the sample, not the rank, the worker or the model.
+"""Random numbers of a dataset: they follow the position, not the rank, the worker or the model.
 
 While a DataLoader reads a micro batch, the generators of torch on the cpu, of ``random`` and of
 numpy draw from streams of the samples. Afterwards those of the trainer go on where they were::
 
-    trainer         a b . . . . . . . . c d      the model draws c and d, as without a dataset
-    sample 7            0 1 2                    by (seed, epoch, 7), on each rank that reads it
-    sample 3                  0 1 2
-    collate_fn                      3            goes on with those of the last sample
+    trainer           a b . . . . . . . . c d    the model draws c and d, as without a dataset
+    position 4 of all     0 1 2                  by (seed, epoch, 4), on each rank that reads it
+    position 5                  0 1 2            other numbers, also if it is the same sample
+    collate_fn                        3          goes on with those of the last position
 
 A stream draws equally in each process that reads it, and its micro batches are collated with
 numbers of their own.
@@ -37,9 +37,9 @@ class Draws(NamedTuple):
     order: int  # the seed of the order of samples
     epoch: int
 
-    def seed(self, sample: object) -> None:
-        """Let the generators of this process draw the numbers of a sample."""
-        name = f"sample {self.order} {self.epoch} {sample}"
+    def seed(self, position: object) -> None:
+        """Let the generators draw the numbers of a position in the global order of the epoch."""
+        name = f"sample {self.order} {self.epoch} {position}"
         number = compute_seed(self.base, name, {})  # of 63 bits
         torch.default_generator.manual_seed(number)  # which uses the low 32 on the cpu
         random.seed(number)
@@ -53,23 +53,23 @@ class SampleIndices(list[int]):
     numbers of its own, these go on when it is dropped.
     """
 
-    def __init__(self, indices: list[int], draws: Draws) -> None:
+    def __init__(self, indices: list[int], draws: Draws, first: int) -> None:
         super().__init__(indices)
-        self._draws = draws
+        self._draws, self._first = draws, first  # the position of the first sample
         self._outer: Generators | None = None
 
     def __iter__(self) -> Iterator[int]:
         """Yield the indices, and begin the numbers of each before it is read."""
         is_reading = self._outer is not None or get_worker_info() is not None
-        for index in super().__iter__():
+        for position, index in enumerate(super().__iter__(), self._first):
             if is_reading:
-                self._draws.seed(index)
+                self._draws.seed(position)
             yield index
 
     def begin(self) -> SampleIndices:
         """Let the generators draw the numbers of the first sample, until the end; return itself."""
         self._outer = _read_generators()
-        self._draws.seed(self[0])
+        self._draws.seed(self._first)
         return self
 
     def end(self) -> None:
@@ -84,34 +84,37 @@ class SampleIndices(list[int]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Become the indices in a worker."""
-        return _receive, (self[:], self._draws)
+        return _receive, (self[:], self._draws, self._first)
 
 
-def _receive(indices: list[int], draws: Draws) -> SampleIndices:
+def _receive(indices: list[int], draws: Draws, first: int) -> SampleIndices:
     """Return indices; in a worker, also begin the numbers of the first one."""
     if get_worker_info() is not None:
-        draws.seed(indices[0])
-    return SampleIndices(indices, draws)
+        draws.seed(first)
+    return SampleIndices(indices, draws, first)
 
 
-def draw_by_sample(
-    batches: Iterator[list[int]], loader: DataLoader[Any] | None, draws: Draws
+def draw_by_position(
+    batches: Iterator[tuple[int, list[int]]], loader: DataLoader[Any] | None, draws: Draws
 ) -> Iterator[list[int]]:
-    """Yield the micro batches of a pass; those that a DataLoader reads draw by their samples."""
+    """Yield the micro batches of a pass; those that a DataLoader reads draw by their positions.
+
+    Each micro batch comes with the position of its first sample.
+    """
     last: weakref.ref[SampleIndices] | None = None
 
-    def hand_out(indices: list[int], is_read_here: bool) -> SampleIndices:
+    def hand_out(indices: list[int], first: int, is_read_here: bool) -> SampleIndices:
         nonlocal last
-        owned = SampleIndices(indices, draws)
+        owned = SampleIndices(indices, draws, first)
         last = weakref.ref(owned)
         return owned.begin() if is_read_here else owned
 
-    for indices in batches:
+    for first, indices in batches:
         if last and (held := last()) is not None:  # somebody keeps what has been read
             held.end()
             del held
         # no name here refers to what is yielded, so that it lives as long as it is read
-        yield indices if loader is None else hand_out(indices, not loader.num_workers)
+        yield indices if loader is None else hand_out(indices, first, not loader.num_workers)
 
 
 class OwnNumbers:

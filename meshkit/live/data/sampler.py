@@ -17,7 +17,7 @@ from ...core.call import parse_integer, quotes_call
 from ...core.epoch import Epoch, SampleOrder, State, parse_count
 from ...core.errors import BatchError
 from ...core.text import Ints, article
-from .draws import Draws, StreamCollate, draw_by_sample
+from .draws import Draws, StreamCollate, draw_by_position
 from .order import OwnOrder, check_again, check_kind
 from .source import check_not_batched_again, find_loader, plan_facts, run_first
 from .stream import MicroBatchStream
@@ -68,8 +68,9 @@ class MicroBatchSampler(Sampler[list[int]]):
                 (loss_of(batch) * micro.weight).backward()
 
     While a DataLoader reads a sample, ``torch.rand``, ``random`` and ``numpy.random`` draw numbers
-    that depend on the seeds, the epoch and the index of the sample only, with any number of workers
-    and on any mesh. Afterwards the numbers of the trainer go on, as if the dataset had drawn none.
+    that depend on the seeds, the epoch and the position of the sample in its order only, with any
+    number of workers and on any mesh. A sample that comes twice draws other numbers each time.
+    Afterwards the numbers of the trainer go on, as if the dataset had drawn none.
     A ``__getitems__`` that looks at all indices before it reads, such as that of a ``Subset`` of a
     ``Subset``, draws with the numbers of the last sample, which depend on the micro batch too.
 
@@ -146,14 +147,16 @@ class MicroBatchSampler(Sampler[list[int]]):
         self._pass = last.at(last.number + 1) if self._has_ended else replace(last)
         self._num_done, self._has_begun, self._has_ended = 0, True, False
         draws = Draws(self.job_seed, self._pass.seed, self.epoch)
-        return draw_by_sample(self._read(self._pass), find_loader(self), draws)
+        return draw_by_position(self._read(self._pass), find_loader(self), draws)
 
-    def _read(self, epoch: Epoch) -> Iterator[list[int]]:
-        """Yield the indices of each micro batch, and record the steps that are complete."""
+    def _read(self, epoch: Epoch) -> Iterator[tuple[int, list[int]]]:
+        """Yield the first position and the indices of each micro batch, and record whole steps."""
         self._record(epoch, 0)
         run_first(self, in_each_pass=epoch.draw is not None)
         for step in range(epoch.steps):
-            *others, last = (micro.samples.tolist() for micro in epoch.micro_batches(step))
+            indices = [micro.samples.tolist() for micro in epoch.micro_batches(step)]
+            firsts = [int(micro.samples[0]) for micro in epoch.positions(step)]
+            *others, last = zip(firsts, indices, strict=True)
             yield from others
             self._record(epoch, step + 1)
             yield last

@@ -1,10 +1,10 @@
-"""Random numbers of a dataset follow the sample, not the rank, the worker or the model."""
+"""Random numbers of a dataset follow the reading of a sample, not the rank, worker or model."""
 
 from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from meshkit.live.data import draws
 from meshkit.live.data.draws import Draws, SampleIndices
 
 LENGTH = 16
+REPEATED = [3, 3, 3, 5, 5, 3, 3, 3, 3, 5]  # an order with replacement, whose last step is short
 
 
 def drawn() -> tuple[float, float, float]:
@@ -78,7 +79,7 @@ def feed(loader: Any) -> tuple[list[Any], list[Any]]:
 def read_in_every_way() -> dict[str, Any]:
     """Return the batches of each kind of loader, and the dropout of a model that they feed.
 
-    A DataLoader with workers takes seconds to start, so there are three of them.
+    A DataLoader with workers takes seconds to start, so there are few of them.
     """
     meshkit.init(seed=0)
     report: dict[str, Any] = {}
@@ -111,6 +112,11 @@ def read_in_every_way() -> dict[str, Any]:
         read("whole, workers", plain(Whole(), workers=2))
         read("subset", plain(Subset(Augmented(), range(8))))
         read("silent", plain(Silent()))
+        options = {"order": REPEATED, "collate_fn": with_noise}
+        read("repeated", mesh.loader(Augmented(), plan, **options))
+        read("repeated, workers", mesh.loader(Augmented(), plan, num_workers=1, **options))
+        padded = {"tail": "pad", "collate_fn": with_noise}
+        read("padded", mesh.loader(Subset(Augmented(), range(10)), plan, **padded))
         stream = mesh.loader(Stream(), plan, collate_fn=with_noise)
         read("stream", stream)
         read("stream, second epoch", stream)
@@ -134,7 +140,7 @@ def numbers_by_sample(batches: list[Any]) -> dict[int, Any]:
 def test_numbers_agree_along_tp_and_differ_along_dp(reports: list[dict[str, Any]]) -> None:
     by_dp = [[r["batches"] for r in reports if r["at"]["dp"] == dp] for dp in (0, 1)]
     assert all(first == second for first, second in by_dp)
-    for name in by_dp[0][0].keys() - {"silent"}:
+    for name in by_dp[0][0].keys() - {"silent", "repeated", "repeated, workers", "padded"}:
         samples = [numbers_by_sample(batches[name]).values() for batches, _ in by_dp]
         numbers = [{*map(str, each)} for each in samples]
         assert not numbers[0] & numbers[1], name
@@ -146,7 +152,7 @@ def test_numbers_agree_along_tp_and_differ_along_dp(reports: list[dict[str, Any]
 def test_numbers_do_not_depend_on_the_number_of_workers(reports: list[dict[str, Any]]) -> None:
     for batches in (report["batches"] for report in reports):
         with_workers = [name for name in batches if name.endswith(", workers")]
-        assert len(with_workers) == 4
+        assert len(with_workers) == 5
         for name in with_workers:
             assert batches[name] == batches[name.removesuffix(", workers")], name
 
@@ -176,8 +182,9 @@ def test_the_model_draws_as_if_the_dataset_drew_nothing(reports: list[dict[str, 
     masks = reports[0]["masks"]
     assert all(report["masks"] == masks for report in reports)
     differing = {name for name, row in masks.items() if row != masks["silent"]}
-    # half as long; and torch draws no seed for workers that live on
-    assert differing == {"subset", "each, second epoch, workers"}
+    # these are shorter or longer; and torch draws no seed for workers that live on
+    short = {"subset", "repeated", "repeated, workers"}
+    assert differing == {*short, "each, second epoch, workers"}
 
 
 def read_on_one_rank() -> Any:
@@ -185,11 +192,16 @@ def read_on_one_rank() -> Any:
     with meshkit.build_mesh(dp=1) as mesh:
         plan = mesh.batch(global_batch=8, micro_batch=4)
         loader = mesh.loader(Augmented(), plan, shuffle=True, seed=1, collate_fn=with_noise)
-        return [*loader], [*mesh.loader(Stream(), plan, collate_fn=with_noise)]
+        stream = mesh.loader(Stream(), plan, collate_fn=with_noise)
+        again = mesh.loader(Augmented(), plan, order=REPEATED, collate_fn=with_noise)
+        padded = mesh.loader(
+            Subset(Augmented(), range(10)), plan, tail="pad", collate_fn=with_noise
+        )
+        return [*loader], [*stream], [*again], [*padded]
 
 
 def test_one_process_draws_the_same_numbers(reports: list[dict[str, Any]]) -> None:
-    ((batches, stream),) = meshkit.spawn(read_on_one_rank, 1, timeout=60)
+    ((batches, stream, again, padded),) = meshkit.spawn(read_on_one_rank, 1, timeout=60)
     expected, of_stream = numbers_by_sample(batches), numbers_by_sample(stream)
     assert len(expected) == len(of_stream) == LENGTH
     merged, merged_stream = dict[int, Any](), dict[int, Any]()
@@ -198,6 +210,27 @@ def test_one_process_draws_the_same_numbers(reports: list[dict[str, Any]]) -> No
         merged_stream |= numbers_by_sample(batches_of_rank["stream"])
     assert merged == expected
     assert merged_stream == of_stream
+    for name, whole in (("repeated", again), ("padded", padded)):
+        assert readings(report["batches"][name] for report in reports) == readings([whole]), name
+
+
+def readings(ranks: Iterable[list[Any]]) -> set[str]:
+    """Return each sample that some ranks read, with the numbers that it drew."""
+    return {str(sample) for batches in ranks for *samples, _ in batches for sample in samples}
+
+
+def test_a_sample_that_is_read_twice_in_an_epoch_draws_other_numbers(
+    reports: list[dict[str, Any]],
+) -> None:
+    of_name = {
+        name: readings(r["batches"][name] for r in reports) for name in ("repeated", "padded")
+    }
+    assert {name: len(read) for name, read in of_name.items()} == {"repeated": 10, "padded": 16}
+    numbers = {read.partition(",")[2] for read in of_name["repeated"]}
+    assert len(numbers) == 10
+    for rank in reports:
+        noise = [batch[-1] for batch in rank["batches"]["repeated"]]
+        assert len({*noise}) == len(noise)
 
 
 # ---------------------------------------------------------------- in one process
@@ -212,7 +245,7 @@ def outer() -> Iterator[Any]:
 
 
 def indices_of(*indices: int, seed: int = 0, epoch: int = 0) -> SampleIndices:
-    return SampleIndices([*indices], Draws(seed, 0, epoch))
+    return SampleIndices([*indices], Draws(seed, 0, epoch), 0)
 
 
 def test_indices_are_a_list_that_draws_nothing_by_itself(outer: Any) -> None:
