@@ -10,7 +10,14 @@ from os import PathLike
 from typing import Any, TypeVar, cast
 
 from torch.nn import Module
-from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    default_collate,
+)
 
 from ...core.batch import BatchPlan, MicroBatch
 from ...core.call import parse_integer, quotes_call
@@ -39,12 +46,7 @@ NO_DATASETS: tuple[tuple[Any, str, str], ...] = (
     (Module, "It is a model.", "the data."),
 )
 
-DECIDED = {  # options of DataLoader that the plan or mesh.loader decides, and their counterpart
-    "batch_size": "mesh.batch(micro_batch=...)",
-    "sampler": "mesh.loader(dataset, plan, shuffle=True)",
-    "batch_sampler": "DataLoader(dataset, batch_sampler=...)",
-    "drop_last": 'mesh.loader(dataset, plan, tail="drop")',
-}
+DECIDED = ("batch_size", "sampler", "batch_sampler", "drop_last")  # options of DataLoader
 
 
 class MicroBatchSampler(Sampler[list[int]]):
@@ -297,8 +299,10 @@ def make_loader(
 ) -> DataLoader[Any]:
     """Return a DataLoader that yields one micro batch at a time. See ``mesh.loader``."""
     for name in (name for name in options if name in DECIDED):
-        line = f"{name} is {options[name]!r}, and the plan decides which samples a batch holds."
-        raise BatchError(line, fix=f"leave out {name}, or {DECIDED[name]}.")
+        value = options[name]
+        shown = repr(value) if isinstance(value, int | None) else article(type(value).__name__)
+        line = f"{name} is {shown}, and the plan decides which samples a batch holds."
+        raise BatchError(line, fix=f"{find_counterpart(name, value, source)}.")
     if isinstance(source, MicroBatchStream):
         collate = StreamCollate(source, options.get("collate_fn") or default_collate)
         return StreamLoader(source, batch_size=None, **{**options, "collate_fn": collate})
@@ -306,3 +310,25 @@ def make_loader(
         line = f"the dataset is {article(type(dataset).__name__)}, which has no samples."
         raise BatchError(line, fix="a dataset; mesh.sampler(...) accepts a number of samples.")
     return DataLoader(dataset, batch_sampler=source, **options)  # type: ignore[arg-type]
+
+
+def find_counterpart(name: str, value: object, source: object) -> str:
+    """Return what says the same as an option of DataLoader that the plan decides."""
+    order = value.sampler if isinstance(value, BatchSampler) else value
+    if value is None or value is False:
+        return f"leave out {name}"
+    if name == "batch_size":
+        return "leave out batch_size, or mesh.batch(micro_batch=...)"
+    if name == "drop_last":
+        return 'mesh.loader(dataset, plan, tail="drop")'
+    if isinstance(source, MicroBatchStream):
+        return f"leave out {name}, and shuffle in the dataset"
+    if isinstance(order, MicroBatchSampler):
+        return "DataLoader(dataset, batch_sampler=sampler)"
+    if isinstance(order, DistributedSampler):
+        return f"mesh.loader(dataset, plan{', shuffle=True' * order.shuffle})"
+    if name == "sampler":
+        return "mesh.loader(dataset, plan, order=sampler)"
+    if isinstance(value, BatchSampler):
+        return "mesh.loader(dataset, plan, order=batch_sampler.sampler)"
+    return "order=..., which yields single samples; the plan makes the batches"

@@ -29,7 +29,7 @@ from torch.utils.data import (
 import meshkit
 from meshkit import BatchError, BatchPlan
 from meshkit.core.epoch import SampleOrder
-from meshkit.live.data.sampler import MicroBatchSampler, make_source
+from meshkit.live.data.sampler import MicroBatchSampler, make_loader, make_source
 from tests.live.faults import error_of
 
 LENGTH = 24
@@ -438,3 +438,69 @@ def test_ranks_share_an_order_and_resume_it_on_another_mesh() -> None:
     assert join(*(report[4] for report in by_rank)) == reference[2]
     errors = [report[2] for report in by_rank]
     assert Counter(error and error[0] for error in errors)["DisagreementError"] in (1, 2, 3)
+
+
+class HandMade:
+    """A batch sampler of the user's own."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[0, 1], [2, 3]])
+
+
+WEIGHTS = WeightedRandomSampler([1.0] * 12, 12)
+BY_DP: dict[str, Any] = {"num_replicas": 2, "rank": 0}
+PLAN_OF_PAIRS = replace(BatchPlan.solve(dp=2, global_batch=4, micro_batch=2), data_index=0)
+
+# options of DataLoader that the plan decides, and the fix, which keeps what they mean
+DECIDED: dict[str, tuple[dict[str, Any], str]] = {
+    "weights": ({"sampler": WEIGHTS}, "mesh.loader(dataset, plan, order=sampler)."),
+    "indices": ({"sampler": [1, 0]}, "mesh.loader(dataset, plan, order=sampler)."),
+    "no sampler": ({"sampler": None}, "leave out sampler."),
+    "a shuffled share": (
+        {"sampler": DistributedSampler(range(12), **BY_DP)},
+        "mesh.loader(dataset, plan, shuffle=True).",
+    ),
+    "a share": (
+        {"sampler": DistributedSampler(range(12), **BY_DP, shuffle=False)},
+        "mesh.loader(dataset, plan).",
+    ),
+    "batches of weights": (
+        {"batch_sampler": BatchSampler(WEIGHTS, 2, drop_last=False)},
+        "mesh.loader(dataset, plan, order=batch_sampler.sampler).",
+    ),
+    "batches of a share": (
+        {"batch_sampler": BatchSampler(DistributedSampler(range(12), **BY_DP), 2, drop_last=False)},
+        "mesh.loader(dataset, plan, shuffle=True).",
+    ),
+    "batches by hand": (
+        {"batch_sampler": HandMade()},
+        "order=..., which yields single samples; the plan makes the batches.",
+    ),
+    "no batches": ({"batch_sampler": None}, "leave out batch_sampler."),
+    "the last batch": ({"drop_last": True}, 'mesh.loader(dataset, plan, tail="drop").'),
+    "no last batch": ({"drop_last": False}, "leave out drop_last."),
+    "a batch size": ({"batch_size": 4}, "leave out batch_size, or mesh.batch(micro_batch=...)."),
+}
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_the_fix_of_an_option_keeps_what_it_means(name: str) -> None:
+    options, fix = DECIDED[name]
+    source = make_source(range(12), PLAN_OF_PAIRS, SampleOrder())
+    with pytest.raises(BatchError) as caught:
+        make_loader(range(12), source, options)
+    assert caught.value.fix == fix
+    assert " at 0x" not in str(caught.value)
+
+
+def test_a_loader_of_a_mesh_is_named_if_it_gets_a_sampler_of_the_mesh() -> None:
+    source = make_source(range(12), PLAN_OF_PAIRS, SampleOrder(shuffle=True))
+    with pytest.raises(BatchError, match=r"Fix: DataLoader\(dataset, batch_sampler=sampler\)\."):
+        make_loader(range(12), source, {"batch_sampler": source})
+
+
+@pytest.mark.parametrize("option", ["sampler", "batch_sampler"])
+def test_a_stream_gets_no_order_by_an_option(option: str) -> None:
+    stream = make_source(Stream(), PLAN_OF_PAIRS, SampleOrder())
+    with pytest.raises(BatchError, match=f"Fix: leave out {option}, and shuffle in the dataset"):
+        make_loader(Stream(), stream, {option: WEIGHTS})
