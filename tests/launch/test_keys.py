@@ -14,6 +14,7 @@ import meshkit
 from meshkit import Mesh
 from meshkit.launch.job import current_job
 from meshkit.launch.world import free_port
+from tests import nccl_like
 from tests.pool import Pool
 
 RANKS = 4
@@ -25,6 +26,13 @@ def root() -> Any:
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     return store
+
+
+def meet() -> None:
+    """Wait for all ranks without the store, on the stand-in for NCCL too."""
+    together = torch.ones(1)
+    dist.all_reduce(together)
+    assert together.item() == RANKS
 
 
 def differing(mesh: Mesh) -> None:
@@ -46,6 +54,32 @@ def recover(mesh: Mesh) -> Mesh:
         raise meshkit.CollectiveError("played")
     except meshkit.CollectiveError:
         return mesh.recover()
+
+
+def run_first(mesh: Mesh) -> None:
+    with mesh.first_on_node():
+        pass
+    with mesh.first():
+        pass
+
+
+def transfer(_: Mesh) -> None:
+    """Move a state twice in versions that all ranks vote on, to a mesh of other ranks."""
+    with (
+        meshkit.build_mesh(dp=2, ranks=range(2)) as trainer,
+        meshkit.build_mesh(tp=2, ranks=range(1, 3)) as sampler,
+    ):
+        if trainer.inside or sampler.inside:
+            state = {"w": torch.ones(4 if trainer.inside else 2)}
+            sync = trainer.transfer({"w": "a -> a/tp"}, to=sampler, like=state, staged=True)
+            for _ in range(2):
+                sync(state if trainer.inside else None)
+
+
+def commit(mesh: Mesh) -> None:
+    with mesh.guard(timeout=30):
+        dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+        mesh.commit()
 
 
 def device_mesh(_: Mesh) -> None:
@@ -123,6 +157,9 @@ KINDS: dict[str, Callable[[Mesh], Any]] = {
     "failure": failing_on_one_rank,
     "device mesh": device_mesh,
     "recovery": recover,
+    "first on each node": run_first,
+    "transfer": transfer,
+    "commit on nccl": commit,
     "close": build_and_close,
     "close a part": build_of_a_part,
     "close a view": build_a_view,
@@ -132,25 +169,37 @@ KINDS: dict[str, Callable[[Mesh], Any]] = {
     "close after a failure": close_after_a_failure,
     "close after a move": move_to_another_mesh,
 }
-SLOW_KINDS = {"disagreement": 10, "failure": 20, "device mesh": 30, "recovery": 20}
+SLOW_KINDS = {
+    "disagreement": 10,
+    "failure": 20,
+    "device mesh": 30,
+    "recovery": 20,
+    "transfer": 20,
+    "commit on nccl": 30,
+}
 SLOW_KINDS |= {kind: 30 for kind in KINDS if "close" in kind} | {"close with spares": 10}
 
 
 def count_keys(kind: str, times: int, url: str) -> tuple[object, object]:
     """Return how many keys and rounds a job holds after two rounds of a kind, and many more."""
     meshkit.shutdown()  # the job of the pool
-    meshkit.init(init_method=url, seed=0)
+    options: dict[str, Any] = {}
+    if kind == "commit on nccl":
+        nccl_like.register()
+        options = {"backend": nccl_like.NAME, "device": "cpu", "timeout": 60}
+    meshkit.init(init_method=url, seed=0, **options)
     mesh, counts = meshkit.build_mesh(dp=2, tp=2), list[object]()
     assert isinstance(root(), dist.TCPStore if url.startswith("tcp") else dist.FileStore)
     for more in (2, times):
         for _ in range(more):
             result = KINDS[kind](mesh)
             mesh = result if isinstance(result, Mesh) else mesh
-        dist.barrier()  # of torch: no key changes between the two
+        meet()  # no key changes between the two
         held = current_job().counts  # type: ignore[union-attr]
         kept = len(held.last), len(held.rounds), len(held.endings)
         counts.append((int(root().num_keys()), *kept))
-        dist.barrier()
+        meet()
+    mesh.close()
     meshkit.shutdown()
     return counts[0], counts[1]
 
