@@ -35,8 +35,8 @@ def canonical_text(value: object, text_of: TextOf = lambda _: None) -> str:
 
 
 def array_text(kind: str, values: np.ndarray[Any, Any], dtype: object) -> str:
-    """Return the exact elements of an array, or its digest if there are many."""
-    if values.size <= MAX_SHOWN or values.dtype.hasobject:
+    """Return the exact elements of an array, or its shape and digest if there are many or none."""
+    if 0 < values.size <= MAX_SHOWN or values.dtype.hasobject:
         return f"{kind}({canonical_text(values.tolist())}, dtype={dtype})"
     digest = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()[:16]
     return f"{kind}(shape={[*values.shape]}, dtype={dtype}, sha256={digest})"

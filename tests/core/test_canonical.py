@@ -132,6 +132,7 @@ def test_containers_of_every_kind(first: Any, second: Any) -> None:
         (np.zeros(5000), np.append(np.zeros(4000), np.ones(1000))),  # and no middle
         (np.zeros(3), np.zeros(3, dtype=np.float32)),
         (np.zeros((2, 20)), np.zeros((20, 2))),
+        (np.zeros((0, 3)), np.zeros((0, 5))),
         (Config({"a"}), Config({"b"})),
     ],
 )

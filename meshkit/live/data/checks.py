@@ -108,7 +108,7 @@ def tensor_text(value: object) -> str | None:
     tensor: Any = value
     if tensor.layout is not torch.strided or tensor.is_meta:
         return None
-    if tensor.numel() > MAX_SHOWN:
+    if not 0 < tensor.numel() <= MAX_SHOWN:
         return f"tensor({_describe_leaf(tensor)})"
     dtype = str(tensor.dtype).removeprefix("torch.")
     return f"tensor({tensor.tolist()}, dtype={dtype})"

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import meshkit
+from meshkit.core.canonical import canonical_text
 from meshkit.core.compare import EqualAxes
 from meshkit.live.data import checks
 from meshkit.live.data.checks import fingerprint, list_batch, list_model
@@ -501,3 +502,20 @@ def test_every_flip_of_bits_changes_it(dtype: torch.dtype, monkeypatch: pytest.M
 
 def test_an_empty_shard() -> None:
     assert fingerprint(torch.empty(0, 3)) == fingerprint(torch.empty(0))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (torch.zeros(0, 3), torch.zeros(0, 5)),
+        (torch.zeros(1), torch.zeros(1, dtype=torch.float64)),
+        (torch.tensor([0.1]), torch.tensor([0.1]).nextafter(torch.tensor([1.0]))),
+        (torch.zeros(4, 5), torch.zeros(5, 4)),
+        (torch.ones(2).to_sparse(), torch.zeros(2).to_sparse()),
+    ],
+)
+def test_tensors_that_differ_have_different_texts(
+    first: torch.Tensor, second: torch.Tensor
+) -> None:
+    texts = [canonical_text(tensor, checks.tensor_text) for tensor in (first, second, first)]
+    assert texts[0] == texts[2] != texts[1]
