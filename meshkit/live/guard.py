@@ -45,7 +45,7 @@ import torch.distributed as dist
 from ..core.axes import has_pipeline
 from ..core.call import Call, Verbatim, drop_none, quotes_call
 from ..core.errors import CollectiveError, DisagreementError, MeshkitError, RankTimeoutError
-from ..core.group_plan import Axes
+from ..core.group_plan import Axes, edge_rounds
 from ..core.hang import RankStatus, hang_error, lagging_ranks, who_is_behind
 from ..core.judges import Arrivals, Decision, Judge, RankState, Sighting
 from ..core.layout import Layout
@@ -57,7 +57,7 @@ from ..launch.store import Store, error_from_json, error_to_json, read_value
 from ..launch.times import TIMES, Deadline, Time, parse_timeout
 from ..launch.torch_internals import backend_of, close_gloo_group, is_nccl, knows_group
 from .copies import OfOneProcess
-from .group_registry import MeshGroups
+from .group_registry import Edge, GroupKey, MeshGroups
 from .reentrant import ReentrantGuard
 from .status import (
     CollectiveTracker,
@@ -83,6 +83,11 @@ ALARM = "alarm"  # in a report: whether a rank suspects a hang, and no collectiv
 READ = "readers"  # in a roll call: how many ranks have read the report
 POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 operations/s
 LOST = Sighting(RankState.UNKNOWN, "it hosted the store, which does not answer")
+
+
+def edge_name(axis: str, edge: Edge) -> str:
+    """Return the name of the group of a single edge in a report."""
+    return f"{axis} edge {edge[0]}>{edge[1]}"
 
 
 @dataclass
@@ -138,6 +143,9 @@ class Guard(OfOneProcess):
     groups: Mapping[Axes, dist.ProcessGroup]
     round_id: int  # id of the agreement round in which the mesh was built
     state: GuardState
+    edges: Mapping[str, Mapping[Edge, dist.ProcessGroup]] = field(default_factory=dict)
+    # all groups that meshkit has created for the mesh and its views
+    created: Mapping[GroupKey, dist.ProcessGroup | None] = field(default_factory=dict)
     parts: list[Guard] = field(default_factory=list)  # guards of other meshes inside this one
 
     @property
@@ -157,23 +165,37 @@ class Guard(OfOneProcess):
             self.state.watcher = store.within(seconds, store.watcher)
         return self.state.watcher
 
-    def labels(self) -> Iterator[tuple[str, Guard, Axes]]:
-        """Yield each set of axes as text, with its guard: this one, or another one inside it."""
+    def named(self) -> dict[str, dist.ProcessGroup]:
+        """Return the groups of this guard, and of those inside it, by their axes as text."""
         taken: dict[str, dist.ProcessGroup] = {}
         for guard in (self, *self.parts):
-            for axes, group in guard.groups.items():
-                name = " ".join(axes)
-                if group not in taken.values() and (axes or guard is self):
-                    name += f" of {guard.layout.sizes_text}" * (name in taken)
-                    taken[name] = group
-                    yield name, guard, axes
+            groups = [(" ".join(axes), group) for axes, group in guard.groups.items()]
+            for axis, edges in [*guard.edges.items()]:  # another thread may request more
+                groups += [(edge_name(axis, edge), group) for edge, group in [*edges.items()]]
+            for name, group in groups:
+                if group not in taken.values() and (name or guard is self):
+                    taken[guard.label(name) if name in taken else name] = group
+        return taken
+
+    def label(self, name: str) -> str:
+        """Return the name of a group of this mesh beside another group of that name."""
+        return f"{name} of {self.layout.sizes_text}"
 
     def rows(self) -> dict[str, Ints]:
-        """Return the groups of the guards inside this one by their axes as text."""
-        labels = self.labels() if self.parts else ()
-        return {
-            name: guard.layout.groups(axes) for name, guard, axes in labels if guard is not self
-        }
+        """Return the ranks of the groups of single edges, and of guards inside this one."""
+        rows: dict[str, Ints] = {}
+        for guard in (self, *self.parts):
+            layout = guard.layout
+            own = {
+                " ".join(axes): layout.groups(axes) for axes in guard.groups if guard is not self
+            }
+            for axis in [*guard.edges]:
+                for edge in itertools.chain(*edge_rounds(layout.sizes[axis], wrap=True)):
+                    own[edge_name(axis, edge)] = layout.groups(axis)[:, edge]
+            for name, ranks in own.items():
+                rows.setdefault(name, ranks)
+                rows.setdefault(guard.label(name), ranks)
+        return rows
 
     def status(
         self,
@@ -183,9 +205,9 @@ class Guard(OfOneProcess):
         error: str = "",
     ) -> RankStatus:
         """Return the status of this rank, from the frames of a thread or of an error."""
-        groups = {name: guard.groups[axes] for name, guard, axes in self.labels()}
-        own = self.job.counts.own
-        status = rank_status(self.rank, groups, frames, current, error, own)
+        groups, own = self.named(), self.job.counts.own
+        more = [*self.created.values()]
+        status = rank_status(self.rank, groups, frames, current, error, own, more)
         if tracker is None:
             return status
         waited = tracker.progress.waited(status.begun)
@@ -257,7 +279,8 @@ def guard_mesh(
         mesh.check_can_communicate()
         # the user may have destroyed some
         groups = {axes: group for axes, group in mesh.groups.by_key.items() if knows_group(group)}
-        return _guard(Guard(mesh.plan.layout, job, groups, mesh.round_id, state), limit)
+        own = mesh.plan.layout, job, groups, mesh.round_id, state
+        return _guard(Guard(*own, mesh.edges, mesh.registry.groups), limit)
 
     return ReentrantGuard(begin)
 
@@ -340,11 +363,14 @@ def _end_collectives(guard: Guard, record: Mapping[str, Any] | None) -> None:
     """End the collectives of this rank after a report that one has failed. Local.
 
     On nccl all groups of the job are aborted. On gloo the connections of the groups of the mesh
-    are closed, and of the default group if the mesh has all ranks. An alarm may be false on gloo.
+    and its views are closed, and of the default group if the mesh has all ranks. An alarm may be
+    false on gloo.
     """
     if record is None or record["error"] != CollectiveError.__name__:
         return
-    groups = {part.groups[axes] for _, part, axes in guard.labels()}
+    groups = {*guard.named().values()}
+    for part in (guard, *guard.parts):
+        groups |= {group for group in part.created.values() if group and knows_group(group)}
     if any(map(is_nccl, groups)):
         guard.job.abort()
     if record.get(ALARM) or guard.state.is_aborted:
@@ -390,7 +416,7 @@ def _leave(guard: Guard, number: int, thread: str) -> MeshkitError | None:
     if store is None or layout.num_ranks == 1:
         return None
     begun = guard.status(None).begun
-    messages = {name for name, part, axes in guard.labels() if not is_nccl(part.groups[axes])}
+    messages = {name for name, group in guard.named().items() if not is_nccl(group)}
     uncounted = {name for name in messages if has_pipeline(name.split())}
     facts = json.dumps(RankStatus(guard.rank, begun, left_guard=number, thread=thread).to_facts())
 

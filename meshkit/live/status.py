@@ -248,10 +248,12 @@ def rank_status(
     current: CurrentCollective | None = None,
     error: str = "",
     meshkits: Mapping[str, int] | None = None,
+    more: Iterable[dist.ProcessGroup | None] = (),
 ) -> RankStatus:
     """Return the status of this rank, from its groups by their axes as text.
 
     ``meshkits``: what meshkit itself has begun on a group, by its name, which is not counted.
+    ``more``: groups of the same mesh without axes of it, those of its views.
     """
     counts = {}
     for axes, own in groups.items():
@@ -276,7 +278,8 @@ def rank_status(
     names = [axes for axes, group in groups.items() if group is over]
     description = str(getattr(over, "group_desc", "") or "a group of its own")
     group = "" if over is None else names[0] if names else description
-    is_other_mesh = not names and description.startswith(f"{DESCRIPTION} ")
+    is_unknown = not names and all(group is not over for group in more)
+    is_other_mesh = is_unknown and description.startswith(f"{DESCRIPTION} ")
     return RankStatus(rank, counts, function, group, line, error, is_other_mesh=is_other_mesh)
 
 

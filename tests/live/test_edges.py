@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from hypothesis import given
@@ -13,6 +18,7 @@ from hypothesis import strategies as st
 import meshkit
 from meshkit.core.group_plan import edge_rounds
 from meshkit.launch import torch_internals
+from meshkit.testing.faults import Strike, play
 from tests import nccl_like
 from tests.live.faults import error_of
 from tests.pool import Pool
@@ -173,3 +179,59 @@ def use_pipeline_on_nccl() -> Any:
 def test_a_send_and_a_receive_over_edges_do_not_wait_for_each_other() -> None:
     expected = (True, True, {nccl_like.NAME})
     assert meshkit.spawn(use_pipeline_on_nccl, 4, timeout=60 + BUSY) == [expected] * 4
+
+
+def wait_for_rank_0(mesh: meshkit.Mesh, work: Callable[[], object]) -> None:
+    """Pass a message along the line over the groups of its edges, once rank 0 has done a work."""
+    edges = mesh.edges("pp")
+    with mesh.guard(timeout=2):
+        if mesh.rank == 0:
+            work()
+        else:
+            dist.recv(torch.ones(1), mesh.rank - 1, edges[mesh.rank - 1, mesh.rank])
+        if mesh.rank < 2:
+            dist.send(torch.ones(1), mesh.rank + 1, edges[mesh.rank, mesh.rank + 1])
+
+
+def lose_the_first_rank(strike: Strike, kind: str) -> Any:
+    """Kill a rank for which others wait over edges, or over groups of a view alone."""
+    if kind == "edges":
+        wait_for_rank_0(meshkit.build_mesh(pp=3, timeout=50), strike.kill)
+        return
+    mesh = meshkit.build_mesh(dp=2, tp=2, timeout=50)
+    view = mesh.view(dp=2, tp=2, timeout=60)  # of another timeout, so with groups of its own
+    with mesh.guard(timeout=2):
+        if mesh.rank == 0:
+            strike.kill()
+        group = view.group("tp" if mesh.rank < 2 else "dp")  # 2 and 3 wait over other pairs
+        if mesh.rank == 3:
+            group = view.group("tp")
+        if mesh.rank == 2:
+            group = mesh.group("dp")
+        dist.all_reduce(torch.ones(1), group=group)
+
+
+@pytest.mark.parametrize(("kind", "ranks"), [("edges", 3), ("view", 4)])
+def test_the_loss_of_a_rank_ends_all_waits_over_edges_and_views(kind: str, ranks: int) -> None:
+    played = play(lose_the_first_rank, ranks, (kind,), timeout=100)
+    assert played.fired == 0
+    for rank in range(1, ranks):
+        outcome = played.outcomes[rank]
+        assert (outcome.kind, outcome.missing_ranks) == ("CollectiveError", (0,)), (rank, played)
+        assert played.seconds(rank) < 8 + BUSY
+
+
+def hang_over_an_edge() -> str:
+    """Sleep on rank 0 for longer than the guard allows; return what the guards have printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stderr(printed):
+        mesh = meshkit.build_mesh(pp=3, timeout=50)
+        wait_for_rank_0(mesh, lambda: time.sleep(12))
+    return printed.getvalue()
+
+
+def test_a_hang_over_an_edge_names_the_rank_that_is_behind() -> None:
+    _, *others = meshkit.spawn(hang_over_an_edge, 3, timeout=100)
+    for text in others:
+        assert "has begun 0 of 1 collectives over pp edge 0>1; in no collective" in text
+        assert "Fix: look at rank 0 first" in text
