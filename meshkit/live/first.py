@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,14 +18,16 @@ from functools import partial
 from ..core.call import Call
 from ..core.errors import MeshkitError, SpecError
 from ..core.hang import describe_coordinate
-from ..core.judges import all_same
+from ..core.judges import Decision, RankState, all_same
 from ..launch.job import Job
+from ..launch.process import state_of
 from ..launch.round import Round
-from ..launch.times import Deadline, Time, parse_timeout
+from ..launch.times import TIMES, Deadline, Time, parse_timeout
 from .group_registry import MeshGroups
 from .hosts import NO_STORE, machines
 from .open_mesh import ranks_of_rounds
 
+LOOK = 1.0  # seconds between two looks whether the first rank still runs
 FAILED = "the block of {}() has not run on all ranks."
 
 
@@ -59,16 +62,33 @@ def run_first(
         if mesh.rank == first:
             yield True
         with quoting(name):
-            wait_for_first(mesh, round, name, Deadline.after(limit))
+            deadline = Deadline.after(limit)
+            round.arrive({"call": name}, same=True, deadline=deadline)
+            wait_for_first(mesh, job, round, first, deadline)
     if mesh.rank != first:
         yield False
 
 
-def wait_for_first(mesh: MeshGroups, round: Round, name: str, deadline: Deadline) -> None:
-    """Wait until all ranks have arrived, the first ones after their block. Collective."""
-    describe = partial(describe_coordinate, mesh.plan.layout)
+def wait_for_first(
+    mesh: MeshGroups, job: Job, round: Round, first: int, deadline: Deadline
+) -> None:
+    """Wait until all ranks have arrived, the first ones after their block. Collective.
+
+    A rank that finds its first rank ended, on the same machine, ends the wait of all.
+    """
+    began, describe = time.monotonic(), partial(describe_coordinate, mesh.plan.layout)
+    process = round.store.within(TIMES.store, job.processes).get(first)
+    while round.turn < len(round.expected) and not deadline.expired:
+        if round.follow(Deadline.after(min(LOOK, deadline.left))) is not None:
+            break
+        if process is None or state_of(process) is not RankState.ENDED:
+            continue
+        seen = round.arrivals()
+        if first in seen.missing:
+            waited = float(f"{time.monotonic() - began:.1f}")
+            judge = all_same(round.summary, seconds=waited, describe=describe)
+            round.say(judge(seen._replace(expired=True)) or Decision())
     seconds = deadline.timeout.total_seconds()
-    round.arrive({"call": name}, same=True, deadline=deadline)
     judge = all_same(round.summary, seconds=seconds, describe=describe)
     round.decide(judge, deadline).check(mesh.rank)
 

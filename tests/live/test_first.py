@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
+from meshkit.testing.faults import Strike, play
 from tests.live.faults import error_of
 from tests.live.test_hosts import take_host
 from tests.pool import Pool, start_pool
@@ -136,6 +137,25 @@ def test_a_first_rank_that_is_late_is_named(pool: Pool) -> None:
     errors = pool.run(wait_too_long)
     assert {kind for kind, _ in errors} == {"RankTimeoutError"}
     assert all("mesh.first(" in text and "rank 0" in text for _, text in errors)
+
+
+def lose_the_first_rank(strike: Strike, on_node: bool) -> None:
+    """Kill the first rank in its block."""
+    meshkit.init(arrival_timeout=60)
+    mesh = meshkit.build_mesh(dp=3)
+    with mesh.first_on_node() if on_node else mesh.first():
+        strike.kill()
+
+
+@pytest.mark.parametrize("on_node", [True, False])
+def test_a_first_rank_that_is_killed_is_named_at_once(on_node: bool) -> None:
+    played = play(lose_the_first_rank, 3, (on_node,), timeout=100)
+    assert played.fired == 0
+    for rank in (1, 2):
+        outcome = played.outcomes[rank]
+        assert (outcome.kind, outcome.missing_ranks) == ("RankTimeoutError", (0,)), outcome
+        assert "Missing: 0 (dp=0) has ended." in outcome.text
+        assert played.seconds(rank) < 3 + BUSY
 
 
 def make_different_calls() -> Any:
