@@ -681,7 +681,8 @@ class Mesh(OfOneProcess):
         Collective over the mesh; every rank gets the whole state of its pipeline stage. Parts may
         have the different sizes of :meth:`local_state`. States may be nested, such as that of an
         optimizer: names are then joined by dots, such as ``"state.layers.0.qkv.weight.exp_avg"``.
-        DTensors become whole by themselves.
+        DTensors become whole by themselves; of other axes, which their DeviceMesh lacks, the layout
+        says how they are cut.
 
         Args:
             state: names with tensors, nested states and other values, which stay.
@@ -722,7 +723,8 @@ class Mesh(OfOneProcess):
     ) -> dict[str, Any]:
         """Return this rank's parts of a whole state, as the layout of :meth:`whole_state` says.
 
-        Local. Parts may have different sizes, cut as by ``numpy.array_split``.
+        Local. Parts may have different sizes, cut as by ``numpy.array_split``. DTensors
+        become whole first, which is collective over their ranks.
 
         Raises:
             SpecError: as :meth:`whole_state`.

@@ -66,14 +66,15 @@ def _present(side: Side, layout: Layout) -> Side:
 
 def whole_sizes(
     layout: Layout,
-    sides: Mapping[str, Side],
+    sides: Mapping[str, Side | None],
     tables: Tables,
     rank: int,
     given: Mapping[str, int] = {},
 ) -> dict[str, dict[str, int]]:
     """Return the global size of each dim of the tensors of a rank, by name.
 
-    ``given`` has sizes of dims, which brackets need. An absent axis has size 1.
+    ``given`` has sizes of dims, which brackets need. An absent axis has size 1. A tensor whose side
+    is None is left out.
 
     Raises:
         DisagreementError: if ranks along an axis that cuts a tensor do not hold its parts.

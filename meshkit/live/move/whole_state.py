@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from glob import escape
 from math import prod
 from typing import Any, cast
 
@@ -11,9 +12,11 @@ from torch import Tensor
 
 from ...core.axes import check_axes_exist, has_pipeline
 from ...core.errors import SpecError
-from ...core.redistribute.move import check_sizes_known, parse_layout_sizes
+from ...core.layout import Layout
+from ...core.redistribute.move import check_sizes_known, expand_to, parse_layout_sizes
 from ...core.redistribute.pattern import (
-    DOTS,
+    Dim,
+    Mark,
     Side,
     check_globs,
     first_match,
@@ -42,23 +45,61 @@ def make_whole(
         for name, tensor in tensors.items():
             if first_match(sides, name) is not None:
                 local_tensor(name, tensor)
-        dtypes = {n: "" if is_dtensor(x) else name_of(x.dtype) for n, x in tensors.items()}
-        return "source", {name: [[*x.shape], dtypes[name]] for name, x in tensors.items()}
+        return "source", {n: _part(x, grid, meshes.rank) for n, x in tensors.items()}
 
+    grid = meshes.layouts[0]
     texts = {glob: str(side) for glob, side in sides.items()}
     facts = {"layout": repr(texts), "sizes": format_sizes(given) or "no sizes"}
     stated = agree_on_tables(meshes, CALL, facts, read)
     check_globs(sides, {name: None for _, table, _ in stated for name in table}, "tensor")
-    parts = [({n: p for n, p in table.items() if p[0] and p[1]}, r) for _, table, r in stated]
-    known = whole_sizes(meshes.layouts[0], sides, parts, meshes.rank, given)
+    parts = [({n: p[:2] for n, p in table.items() if p[0]}, ranks) for _, table, ranks in stated]
+    sides_left = {**_sides_of_dtensors(grid, sides, [table for _, table, _ in stated]), **sides}
+    known = whole_sizes(grid, sides_left, parts, meshes.rank, given)
     whole: dict[str, Tensor] = {}
     for name, tensor in tensors.items():  # in one order on all ranks
         if is_dtensor(tensor):
-            whole[name] = tensor.full_tensor()  # type: ignore[attr-defined]
-        elif name in known:
-            side = cast(Side, first_match(sides, name))
+            tensor = whole[name] = tensor.full_tensor()  # type: ignore[attr-defined]
+        if name in known:
+            side = cast(Side, first_match(sides_left, name))
             whole[name] = _move(moves, f"{side} -> {uncut(side)}", name, tensor, known[name])
     return _replace(state, whole)
+
+
+def _part(tensor: Any, layout: Layout, rank: int) -> list[Any]:  # noqa: ANN401
+    """Return the shape and dtype of a tensor, and the axes along which a DTensor knows its cut."""
+    axes = None
+    if is_dtensor(tensor):
+        members = {*tensor.device_mesh.mesh.flatten().tolist()}
+        axes = [axis for axis in layout.axes if members >= {*layout.peers(rank, axis).tolist()}]
+    return [[*tensor.shape], name_of(tensor.dtype), axes]
+
+
+def _sides_of_dtensors(
+    layout: Layout, sides: Mapping[str, Side], tables: Iterable[Mapping[str, Any]]
+) -> dict[str, Side | None]:
+    """Return how DTensors are cut along the axes of which they know nothing; None if not at all."""
+    left: dict[str, Side | None] = {}
+    for name, axes in {n: axes for table in tables for n, (_, _, axes) in table.items()}.items():
+        if axes is not None:
+            side = first_match(sides, name)
+            rest = None if side is None else _without(side, axes)
+            kinds = {} if rest is None else rest.types
+            moves = any(
+                kind.symbol in "/+" and layout.sizes.get(a, 1) > 1 for a, kind in kinds.items()
+            )
+            left[escape(name)] = rest if moves else None
+    return left
+
+
+def _without(side: Side, axes: Collection[str]) -> Side:
+    """Return a side without some axes."""
+
+    def change(item: Dim | Mark) -> list[Dim | Mark]:
+        if isinstance(item, Mark):
+            return [] if item.axis in axes else [item]
+        return [Dim(item.name, tuple(axis for axis in item.axes if axis not in axes))]
+
+    return side.rewrite(change)
 
 
 def make_local(moves: MeshMoves, state: object, layout: object, sizes: object) -> Any:  # noqa: ANN401
@@ -73,8 +114,8 @@ def make_local(moves: MeshMoves, state: object, layout: object, sizes: object) -
     for name, tensor in tensors.items():
         side = first_match(sides, name)
         if is_dtensor(tensor):
-            local[name] = tensor.full_tensor()  # type: ignore[attr-defined]
-        elif side is not None and tensor.dim():
+            tensor = local[name] = tensor.full_tensor()  # type: ignore[attr-defined]
+        if side is not None and tensor.dim():
             check_sizes_known(name, side, given)
             known = _sizes_of(side, tensor, given)
             part = _move(moves, f"{uncut(side)} -> {side}", name, tensor, known)
@@ -95,9 +136,12 @@ def _parse_layout(
 def _sizes_of(side: Side, tensor: Tensor, given: Mapping[str, int]) -> dict[str, int]:
     """Return the sizes of the dims of a whole tensor: those given, and those that follow."""
     sizes = {dim.name: given[dim.name] for dim in side.dims if dim.name in given}
-    if DOTS in [dim.name for dim in side.dims] or len(side.entries) != tensor.dim():
+    try:
+        whole = parse_pattern(f"{uncut(side)} -> {uncut(side)}")
+        entries = expand_to(whole, tensor.dim()).left.entries
+    except SpecError:  # the move raises
         return sizes
-    for entry, size in zip(side.entries, tensor.shape, strict=True):
+    for entry, size in zip(entries, tensor.shape, strict=True):
         known = prod(given.get(dim.name, 1) for dim in entry)
         unknown = [dim.name for dim in entry if dim.name not in given]
         if unknown and known and size % known == 0:  # else the move raises

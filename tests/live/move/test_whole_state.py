@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.fsdp import fully_shard
 
 import meshkit
 from tests.pool import Pool
@@ -149,6 +150,66 @@ def test_parts_of_different_sizes_are_joined_and_others_are_named_on_all_ranks(p
         assert "layout['x'] matches no tensor." in texts[5]
         assert "layout['w[0]'] matches no tensor." in texts[6]
         assert "such as sizes={'h': 64}." in texts[7]
+
+
+SIDES_WITH_DOTS = ["o/dp ...", "... i/tp", "o/tp ... i/dp", "... (two i/dp/tp)", "(two o/tp) ..."]
+
+
+def cut_where_dots_stand_for_other_dims() -> None:
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
+        for side, shape in itertools.product(SIDES_WITH_DOTS, ((14, 10), (6, 3, 10), (2, 1, 2))):
+            whole, sizes = {"w": torch.randn(shape)}, {"two": 2} if "two" in side else None
+            local = mesh.local_state(whole, {"w": side}, sizes=sizes)
+            again = mesh.whole_state(local, {"w": side}, sizes=sizes)
+            assert again["w"].equal(whole["w"]), (side, shape)
+
+
+def test_parts_may_have_different_sizes_beside_dots(pool: Pool) -> None:
+    pool.run(cut_where_dots_stand_for_other_dims)
+
+
+# how a weight is cut before FSDP2 cuts the part of each rank over dp
+CUT_BEFORE = [
+    ("o/tp i", None),
+    ("o i/tp", None),
+    ("(two h/tp) i", {"two": 2}),
+    ("(h/tp two) i", {"two": 2}),
+    ("... i/tp", None),
+    ("o i +tp", None),
+    ("o/tp/dp i", None),
+    ("o i", None),
+]
+
+
+def join_what_fsdp_does_not_know() -> None:
+    """Shard the parts of tp over dp; their DTensors know nothing of tp."""
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
+        torch.manual_seed(0)
+        for side, sizes in CUT_BEFORE:
+            whole = torch.randn(10, 6)
+            before = side.replace("/dp", "")
+            part = mesh.local_state({"w": whole}, {"w": before}, sizes=sizes)["w"]
+            if "+tp" in side:
+                part = whole * (1 + 2 * mesh.coordinate["tp"]) / 4  # a quarter, and three
+            model = nn.Linear(1, 1, bias=False)
+            model.weight = nn.Parameter(part)
+            fully_shard(model, mesh=mesh.device_mesh("dp"))
+            state = {"names[0]": model.state_dict(), "step": torch.tensor(3)}
+            state = mesh.whole_state(state, {"*.weight": side}, sizes=sizes)
+            joined = state["names[0]"]["weight"]
+            assert type(joined) is Tensor
+            torch.testing.assert_close(joined, whole, msg=side)
+            model = nn.Linear(1, 1, bias=False)
+            model.weight = nn.Parameter(whole)
+            fully_shard(model, mesh=mesh.device_mesh("(dp tp)"))  # it knows all
+            for layout in {"*": "o i" if sizes else side}, {"*": "o/dp/tp i"}, {}:
+                assert mesh.whole_state(model.state_dict(), layout)["weight"].equal(whole)
+            local = mesh.local_state(model.state_dict(), {"*": "o/tp i"})["weight"]
+            assert local.equal(whole.chunk(2)[mesh.coordinate["tp"]])
+
+
+def test_a_layout_says_how_dtensors_are_cut_along_other_axes(pool: Pool) -> None:
+    pool.run(join_what_fsdp_does_not_know)
 
 
 # states in which two tensors have one name after the keys are joined
