@@ -13,7 +13,7 @@ The stages of a pipeline have their own parameters, unless a layout says ``=pp``
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -67,6 +67,11 @@ class NormLayout:
         if any(size > 1 and has_pipeline([axis]) for axis, size in self.sizes.items()):
             return
         check_globs(self.sides, names, "parameter")
+
+    def known_as(self, names: Sequence[str]) -> str:
+        """Return that name of a tied parameter which the first matching glob has, or the first."""
+        matching = (name for glob in self.sides for name in names if fnmatchcase(name, glob))
+        return next(matching, names[0])
 
     def shares(self, name: str, shape: tuple[int, ...], *, is_plain: bool) -> Shares:
         """Return the axes along which ranks hold no copies of a gradient."""

@@ -23,7 +23,7 @@ from ..core.norm import NormLayout, counts, differing_error, form_error, parse_m
 from ..core.text import format_sizes
 from ..launch.torch_internals import foreach_norms, foreach_scale
 from .copies import OfOneProcess
-from .data.checks import Named, gather_conflicting, name_parameters
+from .data.checks import Named, gather_conflicting, name_tied_parameters
 from .group_registry import MeshGroups
 from .memory import check_writable, plain
 
@@ -74,7 +74,7 @@ class GradientNorms(OfOneProcess):
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the norm, and all local gradients. See :meth:`meshkit.Mesh.grad_norm`."""
         group = self._mesh.collective_group(())
-        order, named = parse_order(norm_type), name_parameters(parameters)
+        order, named = parse_order(norm_type), name_tied_parameters(parameters)
         read = self._read(named, layout, sizes)
         own = _total(read.counted, order, self._device)
         rest = _total(read.others, math.inf, self._device)
@@ -91,7 +91,7 @@ class GradientNorms(OfOneProcess):
     @torch.no_grad()
     def clip(self, parameters: object, max_norm: object, *options: Any) -> Tensor:  # noqa: ANN401
         """Scale all gradients, and return their norm. See :meth:`meshkit.Mesh.clip_grad_norm`."""
-        most, named = parse_max_norm(max_norm), name_parameters(parameters)
+        most, named = parse_max_norm(max_norm), name_tied_parameters(parameters)
         for name, parameter in named:
             if parameter.grad is not None:
                 fix = "p.grad = p.grad.clone() for this parameter p."
@@ -104,23 +104,24 @@ class GradientNorms(OfOneProcess):
 
     def _read(self, named: Named, layout: object, sizes: object) -> Gradients:
         """Return the local gradients, after the sums that a layout or a placement asks for."""
-        parsed, shares = self._parse(layout, sizes, tuple(name for name, _ in named))
+        ties = _tie(named)
+        parsed, shares = self._parse(layout, sizes, tuple(tuple(names) for names, _ in ties))
         read = Gradients([], [], [], {})
         sums: dict[tuple[str, ...], list[tuple[Tensor, bool]]] = {}
-        for index, (name, parameter) in enumerate(named):
+        for index, (names, parameter) in enumerate(ties):
             gradient: Any = parameter.grad
             is_plain = gradient is None or not _is_dtensor(gradient)
             place = () if is_plain else (gradient.device_mesh, gradient.placements)
             share = shares[index]
             if share is None or share.place != place or share.num_dims != parameter.ndim:
-                share = shares[index] = self._share(name, parameter, place, parsed)
+                share = shares[index] = self._share(names, parameter, place, parsed)
             if gradient is not None:
                 local = gradient if is_plain else gradient.to_local()
                 read.local.append(local)
                 if not share.counts:
                     read.others.append(local)
                 if share.is_presumed:
-                    read.presumed[name] = local
+                    read.presumed[names[0]] = local
             elif share.sums:  # the other ranks wait for the sum
                 local = torch.zeros_like(parameter)
             else:
@@ -135,7 +136,7 @@ class GradientNorms(OfOneProcess):
         return read
 
     def _parse(
-        self, layout: object, sizes: object, names: tuple[str, ...]
+        self, layout: object, sizes: object, names: tuple[tuple[str, ...], ...]
     ) -> tuple[NormLayout, list[Share | None]]:
         """Return the parsed layout, and what earlier calls with these names know of each."""
         given = (tuple(x.items()) if isinstance(x, Mapping) else x for x in (layout, sizes))
@@ -144,13 +145,14 @@ class GradientNorms(OfOneProcess):
             return self._known[key]
         except (KeyError, TypeError):  # TypeError: a value without a hash is no str
             parsed = NormLayout.of(self._grid.sizes, {} if layout is None else layout, sizes)
-        parsed.check_names(names)
+        parsed.check_names([name for tied in names for name in tied])
         return self._known.setdefault(key, (parsed, [None] * len(names)))
 
     def _share(
-        self, name: str, parameter: Tensor, place: tuple[Any, ...], layout: NormLayout
+        self, names: Sequence[str], parameter: Tensor, place: tuple[Any, ...], layout: NormLayout
     ) -> Share:
         """Return the part of this rank in the norm of a parameter."""
+        name = layout.known_as(names)
         shape, num_dims = tuple(parameter.shape), parameter.ndim
         shares = layout.shares(name, shape, is_plain=not _is_dtensor(parameter))
         if not place:
@@ -234,6 +236,14 @@ class GradientNorms(OfOneProcess):
                     reason = f"Those of ranks {ranks} differ by {gap:.2g} of its norm."
                     faults.append(json.dumps([name, axis, presumed[name].ndim, reason]))
         return faults
+
+
+def _tie(named: Named) -> list[tuple[list[str], Any]]:
+    """Return each parameter with all its names."""
+    ties: dict[int, tuple[list[str], Any]] = {}
+    for name, parameter in named:
+        ties.setdefault(id(parameter), ([], parameter))[0].append(name)
+    return [*ties.values()]
 
 
 def _is_dtensor(tensor: Any) -> bool:  # noqa: ANN401
@@ -335,7 +345,7 @@ def _buckets(gradients: Mapping[str, Tensor]) -> Iterator[tuple[list[str], list[
 
 def _nonfinite_error(norm: Tensor, named: Named) -> NonfiniteError:
     """Return the error of a norm that is infinite or not a number."""
-    gradients = ((name, p.grad) for name, p in named if p.grad is not None)
+    gradients = ((names[0], p.grad) for names, p in _tie(named) if p.grad is not None)
     names = [name for name, gradient in gradients if not _local(gradient).isfinite().all()]
     more = f", nor are {len(names) - 1} others" * (len(names) > 1)
     where = f"{names[0]} is not finite on this rank{more}." if names else ""

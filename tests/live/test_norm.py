@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 from typing import Any
 
 import pytest
@@ -276,6 +276,25 @@ def take_axes_that_a_mesh_lacks_as_size_1() -> None:
         assert norm == 4.0  # 2 parts of 8 ones
 
 
+def take_any_name_of_a_tied_parameter() -> None:
+    with meshkit.build_mesh(dp=4, tp=2) as mesh:
+        for side, norm in (("v d =pp", 4.0), ("v/tp d", math.sqrt(32))):
+            for names in permutations(("embedding", "head")):
+                model = nn.ModuleDict({name: nn.Linear(4, 4, bias=False) for name in names})
+                for layer in model.values():
+                    layer.weight = model["head"].weight
+                model["head"].weight.grad = torch.ones(4, 4)
+                pairs = [*model.named_parameters(remove_duplicate=False)]
+                for parameters in (model, dict(pairs), pairs):
+                    for globs in (*names,), names[:1], names[1:], ("head.*", "*"):
+                        layout = {g if "*" in g else f"{g}.weight": side for g in globs}
+                        found = mesh.grad_norm(parameters, layout=layout).item()
+                        assert found == pytest.approx(norm)
+                layout = {"head.weight": side, "*": "a b/dp"}  # the first glob counts
+                assert mesh.clip_grad_norm(model, 1.0, layout=layout).item() == pytest.approx(norm)
+                assert mesh.grad_norm(model, layout=layout).item() == pytest.approx(1)
+
+
 def ask_for_a_layout_along_an_axis_of_unknown_role() -> None:
     with meshkit.build_mesh({"rows": 4, "tp": 2}) as mesh:
         named = parameters_of(w=torch.ones(2, 4), v=torch.ones(3))
@@ -391,6 +410,7 @@ def add_any_dtype_up_in_float64() -> None:
         refuse_wrong_layouts,
         refuse_arguments,
         take_axes_that_a_mesh_lacks_as_size_1,
+        take_any_name_of_a_tied_parameter,
         ask_for_a_layout_along_an_axis_of_unknown_role,
         look_at_copies_once,
         raise_for_a_norm_that_is_not_finite,

@@ -147,8 +147,16 @@ def list_model(
 
 def name_parameters(parameters: object) -> Named:
     """Return parameters with their names, each parameter once."""
+    unique: dict[int, tuple[str, Any]] = {}
+    for name, value in name_tied_parameters(parameters):
+        unique.setdefault(id(value), (name, value))
+    return [*unique.values()]
+
+
+def name_tied_parameters(parameters: object) -> Named:
+    """Return parameters with their names, a tied one with each of its names."""
     if isinstance(parameters, nn.Module):
-        return [*parameters.named_parameters()]
+        return [*parameters.named_parameters(remove_duplicate=False)]
     pairs = parameters.items() if isinstance(parameters, Mapping) else parameters
     named: list[Any] = [None]
     if isinstance(pairs, Iterable) and not isinstance(pairs, torch.Tensor):
@@ -158,8 +166,7 @@ def name_parameters(parameters: object) -> Named:
         if not is_pair or not isinstance(pair[0], str) or not isinstance(pair[1], torch.Tensor):
             line = f"the parameters are {format_value(parameters)}, without names."
             raise SpecError(line, fix="a module, or model.named_parameters().")
-    unique = {id(value): (name, value) for name, value in reversed(named)}
-    return named if len(unique) == len(named) else [*unique.values()]
+    return named
 
 
 def _read_parameter(
