@@ -187,9 +187,13 @@ class MeshGroups(OfOneProcess):
 
     @property
     def held(self) -> list[tuple[Axes, dist.ProcessGroup]]:
-        """This rank's groups with their axes, those of single edges included."""
-        edges = [((axis,), group) for axis, of in self.edges.items() for group in of.values()]
-        return [*self.groups.by_key.items(), *edges]
+        """This rank's groups with their axes, those of single edges and of later dims included."""
+        held = dict(self.groups.by_key)
+        view, groups = self.registry.open_views.get(self.view_id), self.registry.groups
+        for key, names in () if view is None else view.groups.items():
+            if (group := groups.get(key)) is not None and group not in held.values():
+                held.setdefault(names[0], group)
+        return [*held.items()]
 
     @property
     def extended_by(self) -> Call:

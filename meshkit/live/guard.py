@@ -280,7 +280,8 @@ def guard_mesh(
         # the user may have destroyed some
         groups = {axes: group for axes, group in mesh.groups.by_key.items() if knows_group(group)}
         own = mesh.plan.layout, job, groups, mesh.round_id, state
-        return _guard(Guard(*own, mesh.edges, mesh.registry.groups), limit)
+        limited = [group for _, group in mesh.held if knows_group(group)]
+        return _guard(Guard(*own, mesh.edges, mesh.registry.groups), limited, limit)
 
     return ReentrantGuard(begin)
 
@@ -300,7 +301,9 @@ def post_end(mesh: MeshGroups, job: Job, state: GuardState | None, call: str) ->
 
 
 @contextmanager
-def _guard(guard: Guard, limit: timedelta | None) -> Iterator[None]:
+def _guard(
+    guard: Guard, limited: Sequence[dist.ProcessGroup], limit: timedelta | None
+) -> Iterator[None]:
     """Translate the errors of collectives inside; with a limit, also turn a hang into an error."""
     store = guard.store
     if guard.state.has_left and store is not None:
@@ -310,7 +313,7 @@ def _guard(guard: Guard, limit: timedelta | None) -> Iterator[None]:
     number = None if limit is None else next(guard.state.numbers)
     with (
         tracking(compares=limit is not None) as tracker,
-        guard.job.counts.timeouts.lower(guard.groups.values(), limit),
+        guard.job.counts.timeouts.lower(limited, limit),
         guard.state.opened(tracker, number),
         _watching(guard, tracker, limit, raises) as reporter,
     ):

@@ -235,3 +235,17 @@ def test_a_hang_over_an_edge_names_the_rank_that_is_behind() -> None:
     for text in others:
         assert "has begun 0 of 1 collectives over pp edge 0>1; in no collective" in text
         assert "Fix: look at rank 0 first" in text
+
+
+def limit_later_groups() -> list[float]:
+    """Return the timeout, inside a guard, of an edge and of a dim that torch requests later."""
+    with meshkit.build_mesh(dp=RANKS) as mesh:
+        edge = mesh.edges("dp", wrap=True)[mesh.rank, (mesh.rank + 1) % RANKS]
+        later = mesh.device_mesh()._unflatten(0, (2, 3), ("outer", "inner"))  # type: ignore[attr-defined]
+        with mesh.guard(timeout=20):
+            limits = [torch_internals.timeout_of(g) for g in (edge, later.get_group("inner"))]
+        return [limit.total_seconds() for limit in limits if limit is not None]
+
+
+def test_a_guard_limits_the_groups_that_were_added_later(pool: Pool) -> None:
+    assert pool.run(limit_later_groups) == [[20.0, 20.0]] * RANKS
