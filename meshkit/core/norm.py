@@ -121,7 +121,7 @@ def differing_error(name: str, axis: str, num_dims: int, *reasons: str) -> SpecE
     return SpecError(
         f"the gradient of {name} differs over {axis}.",
         *reasons,
-        f"No layout says how it is cut, so each rank of {axis} must hold a copy of it.",
+        f"No layout says how it is cut over {axis}, so each rank of {axis} must hold a copy of it.",
         fix=either(*_sides(name, axis, num_dims)),
         axis=axis,
     )
@@ -130,7 +130,7 @@ def differing_error(name: str, axis: str, num_dims: int, *reasons: str) -> SpecE
 def form_error(layout: Layout, name: str, forms: Mapping[int, str]) -> SpecError:
     """Return the error of a gradient that is missing on a rank, or has another shape there.
 
-    A form is a dtype, a blank and a shape, or ``missing``.
+    A form is a dtype, a blank and a shape, with DTensor if it is one, or ``missing``.
     """
     form = next(form for form in forms.values() if " " in form)
     num_dims = len(re.findall(r"\d+", form.partition(" ")[2]))

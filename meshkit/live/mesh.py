@@ -1142,7 +1142,8 @@ class Mesh(OfOneProcess):
 
         Collective over the mesh, pipelines included. Gradients are final: every reduction has been
         done. A DTensor says how it is cut; partial sums are added first. A plain parameter is a
-        copy on each rank, except along a pipeline, unless ``layout`` says something else.
+        copy on each rank, and a DTensor along each axis that its DeviceMesh lacks, except along a
+        pipeline, unless ``layout`` says something else.
 
         Args:
             parameters: a module, or names and parameters, as in ``model.named_parameters()``. A
@@ -1161,16 +1162,18 @@ class Mesh(OfOneProcess):
             float64 (), on the device of the gradients; the same bits on every rank.
 
         Raises:
-            SpecError: if the layout is invalid or does not fit a parameter. On all ranks, if the
-                gradient of a plain parameter without a layout differs over an axis by more than
-                1e-3 of its norm. The ranks look at this once, at the first call at which no
-                gradient is all zero.
+            SpecError: if the layout is invalid or does not fit a parameter. On all ranks, if a
+                gradient that counts as a copy over an axis differs there by more than 1e-3 of its
+                norm, and no layout matches it. The ranks look at this once, at the first call at
+                which no plain gradient is all zero. A DTensor is looked at along the axes that its
+                DeviceMesh lacks, unless it is partial, or on a part of an axis.
             NonfiniteError: if ``error_if_nonfinite``, and the norm is not finite.
 
         Cost: one all-reduce of 8 bytes, whose result is read on the host. An all-reduce more for
-        each axis of ``+``, and for each partial DTensor. The look sends each plain gradient once
-        over each axis. As long as a gradient is all zero, such as that of an unused expert, the
-        first 100 calls take two all-reduces more each, and then every 100th call.
+        each axis of ``+``, and for each partial DTensor. The look sends each such gradient once
+        over each axis, the parts of a DTensor over those that its DeviceMesh lacks. As long as a
+        plain gradient is all zero, such as that of an unused expert, the first 100 calls take two
+        all-reduces more each, and then every 100th call.
 
         Example:
             >>> linear = torch.nn.Linear(2, 2)

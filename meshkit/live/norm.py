@@ -29,6 +29,7 @@ from .memory import check_writable, plain
 
 TOLERANCE = 1e-3  # the largest difference of two copies, relative to their norm
 BUCKET = 2**22  # elements that are sent at once to be compared
+ARRANGED = " arranged"  # the end of the class of ranks that compare arrangements
 ASKED = 100  # the first calls at which a rank asks for a comparison; later it asks every 100th call
 
 
@@ -38,9 +39,18 @@ class Share(NamedTuple):
     place: tuple[Any, ...]  # the DeviceMesh and the placements of a DTensor
     num_dims: int
     counts: bool
-    is_presumed: bool  # whether the gradient counts as a copy because no layout says anything
+    copied: tuple[str, ...]  # axes along which it counts as a copy because no layout says anything
+    arrangement: str = ""  # of the ranks of a DTensor; copies are compared if it is equal on all
     sums: tuple[str, ...] = ()  # axes along which a layout says that ranks have parts of a sum
     whole: tuple[Any, ...] = ()  # the placements after the sum that a partial DTensor needs
+
+
+class Copy(NamedTuple):
+    """A gradient that counts as a copy because no layout says anything."""
+
+    gradient: Any
+    local: Tensor
+    share: Share
 
 
 class Gradients(NamedTuple):
@@ -49,7 +59,7 @@ class Gradients(NamedTuple):
     local: list[Tensor]  # all of them, to be scaled
     counted: list[Tensor]  # those that this rank counts, after sums
     others: list[Tensor]  # those that another rank counts: a NaN in one of them counts too
-    presumed: dict[str, Tensor]  # those that must be copies because no layout says anything
+    presumed: dict[str, Copy]  # those that must be copies because no layout says anything
 
 
 class GradientNorms(OfOneProcess):
@@ -58,6 +68,8 @@ class GradientNorms(OfOneProcess):
     def __init__(self, mesh: MeshGroups, device: torch.device) -> None:
         self._mesh, self._device = mesh, device
         self._grid, self._rank = mesh.plan.layout, mesh.rank
+        sizes = self._grid.sizes  # the axes along which ranks may hold copies
+        self._axes = tuple(a for a, size in sizes.items() if size > 1 and not has_pipeline([a]))
         # the layout and the names of a call to what was parsed, and to the share of each parameter
         self._known: dict[Any, tuple[NormLayout, list[Share | None]]] = {}
         # names to the calls at which this rank has asked for a comparison; 0 after it
@@ -120,8 +132,8 @@ class GradientNorms(OfOneProcess):
                 read.local.append(local)
                 if not share.counts:
                     read.others.append(local)
-                if share.is_presumed:
-                    read.presumed[names[0]] = local
+                if share.copied or share.arrangement:
+                    read.presumed[names[0]] = Copy(gradient, local, share)
             elif share.sums:  # the other ranks wait for the sum
                 local = torch.zeros_like(parameter)
             else:
@@ -157,7 +169,8 @@ class GradientNorms(OfOneProcess):
         shares = layout.shares(name, shape, is_plain=not _is_dtensor(parameter))
         if not place:
             is_counted = counts(self._grid, self._rank, shares.own)
-            return Share(place, num_dims, is_counted, not shares.is_stated, shares.sums)
+            copied = () if shares.is_stated else self._axes
+            return Share(place, num_dims, is_counted, copied, sums=shares.sums)
         device_mesh, placements = place
         members, index = device_mesh.mesh.flatten().tolist(), device_mesh.get_coordinate()
         if outside := [rank for rank in members if rank not in self._grid]:
@@ -167,7 +180,25 @@ class GradientNorms(OfOneProcess):
         copies = [n for n, kind in pairs if kind.is_replicate() or kind.is_partial()]
         is_first = counts(self._grid, self._rank, shares.own, members) and not any(copies)
         whole = _whole(placements) if any(kind.is_partial() for kind in placements) else ()
-        return Share(place, num_dims, is_first, False, shares.sums, whole)
+        looks = not whole and not shares.is_stated
+        copied, arrangement = self._arrange(members, placements) if looks else ((), "")
+        return Share(place, num_dims, is_first, copied, arrangement, shares.sums, whole)
+
+    def _arrange(
+        self, members: Sequence[int], placements: Sequence[Any]
+    ) -> tuple[tuple[str, ...], str]:
+        """Return the axes that the ranks of a DTensor lack, and how the ranks lie on the others."""
+        grid, rank = self._grid, self._rank
+        cut = [axis for axis in self._axes if {*members} & {*grid.peers(rank, axis)} != {rank}]
+        copied = tuple(axis for axis in self._axes if axis not in cut)
+        box = grid.peers(rank, *cut).tolist() if cut else [rank]
+        if not copied:
+            return (), ""
+        if sorted(members) != sorted(box):
+            return (), "other ranks"
+        places = {member: place for place, member in enumerate(box)}
+        order = [places[member] for member in members] if members != box else "in order"
+        return copied, f"{copied} {placements} {order}"
 
     def _sum_over(
         self, axes: tuple[str, ...], parts: Sequence[tuple[Tensor, bool]]
@@ -182,60 +213,92 @@ class GradientNorms(OfOneProcess):
 
     # ------------------------------------------------------------------ the comparison of copies
 
-    def _asks(self, presumed: Mapping[str, Tensor], own: Tensor) -> bool:
+    def _asks(self, presumed: Mapping[str, Copy], own: Tensor) -> bool:
         """Return whether this rank asks all ranks to compare copies. Local."""
         calls = self._asked.get(names := tuple(presumed), 1)
         if not presumed or not calls or self._grid.num_ranks == 1:
             return False
         self._asked[names] = calls + 1
         is_time = calls <= ASKED or calls % ASKED == 0
-        return is_time and _none_is_zero(presumed) and bool(own.isfinite())
+        return is_time and _are_telling(presumed) and bool(own.isfinite())
 
-    def _compare(
-        self, presumed: Mapping[str, Tensor], own: Tensor, group: dist.ProcessGroup
-    ) -> None:
+    def _compare(self, presumed: Mapping[str, Copy], own: Tensor, group: dist.ProcessGroup) -> None:
         """Compare the gradients that must be copies, if all are finite and not zero. Collective.
 
         The error is the same on all ranks.
         """
-        ready = (own.isfinite() & _none_is_zero(presumed)).int()
+        ready = (own.isfinite() & _are_telling(presumed)).int()
         dist.all_reduce(ready, dist.ReduceOp.MIN, group=group)
         if not ready.item():
             return
         grid, at = self._grid, self._grid.coordinate(self._rank)
         stage = format_sizes({axis: n for axis, n in at.items() if has_pipeline([axis])})
-        forms = (Row(stage, n, f"{g.dtype} {tuple(g.shape)}") for n, g in presumed.items())
-        held = gather_conflicting(self._mesh, Holdings(tuple(forms), (stage,)), self._device)
-        for row, contents in find_conflicts(held).items():
-            raise form_error(grid, row.name, contents)
-        axes = [axis for axis in grid.axes if grid.sizes[axis] > 1 and not has_pipeline([axis])]
-        faults = [fault for axis in axes for fault in self._differing(axis, presumed)]
+        held = gather_conflicting(self._mesh, _list_forms(presumed, stage), self._device)
+        conflicts = find_conflicts(held)
+        apart = {(row.ranks, row.name) for row in conflicts}  # of all stages
+        for row, contents in conflicts.items():
+            if not row.ranks.endswith(ARRANGED) and (row.ranks + ARRANGED, row.name) not in apart:
+                raise form_error(grid, row.name, contents)
+        copies = {n: c for n, c in presumed.items() if (stage + ARRANGED, n) not in apart}
+        faults = [fault for axis in self._axes for fault in self._differing(axis, copies)]
         fault = Holdings((), (), "".join(faults[:1]))
         for holdings in gather_conflicting(self._mesh, fault, self._device).values():
             if holdings.fault:
                 raise differing_error(*json.loads(holdings.fault))
         self._asked[tuple(presumed)] = 0
 
-    def _differing(self, axis: str, presumed: Mapping[str, Tensor]) -> list[str]:
+    def _differing(self, axis: str, presumed: Mapping[str, Copy]) -> list[str]:
         """Return the gradients that are not those of coordinate 0 of an axis. Collective over it.
 
         Each is returned as the arguments of its error, in JSON.
         """
-        group, faults = self._mesh.get((axis,)), []
         first = int(self._grid.peers(self._rank, axis)[0])
-        for names, parts in _buckets(presumed):
+        copies = {n: copy for n, copy in presumed.items() if axis in copy.share.copied}
+        squares: dict[str, Tensor] = {}  # of the norm of the difference, and of the norm: (2,)
+        for names, parts in _buckets({name: copy.local for name, copy in copies.items()}):
             flat = torch.cat(parts).to(self._device)
-            dist.broadcast(flat, first, group=group)
-            for name, own, other in zip(
-                names, parts, torch.split(flat, [*map(len, parts)]), strict=True
-            ):
+            dist.broadcast(flat, first, group=self._mesh.get((axis,)))
+            others = torch.split(flat, [*map(len, parts)])
+            for name, own, other in zip(names, parts, others, strict=True):
                 copy = other.double()
-                gap = float((own.to(copy) - copy).norm() / copy.norm())
-                if gap > TOLERANCE:
-                    ranks = f"{first} and {self._rank}"
-                    reason = f"Those of ranks {ranks} differ by {gap:.2g} of its norm."
-                    faults.append(json.dumps([name, axis, presumed[name].ndim, reason]))
+                norms = (own.to(copy) - copy).norm(), copy.norm()
+                squares[name] = torch.stack(norms).square()
+        faults = []
+        for name, (gap, norm) in _add_parts(copies, squares).items():
+            if (ratio := math.sqrt(gap / norm) if norm else gap * math.inf) > TOLERANCE:
+                reason = (
+                    f"Those of ranks {first} and {self._rank} differ by {ratio:.2g} of its norm."
+                )
+                faults.append(json.dumps([name, axis, copies[name].gradient.ndim, reason]))
         return faults
+
+
+def _list_forms(presumed: Mapping[str, Copy], stage: str) -> Holdings:
+    """Return the dtype and the whole shape of each copy, and the arrangements of DTensors."""
+    rows = []
+    for name, (gradient, _, share) in presumed.items():
+        if share.copied:
+            kind = " DTensor" * bool(share.place)
+            rows.append(Row(stage, name, f"{gradient.dtype} {tuple(gradient.shape)}{kind}"))
+        if share.arrangement:  # in a class of its own, in which no rank must have it
+            rows.append(Row(stage + ARRANGED, name, share.arrangement))
+    return Holdings(tuple(rows), (stage,))
+
+
+def _add_parts(copies: Mapping[str, Copy], squares: Mapping[str, Tensor]) -> dict[str, list[float]]:
+    """Return the squares of whole gradients. Collective over the ranks of each DTensor."""
+    by_place: dict[Any, list[str]] = {}
+    for name, copy in copies.items():
+        by_place.setdefault(copy.share.place[:1], []).append(name)
+    added: dict[str, list[float]] = {}
+    for place, names in by_place.items():
+        total = torch.stack([squares[name] for name in names])  # (num_names, 2)
+        for device_mesh in place:  # none for plain gradients
+            total = total.to(device_mesh.device_type)
+            for group in device_mesh.get_all_groups():
+                dist.all_reduce(total, group=group)
+        added.update(zip(names, total.tolist(), strict=True))
+    return added
 
 
 def _tie(named: Named) -> list[tuple[list[str], Any]]:
@@ -321,10 +384,18 @@ def _reduce(own: Tensor, order: float, group: dist.ProcessGroup) -> Tensor:
     return total
 
 
-def _none_is_zero(gradients: Mapping[str, Tensor]) -> bool:
-    """Return whether each gradient has an element that is not 0."""
-    kinds = _by_kind([gradient for gradient in gradients.values() if gradient.numel()])
-    return all(bool(torch.stack(foreach_norms(kind, math.inf)).all()) for kind in kinds)
+def _are_telling(copies: Mapping[str, Copy]) -> bool:
+    """Return whether no plain gradient is all zero, nor all parts of DTensors together."""
+    plains = _largest([copy.local for copy in copies.values() if not copy.share.place])
+    parts = _largest([copy.local for copy in copies.values() if copy.share.place])
+    return bool(plains.all()) and (not len(parts) or bool(parts.any()))
+
+
+def _largest(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the largest magnitude of each tensor that has elements: float64 (num_tensors,)."""
+    kinds = _by_kind([tensor for tensor in tensors if tensor.numel()])
+    norms = [torch.stack(foreach_norms(kind, math.inf)).double().cpu() for kind in kinds]
+    return torch.cat(norms) if norms else torch.zeros(0)
 
 
 def _buckets(gradients: Mapping[str, Tensor]) -> Iterator[tuple[list[str], list[Tensor]]]:
