@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...core.axes import gradient_axes
 from ...core.errors import SpecError
 from ...core.redistribute.pattern import Pattern, Side
 from ...core.text import format_sizes
@@ -76,7 +77,7 @@ class Check(OfOneProcess):
                 raise SpecError(
                     f'"{self.pattern}" has *{axis} on the right, and all gradients are equal.',
                     f"The ranks of {axis} do the same work, so *{axis} counts it once a rank.",
-                    fix=f"={axis} on the right.",
+                    fix=f"={axis} on the right{_rescaling(axis)}.",
                     axis=axis,
                 )
 
@@ -97,6 +98,15 @@ def _digest(x: Tensor) -> bytes:
     digest = hashlib.sha256(f"{tuple(x.shape)} {x.dtype}".encode())
     digest.update(flat.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.digest()
+
+
+def _rescaling(axis: str) -> str:
+    """Return what makes up for an average of gradients over an axis, if any is made there."""
+    if not gradient_axes({axis: 2}):
+        return ""
+    return (
+        f"; if DDP or FSDP averages gradients over {axis}, the loss times mesh.size({axis!r}) too"
+    )
 
 
 def _first_other(digests: list[bytes]) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from syrupy.assertion import SnapshotAssertion
+from torch import nn
 
 import meshkit
 from tests.live.faults import describe_error, error_of
@@ -70,6 +73,50 @@ def test_both_rows_of_the_trap_and_copies_that_differ_are_found(
     assert by_rank[0] == snapshot
     # the errors of all ranks are equal, but for the sizes of the rank in the last ones
     assert all(outcomes[:7] == by_rank[0][:7] for outcomes in by_rank)
+
+
+def train_on_gathered(mark: str, axis: str, scale: int, *, is_checked: bool) -> tuple[bool, Any]:
+    """Return whether DDP gets the gradients of one process, for a loss of the global batch."""
+    torch.manual_seed(0)
+    single, samples = nn.Linear(3, 2).double(), torch.randn(2 * RANKS, 3, dtype=torch.float64)
+    model = copy.deepcopy(single)
+
+    def loss_of(features: torch.Tensor) -> torch.Tensor:
+        return (features @ features.T).logsumexp(1).mean()
+
+    loss_of(single(samples)).backward()
+    with meshkit.build_mesh({axis: RANKS}) as mesh:
+        wrapped = nn.parallel.DistributedDataParallel(model, process_group=mesh.group(axis))
+        features = wrapped(mesh.redistribute(samples, f"b f -> b/{axis} f"))
+        with mesh.checked() if is_checked else nullcontext():
+            features = mesh.redistribute(features, f"b/{axis} f -> b f {mark}{axis}")
+            error = error_of((loss_of(features) * scale).backward)
+    pairs = zip(model.parameters(), single.parameters(), strict=True)
+    is_equal = error is None and all(
+        p.grad is not None and p.grad.allclose(q.grad) for p, q in pairs
+    )
+    return is_equal, error
+
+
+def check_losses_of_the_global_batch() -> list[Any]:
+    return [
+        train_on_gathered("=", axis, RANKS, is_checked=True)[0]
+        and train_on_gathered("*", axis, 1, is_checked=False)[0]
+        and not train_on_gathered("=", axis, 1, is_checked=True)[0]
+        and train_on_gathered("*", axis, 1, is_checked=True)[1]
+        for axis in ("dp", "fsdp", "tp")
+    ]
+
+
+def test_the_fix_of_a_loss_over_the_global_batch_holds_under_ddp(
+    pool: Pool, snapshot: SnapshotAssertion
+) -> None:
+    results = pool.run(check_losses_of_the_global_batch)
+    assert all(result == results[0] for result in results)
+    for axis, (kind, text) in zip(("dp", "fsdp", "tp"), results[0], strict=True):
+        assert kind == "SpecError"
+        assert (f"mesh.size('{axis}')" in text) == (axis != "tp")  # tp averages no gradients
+    assert results[0][0][1] == snapshot
 
 
 # ------------------------------------------------------------------ errors
