@@ -75,14 +75,16 @@ def test_both_rows_of_the_trap_and_copies_that_differ_are_found(
     assert all(outcomes[:7] == by_rank[0][:7] for outcomes in by_rank)
 
 
-def train_on_gathered(mark: str, axis: str, scale: int, *, is_checked: bool) -> tuple[bool, Any]:
+def train_on_gathered(
+    mark: str, axis: str, scale: int, *, is_checked: bool, is_whole: bool = True
+) -> tuple[bool, Any]:
     """Return whether DDP gets the gradients of one process, for a loss of the global batch."""
     torch.manual_seed(0)
     single, samples = nn.Linear(3, 2).double(), torch.randn(2 * RANKS, 3, dtype=torch.float64)
     model = copy.deepcopy(single)
 
-    def loss_of(features: torch.Tensor) -> torch.Tensor:
-        return (features @ features.T).logsumexp(1).mean()
+    def loss_of(features: torch.Tensor, rows: slice = slice(None)) -> torch.Tensor:
+        return (features[rows] @ features.T).logsumexp(1).mean()
 
     loss_of(single(samples)).backward()
     with meshkit.build_mesh({axis: RANKS}) as mesh:
@@ -90,7 +92,9 @@ def train_on_gathered(mark: str, axis: str, scale: int, *, is_checked: bool) -> 
         features = wrapped(mesh.redistribute(samples, f"b f -> b/{axis} f"))
         with mesh.checked() if is_checked else nullcontext():
             features = mesh.redistribute(features, f"b/{axis} f -> b f {mark}{axis}")
-            error = error_of((loss_of(features) * scale).backward)
+            own = slice(2 * mesh.rank, 2 * mesh.rank + 2)
+            loss = loss_of(features, slice(None) if is_whole else own) * scale
+            error = error_of(loss.backward)
     pairs = zip(model.parameters(), single.parameters(), strict=True)
     is_equal = error is None and all(
         p.grad is not None and p.grad.allclose(q.grad) for p, q in pairs
@@ -103,6 +107,7 @@ def check_losses_of_the_global_batch() -> list[Any]:
         train_on_gathered("=", axis, RANKS, is_checked=True)[0]
         and train_on_gathered("*", axis, 1, is_checked=False)[0]
         and not train_on_gathered("=", axis, 1, is_checked=True)[0]
+        and train_on_gathered("*", axis, 1, is_checked=True, is_whole=False)[0]
         and train_on_gathered("*", axis, 1, is_checked=True)[1]
         for axis in ("dp", "fsdp", "tp")
     ]
