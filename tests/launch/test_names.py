@@ -37,7 +37,7 @@ def seconds(text: str) -> float:
 def test_the_host_of_the_store_looks_up_each_rank_once(library: Path) -> None:
     """The host is its own client, too, and looks up itself as that."""
     printed = start_ranks(library, RANKS, "60")
-    assert [text.partition("\n")[0] for text in printed] == ["joined"] * RANKS
+    assert all("joined" in text.splitlines() for text in printed), printed
     assert lookups(library, 0) == RANKS + 1
 
 
@@ -50,7 +50,7 @@ def test_ranks_wait_for_a_slow_lookup(lookup: str, library: Path) -> None:
     if lookup == "all":
         del slow["SLOW_LOOKUP"]
     printed = start_ranks(library, RANKS, "60", slow=slow)
-    assert [text.partition("\n")[0] for text in printed] == ["joined"] * RANKS
+    assert all("joined" in text.splitlines() for text in printed), printed
     stall = (RANKS + 1 if lookup == "all" else 1) * SLOW
     assert max(map(seconds, printed)) > SLOW - 1, "the lookup was not slow"
     assert max(map(seconds, printed)) < stall + 4 + BUSY
