@@ -470,6 +470,8 @@ def interrupt_at_random(
 
     signal.signal(signal.SIGALRM, interrupt)
     use_all(20, init_method)
+    time.sleep(5)  # the host closes its store once the others have left it
+    gc.collect()
     held, tries = (descriptors(), threads()), []
     for _ in range(rounds):
         odd, delay = chance.randrange(3), chance.random() * 0.3
@@ -502,7 +504,7 @@ def what_is_left(files: int, others: int) -> tuple[int, int]:
     end = time.monotonic() + 10
     while True:
         gc.collect()  # errors and their frames refer to each other
-        left = descriptors() - files, threads() - others
+        left = max(descriptors() - files, 0), max(threads() - others, 0)
         if left == (0, 0) or time.monotonic() > end:
             return left
         time.sleep(0.1)
