@@ -332,6 +332,15 @@ def check_in_world(highest: int, world_size: int, evidence: str, *, fix: str = "
         )
 
 
+def parse_group(plan: GroupPlan, names: object) -> Axes:
+    """Return the axes of a group of the plan, or raise if it has no group over them."""
+    axes = parse_axes(names)
+    check_axes_exist(axes, plan.layout.axes)
+    if not plan.has(axes):
+        raise missing_group_error(plan, axes)
+    return axes
+
+
 def missing_group_error(plan: GroupPlan, axes: Axes, built_by: Call | None = None) -> SpecError:
     """Return the error for a group that was not requested."""
     existing = ", ".join(f"({' '.join(names)})" for names in plan.axis_sets if names)

@@ -75,7 +75,7 @@ _ROW_COUNTS = [
     name for row in LAUNCHERS for name in (*row.world_size, *row.local_world_size, *row.num_nodes)
 ]
 _ROW_INDICES = [name for row in LAUNCHERS for name in (*row.rank, *row.local_rank, *row.node_rank)]
-# What users export for all ranks, whatever launcher then numbers them.
+# Variables that users export for all ranks, whichever launcher then numbers the ranks.
 _EXPORTS = {name for column in HAND_WRITTEN[2:8] for name in column}
 
 

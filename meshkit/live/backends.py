@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..core.axes import check_axes_exist, parse_axes
 from ..core.errors import SpecError
-from ..core.group_plan import Axes, GroupPlan, missing_group_error
+from ..core.group_plan import Axes, GroupPlan, parse_group
 from ..launch.device import check_backend
 from ..launch.torch_internals import describe_options, is_options
 
@@ -40,10 +39,7 @@ def parse_backends(plan: GroupPlan, backend: object) -> tuple[str | None, dict[A
     backends: dict[Axes, GroupBackend] = {}
     names_of: dict[Axes, str] = {}
     for names, value in backend.items():
-        axes = parse_axes(names)
-        check_axes_exist(axes, plan.layout.axes)
-        if not plan.has(axes):
-            raise missing_group_error(plan, axes)
+        axes = parse_group(plan, names)
         choice = _parse_choice(" ".join(axes), value)
         key, text = plan.group_key(axes) or axes, " ".join(axes)
         for others, other in backends.items():

@@ -17,9 +17,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..core.axes import check_axes_exist, parse_axes
 from ..core.errors import SpecError
-from ..core.group_plan import Axes, GroupPlan, missing_group_error
+from ..core.group_plan import Axes, GroupPlan, parse_group
 from ..core.ranks import Strides, message_batches
 from ..core.text import Ints
 from ..core.topology import Topology
@@ -68,10 +67,7 @@ class GroupTimeouts(NamedTuple):
             return cls(parse_timeout("timeout", timeout) or default)
         by_key: dict[Axes, timedelta] = {}
         for names, value in timeout.items():
-            axes = parse_axes(names)
-            check_axes_exist(axes, plan.layout.axes)
-            if not plan.has(axes):
-                raise missing_group_error(plan, axes)
+            axes = parse_group(plan, names)
             limit = parse_timeout("timeout", value)
             if limit is not None:  # several sets of axes with one group: the longest counts
                 key = plan.group_key(axes)

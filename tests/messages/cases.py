@@ -38,7 +38,7 @@ from meshkit.core.cost.step_time import MACHINES, TrainingJob
 from meshkit.core.draw import draw_page, join_pages
 from meshkit.core.epoch import Epoch, SampleOrder, parse_count
 from meshkit.core.errors import MeshkitError
-from meshkit.core.group_plan import GroupPlan
+from meshkit.core.group_plan import GroupPlan, parse_group
 from meshkit.core.judges import Arrival, Arrivals, Judge, Process, RankState, Sighting, all_same
 from meshkit.core.layout import Position, parse_axis_pattern
 from meshkit.core.mismatches import find_mismatches
@@ -294,6 +294,9 @@ CASES: dict[str, Callable[[], object]] = {
     "a layout without axes": lambda: Layout(),
     "an unknown axis": lambda: LAYOUT.groups("dp", "ttp"),
     "an unknown axis in a plan": lambda: GroupPlan.of(LAYOUT, ["dp pipe"]),
+    "a group that a plan lacks": lambda: parse_group(
+        GroupPlan.of(Layout(dp=2, sp=2, tp=2)), "dp tp"
+    ),
     "an axis named twice": lambda: LAYOUT.size("dp", "dp"),
     "an axis of size 0": lambda: Layout(dp=0, sp=2),
     "two sizes to infer": lambda: factor_world(8, tp=-1),
