@@ -490,7 +490,8 @@ class Mesh(OfOneProcess):
             pattern: the division before and after.
             op: the reduction of ``+``: ``"sum"``, ``"avg"``, ``"max"`` or ``"min"``. The sum of
                 bools is a bool, as of two in torch: whether one of them is true. A NaN on any rank
-                is the maximum, and the minimum, as in ``torch.maximum``.
+                is the maximum, and the minimum, as in ``torch.maximum``. An average is divided
+                before it is summed, as by DDP and NCCL, so no sum overflows.
             grad_dtype: the dtype in which gradients are summed, needed below float32; a complex
                 one for complex tensors.
             to: the mesh whose axes the right side names; None is this mesh. See below.
@@ -528,7 +529,8 @@ class Mesh(OfOneProcess):
         Cost: no more than each rank lacks, in at most one collective of each kind; see
         :func:`meshkit.plan_redistribution`. The plan is made once for each shape. A comparison is
         an all-reduce of 16 bytes; none is made while a CUDA graph is captured.
-        Ranks send 4 bytes an element for a maximum or a minimum of float16 or bfloat16.
+        Ranks send 4 bytes an element for a maximum or a minimum of float16 or bfloat16, and for an
+        average of float16, whose small numbers would lose bits. An average reads ``x`` once more.
 
         Example:
             >>> x = torch.ones(1, 8, 4, 2)  # 8 of 16 tokens, all heads

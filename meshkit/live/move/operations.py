@@ -23,7 +23,16 @@ from ..copies import OfOneProcess
 from ..memory import plain
 from ..status import in_collective, is_tracked
 from .checked import Check
-from .reductions import COMBINE, carried, check_reduced, decode, encode, reduce_op
+from .reductions import (
+    COMBINE,
+    carried,
+    check_reduced,
+    decode,
+    divide_after,
+    divide_before,
+    encode,
+    reduce_op,
+)
 
 # torch 2.13 names the first two, and warns at every call of the older ones
 ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -311,7 +320,7 @@ class Program(OfOneProcess):
     steps: tuple[ops.Step, ...]
     group_of: GroupOf  # returns the group over some axes
     op: str  # the reduction: sum, avg, max or min
-    divisor: int = 1  # the number by which the result is divided, for an average
+    divisor: int = 1  # the number by which the sum is divided, for an average
     # the groups by their axes, for torch.compile, which cannot trace ``group_of``
     groups: Mapping[Axes, dist.ProcessGroup] = field(default_factory=dict)
     # compares the calls of ranks over a group; None for a gradient, whose sizes follow its tensor
@@ -324,25 +333,28 @@ class Program(OfOneProcess):
 
     def run(self, x: Tensor, sizes: Sizes = None) -> Tensor:
         """Return the result. Collective over the groups of the plan."""
+        given = x
+        if self.divisor > 1:
+            x = divide_before(x, self.divisor)
         for step in self.steps:
             if isinstance(step, ops.GroupStep):
-                x = self._communicate(step, x, sizes)
+                x = self._communicate(step, x, sizes, given)
             else:
                 x = run_local(step, x, sizes)
-        return x if self.divisor == 1 else x / self.divisor
+        return x if self.divisor == 1 else divide_after(x, self.divisor, given.dtype)
 
-    def _communicate(self, step: ops.GroupStep, x: Tensor, sizes: Sizes) -> Tensor:
-        """Run one step with other ranks, and announce it to a guard."""
+    def _communicate(self, step: ops.GroupStep, x: Tensor, sizes: Sizes, given: Tensor) -> Tensor:
+        """Run one step with other ranks, and announce it to a guard. Calls have ``given``."""
         if torch.compiler.is_compiling():
             result = start(step, x, self.op, sizes, self.groups[step.axes])[1]
         else:
             group = self.group_of(step.axes)
             if is_tracked():
                 with in_collective(self.name, group):
-                    self._compare(group, x)
+                    self._compare(group, given)
                     result = start(step, x, self.op, sizes, group)[1]
             else:
-                self._compare(group, x)
+                self._compare(group, given)
                 result = start(step, x, self.op, sizes, group)[1]
         return finish(step, result, self.op, x.dtype)
 
@@ -357,16 +369,18 @@ class Program(OfOneProcess):
             return lambda: self.run(x)
         last: Any = self.steps[numbers[-1]]
         head = replace(self, steps=self.steps[: numbers[-1]], divisor=1)
-        tail = replace(self, steps=self.steps[numbers[-1] + 1 :])
+        tail = replace(self, steps=self.steps[numbers[-1] + 1 :], divisor=1)
         group = self.group_of(last.axes)
         with in_collective(self.name, group):
             self._compare(group, x)
-        work, result = start(last, head.run(x), self.op, None, group, True)
+        part = x if self.divisor == 1 else divide_before(x, self.divisor)
+        work, result = start(last, head.run(part), self.op, None, group, True)
 
         def wait() -> Tensor:
             with in_collective(self.name, group):
                 work.wait()
-            return tail.run(finish(last, result, self.op, x.dtype))
+            y = tail.run(finish(last, result, self.op, part.dtype))
+            return y if self.divisor == 1 else divide_after(y, self.divisor, x.dtype)
 
         return wait
 

@@ -4,6 +4,10 @@ gloo and NCCL lose a NaN in a maximum, depending on the rank that has it, and gl
 bytes. The ranks therefore reduce whole numbers in the order of the values::
 
     -inf   -1.5   -0.0   0.0   1.5   inf   NaN        for a maximum; for a minimum NaN is first
+
+An average is divided before it is summed, as DDP and the average of NCCL do, so no sum overflows. The
+division is by a power of two, which rounds nothing; the rest of it follows the sum. Small numbers
+of float16 would lose bits, so float16 travels as float32.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from ...core.errors import SpecError
 
 REDUCE_OPS = {
     "sum": dist.ReduceOp.SUM,
-    "avg": dist.ReduceOp.SUM,  # the result is divided: gloo has no average
+    "avg": dist.ReduceOp.SUM,  # of tensors that are divided first: gloo has no average
     "max": dist.ReduceOp.MAX,
     "min": dist.ReduceOp.MIN,
 }
@@ -74,6 +78,23 @@ def decode(y: Tensor, dtype: torch.dtype) -> Tensor:
         return y
     floats = torch.float64 if y.element_size() == 8 else torch.float32
     return _flip(y).view(floats).to(dtype)  # the extremes are bits of NaN
+
+
+def divide_before(x: Tensor, divisor: int) -> Tensor:
+    """Return the part of an average of as many tensors, before they are summed."""
+    x = x.float() if x.dtype == torch.float16 else x
+    return x / _power_of_two(divisor)
+
+
+def divide_after(y: Tensor, divisor: int, dtype: torch.dtype) -> Tensor:
+    """Return the average from the sum of what :func:`divide_before` returned."""
+    rest = divisor / _power_of_two(divisor)  # above a half, and 1 at most
+    return (y if rest == 1 else y / rest).to(dtype)
+
+
+def _power_of_two(divisor: int) -> int:
+    """Return the least power of two that is not below a number of ranks."""
+    return int(2 ** (divisor - 1).bit_length())
 
 
 def _flip(bits: Tensor) -> Tensor:

@@ -121,6 +121,50 @@ def test_a_redistribution_of_one_number_is_that_of_one_process(pool: Pool) -> No
     assert pool.run(move_values, [*SCALARS], names, True) == [[]] * RANKS
 
 
+# ------------------------------------------------------------------ averages at the ends of a dtype
+
+AVERAGED = ("a b +tp -> a b =tp", "a b +tp -> a/tp b", "a b +tp -> a b/tp", "a b +tp -> a b @tp:1")
+
+
+def average_extremes(ranks: int) -> list[str]:
+    """Return the averages, and their gradients, that are not those of wider numbers."""
+    wrong = []
+    with meshkit.build_mesh(tp=ranks, ranks=[*range(ranks)]) as mesh:
+        if not mesh.inside:
+            return []
+        floats = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+        for dtype, rows, pattern in itertools.product(floats, (ranks, 5), AVERAGED):
+            info = torch.finfo(dtype)
+            tiny = 2.0**-24 if dtype == torch.float16 else info.smallest_normal * 8
+            values = torch.tensor([info.max, -info.max, tiny, 3 * tiny, 1], dtype=dtype)
+            x = values.expand(rows, 5).clone().requires_grad_()
+            sizes = {"a": rows, "b": 5}
+            for begins in (False, True):
+                if begins:
+                    y = mesh.begin(x.detach(), pattern, op="avg", sizes=sizes).wait()
+                else:
+                    y = mesh.redistribute(x, pattern, op="avg", sizes=sizes, grad_dtype=dtype)
+                wanted = PATTERNS[pattern](x.detach(), mesh.rank)
+                if "/tp" in pattern:
+                    wanted = x.detach().tensor_split(ranks, int("b/tp" in pattern))[mesh.rank]
+                if not torch.allclose(y.double(), wanted.double(), rtol=info.eps, atol=0):
+                    wrong.append(f"{dtype}, {pattern!r}, {begins}: {y}, not {wanted}")
+                if y.dtype != dtype:
+                    wrong.append(f"{dtype} became {y.dtype}")
+            y = mesh.redistribute(x, pattern, op="avg", sizes=sizes, grad_dtype=dtype)
+            y.backward(torch.full_like(y, 8))
+            if not torch.allclose(
+                x.grad.double(), x.grad.new_tensor(8 / ranks).double(), rtol=info.eps
+            ):
+                wrong.append(f"{dtype}, {pattern!r}: gradient {x.grad}")
+    return wrong
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_an_average_of_numbers_at_the_ends_of_a_dtype_is_right(ranks: int, pool: Pool) -> None:
+    assert pool.run(average_extremes, ranks) == [[]] * RANKS
+
+
 # ------------------------------------------------------------------ other moves
 
 
