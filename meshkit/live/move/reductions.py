@@ -5,9 +5,9 @@ bytes. The ranks therefore reduce whole numbers in the order of the values::
 
     -inf   -1.5   -0.0   0.0   1.5   inf   NaN        for a maximum; for a minimum NaN is first
 
-An average is divided before it is summed, as DDP and the average of NCCL do, so no sum overflows. The
-division is by a power of two, which rounds nothing; the rest of it follows the sum. Small numbers
-of float16 would lose bits, so float16 travels as float32.
+An average is divided before it is summed, as DDP and the average of NCCL do, so no sum overflows.
+The division is by a power of two, which rounds nothing; the rest of it follows the sum. Small
+numbers of float16 would lose bits, so float16 travels as float32.
 """
 
 from __future__ import annotations
