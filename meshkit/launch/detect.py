@@ -23,6 +23,7 @@ from .endpoint import (
     PORT,
     Env,
     Names,
+    as_number,
     first_set,
     first_value,
     raise_conflict,
@@ -181,6 +182,8 @@ def _single(env: Env, arguments: Mapping[str, int | str]) -> World:
         passed = " and ".join(f"{name}={value}" for name, value in named.items())
         fix = "pass rank= and world_size= both, or start under a launcher."
         raise LaunchError(f"no launcher was found, and only {passed} was passed.", fix=fix)
+    if "master_addr" not in arguments:
+        _check_address(env)
     allocation = sign_of_others(env)
     source = f"no {starter(allocation) or 'launcher'}"
     source += f" ({allocation})" if allocation else ""
@@ -192,13 +195,36 @@ def _single(env: Env, arguments: Mapping[str, int | str]) -> World:
     )
 
 
+def _check_address(env: Env) -> None:
+    """Check the address that torch reads too, though one process needs none.
+
+    Its port is not checked: Kubernetes sets ``MASTER_PORT=tcp://...`` for a service called master.
+    """
+    addr = env.get("MASTER_ADDR", "")
+    fault = host_fault(addr.strip()) if addr.strip() else None
+    if fault is not None:
+        is_alone = sign_of_others({n: v for n, v in env.items() if n != "MASTER_ADDR"}) is None
+        fix = "; or unset MASTER_ADDR, if this process is alone" if is_alone else ""
+        raise LaunchError(
+            f"MASTER_ADDR={addr!r} is not a host: {fault.reason}.",
+            fix=f"{_address_fix(fault)}{fix}.",
+            variables={"MASTER_ADDR": addr},
+        )
+
+
+def _address_fix(fault: Fault) -> str:
+    """Return the variables that were probably meant by an address that is no host."""
+    port = f" MASTER_PORT={fault.port}" if fault.port else ""
+    return f"export MASTER_ADDR={fault.meant or HOST}{port}, the same on all ranks"
+
+
 def _overridden(row: Launcher, env: Env, arguments: Mapping[str, int | str]) -> Launcher:
     """Return the row without the variables that arguments override or make invalid."""
     node_fields = ("local_rank", "node_rank", "local_world_size", "tasks_per_node", "num_nodes")
-    rank, size = first_value(row.rank, env), first_value(row.world_size, env)
+    rank, size = (as_number(first_value(names, env)) for names in (row.rank, row.world_size))
     # with another rank, the variables about the node describe another process
-    is_other_rank = str(arguments.get("rank", rank)) != rank
-    is_other_size = size is not None and str(arguments.get("world_size", size)) != size
+    is_other_rank = arguments.get("rank", rank) != rank
+    is_other_size = size is not None and arguments.get("world_size", size) != size
     ignored = node_fields if is_other_rank else node_fields[2:] if is_other_size else ()
     overrides = {name: (f"argument {name}",) for name in arguments}
     changes: dict[str, Any] = {**dict.fromkeys(ignored, ()), **overrides}
@@ -409,9 +435,7 @@ def _endpoint_fields(row: Launcher, env: Env) -> Fields:
     if host and (fault := host_fault(host[0])):
         name = host[1]
         line = f"{name}={env.get(name, host[0])!r} is not a host: {fault.reason}"
-        fix = f"export MASTER_ADDR={fault.meant or HOST}"
-        fix += f" MASTER_PORT={fault.port}" if fault.port else ""
-        raise_invalid(row.name, {name: env.get(name)}, line, fix=f"{fix}, the same on all ranks.")
+        raise_invalid(row.name, {name: env.get(name)}, line, fix=f"{_address_fix(fault)}.")
     fields = {"master_addr": host, "master_port": port}
     return {name: field for name, field in fields.items() if field is not None}
 

@@ -30,6 +30,17 @@ def is_digits(text: str) -> bool:
     return re.fullmatch("[0-9]{1,18}", text) is not None
 
 
+def as_number(value: object) -> object:
+    """Return the int that a variable states, to compare it; another value as it is.
+
+    Example:
+        >>> as_number(" 01"), as_number("1x"), as_number(None)
+        (1, '1x', None)
+    """
+    is_number = isinstance(value, str) and is_digits(value.strip())
+    return int(str(value)) if is_number else value
+
+
 def first_set(names: Names, env: Env) -> str | None:
     """Return the first of the names that is set, or None."""
     return next((name for name in names if name in env), None)
@@ -179,7 +190,7 @@ EndpointSource = NodeList | RankFile | HeadNode
 
 def _with_job_port(host: str, source: str, job: Names, env: Env) -> Endpoint:
     """Return the endpoint on a host, with a port that differs between most jobs and steps."""
-    names = [name for name in job if is_digits(env.get(name, ""))]
+    names = [name for name in job if is_digits(env.get(name, "").strip())]
     if not names:
         return Endpoint(host, PORT, source, "default")
     spread = 0

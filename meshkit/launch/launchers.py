@@ -42,12 +42,13 @@ from .endpoint import (
     Names,
     NodeList,
     RankFile,
+    as_number,
     first_set,
     first_value,
 )
 
 # Steps that Slurm itself creates for an allocation: interactive, batch, extern, pending (slurm.h).
-SLURM_OWN_STEPS = {str(2**32 - number) for number in range(1, 7)}
+SLURM_OWN_STEPS = range(2**32 - 6, 2**32)
 
 
 class Launcher(NamedTuple):
@@ -78,8 +79,8 @@ def is_batch_script(env: Env) -> bool:
     """
     step = env.get("SLURM_STEP_ID", env.get("SLURM_STEPID"))
     if step is None:
-        return env.get("SLURM_PROCID") == "0" and "SLURM_STEP_NODELIST" not in env
-    return step in SLURM_OWN_STEPS
+        return as_number(env.get("SLURM_PROCID")) == 0 and "SLURM_STEP_NODELIST" not in env
+    return as_number(step) in SLURM_OWN_STEPS
 
 
 def set_by_srun(rank: Names, world_size: Names, env: Env, *, own: Names) -> bool:
@@ -87,13 +88,15 @@ def set_by_srun(rank: Names, world_size: Names, env: Env, *, own: Names) -> bool
     if "SLURM_STEP_ID" not in env or any(name in env for name in own):
         return False
     pairs = ((rank, ("SLURM_PROCID",)), (world_size, ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")))
-    return all(first_value(pmi, env) == first_value(srun, env) for pmi, srun in pairs)
+    values = ([as_number(first_value(names, env)) for names in pair] for pair in pairs)
+    return all(pmi == srun for pmi, srun in values)
 
 
 def set_by_hydra(env: Env) -> bool:
     """Return whether an mpiexec of its own started this process inside a task of Flux."""
     pairs = (("PMI_RANK", "FLUX_TASK_RANK"), ("PMI_SIZE", "FLUX_JOB_SIZE"))
-    differs = any(pmi in env and env[pmi] != env.get(flux) for pmi, flux in pairs)
+    values = ((env.get(pmi), env.get(flux)) for pmi, flux in pairs)
+    differs = any(pmi is not None and as_number(pmi) != as_number(flux) for pmi, flux in values)
     return differs or "MPI_LOCALRANKID" in env
 
 
@@ -287,6 +290,6 @@ def contradicting_variables(env: Env, rank: int, world_size: int) -> set[str]:
     """Return the variables of launchers that contradict RANK and WORLD_SIZE, once exported."""
     index = LAUNCHERS.index(HAND_WRITTEN)
     preceding = {name for row in LAUNCHERS[:index] for names in row.markers for name in names}
-    same_size = (row for row in LAUNCHERS if first_value(row.world_size, env) == str(world_size))
-    ranks = {n for row in same_size if first_value(row.rank, env) != str(rank) for n in row.rank}
-    return (preceding | ranks) & {*env}
+    stated = {row: [as_number(first_value(names, env)) for names in row[2:4]] for row in LAUNCHERS}
+    others = (row for row, (own, size) in stated.items() if size == world_size and own != rank)
+    return (preceding | {name for row in others for name in row.rank}) & {*env}

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 from ..core.errors import LaunchError, SpecError
-from .endpoint import FIRST_PORT, NUM_PORTS, Env
+from .endpoint import FIRST_PORT, NUM_PORTS, Env, as_number
 from .launchers import HAND_WRITTEN, LAUNCHERS, SPAWN, contradicting_variables, matching_launchers
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class World:
             name
             for field in NODE_FIELDS
             for name in getattr(HAND_WRITTEN, field)
-            if target.get(name) != str(getattr(self, field))
+            if as_number(target.get(name)) != getattr(self, field)
         }
         for name in contradicting | {COMPLETED}:
             target.pop(name, None)
@@ -190,7 +190,8 @@ def without_completed(env: Env) -> Env:
         return env
     identity, added = _read_completed(env[COMPLETED])
     hidden = {name for name, value in added.items() if env.get(name) == value}
-    if [env.get("RANK"), env.get("WORLD_SIZE")] != identity:
+    own = [env.get("RANK"), env.get("WORLD_SIZE")]
+    if [*map(as_number, own)] != [*map(as_number, identity)]:
         hidden &= {"LOCAL_RANK", "LOCAL_WORLD_SIZE"}
     return {name: value for name, value in env.items() if name not in hidden | {COMPLETED}}
 

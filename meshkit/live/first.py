@@ -21,7 +21,7 @@ from ..core.hang import describe_coordinate
 from ..core.judges import Decision, RankState, all_same
 from ..launch.job import Job
 from ..launch.process import state_of
-from ..launch.round import Round
+from ..launch.round import JUDGES, Round
 from ..launch.times import TIMES, Deadline, Time, parse_timeout
 from .group_registry import MeshGroups
 from .hosts import NO_STORE, machines
@@ -64,30 +64,33 @@ def run_first(
         with quoting(name):
             deadline = Deadline.after(limit)
             round.arrive({"call": name}, same=True, deadline=deadline)
-            wait_for_first(mesh, job, round, first, deadline)
+            wait_for_all(mesh, job, round, deadline)
     if mesh.rank != first:
         yield False
 
 
-def wait_for_first(
-    mesh: MeshGroups, job: Job, round: Round, first: int, deadline: Deadline
-) -> None:
+def wait_for_all(mesh: MeshGroups, job: Job, round: Round, deadline: Deadline) -> None:
     """Wait until all ranks have arrived, the first ones after their block. Collective.
 
-    A rank that finds its first rank ended, on the same machine, ends the wait of all.
+    A rank that finds a missing rank of its machine ended, ends the wait of all. The ranks that came
+    first also read at the store whether a missing rank has been started anew.
     """
     began, describe = time.monotonic(), partial(describe_coordinate, mesh.plan.layout)
-    process = round.store.within(TIMES.store, job.processes).get(first)
+    known = round.store.within(TIMES.store, job.processes)
+    states = {rank: state_of(known[rank]) for rank in round.expected if rank in known}
+    running = {rank for rank, state in states.items() if state is not RankState.UNKNOWN}
     while round.turn < len(round.expected) and not deadline.expired:
         if round.follow(Deadline.after(min(LOOK, deadline.left))) is not None:
             break
-        if process is None or state_of(process) is not RankState.ENDED:
+        ended = {rank for rank in running if state_of(known[rank]) is RankState.ENDED}
+        if not ended and round.turn > JUDGES:
             continue
         seen = round.arrivals()
-        if first in seen.missing:
+        if any(sighting.state is RankState.ENDED for sighting in seen.seen.values()):
             waited = float(f"{time.monotonic() - began:.1f}")
             judge = all_same(round.summary, seconds=waited, describe=describe)
             round.say(judge(seen._replace(expired=True)) or Decision())
+        running -= ended  # one that had arrived before
     seconds = deadline.timeout.total_seconds()
     judge = all_same(round.summary, seconds=seconds, describe=describe)
     round.decide(judge, deadline).check(mesh.rank)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshkit
@@ -537,3 +537,86 @@ def test_a_prompt_proposes_spawn_and_a_rank_of_a_launcher_keeps_the_fix(tmp_path
     error = meshkit.SpecError("too few.", fix="start 8 ranks.", num_ranks=8)
     detect_module.propose_command(error, world, 8)
     assert error.fix_text == "start 8 ranks."
+
+
+# ------------------------------------------------------------ numbers, however they are written
+
+COLUMNS = ("rank", "world_size", *NODE_FIELDS)
+NUMBERED = {name for row in LAUNCHERS for column in COLUMNS for name in getattr(row, column)}
+NUMBERED |= {"SLURM_STEP_ID", "SLURM_STEPID"}
+PADDED = st.sampled_from(["{}", "0{}", "000{}", " {}", "{} ", " 00{}\n"])
+
+
+def outcome_of(environ: Env, arguments: dict[str, int]) -> Any:
+    """Return the launcher and the fields that detect finds, or the kind of its error."""
+    try:
+        world = meshkit.detect(environ, **arguments)
+    except meshkit.LaunchError as error:
+        return type(error)
+    fields = {field: getattr(world, field) for field in FIELDS}
+    return world.launcher, fields, dict(world.sources) if world.launcher != "single" else {}
+
+
+@pytest.mark.parametrize("name", ALL)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_a_number_is_the_same_however_it_is_written(name: str, data: st.DataObject) -> None:
+    """`RANK=01` is the rank 1 for all that compares it: arguments, other launchers, export."""
+    environ = ALL[name]
+    written = {
+        variable: data.draw(PADDED).format(value)
+        if variable in NUMBERED and value.isdigit()
+        else value
+        for variable, value in environ.items()
+    }
+    world = meshkit.detect(environ)
+    given_names = data.draw(st.sets(st.sampled_from(["rank", "world_size", "local_rank"])))
+    drawn = {
+        field: getattr(world, field) + data.draw(st.sampled_from([0, 0, 1]))
+        for field in sorted(given_names)
+        if getattr(world, field) is not None
+    }
+    assert outcome_of(written, drawn) == outcome_of(environ, drawn)
+    target, plain = dict(written), dict(environ)
+    assert world.export(target) == world.export(plain)
+    assert target.keys() == plain.keys()
+
+
+@pytest.mark.parametrize(
+    ("addr", "meant"),
+    [
+        ("node 1", None),
+        ("[fd00::55]", "export MASTER_ADDR=fd00::55,"),
+        ("fd00::55:1:2:3:4:5:6:7", None),
+        ("node1:29500", "export MASTER_ADDR=node1 MASTER_PORT=29500,"),
+        ("tcp://node1:29500", None),
+        ("$(hostname)", None),
+        ("node[1-2]", None),
+        ("300.1.1.1", None),
+    ],
+)
+def test_a_process_without_launcher_refuses_an_address_that_is_no_host(
+    addr: str, meant: str | None
+) -> None:
+    """torch reads it too; to unset it changes nothing only for a process that is alone."""
+    for beside in ({}, {"MASTER_PORT": "29500"}):
+        error = detect_error({"MASTER_ADDR": addr, **beside})
+        assert (
+            error.summary
+            == f"MASTER_ADDR={addr!r} is not a host: {error.summary.partition(': ')[2]}"
+        )
+        assert (meant or f"export MASTER_ADDR={detect_module.HOST},") in error.fix_text
+        assert error.fix_text.endswith("or unset MASTER_ADDR, if this process is alone.")
+        assert (
+            meshkit.detect({"MASTER_ADDR": addr, **beside}, master_addr="n1").launcher == "single"
+        )
+        fixed = {"MASTER_ADDR": meant.partition("=")[2].split()[0].rstrip(",")} if meant else {}
+        assert meshkit.detect({**beside, **fixed}).launcher == "single"
+    larger = detect_error({"MASTER_ADDR": addr, "NNODES": "2"})
+    assert "unset" not in larger.fix_text
+
+
+@pytest.mark.parametrize("environ", [{"MASTER_ADDR": ""}, {"MASTER_PORT": "tcp://10.0.0.1:29500"}])
+def test_a_process_without_launcher_accepts_what_a_platform_sets(environ: Env) -> None:
+    """An empty address is none to torch; Kubernetes sets MASTER_PORT for a service "master"."""
+    assert meshkit.detect(environ).allocation is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,23 +140,51 @@ def test_a_first_rank_that_is_late_is_named(pool: Pool) -> None:
     assert all("mesh.first(" in text and "rank 0" in text for _, text in errors)
 
 
-def lose_the_first_rank(strike: Strike, on_node: bool) -> None:
-    """Kill the first rank in its block."""
+def lose_a_rank(strike: Strike, lost: int, on_node: bool, machines: str) -> None:
+    """Kill one rank: the first one in its block, another one before it arrives."""
+    os.environ["MESHKIT_MACHINE"] = machines[int(os.environ["RANK"])]
     meshkit.init(arrival_timeout=60)
     mesh = meshkit.build_mesh(dp=3)
-    with mesh.first_on_node() if on_node else mesh.first():
+    if mesh.rank == lost != 0:
         strike.kill()
+    with mesh.first_on_node() if on_node else mesh.first():
+        if mesh.rank == lost:
+            strike.kill()
 
 
-@pytest.mark.parametrize("on_node", [True, False])
-def test_a_first_rank_that_is_killed_is_named_at_once(on_node: bool) -> None:
-    played = play(lose_the_first_rank, 3, (on_node,), timeout=100)
-    assert played.fired == 0
-    for rank in (1, 2):
+@pytest.mark.parametrize(
+    ("lost", "on_node", "machines"),
+    [(0, True, "aaa"), (0, False, "aaa"), (2, False, "aaa"), (2, True, "aba"), (1, True, "abb")],
+)
+def test_a_rank_that_is_killed_is_named_at_once(lost: int, on_node: bool, machines: str) -> None:
+    """A rank on its machine names it, also one whose own first rank is done."""
+    played = play(lose_a_rank, 3, (lost, on_node, machines), timeout=100)
+    assert played.fired == lost
+    for rank in {*range(3)} - {lost}:
         outcome = played.outcomes[rank]
-        assert (outcome.kind, outcome.missing_ranks) == ("RankTimeoutError", (0,)), outcome
-        assert "Missing: 0 (dp=0) has ended." in outcome.text
+        assert (outcome.kind, outcome.missing_ranks) == ("RankTimeoutError", (lost,)), outcome
+        assert f"Missing: {lost} (dp={lost}) has ended." in outcome.text
         assert played.seconds(rank) < 3 + BUSY
+
+
+def lose_a_lone_rank(strike: Strike) -> None:
+    """Kill the only rank of a machine in its block; its launcher starts it anew."""
+    os.environ["MESHKIT_MACHINE"] = os.environ["RANK"]
+    meshkit.init(arrival_timeout=60)
+    mesh = meshkit.build_mesh(dp=3)
+    with mesh.first_on_node():
+        if mesh.rank == 1:
+            strike.kill()
+
+
+def test_a_rank_that_is_started_anew_has_ended() -> None:
+    """No other rank on its machine sees its end, so the number of its new process tells."""
+    played = play(lose_a_lone_rank, 3, timeout=100, restarts=1)
+    for rank in (0, 2):
+        outcome = played.outcomes[rank]
+        assert (outcome.kind, outcome.missing_ranks) == ("RankTimeoutError", (1,)), outcome
+        assert "1 (dp=1) has ended" in outcome.text
+        assert played.seconds(rank) < 5 + BUSY
 
 
 def make_different_calls() -> Any:
