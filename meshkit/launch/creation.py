@@ -61,24 +61,18 @@ _here = _Here()
 class GroupStore(dist.Store):
     """The store through which groups meet: a wait in it ends when the creation is given up.
 
-    It polls its keys, so that the creation of a group can share the client of its rank. A call of
-    torch alone gets a client of its own, since another thread may hold the first one in a wait.
+    It polls its keys, so that all groups share the client of their rank.
     """
 
     def __init__(self, part: Store, timeout: timedelta) -> None:
         super().__init__()
         self.part, self.limit, self.written = part, timeout, list[str]()
-        self.own: Any = None
         self.set_timeout(timeout)
 
     @property
     def raw(self) -> Any:  # noqa: ANN401  # torch's types lack Store.multi_get
         """The store of torch that this one stands for."""
-        if _here.creation is not None or self.part.world.world_size == 1:
-            return self.part.raw
-        if self.own is None:
-            self.own = self.part.watcher().raw
-        return self.own
+        return self.part.raw
 
     def set(self, key: str, value: Any) -> None:  # noqa: ANN401  # text or bytes
         """Write a value."""
@@ -108,6 +102,11 @@ class GroupStore(dist.Store):
             time.sleep(min(pause, deadline.left))
             pause = min(2 * pause, 0.1)
 
+    def get(self, key: str) -> Any:  # noqa: ANN401  # bytes
+        """Return the value of a key, once it exists."""
+        self.wait([key])
+        return self.raw.get(key)
+
     def has_extended_api(self) -> bool:
         """Return that it reads many keys at once, which gloo asks; a file can append to none."""
         return True
@@ -125,7 +124,7 @@ def _pass_on(name: str) -> Callable[..., object]:
 
 
 # torch calls what the class defines in Python, by its name in Python or in C++
-NAMES = "get add check compare_set append multi_set"
+NAMES = "add check compare_set append multi_set"
 for _name in (*NAMES.split(), "num_keys", "delete_key"):
     setattr(GroupStore, _name, _pass_on(_name))
 GroupStore.getNumKeys = GroupStore.num_keys  # type: ignore[attr-defined]

@@ -187,7 +187,7 @@ def create_default_group(
     client, limit = store, timeout or default_timeout(str(world.backend))
     # nccl clones its store, so it cannot be one in Python; and it waits there longer than ranks do
     if world.backend != "gloo" and world.world_size > 1:
-        client = store.watcher()
+        client = store.clone()
         client.root.set_timeout(limit)
     part = client.part("default_group")
     own = GroupStore(part, limit) if world.backend == "gloo" else None

@@ -22,7 +22,8 @@ A conflict is posted before the rank counts as arrived, so the last rank sees ev
 there is none, it decides without reading what the others have left.
 
 Cost: 4 store operations per rank, one more for each ``unique`` key, and one more for the last rank,
-which deletes the keys of the round before in the next one: a few more.
+which deletes the keys of the round before in the next one: a few more. A wait counts as one,
+however often it looks.
 """
 
 from __future__ import annotations

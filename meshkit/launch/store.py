@@ -59,8 +59,8 @@ SERVED = "store"  # the scheme of a store of its own: python -m meshkit store
 FAULTS = AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError
 MAX_DIGITS = 15  # of a number that ranks count
 MAX_SHOWN = 60  # characters of a value that the error shows
-MIN_WAIT = 0.001  # seconds; torch takes a timeout of 0 for its default
-MIN_LOOK, LOOK_PER_RANK = 0.002, 0.0003  # seconds between two looks at a file, least and per rank
+# seconds between two looks of a rank that waits: first, and at most, which grows with the ranks
+MIN_LOOK, MAX_LOOK, LOOK_PER_RANK = 0.0005, 0.02, 0.0003
 KINDS = "CollectiveError", "DisagreementError", "LaunchError", "RankTimeoutError", "SpecError"
 RANK_ATTRIBUTES = ("missing_ranks", "behind")  # attributes of errors that hold ranks
 
@@ -80,8 +80,8 @@ class Store:
         path = f"{self.path}/{name}" if self.path else name
         return Store(self.root, self.world, path, self.connection)
 
-    def watcher(self) -> Store:
-        """Return the same part through another client, since a blocking ``get`` holds one."""
+    def clone(self) -> Store:
+        """Return the same part through a client of its own, for a backend whose waits hold it."""
         root = self.root if self.is_file else cast(Any, self.root).clone()
         return Store(root, self.world, self.path)
 
@@ -99,9 +99,7 @@ class Store:
         """Return the result of ``work``, which uses the store, or raise that the store is lost."""
 
         def check_and_work() -> Result:
-            check_file(self.root)  # which may hang, too
-            if self.connection.has_ended():  # torch would print a stack trace
-                raise dist.DistNetworkError("the host of the store has closed the connection")
+            self.check()
             return work()
 
         try:
@@ -119,6 +117,12 @@ class Store:
             return self.within(seconds, work)
         except (RuntimeError, RankTimeoutError):
             return None
+
+    def check(self) -> None:
+        """Raise if the store is lost, as far as this host knows. Local; a file may block."""
+        check_file(self.root)
+        if self.connection.has_ended():  # torch would print a stack trace
+            raise dist.DistNetworkError("the host of the store has closed the connection")
 
     # Each of these is one operation, without a deadline of its own: call it inside ``within``.
 
@@ -159,28 +163,19 @@ class Store:
         return read_value(key, self.get(key), parse) if self.has(key) else None
 
     def wait(self, key: str, deadline: Deadline, ranks: int = 1) -> bytes | None:
-        """Wait for a key with other ranks; return its value, or None if there is none in time."""
-        raw: Any = self.raw
-        if self.is_file:  # its own ``get`` would read the file a hundred times a second
-            while not raw.check([key]):
-                check_file(self.root)
-                if deadline.expired:
-                    return None
-                time.sleep(min(max(MIN_LOOK, LOOK_PER_RANK * ranks), deadline.left))
-            return bytes(raw.get(key))
-        before: timedelta = raw.timeout
-        try:
-            while True:
-                raw.set_timeout(timedelta(seconds=max(deadline.left, MIN_WAIT)))
-                try:
-                    return bytes(raw.get(key))
-                except dist.DistNetworkError:
-                    raise
-                except (dist.DistStoreError, RuntimeError):
-                    if deadline.expired:  # else another thread has set a timeout of its own
-                        return None
-        finally:
-            raw.set_timeout(before)
+        """Wait for a key with other ranks; return its value, or None if there is none in time.
+
+        It looks again and again, since a blocking ``get`` of torch would hold the client, which
+        the watching threads use too, and prints a stack trace if the host ends meanwhile.
+        """
+        pause = MIN_LOOK
+        while not self.raw.check([key]):
+            if deadline.expired:
+                return None
+            time.sleep(min(pause, deadline.left))
+            pause = min(1.25 * pause, max(MAX_LOOK, LOOK_PER_RANK * ranks))
+            self.check()
+        return bytes(self.raw.get(key))
 
     def stay(self, seconds: float, is_done: Callable[[], bool]) -> None:
         """On rank 0, which may host the store, wait until others are done, or some seconds."""

@@ -56,7 +56,6 @@ def admit_newcomers(rounds: Rounds, state: GuardState) -> Recovered | None:
     if not number:
         return None
     job.counts.recoveries = number - 1
-    state.watcher = None
     return rounds.run(Failure(is_known=False, silent=()))
 
 

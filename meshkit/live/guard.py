@@ -103,7 +103,6 @@ class GuardState(OfOneProcess):
         is_aborted: whether this rank has closed the connections of gloo after a report.
         answered: roll call to the time at which this rank answered.
         reports: roll call to the report that this rank has read, as JSON, since the store may end.
-        watcher: the client of the watching threads, once one has begun.
     """
 
     has_left: bool = False
@@ -114,7 +113,6 @@ class GuardState(OfOneProcess):
     is_aborted: bool = False
     answered: dict[int, float] = field(default_factory=dict)
     reports: dict[int, dict[str, Any] | None] = field(default_factory=dict)
-    watcher: Store | None = None
 
     @contextmanager
     def opened(self, tracker: CollectiveTracker, number: int | None) -> Iterator[None]:
@@ -158,12 +156,6 @@ class Guard(OfOneProcess):
         """The part of the store for the guards of this mesh; None if torch exposes no store."""
         store = self.job.store
         return None if store is None else store.part(f"mesh/{self.round_id}/guard")
-
-    def watch_store(self, seconds: float = TIMES.store) -> Store | None:
-        """Return the same for a watching thread, with a client of its own, within some seconds."""
-        if self.state.watcher is None and (store := self.store) is not None:
-            self.state.watcher = store.within(seconds, store.watcher)
-        return self.state.watcher
 
     def named(self) -> dict[str, dist.ProcessGroup]:
         """Return the groups of this guard, and of those inside it, by their axes as text."""
@@ -292,7 +284,6 @@ def post_end(mesh: MeshGroups, job: Job, state: GuardState | None, call: str) ->
     A rank that left a guard with an error of its own has posted that.
     """
     state = state or GuardState()
-    state.watcher = None  # its connection ends with the last reference
     layout = mesh.plan.layout
     is_read = layout.num_ranks > 1 and mesh.rank in layout  # by the roll calls of the other ranks
     if is_read and not (mesh.is_closed or state.has_left):
@@ -558,7 +549,7 @@ def _watch(
     # on gloo only a collective on a group of the user does not raise at the limit
     patience = limit + (guard.answer_time if raises else 0)
     since, begun, is_logged, is_reported = time.monotonic(), None, False, False
-    connect = guard.job.arrival_timeout.total_seconds()  # the store looks up the name of a client
+    store = cast(Store, guard.store)
     is_open = False  # whether a roll call is, of which this rank has not read the report
     while not over.wait(guard.poll_interval * (TIMES.poll / TIMES.watch if is_open else 1)):
         try:
@@ -569,9 +560,8 @@ def _watch(
                 since = time.monotonic()
                 unequal = _find_unequal(tracker)
                 is_reported = _report_hang(guard, status, timedelta(seconds=limit), raises, unequal)
-            is_open = respond(guard, cast(Store, guard.watch_store(connect)), status)
+            is_open = respond(guard, store, status)
         except Exception as error:  # the store may answer again: the thread goes on
-            guard.state.watcher = None
             if not is_logged:
                 log_line("the guard of rank %d goes on after an error: %s", guard.rank, error)
             is_logged = True
@@ -607,8 +597,7 @@ def _report_hang(
 ) -> bool:
     """Report a hang of this rank, and abort all groups; return whether there was a report."""
     summary = f"rank {guard.rank} waits in {status.operation}." if raises else ""
-    store = guard.watch_store()
-    report = report_failure(guard, store, summary, status, judge, is_alarm=raises)
+    report = report_failure(guard, guard.store, summary, status, judge, is_alarm=raises)
     if report is not None:
         guard.state.alarm = max(guard.state.reports, default=0)
         print(_quote(report, limit), file=sys.stderr, flush=True)

@@ -232,7 +232,6 @@ def recover_mesh(rounds: Rounds, state: GuardState) -> Recovered | None:
             rounds.last.is_over = True
             return None
         failure = find_failure(state)
-        state.watcher = None
         if failure.is_known:
             job.abort()
         return rounds.run(failure)

@@ -48,13 +48,18 @@ int getnameinfo(const struct sockaddr *address, socklen_t length, char *host, so
 
 PROGRAM = """
 import sys, time
+import torch.distributed as dist
 import meshkit
-meshkit.init  # imports torch
 began = time.monotonic()
 try:
     meshkit.init(arrival_timeout=float(sys.argv[1]))
     mesh = meshkit.build_mesh(dp=-1)
     mesh.barrier()
+    with mesh.guard(timeout=60):
+        mesh.agree("step", 1)
+        time.sleep(1)  # the watching thread looks at the store
+        mesh.barrier()
+    dist.new_group()
     print("joined")
 except meshkit.MeshkitError as error:
     print(f"{type(error).__name__}: {error}")

@@ -35,7 +35,7 @@ def seconds(text: str) -> float:
 
 @needs_gcc
 def test_the_host_of_the_store_looks_up_each_rank_once(library: Path) -> None:
-    """The host is its own client, too, and looks up itself as that."""
+    """The host is its own client, too. A guard or a group of torch opens no further one."""
     printed = start_ranks(library, RANKS, "60")
     assert all("joined" in text.splitlines() for text in printed), printed
     assert lookups(library, 0) == RANKS + 1

@@ -50,7 +50,7 @@ def play(root: dist.Store, acts: Mapping[int, Act], size: int, **options: Any) -
     """Return what each rank's act returns or raises, in threads with clients of their own."""
 
     def run(rank: int) -> Any:
-        store = Store(root, world(rank, size)).watcher()
+        store = Store(root, world(rank, size)).clone()
         try:
             with Round(store, "round/1", rank, range(size), summary=SUMMARY, **options) as round:
                 return acts[rank](round)

@@ -78,15 +78,15 @@ def test_a_name_whose_first_address_does_not_answer(monkeypatch: pytest.MonkeyPa
     assert (store.host, store.port) == ("127.0.0.1", root.port)
 
 
-def test_a_watcher_does_not_wait_for_a_blocking_call() -> None:
+def test_a_wait_holds_no_client() -> None:
+    """Another thread of the rank uses the same client meanwhile."""
     root = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     store = Store(root, WORLD, "part")
-    watcher = store.watcher()
     waiting = threading.Thread(target=store.wait, args=("a", Deadline.after(20)))
     waiting.start()
     time.sleep(0.2)
     began = time.monotonic()
-    watcher.set("a", "b")
+    store.set("a", "b")
     waiting.join(10)
     assert time.monotonic() - began < 5 + BUSY
 
