@@ -101,6 +101,7 @@ class GroupStore(dist.Store):
                 raise dist.DistStoreError(f"wait timeout after {deadline}, keys: {missing}")
             time.sleep(min(pause, deadline.left))
             pause = min(2 * pause, 0.1)
+            self.part.check()
 
     def get(self, key: str) -> Any:  # noqa: ANN401  # bytes
         """Return the value of a key, once it exists."""
