@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from meshkit.launch import spawn
+from tests.forked_worker import interpreter_of_a_worker
 from tests.pool import Pool, start_pool
+
+# Every worker reads all tests. Without bytecode each would compile them, which takes ten seconds.
+sys.dont_write_bytecode = False
 
 # Several workers share the machine, so hypothesis must not judge an example by its seconds.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -42,6 +48,13 @@ def _place_of(name: str) -> int:
     """Return the place of a test's folder in ``WAITING``, or the one after the last."""
     places = (place for place, folder in enumerate(WAITING) if name.startswith(folder))
     return next(places, len(WAITING))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """Fork the workers from one process that has imported torch."""
+    for spec in specs:
+        spec.python = interpreter_of_a_worker()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from multiprocessing.forkserver import _forkserver as server
+from functools import partial
+from multiprocessing import forkserver
 
 import pytest
 
@@ -21,8 +22,12 @@ def _library(request: pytest.FixtureRequest) -> Iterator[None]:
     if not modules or importlib.util.find_spec(modules[0].partition(".")[0]) is None:
         yield
         return
-    server._stop()
+    server, start = forkserver._forkserver, forkserver.ForkServer.ensure_running
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spawn, "PRELOADED", (*spawn.PRELOADED, *modules))
+        for name, value in vars(forkserver.ForkServer()).items():  # of a server not yet started
+            patch.setattr(server, name, value)
+        for place in forkserver, server:
+            patch.setattr(place, "ensure_running", partial(start, server))
         yield
-    server._stop()
+        server._stop()
