@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
@@ -445,16 +445,26 @@ def abort_all_groups(seconds: float) -> list[str]:
         The names of the groups whose abort did not end in time.
     """
     names = dict(getattr(getattr(dist.distributed_c10d, "_world", None), "pg_names", {}))
+    late = _for_each_at_once(_abort, names, seconds)
+    return [names[group] for group in late]
+
+
+def _for_each_at_once(
+    work: Callable[[dist.ProcessGroup], object],
+    groups: Iterable[dist.ProcessGroup],
+    seconds: float,
+) -> list[dist.ProcessGroup]:
+    """Do some work for each group, in a thread each; return the groups that were not in time."""
     threads = {
-        name: threading.Thread(target=_abort, args=(group,), name="meshkit-abort", daemon=True)
-        for group, name in names.items()
+        group: threading.Thread(target=work, args=(group,), name="meshkit-abort", daemon=True)
+        for group in groups
     }
     for thread in threads.values():
         thread.start()
     end = time.monotonic() + seconds
     for thread in threads.values():
         thread.join(max(0.0, end - time.monotonic()))
-    return [name for name, thread in threads.items() if thread.is_alive()]
+    return [group for group, thread in threads.items() if thread.is_alive()]
 
 
 def _abort(group: dist.ProcessGroup) -> None:
@@ -465,7 +475,12 @@ def _abort(group: dist.ProcessGroup) -> None:
 
 def has_nccl() -> bool:
     """Return whether a group of this process has NCCL's semantics. Local."""
-    return any(map(is_nccl, dist.distributed_c10d._world.pg_names))
+    return any(map(is_nccl, all_groups()))
+
+
+def all_groups() -> list[dist.ProcessGroup]:
+    """Return all groups of this process that torch knows, those of the user too. Local."""
+    return [*dist.distributed_c10d._world.pg_names]
 
 
 def create_gloo_group(
@@ -492,22 +507,38 @@ def close_gloo_group(group: Any) -> bool:  # noqa: ANN401
     """Close the connections of a gloo group; return whether there were any. Local.
 
     gloo closes all connections of a group if a message times out. Every thread that waits in the
-    group then raises, as do the peers. torch 2.13 has ``abort`` and ``shutdown`` too, which end no
-    wait. An error may still refer to the group. If gloo connects at the first use, a message would
-    wait for its peer, and nothing happens.
+    group then raises, as do the peers. A receive from any rank is possible also if a peer is lost.
+    torch 2.13 has ``abort`` and
+    ``shutdown`` too, which end no wait. An error may still refer to the group.
     """
-    is_backend = isinstance(group, dist.ProcessGroupGloo)
-    backend: Any = group if is_backend else gloo_backend(group)
-    if backend is None or connects_later():
+    backend: Any = group if isinstance(group, dist.ProcessGroupGloo) else gloo_backend(group)
+    if backend is None or backend.size() == 1:
         return False
-    for peer in {*range(backend.size())} - {backend.rank()}:
-        with suppress(RuntimeError):  # this connection is lost, others may not be
-            work = backend.recv([torch.empty(1)], peer, CLOSING)
-            _num_probes[group] = _num_probes.get(group, 0) + 1
-            with suppress(RuntimeError):
-                work.wait(timedelta(milliseconds=1))
-            return True
-    return bool(backend.size() > 1)
+    with suppress(RuntimeError):
+        work = backend.recv_anysource([torch.empty(1)], CLOSING)
+        _num_probes[group] = _num_probes.get(group, 0) + 1
+        work.wait(timedelta(milliseconds=1))
+    return True
+
+
+def close_gloo_groups(ranks: Collection[int] | None, seconds: float) -> bool:
+    """Close the connections of all gloo groups, also of the user; return if there were any. Local.
+
+    ``ranks`` limits this to groups inside these ranks. If gloo connects at the first use, nothing
+    happens: it ends the process if a group is closed while a connection to a lost rank begins.
+
+    Cost: 30 ms, all groups at once.
+    """
+    if connects_later():
+        return False
+    groups = []
+    for group in all_groups():
+        members = {*dist.get_process_group_ranks(group)}
+        is_inside = ranks is None or members <= {*ranks}
+        if is_inside and len(members) > 1 and gloo_backend(group) is not None:
+            groups.append(group)
+    _for_each_at_once(close_gloo_group, groups, seconds)
+    return bool(groups)
 
 
 def connects_later() -> bool:
@@ -523,7 +554,7 @@ def has_lost_connection() -> bool:
     """
     if connects_later():
         return True
-    return any(map(_has_lost_connection, [*dist.distributed_c10d._world.pg_names]))
+    return any(map(_has_lost_connection, all_groups()))
 
 
 def gloo_backend(group: dist.ProcessGroup) -> Any:  # noqa: ANN401

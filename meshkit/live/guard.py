@@ -16,7 +16,8 @@ other backends a call returns before its work is done, so no thread gets an erro
 watching thread opens the roll call, once its rank has begun no collective for the timeout. If a
 rank is behind or silent, the thread prints the report and aborts all groups of the job. If not, the
 roll call ends without a report. On gloo the thread does the same for a group of the user, which
-keeps its own timeout.
+keeps its own timeout, and for sends and receives, whose time gloo keeps from the creation. It ends
+the wait unless all ranks run and the group is the user's.
 
 A guard inside that of another mesh, for example of its view, has no roll call of its own, and its
 groups are part of the outer report. So all ranks raise one report, whichever group they wait in.
@@ -55,7 +56,15 @@ from ..launch.log import log_line
 from ..launch.round import Round
 from ..launch.store import Store, error_from_json, error_to_json, read_value
 from ..launch.times import TIMES, Deadline, Time, parse_timeout
-from ..launch.torch_internals import backend_of, close_gloo_group, is_nccl, knows_group
+from ..launch.torch_internals import (
+    all_groups,
+    backend_of,
+    close_gloo_groups,
+    collective_count,
+    has_nccl,
+    is_nccl,
+    knows_group,
+)
 from .copies import OfOneProcess
 from .group_registry import Edge, GroupKey, MeshGroups
 from .reentrant import ReentrantGuard
@@ -79,7 +88,7 @@ MAX_TEXT = 1000  # characters of the error of a rank that a report shows
 OVER = "over/{}"  # a false alarm: the rank that opened it left its guard without an error
 MESSAGES = "Sends and receives count too: make those of some ranks alone over a group of their own."
 UNEQUAL = "ranks have begun different numbers of collectives in their groups."
-ALARM = "alarm"  # in a report: whether a rank suspects a hang, and no collective has failed
+ALARM = "alarm"  # in a report: whether a hang is only suspected, so that no collective is ended
 READ = "readers"  # in a roll call: how many ranks have read the report
 POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 operations/s
 LOST = Sighting(RankState.UNKNOWN, "it hosted the store, which does not answer")
@@ -356,23 +365,17 @@ def _report_of_abort(guard: Guard) -> MeshkitError | None:
 def _end_collectives(guard: Guard, record: Mapping[str, Any] | None) -> None:
     """End the collectives of this rank after a report that one has failed. Local.
 
-    On nccl all groups of the job are aborted. On gloo the connections of the groups of the mesh
-    and its views are closed, and of the default group if the mesh has all ranks. An alarm may be
-    false on gloo.
+    On nccl all groups of the job are aborted. On gloo the connections of all groups inside the mesh
+    are closed, those of the user too: the other members raise the report as well. An alarm that may
+    be false ends nothing on gloo.
     """
     if record is None or record["error"] != CollectiveError.__name__:
         return
-    groups = {*guard.named().values()}
-    for part in (guard, *guard.parts):
-        groups |= {group for group in part.created.values() if group and knows_group(group)}
-    if any(map(is_nccl, groups)):
+    if has_nccl():
         guard.job.abort()
-    if record.get(ALARM) or guard.state.is_aborted:
-        return
-    if guard.layout.num_ranks == guard.job.world.world_size and dist.group.WORLD is not None:
-        groups.add(dist.group.WORLD)
-    closed = [*map(close_gloo_group, groups)]
-    guard.state.is_aborted = any(closed)
+    if not (record.get(ALARM) or guard.state.is_aborted):
+        ranks = [int(rank) for rank in guard.layout.grid.flat]
+        guard.state.is_aborted = close_gloo_groups(ranks, TIMES.answer)
 
 
 def _count_exit(guard: Guard, store: Store, number: int) -> bool:
@@ -524,6 +527,7 @@ def _watching(
     if guard.store is None or limit is None:
         yield guard
         return
+    tracker.elsewhere = _begun_elsewhere(guard)
     over, caller = threading.Event(), threading.get_ident()
     arguments = guard, tracker, limit.total_seconds(), raises, caller, over
     watcher = threading.Thread(target=_watch, args=arguments, name="meshkit-guard", daemon=True)
@@ -550,7 +554,8 @@ def _watch(
     patience = limit + (guard.answer_time if raises else 0)
     since, begun, is_logged, is_reported = time.monotonic(), None, False, False
     store = cast(Store, guard.store)
-    is_open = False  # whether a roll call is, of which this rank has not read the report
+    is_open = False  # whether a roll call is, whose report this rank has not read or acted on
+    is_ended = False  # whether all groups are closed: the thread waits for a rank outside the mesh
     while not over.wait(guard.poll_interval * (TIMES.poll / TIMES.watch if is_open else 1)):
         try:
             status = _status_of_thread(guard, tracker, thread)
@@ -558,9 +563,11 @@ def _watch(
                 since, begun, is_reported = time.monotonic(), status.begun, False
             if time.monotonic() - since > patience and not is_reported:
                 since = time.monotonic()
-                unequal = _find_unequal(tracker)
-                is_reported = _report_hang(guard, status, timedelta(seconds=limit), raises, unequal)
+                is_reported = _report_hang(guard, tracker, status, timedelta(seconds=limit), raises)
+            if guard.state.is_aborted and status.function and tracker.leaving is None:
+                is_ended = is_ended or close_gloo_groups(None, TIMES.answer)
             is_open = respond(guard, store, status)
+            is_open |= guard.state.is_aborted and not is_ended
         except Exception as error:  # the store may answer again: the thread goes on
             if not is_logged:
                 log_line("the guard of rank %d goes on after an error: %s", guard.rank, error)
@@ -592,12 +599,27 @@ def _find_unequal(tracker: CollectiveTracker) -> Judge | None:
     return None
 
 
+def _begun_elsewhere(guard: Guard) -> int:
+    """Return how many collectives this rank has begun over other groups. Local."""
+    own = {*guard.named().values()}
+    return sum(collective_count(group) or 0 for group in all_groups() if group not in own)
+
+
 def _report_hang(
-    guard: Guard, status: RankStatus, limit: timedelta, raises: bool, judge: Judge | None
+    guard: Guard, tracker: CollectiveTracker, status: RankStatus, limit: timedelta, raises: bool
 ) -> bool:
-    """Report a hang of this rank, and abort all groups; return whether there was a report."""
+    """Report a hang of this rank, and end it; return whether there was a report.
+
+    On gloo a wait over a group of the user may last longer than the limit, so that is an alarm. A
+    message over a group of the mesh may not, but gloo keeps the time of the creation for it.
+    """
     summary = f"rank {guard.rank} waits in {status.operation}." if raises else ""
-    report = report_failure(guard, guard.store, summary, status, judge, is_alarm=raises)
+    is_limited = status.group in guard.named()
+    if not status.group:  # the group of a wait is unknown
+        is_limited = tracker.elsewhere == _begun_elsewhere(guard)
+    is_alarm = raises and not is_limited
+    judge = _find_unequal(tracker)
+    report = report_failure(guard, guard.store, summary, status, judge, is_alarm=is_alarm)
     if report is not None:
         guard.state.alarm = max(guard.state.reports, default=0)
         print(_quote(report, limit), file=sys.stderr, flush=True)
@@ -637,7 +659,8 @@ def report_failure(
 
     Collective over the ranks that are alive, for ``answer_time`` seconds at most; the host of the
     store leaves last. If the store is gone, the result is the last report that this rank has read,
-    or a report of its own status. An alarm is a suspicion: no collective has failed yet.
+    or a report of its own status. An alarm is a suspicion: no collective has failed yet, and it
+    ends none unless the report names a rank that has ended or is stopped.
     """
     record, silent = None, dict[int, Sighting]()
     if store is not None:
@@ -687,7 +710,11 @@ def _judge(guard: Guard, store: Store, summary: str, *, is_alarm: bool) -> Judge
         if decision is None or decision.error is None:
             return decision
         decision.error.summary = summary or f"rank {guard.rank} begins no collective."
-        return Decision(value=error_to_json(decision.error) | {ALARM: is_alarm})
+        missing = getattr(decision.error, "missing_ranks", ())
+        states = [seen.states.get(rank) for rank in missing]
+        is_certain = any(state is not None and state.is_certain for state in states)
+        record = error_to_json(decision.error) | {ALARM: is_alarm and not is_certain}
+        return Decision(value=record)
 
     return with_value
 

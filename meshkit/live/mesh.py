@@ -1313,10 +1313,10 @@ class Mesh(OfOneProcess):
 
         Raises:
             CollectiveError: the same on every rank, within 4 s of torch's own error on the first
-                one, which is the cause. The report ends the collectives of the mesh, so a rank that
-                waits for another one raises it within a second more. Call :meth:`recover` then; or
-                close the mesh, shut down and build again. The seconds of each case are in the docs,
-                on "Promises about failures".
+                one, which is the cause. The report ends the waits of all ranks, also over groups of
+                the user, so a rank that waits for another one raises it within a second more.
+                Call :meth:`recover` then; or close the mesh, shut down and build again. The
+                seconds of each case are in the docs, on "Promises about failures".
 
         Cost: with a timeout, two store operations on leaving.
 

@@ -28,6 +28,7 @@ from ..core.call import Call, Verbatim, format_value
 from ..core.errors import CollectiveError, MeshkitError, RankTimeoutError, SpecError
 from ..core.group_plan import GroupPlan, check_in_world, plan_view
 from ..core.hang import describe_coordinate
+from ..core.judges import Decision, all_same
 from ..core.layout import Layout
 from ..core.ranks import Strides
 from ..core.sizes import check_view_names, merge_sizes
@@ -39,6 +40,7 @@ from ..launch.ending import ENDED, Ending
 from ..launch.job import Job, current_job, require_job
 from ..launch.join import announce_init_failure
 from ..launch.log import Startup, log_line
+from ..launch.round import Round
 from ..launch.store import Store
 from ..launch.times import TIMES, Deadline, Time, format_timeout, parse_timeout
 from ..launch.torch_internals import waits_for_peers
@@ -63,6 +65,7 @@ from .hosts import check_crossing
 from .status import is_collective_error
 
 COUNT = "count"  # in the store of a mesh that ends: how many ranks close it
+GIVEN_UP = "given_up"  # there too: a rank waits no longer for the others
 CLOSED = "closed/{}"  # in the store of a mesh: a rank has closed it
 WAITING = "waiting"  # in the store of a mesh: how many spares wait for a loss
 CONFLICT = "ranks disagree about the mesh; no process group was created."
@@ -499,18 +502,45 @@ def _close_together(mesh: MeshGroups, job: Job, error: BaseException | None) -> 
         return number >= mesh.plan.layout.num_ranks
 
     all_come = closing is not None and closing.try_within(TIMES.store + wait, come)
+    ranks, part = ranks_of_rounds(mesh, job)
+    round = job.round("mesh.close", summary=NOT_CLOSED, ranks=ranks, part=part)
+    if closing is None or round is None:
+        return
     if error is not None and not all_come:
+        closing.try_within(TIMES.store, partial(_give_up, closing, round))
         job.abort()
         return
-    facts = {"mesh": f"{mesh.built_by}, number {mesh.round_id}"}
+    facts = {"call": "mesh.close", "mesh": f"{mesh.built_by}, number {mesh.round_id}"}
+    deadline, seconds = Deadline.after(job.arrival_timeout), job.arrival_timeout.total_seconds()
+    describe = partial(describe_coordinate, mesh.plan.layout)
     try:
-        agree_in_mesh(mesh, job, "mesh.close", facts, NOT_CLOSED)
+        with round:
+            round.arrive(facts, same=True, deadline=deadline)
+            if closing.within(TIMES.store, partial(closing.has, GIVEN_UP)):
+                round.say(Decision(value=GIVEN_UP))
+            judge = all_same(round.summary, seconds=seconds, describe=describe)
+            decision = round.decide(judge, deadline).check(mesh.rank)
     except MeshkitError:
         if error is None:
             raise
         job.abort()  # the error of the block is the one that leaves it
-    if closing is not None and mesh.rank == mesh.plan.layout.ranks[0]:
+        return
+    if decision.value == GIVEN_UP:
+        job.abort()
+    elif mesh.rank == mesh.plan.layout.ranks[0]:
         closing.try_within(TIMES.store, partial(closing.delete, COUNT))
+
+
+def _give_up(closing: Store, round: Round) -> None:
+    """Let the ranks that close the mesh, now or later, do so without this one. Local.
+
+    A rank looks for the mark after it has come to the round, and this one looks for ranks in the
+    round after it has left the mark.
+    """
+    closing.set(GIVEN_UP, "")
+    first = round.first()
+    if first is not None and first.facts["call"] == "mesh.close":
+        round.say(Decision(value=GIVEN_UP))
 
 
 def _release_spares(mesh: MeshGroups, job: Job) -> None:

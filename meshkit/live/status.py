@@ -86,6 +86,8 @@ class CollectiveTracker:
     pid: int = field(default_factory=os.getpid)
     progress: Progress = field(default_factory=Progress)
     watched: Any = None  # the guard whose thread watches this one; the outer one of two meshes
+    # the collectives begun over groups whose time the guard does not limit, when it was entered
+    elsewhere: int = 0
     is_alone: bool = True  # whether no other thread or task was in a guard of the mesh meanwhile
     # when the error of a collective came that is on its way through the guards, and in which one
     leaving: tuple[float, RankStatus] | None = None

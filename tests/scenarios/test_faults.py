@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import itertools
 import json
 import socket
 import time
@@ -273,8 +274,9 @@ def wait_beside(strike: Strike, how: str, where: str, address: str) -> Any:
     init("file", address, 60)
     mesh = meshkit.build_mesh(dp=-1, tp=2, timeout=90)
     odd, began = mesh.layout.num_ranks - 2, time.monotonic()
+    own = chain_of_groups(odd, mesh.layout.num_ranks)
     try:
-        with mesh.guard(timeout=BESIDE_LIMIT):
+        with mesh.guard(timeout=None if where == "own unlimited" else BESIDE_LIMIT):
             total = torch.ones(1)
             dist.all_reduce(total, group=mesh.group())
             if mesh.rank == odd:
@@ -287,6 +289,8 @@ def wait_beside(strike: Strike, how: str, where: str, address: str) -> Any:
             elif where == "groups":
                 dist.all_reduce(total, group=mesh.group("dp" if mesh.rank % 2 == 0 else "tp"))
                 dist.all_reduce(total, group=mesh.group("tp"))
+            elif where in OWN:
+                OWN[where](total, *own[mesh.rank])
             dist.all_reduce(total, group=mesh.group())
     except meshkit.CollectiveError as error:
         at = time.monotonic()
@@ -297,12 +301,82 @@ def wait_beside(strike: Strike, how: str, where: str, address: str) -> Any:
     return "through"
 
 
+def chain_of_groups(odd: int, count: int) -> dict[int, tuple[int, dist.ProcessGroup]]:
+    """Create groups of the user, of pairs; return for whom each rank waits, and over which one.
+
+    The chain begins with the odd rank, so only one rank has a group with it.
+    """
+    chain = [odd, *(rank for rank in reversed(range(count)) if rank != odd)]
+    groups = [dist.new_group(sorted(pair)) for pair in itertools.pairwise(chain)]
+    before = zip(chain, groups, strict=False)
+    return {odd: (chain[1], groups[0]), **dict(zip(chain[1:], before, strict=True))}  # type: ignore[dict-item]
+
+
+def sum_backwards(total: torch.Tensor, peer: int, group: dist.ProcessGroup) -> None:
+    """Wait in the hook of a gradient."""
+    weight = torch.zeros(1, requires_grad=True)
+    weight.register_hook(lambda _: dist.all_reduce(total, group=group))
+    weight.sum().backward()  # type: ignore[no-untyped-call]
+
+
+OWN: dict[str, Callable[[torch.Tensor, int, dist.ProcessGroup], Any]] = {  # ways to wait for a peer
+    **dict.fromkeys(
+        ("own", "own unlimited"), lambda total, peer, group: dist.all_reduce(total, group=group)
+    ),
+    "own work": lambda total, peer, group: dist.all_reduce(
+        total, group=group, async_op=True
+    ).wait(),
+    "own message": lambda total, peer, group: dist.recv(total, peer, group),
+    "own backward": sum_backwards,
+}
 BESIDE_LIMIT = 12.0  # seconds of a collective
-BESIDE = [("kill", "whole", 4), ("kill", "groups", 4), ("kill", "ring", 8), ("raise", "groups", 4)]
+BESIDE = [
+    *(("kill", "whole", 4), ("kill", "groups", 4), ("kill", "ring", 8), ("raise", "groups", 4)),
+    *(("kill", "own work", 4), ("kill", "own message", 8)),
+]
 BESIDE_SLOW = [
+    *(("kill", where, ranks) for where in OWN for ranks in (4, 8)),
+    *(("stop", "own work", 4), ("raise", "own", 4)),
     *(("kill", where, ranks) for where in ("whole", "ring", "groups") for ranks in (4, 8)),
     *(("kill", "work", 4), ("raise", "whole", 8), ("stop", "groups", 4), ("stop", "ring", 8)),
 ]
+
+
+def wait_for_an_outsider(strike: Strike, address: str) -> Any:
+    """Kill rank 2 while rank 0 waits for a rank outside the mesh, which goes on."""
+    init("file", address, 60)
+    mesh = meshkit.build_mesh(dp=3, ranks=range(3))
+    own = dist.new_group([0, 3])
+    if mesh.rank == 3:
+        time.sleep(8)
+        return "through"
+    with mesh.guard(timeout=60):
+        if mesh.rank == 2:
+            strike.kill()
+        if mesh.rank == 0:
+            dist.recv(torch.ones(1), 3, own)
+        dist.all_reduce(torch.ones(1), group=mesh.group())
+
+
+HANGS = ("send", "receive", "work", "own send", "own")  # ways to wait for a stopped rank
+
+
+def wait_for_a_stopped_rank(strike: Strike, how: str, address: str) -> Any:
+    """Wait on rank 0 for rank 1, which is stopped; the others wait for rank 0."""
+    init("file", address, 60)
+    mesh = meshkit.build_mesh(dp=4, timeout=90)
+    own, large = dist.new_group([0, 1]), torch.ones(1 << 25)  # more than a connection buffers
+    with mesh.guard(timeout=GUARD):
+        dist.all_reduce(torch.ones(1), group=mesh.group())
+        if mesh.rank == 1:
+            strike.stop()
+        if mesh.rank == 0 and how == "work":
+            dist.isend(large, 1, mesh.group()).wait()  # type: ignore[union-attr]
+        elif mesh.rank == 0 and how.endswith("send"):
+            dist.send(large, 1, own if how == "own send" else mesh.group())
+        elif mesh.rank == 0 and how == "own":
+            dist.all_reduce(large, group=own)
+        dist.recv(large, 1 if mesh.rank == 0 else 0, mesh.group())
 
 
 def kill_the_judge(strike: Strike, address: str) -> Any:
@@ -369,6 +443,11 @@ AT_ONCE = 6
 # The job of each test by the name of the test; the longest jobs start first.
 JOBS: dict[str, Callable[[], Played]] = {
     "test_the_rank_that_judges_dies": job(kill_the_judge, 4),
+    **{
+        f"test_a_wait_for_a_stopped_rank_ends[{how}]": job(wait_for_a_stopped_rank, 4, how)
+        for how in HANGS
+    },
+    "test_a_wait_for_a_rank_outside_the_mesh_ends": job(wait_for_an_outsider, 4),
     "test_a_stopped_rank_in_a_group_of_the_user": job(stop_in_own_group, 2),
     "test_without_an_answer_of_the_store_the_report_comes_in_time": job(stop_the_host, 4),
     "test_the_host_of_the_store_stays_for_a_rank_that_answers_late": job(answer_late, 3),
@@ -415,7 +494,7 @@ def test_the_other_ranks_raise_in_time_and_name_it(case: Case, played: Played) -
     check(case, played)
 
 
-def check_beside(how: str, ranks: int, played: Played) -> None:
+def check_beside(how: str, where: str, ranks: int, played: Played) -> None:
     """Check that all survivors raise within a second after the report, or the time to answer."""
     odd, times = ranks - 2, {}
     assert played.fired == odd
@@ -423,20 +502,39 @@ def check_beside(how: str, ranks: int, played: Played) -> None:
         missing, times[rank] = eval(played.outcomes[rank].text)
         assert missing == (() if how in LEAVES else (odd,)), played
     first = 0 if how == "kill" else BESIDE_LIMIT
-    answers = TIMES.answer + 1 if how == "stop" else TIMES.watch
+    is_silent = how == "stop" or where == "own unlimited"  # no thread answers without a timeout
+    answers = TIMES.answer + 1 if is_silent else TIMES.watch
     assert max(times.values()) - played.at < first + answers + 1 + BUSY, times
 
 
 @pytest.mark.parametrize(("how", "where", "ranks"), BESIDE)
 def test_each_survivor_raises(how: str, where: str, ranks: int, played: Played) -> None:
     """Whichever rank it waits for: torch's error comes to the neighbours of the lost one only."""
-    check_beside(how, ranks, played)
+    check_beside(how, where, ranks, played)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "where", "ranks"), BESIDE_SLOW)
 def test_other_survivors_raise(how: str, where: str, ranks: int, played: Played) -> None:
-    check_beside(how, ranks, played)
+    check_beside(how, where, ranks, played)
+
+
+@pytest.mark.parametrize("how", HANGS)
+def test_a_wait_for_a_stopped_rank_ends(how: str, played: Played) -> None:
+    """gloo keeps the time of a message, and a group of the user its own: the report ends both."""
+    assert (played.fired, played.ends[1]) == (1, "stopped")
+    for rank in (0, 2, 3):
+        outcome = played.outcomes[rank]
+        assert (outcome.kind, outcome.missing_ranks) == ("CollectiveError", (1,)), (rank, played)
+        assert played.seconds(rank) < GUARD + 2 * ANSWERS + 2 + BUSY, (rank, outcome)
+
+
+def test_a_wait_for_a_rank_outside_the_mesh_ends(played: Played) -> None:
+    assert (played.fired, played.outcomes[3].kind) == (2, "returned")
+    for rank in (0, 1):
+        outcome = played.outcomes[rank]
+        assert (outcome.kind, outcome.missing_ranks) == ("CollectiveError", (2,)), (rank, played)
+        assert played.seconds(rank) < TIMES.watch + 2 + BUSY < 8 + BUSY, (rank, outcome)
 
 
 @pytest.mark.parametrize(("how", "store"), BARRIERS)

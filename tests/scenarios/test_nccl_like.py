@@ -311,10 +311,12 @@ def raise_in_block(strike: Strike, who: str) -> Any:
             if who == "missing":
                 time.sleep(TIMES.failure_stays + 1)
                 total(mesh, "tp")
+            if who == "closed by others" and mesh.rank:  # rank 0 waits before rank 1 gives up
+                time.sleep(TIMES.failure_stays + mesh.rank)
     except (ValueError, RuntimeError) as raised:
         error = type(raised).__name__
     seconds = time.monotonic() - began
-    if who != "missing":
+    if who not in ("missing", "closed by others"):
         return error, total(world), dist.get_world_size(), nccl_like.ABORTED
     return error, seconds, len(nccl_like.LIVE)
 
@@ -333,6 +335,13 @@ def test_an_error_in_the_block_of_one_rank_aborts_after_some_seconds(played: Pla
     error, seconds, left = eval(played.outcomes[1].text)
     assert (error, left) == ("ValueError", 0)
     assert seconds < TIMES.failure_stays + 2 + BUSY
+
+
+def test_ranks_that_close_a_mesh_wait_for_no_rank_that_has_given_up(played: Played) -> None:
+    for rank, outcome in played.outcomes.items():
+        error, seconds, left = eval(outcome.text)
+        assert (error, left) == ("ValueError" if rank == 1 else "", 0), played
+        assert seconds < TIMES.failure_stays + 3 + 2 + BUSY, played
 
 
 def train(strike: Strike, fault: str) -> Any:
@@ -680,6 +689,9 @@ JOBS: dict[str, Callable[[], Played]] = {
     },
     "test_an_error_in_the_block_of_one_rank_aborts_after_some_seconds": job(
         raise_in_block, 4, "missing", timeout=30
+    ),
+    "test_ranks_that_close_a_mesh_wait_for_no_rank_that_has_given_up": job(
+        raise_in_block, 4, "closed by others"
     ),
     **{
         f"test_the_watchdog_ends_no_process_whose_default_group_is_of_gloo[{kind}]": job(
