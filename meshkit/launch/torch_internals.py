@@ -39,6 +39,7 @@ import torch.distributed as dist
 from torch.autograd import forward_ad
 from torch.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import dataloader
 from torch.utils.data._utils import worker
 
 from ..core.errors import MeshkitError
@@ -238,6 +239,28 @@ def iterate_unsplit(dataset: Iterable[Sample]) -> Iterator[Sample]:
         if sample is _END:
             return
         yield sample  # type: ignore[misc]
+
+
+class Reader(NamedTuple):
+    """A pass of a DataLoader, as it begins to take indices of a sampler."""
+
+    num_workers: int
+    dataset: Any
+
+
+def find_reader() -> Reader | None:
+    """Return the DataLoader that takes the indices of the caller, through any other sampler.
+
+    None if no DataLoader does. One that is reading a sample takes no indices.
+    """
+    frame = inspect.currentframe()
+    while frame := frame.f_back if frame else None:
+        iterator = frame.f_locals.get("self")
+        if isinstance(iterator, dataloader._BaseDataLoaderIter):
+            if frame.f_code.co_name not in ("__init__", "_reset", "_next_index"):
+                return None
+            return Reader(iterator._num_workers, iterator._dataset)
+    return None
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh
+from torch.utils.data import IterableDataset
 
 import meshkit
 from meshkit.testing import rehearse
@@ -71,3 +72,34 @@ def test_a_job_of_8192_ranks_is_rehearsed(odd: int) -> None:
     assert report.ok is (odd < 0), report
     assert report.names.layouts[0].shape == (4, 128, 2, 8)
     assert all(odd in mismatch.ranks for mismatch in report.mismatches)
+
+
+class Numbers(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from range(16)
+
+
+def prepare_loaders() -> list[Any]:
+    """Give loaders of a mesh to accelerate, which would divide them over the ranks again."""
+    from accelerate import Accelerator, skip_first_batches
+
+    accelerator = Accelerator(cpu=True)
+    reports: list[Any] = []
+    with meshkit.build_mesh(dp=2) as mesh:
+        plan = mesh.batch(global_batch=4, micro_batch=2)
+        for data in (torch.arange(16), Numbers()):
+            try:
+                reports.append([*accelerator.prepare(mesh.loader(data, plan))])
+            except meshkit.BatchError as error:
+                reports.append(str(error.fix))
+        skipped = skip_first_batches(mesh.loader(torch.arange(16), plan), 2)
+        reports.append([batch.tolist() for batch in skipped])
+    return reports
+
+
+def test_accelerate_does_not_divide_a_loader_of_a_mesh_again() -> None:
+    for rank, (of_data, of_stream, skipped) in enumerate(meshkit.spawn(prepare_loaders, 2)):
+        assert "accelerator.prepare" in of_data
+        assert "accelerator.prepare" in of_stream
+        first = 8 + 2 * rank
+        assert skipped == [[first, first + 1], [first + 4, first + 5]]

@@ -24,9 +24,10 @@ from ...core.call import parse_integer, quotes_call
 from ...core.epoch import Epoch, SampleOrder, State, parse_count
 from ...core.errors import BatchError
 from ...core.text import Ints, article
-from .draws import Draws, StreamCollate, draw_by_position
+from ...launch.torch_internals import find_reader
+from .draws import Draws, draw_by_position
 from .order import OwnOrder, check_again, check_kind
-from .source import check_not_batched_again, find_loader, plan_facts, run_first
+from .source import check_reader, plan_facts, run_first
 from .stream import MicroBatchStream
 
 Sample = TypeVar("Sample")
@@ -73,8 +74,13 @@ class MicroBatchSampler(Sampler[list[int]]):
     that depend on the seeds, the epoch and the position of the sample in its order only, with any
     number of workers and on any mesh. A sample that comes twice draws other numbers each time.
     Afterwards the numbers of the trainer go on, as if the dataset had drawn none.
-    A ``__getitems__`` that looks at all indices before it reads, such as that of a ``Subset`` of a
-    ``Subset``, draws with the numbers of the last sample, which depend on the micro batch too.
+    Other samplers around this one change nothing, if they hand on whole micro batches. The current
+    accelerator's generator follows the position too, in a process that has used it. A
+    ``__getitems__`` of your own that looks at all indices before it reads draws with the numbers of
+    the last sample, which depend on the micro batch too.
+
+    The micro batches are the share of one rank: ``accelerator.prepare(loader)`` and other wrappers
+    that divide them over the ranks again raise a BatchError.
 
     torchdata's ``StatefulDataLoader`` calls ``state_dict``, tested with torchdata 0.11 and 0 or 2
     workers. A loader state taken between steps resumes exactly, with the same number of workers. A
@@ -142,14 +148,15 @@ class MicroBatchSampler(Sampler[list[int]]):
         """Begin a pass over the current epoch, or over the next epoch if the current one has ended.
 
         Raises:
-            BatchError: if ``DataLoader(sampler=...)`` would batch the micro batches again.
+            BatchError: if ``DataLoader(sampler=...)`` would batch the micro batches again, or a
+                sampler of another library would divide them over ranks again.
         """
-        check_not_batched_again(self)
+        check_reader(self)
         last = self._pass
         self._pass = last.at(last.number + 1) if self._has_ended else replace(last)
         self._num_done, self._has_begun, self._has_ended = 0, True, False
         draws = Draws(self.job_seed, self._pass.seed, self.epoch)
-        return draw_by_position(self._read(self._pass), find_loader(self), draws)
+        return draw_by_position(self._read(self._pass), find_reader(), draws)
 
     def _read(self, epoch: Epoch) -> Iterator[tuple[int, list[int]]]:
         """Yield the first position and the indices of each micro batch, and record whole steps."""
@@ -238,9 +245,16 @@ def make_stream(
     dataset: IterableDataset[Sample], plan: BatchPlan, order: SampleOrder
 ) -> MicroBatchStream[Sample]:
     """Return the stream of a rank's plan, which has no other order than its own."""
-    if order.shuffle or order.seed != 0 or order.order is not None:
-        fix = "leave out shuffle, seed and order, and shuffle in the dataset."
-        raise BatchError("a stream is read in its own order.", fix=fix)
+    changes = {"seed": "leave out seed"} if order.seed != 0 else {}
+    if order.shuffle:
+        changes["shuffle"] = "leave out shuffle, and shuffle in the dataset"
+    if order.order is not None:
+        changes["order"] = "leave out order, and yield the samples in that order in the dataset"
+    if changes:
+        line = "Its samples have no numbers, so no other order can be read."
+        raise BatchError(
+            "a stream is read in its own order.", line, fix=f"{'; '.join(changes.values())}."
+        )
     if order.tail not in (None, "drop"):
         rule = "The end of a stream is not known before, so only whole steps are read."
         raise BatchError(f"tail is {order.tail!r}.", rule, fix="tail='drop'.")
@@ -304,7 +318,7 @@ def make_loader(
         line = f"{name} is {shown}, and the plan decides which samples a batch holds."
         raise BatchError(line, fix=f"{find_counterpart(name, value, source)}.")
     if isinstance(source, MicroBatchStream):
-        collate = StreamCollate(source, options.get("collate_fn") or default_collate)
+        collate = options.get("collate_fn") or default_collate
         return StreamLoader(source, batch_size=None, **{**options, "collate_fn": collate})
     if not hasattr(dataset, "__getitem__"):
         line = f"the dataset is {article(type(dataset).__name__)}, which has no samples."

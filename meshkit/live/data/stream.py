@@ -12,9 +12,9 @@ from ...core.batch import BatchPlan, MicroBatch
 from ...core.call import quotes_call
 from ...core.epoch import VERSION, State, parse_count, read_position, read_state
 from ...launch.torch_internals import iterate_unsplit
-from .draws import Draws, OwnNumbers
+from .draws import Draws, OwnNumbers, StreamCollate
 from .passes import BEGIN, EPOCH, HAS_BEGUN, Batch, Pass, Passes
-from .source import check_not_batched_again, plan_facts, run_first
+from .source import check_reader, find_fetcher, plan_facts, run_first
 
 Sample = TypeVar("Sample")
 
@@ -40,6 +40,11 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
     read its last micro batch. The numbers that the dataset draws by ``torch.rand``, ``random`` and
     ``numpy.random`` are equal in each process and worker, and others in each epoch, so it may
     shuffle itself with them. A dataset with generators of its own needs the epoch from the caller.
+    The ``collate_fn`` of a DataLoader draws numbers of each micro batch, others on each data
+    coordinate, and leaves those of the trainer alone.
+
+    Loaders that divide the micro batches over the ranks again raise a BatchError, except if one
+    rank reads for all, as in accelerate's ``prepare``, and it reads with workers.
 
     ``iter`` of a loader that ``mesh.loader`` has made begins a pass, and waits for its first batch.
     A plain ``DataLoader`` with workers begins a pass with its first batch: until then ``epoch``,
@@ -90,9 +95,12 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         """Begin a pass over the current epoch, or over the next epoch if the current one has ended.
 
         Raises:
-            BatchError: if ``DataLoader(stream)`` has a batch size, and would batch them again.
+            BatchError: if ``DataLoader(stream)`` has a batch size, and would batch them again, or a
+                loader of another library would divide them over ranks again.
         """
-        check_not_batched_again(self)
+        check_reader(self)
+        if fetcher := find_fetcher(self):
+            fetcher.collate_fn = StreamCollate(self, fetcher.collate_fn)
         current = self._passes.begin()
         batches = self._read(current)
         if get_worker_info() is None:  # ends an empty pass, of which a loop may read nothing

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    StackDataset,
+    Subset,
+)
 
 import meshkit
+from meshkit import BatchPlan
+from meshkit.core.epoch import Epoch
 from meshkit.live.data import draws
 from meshkit.live.data.draws import Draws, SampleIndices
+from meshkit.live.data.sampler import MicroBatchSampler
+from meshkit.live.data.stream import MicroBatchStream
 
 LENGTH = 16
 REPEATED = [3, 3, 3, 5, 5, 3, 3, 3, 3, 5]  # an order with replacement, whose last step is short
@@ -265,13 +279,13 @@ def test_numbers_go_on_when_the_indices_are_dropped_or_ended(outer: Any) -> None
     expected = [drawn() for _ in range(3)]
     draws._write_generators(before)
     got = [drawn()]
-    indices = indices_of(3, 5).begin()
+    indices = indices_of(3, 5).begin(range(6))
     for _ in indices:
         drawn()
         break
     del indices
     got.append(drawn())
-    held = indices_of(3, 5).begin()
+    held = indices_of(3, 5).begin(range(6))
     held.end()
     held.end()
     got.append(drawn())
@@ -303,3 +317,163 @@ def read_broken() -> bool:
 
 def test_after_an_error_of_a_sample_the_numbers_of_the_trainer_go_on() -> None:
     assert meshkit.spawn(read_broken, 1, timeout=60) == [True]
+
+
+class Lazy(Augmented):
+    """The samples of a batch are read together, one index after the other."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+def turned(dataset: Any) -> Any:
+    return Subset(dataset, [*reversed(range(len(dataset)))])
+
+
+NESTED: dict[str, Callable[[], Any]] = {
+    "subset of a subset": lambda: turned(turned(Augmented())),
+    "four subsets": lambda: turned(turned(turned(turned(Augmented())))),
+    "subsets of a dataset that reads one by one": lambda: turned(turned(Lazy())),
+    "subset of a dataset that reads one by one": lambda: turned(Lazy()),
+    "concatenation of subsets": lambda: ConcatDataset([turned(turned(Augmented()))] * 2),
+    "subset of a concatenation": lambda: turned(turned(ConcatDataset([Augmented()] * 2))),
+    "stack": lambda: StackDataset(Augmented(), turned(Augmented())),
+    "stack of subsets": lambda: StackDataset(a=turned(turned(Lazy())), b=turned(Augmented())),
+    "subset of a stack": lambda: turned(turned(StackDataset(Augmented(), Augmented()))),
+}
+
+
+def sampler_of(length: int, micro_batch: int, dp: int = 1, index: int = 0) -> MicroBatchSampler:
+    plan = BatchPlan.solve(dp=dp, global_batch=8, micro_batch=micro_batch)
+    return MicroBatchSampler(Epoch(length, replace(plan, data_index=index), shuffle=True, seed=1))
+
+
+def read_samples(dataset: Any, sampler: Any, workers: int = 0) -> list[Any]:
+    options: dict[str, Any] = {"multiprocessing_context": "fork"} if workers else {}
+    loader: Any = DataLoader(
+        dataset, batch_sampler=sampler, collate_fn=list, num_workers=workers, **options
+    )
+    return [sample for batch in loader for sample in batch]
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_nested_datasets_draw_by_position_with_any_micro_batch_mesh_and_workers(
+    kind: str, outer: Any
+) -> None:
+    dataset = NESTED[kind]()
+    length = len(dataset)
+    single = read_samples(dataset, sampler_of(length, 1))
+    for workers in (0, 1):
+        assert read_samples(dataset, sampler_of(length, 4), workers) == single
+    of_ranks = [read_samples(dataset, sampler_of(length, 2, 2, index)) for index in (0, 1)]
+    assert sorted(map(str, of_ranks[0] + of_ranks[1])) == sorted(map(str, single))
+    numbers = re.findall(r"0\.\d+", str(single))
+    assert len({*numbers}) == len(numbers)
+    assert "__getitems__" not in vars(dataset)
+
+
+class Skipping(BatchSampler):
+    """A BatchSampler around another one, as that of accelerate's ``skip_first_batches``."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.batch_sampler = sampler
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler) - 1
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for number, indices in enumerate(self.batch_sampler):
+            if number:
+                yield indices
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sampler_inside_another_one_draws_the_same_numbers(workers: int, outer: Any) -> None:
+    whole = read_samples(Augmented(), sampler_of(LENGTH, 4))
+    before = draws._read_generators()
+    assert read_samples(Augmented(), Skipping(sampler_of(LENGTH, 4)), workers) == whole[4:]
+    if not workers:  # for workers, torch draws a seed
+        draws._write_generators(before)
+        read_samples(Silent(), Skipping(sampler_of(LENGTH, 4)))
+        after = drawn()
+        draws._write_generators(before)
+        read_samples(Augmented(), Skipping(sampler_of(LENGTH, 4)))
+        assert drawn() == after
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchs_own_loader_of_a_stream_collates_with_numbers_of_the_micro_batch(
+    workers: int, outer: Any
+) -> None:
+    noise = []
+    options: dict[str, Any] = {"multiprocessing_context": "fork"} if workers else {}
+    for index in (0, 1):
+        plan = BatchPlan.solve(dp=2, global_batch=8, micro_batch=2)
+        stream = MicroBatchStream(Stream(), replace(plan, data_index=index))
+        loader: Any = DataLoader(
+            stream, batch_size=None, collate_fn=with_noise, num_workers=workers, **options
+        )
+        for _ in range(2):
+            torch.manual_seed(0)  # as on all ranks after init(seed=0)
+            noise += [batch[-1] for batch in loader]
+            after = float(torch.rand(()))
+    assert len({*noise}) == len(noise) == 2 * 2 * 4
+    if not workers:
+        torch.manual_seed(0)
+        torch.empty((), dtype=torch.int64).random_()  # the base seed of a DataLoader
+        assert after == float(torch.rand(()))
+
+
+class Accelerator:
+    """A stand-in for ``torch.cuda``, whose numbers come from a generator of the cpu."""
+
+    def __init__(self) -> None:
+        self.generator, self.is_used = torch.Generator(), True
+        self.manual_seed = self.generator.manual_seed
+        self.get_rng_state, self.set_rng_state = self.generator.get_state, self.generator.set_state
+
+    def is_initialized(self) -> bool:
+        return self.is_used
+
+    def rand(self) -> float:
+        return float(torch.rand((), generator=self.generator))
+
+
+class OnDevice(Augmented):
+    """The samples draw on an accelerator."""
+
+    def __init__(self, device: Accelerator) -> None:
+        self.device = device
+
+    def __getitem__(self, index: int) -> Any:
+        return index, self.device.rand()
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Accelerator:
+    module = Accelerator()
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    return module
+
+
+def test_numbers_of_an_accelerator_follow_positions_too(device: Accelerator, outer: Any) -> None:
+    dataset = OnDevice(device)
+    single = read_samples(dataset, sampler_of(LENGTH, 1))
+    device.manual_seed(5)
+    expected = [device.rand() for _ in range(4)]
+    device.manual_seed(5)
+    loader: Any = DataLoader(dataset, batch_sampler=sampler_of(LENGTH, 4), collate_fn=list)
+    got, read = [], []
+    for batch in loader:
+        read += batch
+        got.append(device.rand())
+    assert read == single
+    assert got == expected
+
+
+def test_an_accelerator_that_was_not_used_is_left_alone(device: Accelerator, outer: Any) -> None:
+    device.is_used = False
+    before = device.get_rng_state()
+    read_samples(Augmented(), sampler_of(LENGTH, 4))
+    assert torch.equal(before, device.get_rng_state())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     Dataset,
+    DistributedSampler,
     IterableDataset,
     default_collate,
     get_worker_info,
@@ -406,6 +408,63 @@ def test_batch_samplers_of_other_libraries() -> None:
     with pytest.raises(BatchError):
         iter(SamplerOfTorchdata(blocks_sampler(), 2, False))
     assert [*ShardOfAccelerate(blocks_sampler())] == [[0, 1], [4, 5], [8, 9], [12, 13]]
+
+
+class DividesAgain(ShardOfAccelerate):
+    """A BatchSampler that gives each rank a share, as that of accelerate does."""
+
+    def __init__(self, batch_sampler: Any, num_processes: int) -> None:
+        super().__init__(batch_sampler)
+        self.num_processes = num_processes
+
+
+class DividesStream(IterableDataset[Any]):
+    """As the IterableDatasetShard of accelerate."""
+
+    def __init__(self, dataset: Any, num_processes: int) -> None:
+        self.dataset, self.num_processes = dataset, num_processes
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([*self.dataset][:: self.num_processes])
+
+
+class WrapsSampler(DistributedSampler[Any]):
+    """As the DistributedSamplerWrapper of catalyst and of Lightning."""
+
+    def __init__(self, sampler: Any, num_replicas: int) -> None:
+        super().__init__(sampler, num_replicas, 0)
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = [*self.sampler]
+        return (batches[index] for index in super().__iter__())
+
+
+class Dispatches:
+    """As the DataLoaderDispatcher of accelerate, which one rank reads for all."""
+
+    def __init__(self, loader: DataLoader[Any], num_processes: int) -> None:
+        self.base_dataloader, self.state = loader, SimpleNamespace(num_processes=num_processes)
+
+    def __iter__(self) -> Any:
+        yield from self.base_dataloader
+
+
+DIVIDERS: dict[str, Callable[[int], Any]] = {
+    "BatchSampler": lambda n: DataLoader(Blocks(), batch_sampler=DividesAgain(blocks_sampler(), n)),
+    "stream": lambda n: DataLoader(DividesStream(blocks_stream(), n), batch_size=None),
+    "sampler": lambda n: DataLoader(Blocks(), batch_sampler=WrapsSampler(blocks_sampler(), n)),
+    "loader": lambda n: Dispatches(DataLoader(Blocks(), batch_sampler=blocks_sampler()), n),
+    "loader of a stream": lambda n: Dispatches(DataLoader(blocks_stream(), batch_size=None), n),
+}
+
+
+@pytest.mark.parametrize("kind", DIVIDERS)
+def test_a_share_of_a_rank_is_not_divided_over_ranks_again(kind: str) -> None:
+    with pytest.raises(BatchError, match="over 2 ranks again") as caught:
+        [*DIVIDERS[kind](2)]
+    assert "accelerator.prepare" in caught.value.fix
+    assert len([*DIVIDERS[kind](1)]) == 4
 
 
 @pytest.mark.parametrize("options", WORKERS)

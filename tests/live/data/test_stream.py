@@ -14,10 +14,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 
-from meshkit import BatchPlan
-from meshkit.live.data.sampler import make_loader
+from meshkit import BatchError, BatchPlan
+from meshkit.core.epoch import SampleOrder
+from meshkit.live.data.sampler import make_loader, make_stream
 from meshkit.live.data.stream import MicroBatchStream
 
 Loop = Callable[[Any, int], list[list[int]]]
@@ -152,6 +153,29 @@ def test_a_stream_of_workers_goes_on(loop: Loop, persistent: bool, done: float) 
         workers=2,
         persistent=persistent,
     )
+
+
+@pytest.mark.parametrize(
+    ("order", "fix"),
+    [
+        ({"seed": 1}, "leave out seed."),
+        ({"shuffle": True}, "leave out shuffle, and shuffle in the dataset."),
+        (
+            {"order": [2, 0, 1]},
+            "leave out order, and yield the samples in that order in the dataset.",
+        ),
+        (
+            {"order": WeightedRandomSampler([1.0, 2.0], 2), "seed": 1},
+            "leave out seed; leave out order, and yield the samples in that order in the dataset.",
+        ),
+    ],
+)
+def test_a_stream_refuses_another_order_with_a_fix_for_what_was_given(
+    order: dict[str, Any], fix: str
+) -> None:
+    with pytest.raises(BatchError) as caught:
+        make_stream(Counting(3), PLAN, SampleOrder(**order))
+    assert caught.value.fix == fix
 
 
 @pytest.mark.parametrize("workers", [0, 2])
