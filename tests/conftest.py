@@ -29,7 +29,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Their tests mostly wait for processes, so they start first; the longest is in the first folder.
-WAITING = ("tests/testing", "tests/examples", "tests/scenarios", "tests/launch", "tests/live")
+WAITING = (
+    "tests/test_pages",
+    "tests/testing",
+    "tests/examples",
+    "tests/scenarios",
+    "tests/launch",
+    "tests/live",
+)
+
+# Tests of milliseconds fill the end of the run.
+SHORT = ("tests/core", "tests/laws")
+# The tests of these files share nothing with one another, so that each may run in any worker.
+SPREAD = ("tests/test_pages", "tests/testing/test_rehearsal", *SHORT)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -45,9 +57,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _place_of(name: str) -> int:
-    """Return the place of a test's folder in ``WAITING``, or the one after the last."""
+    """Return the place of a test's folder in ``WAITING``, or one after the last."""
     places = (place for place, folder in enumerate(WAITING) if name.startswith(folder))
-    return next(places, len(WAITING))
+    return next(places, len(WAITING) + name.startswith(SHORT))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -55,6 +67,18 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
     """Fork the workers from one process that has imported torch."""
     for spec in specs:
         spec.python = interpreter_of_a_worker()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each worker whole files, or single tests of the files that are spread."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if nodeid.startswith(SPREAD) else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

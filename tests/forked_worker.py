@@ -2,8 +2,8 @@
 
 xdist starts each worker as a new interpreter. It imports torch, and so does its forkserver: with
 four workers, torch was imported nine times. Here the process that xdist starts is this file, which
-hands its streams to a process that the forkserver of the tests has forked, and ends with it. That
-forkserver then starts the ranks of all workers.
+hands its streams to a process that the forkserver of the tests has forked, and ends with it. The
+ranks of all workers are forked from the same forkserver.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ def be_worker(listener: socket.socket) -> None:
     )
     sys.argv = ["-c"]
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # the forkserver is no child of this process, so Python would start another
-    forkserver.ensure_running = resource_tracker.ensure_running
-    forkserver._forkserver.ensure_running = resource_tracker.ensure_running  # type: ignore
+    if sys.version_info < (3, 14):  # from 3.14 on, only the parent of a forkserver has its key
+        # the forkserver is no child of this process, so Python would start another
+        for place in forkserver, forkserver._forkserver:
+            place.ensure_running = resource_tracker.ensure_running
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     exec("import sys\nexec(eval(sys.stdin.readline()))", vars(main))
     atexit._run_exitfuncs()

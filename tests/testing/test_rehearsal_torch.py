@@ -171,11 +171,13 @@ def test_compiled_programs_are_played(device: str) -> None:
     assert {*names} >= {"all_reduce", "all_gather", "reduce_scatter"}
 
 
-def pipeline(name: str, odd: int = -1, size: int = SIZE, has_fault: bool = False) -> None:
+def pipeline(
+    names: Sequence[str], odd: int = -1, size: int = SIZE, has_fault: bool = False
+) -> None:
     """Build a mesh of pipelines, and run schedules on it."""
     with meshkit.build_mesh(pp=size, dp=-1) as mesh:
-        for each in SCHEDULES if name == "all" else (name,):
-            run_schedule(mesh, each, odd)
+        for name in names:
+            run_schedule(mesh, name, odd)
         if has_fault and 1 < mesh.coordinate["dp"] < mesh.size("dp") - 1:
             dist.all_reduce(torch.ones(1), group=mesh.group("pp"))
 
@@ -213,22 +215,30 @@ SCHEDULES = (
 )
 
 
-def test_every_schedule_of_pipelining_is_played() -> None:
-    report = rehearse(pipeline, SIZE, ("all",), ranks="all")
+# one stage a rank, two, and two in the order of a V
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("ScheduleGPipe", "ScheduleInterleaved1F1B", "ScheduleZBVZeroBubble"),
+        pytest.param(SCHEDULES, marks=pytest.mark.slow, id="all"),
+    ],
+)
+def test_every_schedule_of_pipelining_is_played(names: tuple[str, ...]) -> None:
+    report = rehearse(pipeline, SIZE, (names,), ranks="all")
     report.raise_if_mismatched()
     for rank in range(SIZE):  # two steps of eight micro batches
         sent = sum(op.name == "send" for op in report.collectives(rank))
-        assert sent >= 2 * 8 * len(SCHEDULES)
+        assert sent >= 2 * 8 * len(names)
 
 
 def test_a_stage_with_another_number_of_micro_batches_is_named() -> None:
-    report = rehearse(pipeline, SIZE, ("ScheduleInterleaved1F1B", 2), ranks="all")
+    report = rehearse(pipeline, SIZE, (("ScheduleInterleaved1F1B",), 2), ranks="all")
     assert any(2 in mismatch.ranks for mismatch in report.mismatches)
 
 
 def report_of_corners(name: str, size: int, count: int, fault: bool = False) -> RehearsalReport:
     """Rehearse the corners of some pipelines."""
-    report = rehearse(pipeline, count * size, (name, -1, size, fault), nodes=count)
+    report = rehearse(pipeline, count * size, ((name,), -1, size, fault), nodes=count)
     report.raise_if_mismatched()
     return report
 
