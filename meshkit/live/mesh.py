@@ -32,6 +32,7 @@ from ..launch.torch_internals import make_constant, mark_constant
 from . import open_mesh
 from .admission import admit_newcomers
 from .barrier import verify_mesh, wait_at_barrier
+from .close_mesh import close_mesh
 from .commit import commit_step
 from .copies import OfOneProcess
 from .current_mesh import find_current_mesh, make_current
@@ -1526,7 +1527,7 @@ class Mesh(OfOneProcess):
             self._groups.is_closed = True
             return
         post_end(self._groups, job, self.__dict__.get("_guard_state"), "mesh.close()")
-        open_mesh.close_mesh(self._groups, job, error)
+        close_mesh(self._groups, job, error)
         self.__dict__.pop("_moves", None)  # programs that torch compiled hold groups
 
     def __repr__(self) -> str:

@@ -49,11 +49,12 @@ from ..launch.process import check_own_process, sight
 from ..launch.round import COUNT, Round
 from ..launch.store import Store, hosted_by_rank_0
 from ..launch.times import TIMES, Deadline, Time, parse_timeout
+from .close_mesh import CLOSED, WAITING, end_lost_mesh
 from .commit import committed_steps
 from .copies import OfOneProcess
 from .group_registry import GroupRegistry, MeshGroups
 from .guard import GuardState
-from .open_mesh import CLOSED, WAITING, MeshProposal, end_lost_mesh, open_groups
+from .open_mesh import MeshProposal, open_groups
 from .restore import Restoration, check_objects, restore_state
 from .status import is_collective_error
 

@@ -24,8 +24,8 @@ import meshkit
 from meshkit.core.judges import RankState
 from meshkit.launch import torch_internals
 from meshkit.launch.torch_internals import timeout_of
+from meshkit.live import close_mesh
 from meshkit.live import guard as guard_module
-from meshkit.live import open_mesh
 from tests.live.faults import describe_error, free_address
 from tests.live.resources import threads
 from tests.live.side_by_side import side_by_side
@@ -507,7 +507,7 @@ def test_the_watching_thread_notices_a_hang_that_raises_nothing(results: Results
 def close_without_a_rank() -> Any:
     """Close a mesh as on NCCL, whose groups end on all ranks together; rank 1 comes late."""
     mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50}, arrival_timeout=2)
-    pytest.MonkeyPatch().setattr(open_mesh, "is_destroyed_collectively", lambda groups: True)
+    pytest.MonkeyPatch().setattr(close_mesh, "is_destroyed_collectively", lambda groups: True)
     if mesh.rank == 1:
         time.sleep(4)
     began = time.monotonic()

@@ -15,8 +15,8 @@ import torch.distributed as dist
 import meshkit
 from meshkit import Layout
 from meshkit.launch.torch_internals import timeout_of
+from meshkit.live import close_mesh
 from meshkit.live import groups as create
-from meshkit.live import open_mesh
 from tests.live.faults import create_every_group, error_of, fail_new_group
 from tests.live.membership import all_reduce_members, collect_members, gather_members
 from tests.live.resources import descriptors, live_groups, threads
@@ -382,7 +382,7 @@ def test_a_rank_missing_at_a_view_is_named_after_its_arrival_timeout() -> None:
 def close_in_another_order() -> Any:
     """Close two views in different orders, as on NCCL, whose groups end on all ranks together."""
     pytest.MonkeyPatch().setattr(
-        open_mesh, "is_destroyed_collectively", lambda groups: bool([*groups])
+        close_mesh, "is_destroyed_collectively", lambda groups: bool([*groups])
     )
     mesh = meshkit.build_mesh(dp=2, arrival_timeout=20)
     views = [mesh.view(x=2, timeout=9), mesh.view(x=2, timeout=8)]
