@@ -596,6 +596,7 @@ class Mesh(OfOneProcess):
         *,
         to: Mesh,
         like: Mapping[str, Any] | None,
+        out: Mapping[str, Any] | None = None,
         dtype: torch.dtype | None = None,
         chunk: int = CHUNK,
         staged: bool = False,
@@ -617,6 +618,8 @@ class Mesh(OfOneProcess):
             like: names with tensors or DTensors. On a rank of this mesh the state, on a rank of
                 ``to`` alone the tensors to fill, None elsewhere. Names that ranks of one pipeline
                 stage have, for example, are held by those ranks.
+            out: the tensors to fill, on a rank of both meshes; None elsewhere. DTensors need it if
+                their dims are cut into parts of different sizes, as ``torch.chunk`` cuts otherwise.
             dtype: the dtype in which floating-point numbers travel, and of new tensors; None is
                 their own. Tensors to fill convert what arrives to their own dtype, except where
                 numbers lose a part, as complex ones do in float32 and floating-point ones in int64.
@@ -645,7 +648,7 @@ class Mesh(OfOneProcess):
             raise SpecError("to is None.", fix="to=other, a mesh of this job.")
         meshes = MeshPair(self._groups, others, self.device)
         reduction = self._moves.make_reduction
-        return Transfer(meshes, patterns, like, dtype, chunk, staged, sizes, reduction)
+        return Transfer(meshes, patterns, like, out, dtype, chunk, staged, sizes, reduction)
 
     @quotes_call("mesh.bridge")
     def bridge(self, store: str, /, *, side: str) -> Bridge:

@@ -104,7 +104,8 @@ def plan_moves(
         patterns: the patterns by name.
         layouts: the ranks that have the state, and those that get it.
         held: the tables of the ranks of the source.
-        wanted: the tables of the ranks of the target alone; ranks in both want what others want.
+        wanted: the tables of the ranks of the target alone, and of those in both that say what they
+            fill; others in both want the same.
         dtype: the one in which numbers travel, see :func:`travel_dtype`.
         ends: the words of errors.
         found: other facts that the two ends state differently.
@@ -182,7 +183,7 @@ def _find_differences(
         for name, (_, dtype, _) in table.items():
             dtypes.setdefault(name, set()).add(dtype)
     differences: list[Difference] = []
-    if not wanted:  # each rank of the target is in the source too
+    if not wanted:  # each rank of the target is in the source too, and says nothing
         return differences
     for name in [name for name in {**facts, **dtypes} if (name in facts) != (name in dtypes)]:
         holder = ends.source if name in facts else ends.target

@@ -254,12 +254,12 @@ class BridgeTransfer(OfOneProcess):
         """Return the statement of this side. Collective over its ranks."""
         own, layout, options = self._bridge.own, self._bridge.groups.plan.layout, self._options
 
-        def read() -> tuple[str, Table]:  # an error here is announced to this side
+        def read() -> dict[str, Table]:  # an error here is announced to this side
             options.check()
             if to not in SIDES:
                 raise SpecError(f"to is {to!r}.", fix='to="sampler" or to="trainer".')
             layouts = (None, layout) if self._is_target else (layout, None)
-            return "", read_state(patterns, like, own.rank, layouts, options.sizes)
+            return {"": read_state(patterns, like, own.rank, layouts, options.sizes)}
 
         facts = {
             "meshkit": VERSION,

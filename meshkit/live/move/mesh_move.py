@@ -33,11 +33,11 @@ from ...core.text import format_sizes
 from ...launch.torch_internals import keep_uncompiled
 from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
-from .mover import BATCHES, CHUNK, JobChannel, Leg, MeshPair, Mover
+from .mover import BATCHES, CHUNK, JobChannel, Leg, MeshPair, Mover, Works
 from .operations import check_differentiable, check_tensor
 
 Reduce = Callable[[Tensor], Tensor]  # replaces the parts of a sum by the sum
-Running = Generator[None, None, Tensor | None]
+Running = Generator[Works, None, Tensor | None]
 
 
 def finish(running: Running) -> Tensor | None:

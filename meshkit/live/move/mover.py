@@ -113,10 +113,13 @@ class Leg(OfOneProcess):
             out[slices_within(kept, self.wanted)] = held[slices_within(kept, self.held)]
 
 
+Works = list[tuple[dist.Work, list[int]]]  # each with the other ranks of its messages
+
+
 class Arriving(NamedTuple):
     """The messages of one step in progress. The tensors that are sent must live as long."""
 
-    works: list[tuple[dist.Work, list[int]]]  # each with the other ranks of its messages
+    works: Works
     received: dict[int, Tensor]  # the bytes from each rank
     sent: list[Tensor]
 
@@ -139,12 +142,10 @@ class Channel(Protocol):
     def device(self) -> torch.device:
         """The device of the bytes of a message."""
 
-    def start(
-        self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor]
-    ) -> list[tuple[dist.Work, list[int]]]:
+    def start(self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor]) -> Works:
         """Start the messages to and from other ranks; return the works, each with its ranks."""
 
-    def wait(self, works: Sequence[tuple[dist.Work, list[int]]]) -> None:
+    def wait(self, works: Works) -> None:
         """Wait for messages, and name the ranks of one that fails."""
 
     def gather(self, leg: Leg, own: Tensor, blocks: Tensor) -> Callable[[], object]:
@@ -159,9 +160,7 @@ class JobChannel(OfOneProcess):
     device: torch.device
     limit: Callable[[], timedelta]  # returns how long a message may take
 
-    def start(
-        self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor]
-    ) -> list[tuple[dist.Work, list[int]]]:
+    def start(self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor]) -> Works:
         """Start the messages to and from other ranks; return the works, each with its ranks."""
         sends, receives = ([(x[peer], peer) for peer in sorted(x)] for x in (sent, received))
         batches = batch_messages(sends, receives)
@@ -171,7 +170,7 @@ class JobChannel(OfOneProcess):
         before_ops = collective_count(world) or 0
         # other backends than gloo run the messages of all ranks together
         batches = [[op] for batch in batches for op in batch] if self._is_gloo else batches
-        works: list[tuple[dist.Work, list[int]]] = []
+        works: Works = []
         with in_collective(self.name, world):
             for some in batches:
                 peers = [op.peer for op in some]
@@ -180,7 +179,7 @@ class JobChannel(OfOneProcess):
         counts.own[world.group_name] += (collective_count(world) or 0) - before_ops
         return works
 
-    def wait(self, works: Sequence[tuple[dist.Work, list[int]]]) -> None:
+    def wait(self, works: Works) -> None:
         """Wait for messages, and name the ranks of one that fails."""
         with in_collective(self.name, default_group()):
             for work, peers in works:
@@ -232,17 +231,20 @@ class Mover(OfOneProcess):
 
     def start(
         self, held: Sequence[Tensor | None], out: Sequence[Tensor | None]
-    ) -> Generator[None, None, None]:
-        """Move the parts that this rank holds into those that it wants; pause after first sends."""
-        for leg, before, after in zip(self.legs, held, out, strict=True):
-            leg.keep(before, after)
+    ) -> Generator[Works, None, None]:
+        """Move the parts that this rank holds into those that it wants.
+
+        Pause after the first sends, with their works. ``out`` is as before until then.
+        """
         arriving: dict[int, Arriving] = {}
         gathering: dict[int, list[Gathering]] = {}
         for number in range(len(self.batches) + 2 * AHEAD):
             if number < len(self.batches):
                 arriving[number] = self._send(self.batches[number], held)
-                if number == 0:
-                    yield
+            if number == 0:
+                yield arriving[0].works if arriving else []
+                for leg, before, after in zip(self.legs, held, out, strict=True):
+                    leg.keep(before, after)
             arrived, gathered = number - AHEAD, number - 2 * AHEAD
             if arrived in arriving:
                 batch = self.batches[arrived]

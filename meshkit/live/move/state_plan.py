@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any, cast
 
@@ -138,6 +138,16 @@ class StatePlan(OfOneProcess):
             filled += part.size
         return [*batches, tuple(batch)] if batch else batches
 
+    def zeros(self) -> list[Tensor | None]:
+        """Return zeros, each of a few bytes, in place of each part that this rank sends."""
+        zero = partial(torch.zeros, (), device=self.device)
+        return [
+            zero(dtype=getattr(torch, part.tensor.dtype)).expand(part.held_shape)
+            if part.is_held
+            else None
+            for part in self.parts
+        ]
+
     def read(self, state: State | None) -> list[Tensor | None]:
         """Return the local tensor of each part that this rank sends."""
         return [self._read(part, state) if part.is_held else None for part in self.parts]
@@ -177,6 +187,8 @@ class StatePlan(OfOneProcess):
         tensor = _tensor_of(part.name, out, "out")
         check_writable(tensor, f"{part.name} of out", f"{part.name}.clone().")
         fix = "a transfer of its own for other shapes or dtypes."
+        if is_dtensor(out and out[part.name]):
+            fix = f"mesh.transfer(..., out=) on ranks of both meshes, or {fix}"
         arrives, held = name_of(part.leg.dtype), name_of(tensor.dtype)
         dtypes = {arrives} if loses_a_part(arrives, held) else {held}  # others convert
         return self._check(part.name, tensor, part.wanted_shape, dtypes, fix)
@@ -282,18 +294,19 @@ def read_state(
     rank: int,
     layouts: tuple[Layout | None, Layout | None],
     sizes: object,
+    argument: str = "like",
 ) -> Table:
     """Return the facts of the tensors that a rank sends, or fills. Local.
 
     ``layouts`` are those of the source and of the target; None is unknown. ``sizes`` are those of
-    dims that the caller gives.
+    dims that the caller gives. ``argument`` is what the caller calls the state.
     """
     parsed, (source, target) = StatePatterns.of(patterns), layouts
     parsed.check(layouts)
     given = parse_layout_sizes(sizes, (pattern.left for pattern in parsed.globs.values()))
     if not isinstance(like, Mapping):
         fix = "the tensors that this rank sends, or fills, by their names."
-        raise SpecError(f"like is {like!r} on rank {rank}, not a state.", fix=fix)
+        raise SpecError(f"{argument} is {like!r} on rank {rank}, not a state.", fix=fix)
     table: dict[str, list[Any]] = {}
     for name, value in like.items():
         pattern = parsed.find(str(name))
@@ -311,27 +324,28 @@ def agree_on_tables(
     meshes: MeshPair,
     call: str,
     facts: Mapping[str, Any],
-    read: Callable[[], tuple[str, Table]],
+    read: Callable[[], Mapping[str, Table]],
 ) -> list[tuple[str, Table, list[int]]]:
     """Return the tables that ranks state, each with its side and its ranks. Collective.
 
-    ``read`` returns the side and the table of this rank. If it raises, no rank waits. Each
+    ``read`` returns the table of this rank for each of its sides. If it raises, no rank waits. Each
     different table is in the store once, until the last rank has read it.
     """
     if require_job().rehearsed is not None:
         return [*_played_tables(meshes, call, facts, read)]
     store = meshes.store()
 
-    def post(round: Round) -> list[str]:
+    def post(round: Round) -> dict[str, str]:
         nonlocal store
-        side, table = read()
-        text, store = json.dumps(table), round.store
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        store.within(TIMES.store, lambda: store.claim(f"states/{digest}", text))
-        return [side, digest]
+        digests, store = {}, round.store
+        for side, table in read().items():
+            text = json.dumps(table)
+            digests[side] = digest = hashlib.sha256(text.encode()).hexdigest()
+            store.within(TIMES.store, partial(store.claim, f"states/{digest}", text))
+        return digests
 
     stated = meshes.agree(call, facts, post, stated="state", alike=False)
-    keys = {digest: f"states/{digest}" for (_, digest), _ in stated}
+    keys = {digest: f"states/{digest}" for digests, _ in stated for digest in digests.values()}
     readers = sum(len(ranks) for _, ranks in stated)
 
     def fetch() -> dict[str, Table]:
@@ -341,14 +355,18 @@ def agree_on_tables(
         return tables
 
     tables = store.within(TIMES.store, fetch)
-    return [(side, tables[digest], ranks) for (side, digest), ranks in stated]
+    return [
+        (side, tables[digest], ranks)
+        for digests, ranks in stated
+        for side, digest in digests.items()
+    ]
 
 
 def _played_tables(
     meshes: MeshPair,
     call: str,
     facts: Mapping[str, Any],
-    read: Callable[[], tuple[str, Table]],
+    read: Callable[[], Mapping[str, Table]],
 ) -> Iterator[tuple[str, Table, list[int]]]:
     """Yield the table of one rank of each stage of each side as that of the whole stage.
 
@@ -356,8 +374,11 @@ def _played_tables(
     """
     held, wanted = ({*map(int, layout.grid.flat)} for layout in meshes.layouts)
     missing = ""
-    for side, layout, ranks in zip(
-        ("source", "target"), meshes.layouts, (held, wanted - held), strict=True
+    source, target = meshes.layouts
+    for side, layout, ranks in (
+        ("source", source, held),
+        ("target", target, wanted - held),
+        ("target", target, wanted & held),  # these need not say what they fill
     ):
         stages: dict[str, list[int]] = {}
         for rank in sorted(ranks):
@@ -365,16 +386,20 @@ def _played_tables(
             index = {a: i for a, i in coordinate.items() if STANDARD_OF.get(a) == "pp"}
             stages.setdefault(format_sizes(index), []).append(rank)
         for stage, members in stages.items():
-            state = (lambda _: read()[1]) if meshes.rank in members else lambda _: None
+            state = partial(_state_of, side, read if meshes.rank in members else dict)
             one = {**facts, "side": side, "stage": stage, "holder": members[0]}
             stated = meshes.agree(call, one, state, stated="state", alike=False)
             if stated:
                 yield side, cast(Table, stated[0][0]), members
-            elif not missing:
+            elif not missing and not (side == "target" and {*members} <= held):
                 missing = f"{f'{stage} of ' * bool(stage)}the {side} mesh"
     if missing:
         line = f"no rank of {missing} was rehearsed, so its state is unknown."
         raise MeshkitError(line, fix=f"rehearse a rank of {missing} too.")
+
+
+def _state_of(side: str, read: Callable[[], Mapping[str, Table]], _: Round) -> Table | None:
+    return read().get(side)
 
 
 def _source_fact(

@@ -40,12 +40,12 @@ def make_whole(
     sides, given = _parse_layout(moves, layout, sizes)
     tensors: dict[str, Tensor] = {}
 
-    def read() -> tuple[str, dict[str, Any]]:  # an error here is announced to all ranks
+    def read() -> dict[str, dict[str, Any]]:  # an error here is announced to all ranks
         tensors.update(sorted(_name_tensors(state).items()))
         for name, tensor in tensors.items():
             if first_match(sides, name) is not None:
                 local_tensor(name, tensor)
-        return "source", {n: _part(x, grid, meshes.rank) for n, x in tensors.items()}
+        return {"source": {n: _part(x, grid, meshes.rank) for n, x in tensors.items()}}
 
     grid = meshes.layouts[0]
     texts = {glob: str(side) for glob, side in sides.items()}

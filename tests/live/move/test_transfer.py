@@ -288,15 +288,14 @@ def collect_errors() -> dict[str, tuple[str, str]]:
         attempt("options differ", lambda: plan(good, like, **options))
         attempt("dtype", lambda: plan(good, like, dtype="bf16"))
         sync = attempt("good", lambda: plan(good, like))
-        other = {"w": torch.zeros(3, 3)} if held else None
-        if dist.get_rank() == 0:
-            attempt("another shape", lambda: sync(other))
-        if sampler.inside:
-            attempt("out as the state", lambda: sync(wanted))
-            attempt("expanded", lambda: sync(out={"w": torch.zeros(3).expand(2, 3)}))
-            with torch.inference_mode():
-                constant = {"w": torch.zeros(2, 3)}
-            attempt("inference", lambda: sync(out=constant))
+        other = {"w": torch.zeros(3, 3)} if dist.get_rank() == 0 else held
+        attempt("another shape", lambda: sync(other, out=wanted))
+        with torch.inference_mode():
+            constant = {"w": torch.zeros(2, 3)}
+        expanded = {"w": torch.zeros(3).expand(2, 3)}
+        attempt("out as the state", lambda: sync(like))
+        attempt("expanded", lambda: sync(held, out=wanted and expanded))
+        attempt("inference", lambda: sync(held, out=wanted and constant))
         sync(held, out=wanted)
         joined = held and {"w": torch.zeros(4, 3)}
         attempt("joined", lambda: plan({"w": "(h/dp o) i -> h o/tp i"}, joined or wanted))
@@ -328,4 +327,5 @@ def test_mistakes_are_named_on_every_rank_before_anything_moves(pool: Pool) -> N
         assert [errors[name][0] for errors in by_rank[4:]] == ["SpecError"] * 2
         assert "Fix:" in by_rank[4][name][1]
     assert all("such as sizes={" in errors["joined"][1] for errors in by_rank)
-    assert [len(errors) for errors in by_rank[1:]] == [9] * 3 + [12] * 2
+    assert [len(errors) for errors in by_rank] == [13] * 6
+    assert "gave up: SpecError" in by_rank[1]["another shape"][1]
