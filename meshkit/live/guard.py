@@ -312,7 +312,7 @@ def _guard(
     raises = _raises_in_caller(guard)
     number = None if limit is None else next(guard.state.numbers)
     with (
-        tracking(compares=limit is not None) as tracker,
+        tracking(limit) as tracker,
         guard.job.counts.timeouts.lower(limited, limit),
         guard.state.opened(tracker, number),
         _watching(guard, tracker, limit, raises) as reporter,

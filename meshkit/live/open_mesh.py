@@ -59,6 +59,7 @@ from .groups import (
     is_destroyed_collectively,
 )
 from .hosts import check_crossing
+from .status import within_guard
 
 CONFLICT = "ranks disagree about the mesh; no process group was created."
 FAILURE = "a rank could not create its groups of the mesh; all are closed again."
@@ -402,7 +403,11 @@ def _undo(proposal: MeshProposal, number: int, groups: Groups) -> None:
 def agree_in_mesh(
     mesh: MeshGroups, job: Job, call: str, facts: Mapping[str, str], summary: str
 ) -> None:
-    """Agree over the ranks of a mesh; over the whole world in the rounds of the world."""
+    """Agree over the ranks of a mesh; over the whole world in the rounds of the world.
+
+    Inside a guard ranks wait no longer for each other than its timeout.
+    """
+    job = replace(job, arrival_timeout=within_guard(job.arrival_timeout))
     ranks, part = ranks_of_rounds(mesh, job)
     describe = partial(describe_coordinate, mesh.plan.layout)
     job.agree(call, facts, summary, describe=describe, ranks=ranks, part=part)

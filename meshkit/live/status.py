@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -80,7 +81,7 @@ class CollectiveTracker:
     is_over: bool = False  # whether its guard has been left
     thread: int = field(default_factory=threading.get_ident)
     current: CurrentCollective | None = None  # the collective that the thread is in; None outside
-    compares: bool = False  # whether ranks compare calls of moves: inside a guard with a timeout
+    limit: timedelta | None = None  # the least timeout of its guard and of those around it
     # the comparisons of calls that no rank has waited for, in their order
     pending: list[Any] = field(default_factory=list)
     pid: int = field(default_factory=os.getpid)
@@ -137,11 +138,12 @@ def current_tracker() -> CollectiveTracker | None:
 
 
 @contextmanager
-def tracking(*, compares: bool = False) -> Iterator[CollectiveTracker]:
+def tracking(limit: timedelta | None = None) -> Iterator[CollectiveTracker]:
     """Track the collectives of this thread or task for one guard. Local."""
     outer = current_tracker()
-    tracker = CollectiveTracker(outer)
-    tracker.compares = compares or (outer is not None and outer.compares)
+    tracker = CollectiveTracker(outer, limit=limit)
+    if outer is not None and outer.limit is not None:
+        tracker.limit = min(limit or outer.limit, outer.limit)
     if outer is not None:
         tracker.watched = outer.watched
         if outer.thread == tracker.thread:
@@ -162,7 +164,13 @@ def is_tracked() -> bool:
 def compares_calls() -> bool:
     """Return whether a guard with a timeout is around this thread. Local."""
     tracker = current_tracker()
-    return tracker is not None and tracker.compares
+    return tracker is not None and tracker.limit is not None
+
+
+def within_guard(limit: timedelta) -> timedelta:
+    """Return how long ranks wait for each other: no longer than a guard around them lets. Local."""
+    tracker = current_tracker()
+    return limit if tracker is None or tracker.limit is None else min(limit, tracker.limit)
 
 
 def pending() -> list[Any]:

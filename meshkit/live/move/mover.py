@@ -42,7 +42,7 @@ from ..group_registry import MeshGroups
 from ..groups import batch_messages
 from ..memory import plain
 from ..restore import message_timeout
-from ..status import in_collective
+from ..status import in_collective, within_guard
 from .operations import ALL_GATHER, run_local
 
 ALIGNED = 16  # bytes; at a multiple of it a block may begin with elements of any dtype
@@ -433,7 +433,7 @@ class MeshPair(OfOneProcess):
         if round is None:
             self.store()  # raises
             return []
-        limit = require_job().arrival_timeout
+        limit = within_guard(require_job().arrival_timeout)
         deadline, seconds, describe = Deadline.after(limit), limit.total_seconds(), self._describe
         with round:
             own = read(round)
@@ -456,20 +456,31 @@ class MeshPair(OfOneProcess):
         """Return once all ranks state equal facts. Collective over both meshes.
 
         If ``check`` raises on a rank, no rank waits. The last rank decides, so no rank looks at the
-        store every 50 ms as in :meth:`agree`. ``limit`` is how long ranks wait for each other; None
-        is ``arrival_timeout``. ``round`` is one that all ranks have taken before.
+        store every 50 ms as in :meth:`agree`. ``limit`` is how long ranks wait for each other,
+        inside a guard no longer than its timeout; None is ``arrival_timeout``. ``round`` is one
+        that all ranks have taken before.
         """
         round = round or self.round(call)
         if round is None:
             self.store()  # raises
             return
-        limit = limit or require_job().arrival_timeout
+        limit = within_guard(limit or require_job().arrival_timeout)
         deadline, seconds, describe = Deadline.after(limit), limit.total_seconds(), self._describe
         with round:
             check()
             round.arrive({**self._facts(call), **facts}, same=True, deadline=deadline)
             judge = all_same(round.summary, seconds=seconds, describe=describe)
             round.decide(judge, deadline).check(self.rank)
+
+    @contextmanager
+    def announcing(self, call: str) -> Iterator[None]:
+        """Announce an error that leaves the block before a round to the ranks of both meshes."""
+        try:
+            yield
+        except Exception as error:
+            if (round := self.round(call)) is not None:
+                round.fail(error)
+            raise
 
     def round(self, call: str) -> Round | None:
         """Return the next round of these ranks, which each rank counts; None without a store."""
