@@ -96,6 +96,9 @@ class Counts:
     aborting: threading.Lock = field(default_factory=threading.Lock)
     timeouts: LoweredTimeouts = field(default_factory=LoweredTimeouts)
     last: dict[str, Round] = field(default_factory=dict)  # the last round of each part
+    # delete what this rank has left for others, who have read it when they enter the next round
+    read_soon: list[Callable[[], object]] = field(default_factory=list)
+    read: list[Callable[[], object]] = field(default_factory=list)  # those of the last round
     # of the closed meshes that still have keys in the store
     endings: list[Ending] = field(default_factory=list)
     # the first round in which all ranks agreed, if someone else created the default group
@@ -176,7 +179,8 @@ class Job:
         before, clean = self.counts.last.get(part), None
         if not part:  # all have connected, or never will
             connected = [] if self.group_store is None else self.group_store.take()
-            clean = partial(self._clean, connected)
+            clean = partial(self._clean, connected, self.counts.read)
+            self.counts.read, self.counts.read_soon = self.counts.read_soon, []
         round = Round(
             *(store, name, rank, expected),
             summary=summary,
@@ -188,8 +192,10 @@ class Job:
         self.counts.last[part] = round
         return round
 
-    def _clean(self, connected: Sequence[str]) -> None:
+    def _clean(self, connected: Sequence[str], read: Sequence[Callable[[], object]]) -> None:
         """Delete keys that no rank reads any more: addresses, and those of closed meshes."""
+        for delete in read:
+            delete()
         if self.group_store is not None:
             self.group_store.delete(connected)
         for ending in [*self.counts.endings]:

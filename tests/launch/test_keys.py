@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import meshkit
 from meshkit import Mesh
 from meshkit.launch.job import current_job
 from meshkit.launch.world import free_port
+from meshkit.live.data.first_batch import KEPT
+from meshkit.live.move import equal
 from tests import nccl_like
 from tests.pool import Pool
 
@@ -148,6 +151,26 @@ def move_to_another_mesh(_: Mesh) -> None:
     second.close()
 
 
+def call_unequally(_: Mesh) -> None:
+    """Move another shape on one rank, which the ranks of its group find as on NCCL."""
+    with pytest.MonkeyPatch().context() as patch:
+        patch.setattr(equal, "is_late", lambda _: True)
+        other = meshkit.build_mesh(dp=2, tp=2)
+        with suppress(meshkit.DisagreementError), other.guard(timeout=30):
+            other.redistribute(torch.ones(1, 4) if other.rank == 2 else torch.ones(2, 2), MOVE)
+        other.close()
+
+
+def sample_in_many_epochs(mesh: Mesh) -> None:
+    """Make samplers on a mesh that stays open, more than may keep their keys."""
+    plan = mesh.batch(global_batch=4, micro_batch=1)
+    for epoch in range(KEPT + 2):
+        order = torch.randperm(8, generator=torch.Generator().manual_seed(epoch)).tolist()
+        list(mesh.sampler(8, plan))
+        list(mesh.sampler(8, plan, order=order))
+
+
+MOVE = "a/tp b -> a b"
 KINDS: dict[str, Callable[[Mesh], Any]] = {
     "agree": lambda mesh: mesh.agree("x", 1),
     "barrier": lambda mesh: mesh.barrier(),
@@ -168,6 +191,8 @@ KINDS: dict[str, Callable[[Mesh], Any]] = {
     "close with spares": close_with_spares,
     "close after a failure": close_after_a_failure,
     "close after a move": move_to_another_mesh,
+    "unequal calls": call_unequally,
+    "samplers": sample_in_many_epochs,
 }
 SLOW_KINDS = {
     "disagreement": 10,
@@ -176,6 +201,8 @@ SLOW_KINDS = {
     "recovery": 20,
     "transfer": 20,
     "commit on nccl": 30,
+    "unequal calls": 10,
+    "samplers": 15,
 }
 SLOW_KINDS |= {kind: 30 for kind in KINDS if "close" in kind} | {"close with spares": 10}
 

@@ -3,7 +3,9 @@
 The first rank to hand out a batch leaves the sizes, the seed and the length of its data in the
 store. Each other rank compares its own with them, and waits for nobody. A rank that hands out no
 batch takes no part. Samplers are matched by their number, in the order in which a mesh makes them.
-The caller's own order may be another one in each epoch, so it is compared in each.
+The caller's own order may be another one in each epoch, so it is compared in each. The records of
+the newest 16 samplers of a mesh stay in the store, and two epochs of an order: a rank that is
+further behind is not compared.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from typing import Any
 
 from ...core.compare import order_conflict
 from ...launch.job import Job
-from ...launch.store import read_value
+from ...launch.store import Store, read_value
 from ...launch.times import TIMES
 from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from .sampler import MicroBatchSampler
 from .stream import MicroBatchStream
 
+KEPT = 16  # samplers whose records stay in the store, the newest ones of the mesh
 Source = MicroBatchSampler | MicroBatchStream[Any]
 
 
@@ -49,9 +52,8 @@ class FirstBatch(OfOneProcess):
         part, key = store.part(f"mesh/{self.mesh.round_id}/samplers"), str(self.number)
         own_facts, epoch = self.source.facts(), self.source.epoch
         if "order" in own_facts:
-            part.try_within(TIMES.store, partial(part.delete, f"{key}/{epoch - 2}"))
-            self.mesh.posted.discard(f"samplers/{key}/{epoch - 2}")
             key = f"{key}/{epoch}"
+        self._forget(part, epoch)
         record = json.dumps([rank, own_facts])
         known = part.try_within(TIMES.store, partial(part.claim, key, record))
         if known is None:
@@ -63,6 +65,20 @@ class FirstBatch(OfOneProcess):
         if error is not None:
             self.mesh.registry.conflict = error.evidence[-1]
             raise error
+
+    def _forget(self, part: Store, epoch: int) -> None:
+        """Delete what this rank has posted for older samplers, and two epochs of this one ago."""
+        old = {
+            key
+            for key in self.mesh.posted
+            for number, *epochs in [[*map(int, key.split("/")[1:])]]
+            if number <= self.number - KEPT
+            or (number == self.number and epochs and epochs[0] <= epoch - 2)
+        }
+        if old:
+            keys = (key.removeprefix("samplers/") for key in old)
+            part.try_within(TIMES.store, partial(part.delete, *keys))
+            self.mesh.posted -= old
 
     def __reduce__(self) -> tuple[object, ...]:
         """Leave nothing to a worker that is spawned: it has no store."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -191,6 +191,7 @@ class Comparison(OfOneProcess):
                     texts[rank] = text
 
         store.try_within(TIMES.answer + TIMES.store, exchange)
+        job.counts.read_soon.append(partial(store.delete, str(job.world.rank)))
         return texts
 
 
