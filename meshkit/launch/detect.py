@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ..core.call import drop_none, parse_integer, quotes_call
-from ..core.errors import CALL, LaunchError, SpecError
+from ..core.errors import LaunchError
+from .command import TORCHRUN_OPTIONS, check_pod
 from .endpoint import (
     PORT,
     Env,
@@ -50,8 +48,6 @@ ENDPOINT_FIELDS = ("master_addr", "master_port")
 HOST = "<host of rank 0>"
 IMPLYING = ("rank", "world_size", "local_world_size", "num_nodes")
 EXPORTED_BY_SCRIPTS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-# Options of torchrun, whose values may be words, such as auto and gpu, or a range of nodes.
-TORCHRUN_OPTIONS = ("PET_NPROC_PER_NODE", "NPROC_PER_NODE", "PET_NNODES", "NNODES")
 
 Fields = dict[str, tuple[Any, str]]  # field name to (value, source)
 
@@ -100,7 +96,10 @@ def detect(
     """
     options = drop_none(rank=rank, world_size=world_size, local_rank=local_rank)
     options |= drop_none(master_addr=master_addr, master_port=master_port)
-    return detect_world(os.environ if environ is None else environ, check_arguments(options))
+    env = os.environ if environ is None else environ
+    world = detect_world(env, check_arguments(options))
+    check_pod(world, env)
+    return world
 
 
 def check_arguments(options: Mapping[str, object]) -> dict[str, Any]:
@@ -146,8 +145,6 @@ def detect_world(env: Env, arguments: Mapping[str, int | str]) -> World:
     world = _world_of(used, {**env, **named}, rows[1:])
     if row is HAND_WRITTEN and not arguments:
         _check_others(world, rows[1:], env)
-    if row is HAND_WRITTEN and "local_rank" not in arguments:
-        _check_pod(world, env)
     if "world_size" not in arguments:
         world = replace(world, allocation=_sign_of_more(row, world.world_size, env))
     return replace(world, sources={**world.sources, **dict.fromkeys(arguments, "argument")})
@@ -251,43 +248,6 @@ def _sign_of_more(row: Launcher, ranks: int, env: Env) -> str | None:
         return sign_of_others(env)
     counts_itself = row is SPAWN or (row in BY_ENVIRONMENT and row is not HAND_WRITTEN)
     return None if counts_itself else sign_of_more(env, ranks)
-
-
-def _check_pod(world: World, env: Env) -> None:
-    """Check that RANK numbers processes: platforms number pods, and leave the rest to torchrun.
-
-    The pod 0 is accepted: its numbers are also those of a rank 0 that another launcher has started.
-    """
-    command = torchrun_of_nodes(world)
-    if command is None or not world.rank == world.node_rank != 0:
-        return
-    rank, size, per_node, node = (
-        world.sources[field] for field in ("rank", "world_size", "local_world_size", "node_rank")
-    )
-    raise LaunchError(
-        f"{rank}={world.rank} is the number of this node ({node}={world.node_rank}), and each node "
-        f"has {world.local_world_size} ranks ({per_node}).",
-        f"{size}={world.world_size} ranks would be waited for; one process on each "
-        f"node numbers {world.num_nodes} of them.",
-        fix=f"{command} on each node; or export LOCAL_RANK on each rank, if another launcher "
-        f"numbers them.",
-        variables={rank: env.get(rank), node: env.get(node)},
-    )
-
-
-def torchrun_of_nodes(world: World) -> str | None:
-    """Return the command for each node, if only torchrun would start all ranks of it; else None."""
-    names = [world.sources.get(name, "") for name in ("local_world_size", "num_nodes", "node_rank")]
-    per_node, nodes, node = names
-    is_option = world.launcher == HAND_WRITTEN.name and per_node in TORCHRUN_OPTIONS
-    is_numbered = world.sources.get("local_rank") in (*HAND_WRITTEN.local_rank, "argument")
-    if not is_option or is_numbered or world.local_world_size == 1 or world.node_rank is None:
-        return None
-    options = f"--nproc-per-node ${per_node}"
-    if world.num_nodes != 1:
-        options = f"--nnodes ${nodes} --node-rank ${node} {options} --master-addr $MASTER_ADDR"
-        options += " --master-port $MASTER_PORT"
-    return f"torchrun {options} {program_arguments() or 'train.py'}"
 
 
 def _fix_of_half(row: Launcher, env: Env, present: list[str], fix: str) -> str:
@@ -438,29 +398,3 @@ def _endpoint_fields(row: Launcher, env: Env) -> Fields:
         raise_invalid(row.name, {name: env.get(name)}, line, fix=f"{_address_fix(fault)}.")
     fields = {"master_addr": host, "master_port": port}
     return {name: field for name, field in fields.items() if field is not None}
-
-
-def program_arguments() -> str | None:
-    """Return this program as it follows ``python``; None for a prompt or ``python -c``."""
-    main = sys.modules.get("__main__")
-    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-    if spec is not None:
-        words = ["-m", str(spec.name).removesuffix(".__main__")]
-    elif file is not None and Path(file).exists():
-        words = [sys.argv[0] if Path(sys.argv[0]).is_file() else file]
-    else:
-        return None
-    return shlex.join([*words, *sys.argv[1:]])
-
-
-def propose_command(error: SpecError, world: World, num_ranks: int) -> None:
-    """Let the error of a program without launcher propose the command that starts enough ranks."""
-    if world.launcher != "single" or num_ranks <= world.world_size:
-        return
-    program = program_arguments()
-    if program is None:
-        error.fix = f"meshkit.spawn(fn, {num_ranks}), with {CALL} in fn."
-    elif command := starter(world.allocation):
-        error.fix = f"{command} -n {num_ranks} python {program}"
-    else:
-        error.fix = f"torchrun --nproc-per-node {num_ranks} {program}"

@@ -330,11 +330,17 @@ class Job:
 
         base.within(TIMES.store, forget)
 
-    def rejoin(self, number: int, old_ranks: Sequence[int], limit: timedelta) -> Job:
+    def rejoin(
+        self,
+        number: int,
+        old_ranks: Sequence[int],
+        limit: timedelta,
+        prepare: Callable[[World], World] = lambda world: world,
+    ) -> Job:
         """Create the default group of the ranks that live, and make it the current job. Collective.
 
         ``old_ranks`` has the rank in this job of each new rank. The part of the store is a new one,
-        without keys of the broken groups.
+        without keys of the broken groups. ``prepare`` completes the world of a newcomer.
         """
         base = cast(Store, self.base)
         world = replace(
@@ -349,6 +355,8 @@ class Job:
         store = Store(base.root, world, base.path).part(EPOCH.format(number))
         ranks = range(world.world_size)
         round = Round(store, REJOIN, world.rank, ranks, summary=FAILURE)
+        with round:
+            world = prepare(world)
         group_store = commit(
             round,
             "mesh.recover",

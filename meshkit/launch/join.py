@@ -23,6 +23,7 @@ from ..core.call import caller_level, drop_none, quotes_call
 from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, SpecError, format_error
 from ..core.judges import Arrivals, Decision, all_same
 from ..core.text import count_noun
+from .command import check_pod, propose_torchrun
 from .creation import commit
 from .default_group import (
     create_default_group,
@@ -31,13 +32,7 @@ from .default_group import (
     gloo_reads_at_once,
     guards_can_report,
 )
-from .detect import (
-    check_arguments,
-    check_url,
-    detect_world,
-    torchrun_of_nodes,
-    use_master_variables,
-)
+from .detect import check_arguments, check_url, detect_world, use_master_variables
 from .device import (
     backend_for,
     can_share_device,
@@ -268,6 +263,8 @@ def join(
             announce_init_failure(world, error, DISAGREEMENT)
         raise error
     try:
+        with _announcing(lambda: world):
+            check_pod(world, os.environ)
         wait_for_abandoned(deadline)
         if dist.get_pg_count():  # an error ended torch while it created or destroyed a group
             forget_groups()
@@ -346,8 +343,11 @@ def _create_job(
     store, ranks = generation_part(base, lease.generation), range(world.world_size)
     if round is None:
         invitation = cast("tuple[int, int]", read_invitation(base, lease.generation))
-        _prepare(world, completed)
-        job = join_running_job(base, invitation, timeout, wait, bind)
+        prepare = partial(_prepare, completed=completed)
+        job = join_running_job(base, invitation, timeout, wait, bind, prepare)
+        completed |= {
+            name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in completed
+        }
         if job.seed is not None:
             seed_all(job.seed)
         return job
@@ -421,15 +421,6 @@ def _rendezvous(
                 raise failure
             finally:
                 del failure  # a frame that holds its own error would keep what its callers hold
-
-
-def propose_torchrun(error: RankTimeoutError, world: World) -> None:
-    """Let the error of a pod propose torchrun, if only torchrun would start the missing ranks."""
-    command = torchrun_of_nodes(world)
-    if command and error.missing_ranks:
-        count = f"{world.sources['local_world_size']} is {world.local_world_size}"
-        error.evidence += (f"torchrun has not started this process, and {count}.",)
-        error.fix = f"{command} on each node; or {error.fix_text}"
 
 
 def warn_of_other_build(store: Store, deadline: Deadline) -> None:

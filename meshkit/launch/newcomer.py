@@ -11,7 +11,7 @@ ranks that run write an admission for their next recovery round, and end that ge
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, cast
@@ -23,6 +23,7 @@ from ..core.ranks import RankPositions
 from ..core.regroup import Regrouping, Request, Sources, find_sources, held_steps, regroup
 from .generation import end_generation, generation_part, init_round, leases
 from .job import ADMISSION, RECOVERED, RECOVERY, Epoch, Job
+from .nodes import FROM_MACHINES, LOCAL_RANK, free_local_rank
 from .process import state_of
 from .round import Round, process_from_json
 from .store import Store, read_number
@@ -164,8 +165,12 @@ def join_running_job(
     timeout: timedelta | None,
     wait: timedelta,
     bind: bool,
+    prepare: Callable[[World], World],
 ) -> Job:
-    """Create the default group with the ranks of the job that admits this process. Collective."""
+    """Create the default group with the ranks of the job that admits this process. Collective.
+
+    ``prepare`` returns the world with the device of its local rank. Its error is raised by all.
+    """
     world, (generation, number) = base.world, invitation
     store = generation_part(base, generation)
     round = Round(store, RECOVERY.format(number), world.rank, ())
@@ -174,7 +179,7 @@ def join_running_job(
         raise left_out_error(world.rank)
     own = replace(world, rank=admission.ranks_before.index(world.rank, admission.num_ranks))
     round.rank, round.expected = own.rank, range(len(admission.ranks_before))
-    round.arrive(Request().to_facts())
+    round.arrive({**Request().to_facts(), LOCAL_RANK: own.local_rank})
     decision = round.follow(Deadline.after(wait))
     if decision is None:
         raise RankTimeoutError(
@@ -190,6 +195,11 @@ def join_running_job(
             raise left_out_error(world.rank)
         line = "the ranks that live cannot form one replica."
         raise RankTimeoutError(line, fix="start the job again, from a checkpoint.")
+    if own.local_rank is None:
+        arrived = {r: a for r, a in round.arrivals().arrived.items() if r in requests}
+        local_rank = free_local_rank(own.rank, arrived, admission.newcomers)
+        found = {} if local_rank is None else {LOCAL_RANK: FROM_MACHINES}
+        own = replace(own, local_rank=local_rank, sources={**own.sources, **found})
     joined = Joined(world, admission, regrouped, find_sources(regrouped, held_steps(requests)))
     job = Job(
         own,
@@ -206,4 +216,4 @@ def join_running_job(
         arrival=joined,
     )
     limit = min(wait, timedelta(seconds=TIMES.newcomer))
-    return job.rejoin(number, regrouped.old_ranks, limit)
+    return job.rejoin(number, regrouped.old_ranks, limit, prepare)

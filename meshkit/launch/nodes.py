@@ -9,22 +9,26 @@ node is such a machine, numbered by its first rank::
     local_rank          0  0  1  2  1
     local_world_size    3  2  3  3  2
     node_rank           0  1  0  0  1        num_nodes 2
+
+A process that joins a running job takes the first local rank that no rank of its machine has.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import count, groupby
 from typing import Any
 
+from ..core.judges import Arrival
 from .round import Round
 from .store import Store, read_value
 from .times import TIMES, Deadline
 from .world import NODE_FIELDS, World
 
+LOCAL_RANK = "local_rank"  # the fact of a rank in a round that may have newcomers
 FROM_MACHINES = "the machines of the ranks"
 # In the store of a start: how many ranks have asked, and the node of each rank, which the first of
 # them writes: [[node, how many consecutive ranks], ...].
@@ -61,6 +65,24 @@ def place_on_node(world: World, nodes: Sequence[int]) -> World:
         if all(getattr(world, name) == found[name] for name in known):
             new |= {name: found[name] for name in pair if name not in known}
     return replace(world, **new, sources={**world.sources, **dict.fromkeys(new, FROM_MACHINES)})
+
+
+def free_local_rank(
+    rank: int, arrived: Mapping[int, Arrival], newcomers: Sequence[int]
+) -> int | None:
+    """Return the local rank of a newcomer, the first that is free on its machine. Pure.
+
+    Newcomers of one machine that lack a local rank are numbered in the order of their ranks. None
+    if a rank of the machine is no newcomer, and does not know its own.
+    """
+    machine = arrived[rank].process.machine
+    mates = {r: a for r, a in sorted(arrived.items()) if a.process.machine == machine}
+    known = {r: a.facts[LOCAL_RANK] for r, a in mates.items()}
+    asking = [r for r, local_rank in known.items() if local_rank is None]
+    if not {*asking} <= {*newcomers}:
+        return None
+    free = (number for number in count() if number not in known.values())
+    return dict(zip(asking, free, strict=False))[rank]
 
 
 def find_node(world: World, store: Store, arrived: Round, deadline: Deadline) -> World:

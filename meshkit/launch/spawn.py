@@ -39,7 +39,8 @@ import torch.distributed as dist
 from ..core.call import Call, changes, format_value, parse_integer, quotes_call
 from ..core.errors import LaunchError, RankTimeoutError, SpawnError, SpecError
 from ..core.text import count_noun, format_ranks, name_ranks
-from .detect import detect, program_arguments
+from .command import program_arguments
+from .detect import detect
 from .device import ACCELERATORS
 from .endpoint import LOOPBACK
 from .job import current_job

@@ -1269,8 +1269,8 @@ class Mesh(OfOneProcess):
             DisagreementError: on all other ranks, before they run the block, if a first rank raises
                 in it, with its error; also if ranks make other calls.
             RankTimeoutError: on all ranks, if ranks do not arrive, or first ranks are not done in
-                time, with their numbers; within 2 s if the process of a first rank has ended, and
-                a rank that waits for it is on the same machine.
+                time, with their numbers; within 2 s if the process of a missing rank has ended, and
+                a rank that waits is on the same machine, or the rank was started anew.
 
         Cost: 4 store operations per rank, and one a second while it waits.
 

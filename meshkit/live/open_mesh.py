@@ -33,8 +33,8 @@ from ..core.ranks import Strides
 from ..core.sizes import check_view_names, merge_sizes
 from ..core.text import Ints, article, format_sizes
 from ..core.topology import Topology
+from ..launch.command import propose_command
 from ..launch.creation import Creation, commit
-from ..launch.detect import propose_command
 from ..launch.ending import ENDED
 from ..launch.job import Job, current_job, require_job
 from ..launch.join import announce_init_failure

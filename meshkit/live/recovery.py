@@ -45,6 +45,7 @@ from ..core.text import count_noun, format_ranks, plural
 from ..launch.ending import ENDED
 from ..launch.job import Job, leave_default_group
 from ..launch.newcomer import Admission, read_admission
+from ..launch.nodes import LOCAL_RANK
 from ..launch.process import check_own_process, sight
 from ..launch.round import COUNT, Round
 from ..launch.store import Store, hosted_by_rank_0
@@ -349,7 +350,7 @@ class Rounds(OfOneProcess):
             if decision is None:
                 self._check_not_left_out(number)
                 newcomers = [rank for rank in round.expected if rank not in {*candidates}]
-                round.arrive(request.to_facts())
+                round.arrive({**request.to_facts(), LOCAL_RANK: job.world.local_rank})
                 judge = who_lives(patience, failure.silent, newcomers)
                 decision = round.decide(judge, Deadline.after(wait), poll=poll)
                 self._check_not_left_out(number)  # this process may have been stopped meanwhile

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import meshkit
 from meshkit.launch import detect as detect_module
+from meshkit.launch.command import propose_command
 from meshkit.launch.launchers import BY_MPI, LAUNCHERS, job_hosts, job_name, matching_launchers
 from meshkit.launch.world import NODE_FIELDS
 from tests.launch import recorded
@@ -282,32 +283,6 @@ def test_a_world_size_without_rank_proposes_a_launcher_that_numbers_ranks() -> N
     assert "start the ranks with srun" in detect_error(batch).fix_text
 
 
-POD = {"RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
-
-
-@pytest.mark.parametrize("prefix", ["PET_", ""])
-@pytest.mark.parametrize(("pods", "per_pod"), [(2, 4), (4, 2), (16, 8)])
-def test_the_number_of_a_pod_is_not_the_rank_of_one_of_its_processes(
-    prefix: str, pods: int, per_pod: int
-) -> None:
-    """Kubeflow: WORLD_SIZE counts processes and RANK counts pods, if torchrun was not started."""
-    names = {f"{prefix}NNODES": str(pods), f"{prefix}NPROC_PER_NODE": str(per_pod)}
-    pod = {**POD, **names, "WORLD_SIZE": str(pods * per_pod)}
-    for node in range(1, pods):
-        own = {**pod, "RANK": str(node), f"{prefix}NODE_RANK": str(node)}
-        error = detect_error(own)
-        assert error.variables == {"RANK": str(node), f"{prefix}NODE_RANK": str(node)}
-        assert "torchrun --nnodes $" in error.fix_text
-        assert meshkit.detect({**own, "LOCAL_RANK": "0"}).local_rank == 0
-        assert meshkit.detect({**own, "TORCHELASTIC_RUN_ID": "x"}).launcher == "torchrun"
-        assert meshkit.detect(own, rank=node, local_rank=0).rank == node
-        for local in range(per_pod):  # of a launcher that numbers ranks in blocks
-            block = {**own, "RANK": str(node * per_pod + local)}
-            assert meshkit.detect(block).node_rank == node
-    first = {**pod, "RANK": "0", f"{prefix}NODE_RANK": "0"}
-    assert meshkit.detect(first).rank == 0  # a rank 0 of such a launcher looks the same
-
-
 def test_pals_without_the_pmi_of_cray_has_no_size() -> None:
     error = detect_error(recorded.PALS_WITHOUT_PMI)
     assert error.variables == dict.fromkeys(TABLE["pals"].world_size)
@@ -535,7 +510,7 @@ def test_a_prompt_proposes_spawn_and_a_rank_of_a_launcher_keeps_the_fix(tmp_path
     assert done.stderr.endswith("  Fix: meshkit.spawn(fn, 8), with build_mesh(dp=4, sp=2) in fn.\n")
     world = meshkit.detect({"RANK": "0", "WORLD_SIZE": "1"})
     error = meshkit.SpecError("too few.", fix="start 8 ranks.", num_ranks=8)
-    detect_module.propose_command(error, world, 8)
+    propose_command(error, world, 8)
     assert error.fix_text == "start 8 ranks."
 
 

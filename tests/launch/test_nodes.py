@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,8 +25,6 @@ from meshkit.launch.round import Round
 from meshkit.launch.store import Store
 from meshkit.launch.times import Deadline
 from meshkit.launch.world import NODE_FIELDS, free_port
-from tests.launchers.checks import clean_environ
-from tests.preloaded_python import run_python
 
 MACHINES = st.lists(st.sampled_from("abcd"), min_size=2, max_size=9)
 POD = {"RANK": "1", "WORLD_SIZE": "2"}
@@ -137,24 +134,3 @@ def test_a_record_of_nodes_that_no_rank_wrote_is_named(record: str) -> None:
     arrived = Round(store, "init", 0, range(2))
     with pytest.raises(meshkit.LaunchError, match=f"'{NODES}' .* no rank wrote"):
         find_node(world, store, arrived, Deadline.after(timedelta(seconds=5)))
-
-
-@pytest.mark.parametrize("options", [{"NNODES": "1"}, {"PET_NNODES": "2", "PET_NODE_RANK": "0"}])
-def test_a_first_pod_that_waits_for_ranks_of_a_torchrun_proposes_it(
-    options: dict[str, str], tmp_path: Path
-) -> None:
-    """Kubeflow trainer pull 1840: RANK counts pods, WORLD_SIZE processes; rank 0 looks valid."""
-    prefix = "PET_" if "PET_NNODES" in options else ""
-    environ = {**options, f"{prefix}NPROC_PER_NODE": "2", "RANK": "0"}
-    environ["WORLD_SIZE"] = "4" if prefix else "2"
-    program = (
-        f"import meshkit\nmeshkit.init(arrival_timeout=1, init_method='file://{tmp_path}/NAME')"
-    )
-    done = run_python(program.replace("NAME", "1"), environ=clean_environ(**environ))
-    assert "RankTimeoutError" in done.stderr
-    assert f"torchrun has not started this process, and {prefix}NPROC_PER_NODE" in done.stderr
-    assert f"--nproc-per-node ${prefix}NPROC_PER_NODE" in done.stderr
-    own = {**environ, "LOCAL_RANK": "0"}
-    done = run_python(program.replace("NAME", "2"), environ=clean_environ(**own))
-    assert "RankTimeoutError" in done.stderr
-    assert "torchrun has" not in done.stderr

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from meshkit.launch import detect as program
+from meshkit.launch import command as program
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,0 +1,100 @@
+"""The command that would start the ranks of this program, as errors propose it.
+
+A platform may number its pods by RANK, and leave the ranks of a pod to torchrun::
+
+                                       pod 0   pod 1    with torchrun in each pod
+    RANK                               0       1        0 1   2 3
+    WORLD_SIZE                         4       4        4 4   4 4
+    PET_NNODES, PET_NPROC_PER_NODE     2, 2    2, 2
+
+A program that starts there without torchrun would wait for the ranks 2 and 3.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from ..core.errors import CALL, LaunchError, RankTimeoutError, SpecError
+from .endpoint import Env
+from .launchers import HAND_WRITTEN
+from .signs import starter
+from .world import World
+
+# Options of torchrun, whose values may be words, such as auto and gpu, or a range of nodes.
+TORCHRUN_OPTIONS = ("PET_NPROC_PER_NODE", "NPROC_PER_NODE", "PET_NNODES", "NNODES")
+
+
+def program_arguments() -> str | None:
+    """Return this program as it follows ``python``; None for a prompt or ``python -c``."""
+    main = sys.modules.get("__main__")
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:
+        words = ["-m", str(spec.name).removesuffix(".__main__")]
+    elif file is not None and Path(file).exists():
+        words = [sys.argv[0] if Path(sys.argv[0]).is_file() else file]
+    else:
+        return None
+    return shlex.join([*words, *sys.argv[1:]])
+
+
+def propose_command(error: SpecError, world: World, num_ranks: int) -> None:
+    """Let the error of a program without launcher propose the command that starts enough ranks."""
+    if world.launcher != "single" or num_ranks <= world.world_size:
+        return
+    program = program_arguments()
+    if program is None:
+        error.fix = f"meshkit.spawn(fn, {num_ranks}), with {CALL} in fn."
+    elif command := starter(world.allocation):
+        error.fix = f"{command} -n {num_ranks} python {program}"
+    else:
+        error.fix = f"torchrun --nproc-per-node {num_ranks} {program}"
+
+
+def check_pod(world: World, env: Env) -> None:
+    """Check that RANK numbers processes, and not pods.
+
+    The pod 0 is accepted: its numbers are also those of a rank 0 that another launcher has started.
+    """
+    command = torchrun_of_nodes(world)
+    rank, size, per_node, node = (
+        world.sources.get(field, "")
+        for field in ("rank", "world_size", "local_world_size", "node_rank")
+    )
+    if command is None or not world.rank == world.node_rank != 0 or rank == "argument":
+        return
+    raise LaunchError(
+        f"{rank}={world.rank} is the number of this node ({node}={world.node_rank}), and each node "
+        f"has {world.local_world_size} ranks ({per_node}).",
+        f"{size}={world.world_size} ranks would be waited for; one process on each "
+        f"node numbers {world.num_nodes} of them.",
+        fix=f"{command} on each node; or export LOCAL_RANK on each rank, if another launcher "
+        f"numbers them.",
+        variables={rank: env.get(rank), node: env.get(node)},
+    )
+
+
+def propose_torchrun(error: RankTimeoutError, world: World) -> None:
+    """Let the error of a pod propose torchrun, if all ranks are missing that it would add."""
+    command = torchrun_of_nodes(world)
+    if command and {*range(world.num_nodes or 1, world.world_size)} <= {*error.missing_ranks}:
+        count = f"{world.sources['local_world_size']} is {world.local_world_size}"
+        error.evidence += (f"torchrun has not started this process, and {count}.",)
+        error.fix = f"{command} on each node; or {error.fix_text}"
+
+
+def torchrun_of_nodes(world: World) -> str | None:
+    """Return the command for each node, if only torchrun would start all ranks of it; else None."""
+    names = [world.sources.get(name, "") for name in ("local_world_size", "num_nodes", "node_rank")]
+    per_node, nodes, node = names
+    is_option = world.launcher == HAND_WRITTEN.name and per_node in TORCHRUN_OPTIONS
+    is_numbered = world.sources.get("local_rank") in (*HAND_WRITTEN.local_rank, "argument")
+    if not is_option or is_numbered or world.local_world_size == 1:
+        return None
+    options = f"--nproc-per-node ${per_node}"
+    if world.num_nodes != 1:
+        node = "RANK" if world.node_rank is None else node
+        options = f"--nnodes ${nodes} --node-rank ${node} {options} --master-addr $MASTER_ADDR"
+        options += " --master-port $MASTER_PORT"
+    return f"torchrun {options} {program_arguments() or 'train.py'}"
