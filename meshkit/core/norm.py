@@ -31,7 +31,7 @@ from .compare import axes_along_which, content_lines
 from .errors import MeshkitError, SpecError
 from .layout import Layout
 from .redistribute.move import parse_layout_sizes
-from .redistribute.pattern import DOTS, Side, check_globs, parse_layout
+from .redistribute.pattern import DOTS, Dim, Side, first_match, parse_layout
 from .text import count_noun
 
 NO_SIDE = Side(())
@@ -43,7 +43,9 @@ class Shares(NamedTuple):
 
     own: frozenset[str]  # each rank has a part of its own
     sums: tuple[str, ...] = ()  # the ranks have the parts of a sum
-    is_stated: bool = False  # whether a layout says so
+    stated: frozenset[str] | None = (
+        None  # the axes that its side of the layout names, if it has one
+    )
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,18 @@ class NormLayout:
             _check_side(sizes, glob, side)
         return cls(sizes, sides)
 
-    def check_names(self, names: Collection[str]) -> None:
-        """Check that each glob matches a name. A stage of a pipeline may lack it."""
-        if any(size > 1 and has_pipeline([axis]) for axis, size in self.sizes.items()):
-            return
-        check_globs(self.sides, names, "parameter")
+    @property
+    def stated(self) -> list[frozenset[str]]:
+        """The axes that each side names."""
+        return [frozenset(side.types) for side in self.sides.values()]
+
+    def apart(self, stated: Collection[str]) -> list[str]:
+        """Return the axes along which ranks need not hold equal gradients."""
+        return [axis for axis in self.sizes if axis in stated or has_pipeline([axis])]
+
+    def unmatched(self, names: Collection[str]) -> list[str]:
+        """Return the globs that match no name, which another rank may have."""
+        return [g for g in self.sides if not any(fnmatchcase(name, g) for name in names)]
 
     def known_as(self, names: Sequence[str]) -> str:
         """Return that name of a tied parameter which the first matching glob has, or the first."""
@@ -86,7 +95,8 @@ class NormLayout:
         for axis, kind in side.types.items():
             own = [other for other in own if other != axis] + [axis] * (kind.symbol == "/")
             sums += [axis] * (kind.symbol == "+" and self.sizes.get(axis, 1) > 1)
-        return Shares(frozenset(own), tuple(sums), glob is not None)
+        stated = None if glob is None else frozenset(side.types)
+        return Shares(frozenset(own), tuple(sums), stated)
 
 
 def counts(layout: Layout, rank: int, own: Collection[str], members: Iterable[int] = ()) -> bool:
@@ -116,35 +126,66 @@ def parse_max_norm(max_norm: object) -> float:
     raise SpecError(f"max_norm is {max_norm!r}, not a number of 0 or more.", fix="max_norm=1.0.")
 
 
-def differing_error(name: str, axis: str, num_dims: int, *reasons: str) -> SpecError:
-    """Return the error of a gradient that counts as a copy, and differs over an axis."""
+def differing_error(
+    layout: NormLayout, name: str, axis: str, num_dims: int, *reasons: str, is_whole: bool = False
+) -> SpecError:
+    """Return the error of a gradient that counts as a copy, and differs over an axis.
+
+    ``is_whole`` says that it is a DTensor whose ranks are not all ranks of some axes.
+    """
+    ways = _sides(name, axis, num_dims, layout.sides)
+    if is_whole:  # a sum over an axis would add the parts of one tensor
+        ways[-1] = "call this on a mesh or view that has the axes of its DeviceMesh"
     return SpecError(
         f"the gradient of {name} differs over {axis}.",
         *reasons,
         f"No layout says how it is cut over {axis}, so each rank of {axis} must hold a copy of it.",
-        fix=either(*_sides(name, axis, num_dims)),
+        fix=either(*ways),
         axis=axis,
     )
 
 
-def form_error(layout: Layout, name: str, forms: Mapping[int, str]) -> SpecError:
+def form_error(
+    grid: Layout, layout: NormLayout, name: str, forms: Mapping[int, str], *, is_whole: bool = False
+) -> SpecError:
     """Return the error of a gradient that is missing on a rank, or has another shape there.
 
     A form is a dtype, a blank and a shape, with DTensor if it is one, or ``missing``.
     """
     form = next(form for form in forms.values() if " " in form)
     num_dims = len(re.findall(r"\d+", form.partition(" ")[2]))
-    axis = axes_along_which(layout, forms)[0]
-    lines = (f"{line}." for line in content_lines(layout, forms))
-    return differing_error(name, axis, num_dims, *lines)
+    axis = axes_along_which(grid, forms)[0]
+    lines = (f"{line}." for line in content_lines(grid, forms))
+    return differing_error(layout, name, axis, num_dims, *lines, is_whole=is_whole)
 
 
-def _sides(name: str, axis: str, num_dims: int) -> list[str]:
-    """Return the layouts that say that ranks of an axis hold no copies."""
-    dims = " ".join(LETTERS[:num_dims])
-    cut = f"layout={{{name!r}: {f'{dims[:1]}/{axis}{dims[1:]}'!r}}} if each rank has a part of it"
-    sums = f"layout={{{name!r}: {f'{dims} +{axis}'.strip()!r}}} if the ranks have parts of a sum"
-    return [cut] * bool(dims) + [sums]
+def _sides(name: str, axis: str, num_dims: int, sides: Mapping[str, Side] = {}) -> list[str]:
+    """Return the layouts that say that ranks of an axis hold no copies, beside what one says."""
+    side = first_match(sides, name) or Side(tuple(map(Dim, LETTERS[:num_dims])))
+
+    def layout(text: str) -> str:
+        entry = f"{name!r}: {text!r}"
+        if name in sides:  # the entry replaces it
+            return f"layout={{**layout, {entry}}}"
+        is_matched = first_match(sides, name) is not None  # the first glob that matches counts
+        return f"layout={{{entry}{', **layout' * is_matched}}}"
+
+    cut = f"{layout(str(_cut(side, axis)))} if each rank has a part of it"
+    sums = f"{layout(f'{side} +{axis}'.strip())} if the ranks have parts of a sum"
+    return [cut] * bool(num_dims) + [sums]
+
+
+def _cut(side: Side, axis: str) -> Side:
+    """Return a side whose first named dim is also cut along an axis."""
+    named = next((dim for dim in side.dims if dim.name != DOTS), None)
+    if named is None:
+        items = [*side.items]
+        if Dim("1") in items:
+            items.remove(Dim("1"))
+        return Side((Dim(LETTERS[0], (axis,)), *items))
+    return side.rewrite(
+        lambda item: [Dim(named.name, (*named.axes, axis)) if item == named else item]
+    )
 
 
 def _unknown_role_error(sizes: Mapping[str, int], axis: str, name: str, num_dims: int) -> SpecError:

@@ -1169,17 +1169,19 @@ class Mesh(OfOneProcess):
 
         Raises:
             SpecError: if the layout is invalid or does not fit a parameter. On all ranks, if a
-                gradient that counts as a copy over an axis differs there by more than 1e-3 of its
-                norm, and no layout matches it. The ranks look at this once, at the first call at
-                which no plain gradient is all zero. A DTensor is looked at along the axes that its
-                DeviceMesh lacks, unless it is partial, or on a part of an axis.
+                glob matches no parameter of any rank, or if a gradient is no copy along an axis of
+                which its layout says nothing: it is missing there, or differs by more than 1e-3 of
+                its norm. The ranks look at this once, at the first call at which no plain gradient
+                without a layout is all zero. A DTensor is looked at along the axes that its
+                DeviceMesh lacks; along all axes, if its ranks are only a part of an axis.
             NonfiniteError: if ``error_if_nonfinite``, and the norm is not finite.
 
         Cost: one all-reduce of 8 bytes, whose result is read on the host. An all-reduce more for
         each axis of ``+``, and for each partial DTensor. The look sends each such gradient once
-        over each axis, the parts of a DTensor over those that its DeviceMesh lacks. As long as a
-        plain gradient is all zero, such as that of an unused expert, the first 100 calls take two
-        all-reduces more each, and then every 100th call.
+        over each axis, the parts of a DTensor over those that its DeviceMesh lacks. A DTensor on a
+        part of an axis is made whole for it. As long as a plain gradient without a layout is all
+        zero, such as that of an unused expert, the first 100 calls take two all-reduces more each,
+        and then every 100th call.
 
         Example:
             >>> linear = torch.nn.Linear(2, 2)

@@ -7,9 +7,8 @@ ranks compare, unless a gradient is not finite, and then sum anew.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,49 +16,36 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..core.axes import has_pipeline
-from ..core.compare import Holdings, Row, find_conflicts
 from ..core.errors import NonfiniteError, SpecError
-from ..core.norm import NormLayout, counts, differing_error, form_error, parse_max_norm, parse_order
-from ..core.text import format_sizes
+from ..core.norm import NormLayout, counts, parse_max_norm, parse_order
 from ..launch.torch_internals import foreach_norms, foreach_scale
 from .copies import OfOneProcess
-from .data.checks import Named, gather_conflicting, name_tied_parameters
+from .data.checks import Named, name_tied_parameters
 from .group_registry import MeshGroups
 from .memory import check_writable, plain
+from .norm_copies import OTHER, Copy, Share, are_telling, by_kind, check_matches, compare_copies
 
-TOLERANCE = 1e-3  # the largest difference of two copies, relative to their norm
-BUCKET = 2**22  # elements that are sent at once to be compared
-ARRANGED = " arranged"  # the end of the class of ranks that compare arrangements
 ASKED = 100  # the first calls at which a rank asks for a comparison; later it asks every 100th call
 
 
-class Share(NamedTuple):
-    """The part of this rank in the norm of one parameter."""
+class Known(NamedTuple):
+    """The parsed layout of some names, and what earlier calls know of them."""
 
-    place: tuple[Any, ...]  # the DeviceMesh and the placements of a DTensor
-    num_dims: int
-    counts: bool
-    copied: tuple[str, ...]  # axes along which it counts as a copy because no layout says anything
-    arrangement: str = ""  # of the ranks of a DTensor; copies are compared if it is equal on all
-    sums: tuple[str, ...] = ()  # axes along which a layout says that ranks have parts of a sum
-    whole: tuple[Any, ...] = ()  # the placements after the sum that a partial DTensor needs
-
-
-class Copy(NamedTuple):
-    """A gradient that counts as a copy because no layout says anything."""
-
-    gradient: Any
-    local: Tensor
-    share: Share
+    layout: NormLayout
+    shares: list[Share | None]  # of each parameter
+    # names to the calls at which this rank has asked for a comparison; 0 after it
+    asked: dict[tuple[str, ...], int]
+    unmatched: list[str]  # the globs that match no name of this rank, until ranks compare them
 
 
 class Gradients(NamedTuple):
     """The gradients of one call, as this rank holds them."""
 
+    known: Known
     local: list[Tensor]  # all of them, to be scaled
     counted: list[Tensor]  # those that this rank counts, after sums
     others: list[Tensor]  # those that another rank counts: a NaN in one of them counts too
-    presumed: dict[str, Copy]  # those that must be copies because no layout says anything
+    presumed: dict[str, Copy]  # those that must be copies along some axes
 
 
 class GradientNorms(OfOneProcess):
@@ -70,10 +56,7 @@ class GradientNorms(OfOneProcess):
         self._grid, self._rank = mesh.plan.layout, mesh.rank
         sizes = self._grid.sizes  # the axes along which ranks may hold copies
         self._axes = tuple(a for a, size in sizes.items() if size > 1 and not has_pipeline([a]))
-        # the layout and the names of a call to what was parsed, and to the share of each parameter
-        self._known: dict[Any, tuple[NormLayout, list[Share | None]]] = {}
-        # names to the calls at which this rank has asked for a comparison; 0 after it
-        self._asked: dict[tuple[str, ...], int] = {}
+        self._known: dict[Any, Known] = {}  # by the layout and the names of a call
 
     @torch.no_grad()
     def measure(
@@ -91,9 +74,9 @@ class GradientNorms(OfOneProcess):
         own = _total(read.counted, order, self._device)
         rest = _total(read.others, math.inf, self._device)
         own = own.where(rest.isfinite(), own + rest)
-        total = _reduce(own * math.nan if self._asks(read.presumed, own) else own, order, group)
+        total = _reduce(own * math.nan if self._asks(read, own) else own, order, group)
         if total.isnan():
-            self._compare(read.presumed, own, group)
+            self._compare(read, own, group, named)
             total = _reduce(own, order, group)
         norm = total if order in (1, math.inf) else total.pow(1 / order)
         if error_if_nonfinite and not norm.isfinite():
@@ -110,46 +93,46 @@ class GradientNorms(OfOneProcess):
                 check_writable(_local(parameter.grad), f"the gradient of {name}", fix)
         norm, local = self.measure(named, *options)
         factor = (most / (norm + 1e-6)).clamp(max=1.0)
-        for gradients in _by_kind(_distinct(local)):
+        for gradients in by_kind(_distinct(local)):
             foreach_scale(gradients, factor)
         return norm
 
     def _read(self, named: Named, layout: object, sizes: object) -> Gradients:
         """Return the local gradients, after the sums that a layout or a placement asks for."""
         ties = _tie(named)
-        parsed, shares = self._parse(layout, sizes, tuple(tuple(names) for names, _ in ties))
-        read = Gradients([], [], [], {})
-        sums: dict[tuple[str, ...], list[tuple[Tensor, bool]]] = {}
+        known = self._parse(layout, sizes, tuple(tuple(names) for names, _ in ties))
+        read = Gradients(known, [], [], [], {})
+        sums: dict[tuple[str, ...], list[Copy]] = {}
         for index, (names, parameter) in enumerate(ties):
             gradient: Any = parameter.grad
             is_plain = gradient is None or not _is_dtensor(gradient)
             place = () if is_plain else (gradient.device_mesh, gradient.placements)
-            share = shares[index]
+            share = known.shares[index]
             if share is None or share.place != place or share.num_dims != parameter.ndim:
-                share = shares[index] = self._share(names, parameter, place, parsed)
+                share = known.shares[index] = self._share(names, parameter, place, known.layout)
+                known.asked.clear()
             if gradient is not None:
                 local = gradient if is_plain else gradient.to_local()
                 read.local.append(local)
                 if not share.counts:
                     read.others.append(local)
-                if share.copied or share.arrangement:
-                    read.presumed[names[0]] = Copy(gradient, local, share)
             elif share.sums:  # the other ranks wait for the sum
                 local = torch.zeros_like(parameter)
             else:
                 continue
             part = _sum_parts(gradient, share.whole) if share.whole else local
+            copy = Copy(parameter if gradient is None else gradient, part, share)
             if share.sums:
-                sums.setdefault(share.sums, []).append((part, share.counts))
-            elif share.counts:
-                read.counted.append(part)
+                sums.setdefault(share.sums, []).append(copy)
+            else:
+                _add(read, copy)
         for axes, parts in sums.items():
-            read.counted.extend(self._sum_over(axes, parts))
+            totals = self._sum_over(axes, [copy.local for copy in parts])
+            for copy, total in zip(parts, totals, strict=True):
+                _add(read, copy._replace(local=total))
         return read
 
-    def _parse(
-        self, layout: object, sizes: object, names: tuple[tuple[str, ...], ...]
-    ) -> tuple[NormLayout, list[Share | None]]:
+    def _parse(self, layout: object, sizes: object, names: tuple[tuple[str, ...], ...]) -> Known:
         """Return the parsed layout, and what earlier calls with these names know of each."""
         given = (tuple(x.items()) if isinstance(x, Mapping) else x for x in (layout, sizes))
         key = (*given, names)
@@ -157,8 +140,8 @@ class GradientNorms(OfOneProcess):
             return self._known[key]
         except (KeyError, TypeError):  # TypeError: a value without a hash is no str
             parsed = NormLayout.of(self._grid.sizes, {} if layout is None else layout, sizes)
-        parsed.check_names([name for tied in names for name in tied])
-        return self._known.setdefault(key, (parsed, [None] * len(names)))
+        unmatched = parsed.unmatched([name for tied in names for name in tied])
+        return self._known.setdefault(key, Known(parsed, [None] * len(names), {}, unmatched))
 
     def _share(
         self, names: Sequence[str], parameter: Tensor, place: tuple[Any, ...], layout: NormLayout
@@ -167,10 +150,12 @@ class GradientNorms(OfOneProcess):
         name = layout.known_as(names)
         shape, num_dims = tuple(parameter.shape), parameter.ndim
         shares = layout.shares(name, shape, is_plain=not _is_dtensor(parameter))
+        stated = shares.stated or frozenset()
+        copied = tuple(axis for axis in self._axes if axis not in stated)
+        share = Share(name, place, num_dims, shares.stated is not None, stated, copied, copied)
         if not place:
             is_counted = counts(self._grid, self._rank, shares.own)
-            copied = () if shares.is_stated else self._axes
-            return Share(place, num_dims, is_counted, copied, sums=shares.sums)
+            return share._replace(counts=is_counted, sums=shares.sums)
         device_mesh, placements = place
         members, index = device_mesh.mesh.flatten().tolist(), device_mesh.get_coordinate()
         if outside := [rank for rank in members if rank not in self._grid]:
@@ -180,125 +165,82 @@ class GradientNorms(OfOneProcess):
         copies = [n for n, kind in pairs if kind.is_replicate() or kind.is_partial()]
         is_first = counts(self._grid, self._rank, shares.own, members) and not any(copies)
         whole = _whole(placements) if any(kind.is_partial() for kind in placements) else ()
-        looks = not whole and not shares.is_stated
-        copied, arrangement = self._arrange(members, placements) if looks else ((), "")
-        return Share(place, num_dims, is_first, copied, arrangement, shares.sums, whole)
+        share = share._replace(counts=is_first, whole=whole)
+        return self._arrange(share, shares.sums, members, whole or placements)
 
     def _arrange(
-        self, members: Sequence[int], placements: Sequence[Any]
-    ) -> tuple[tuple[str, ...], str]:
-        """Return the axes that the ranks of a DTensor lack, and how the ranks lie on the others."""
-        grid, rank = self._grid, self._rank
-        cut = [axis for axis in self._axes if {*members} & {*grid.peers(rank, axis)} != {rank}]
-        copied = tuple(axis for axis in self._axes if axis not in cut)
-        box = grid.peers(rank, *cut).tolist() if cut else [rank]
-        if not copied:
-            return (), ""
-        if sorted(members) != sorted(box):
-            return (), "other ranks"
-        places = {member: place for place, member in enumerate(box)}
-        order = [places[member] for member in members] if members != box else "in order"
-        return copied, f"{copied} {placements} {order}"
+        self, share: Share, sums: Sequence[str], members: Sequence[int], placements: Sequence[Any]
+    ) -> Share:
+        """Return the share of a DTensor, with how its ranks lie on the axes that it has.
 
-    def _sum_over(
-        self, axes: tuple[str, ...], parts: Sequence[tuple[Tensor, bool]]
-    ) -> list[Tensor]:
-        """Return the sums over some axes that this rank counts. Collective over each axis."""
-        wide = [part.flatten().to(self._device, _wide(part)) for part, _ in parts]
+        A layout says nothing about the axes that it has.
+        """
+        grid, rank = self._grid, self._rank
+        cut = [axis for axis in grid.axes if {*members} & {*grid.peers(rank, axis)} != {rank}]
+        stated = share.stated - ({*sums} & {*cut})
+        copied = tuple(axis for axis in self._axes if axis not in stated)
+        along = tuple(axis for axis in copied if axis not in cut)
+        box = grid.peers(rank, *cut).tolist() if cut else [rank]
+        arrangement = OTHER * bool(copied)
+        if sorted(members) == sorted(box):
+            places = {member: place for place, member in enumerate(box)}
+            order = [places[member] for member in members] if members != box else "in order"
+            arrangement = f"{along} {placements} {order}" * bool(along)
+            copied *= bool(along)
+        return share._replace(
+            stated=stated,
+            copied=copied,
+            along=along,
+            arrangement=arrangement,
+            sums=tuple(axis for axis in sums if axis not in cut),
+        )
+
+    def _sum_over(self, axes: tuple[str, ...], parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the sums over some axes. Collective over each axis."""
+        wide = [part.flatten().to(self._device, _wide(part)) for part in parts]
         flat = plain(torch.cat(wide))  # complex if one of them is
         for axis in axes:
             dist.all_reduce(flat, group=self._mesh.get((axis,)))
-        sums = torch.split(flat, [part.numel() for part, _ in parts])
-        return [total for total, (_, is_counted) in zip(sums, parts, strict=True) if is_counted]
+        return torch.split(flat, [part.numel() for part in parts])
 
-    # ------------------------------------------------------------------ the comparison of copies
-
-    def _asks(self, presumed: Mapping[str, Copy], own: Tensor) -> bool:
-        """Return whether this rank asks all ranks to compare copies. Local."""
-        calls = self._asked.get(names := tuple(presumed), 1)
-        if not presumed or not calls or self._grid.num_ranks == 1:
+    def _asks(self, read: Gradients, own: Tensor) -> bool:
+        """Return whether this rank asks all ranks to compare copies, or the globs. Local."""
+        if read.known.unmatched:
+            return True
+        asked = read.known.asked
+        calls = asked.get(names := tuple(read.presumed), 1)
+        if not names or not calls or self._grid.num_ranks == 1:
             return False
-        self._asked[names] = calls + 1
+        asked[names] = calls + 1
         is_time = calls <= ASKED or calls % ASKED == 0
-        return is_time and _are_telling(presumed) and bool(own.isfinite())
+        return is_time and are_telling(read.presumed) and bool(own.isfinite())
 
-    def _compare(self, presumed: Mapping[str, Copy], own: Tensor, group: dist.ProcessGroup) -> None:
-        """Compare the gradients that must be copies, if all are finite and not zero. Collective.
+    def _compare(
+        self, read: Gradients, own: Tensor, group: dist.ProcessGroup, named: Named
+    ) -> None:
+        """Compare globs without a match, and the gradients that must be copies. Collective.
 
-        The error is the same on all ranks.
+        Gradients are compared if all are finite and not zero.
         """
-        ready = (own.isfinite() & _are_telling(presumed)).int()
+        known, is_finite = read.known, bool(own.isfinite())
+        states = [is_finite and are_telling(read.presumed), not known.unmatched]
+        ready = torch.tensor(states, dtype=torch.int32, device=self._device)
         dist.all_reduce(ready, dist.ReduceOp.MIN, group=group)
-        if not ready.item():
-            return
-        grid, at = self._grid, self._grid.coordinate(self._rank)
-        stage = format_sizes({axis: n for axis, n in at.items() if has_pipeline([axis])})
-        held = gather_conflicting(self._mesh, _list_forms(presumed, stage), self._device)
-        conflicts = find_conflicts(held)
-        apart = {(row.ranks, row.name) for row in conflicts}  # of all stages
-        for row, contents in conflicts.items():
-            if not row.ranks.endswith(ARRANGED) and (row.ranks + ARRANGED, row.name) not in apart:
-                raise form_error(grid, row.name, contents)
-        copies = {n: c for n, c in presumed.items() if (stage + ARRANGED, n) not in apart}
-        faults = [fault for axis in self._axes for fault in self._differing(axis, copies)]
-        fault = Holdings((), (), "".join(faults[:1]))
-        for holdings in gather_conflicting(self._mesh, fault, self._device).values():
-            if holdings.fault:
-                raise differing_error(*json.loads(holdings.fault))
-        self._asked[tuple(presumed)] = 0
-
-    def _differing(self, axis: str, presumed: Mapping[str, Copy]) -> list[str]:
-        """Return the gradients that are not those of coordinate 0 of an axis. Collective over it.
-
-        Each is returned as the arguments of its error, in JSON.
-        """
-        first = int(self._grid.peers(self._rank, axis)[0])
-        copies = {n: copy for n, copy in presumed.items() if axis in copy.share.copied}
-        squares: dict[str, Tensor] = {}  # of the norm of the difference, and of the norm: (2,)
-        for names, parts in _buckets({name: copy.local for name, copy in copies.items()}):
-            flat = torch.cat(parts).to(self._device)
-            dist.broadcast(flat, first, group=self._mesh.get((axis,)))
-            others = torch.split(flat, [*map(len, parts)])
-            for name, own, other in zip(names, parts, others, strict=True):
-                copy = other.double()
-                norms = (own.to(copy) - copy).norm(), copy.norm()
-                squares[name] = torch.stack(norms).square()
-        faults = []
-        for name, (gap, norm) in _add_parts(copies, squares).items():
-            if (ratio := math.sqrt(gap / norm) if norm else gap * math.inf) > TOLERANCE:
-                reason = (
-                    f"Those of ranks {first} and {self._rank} differ by {ratio:.2g} of its norm."
-                )
-                faults.append(json.dumps([name, axis, copies[name].gradient.ndim, reason]))
-        return faults
+        is_ready, is_matched = ready.tolist()
+        if not is_matched:
+            check_matches(self._mesh, known.unmatched, [name for name, _ in named], self._device)
+            known.unmatched.clear()
+        if is_ready:
+            compare_copies(self._mesh, read.presumed, known.layout, self._device)
+            known.asked[tuple(read.presumed)] = 0
 
 
-def _list_forms(presumed: Mapping[str, Copy], stage: str) -> Holdings:
-    """Return the dtype and the whole shape of each copy, and the arrangements of DTensors."""
-    rows = []
-    for name, (gradient, _, share) in presumed.items():
-        if share.copied:
-            kind = " DTensor" * bool(share.place)
-            rows.append(Row(stage, name, f"{gradient.dtype} {tuple(gradient.shape)}{kind}"))
-        if share.arrangement:  # in a class of its own, in which no rank must have it
-            rows.append(Row(stage + ARRANGED, name, share.arrangement))
-    return Holdings(tuple(rows), (stage,))
-
-
-def _add_parts(copies: Mapping[str, Copy], squares: Mapping[str, Tensor]) -> dict[str, list[float]]:
-    """Return the squares of whole gradients. Collective over the ranks of each DTensor."""
-    by_place: dict[Any, list[str]] = {}
-    for name, copy in copies.items():
-        by_place.setdefault(copy.share.place[:1], []).append(name)
-    added: dict[str, list[float]] = {}
-    for place, names in by_place.items():
-        total = torch.stack([squares[name] for name in names])  # (num_names, 2)
-        for device_mesh in place:  # none for plain gradients
-            total = total.to(device_mesh.device_type)
-            for group in device_mesh.get_all_groups():
-                dist.all_reduce(total, group=group)
-        added.update(zip(names, total.tolist(), strict=True))
-    return added
+def _add(read: Gradients, copy: Copy) -> None:
+    """Add a gradient, after sums, to those that this rank counts or compares."""
+    if copy.share.counts:
+        read.counted.append(copy.local)
+    if copy.share.copied:
+        read.presumed[copy.share.name] = copy
 
 
 def _tie(named: Named) -> list[tuple[list[str], Any]]:
@@ -354,19 +296,9 @@ def _distinct(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [*places.values()]
 
 
-def _by_kind(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Return the tensors by device and dtype."""
-    if len({tensor.dtype for tensor in tensors}) * len({t.device for t in tensors}) <= 1:
-        return [[*tensors]] * bool(tensors)
-    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for tensor in tensors:
-        kinds.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-    return [*kinds.values()]
-
-
 def _total(counted: Sequence[Tensor], order: float, device: torch.device) -> Tensor:
     """Return the sum of the powers of all elements, or the largest element: float64 ()."""
-    kinds = _by_kind([tensor for tensor in counted if tensor.numel()])
+    kinds = by_kind([tensor for tensor in counted if tensor.numel()])
     norms = [torch.stack(foreach_norms(k, order, joined=True)).to(device) for k in kinds]
     if not norms:
         return torch.zeros((), dtype=torch.float64, device=device)
@@ -382,36 +314,6 @@ def _reduce(own: Tensor, order: float, group: dist.ProcessGroup) -> Tensor:
     else:  # the bits of numbers of 0 or more have their order, and NaN is the largest
         dist.all_reduce(total.view(torch.int64), dist.ReduceOp.MAX, group=group)
     return total
-
-
-def _are_telling(copies: Mapping[str, Copy]) -> bool:
-    """Return whether no plain gradient is all zero, nor all parts of DTensors together."""
-    plains = _largest([copy.local for copy in copies.values() if not copy.share.place])
-    parts = _largest([copy.local for copy in copies.values() if copy.share.place])
-    return bool(plains.all()) and (not len(parts) or bool(parts.any()))
-
-
-def _largest(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the largest magnitude of each tensor that has elements: float64 (num_tensors,)."""
-    kinds = _by_kind([tensor for tensor in tensors if tensor.numel()])
-    norms = [torch.stack(foreach_norms(kind, math.inf)).double().cpu() for kind in kinds]
-    return torch.cat(norms) if norms else torch.zeros(0)
-
-
-def _buckets(gradients: Mapping[str, Tensor]) -> Iterator[tuple[list[str], list[Tensor]]]:
-    """Yield names and flat gradients of one dtype, some at a time."""
-    names: list[str] = []
-    parts: list[Tensor] = []
-    size = 0
-    for name, gradient in gradients.items():
-        flat = plain(gradient)
-        flat = (torch.view_as_real(flat) if flat.is_complex() else flat).flatten()
-        if parts and (flat.dtype != parts[0].dtype or size + len(flat) > BUCKET):
-            yield names, parts
-            names, parts, size = [], [], 0
-        names, parts, size = [*names, name], [*parts, flat], size + len(flat)
-    if parts:
-        yield names, parts
 
 
 def _nonfinite_error(norm: Tensor, named: Named) -> NonfiniteError:

@@ -27,13 +27,14 @@ SIZES = {"pp": 2, "dp": 2, "ep": 2, "tp": 1}
     ],
 )
 def test_the_marks_of_a_side(side: str, own: set[str], sums: tuple[str, ...]) -> None:
-    shares = NormLayout.of(SIZES, {"w": side}).shares("w", (4, 1), is_plain=True)
-    assert shares == Shares(frozenset(own), sums, is_stated=True)
+    layout = NormLayout.of(SIZES, {"w": side})
+    shares = layout.shares("w", (4, 1), is_plain=True)
+    assert shares == Shares(frozenset(own), sums, layout.stated[0])
 
 
 def test_the_first_glob_that_matches_counts() -> None:
     layout = NormLayout.of(SIZES, {"*.experts.*": "e/ep o i", "*.weight": "o i", "v?": "n/dp"})
-    layout.check_names(["0.experts.weight"])  # a stage may lack parameters
+    assert layout.unmatched(["0.experts.weight"]) == ["v?"]
     assert layout.shares("0.experts.weight", (2, 2, 2), is_plain=True).own == {"pp", "ep"}
     assert layout.shares("0.up.weight", (2, 2), is_plain=True).own == {"pp"}
     assert layout.shares("v1", (2,), is_plain=True).own == {"pp", "dp"}
@@ -43,7 +44,7 @@ def test_the_first_glob_that_matches_counts() -> None:
 def test_a_dtensor_is_a_copy_over_an_axis_of_unknown_role() -> None:
     layout = NormLayout.of({"rows": 2, "dp": 2}, {"v": "n =rows"})
     assert layout.shares("w", (2,), is_plain=False) == Shares(frozenset())
-    assert layout.shares("v", (2,), is_plain=True) == Shares(frozenset(), is_stated=True)
+    assert layout.shares("v", (2,), is_plain=True) == Shares(frozenset(), (), frozenset({"rows"}))
     with pytest.raises(SpecError, match="along rows hold copies of w"):
         layout.shares("w", (2,), is_plain=True)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -149,6 +151,118 @@ def test_dtensors_that_are_no_copies_are_refused_on_all_ranks(pool: Pool) -> Non
     for index, (name, (summary, axis)) in enumerate(zip(names, results[0], strict=True)):
         assert axis == ("dp" if index == 1 else "tp")
         assert summary == f"the gradient of {name} differs over {axis}."
+
+
+def follow(
+    mesh: meshkit.Mesh,
+    named: dict[str, Tensor],
+    expected: float,
+    layout: dict[str, str] | None = None,
+) -> list[str]:
+    """Return the axes of the errors whose fixes lead to the norm of one process."""
+    axes: list[str] = []
+    for _ in range(3):
+        try:
+            norm = mesh.grad_norm(named, layout=layout).item()
+        except meshkit.SpecError as error:
+            axes.append(error.axis)
+            (text,) = re.findall(r"layout=(\{.*?\}) if each", error.fix_text)
+            layout = eval(text, {"layout": layout})
+        else:
+            assert norm == pytest.approx(expected, rel=1e-12)
+            return axes
+    raise AssertionError(axes)
+
+
+def follow_fixes_of_views() -> list[list[str]]:
+    """Follow the fixes for DTensors whose ranks are not all ranks of some axes."""
+    parts, (one, two, four) = draw_parts()
+    with ExitStack() as stack:
+        mesh = stack.enter_context(meshkit.build_mesh(dp=4))
+        view = stack.enter_context(mesh.view(dp=2, ep=2))
+        lone = stack.enter_context(mesh.view(dp=4, tp=1)).device_mesh("tp")
+        middle = stack.enter_context(ranks_of_one_mesh(1, 2))
+        rank, ep, over = mesh.rank, view.coordinate["ep"], view.device_mesh("dp")
+        expert = spread(parts[ep], over, Shard(0))
+        dense = spread(parts[0], mesh.device_mesh("dp"), Shard(0))
+        some = {"m": spread(parts[0], middle, Shard(0))} if rank in (1, 2) else {}
+        return [
+            follow(mesh, {"w": expert}, two),
+            follow(mesh, {"v": expert}, two, {"*": "o/ep i"}),  # the mesh has no ep
+            follow(view, {"v": expert}, two, {"*": "o/ep i"}),
+            follow(mesh, {f"w{ep}": expert}, two, {"w*": "o/ep i"}),
+            follow(mesh, {"a": dense, "x": expert}, math.hypot(one, two)),
+            follow(mesh, {"c": spread(parts[0], over, Shard(0))}, one),
+            follow(mesh, some, one),
+            follow(mesh, {"s": spread(parts[rank], lone, Shard(0))}, four),
+        ]
+
+
+def follow_fixes_of_layouts() -> list[list[str]]:
+    """Follow the fixes for gradients of which a layout says nothing, or not all."""
+    parts, (one, two, four) = draw_parts()
+    with meshkit.build_mesh(dp=2, tp=2) as mesh, ranks_of_one_mesh(2, 3) as last:
+        rank = mesh.rank
+        dp, tp = mesh.coordinate["dp"], mesh.coordinate["tp"]
+        over_dp, over_tp = mesh.device_mesh("dp"), mesh.device_mesh("tp")
+        some = {"f": spread(parts[0], last, Shard(0))} if dp else {}
+        axes = [
+            follow(mesh, {"a": with_gradient(parts[rank])}, four, {"a": "o/tp i"}),
+            follow(mesh, {"b": with_gradient(parts[rank])}, four, {"*": "... =pp"}),
+            follow(mesh, {"c": spread(parts[dp], over_tp, Shard(0))}, two, {"c": "o/tp i"}),
+            follow(mesh, {"d": spread(parts[tp], over_dp, Partial())}, two),
+            follow(mesh, {"e": with_gradient(parts[dp] / 2)}, two, {"e": "o i +tp"}),
+            follow(mesh, some, one),
+            follow(mesh, {"g": with_gradient(parts[rank])}, four, {"g": "(two o/dp) i"}),
+            follow(mesh, {"h": spread(parts[0], over_dp, Shard(0))}, one, {"*": "o i +dp"}),
+        ]
+    with meshkit.build_mesh(pp=2, dp=2) as mesh:
+        over, dp = mesh.device_mesh("pp"), mesh.coordinate["dp"]
+        axes += [
+            follow(mesh, {"a": spread(parts[dp], over, Shard(1))}, two),
+            follow(mesh, {"b": spread(parts[0], over, Shard(1))}, one),
+        ]
+    return axes
+
+
+@contextmanager
+def ranks_of_one_mesh(*ranks: int) -> Iterator[DeviceMesh]:
+    """Make a DeviceMesh of some ranks, and destroy its group. Collective."""
+    device_mesh = DeviceMesh("cpu", ranks)
+    try:
+        yield device_mesh
+    finally:
+        if torch.distributed.get_rank() in ranks:
+            torch.distributed.destroy_process_group(device_mesh.get_group())
+
+
+def draw_parts() -> tuple[Tensor, list[float]]:
+    """Return four gradients, and the norms of the first, of two and of all of them."""
+    torch.manual_seed(0)
+    parts = torch.randn(4, 6, 4, dtype=torch.float64)
+    return parts, [parts[:count].norm().item() for count in (1, 2, 4)]
+
+
+def with_gradient(gradient: Tensor) -> nn.Parameter:
+    parameter = nn.Parameter(torch.zeros_like(gradient))
+    parameter.grad = gradient.clone()
+    return parameter
+
+
+@pytest.mark.parametrize(
+    ("check", "axes"),
+    [
+        (follow_fixes_of_views, ["dp", "dp", "", "dp dp", "dp", "", "dp", "dp"]),
+        (
+            follow_fixes_of_layouts,
+            ["dp", "tp dp", "dp", "tp", "dp", "dp", "tp", "", "dp", ""],
+        ),
+    ],
+)
+def test_the_fix_of_a_gradient_that_is_no_copy_gives_the_norm_of_one_process(
+    pool: Pool, check: Callable[[], list[list[str]]], axes: list[str]
+) -> None:
+    assert pool.run(check) == [[text.split() for text in axes]] * RANKS
 
 
 def take_copies() -> None:

@@ -50,7 +50,7 @@ from meshkit.core.norm import (
 )
 from meshkit.core.parity import Held, Rules, find_differences
 from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
-from meshkit.core.redistribute.pattern import parse_layout, parse_pattern
+from meshkit.core.redistribute.pattern import check_globs, parse_layout, parse_pattern
 from meshkit.core.redistribute.state import Ends, StatePatterns, plan_moves
 from meshkit.core.redistribute.whole import whole_sizes
 from meshkit.core.regroup import Regrouping, Request, check_committed, find_sources, regroup
@@ -138,7 +138,7 @@ def grad_norm(
 ) -> object:
     """Take the shapes of parameters for the parameters."""
     parsed = NormLayout.of(axes or {"dp": 4, "tp": 2}, layout, sizes)
-    parsed.check_names([*parameters])
+    check_globs(parsed.unmatched(parameters), parameters, "parameter")
     return [parsed.shares(name, shape, is_plain=True) for name, shape in parameters.items()]
 
 
@@ -148,8 +148,14 @@ def clip_grad_norm(model: object, max_norm: object, norm_type: object = 2.0) -> 
 
 
 @quotes_call("mesh.grad_norm", by_name=("model",))
-def refuse_form(model: object, *args: Any) -> object:
-    raise form_error(*args)
+def refuse_form(
+    model: object, forms: dict[int, str], sides: object = None, **options: bool
+) -> object:
+    layout = NormLayout.of({"dp": 2, "ep": 2}, sides or {})
+    raise form_error(Layout(dp=2, ep=2), layout, "w", forms, **options)
+
+
+FORMS = dict.fromkeys((0, 2), "missing") | dict.fromkeys((1, 3), "torch.float32 (2, 4)")
 
 
 @quotes_call("compare_meshes", by_name=("step",))
@@ -622,9 +628,14 @@ CASES: dict[str, Callable[[], object]] = {
     "a parameter on an axis of unknown role": lambda: grad_norm({"w": (2, 4)}, rows=4, tp=2),
     "a norm of order 0": lambda: clip_grad_norm(None, 1.0, 0),
     "a negative norm": lambda: clip_grad_norm(None, -1.0),
-    "a gradient that a rank lacks": lambda: refuse_form(
-        None, Layout(dp=1, ep=2), "w", {0: "missing", 1: "torch.float32 (2, 4)"}
+    "a gradient that a rank lacks": lambda: refuse_form(None, FORMS),
+    "a gradient that a rank lacks though a side says less": lambda: refuse_form(
+        None, FORMS, {"w": "(two o/dp) i"}
     ),
+    "a gradient that a rank lacks though a glob matches": lambda: refuse_form(
+        None, FORMS, {"*": "... =dp"}
+    ),
+    "a DTensor that a rank lacks": lambda: refuse_form(None, FORMS, is_whole=True),
     # core/bridge
     "a bridge with two patterns": lambda: bridged({"w": "o -> o/tp", "*": "->"}),
     "a bridge with two shapes": lambda: bridged({}, 3),
