@@ -43,7 +43,7 @@ COUNTS = (
     *("LWS_GROUP_SIZE", "SM_INSTANCE_COUNT", "AZUREML_NODE_COUNT"),
     *("MLP_WORKER_NUM", "MA_NUM_HOSTS", "DLWS_NUM_WORKER", "ARNOLD_WORKER_NUM"),
     *("SKYPILOT_NUM_NODES", "DSTACK_NODES_NUM", "LEPTON_JOB_TOTAL_WORKERS", "NGC_ARRAY_SIZE"),
-    *("JAX_NUM_PROCESSES", "AWS_BATCH_JOB_NUM_NODES"),
+    *("JAX_NUM_PROCESSES", "AWS_BATCH_JOB_NUM_NODES", "MEGASCALE_NUM_SLICES"),
 )
 # Numbers of a rank or of a node, from 0 on.
 INDICES = (
@@ -52,7 +52,7 @@ INDICES = (
     *("NODE_RANK", "MACHINE_RANK", "ROLE_RANK", "PADDLE_TRAINER_ID", "DMLC_WORKER_ID"),
     *("LWS_WORKER_INDEX", "MLP_ROLE_INDEX", "SKYPILOT_NODE_RANK", "DSTACK_NODE_RANK"),
     *("LEPTON_JOB_WORKER_INDEX", "NGC_ARRAY_INDEX", "JAX_PROCESS_ID", "TPU_WORKER_ID"),
-    *("AWS_BATCH_JOB_NODE_INDEX", "MPT_LRANK"),
+    *("AWS_BATCH_JOB_NODE_INDEX", "MPT_LRANK", "MEGASCALE_SLICE_ID", "NEURON_PJRT_PROCESS_INDEX"),
 )
 # Lists of hosts or endpoints.
 LISTS = (
@@ -69,7 +69,7 @@ HOST_FILES = (
     *("LSB_DJOB_HOSTFILE", "LSB_DJOB_RANKFILE", "PJM_O_NODEINF"),
 )
 # Addresses of rank 0, which one process does not need; a sign unless a count says 1.
-ADDRESSES = ("MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT")
+ADDRESSES = ("MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "JAX_COORDINATOR_ADDRESS")
 _VOLCANO = re.compile(r"VC_\w+_(NUM|HOSTS)")  # of each task of a job of Volcano
 _ROW_COUNTS = [
     name for row in LAUNCHERS for name in (*row.world_size, *row.local_world_size, *row.num_nodes)

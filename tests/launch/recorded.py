@@ -1,9 +1,10 @@
 """Environments of real launchers, and the world that each yields, from environments.json.
 
-An entry names the public source of its variables. *Recorded* environments come from a run, with
-hosts and jobs renamed. *Documented* ones have their names from the source, and may have invented
-values. Unrelated variables are left out. ``world`` has the value and the source of each field that
-is not None, derived by hand from the source.
+An entry names the public source of its variables. ``opened`` says that the source was read for the
+entry. *Recorded* environments come from a run, with hosts and jobs renamed. *Documented* ones have
+their names from the source, and may have invented values. Unrelated variables are left out.
+``world`` has the value and the source of each field that is not None, derived by hand from the
+source.
 """
 
 from __future__ import annotations
