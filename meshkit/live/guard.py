@@ -17,7 +17,7 @@ watching thread opens the roll call, once its rank has begun no collective for t
 rank is behind or silent, the thread prints the report and aborts all groups of the job. If not, the
 roll call ends without a report. On gloo the thread does the same for a group of the user, which
 keeps its own timeout, and for sends and receives, whose time gloo keeps from the creation. It ends
-the wait unless all ranks run and the group is the user's.
+the wait, unless the group is the user's and all ranks may still come.
 
 A guard inside that of another mesh, for example of its view, has no roll call of its own, and its
 groups are part of the outer report. So all ranks raise one report, whichever group they wait in.
@@ -660,7 +660,7 @@ def report_failure(
     Collective over the ranks that are alive, for ``answer_time`` seconds at most; the host of the
     store leaves last. If the store is gone, the result is the last report that this rank has read,
     or a report of its own status. An alarm is a suspicion: no collective has failed yet, and it
-    ends none unless the report names a rank that has ended or is stopped.
+    ends none unless the report names a rank that has ended, is stopped, or left with an error.
     """
     record, silent = None, dict[int, Sighting]()
     if store is not None:
@@ -713,6 +713,8 @@ def _judge(guard: Guard, store: Store, summary: str, *, is_alarm: bool) -> Judge
         missing = getattr(decision.error, "missing_ranks", ())
         states = [seen.states.get(rank) for rank in missing]
         is_certain = any(state is not None and state.is_certain for state in states)
+        if is_alarm and not is_certain:
+            is_certain = any(status.error for status in left(seen.missing).values())
         record = error_to_json(decision.error) | {ALARM: is_alarm and not is_certain}
         return Decision(value=record)
 

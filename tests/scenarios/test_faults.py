@@ -502,8 +502,9 @@ def check_beside(how: str, where: str, ranks: int, played: Played) -> None:
         missing, times[rank] = eval(played.outcomes[rank].text)
         assert missing == (() if how in LEAVES else (odd,)), played
     first = 0 if how == "kill" else BESIDE_LIMIT
-    is_silent = how == "stop" or where == "own unlimited"  # no thread answers without a timeout
-    answers = TIMES.answer + 1 if is_silent else TIMES.watch
+    # no thread answers without a timeout, and a group of the user keeps its own one
+    is_late = how == "stop" or where == "own unlimited" or (how in LEAVES and where in OWN)
+    answers = TIMES.answer + 1 if is_late else TIMES.watch
     assert max(times.values()) - played.at < first + answers + 1 + BUSY, times
 
 
