@@ -166,7 +166,7 @@ class Store:
         """Wait for a key with other ranks; return its value, or None if there is none in time.
 
         It looks again and again, since a blocking ``get`` of torch would hold the client, which
-        the watching threads use too, and prints a stack trace if the host ends meanwhile.
+        the watching threads use too.
         """
         pause = MIN_LOOK
         while not self.raw.check([key]):
