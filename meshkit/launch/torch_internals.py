@@ -257,9 +257,8 @@ def find_reader() -> Reader | None:
     while frame := frame.f_back if frame else None:
         iterator = frame.f_locals.get("self")
         if isinstance(iterator, dataloader._BaseDataLoaderIter):
-            if frame.f_code.co_name not in ("__init__", "_reset", "_next_index"):
-                return None
-            return Reader(iterator._num_workers, iterator._dataset)
+            reads_a_sample = frame.f_code.co_name == "_next_data"
+            return None if reads_a_sample else Reader(iterator._num_workers, iterator._dataset)
     return None
 
 

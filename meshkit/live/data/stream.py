@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from ...core.batch import BatchPlan, MicroBatch
 from ...core.call import quotes_call
 from ...core.epoch import VERSION, State, parse_count, read_position, read_state
+from ...core.errors import BatchError
 from ...launch.torch_internals import iterate_unsplit
 from .draws import Draws, OwnNumbers, StreamCollate
 from .passes import BEGIN, EPOCH, HAS_BEGUN, Batch, Pass, Passes
@@ -170,11 +171,21 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
             self._passes.set(number, 0)
 
     @quotes_call("stream.state_dict")
-    def state_dict(self, *, steps: int) -> State:
+    def state_dict(self, *, steps: int | None = None) -> State:
         """Return the position after some steps for a checkpoint; equal on every rank.
 
-        The stream cannot count the steps, as workers read copies of it ahead of the trainer.
+        The stream cannot count the steps, as workers read copies of it ahead of the trainer. So
+        torchdata's ``StatefulDataLoader``, which calls it without them, cannot save a stream.
+
+        Raises:
+            BatchError: without ``steps``.
         """
+        if steps is None:
+            raise BatchError(
+                "the stream does not know how many steps are trained.",
+                "A StatefulDataLoader asks without steps, and workers read ahead of the trainer.",
+                fix="DataLoader of torch, or mesh.loader, and stream.state_dict(steps=...).",
+            )
         done = parse_count("steps", steps)
         return {"version": VERSION, "epoch": self.epoch, "consumed": self._consumed(done)}
 
