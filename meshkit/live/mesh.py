@@ -622,7 +622,8 @@ class Mesh(OfOneProcess):
                 their dims are cut into parts of different sizes, as ``torch.chunk`` cuts otherwise.
             dtype: the dtype in which floating-point numbers travel, and of new tensors; None is
                 their own. Tensors to fill convert what arrives to their own dtype, except where
-                numbers lose a part, as complex ones do in float32 and floating-point ones in int64.
+                numbers lose a part, as complex ones do in float32 and floating-point ones in int64,
+                and where whole ones may wrap, as those of int64 do in int32.
             chunk: the bytes of a rank's tensors of which at most two are on their way, and need
                 memory. They travel in four batches.
             staged: whether a state arrives whole or not at all. It needs one more copy of the
@@ -635,7 +636,7 @@ class Mesh(OfOneProcess):
             SpecError: if a name has no pattern, a tensor does not fit its pattern, a DTensor is cut
                 otherwise, or a group is missing.
             DisagreementError: also if the tensors to fill have other names or shapes, or a dtype in
-                which numbers lose a part.
+                which numbers lose a part or wrap.
 
         Cost: a round at the store for the plan. Each rank of ``to`` then receives what it lacks,
         and no more, and each element leaves this mesh once.

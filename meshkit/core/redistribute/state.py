@@ -148,7 +148,12 @@ def travel_dtype(own: str, asked: str) -> str:
 
 
 def loses_a_part(own: str, other: str) -> bool:
-    """Return whether numbers of one dtype lose their fraction, or another part, in another one."""
+    """Return whether numbers of one dtype lose their fraction or another part, or wrap, in another.
+
+    Floating-point numbers that are rounded, or become infinite, lose none.
+    """
+    if _kind(own) == _kind(other) == "int":
+        return not np.can_cast(own, other)
     return _KINDS.index(_kind(own)) > _KINDS.index(_kind(other))
 
 

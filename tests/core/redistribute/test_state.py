@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+import torch
+
 from meshkit import Layout
-from meshkit.core.redistribute.state import Ends, MovedTensor, StatePatterns, plan_moves
+from meshkit.core.redistribute.state import (
+    Ends,
+    MovedTensor,
+    StatePatterns,
+    loses_a_part,
+    plan_moves,
+)
 
 SOURCE, TARGET = Layout(pp=2, dp=2), Layout(pp=2, tp=2, ranks=range(4, 8))
 WEIGHT = [{"o": 4, "i": 2}, "float32", False]
@@ -55,3 +64,18 @@ def test_a_tied_weight_goes_to_each_stage_that_wants_it() -> None:
     wanted = [({"t": WHOLE, "m": WHOLE}, [4, 6]), ({"t": WHOLE}, [5])]
     moved = plan(held, wanted, target)
     assert [str(tensor.pattern.right) for tensor in moved] == ["o i", "o i @pp:0", "o i @pp:2"]
+
+
+INTS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+
+
+@pytest.mark.parametrize("own", INTS)
+def test_whole_numbers_fill_a_dtype_that_holds_all_of_them(own: str) -> None:
+    ends = torch.iinfo(getattr(torch, own))
+    for other in INTS:
+        info = torch.iinfo(getattr(torch, other))
+        holds = info.min <= ends.min and ends.max <= info.max
+        assert loses_a_part(own, other) is not holds, other
+    assert not any(loses_a_part(own, other) for other in ("float16", "bfloat16", "complex64"))
+    assert loses_a_part(own, "bool")
+    assert not loses_a_part("bool", own)

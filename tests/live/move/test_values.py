@@ -338,6 +338,37 @@ def fill_other_dtypes(staged: bool) -> list[str]:
     return wrong
 
 
+def fill_other_ints() -> list[str]:
+    """Return the whole numbers that wrap in a smaller dtype."""
+    wrong = []
+    pairs = ("int64 int32", "int32 uint8", "int8 uint8", "uint8 int8", "int32 int64", "uint8 int32")
+    with meshkit.build_mesh(ranks=[0, 1]) as source, meshkit.build_mesh(ranks=[1, 2]) as target:
+        for sent, held in (pair.split() for pair in pairs):
+            if not (source.inside or target.inside):
+                continue
+            x = {
+                "w": torch.full((4,), torch.iinfo(getattr(torch, sent)).min).to(
+                    getattr(torch, sent)
+                )
+            }
+            out = {"w": torch.ones(4, dtype=getattr(torch, held))}
+            is_refused = held != "int64" and (sent, held) != ("uint8", "int32")
+            try:
+                sync = source.transfer({"w": "a -> a"}, to=target, like=x if source.inside else out)
+                sync(x if source.inside else None, out=out if target.inside else None)
+            except meshkit.MeshkitError as error:
+                if not is_refused or held not in str(error):
+                    wrong.append(f"{sent} to {held}: {error}")
+            else:
+                if is_refused or (target.inside and out["w"].tolist() != x["w"].tolist()):
+                    wrong.append(f"{sent} to {held}: {out}")
+    return wrong
+
+
+def test_a_transfer_refuses_to_fill_a_dtype_in_which_whole_numbers_wrap(pool: Pool) -> None:
+    assert pool.run(fill_other_ints) == [[]] * RANKS
+
+
 @pytest.mark.parametrize("staged", [False, True])
 def test_a_transfer_refuses_to_fill_a_dtype_that_loses_a_part(staged: bool, pool: Pool) -> None:
     assert pool.run(fill_other_dtypes, staged) == [[]] * RANKS
