@@ -261,6 +261,7 @@ def refuse_arguments() -> None:
         model = nn.Linear(2, 2)
         for parameters in (model.parameters(), [torch.ones(2)], torch.ones(2), 3, "w", None):
             assert "without names" in error_of(lambda p=parameters: mesh.grad_norm(p)).summary
+        assert "are a generator" in error_of(lambda: mesh.grad_norm(model.parameters())).summary
         for order in (0, -1, math.nan, "two", None, True):
             assert "norm_type is" in error_of(lambda o=order: mesh.grad_norm(model, o)).summary
         for most in (-1.0, math.nan, None, "1"):

@@ -530,6 +530,7 @@ CASES: dict[str, Callable[[], object]] = {
     "a dim of size 1 that is longer": lambda: infer("b 1 -> b", (2, 3)),
     "a bracket that does not divide": lambda: infer("(h d/tp) -> h d *tp", (9,), h=4),
     "a size that does not divide over two axes": lambda: infer("s *dp *tp -> s/tp/dp", (4,)),
+    "fewer heads than ranks": lambda: infer("b s/dp h d -> b s h/dp d", (1, 3, 2, 4)),
     "a dim of an ellipsis that does not divide": lambda: infer("... s =dp -> ... s/dp", (2, 10)),
     "a padded sequence plan with other parts": lambda: move(
         "s =tp -> s/tp", s=SequencePlan(10, 4, pad=True)

@@ -466,6 +466,9 @@ def _check_divides(pattern: Pattern, axes: Sizes, sizes: Sizes, given: Collectio
         equals = f" = {parts}" if len(dim.axes) > 1 else ""
         above = -(-size // parts) * parts
         nearest = " or ".join(str(n) for n in (above - parts, above) if n)
+        if size and parts % size == 0:  # fewer heads of keys and values than ranks, for example
+            nearest += f" (heads of k and v may be repeated {parts // size} times first, "
+            nearest += "by repeat_interleave)"
         uneven = f"{dim.name}={size} by keyword, which allows parts of different sizes"
         summary = f"{dim.name} is {size}, which is not a multiple of {product}{equals}."
         raise SpecError(summary, fix=f"{dim.name} of {nearest}, or {uneven}.")

@@ -164,7 +164,8 @@ def name_tied_parameters(parameters: object) -> Named:
     for pair in named:
         is_pair = type(pair) is tuple and len(pair) == 2
         if not is_pair or not isinstance(pair[0], str) or not isinstance(pair[1], torch.Tensor):
-            line = f"the parameters are {format_value(parameters)}, without names."
+            kind = article(type(parameters).__name__)
+            line = f"the parameters are {format_value(parameters, kind)}, without names."
             raise SpecError(line, fix="a module, or model.named_parameters().")
     return named
 

@@ -37,6 +37,7 @@ from ...launch.store import Store
 from ...launch.times import TIMES, Deadline
 from ...launch.torch_internals import close_gloo_group, create_gloo_group
 from ..copies import OfOneProcess
+from ..memory import check_equal_memory
 from .mover import Leg, MeshPair, Mover, gather_by_messages, naming
 from .state_plan import StatePlan
 
@@ -153,6 +154,8 @@ class Exchange(OfOneProcess):
             for _ in mover.start(held, views):
                 pass
             self.own.synchronize()
+            if fills:
+                check_equal_memory(state, places, parts.names)
             channel.meet()
 
         with end:

@@ -120,6 +120,11 @@ class StatePlan(OfOneProcess):
         """The move of each part."""
         return [part.leg for part in self.parts]
 
+    @property
+    def names(self) -> list[str]:
+        """The name of each part."""
+        return [part.name for part in self.parts]
+
     @cached_property
     def batches(self) -> list[tuple[tuple[int, int, int], ...]]:
         """The parts that travel together: tensors of at most a chunk, or a chunk of a tensor."""
@@ -481,8 +486,11 @@ def check_placements(name: str, value: Any, side: Side, axes: Sequence[str]) -> 
         held = cuts.get(dim, []) + strided.get(dim, [])
         if stated != held:
             wanted = "/".join([entry[0].name if entry else "1", *held])
+            fix = f"{wanted} for its dim {dim}."
+            if len(entry) > 1:  # a cut of joined dims goes across them, so no side says it
+                fix = f"pass {name}.full_tensor(), which is cut as the pattern says."
             raise SpecError(
                 f"{name} is a DTensor with {[*value.placements]} over {' '.join(names)}.",
                 f"Its pattern has {str(side)!r}.",
-                fix=f"{wanted} for its dim {dim}.",
+                fix=fix,
             )

@@ -7,6 +7,7 @@ part of the state, so a wrong name or a missing pattern is an error before anyth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from datetime import timedelta
 from typing import NamedTuple, TypeVar
 
@@ -18,6 +19,7 @@ from ...core.errors import CollectiveError, SpecError
 from ...core.redistribute.state import Ends, StatePatterns, Table, plan_moves
 from ...launch.job import require_job
 from ..copies import OfOneProcess
+from ..memory import check_equal_memory, find_tied
 from .mesh_move import Handle, MakeReduce
 from .mover import JobChannel, MeshPair, Mover, Works
 from .state_plan import (
@@ -80,7 +82,8 @@ class Transfer(OfOneProcess):
 
         Raises:
             SpecError: if a tensor is missing or has another shape or dtype. Other ranks raise a
-                DisagreementError that repeats it, and ``out`` is as before on all ranks.
+                DisagreementError that repeats it, and ``out`` is as before on all ranks. Also if
+                two names of one tensor of ``out`` arrive with different numbers: see ``staged``.
             CollectiveError: if one of the first messages of this rank fails, or any if the transfer
                 is staged. Other ranks raise a DisagreementError, and ``out`` is as before.
             RankTimeoutError: if a rank does not come to a vote in time.
@@ -124,6 +127,9 @@ class Transfer(OfOneProcess):
                 self._step(lambda: [*running], is_last=True)
                 if self._staged:
                     self._step(self._meshes.synchronize, is_last=True)
+                check = partial(check_equal_memory, wanted, places, self._plan.names)
+                self._step(check, is_last=True)
+                if self._staged:
                     self._vote(self._limit)
                     for place, tensor in zip(places, wanted, strict=True):
                         if tensor is not None and place is not None:
@@ -142,7 +148,10 @@ class Transfer(OfOneProcess):
         held = plan.read(state)
         filled = plan.new_state() if out is None and self._meshes.rank in target else out
         wanted = plan.find(filled)
-        return Prepared(held, filled, wanted, [*map(_room, wanted)] if self._staged else wanted)
+        places = [*wanted]
+        for number in range(len(wanted)) if self._staged else find_tied(wanted):
+            places[number] = _room(wanted[number])
+        return Prepared(held, filled, wanted, places)
 
     def _refuse(self, error: Exception) -> None:
         """Raise an error on all ranks before a state moves.

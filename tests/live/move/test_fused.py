@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
 
 import meshkit
 from meshkit import Mesh, SpecError
@@ -189,3 +190,25 @@ def test_sizes_that_do_not_fit_are_refused_on_all_ranks(pool: Pool) -> None:
         assert texts[0][1].count("Fix: ") == 1
         if sizes is None:
             assert "sizes={'h': " in texts[0][0]
+
+
+def move_fsdp_of_fused() -> str:
+    """Move a fused weight that FSDP has cut again as the fix says, and return the error."""
+    whole = torch.arange(24.0).reshape(12, 2)  # four rows each of q, k and v
+    sizes, patterns = {"qkv": 3}, {"w": "(qkv h/tp) i -> (qkv h) i"}
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
+        local = mesh.local_state({"w": whole}, {"w": "(qkv h/tp) i"}, sizes=sizes)["w"]
+        shard = local.chunk(2)[mesh.coordinate["dp"]]  # of q and k, or of k and v
+        w = DTensor.from_local(shard, mesh.device_mesh("dp"), [Shard(0)])
+        with pytest.raises(meshkit.MeshkitError) as info:
+            mesh.transfer(patterns, to=mesh, like={"w": w}, sizes=sizes)
+        like = {"w": w.full_tensor()}
+        moved = mesh.transfer(patterns, to=mesh, like=like, sizes=sizes)(like)
+        assert torch.equal(moved["w"], whole)
+        return str(info.value)
+
+
+def test_a_fused_weight_that_fsdp_cuts_again_is_refused_with_a_fix_that_works(pool: Pool) -> None:
+    for text in pool.run(move_fsdp_of_fused):
+        assert "w.full_tensor()" in text
+        assert "qkv/dp" not in text

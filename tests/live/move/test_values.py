@@ -372,3 +372,104 @@ def test_a_transfer_refuses_to_fill_a_dtype_in_which_whole_numbers_wrap(pool: Po
 @pytest.mark.parametrize("staged", [False, True])
 def test_a_transfer_refuses_to_fill_a_dtype_that_loses_a_part(staged: bool, pool: Pool) -> None:
     assert pool.run(fill_other_dtypes, staged) == [[]] * RANKS
+
+
+# ------------------------------------------------------------------ checks of equal values
+
+
+def changed(x: Tensor) -> Tensor:
+    """Return a copy with another bit in its first element, or another shape if it has none."""
+    if not x.numel():
+        return x.new_empty(*x.shape[:-1], x.shape[-1] + 1)
+    y = plain(x).clone(memory_format=torch.contiguous_format)
+    y.view(-1).view(torch.uint8)[0] ^= 1
+    return y
+
+
+def check_kinds(check: str) -> list[str]:
+    """Return the kinds that a check calls different on equal ranks, or equal on different ones."""
+    wrong = []
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
+        calls: dict[str, Callable[[str, Any], None]] = {
+            "agree": lambda name, x: mesh.agree(name, {"x": [x, x]}),
+            "check_batch": lambda _, x: mesh.check_batch({"x": (x, x), "i": mesh.coordinate["dp"]}),
+            "check_parameters": lambda _, x: mesh.check_parameters({"x": x, "tied": x}),
+        }
+        scalars = {
+            f"{n}, one number": (lambda r, m=m: m(r)[1, 1]) for n, m in KINDS.items() if len(m(0))
+        }
+        for name, make in {**KINDS, **scalars}.items():
+            for differs in (False, True):
+                x = make(1)
+                x = changed(x) if differs and mesh.rank == 3 else x
+                try:
+                    calls[check](f"{name} {differs}", x)
+                except meshkit.MeshkitError as error:
+                    if not differs or "3" not in str(error):
+                        wrong.append(f"{name}, {differs}: {error}")
+                else:
+                    # the text of a small tensor has one word for all kinds of NaN
+                    is_nan = check == "agree" and x.numel() == 1 and bool((x != x).any())
+                    if differs and not is_nan:
+                        wrong.append(f"{name}: a changed bit was not seen")
+    return wrong
+
+
+@pytest.mark.parametrize("check", ["agree", "check_batch", "check_parameters"])
+def test_a_check_sees_each_bit_of_every_kind(check: str, pool: Pool) -> None:
+    assert pool.run(check_kinds, check) == [[]] * RANKS
+
+
+# ------------------------------------------------------------------ two names of one tensor
+
+TIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "the tensor": lambda x: x,
+    "a view of it": lambda x: x.view(x.shape),
+    "a view of a view": lambda x: x.t().t(),
+    "its transpose": lambda x: x.t(),
+    "a flat view": lambda x: x.view(-1),
+}
+
+
+def fill_tied(staged: bool, begins: bool) -> list[str]:
+    """Return the ties of a target for which another source is not refused, or an equal one is."""
+    wrong = []
+    with meshkit.build_mesh(tp=2, ranks=[0, 1]) as source, meshkit.build_mesh(ranks=[2]) as target:
+        for name, tie in TIES.items():
+            if not (source.inside or target.inside):
+                continue
+            whole = (
+                torch.tensor([[1, 2, 3, 4], [5, 6, float("nan"), -0.0]]).t().contiguous()
+            )  # (4, 2)
+            base = torch.zeros(4, 2)
+            out = {"embed": base, "head": tie(base), "bias": torch.zeros(2)}
+            globs = {"*": "... -> ..."}
+            state = {"embed": whole, "head": tie(whole).clone(), "bias": torch.ones(2)}
+            sync = source.transfer(
+                globs, to=target, like=state if source.inside else out, staged=staged
+            )
+            for differs in (False, True, False):
+                state["head"] = tie(whole + 1 if differs else whole).clone()
+                held, filled = (state, None) if source.inside else (None, out)
+                base.zero_()
+                try:
+                    sync.begin(held, out=filled).wait() if begins else sync(held, out=filled)
+                except meshkit.MeshkitError as error:
+                    if not differs or "head" not in str(error) or "embed" not in str(error):
+                        wrong.append(f"{name}, {differs}: {error}")
+                    if staged and target.inside and base.any():
+                        wrong.append(f"{name}: filled in spite of the error")
+                else:
+                    if differs and (staged or target.inside):
+                        wrong.append(f"{name}: two values for one tensor gave {base}")
+                    if target.inside and not differs and not equal(base, whole):
+                        wrong.append(f"{name}: {base}")
+    return wrong
+
+
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize("staged", [False, True])
+def test_two_names_of_one_tensor_are_not_filled_with_two_values(
+    staged: bool, begins: bool, pool: Pool
+) -> None:
+    assert pool.run(fill_tied, staged, begins) == [[]] * RANKS
