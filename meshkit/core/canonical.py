@@ -14,10 +14,12 @@ from argparse import Namespace
 from collections import Counter, OrderedDict, UserDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from types import MappingProxyType, SimpleNamespace
+from types import FunctionType, GeneratorType, MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+
+from .text import article
 
 MAX_SHOWN = 16  # elements of an array that are shown; a larger one is shown by its digest
 
@@ -30,6 +32,9 @@ def canonical_text(value: object, text_of: TextOf = lambda _: None) -> str:
     Args:
         value: any value.
         text_of: returns the text of a part if it knows a better one, else None.
+
+    Raises:
+        TypeError: if a part has no ``repr`` but its address, which is another one on each rank.
     """
     return _Writer(text_of).write(value)
 
@@ -63,6 +68,8 @@ class _Writer:
     def _write(self, value: Any) -> str:  # noqa: ANN401
         kind: Any = type(value)
         own: Any = kind.__repr__
+        if own in ADDRESSES:
+            raise TypeError(f"{article(kind.__qualname__)} is shown by its address")
         if isinstance(value, np.ndarray):
             return array_text("array", value, value.dtype)
         if own in FORMS:
@@ -114,6 +121,7 @@ class _Writer:
 
 
 Form = Callable[[_Writer, Any], str]
+ADDRESSES = {kind.__repr__ for kind in (object, FunctionType, GeneratorType)}
 KINDS: list[tuple[Form, list[Any]]] = [
     (_Writer.write_dict, [dict]),
     (_Writer.write_named_dict, [Counter, UserDict, defaultdict, MappingProxyType]),

@@ -1490,6 +1490,11 @@ class Mesh(OfOneProcess):
         ``repr``. In sets, dicts, namespaces and dataclasses at any depth the order of elements and
         keys does not count. Arrays and tensors are compared exactly, whatever their device.
 
+        Raises:
+            SpecError: on all ranks, if a part of the value has no ``repr`` but its address, as a
+                function or an object of a plain class.
+            DisagreementError: if the values differ.
+
         Cost: 4 store operations per rank. Large arrays are copied to the host and hashed.
         """
         if not (isinstance(what, str) and what.isprintable()):
@@ -1505,7 +1510,9 @@ class Mesh(OfOneProcess):
             facts["batches"] = conflict
         open_mesh.agree_in_mesh(self._groups, self._proposal.job, "mesh.agree", facts, summary)
         if cause is not None:
-            raise SpecError(f"the value of {what} has no repr.", fix="a value with one.") from cause
+            line = f"the value of {what} has no repr: {cause}."
+            fix = "a value with one, such as vars(config), or the name of a function."
+            raise SpecError(line, fix=fix) from cause
 
     @quotes_call("mesh.close")
     def close(self) -> None:

@@ -164,3 +164,18 @@ print(canonical_text([{"a", "b", "c", "d"}, {("x", frozenset("pqrs")): frozenset
     assert texts == {
         "[{'a', 'b', 'c', 'd'}, {('x', frozenset({'p', 'q', 'r', 's'})): frozenset({'a', 'b'})}]\n"
     }
+
+
+class WithoutRepr:
+    """A class whose instances are shown by their address."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [WithoutRepr(), {"a": [WithoutRepr()]}, lambda: 0, (n for n in ())],
+    ids=["object", "deep", "function", "generator"],
+)
+def test_a_value_that_is_shown_by_its_address_has_no_text(value: object) -> None:
+    """No two ranks have equal addresses, so equal values would differ."""
+    with pytest.raises(TypeError, match="address"):
+        canonical_text(value)
