@@ -7,8 +7,8 @@ part of the state, so a wrong name or a missing pattern is an error before anyth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from datetime import timedelta
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -83,7 +83,8 @@ class Transfer(OfOneProcess):
         Raises:
             SpecError: if a tensor is missing or has another shape or dtype. Other ranks raise a
                 DisagreementError that repeats it, and ``out`` is as before on all ranks. Also if
-                two names of one tensor of ``out`` arrive with different numbers: see ``staged``.
+                two names of one tensor of ``out`` arrive with different numbers. Then ``out`` is
+                undefined, and other ranks do not raise, unless the transfer is staged.
             CollectiveError: if one of the first messages of this rank fails, or any if the transfer
                 is staged. Other ranks raise a DisagreementError, and ``out`` is as before.
             RankTimeoutError: if a rank does not come to a vote in time.
