@@ -60,7 +60,7 @@ def check_equal_memory(
 
     Args:
         wanted: the tensors to fill.
-        arrived: what has arrived for each of them.
+        arrived: the tensors that have arrived for them.
         names: the name of each.
     """
     for number, first in find_tied(wanted).items():
