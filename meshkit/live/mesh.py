@@ -524,12 +524,16 @@ class Mesh(OfOneProcess):
             DisagreementError: on gloo and nccl, if the ranks of a group differ in pattern, options,
                 sizes or dtype. They compare the first call over each group, and all calls inside a
                 guard with a timeout. There on nccl no rank waits: the next call, :meth:`commit` or
-                the end of the guard raises. Elsewhere gloo may end a process whose tensor has
-                another size, and nccl returns garbage.
+                the end of the guard raises. Where calls are compared, ranks also learn that one of
+                them refuses its tensor. Elsewhere they wait for that one, gloo may end a process
+                whose tensor has another size, and nccl returns garbage. To another mesh all ranks
+                know of a refused tensor in the first call with a pattern, and on gloo in all calls
+                inside a guard with a timeout.
 
         Cost: no more than each rank lacks, in at most one collective of each kind; see
         :func:`meshkit.plan_redistribution`. The plan is made once for each shape. A comparison is
-        an all-reduce of 16 bytes; none is made while a CUDA graph is captured.
+        an all-reduce of 16 bytes; none is made while a CUDA graph is captured. To another mesh, in
+        a guard on gloo, a call ends with a round at the store.
         Ranks send 4 bytes an element for a maximum or a minimum of float16 or bfloat16, and for an
         average of float16, whose small numbers would lose bits. An average reads ``x`` once more.
 
@@ -779,6 +783,10 @@ class Mesh(OfOneProcess):
         Returns:
             The rows received, in the order of the ranks, and how many came from each. Pass these
             counts to a second call to send results back.
+
+        Raises:
+            SpecError: if the counts do not fit the rows. The other ranks of the axis raise a
+                DisagreementError that repeats it.
 
         Cost: two all_to_alls, the first one of the counts, which are read on the host.
 

@@ -25,8 +25,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...core.compare import describe_disagreement
-from ...core.errors import DisagreementError
-from ...core.text import format_sizes
+from ...core.errors import DisagreementError, MeshkitError
+from ...core.text import format_sizes, name_ranks
 from ...launch.device import backend_for, nccl_parts
 from ...launch.job import require_job
 from ...launch.process import check_own_process
@@ -37,15 +37,16 @@ from ..group_registry import MeshGroups
 from ..groups import gather_bytes
 from ..status import check_pending, compares_calls, in_collective, pending
 
-MAX_FACTS = 512  # bytes of a call that ranks show each other
+MAX_FACTS = 3 * 256  # bytes of a call that ranks show each other
 MAX_FIELD = 200  # bytes of its pattern, and of its sizes; the dtype is shorter
-FIELDS = ("call", "sizes", "dtype")
+FIELDS = ("call", "sizes", "dtype", "error")  # the last one of a rank that refuses the call
+NONE = "none"  # in place of a field
 SAME_ORDER = (
     "the same calls in the same order on all ranks of the group, with equal sizes and dtypes."
 )
 
 
-def compare_calls(groups: MeshGroups, group: dist.ProcessGroup, x: Tensor, facts: str) -> None:
+def compare_calls(groups: MeshGroups, group: dist.ProcessGroup, x: Tensor, facts: str) -> bool:
     """Raise on every rank of a group if its ranks make different calls.
 
     Calls are compared inside a guard with a timeout, and outside it the first call over each group;
@@ -61,35 +62,88 @@ def compare_calls(groups: MeshGroups, group: dist.ProcessGroup, x: Tensor, facts
         x: the local tensor; its dtype is compared.
         facts: the call and the global sizes as text, equal on all ranks.
 
+    Returns:
+        Whether this rank knows that all calls are equal.
+
     Raises:
         LaunchError: if this process is a fork of the rank, or a worker of a DataLoader.
         DisagreementError: if the calls differ, or on nccl those of an earlier call.
     """
     check_own_process(groups.rank, groups.pid)
+    return not x.is_meta and _compare(groups, group, x.device, f"{facts}; {x.dtype}")
+
+
+def _compare(
+    groups: MeshGroups, group: dist.ProcessGroup, device: torch.device, whole: str
+) -> bool:
+    """Return whether this rank knows that all calls are equal; raise if it knows otherwise."""
     is_guarded, size = compares_calls(), group.size()
-    if size == 1 or x.is_meta or (group in groups.compared and not is_guarded):
-        return
-    backend = backend_for(backend_of(group), x.device.type)
+    if size == 1 or (group in groups.compared and not is_guarded):
+        return False
+    backend = backend_for(backend_of(group), device.type)
     on_nccl = is_late(backend)
     if not on_nccl and backend != "gloo":
-        return
-    if on_nccl and (torch.compiler.is_compiling() or is_capturing(x.device)):
-        return
+        return False
+    if on_nccl and (torch.compiler.is_compiling() or is_capturing(device)):
+        return False
     groups.compared.add(group)
-    whole = f"{facts}; {x.dtype}"
     number = int.from_bytes(hashlib.blake2b(whole.encode(), digest_size=7).digest(), "little")
-    text = "; ".join(map(shorten_field, whole.split("; "))).encode()
-    device = x.device if on_nccl else torch.device("cpu")
+    text = shorten_call(whole)
+    device = device if on_nccl else torch.device("cpu")
     if on_nccl and is_guarded:
         check_pending()
         pending().append(Comparison.begin(text, number, group, device))
-        return
+        return False
     ends = torch.tensor([number, -number], device=device)
     dist.all_reduce(ends, dist.ReduceOp.MAX, group)
     if sum(ends.tolist()):  # the largest is not the smallest
-        ranks = dist.get_process_group_ranks(group)
-        texts = gather_bytes(text, MAX_FACTS, group, device)
-        raise describe_calls(dict(zip(ranks, texts, strict=True)), "call")
+        raise differing_calls(group, text, device)
+    return True
+
+
+def differing_calls(
+    group: dist.ProcessGroup, text: bytes, device: torch.device
+) -> DisagreementError:
+    """Return the error of ranks whose calls differ, from the text of each rank. Collective."""
+    texts = gather_bytes(text, MAX_FACTS, group, device)
+    ranks = dist.get_process_group_ranks(group)
+    return describe_calls(dict(zip(ranks, texts, strict=True)), "call")
+
+
+def compare_refusal(
+    groups: MeshGroups, group: dist.ProcessGroup, x: object, call: str, error: MeshkitError
+) -> bool:
+    """Let the ranks of a group know, where they compare their calls, that this one refuses it.
+
+    The others raise a :class:`DisagreementError` with the error of this rank. Where no calls are
+    compared nobody knows, see :func:`compare_calls`. Return whether they know.
+    """
+    device = device_of(x)
+    if device.type == "meta":
+        return False
+    try:
+        _compare(groups, group, device, refused_call(call, error))
+    except DisagreementError:  # this rank raises its own
+        return True
+    return False
+
+
+def refused_call(call: str, error: MeshkitError) -> str:
+    """Return the fields of a call that this rank refuses."""
+    reason = f"{type(error).__name__}: {error.summary}".replace("; ", ", ")
+    return f"{call}; {NONE}; {NONE}; {reason}"
+
+
+def device_of(x: object) -> torch.device:
+    """Return the device of a tensor, or that of this rank in place of anything else. Local."""
+    if isinstance(x, Tensor):
+        return x.device
+    return require_job().world.device or torch.device("cpu")
+
+
+def shorten_call(whole: str) -> bytes:
+    """Return a call as ranks show it to each other."""
+    return "; ".join(map(shorten_field, whole.split("; "))).encode()
 
 
 def shorten_field(field: str) -> str:
@@ -210,6 +264,8 @@ def describe_calls(texts: Mapping[int, bytes], verb: str) -> DisagreementError:
         lines, fix = [f"Rank {rank} knows only its own call: {by_rank[rank]}."], SAME_ORDER
     else:
         lines, fix = describe_disagreement(requests, {}, ())
+    if refusing := [rank for rank, request in requests.items() if "error" in request]:
+        fix = f"look at the error of {name_ranks(refusing)} first."
     summary = "ranks make different calls over one group."
     if len(calls) == 1:
         summary = f"ranks {verb} {calls.pop()} with tensors that do not fit together."

@@ -6,7 +6,7 @@ The first call with a pattern tells all ranks the sizes, the dtype and whether a
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -25,19 +25,26 @@ from ...core.redistribute.move import (
     check_axes,
     check_op,
     infer_sizes,
+    local_shape,
     sizes_on_left,
 )
 from ...core.redistribute.pattern import DOTS, Pattern, Side, expand_dots
 from ...core.sequence import SequencePlan
 from ...core.text import format_sizes
-from ...launch.torch_internals import keep_uncompiled
+from ...launch.torch_internals import backend_of, keep_uncompiled
 from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
+from ..status import compares_calls
 from .mover import BATCHES, CHUNK, JobChannel, Leg, MeshPair, Mover, Works
 from .operations import check_differentiable, check_tensor
 
 Reduce = Callable[[Tensor], Tensor]  # replaces the parts of a sum by the sum
 Running = Generator[Works, None, Tensor | None]
+
+
+def votes() -> bool:
+    """Return whether ranks vote in a move: in a guard with a timeout, where calls wait. Local."""
+    return compares_calls() and "gloo" in backend_of()
 
 
 def finish(running: Running) -> Tensor | None:
@@ -56,6 +63,7 @@ class Direction(OfOneProcess):
     leg: Leg
     mover: Mover
     reduce: Reduce  # sums the parts that the left side marks so; it comes before the move
+    vote: Callable[[Mover, Works], None] | None = None  # whether to go on, after first sends
 
     @property
     def is_source(self) -> bool:
@@ -75,7 +83,13 @@ class Direction(OfOneProcess):
             shape = [interval.size for interval in leg.wanted]
             new = torch.empty if leg.is_holder else torch.zeros  # zeros: another rank has it
             out = new(shape, dtype=leg.dtype, device=self.mover.device)
-        yield from self.mover.start([held], [out])
+        vote = self.vote if votes() else None  # before a wait that may stand outside the guard
+        running = self.mover.start([held], [out])
+        works = next(running)
+        yield works
+        if vote is not None:
+            vote(self.mover, works)
+        yield from running
         return None if out is None else leg.arrange(leg.move.after, out)
 
 
@@ -215,8 +229,39 @@ class MeshRedistribution(OfOneProcess):
         if known is None:
             self._known[enabled] = known = self._agree(x, enabled)
         elif self._meshes.rank in self._layouts[0]:
-            self._check_as_before(x, known)
+            try:
+                self._check_as_before(x, known)
+            except MeshkitError as error:
+                self._refuse(known, error)
+                raise
         return known
+
+    def _refuse(self, known: Known, error: MeshkitError) -> None:
+        """Raise an error on all ranks inside a guard. They may wait already, so they get zeros."""
+        if votes():
+            leg = known.ahead.leg
+            move = leg.move.move
+            shape = local_shape(move.left_entries, move.source.shape(leg.coordinate))
+            zeros = torch.zeros((), dtype=known.dtype, device=self._meshes.device).expand(shape)
+            running = known.ahead.mover.start(
+                [leg.arrange(leg.move.before, known.ahead.reduce(zeros))], [None]
+            )
+            self._vote(known.ahead.mover, next(running), error)
+
+    def _vote(self, mover: Mover, works: Works, error: MeshkitError | None = None) -> None:
+        """Agree that no rank has refused its tensor, once the first messages have come.
+
+        A rank that is killed is seen by the messages at once. Collective over both meshes.
+        """
+        mover.channel.wait(works)
+        works.clear()
+
+        def check() -> None:
+            if error is not None:
+                raise error
+
+        facts, limit = {"pattern": str(self.pattern)}, self._meshes.message_timeout()
+        self._meshes.confirm("mesh.redistribute", facts, check, limit)
 
     def _agree(self, x: Tensor | None, enabled: bool) -> Known:
         """Return what all ranks know, from the first call. Collective over both meshes."""
@@ -255,10 +300,11 @@ class MeshRedistribution(OfOneProcess):
 
     def _check_as_before(self, x: Tensor | None, known: Known) -> None:
         """Raise before anything is sent if a tensor is not what all ranks expect."""
-        needs_gradient = x is not None and x.requires_grad and torch.is_grad_enabled()
-        is_known = x is not None and x.shape in known.shapes and x.dtype == known.dtype
-        if is_known and needs_gradient == known.requires_grad:
-            return
+        if isinstance(x, Tensor) and x.layout == torch.strided:
+            needs_gradient = x.requires_grad and torch.is_grad_enabled()
+            is_known = x.shape in known.shapes and x.dtype == known.dtype
+            if is_known and needs_gradient == known.requires_grad:
+                return
         facts, dtype = self._read(x), str(known.dtype).removeprefix("torch.")
         before: list[Any] = [sorted(known.sizes.items()), dtype, known.requires_grad]
         if facts == before and x is not None:
@@ -293,6 +339,7 @@ class MeshRedistribution(OfOneProcess):
             )
         meshes = self._meshes.source, self._meshes.target
         ahead = self._direction(pattern, joined, meshes, sizes, dtype, self._op)
+        ahead = replace(ahead, vote=self._vote)
         back = None
         if needs_gradient:
             sums = self._grad_dtype if self._sums_backwards else None

@@ -324,12 +324,17 @@ class Program(OfOneProcess):
     # the groups by their axes, for torch.compile, which cannot trace ``group_of``
     groups: Mapping[Axes, dist.ProcessGroup] = field(default_factory=dict)
     # compares the calls of ranks over a group; None for a gradient, whose sizes follow its tensor
-    compare: Callable[[dist.ProcessGroup, Tensor], None] | None = None
+    compare: Callable[[dist.ProcessGroup, Tensor], object] | None = None
 
     def with_groups(self) -> Program:
         """Return the program with its groups looked up. Local."""
-        steps = (step for step in self.steps if isinstance(step, ops.GroupStep))
-        return replace(self, groups={step.axes: self.group_of(step.axes) for step in steps})
+        groups = {step.axes: self.group_of(step.axes) for step in self.group_steps}
+        return replace(self, groups=groups)
+
+    @property
+    def group_steps(self) -> list[ops.GroupStep]:
+        """The steps that communicate over a group."""
+        return [step for step in self.steps if isinstance(step, ops.GroupStep)]
 
     def run(self, x: Tensor, sizes: Sizes = None) -> Tensor:
         """Return the result. Collective over the groups of the plan."""

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, NoReturn, TypeVar
@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ...core.call import quotes_call
-from ...core.errors import SpecError
+from ...core.errors import MeshkitError, SpecError
 from ...core.group_plan import missing_group_error
 from ...core.layout import Layout
 from ...core.redistribute import move
 from ...core.redistribute.digits import CommonAxes
 from ...core.redistribute.mesh_move import find_views, sum_pattern, summed_axes
-from ...core.redistribute.pattern import Pattern, Side, drop_axes, parse_pattern
+from ...core.redistribute.pattern import DOTS, Pattern, Side, drop_axes, parse_pattern
 from ...core.redistribute.plan import plan_move
 from ...core.redistribute.steps import Arrange
 from ...core.sequence import SequencePlan
@@ -32,7 +32,7 @@ from ...launch.torch_internals import has_dual_level, make_constant, mark_consta
 from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from .checked import Check
-from .equal import compare_calls
+from .equal import compare_calls, compare_refusal
 from .mesh_move import Handle, MeshRedistribution, Reduce
 from .mover import MeshPair
 from .operations import (
@@ -72,6 +72,10 @@ class Cache(Generic[Value]):
         if value is not None:
             self._values.move_to_end(key)
         return value
+
+    def last(self) -> Value | None:
+        """Return the value that was used last, or None."""
+        return next(reversed(self._values.values()), None)
 
     def add(self, key: Hashable, value: Value) -> Value:
         """Keep a value, and return it."""
@@ -212,19 +216,26 @@ class Redistribution(OfOneProcess):
 
     def run(self, x: Tensor) -> Tensor:
         """Return the same, for callers that quote a call of their own."""
-        sizes, is_compiling = None, torch.compiler.is_compiling()
-        is_strided = isinstance(x, Tensor) and x.layout == torch.strided
-        if is_compiling or not is_strided or x.is_nested or x.is_quantized:
+        if torch.compiler.is_compiling():
             check_tensor(x)
-        if is_compiling:
             name = self._publish(x.dim()) or self._publish_shape(*map(make_constant, x.shape))
             pair: ProgramPair = getattr(self._traced, name)
-            sizes = pair.sizes(x)
+            sizes, needs_gradient = pair.sizes(x), x.requires_grad and torch.is_grad_enabled()
+            if needs_gradient:
+                self._check_differentiable(pair, x.dtype)
         else:
-            pair = self._find_pair(x)
-        needs_gradient = x.requires_grad and torch.is_grad_enabled()
-        if needs_gradient and (is_compiling or x.dtype not in pair.checked_dtypes):
-            self._check_differentiable(pair, x.dtype)
+            sizes = None
+            try:
+                is_strided = isinstance(x, Tensor) and x.layout == torch.strided
+                if not is_strided or x.is_nested or x.is_quantized:
+                    check_tensor(x)
+                pair = self._find_pair(x)
+                needs_gradient = x.requires_grad and torch.is_grad_enabled()
+                if needs_gradient and x.dtype not in pair.checked_dtypes:
+                    self._check_differentiable(pair, x.dtype)
+            except MeshkitError as error:
+                self._refuse(x, error, first=True)
+                raise
         if pair.is_identity:
             return x.view_as(x)
         if not needs_gradient and not has_dual_level():
@@ -234,16 +245,46 @@ class Redistribution(OfOneProcess):
 
     def begin(self, x: Tensor) -> Handle:
         """Begin the redistribution of a tensor without a gradient. Collective."""
-        check_tensor(x)
-        if x.requires_grad and torch.is_grad_enabled():
-            fix = "mesh.redistribute, which has a gradient, or x.detach()."
-            raise SpecError("the tensor requires a gradient.", fix=fix)
-        if has_dual_level() and forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]
-            raise SpecError("the tensor has a tangent.", fix="mesh.redistribute, which moves it.")
-        pair = self._find_pair(x)
+        try:
+            check_tensor(x)
+            if x.requires_grad and torch.is_grad_enabled():
+                fix = "mesh.redistribute, which has a gradient, or x.detach()."
+                raise SpecError("the tensor requires a gradient.", fix=fix)
+            if has_dual_level() and forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]
+                fix = "mesh.redistribute, which moves it."
+                raise SpecError("the tensor has a tangent.", fix=fix)
+            pair = self._find_pair(x)
+        except MeshkitError as error:
+            self._refuse(x, error, first=False)
+            raise
         if pair.check is not None:
             pair.check.check_values(x)
         return Handle(pair.forward.begin(x))
+
+    def _refuse(self, x: object, error: MeshkitError, *, first: bool) -> None:
+        """Let the other ranks know that this one refuses their call, where they compare it.
+
+        They do so over the group of the first step, or of the last one in ``begin``. Its axes
+        follow from another shape as well. Collective there; else local.
+        """
+        with suppress(MeshkitError):  # all ranks refuse the pattern, or the group
+            num_dims = len(self.pattern.left.entries)
+            if isinstance(x, Tensor) and any(dim.name == DOTS for dim in self.pattern.left.dims):
+                num_dims = x.dim()
+            pair = self._pairs.last() or self._guess_pair(num_dims)
+            steps = [] if pair is None else pair.forward.group_steps
+            if steps and not self.place.moves.is_checked:
+                group = self.place.group_of(steps[0 if first else -1].axes)
+                compare_refusal(self.place.mesh, group, x, self._describe_call(), error)
+
+    def _guess_pair(self, num_dims: int) -> ProgramPair | None:
+        """Return the programs for the sizes given, or for any; None if they need more sizes."""
+        named = move.expand_to(self.place.rewrite(self.pattern), num_dims)
+        given = self._given(named)
+        if {dim.name for dim in named.left.dims} <= {*given}:
+            pair: ProgramPair = self._make_pair(named, given)
+            return pair
+        return self._make_any_pair(num_dims)
 
     def _find_pair(self, x: Tensor) -> ProgramPair:
         """Return the programs for a tensor of this shape. Local."""
@@ -349,6 +390,14 @@ class Redistribution(OfOneProcess):
         """Return the attribute with the programs for any sizes; empty if regions need sizes."""
         if self._traced.get(num_dims) is not None:
             return self._traced.publish(num_dims)
+        pair = self._make_any_pair(num_dims)
+        if pair is None:
+            return ""
+        self._traced.add(num_dims, pair.with_groups())
+        return self._traced.publish(num_dims)
+
+    def _make_any_pair(self, num_dims: int) -> ProgramPair | None:
+        """Return the programs for any sizes; None if regions need sizes."""
         place = self.place
         named = move.expand_to(place.rewrite(self.pattern), num_dims)
         given = self._given(named)
@@ -360,17 +409,16 @@ class Redistribution(OfOneProcess):
         primes = dict(zip(usable, unknown, strict=False))
         sizes = {**given, **{name: scale * prime for prime, name in primes.items()}}
         if len(sizes) < len(named.left.dims):
-            return ""
-        pair = self._make_pair(named, sizes, Unknowns(primes, scale))
+            return None
+        pair: ProgramPair | None = self._make_pair(named, sizes, Unknowns(primes, scale))
         if pair is None:
-            return ""
+            return None
         dims = []
         for number, entry in enumerate(named.left.entries):
             parts = {d.name: math.prod(place.sizes[axis] for axis in d.axes) for d in entry}
             known = math.prod(given[name] // parts[name] for name in parts if name in given)
             dims += [(name, number, known, parts[name]) for name in parts if name not in given]
-        self._traced.add(num_dims, replace(pair.with_groups(), dims=tuple(dims)))
-        return self._traced.publish(num_dims)
+        return replace(pair, dims=tuple(dims))
 
 
 class MeshMoves(OfOneProcess):

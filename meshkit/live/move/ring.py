@@ -16,16 +16,24 @@ from torch import Tensor
 
 from ...core.axes import parse_axis
 from ...core.call import check_integer, parse_integer
-from ...core.errors import SpecError
+from ...core.errors import MeshkitError, SpecError
 from ...core.text import count_noun
 from ..copies import OfOneProcess
 from ..group_registry import MeshGroups
 from ..memory import plain
 from ..status import in_collective
-from .equal import compare_calls
+from .equal import (
+    compare_calls,
+    compare_refusal,
+    device_of,
+    differing_calls,
+    refused_call,
+    shorten_call,
+)
 from .operations import check_tensor, exchange
 
 Counts = list[int]
+REFUSED = -1  # in place of each count, from a rank that refuses its call
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +105,12 @@ def make_ring(mesh: MeshGroups, axis: str) -> Ring:
 
 def shift_tensor(mesh: MeshGroups, ring: Ring, x: Tensor, steps: int) -> Tensor:
     """Pass a tensor along an axis. See :meth:`meshkit.Mesh.shift`."""
-    check_tensor(x)
-    number = check_integer("steps", steps)
+    try:
+        check_tensor(x)
+        number = check_integer("steps", steps)
+    except MeshkitError as error:
+        compare_refusal(mesh, ring.group, x, ring.name, error)
+        raise
     if not torch.compiler.is_compiling():
         with in_collective(ring.name, ring.group):
             facts = f"{ring.name} by {number}; shape={[*x.shape]}"
@@ -139,18 +151,31 @@ def exchange_rows(
     mesh: MeshGroups, x: Tensor, axis: str, counts: Sequence[int] | Tensor
 ) -> tuple[Tensor, Counts]:
     """Exchange rows over an axis. See :meth:`meshkit.Mesh.exchange`."""
-    check_tensor(x)
-    if x.is_meta:
-        raise SpecError("x is a meta tensor; the rows that arrive are data.", fix="a real tensor.")
-    group = mesh.get((axis,))
-    values = counts.tolist() if isinstance(counts, Tensor) else counts
-    sent = _check_counts(values, x, axis, mesh.plan.layout.size(axis))
-    with in_collective(f"exchange over {axis}", group):
-        compare_calls(mesh, group, x, f"exchange over {axis}; row={[*x.shape[1:]]}")
-        numbers = torch.tensor(sent, device=x.device)
+    group, call = mesh.get((axis,)), f"exchange over {axis}"
+    size, refusal, device = mesh.plan.layout.size(axis), None, device_of(x)
+    sent = [REFUSED] * size
+    try:
+        check_tensor(x)
+        if x.is_meta:
+            line = "x is a meta tensor; the rows that arrive are data."
+            raise SpecError(line, fix="a real tensor.")
+        values = counts.tolist() if isinstance(counts, Tensor) else counts
+        sent = _check_counts(values, x, axis, size)
+        facts = f"{call}; row={[*x.shape[1:]]}"
+    except MeshkitError as error:
+        refusal, facts = error, refused_call(call, error)
+    with in_collective(call, group):
+        if refusal is None:
+            compare_calls(mesh, group, x, facts)
+        elif compare_refusal(mesh, group, x, call, refusal) or device.type == "meta":
+            raise refusal
+        numbers = torch.tensor(sent, device=device)
         arriving = torch.empty_like(numbers)
         dist.all_to_all_single(arriving, numbers, group=group)
         received = arriving.tolist()
+        if REFUSED in received:  # all ranks have got it
+            differing = differing_calls(group, shorten_call(facts), device)
+            raise refusal or differing
         return apply_exchange(x, group, sent, received), received
 
 

@@ -37,7 +37,8 @@ def make_whole(
     moves: MeshMoves, meshes: MeshPair, state: object, layout: object, sizes: object
 ) -> Any:  # noqa: ANN401
     """Return the whole tensors of a state. See :meth:`meshkit.Mesh.whole_state`."""
-    sides, given = _parse_layout(moves, layout, sizes)
+    with meshes.announcing(CALL):
+        sides, given = _parse_layout(moves, layout, sizes)
     tensors: dict[str, Tensor] = {}
 
     def read() -> dict[str, dict[str, Any]]:  # an error here is announced to all ranks

@@ -80,10 +80,11 @@ def test_a_sender_with_another_shape_raises_before_it_sends() -> None:
     assert played.fired == 1
     assert played.outcomes[1].kind == "SpecError"
     assert f"x has sizes i={WIDTH} o=10, not i={WIDTH} o=8" in played.outcomes[1].text
-    for rank in (2, 3):
-        assert played.outcomes[rank].kind == "CollectiveError", played.outcomes[rank]
-        assert "to or from rank" in played.outcomes[rank].text
-        assert played.seconds(rank) < LIMIT + BUSY
+    for rank in (0, 2, 3):
+        outcome = played.outcomes[rank]
+        assert outcome.kind == "DisagreementError", outcome
+        assert f"gave up: SpecError: x has sizes i={WIDTH} o=10" in outcome.text
+        assert played.seconds(rank) < BUSY
 
 
 # ------------------------------------------------------------------ a whole side, or the store

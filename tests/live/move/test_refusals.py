@@ -1,0 +1,107 @@
+"""One rank passes something wrong to a collective: each other one raises at once, with the reason.
+
+Ranks compare their calls inside a guard with a timeout, and outside it the first one over each
+group. ``exchange`` and the calls that meet in the store let all ranks know in every call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+import meshkit
+from tests.pool import Pool
+from tests.promises import BUSY
+
+RANKS = 4  # of the pool
+WAIT = 3.0  # seconds in which all ranks have raised; collectives and arrivals may take minutes
+Call = Callable[[meshkit.Mesh, meshkit.Mesh, Any], Any]
+GOOD = torch.ones(4, 6)
+BAD: dict[str, Any] = {
+    "a text": "x",
+    "None": None,
+    "a list": [GOOD],
+    "sizes": torch.ones(3, 5),
+    "dims": torch.ones(8),
+    "sparse": GOOD.to_sparse(),
+}
+ANY_SHAPE = {"sizes", "dims"}  # which these calls take, and compare between the ranks
+TAKES_ANY = {"shift", "exchange", "sum", "any dims", "whole_state", "transfer"}
+MOVE = "a/dp/tp b -> a b/dp/tp"
+TENSORS: dict[str, Call] = {
+    "redistribute": lambda m, _, x: m.redistribute(x, MOVE, a=16, b=6),
+    "sum": lambda m, _, x: m.redistribute(x, "a b +dp -> a/dp b"),
+    "any dims": lambda m, _, x: m.redistribute(x, "... a/tp -> ... a"),
+    "begin": lambda m, _, x: m.begin(x, "a/dp b -> a b/dp").wait(),
+    "redistribution": lambda m, _, x: m.redistribution("a/dp b -> a b")(x),
+    "shift": lambda m, _, x: m.shift(x, "dp", 1),
+    "exchange": lambda m, _, x: m.exchange(x, "dp", [2, 2]),
+    "whole_state": lambda m, _, x: m.whole_state({"x": x}, {"x": "a/dp b"}),
+    "transfer": lambda m, o, x: m.transfer({"x": "a/dp b -> a/p b"}, to=o, like={"x": x})({"x": x}),
+    "to a mesh": lambda m, o, x: m.redistribute(x, "a/dp b -> a/p b", to=o, a=8, b=6),
+    "begin to a mesh": lambda m, o, x: m.begin(x, "a/dp b -> a b/p", to=o, a=8, b=6).wait(),
+}
+ALWAYS = {"exchange", "whole_state", "transfer"}  # all ranks know in every call
+
+
+ALONG_DP, ALONG_TP = {0, 2}, {0, 1}  # what the numbers of the ranks of a group differ by, as bits
+OVER = dict.fromkeys(["sum", "begin", "redistribution", "shift", "exchange"], ALONG_DP)
+OVER["any dims"] = ALONG_TP
+
+
+def attempt(work: Callable[[Any], Any], x: Any) -> str:
+    """Return the error of a call, which comes in time."""
+    began = time.monotonic()
+    try:
+        work(x)
+        text = "no error"
+    except meshkit.MeshkitError as error:
+        text = f"{type(error).__name__}: {error}"
+    assert time.monotonic() - began < WAIT + BUSY, text
+    return text
+
+
+def refuse(call: str, odd: int, guarded: bool) -> dict[str, str]:
+    """Return the errors of this rank, in first calls, or in a guard in later ones too."""
+    errors = {}
+    for kind, bad in BAD.items():
+        if kind in ANY_SHAPE and call in TAKES_ANY:
+            continue
+        if call == "redistribution" and kind == "sizes":
+            continue  # the ranks disagree, and none refuses
+        if call == "whole_state" and kind in ("None", "a text", "a list"):
+            continue  # of a state they are no tensors
+        mesh, other = (
+            meshkit.build_mesh(dp=2, tp=2, groups=["dp tp"]),
+            meshkit.build_mesh({"p": 4}, ranks=[1, 0, 3, 2]),
+        )
+        with mesh, other:
+            make = partial(TENSORS[call], mesh, other)
+            if guarded or call in ALWAYS:
+                make(GOOD)
+            with mesh.guard(timeout=60 if guarded else None):
+                errors[kind] = attempt(make, bad if mesh.rank == odd else GOOD)
+            make(GOOD)  # no message of the refused call is left
+    return errors
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize("call", TENSORS)
+def test_the_other_ranks_know_why_a_rank_refuses_its_tensor(
+    pool: Pool, call: str, guarded: bool
+) -> None:
+    odd = 1 + guarded
+    by_rank = pool.run(refuse, call, odd, guarded)
+    over = OVER.get(call, {*range(RANKS)})
+    peers = {rank for rank in range(RANKS) if rank ^ odd in over} - {odd}
+    for kind, own in by_rank[odd].items():
+        assert own.startswith("SpecError"), (kind, own)
+        for rank in {*range(RANKS)} - {odd}:
+            text = by_rank[rank][kind]
+            assert ("SpecError: " in text) == (rank in peers), (kind, rank, text)
+            assert text.startswith("DisagreementError" if rank in peers else "no error")
