@@ -524,11 +524,11 @@ class Mesh(OfOneProcess):
             DisagreementError: on gloo and nccl, if the ranks of a group differ in pattern, options,
                 sizes or dtype. They compare the first call over each group, and all calls inside a
                 guard with a timeout. There on nccl no rank waits: the next call, :meth:`commit` or
-                the end of the guard raises. Where calls are compared, ranks also learn that one of
-                them refuses its tensor. Elsewhere they wait for that one, gloo may end a process
-                whose tensor has another size, and nccl returns garbage. To another mesh all ranks
-                know of a refused tensor in the first call with a pattern, and on gloo in all calls
-                inside a guard with a timeout.
+                the end of the guard raises. A comparison also tells
+                ranks that one of them refuses its tensor. Elsewhere they wait for that one, gloo
+                may end a process whose tensor has another size, and nccl returns garbage. To
+                another mesh all ranks know of a refused tensor in the first call with a pattern,
+                and on gloo in all calls inside a guard with a timeout.
 
         Cost: no more than each rank lacks, in at most one collective of each kind; see
         :func:`meshkit.plan_redistribution`. The plan is made once for each shape. A comparison is

@@ -115,8 +115,8 @@ def compare_refusal(
 ) -> bool:
     """Let the ranks of a group know, where they compare their calls, that this one refuses it.
 
-    The others raise a :class:`DisagreementError` with the error of this rank. Where no calls are
-    compared nobody knows, see :func:`compare_calls`. Return whether they know.
+    The others raise a :class:`DisagreementError` with the error of this rank. Nobody
+    knows if no calls are compared, see :func:`compare_calls`. Return whether they know.
     """
     device = device_of(x)
     if device.type == "meta":
