@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from .errors import SpecError
 from .text import article
 
 MAX_SHOWN = 16  # elements of an array that are shown; a larger one is shown by its digest
@@ -34,7 +35,7 @@ def canonical_text(value: object, text_of: TextOf = lambda _: None) -> str:
         text_of: returns the text of a part if it knows a better one, else None.
 
     Raises:
-        TypeError: if a part has no ``repr`` but its address, which is another one on each rank.
+        SpecError: if a part has no ``repr`` but its address, which is another one on each rank.
     """
     return _Writer(text_of).write(value)
 
@@ -69,7 +70,8 @@ class _Writer:
         kind: Any = type(value)
         own: Any = kind.__repr__
         if own in ADDRESSES:
-            raise TypeError(f"{article(kind.__qualname__)} is shown by its address")
+            line = f"{article(kind.__qualname__)} has no repr but its address."
+            raise SpecError(line, fix="its vars(), or its name.")
         if isinstance(value, np.ndarray):
             return array_text("array", value, value.dtype)
         if own in FORMS:

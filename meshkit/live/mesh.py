@@ -1518,7 +1518,7 @@ class Mesh(OfOneProcess):
             facts["batches"] = conflict
         open_mesh.agree_in_mesh(self._groups, self._proposal.job, "mesh.agree", facts, summary)
         if cause is not None:
-            line = f"the value of {what} has no repr: {cause}."
+            line = f"the value of {what} has no repr: {str(cause).partition(chr(10))[0]}"
             fix = "a value with one, such as vars(config), or the name of a function."
             raise SpecError(line, fix=fix) from cause
 

@@ -31,6 +31,7 @@ from meshkit.core.axes import resolve_axes
 from meshkit.core.batch import resolve_data_axes
 from meshkit.core.bridge import Statement, plan_bridge
 from meshkit.core.call import quotes_call
+from meshkit.core.canonical import canonical_text
 from meshkit.core.compare import EqualAxes
 from meshkit.core.cost.memory import ModelShape
 from meshkit.core.cost.search import fastest_cost
@@ -530,6 +531,7 @@ CASES: dict[str, Callable[[], object]] = {
     "a dim of size 1 that is longer": lambda: infer("b 1 -> b", (2, 3)),
     "a bracket that does not divide": lambda: infer("(h d/tp) -> h d *tp", (9,), h=4),
     "a size that does not divide over two axes": lambda: infer("s *dp *tp -> s/tp/dp", (4,)),
+    "a value that is shown by its address": lambda: canonical_text({"a": object()}),
     "fewer heads than ranks": lambda: infer("b s/dp h d -> b s h/dp d", (1, 3, 2, 4)),
     "a dim of an ellipsis that does not divide": lambda: infer("... s =dp -> ... s/dp", (2, 10)),
     "a padded sequence plan with other parts": lambda: move(
