@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from meshkit.core.cost.memory import RECOMPUTE, SHARDS, ModelShape, ParallelConfig
-from meshkit.core.cost.step_time import AXES, MACHINES, TrainingJob, model_flops, step_terms
-from meshkit.core.text import format_sizes
+from meshkit.plan.memory import RECOMPUTE, SHARDS, ModelShape, ParallelConfig
+from meshkit.plan.step_time import AXES, MACHINES, TrainingJob, model_flops, step_terms
+from meshkit.text import format_sizes
 
 from .report import put_section
 

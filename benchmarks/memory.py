@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.checkpoint import checkpoint
 
-from meshkit.core.cost.memory import RECOMPUTE, ModelShape, ParallelConfig, bytes_per_rank
+from meshkit.plan.memory import RECOMPUTE, ModelShape, ParallelConfig, bytes_per_rank
 
 from .report import put_section
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from meshkit import Layout, Mesh
+from meshkit.compare.compare import Report
+from meshkit.compare.steps import Fault, Ranks
 from meshkit.testing import compare_meshes
-from meshkit.testing.compare import Report
-from meshkit.testing.steps import Fault, Ranks
-from tests.testing.miniatures import MINIATURES, Miniature
+from tests.compare.miniatures import MINIATURES, Miniature
 
 from .harness import INSTALL, Goal, Row, single
 from .report import put_section

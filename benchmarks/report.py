@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from meshkit.core.text import format_table
+from meshkit.text import format_table
 
 from .harness import Goal, Ratio, Row, figure_text
 

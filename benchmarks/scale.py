@@ -25,12 +25,12 @@ import numpy as np
 import torch.distributed as dist
 
 import meshkit
-from meshkit.core.group_plan import GroupPlan
-from meshkit.core.judges import Decision, all_same
 from meshkit.launch import store as stores
+from meshkit.launch.judges import Decision, all_same
 from meshkit.launch.round import Round, decision_to_json
 from meshkit.launch.store import Store
 from meshkit.launch.times import Deadline, run_with_deadline
+from meshkit.layout.group_plan import GroupPlan
 
 from .agreement import count_store_calls
 from .harness import Goal, Row, single

@@ -11,28 +11,20 @@ TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without the import of typing
 if TYPE_CHECKING:
     __version__: str
 
-    from .core.batch import BatchPlan as BatchPlan
-    from .core.errors import BatchError as BatchError
-    from .core.errors import CollectiveError as CollectiveError
-    from .core.errors import CoordinateError as CoordinateError
-    from .core.errors import DisagreementError as DisagreementError
-    from .core.errors import LaunchError as LaunchError
-    from .core.errors import MeshkitError as MeshkitError
-    from .core.errors import NonfiniteError as NonfiniteError
-    from .core.errors import RankTimeoutError as RankTimeoutError
-    from .core.errors import SpawnError as SpawnError
-    from .core.errors import SpecError as SpecError
-    from .core.errors import UnknownAxisError as UnknownAxisError
-    from .core.group_plan import factor_world as factor_world
-    from .core.group_plan import split_world as split_world
-    from .core.layout import Layout as Layout
-    from .core.redistribute.report import plan_redistribution as plan_redistribution
-    from .core.schedule import BatchSchedule as BatchSchedule
-    from .core.seeds import stream_seed as stream_seed
-    from .core.sequence import SequencePlan as SequencePlan
-    from .core.topology import Topology as Topology
-    from .core.topology import crossings as crossings
-    from .core.topology import placed as placed
+    from .data.batch import BatchPlan as BatchPlan
+    from .data.schedule import BatchSchedule as BatchSchedule
+    from .data.seeds import stream_seed as stream_seed
+    from .errors import BatchError as BatchError
+    from .errors import CollectiveError as CollectiveError
+    from .errors import CoordinateError as CoordinateError
+    from .errors import DisagreementError as DisagreementError
+    from .errors import LaunchError as LaunchError
+    from .errors import MeshkitError as MeshkitError
+    from .errors import NonfiniteError as NonfiniteError
+    from .errors import RankTimeoutError as RankTimeoutError
+    from .errors import SpawnError as SpawnError
+    from .errors import SpecError as SpecError
+    from .errors import UnknownAxisError as UnknownAxisError
     from .launch.detect import detect as detect
     from .launch.job import unbound as unbound
     from .launch.join import init as init
@@ -40,31 +32,39 @@ if TYPE_CHECKING:
     from .launch.slurm import slurm_topology as slurm_topology
     from .launch.spawn import spawn as spawn
     from .launch.world import World as World
-    from .live.build_mesh import build_mesh as build_mesh
-    from .live.init_device_mesh import init_device_mesh as init_device_mesh
-    from .live.mesh import Mesh as Mesh
-    from .live.mesh import current_mesh as current_mesh
+    from .layout.group_plan import factor_world as factor_world
+    from .layout.group_plan import split_world as split_world
+    from .layout.layout import Layout as Layout
+    from .layout.sequence import SequencePlan as SequencePlan
+    from .layout.topology import Topology as Topology
+    from .layout.topology import crossings as crossings
+    from .layout.topology import placed as placed
+    from .mesh.build_mesh import build_mesh as build_mesh
+    from .mesh.init_device_mesh import init_device_mesh as init_device_mesh
+    from .mesh.mesh import Mesh as Mesh
+    from .mesh.mesh import current_mesh as current_mesh
+    from .redistribute.report import plan_redistribution as plan_redistribution
 
 _NAMES = {
-    "core.errors": "BatchError CollectiveError CoordinateError DisagreementError LaunchError "
+    "errors": "BatchError CollectiveError CoordinateError DisagreementError LaunchError "
     "MeshkitError NonfiniteError RankTimeoutError SpawnError SpecError UnknownAxisError",
-    "core.batch": "BatchPlan",
-    "core.schedule": "BatchSchedule",
-    "core.seeds": "stream_seed",
-    "core.sequence": "SequencePlan",
-    "core.group_plan": "factor_world split_world",
-    "core.layout": "Layout",
-    "core.redistribute.report": "plan_redistribution",
-    "core.topology": "Topology crossings placed",
+    "data.batch": "BatchPlan",
+    "data.schedule": "BatchSchedule",
+    "data.seeds": "stream_seed",
+    "layout.sequence": "SequencePlan",
+    "layout.group_plan": "factor_world split_world",
+    "layout.layout": "Layout",
+    "redistribute.report": "plan_redistribution",
+    "layout.topology": "Topology crossings placed",
     "launch.detect": "detect",
     "launch.slurm": "slurm_topology",
     "launch.job": "unbound",
     "launch.join": "init shutdown",
     "launch.spawn": "spawn",
     "launch.world": "World",
-    "live.build_mesh": "build_mesh",
-    "live.init_device_mesh": "init_device_mesh",
-    "live.mesh": "Mesh current_mesh",
+    "mesh.build_mesh": "build_mesh",
+    "mesh.init_device_mesh": "init_device_mesh",
+    "mesh.mesh": "Mesh current_mesh",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)
@@ -80,7 +80,7 @@ def __getattr__(name: str) -> object:
     import importlib
 
     if name == "__version__":
-        return importlib.import_module(".core", __name__).VERSION
+        return importlib.import_module(".errors", __name__).VERSION
     if name not in _MODULE_OF:
         known = "; meshkit.init() joins the job of every launcher" if name in _INIT else ""
         raise AttributeError(f"module 'meshkit' has no attribute {name!r}{known}")

@@ -41,7 +41,7 @@ WAITING = (
 # Tests of milliseconds fill the end of the run.
 SHORT = ("tests/core", "tests/laws")
 # The tests of these files share nothing with one another, so that each may run in any worker.
-SPREAD = ("tests/test_pages", "tests/testing/test_rehearsal", *SHORT)
+SPREAD = ("tests/test_pages", "tests/rehearse/test_rehearsal", *SHORT)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 import meshkit
+from meshkit.call import Call
 from meshkit.cli.main import main
-from meshkit.core.call import Call
-from meshkit.core.compare import describe_disagreement
-from meshkit.core.errors import format_error
-from meshkit.core.redistribute.pattern import parse_pattern
-from meshkit.core.topology import check_crossings
-from meshkit.live.open_mesh import CONFLICT
-from tests.core.redistribute.test_pattern import USES
-from tests.core.redistribute.test_transitions import TABLE
+from meshkit.data.conflicts import describe_disagreement
+from meshkit.errors import format_error
+from meshkit.groups.open_mesh import CONFLICT
+from meshkit.layout.topology import check_crossings
+from meshkit.redistribute.pattern import parse_pattern
 from tests.pages import ROOT, read_blocks
+from tests.redistribute.test_pattern import USES
+from tests.redistribute.test_transitions import TABLE
 
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "concepts" / "redistribution.md").read_text()

@@ -45,7 +45,7 @@ meshkit.SequencePlan(16, 4, "zigzag").inverse()
 meshkit.detect({})
 str(meshkit.plan_redistribution("dp=4 tp=2", "o/dp/tp i -> o/tp i/dp", o=64, i=64))
 [getattr(meshkit, name) for name in meshkit.__all__ if name.endswith("Error")]
-import meshkit.core.group_plan, meshkit.bench.results
+import meshkit.layout.group_plan, meshkit.bench.results
 import meshkit.cli.ranks, meshkit.cli.inspect
 """
     modules = loaded_modules(code)
@@ -61,8 +61,8 @@ def test_a_mesh_loads_torch_without_its_compiler() -> None:
 
 def test_a_recovery_imports_nothing() -> None:
     code = """
-from meshkit.core.layout import Layout
-from meshkit.core.regroup import find_sources, regroup
+from meshkit.layout.layout import Layout
+from meshkit.launch.regroup import find_sources, regroup
 regrouped = regroup(Layout(dp=4, tp=2), [0, 2, 3, 5, 6, 7])
 find_sources(regrouped, dict.fromkeys(regrouped.old_ranks, 3)), regrouped.moves
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.newer_torch import needs_slices
+from tests.newer_torch import needs_slices
 from tests.pages import ROOT, read_programs, rewrite, run_page
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

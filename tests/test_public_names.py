@@ -20,7 +20,7 @@ def test_each_name_is_importable_and_documented(name: str) -> None:
     assert value.__name__ == name
     assert value.__doc__
     assert not value.__doc__.startswith(f"{name}(")  # the docstring that a dataclass writes
-    if name != "Mesh" and not name.endswith("Error"):  # see tests/live/test_mesh_examples.py
+    if name != "Mesh" and not name.endswith("Error"):  # see tests/mesh/test_mesh_examples.py
         assert "Example:" in value.__doc__
     assert name in dir(meshkit)
     exec(f"from meshkit import {name}", {})

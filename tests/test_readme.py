@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import meshkit
-from meshkit.core.call import Call
+from meshkit.call import Call
 from tests.pages import ROOT, read_blocks
 from tests.test_docs import raised_by
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from meshkit.core.redistribute.pattern import Side, parse_pattern
+from meshkit.redistribute.pattern import Side, parse_pattern
 
 Placements = list[Any]
 

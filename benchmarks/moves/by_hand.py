@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from meshkit.live.move.operations import ALL_GATHER, REDUCE_SCATTER
+from meshkit.redistribute.operations import ALL_GATHER, REDUCE_SCATTER
 
 Group = dist.ProcessGroup
 

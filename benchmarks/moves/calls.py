@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 import meshkit
-from meshkit.live.move import equal
-from meshkit.live.status import tracking
+from meshkit.groups.status import tracking
+from meshkit.redistribute import equal
 
 from ..harness import INSTALL, Figures, Goal, Row, alternate, compare
 from .by_dtensor import make_dtensor_move

@@ -20,10 +20,10 @@ from typing import NamedTuple
 import numpy as np
 
 from meshkit import Layout
-from meshkit.core.errors import MeshkitError
-from meshkit.core.redistribute.mesh_move import MeshMove, join_axes, make_mesh_move
-from meshkit.core.redistribute.move import Region
-from meshkit.core.redistribute.pattern import parse_pattern
+from meshkit.errors import MeshkitError
+from meshkit.redistribute.mesh_move import MeshMove, join_axes, make_mesh_move
+from meshkit.redistribute.move import Region
+from meshkit.redistribute.pattern import parse_pattern
 
 from ..harness import Goal, Row, compare, single
 

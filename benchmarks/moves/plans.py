@@ -17,9 +17,9 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._redistribute import _gen_transform_infos_non_cached
 
-from meshkit.core.redistribute.move import Move, make_move
-from meshkit.core.redistribute.pattern import parse_pattern, parse_text
-from meshkit.core.redistribute.plan import most_needed, most_received, plan_move
+from meshkit.redistribute.move import Move, make_move
+from meshkit.redistribute.pattern import parse_pattern, parse_text
+from meshkit.redistribute.plan import most_needed, most_received, plan_move
 
 from ..harness import ITSELF, Goal, Row, compare, single, time_in_turns
 from .calls import cpu_seconds

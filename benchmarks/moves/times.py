@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 import meshkit
-from meshkit.core.redistribute.move import Move, local_shape, make_move
-from meshkit.core.redistribute.pattern import AxisType, parse_pattern
+from meshkit.redistribute.move import Move, local_shape, make_move
+from meshkit.redistribute.pattern import AxisType, parse_pattern
 
 from ..harness import Goal, Row, compare, turn
 from .by_dtensor import make_dtensor_move

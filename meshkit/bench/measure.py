@@ -35,19 +35,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..core.errors import CollectiveError, MeshkitError
-from ..core.group_plan import Axes
-from ..core.layout import Layout
-from ..core.text import Seconds, count_noun
+from ..errors import CollectiveError, MeshkitError
+from ..groups.groups import all_gather
+from ..groups.hosts import gather_hosts
+from ..groups.status import is_collective_error, wait
 from ..launch.job import require_job
 from ..launch.join import init
 from ..launch.log import Progress, show_progress
-from ..live.build_mesh import build_mesh
-from ..live.groups import all_gather
-from ..live.hosts import gather_hosts
-from ..live.mesh import Mesh
-from ..live.move.operations import ALL_GATHER, REDUCE_SCATTER
-from ..live.status import is_collective_error, wait
+from ..layout.group_plan import Axes
+from ..layout.layout import Layout
+from ..mesh.build_mesh import build_mesh
+from ..mesh.mesh import Mesh
+from ..redistribute.operations import ALL_GATHER, REDUCE_SCATTER
+from ..text import Seconds, count_noun
 from .results import (
     ALONE,
     ITEM_BYTES,

@@ -27,12 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from ..core.axes import check_axes_exist, parse_axes
-from ..core.call import quotes_call
-from ..core.errors import SpecError
-from ..core.group_plan import Axes
-from ..core.layout import Layout
-from ..core.text import Seconds, count_noun, format_sizes, format_table, wrap_lines
+from ..call import quotes_call
+from ..errors import SpecError
+from ..layout.axes import check_axes_exist, parse_axes
+from ..layout.group_plan import Axes
+from ..layout.layout import Layout
+from ..text import Seconds, count_noun, format_sizes, format_table, wrap_lines
 
 ITEM_BYTES = 4  # of a float32
 MAX_BYTES = 2**40  # of the largest array

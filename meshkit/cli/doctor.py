@@ -22,8 +22,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-from ..core.errors import LaunchError, MeshkitError
-from ..core.text import MIN_CELL, count_noun, wrap_lines
+from ..errors import LaunchError, MeshkitError
 from ..launch.detect import FIELDS, detect, environment
 from ..launch.endpoint import Env
 from ..launch.launchers import LAUNCHERS
@@ -31,6 +30,7 @@ from ..launch.names import address_at_store, look_up_name
 from ..launch.signs import starter
 from ..launch.times import DeadlineExceededError, run_with_deadline
 from ..launch.world import LOOPBACK_HOST, World
+from ..text import MIN_CELL, count_noun, wrap_lines
 from .main import Command, Result
 from .options import read_seconds
 
@@ -178,9 +178,9 @@ def check_binding(torch: ModuleType, device_type: str) -> list[Finding]:
 
     If the communicator of one rank cannot be made, that of a job cannot either.
     """
-    from ..core.rehearsal_report import format_bytes
     from ..launch.default_group import measure_binding
     from ..launch.device import accelerator, nccl_parts, select_backend
+    from ..rehearse.report import format_bytes
 
     device = torch.device(device_type, 0)
     backend = select_backend(None, device) if device_type == accelerator() else ""

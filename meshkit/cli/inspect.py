@@ -12,22 +12,22 @@ from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
-from ..core.batch import BatchPlan, resolve_data_axes
-from ..core.call import divisors, drop_none, either
-from ..core.cost.layout_cost import RACK, CostTable, LayoutCost, axes_by_standard
-from ..core.cost.memory import RECOMPUTE, SHARDS, ModelShape
-from ..core.cost.search import fastest_cost, format_search, nearest_layouts, search
-from ..core.cost.step_time import TrainingJob
-from ..core.errors import BatchError, CoordinateError, SpecError
-from ..core.group_plan import GroupPlan
-from ..core.job_report import JobReport, PlanReport, headline
-from ..core.layout import Layout
-from ..core.redistribute.report import DTYPES, plan_redistribution, read_name
-from ..core.report import format_rank, format_rank_table, rank_reports
-from ..core.sequence import SequencePlan, plan_sequence, sequence_axes
-from ..core.text import count_noun
-from ..core.topology import Topology, placed
+from ..call import divisors, drop_none, either
+from ..data.batch import BatchPlan, resolve_data_axes
+from ..errors import BatchError, CoordinateError, SpecError
 from ..launch.log import Progress, show_progress
+from ..layout.group_plan import GroupPlan
+from ..layout.layout import Layout
+from ..layout.sequence import SequencePlan, plan_sequence, sequence_axes
+from ..layout.topology import Topology, placed
+from ..plan.job_report import JobReport, PlanReport, headline
+from ..plan.layout_cost import RACK, CostTable, LayoutCost, axes_by_standard
+from ..plan.memory import RECOMPUTE, SHARDS, ModelShape
+from ..plan.rank_report import format_rank, format_rank_table, rank_reports
+from ..plan.search import fastest_cost, format_search, nearest_layouts, search
+from ..plan.step_time import TrainingJob
+from ..redistribute.report import DTYPES, plan_redistribution, read_name
+from ..text import count_noun
 from . import options
 from .main import Command, Result
 

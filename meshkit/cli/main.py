@@ -22,12 +22,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NoReturn
 
-from ..core import VERSION
-from ..core.axes import ARGUMENTS, STANDARD
-from ..core.errors import BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
-from ..core.text import format_rows
+from ..errors import VERSION, BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
 from ..launch.detect import detect
 from ..launch.log import shows_colors
+from ..layout.axes import ARGUMENTS, STANDARD
+from ..text import format_rows
 
 # Command to the file that has it, imported when the command is typed
 MODULES = {

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..core.axes import axis_role, resolve_axes, unknown_axes
-from ..core.batch import (
+from ..call import check_divides, divisors, drop_none, either
+from ..data.batch import (
     BatchPlan,
     data_choices,
     describe_data,
@@ -22,21 +22,15 @@ from ..core.batch import (
     resolve_data_axes,
     solve_batch,
 )
-from ..core.call import check_divides, divisors, drop_none, either
-from ..core.cost.memory import DTYPES, ModelShape
-from ..core.cost.step_time import MACHINES, TrainingJob
-from ..core.errors import BatchError, SpecError
-from ..core.group_plan import Axes
-from ..core.layout import Layout
-from ..core.sizes import (
-    STANDARD_AXES,
-    check_num_planned,
-    infer_sizes,
-    ordered_sizes,
-    read_sizes,
-)
-from ..core.text import count_noun
-from ..core.topology import Topology, parse_hostfile
+from ..errors import BatchError, SpecError
+from ..layout.axes import axis_role, resolve_axes, unknown_axes
+from ..layout.group_plan import Axes
+from ..layout.layout import Layout
+from ..layout.sizes import STANDARD_AXES, check_num_planned, infer_sizes, ordered_sizes, read_sizes
+from ..layout.topology import Topology, parse_hostfile
+from ..plan.memory import DTYPES, ModelShape
+from ..plan.step_time import MACHINES, TrainingJob
+from ..text import count_noun
 
 INTEGER = re.compile(r"-?[0-9]{1,18}")  # it fits into int64
 MAX_FILE = 2**28  # characters: the hosts of a job of millions of ranks

@@ -19,15 +19,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..bench import results
-from ..core.call import drop_none
-from ..core.errors import CALL, LaunchError, MeshkitError, SpawnError, SpecError
-from ..core.group_plan import GroupPlan
-from ..core.layout import Layout
-from ..core.report import CheckReport
-from ..core.sizes import infer_sizes, ordered_sizes
-from ..core.text import count_noun, format_ranks, wrap_lines
+from ..call import drop_none
+from ..errors import CALL, LaunchError, MeshkitError, SpawnError, SpecError
 from ..launch.detect import detect
 from ..launch.log import Progress, show_progress
+from ..layout.group_plan import GroupPlan
+from ..layout.layout import Layout
+from ..layout.sizes import infer_sizes, ordered_sizes
+from ..plan.rank_report import CheckReport
+from ..text import count_noun, format_ranks, wrap_lines
 from . import options
 from .main import Command, Result
 
@@ -198,7 +198,7 @@ def run_check(args: Namespace) -> Result:
 def check_mesh(device: str | None, request: Mapping[str, Any], timeout: float) -> CheckReport:
     """Join the job, build the mesh, check its groups, and close it. Collective."""
     from ..launch.join import init
-    from ..live.build_mesh import build_mesh
+    from ..mesh.build_mesh import build_mesh
 
     began = time.monotonic()
     with torch_errors("joining the job"):
@@ -269,7 +269,7 @@ def greet_all(device: str | None, timeout: float) -> tuple[int, list[Greeting]]:
     """Return this rank, and the greetings of all. Collective."""
     import torch
 
-    from ..live.groups import all_gather
+    from ..groups.groups import all_gather
 
     greeting = greet(device, timeout)
     text = json.dumps(greeting).encode()

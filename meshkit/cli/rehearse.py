@@ -6,11 +6,11 @@ from argparse import REMAINDER, ArgumentParser, ArgumentTypeError, Namespace
 from functools import partial
 from pathlib import Path
 
-from ..core.cost.memory import SHARDS
-from ..core.cost.search import fastest_cost
-from ..core.cost.step_time import MACHINES, TrainingJob
-from ..core.errors import SpecError
-from ..core.rehearsal_report import RehearsalReport
+from ..errors import SpecError
+from ..plan.memory import SHARDS
+from ..plan.search import fastest_cost
+from ..plan.step_time import MACHINES, TrainingJob
+from ..rehearse.report import RehearsalReport
 from .main import Command, Result
 from .options import (
     DEFAULT_MACHINE,
@@ -24,7 +24,7 @@ from .options import (
 
 def run_rehearse(args: Namespace) -> Result:
     """Rehearse a script, and report what was found."""
-    from ..testing.rehearsal import rehearse, run_script  # they import torch
+    from ..rehearse.rehearsal import rehearse, run_script  # they import torch
 
     path, *words = args.script or [""]
     if not Path(path).is_file():

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ..core.axes import check_axes_exist, data_axes, parse_axes
-from ..core.batch import BatchPlan
-from ..core.call import quotes_call
-from ..core.errors import BatchError, SpecError
-from ..core.text import article
-from ..live.mesh import Mesh
+from ..call import quotes_call
+from ..data.batch import BatchPlan
+from ..errors import BatchError, SpecError
+from ..layout.axes import check_axes_exist, data_axes, parse_axes
+from ..mesh.mesh import Mesh
+from ..text import article
 
 NAMES = {  # role of axes to DeepSpeed's names for their group
     "data": ("data_parallel",),

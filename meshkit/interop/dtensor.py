@@ -18,10 +18,10 @@ from collections.abc import Iterable, Sequence
 
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
-from ..core.axes import check_axes_exist, parse_axes
-from ..core.call import quotes_call
-from ..core.errors import SpecError
-from ..core.redistribute.pattern import DOTS, Side, parse_pattern
+from ..call import quotes_call
+from ..errors import SpecError
+from ..layout.axes import check_axes_exist, parse_axes
+from ..redistribute.pattern import DOTS, Side, parse_pattern
 
 Axes = str | Iterable[str]
 Placements = tuple[Placement, ...]

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..core.axes import STANDARD
-from ..core.call import quotes_call
-from ..core.errors import SpecError
-from ..core.group_plan import factor_world
-from ..core.layout import Layout
-from ..live.mesh import Mesh
+from ..call import quotes_call
+from ..errors import SpecError
+from ..layout.axes import STANDARD
+from ..layout.group_plan import factor_world
+from ..layout.layout import Layout
+from ..mesh.mesh import Mesh
 
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection

@@ -20,12 +20,12 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from ..core.call import quotes_call
-from ..core.layout import Layout
-from ..core.redistribute.pattern import Side, parse_pattern
-from ..live.mesh import Mesh
-from ..live.move.redistribution import MeshMoves, Redistribution
-from ..live.move.ring import Ring
+from ..call import quotes_call
+from ..layout.layout import Layout
+from ..mesh.mesh import Mesh
+from ..redistribute.pattern import Side, parse_pattern
+from ..redistribute.redistribution import MeshMoves, Redistribution
+from ..redistribute.ring import Ring
 
 MARKS = {"+": "P", "*": "R", "=": "I", "@": "V"}
 

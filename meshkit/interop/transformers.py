@@ -20,14 +20,14 @@ import math
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..core.axes import CONTEXT, DATA, STANDARD
-from ..core.call import Call, quotes_call
-from ..core.errors import SpecError
-from ..core.layout import Layout
-from ..core.text import article
+from ..call import Call, quotes_call
+from ..errors import SpecError
+from ..groups.open_mesh import announcing_failure
 from ..launch.job import require_job
-from ..live.mesh import Mesh
-from ..live.open_mesh import announcing_failure
+from ..layout.axes import CONTEXT, DATA, STANDARD
+from ..layout.layout import Layout
+from ..mesh.mesh import Mesh
+from ..text import article
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -26,8 +26,8 @@ from functools import partial
 from types import ModuleType
 from typing import NoReturn
 
-from ..core.call import Call
-from ..core.guesses import launch_error
+from ..call import Call
+from ..guesses import launch_error
 
 
 class _Package(ModuleType):

@@ -16,7 +16,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from ..core.errors import CALL, LaunchError, RankTimeoutError, SpecError
+from ..errors import CALL, LaunchError, RankTimeoutError, SpecError
 from .endpoint import Env
 from .launchers import HAND_WRITTEN
 from .signs import starter

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from ..core.judges import Describe, all_done, failure_error
+from .judges import Describe, all_done, failure_error
 from .process import current_process
 from .round import Round
 from .store import Store

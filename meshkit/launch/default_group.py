@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..core.errors import LaunchError
+from ..errors import LaunchError
 from .creation import Creation, GroupStore
 from .detect import detect
 from .device import accelerator, backend_for, device_of_backend, nccl_parts

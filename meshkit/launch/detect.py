@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ..core.call import drop_none, parse_integer, quotes_call
-from ..core.errors import LaunchError
+from ..call import drop_none, parse_integer, quotes_call
+from ..errors import LaunchError
 from .command import TORCHRUN_OPTIONS, check_pod
 from .endpoint import (
     PORT,
@@ -29,14 +29,7 @@ from .endpoint import (
     read_int,
     read_text,
 )
-from .launchers import (
-    BY_ENVIRONMENT,
-    HAND_WRITTEN,
-    SPAWN,
-    Launcher,
-    is_whole,
-    matching_launchers,
-)
+from .launchers import BY_ENVIRONMENT, HAND_WRITTEN, SPAWN, Launcher, is_whole, matching_launchers
 from .signs import sign_of_more, sign_of_others, starter
 from .slurm import task_counts
 from .urls import Fault, host_fault, url_fault

@@ -31,8 +31,8 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from ..core.errors import LaunchError, format_error
-from ..core.text import count_noun
+from ..errors import LaunchError, format_error
+from ..text import count_noun
 
 
 class Accelerator(NamedTuple):

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from ..core.errors import LaunchError
+from ..errors import LaunchError
 from .slurm import first_host, host_names
 
 Env = Mapping[str, str]

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ..core.errors import LaunchError, RankTimeoutError
+from ..errors import LaunchError, RankTimeoutError
 from .times import Deadline
 
 KEEP_SIZE = 1  # of fallocate in Linux: reserve blocks behind the end of the file

@@ -35,9 +35,9 @@ from uuid import uuid4
 
 import torch.distributed as dist
 
-from ..core.errors import LaunchError
-from ..core.judges import Decision, Process, RankState, Sighting
+from ..errors import LaunchError
 from .endpoint import Env, is_digits
+from .judges import Decision, Process, RankState, Sighting
 from .process import current_process, sight, state_of
 from .round import DECISION, Round, decision_from_json, decision_to_json, process_from_json
 from .store import ATTEMPT, Store, lost_error, open_store, read_number, read_value

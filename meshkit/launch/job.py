@@ -4,8 +4,8 @@
 thread that joins and the store of a failed call, in ``times`` the work that is still to be undone,
 in ``creation`` the creation of a thread, in ``file_store`` the last size of each file, in ``spawn``
 the modules that ranks preload, in ``torch_internals`` the receives by which meshkit has looked for
-lost connections, in ``live/status`` the context in which a guard follows collectives, and caches of
-pure functions.
+lost connections, in ``groups/status`` the context in which a guard follows collectives, and caches
+of pure functions.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..core.call import parse_integer
-from ..core.errors import RankTimeoutError, SpecError
-from ..core.judges import Decision, Describe, Json, Process, RankState, Sighting, all_same
+from ..call import parse_integer
+from ..errors import RankTimeoutError, SpecError
 from .creation import GroupStore, commit
 from .default_group import (
     create_default_group,
@@ -41,6 +40,7 @@ from .default_group import (
 )
 from .ending import ROUNDS, Ending, delete_last
 from .generation import leases
+from .judges import Decision, Describe, Json, Process, RankState, Sighting, all_same
 from .log import ERROR_FILE, Startup, log_line, report_uncaught_error
 from .process import check_own_process, sight
 from .round import DECISION, Round

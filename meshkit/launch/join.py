@@ -18,11 +18,9 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import get_worker_info
 
-from ..core import VERSION
-from ..core.call import caller_level, drop_none, quotes_call
-from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, SpecError, format_error
-from ..core.judges import Arrivals, Decision, all_same
-from ..core.text import count_noun
+from ..call import caller_level, drop_none, quotes_call
+from ..errors import VERSION, LaunchError, MeshkitError, RankTimeoutError, SpecError, format_error
+from ..text import count_noun
 from .command import check_pod, propose_torchrun
 from .creation import commit
 from .default_group import (
@@ -66,6 +64,7 @@ from .job import (
     seed_all,
     set_current_job,
 )
+from .judges import Arrivals, Decision, all_same
 from .launchers import BY_MPI, job_hosts, job_name
 from .log import ERROR_FILE, Startup, log_job, log_line, report_uncaught_error, show_log
 from .mpi import store_of_one_node, with_address

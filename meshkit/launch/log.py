@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from ..core.errors import MeshkitError, format_error
+from ..errors import MeshkitError, format_error
 from .world import World
 
 LOGGER = logging.getLogger("meshkit")

@@ -21,7 +21,7 @@ from types import ModuleType
 
 import torch.distributed as dist
 
-from ..core.errors import RankTimeoutError
+from ..errors import RankTimeoutError
 from .process import process_stat
 from .store import address, unknown_address_error
 from .times import Deadline

@@ -16,15 +16,15 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, cast
 
-from ..core.errors import RankTimeoutError
-from ..core.judges import Arrival, Arrivals, Decision, Process, RankState, disagreement
-from ..core.layout import Layout
-from ..core.ranks import RankPositions
-from ..core.regroup import Regrouping, Request, Sources, find_sources, held_steps, regroup
+from ..errors import RankTimeoutError
+from ..layout.layout import Layout
+from ..layout.ranks import RankPositions
 from .generation import end_generation, generation_part, init_round, leases
 from .job import ADMISSION, RECOVERED, RECOVERY, Epoch, Job
+from .judges import Arrival, Arrivals, Decision, Process, RankState, disagreement
 from .nodes import FROM_MACHINES, LOCAL_RANK, free_local_rank
 from .process import state_of
+from .regroup import Regrouping, Request, Sources, find_sources, held_steps, regroup
 from .round import Round, process_from_json
 from .store import Store, read_number
 from .times import TIMES, Deadline

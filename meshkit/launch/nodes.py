@@ -22,7 +22,7 @@ from functools import partial
 from itertools import count, groupby
 from typing import Any
 
-from ..core.judges import Arrival
+from .judges import Arrival
 from .round import Round
 from .store import Store, read_value
 from .times import TIMES, Deadline

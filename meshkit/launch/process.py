@@ -10,8 +10,8 @@ from pathlib import Path
 
 from torch.utils.data import get_worker_info
 
-from ..core.errors import LaunchError
-from ..core.judges import Process, RankState, Sighting
+from ..errors import LaunchError
+from .judges import Process, RankState, Sighting
 
 FIX = (
     "communicate in the process of the rank; here, use mesh.coordinate, mesh.size, mesh.peers or "

@@ -9,7 +9,7 @@
 A round is open until its decision is written. The last rank to arrive writes it, or the first one
 past its deadline, or in a polled round one of four ranks. A rank whose own call fails writes its
 error as the decision at once. A rank that comes later reads the decision. A judge of
-:mod:`meshkit.core.judges` determines it.
+:mod:`meshkit.launch.judges` determines it.
 
 ::
 
@@ -35,8 +35,8 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, TypeVar
 
-from ..core.errors import MeshkitError
-from ..core.judges import Arrival, Arrivals, Decision, Json, Judge, Process, Sighting, failure_error
+from ..errors import MeshkitError
+from .judges import Arrival, Arrivals, Decision, Json, Judge, Process, Sighting, failure_error
 from .process import current_process
 from .store import Store, error_from_json, error_to_json, read_value
 from .times import TIMES, Deadline

@@ -18,9 +18,9 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from ..core.call import quotes_call
-from ..core.errors import SpecError
-from ..core.topology import Topology
+from ..call import quotes_call
+from ..errors import SpecError
+from ..layout.topology import Topology
 
 MAX_NODES = 10**6  # nodes of a task list; more than any machine has
 TIERS = ("switch", "spine", "superspine")

@@ -36,9 +36,9 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from ..core.call import Call, changes, format_value, parse_integer, quotes_call
-from ..core.errors import LaunchError, RankTimeoutError, SpawnError, SpecError
-from ..core.text import count_noun, format_ranks, name_ranks
+from ..call import Call, changes, format_value, parse_integer, quotes_call
+from ..errors import LaunchError, RankTimeoutError, SpawnError, SpecError
+from ..text import count_noun, format_ranks, name_ranks
 from .command import program_arguments
 from .detect import detect
 from .device import ACCELERATORS
@@ -55,7 +55,7 @@ PRELOADED: tuple[str, ...] = (
     f"{__package__}.forkserver",
     "torch.distributed",
     __name__,
-    "meshkit.live.build_mesh",
+    "meshkit.mesh.build_mesh",
 )
 # Time that the other ranks have to notice the failure of a rank before they are killed.
 GRACE = timedelta(seconds=10)

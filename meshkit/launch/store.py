@@ -40,8 +40,8 @@ from urllib.parse import urlparse
 
 import torch.distributed as dist
 
-from ..core import errors
-from ..core.errors import LaunchError, MeshkitError, RankTimeoutError
+from .. import errors
+from ..errors import LaunchError, MeshkitError, RankTimeoutError
 from .connection import Connection
 from .file_store import check_file, file_error, is_store, open_file, reserve_room
 from .launchers import BY_TORCHRUN

@@ -12,7 +12,7 @@ from datetime import timedelta
 from numbers import Real
 from typing import Any, NamedTuple, TypeVar, cast
 
-from ..core.errors import SpecError
+from ..errors import SpecError
 
 Result = TypeVar("Result")
 Time = float | timedelta  # a timeout as callers write it; a number is seconds

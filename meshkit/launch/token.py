@@ -16,7 +16,7 @@ import secrets
 
 import torch.distributed as dist
 
-from ..core.errors import LaunchError
+from ..errors import LaunchError
 
 VARIABLE = "MESHKIT_STORE_TOKEN"
 KEY = "token"  # in the store: a random text, and the digest of the token with it

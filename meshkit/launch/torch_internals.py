@@ -7,14 +7,14 @@ for:
 ================================  =====  ====================================================
 feature                           since  test
 ================================  =====  ====================================================
-``new_group(sort_ranks=)``        2.12   tests/live/test_mesh.py, with and without it
-``_mesh_layout._FlatLayout``      2.13   tests/live/test_device_mesh.py
-``dist.*_single`` collectives     2.13   tests/live/move, tests/bench/test_measure.py
-count of groups of one rank       2.15   tests/live/test_groups.py
+``new_group(sort_ranks=)``        2.12   tests/mesh/test_mesh.py, with and without it
+``_mesh_layout._FlatLayout``      2.13   tests/groups/test_device_mesh.py
+``dist.*_single`` collectives     2.13   tests/redistribute, tests/bench/test_measure.py
+count of groups of one rank       2.15   tests/groups/test_groups.py
 ``split_group`` keeps orders      2.15   tests/scenarios/test_split.py, with and without it
 nccl2 as the backend ``nccl``     2.15   tests/scenarios/test_nccl_like.py
-private counter of groups         none   tests/live/test_groups.py
-groups of a later dim of a mesh   none   tests/live/test_device_mesh_groups.py
+private counter of groups         none   tests/groups/test_groups.py
+groups of a later dim of a mesh   none   tests/groups/test_device_mesh.py
 ================================  =====  ====================================================
 """
 
@@ -42,7 +42,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import dataloader
 from torch.utils.data._utils import worker
 
-from ..core.errors import MeshkitError
+from ..errors import MeshkitError
 from .device import backend_for, nccl_parts
 
 if TYPE_CHECKING:

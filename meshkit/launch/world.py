@@ -16,7 +16,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
-from ..core.errors import LaunchError, SpecError
+from ..errors import LaunchError, SpecError
 from .endpoint import FIRST_PORT, NUM_PORTS, Env, as_number
 from .launchers import HAND_WRITTEN, LAUNCHERS, SPAWN, contradicting_variables, matching_launchers
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from .compare import compare_meshes
+    from ..compare.compare import compare_meshes
+    from ..rehearse.rehearsal import rehearse
     from .faults import play
-    from .rehearsal import rehearse
     from .strategies import axes_of, axis_names, batch_plans, coordinates, layouts, ranks, sizes
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Import a name on its first use."""
     if name == "compare_meshes":
-        from .compare import compare_meshes
+        from ..compare.compare import compare_meshes
 
         return compare_meshes
     if name == "play":
@@ -42,7 +42,7 @@ def __getattr__(name: str) -> object:
 
         return play
     if name == "rehearse":
-        from .rehearsal import rehearse
+        from ..rehearse.rehearsal import rehearse
 
         return rehearse
     if name not in __all__:

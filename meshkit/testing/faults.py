@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from ..core.call import quotes_call
+from ..call import quotes_call
 from ..launch.process import process_stat
 from ..launch.spawn import child_environment, context_for, set_up_worker, start_process
 from ..launch.world import free_port

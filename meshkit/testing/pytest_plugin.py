@@ -26,7 +26,7 @@ from types import ModuleType
 
 import pytest
 
-from ..core.errors import MeshkitError, format_error
+from ..errors import MeshkitError, format_error
 
 TIMEOUT = 120.0  # seconds of a test, its start included
 MARKER = f"ranks(n, timeout={TIMEOUT:g}): run the test on n local ranks that form one job"

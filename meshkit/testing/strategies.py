@@ -16,10 +16,10 @@ except ImportError as error:
     text = "the strategies of meshkit.testing need hypothesis: pip install hypothesis"
     raise ImportError(text) from error
 
-from ..core.axes import STANDARD, check_names
-from ..core.batch import BatchPlan
-from ..core.errors import SpecError
-from ..core.layout import Layout
+from ..data.batch import BatchPlan
+from ..errors import SpecError
+from ..layout.axes import STANDARD, check_names
+from ..layout.layout import Layout
 
 _NAME = r"[A-Za-z][A-Za-z0-9_]{0,6}[A-Za-z0-9]|[A-Za-z]"
 

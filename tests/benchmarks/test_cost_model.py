@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import cost_model
 from benchmarks.cost_model import PAGE, RUNS, megatron_operations, published_runs
-from meshkit.core.cost.memory import ModelShape
-from meshkit.core.cost.step_time import MACHINES, TrainingJob, model_flops
+from meshkit.plan.memory import ModelShape
+from meshkit.plan.step_time import MACHINES, TrainingJob, model_flops
 
 DATA = json.loads(RUNS.read_text())
 WITH_MFU = [run for run in DATA["runs"] if "mfu" in run]

@@ -17,8 +17,8 @@ from meshkit.bench.results import OPERATIONS, BenchmarkRun
 from meshkit.cli import ranks
 from meshkit.cli.main import CommandParser, load_command, main
 from meshkit.cli.ranks import measure, read_max_alone, read_operations, read_size, read_sizes
-from meshkit.core.layout import Layout
 from meshkit.launch.detect import detect
+from meshkit.layout.layout import Layout
 from tests.bench.example_runs import CLEAN, REPORT
 from tests.bench.faulty_calls import return_wrong_elements
 from tests.cli.processes import begun, ended

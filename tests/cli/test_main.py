@@ -19,10 +19,10 @@ import pytest
 from meshkit import LaunchError, SpecError
 from meshkit.cli import main, ranks
 from meshkit.cli.main import Command, Result
-from meshkit.core import VERSION
+from meshkit.errors import VERSION
 from tests.bench.example_runs import CLEAN
 from tests.cli.processes import ROOT, Answers, begun, ended
-from tests.core.example_reports import REPORT
+from tests.plan.example_reports import REPORT
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])

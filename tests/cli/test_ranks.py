@@ -22,15 +22,15 @@ import meshkit
 from meshkit.cli import ranks
 from meshkit.cli.main import main
 from meshkit.cli.ranks import Greeting, check_mesh, describe_failure, run_sharing, torch_errors
-from meshkit.core.errors import LaunchError, RankTimeoutError, SpawnError
-from meshkit.core.report import CheckReport
+from meshkit.errors import LaunchError, RankTimeoutError, SpawnError
+from meshkit.guard import barrier as verify_module
 from meshkit.launch.detect import detect
-from meshkit.live import barrier as verify_module
+from meshkit.plan.rank_report import CheckReport
 from meshkit.testing.faults import Strike, play
 from tests.cli.processes import CLEAN, Answers, begun, ended
-from tests.core.example_reports import REPORT
-from tests.live.side_by_side import side_by_side
+from tests.plan.example_reports import REPORT
 from tests.preloaded_python import MESHKIT, run_python
+from tests.side_by_side import side_by_side
 
 CPU = ["--device", "cpu"]
 Capture = pytest.CaptureFixture[str]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import meshkit
 from examples import attention
-from tests.live.newer_torch import needs_order
+from tests.newer_torch import needs_order
 
 # with order="sp dp" the ranks of an sp group are not neighbours, and no place is a global rank
 MESHES = [{"sp": 4}, {"dp": 2, "sp": 2}, {"dp": 2, "sp": 2, "order": "sp dp"}, {"dp": 4, "sp": 1}]

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import meshkit
 from benchmarks.memory import Layer, LiveBytes
-from meshkit.core.cost.memory import RECOMPUTE, ModelShape, ParallelConfig, bytes_per_rank
+from meshkit.plan.memory import RECOMPUTE, ModelShape, ParallelConfig, bytes_per_rank
 from meshkit.testing.faults import Played, Strike, play
 
 GPU = torch.cuda.is_available()

@@ -23,7 +23,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.bench.measure import time_calls
 from meshkit.launch.torch_internals import bound_device, can_split
-from meshkit.live.move import operations
+from meshkit.redistribute import operations
 
 COMPILERS = os.environ.get("CC", ""), "gcc", "clang", "cc"
 HEADER = Path(sysconfig.get_path("include")) / "Python.h"

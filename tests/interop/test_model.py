@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from meshkit.core.cost.memory import ModelShape
+from meshkit.plan.memory import ModelShape
 
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: pip install -e '.[interop]'"

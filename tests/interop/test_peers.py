@@ -33,8 +33,8 @@ import torch.distributed as dist
 import torch.distributed.device_mesh as torch_mesh
 
 import meshkit
+from tests.faults import error_of
 from tests.interop.bare_packages import PEERS
-from tests.live.faults import error_of
 from tests.one_step import equals_one_process
 from tests.pages import ROOT
 from tests.pool import Pool, start_pool

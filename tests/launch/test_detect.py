@@ -21,17 +21,7 @@ from meshkit.launch.command import propose_command
 from meshkit.launch.launchers import BY_MPI, LAUNCHERS, job_hosts, job_name, matching_launchers
 from meshkit.launch.world import NODE_FIELDS
 from tests.launch import recorded
-from tests.launch.recorded import (
-    ALL,
-    ALONE,
-    EXPECTED,
-    NUMBERS,
-    ROWS,
-    SRUN,
-    TORCHRUN,
-    Env,
-    without,
-)
+from tests.launch.recorded import ALL, ALONE, EXPECTED, NUMBERS, ROWS, SRUN, TORCHRUN, Env, without
 from tests.launchers.checks import clean_environ
 from tests.preloaded_python import run_python
 

@@ -24,7 +24,6 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.core.judges import Decision, Process, RankState
 from meshkit.launch import generation
 from meshkit.launch import round as rounds
 from meshkit.launch.generation import (
@@ -41,15 +40,16 @@ from meshkit.launch.generation import (
     last_seen,
     take_rank,
 )
+from meshkit.launch.judges import Decision, Process, RankState
 from meshkit.launch.process import current_process, state_of
 from meshkit.launch.round import Round
 from meshkit.launch.store import Store
 from meshkit.launch.times import Deadline
 from meshkit.launch.world import World
 from meshkit.testing.faults import Played, Strike, play
-from tests.live.faults import free_address
-from tests.live.resources import descriptors, threads
+from tests.faults import free_address
 from tests.preloaded_python import run_python
+from tests.resources import descriptors, threads
 
 OWN = current_process()
 EXITED = OWN._replace(pid=1, start="12345678901")  # no process of this machine started then
@@ -204,7 +204,7 @@ def test_a_zombie_and_a_process_of_another_namespace() -> None:
     assert state_of(FAR) is RankState.UNKNOWN
     # Linux shifts the start of a process by the clock of the reader's time namespace
     script = (
-        "import json; from meshkit.core.judges import Process;"
+        "import json; from meshkit.launch.judges import Process;"
         f"from meshkit.launch.process import state_of; print(state_of(Process(*{[*OWN]})).name)"
     )
     shift = ["unshare", "--time", "--boottime", "1000"]

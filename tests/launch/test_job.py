@@ -10,9 +10,9 @@ import pytest
 import torch.distributed as dist
 
 import meshkit
-from meshkit.core.judges import Process, RankState
 from meshkit.launch.generation import LEASE, Lease
 from meshkit.launch.job import Epoch, Job, current_job, require_job, set_current_job
+from meshkit.launch.judges import Process, RankState
 from meshkit.launch.store import Store
 from meshkit.launch.times import ARRIVAL
 from meshkit.launch.world import World

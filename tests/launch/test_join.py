@@ -26,7 +26,7 @@ from meshkit.launch.creation import GroupStore
 from meshkit.launch.default_group import READ_AT_ONCE
 from meshkit.launch.job import require_job
 from meshkit.launch.world import MAX_WORLD_SIZE, World
-from tests.live.faults import free_address
+from tests.faults import free_address
 from tests.promises import BUSY
 
 

@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit import Mesh
+from meshkit.data.first_batch import KEPT
 from meshkit.launch.job import current_job
 from meshkit.launch.world import free_port
-from meshkit.live.data.first_batch import KEPT
-from meshkit.live.move import equal
+from meshkit.redistribute import equal
 from tests import nccl_like
 from tests.pool import Pool
 

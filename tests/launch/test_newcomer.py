@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshkit
-from meshkit.core.judges import Arrival, Process
 from meshkit.launch import join
+from meshkit.launch.judges import Arrival, Process
 from meshkit.launch.nodes import FROM_MACHINES, free_local_rank
 from meshkit.testing.faults import Played, Strike, play
 

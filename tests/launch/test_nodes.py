@@ -13,14 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshkit
-from meshkit.launch.nodes import (
-    ASKED,
-    FROM_MACHINES,
-    NODES,
-    find_node,
-    number_nodes,
-    place_on_node,
-)
+from meshkit.launch.nodes import ASKED, FROM_MACHINES, NODES, find_node, number_nodes, place_on_node
 from meshkit.launch.round import Round
 from meshkit.launch.store import Store
 from meshkit.launch.times import Deadline

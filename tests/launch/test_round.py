@@ -14,16 +14,16 @@ import pytest
 import torch.distributed as dist
 
 import meshkit
-from meshkit.core.errors import MeshkitError
-from meshkit.core.hang import RankStatus, who_is_behind
-from meshkit.core.judges import Arrivals, Decision, RankState, Sighting, all_done, all_same
-from meshkit.core.layout import Layout
-from meshkit.core.regroup import Patience, Request, who_lives
+from meshkit.errors import MeshkitError
+from meshkit.guard.hang import RankStatus, who_is_behind
 from meshkit.launch import round as rounds
+from meshkit.launch.judges import Arrivals, Decision, RankState, Sighting, all_done, all_same
+from meshkit.launch.regroup import Patience, Request, who_lives
 from meshkit.launch.round import Claimant, Round
 from meshkit.launch.store import Store, error_to_json
 from meshkit.launch.times import TIMES, Deadline
 from meshkit.launch.world import World
+from meshkit.layout.layout import Layout
 from tests.promises import BUSY
 
 SUMMARY = "ranks disagree about the mesh."

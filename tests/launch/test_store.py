@@ -19,9 +19,9 @@ import pytest
 import torch.distributed as dist
 
 import meshkit
-from meshkit.core.judges import all_same
 from meshkit.launch import store as store_module
 from meshkit.launch.generation import LEASE, NEWEST, enter, take_rank
+from meshkit.launch.judges import all_same
 from meshkit.launch.round import ARRIVED, CONFLICT, DECISION, FIRST, Round
 from meshkit.launch.store import (
     Store,

@@ -8,7 +8,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.cli.main import main
 from meshkit.launch.token import KEY, VARIABLE, enter, protect, require_token
-from tests.live.move.two_jobs import start_store
+from tests.transfer.two_jobs import start_store
 
 TOKEN = "correct horse battery staple"
 

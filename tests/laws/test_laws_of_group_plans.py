@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from meshkit import Layout
-from meshkit.core.group_plan import GroupPlan
+from meshkit.layout.group_plan import GroupPlan
 from meshkit.testing import axes_of, axis_names, layouts
 from tests.laws.derivations import factorizations, groups_by_strides, law, members
 

@@ -1,7 +1,7 @@
 """Laws 1 to 6: coordinates, groups, neighbors and rings of a Layout.
 
 Law 10 (equal to DeviceMesh) and law 11 (an all-reduce returns the group) need processes. They are
-in tests/live/test_mesh.py.
+in tests/mesh/test_mesh.py.
 """
 
 from __future__ import annotations
@@ -16,13 +16,7 @@ from hypothesis import strategies as st
 
 from meshkit import Layout
 from meshkit.testing import axes_of, axis_names, layouts
-from tests.laws.derivations import (
-    groups_by_numpy,
-    groups_by_strides,
-    horner,
-    index_tuples,
-    law,
-)
+from tests.laws.derivations import groups_by_numpy, groups_by_strides, horner, index_tuples, law
 
 
 @law

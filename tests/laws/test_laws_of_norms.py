@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit import Layout
-from meshkit.core.norm import NormLayout, counts
+from meshkit.norm.shares import NormLayout, counts
 from meshkit.testing import layouts
 from tests.laws.derivations import digits, factorizations, index_tuples, law
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from meshkit import Layout
 from meshkit.testing import layouts, ranks
-from tests.core.test_draw import draw_grid
 from tests.laws.derivations import law
+from tests.layout.test_draw import draw_grid
 
 
 def parse_ranks(text: str) -> tuple[list[int], list[int]]:

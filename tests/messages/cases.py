@@ -27,42 +27,37 @@ from meshkit import (
     stream_seed,
 )
 from meshkit.bench.results import parse_targets, sweep_sizes
-from meshkit.core.axes import resolve_axes
-from meshkit.core.batch import resolve_data_axes
-from meshkit.core.bridge import Statement, plan_bridge
-from meshkit.core.call import quotes_call
-from meshkit.core.canonical import canonical_text
-from meshkit.core.compare import EqualAxes
-from meshkit.core.cost.memory import ModelShape
-from meshkit.core.cost.search import fastest_cost
-from meshkit.core.cost.step_time import MACHINES, TrainingJob
-from meshkit.core.draw import draw_page, join_pages
-from meshkit.core.epoch import Epoch, SampleOrder, parse_count
-from meshkit.core.errors import MeshkitError
-from meshkit.core.group_plan import GroupPlan, parse_group
-from meshkit.core.judges import Arrival, Arrivals, Judge, Process, RankState, Sighting, all_same
-from meshkit.core.layout import Position, parse_axis_pattern
-from meshkit.core.mismatches import find_mismatches
-from meshkit.core.norm import (
-    NormLayout,
-    form_error,
-    parse_max_norm,
-    parse_order,
-)
-from meshkit.core.parity import Held, Rules, find_differences
-from meshkit.core.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
-from meshkit.core.redistribute.pattern import check_globs, parse_layout, parse_pattern
-from meshkit.core.redistribute.state import Ends, StatePatterns, plan_moves
-from meshkit.core.redistribute.whole import whole_sizes
-from meshkit.core.regroup import Regrouping, Request, check_committed, find_sources, regroup
-from meshkit.core.rehearsal import GroupRecord, Names, Operation, Trace
-from meshkit.core.rehearsal_report import RehearsalReport
-from meshkit.core.seeds import select_coordinate, select_streams
-from meshkit.core.sequence import plan_sequence
-from meshkit.core.sizes import merge_sizes, view_sizes
-from meshkit.core.topology import check_policies, parse_hostfile
+from meshkit.call import quotes_call
+from meshkit.compare.parity import Held, Rules, find_differences
+from meshkit.data.batch import resolve_data_axes
+from meshkit.data.canonical import canonical_text
+from meshkit.data.conflicts import EqualAxes
+from meshkit.data.epoch import Epoch, SampleOrder, parse_count
+from meshkit.data.seeds import select_coordinate, select_streams
+from meshkit.errors import MeshkitError
 from meshkit.interop import deepspeed
 from meshkit.launch.detect import check_url
+from meshkit.launch.judges import Arrival, Arrivals, Judge, Process, RankState, Sighting, all_same
+from meshkit.launch.regroup import Regrouping, Request, check_committed, find_sources, regroup
+from meshkit.layout.axes import resolve_axes
+from meshkit.layout.draw import draw_page, join_pages
+from meshkit.layout.group_plan import GroupPlan, parse_group
+from meshkit.layout.layout import Position, parse_axis_pattern
+from meshkit.layout.sequence import plan_sequence
+from meshkit.layout.sizes import merge_sizes, view_sizes
+from meshkit.layout.topology import check_policies, parse_hostfile
+from meshkit.norm.shares import NormLayout, form_error, parse_max_norm, parse_order
+from meshkit.plan.memory import ModelShape
+from meshkit.plan.search import fastest_cost
+from meshkit.plan.step_time import MACHINES, TrainingJob
+from meshkit.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
+from meshkit.redistribute.pattern import check_globs, parse_layout, parse_pattern
+from meshkit.rehearse.mismatches import find_mismatches
+from meshkit.rehearse.record import GroupRecord, Names, Operation, Trace
+from meshkit.rehearse.report import RehearsalReport
+from meshkit.transfer.bridge_plan import Statement, plan_bridge
+from meshkit.transfer.state import Ends, StatePatterns, plan_moves
+from meshkit.transfer.whole import whole_sizes
 from tests.launch import recorded
 
 SHAPES = {"w": (2, 4), "v": (3,)}
@@ -379,7 +374,7 @@ CASES: dict[str, Callable[[], object]] = {
     "the data index of a mesh with an axis of unknown role": lambda: (
         Position(Layout({"dp": 2, "rows": 4}), 5).data_index
     ),
-    # core/batch, schedule, epoch, sequence, seeds and compare
+    # data/batch, schedule, epoch, sequence, seeds and compare
     "a batch over axes of unknown role alone": lambda: mesh_batch_of_x_and_y(
         global_batch=16, micro_batch=2
     ),
@@ -452,7 +447,7 @@ CASES: dict[str, Callable[[], object]] = {
     "vary as an int": lambda: mesh_seed(vary=3),
     "a batch in the words of another library": lambda: solve(dp=2, batch_size=4),
     "a batch of text": lambda: solve(dp=2, global_batch="1e3", micro_batch=4),
-    # core/topology
+    # layout/topology
     "a hostfile without a host": lambda: parse_hostfile("# nothing\n"),
     "a hostfile with a line that is too long": lambda: parse_hostfile("a b c d e\n"),
     "a hostfile of Open MPI": lambda: parse_hostfile("# mpirun\na slots=8\n"),
@@ -499,7 +494,7 @@ CASES: dict[str, Callable[[], object]] = {
     "a training job that does not divide over its nodes": lambda: TrainingJob(
         64, 7, 8, 64, MACHINES["h100"]
     ),
-    # core/draw
+    # layout/draw
     "layouts too large for one page": lambda: join_pages(["x" * 2_000_000] * 2, ""),
     "a page with too many ranks": lambda: draw_page(
         ("dp", "tp"), np.zeros((50_000, 8), np.int64), title=""
@@ -539,7 +534,7 @@ CASES: dict[str, Callable[[], object]] = {
     ),
     "an unknown dtype": lambda: move("b/dp -> b *dp", dtype="half", b=8),
     "parts of different sizes between views": lambda: move("b/dp -> b/x", to=Layout(x=2, y=4), b=5),
-    # core/redistribute/state
+    # transfer/state
     "no patterns of a state": lambda: StatePatterns.of({}),
     "a name without a pattern": lambda: StatePatterns.of({"*.w": "o i -> o i"}).find("a.bias"),
     "a name that the source lacks": lambda: state([({"a": FACT}, range(4))], [({}, [4, 5])]),
@@ -617,7 +612,7 @@ CASES: dict[str, Callable[[], object]] = {
     "spawn in the order of torch.multiprocessing": lambda: meshkit.spawn(train, (), 2),  # type: ignore[arg-type]
     "spawn of a function that expects a rank": lambda: meshkit.spawn(train, 4),
     "spawn with arguments that do not fit": lambda: meshkit.spawn(train, 4, (1, 2, 3)),
-    # core/norm
+    # norm/shares
     "a layout that is no mapping": lambda: grad_norm(SHAPES, layout="o/tp i"),
     "a layout with a list": lambda: grad_norm(SHAPES, layout={"w": ["o/tp", "i"]}),
     "a layout with an arrow": lambda: grad_norm(SHAPES, layout={"w": "o/tp i -> o i"}),
@@ -639,7 +634,7 @@ CASES: dict[str, Callable[[], object]] = {
         None, FORMS, {"*": "... =dp"}
     ),
     "a DTensor that a rank lacks": lambda: refuse_form(None, FORMS, is_whole=True),
-    # core/bridge
+    # transfer/bridge_plan
     "a bridge with two patterns": lambda: bridged({"w": "o -> o/tp", "*": "->"}),
     "a bridge with two shapes": lambda: bridged({}, 3),
     "a bridge with two dtypes": lambda: bridged({}, dtype="bfloat16"),

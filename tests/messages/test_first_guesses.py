@@ -10,7 +10,7 @@ import pytest
 
 import meshkit
 from meshkit import BatchPlan, Layout, SpecError, factor_world
-from meshkit.core.axes import axis_role, standard_axis
+from meshkit.layout.axes import axis_role, standard_axis
 from tests.messages.cases import error_of
 
 LAYOUT = Layout(dp=4, tp=2)
@@ -133,7 +133,7 @@ def test_axes_are_listed_in_one_grammar(axes: Any) -> None:
     assert layout.peers(5, axes).tolist() == layout.peers(5, "dp", "sp").tolist()
     assert layout.ring(5, axes).tolist() == [5, 7, 1, 3]
     assert factor_world(4, dp=2, sp=2, order=axes).axes == ("dp", "sp")
-    assert meshkit.core.group_plan.GroupPlan.of(layout, [axes]).requested == (("dp", "sp"),)
+    assert meshkit.layout.group_plan.GroupPlan.of(layout, [axes]).requested == (("dp", "sp"),)
 
 
 def test_an_order_of_megatron_begins_with_the_fastest_axis() -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 import pytest
 
 from meshkit.testing.faults import Played, Strike, play
-from tests.live.side_by_side import side_by_side
+from tests.side_by_side import side_by_side
 
 
 def pass_through(strike: Strike) -> str:

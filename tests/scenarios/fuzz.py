@@ -26,7 +26,7 @@ import torch.distributed as dist
 from meshkit.launch.detect import detect
 from meshkit.launch.join import init, shutdown
 from meshkit.launch.world import free_port
-from meshkit.live.build_mesh import build_mesh
+from meshkit.mesh.build_mesh import build_mesh
 from meshkit.testing.faults import Played, Strike, play
 
 FAULTS = ("kill", "stop", "sleep", "raise", "exit")

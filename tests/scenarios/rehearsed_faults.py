@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.core.layout import Layout
-from meshkit.core.rehearsal_report import RehearsalReport
-from meshkit.live.mesh import Mesh
+from meshkit.layout.layout import Layout
+from meshkit.mesh.mesh import Mesh
+from meshkit.rehearse.report import RehearsalReport
 from meshkit.testing import rehearse
 
 SIZES = {"pp": 2, "dp": 256, "cp": 2, "tp": 8}

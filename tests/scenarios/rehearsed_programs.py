@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.core.layout import Layout
+from meshkit.layout.layout import Layout
 from meshkit.testing import rehearse
 from tests.pool import Pool
 

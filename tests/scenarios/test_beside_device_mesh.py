@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import meshkit
+from meshkit.groups import groups as create
 from meshkit.launch.torch_internals import timeout_of
-from meshkit.live import groups as create
-from tests.live.resources import descriptors, live_groups
+from tests.resources import descriptors, live_groups
 
 pytestmark = pytest.mark.skipif(not create.KEEPS_ORDER, reason="the table speaks of torch 2.13")
 

@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 
 import meshkit
+from meshkit.groups import status
 from meshkit.launch.job import require_job
-from meshkit.live import status
 from meshkit.testing.faults import Played, Strike, play
 from tests import nccl_like
-from tests.live.move.test_equal import moves_of
 from tests.promises import BUSY
+from tests.redistribute.test_equal import moves_of
 from tests.scenarios.test_nccl_like import ANSWER, LIMIT, join
 
 ODD = 2  # the rank that makes another call

@@ -23,12 +23,13 @@ import torch
 import torch.distributed as dist
 
 import meshkit
+from meshkit.groups import groups, open_mesh
+from meshkit.guard import guard
 from meshkit.launch import join
 from meshkit.launch.creation import commit
 from meshkit.launch.times import TIMES
-from meshkit.live import groups, guard, open_mesh
 from meshkit.testing.faults import Played, Strike, play
-from tests.live.faults import free_address
+from tests.faults import free_address
 from tests.promises import BUSY
 
 LIMIT = 4.0  # arrival_timeout of build_mesh

@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.core import ranks
 from meshkit.launch import torch_internals
 from meshkit.launch.job import require_job
 from meshkit.launch.times import TIMES
-from meshkit.live import restore
-from meshkit.live.move.mover import JobChannel
+from meshkit.layout import ranks
+from meshkit.recover import restore
+from meshkit.redistribute.mover import JobChannel
 from meshkit.testing.faults import Played, Strike, play
 from tests import nccl_like
 from tests.promises import BUSY

@@ -31,9 +31,9 @@ import meshkit
 from examples import survive
 from meshkit.launch.job import Job, require_job
 from meshkit.launch.newcomer import find_newcomers
-from meshkit.live import admission, recovery
+from meshkit.recover import admission, recovery
 from meshkit.testing.faults import Played, Strike, play
-from tests.live.faults import free_address
+from tests.faults import free_address
 from tests.promises import BUSY
 
 STEPS, GLOBAL_BATCH = 8, 8

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from meshkit.core.rehearsal_report import RehearsalReport
+from meshkit.rehearse.report import RehearsalReport
 from tests.scenarios.rehearsed_faults import FAULTS, play
 from tests.scenarios.rehearsed_programs import Program, Runner, main, numbers_of
 

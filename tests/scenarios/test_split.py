@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.live import groups as create
-from tests.live.membership import gather_ranks
-from tests.live.newer_torch import needs_order
+from meshkit.groups import groups as create
+from tests.membership import gather_ranks
+from tests.newer_torch import needs_order
 
 
 class Splitting:

@@ -14,13 +14,13 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit import Layout
+from meshkit.groups import close_mesh
+from meshkit.groups import groups as create
 from meshkit.launch.torch_internals import timeout_of
-from meshkit.live import close_mesh
-from meshkit.live import groups as create
-from tests.live.faults import create_every_group, error_of, fail_new_group
-from tests.live.membership import all_reduce_members, collect_members, gather_members
-from tests.live.resources import descriptors, live_groups, threads
+from tests.faults import create_every_group, error_of, fail_new_group
+from tests.membership import all_reduce_members, collect_members, gather_members
 from tests.pool import Pool
+from tests.resources import descriptors, live_groups, threads
 
 RANKS = 8  # of the pool
 

@@ -1,0 +1,228 @@
+"""Compare the batches and the parameters of all ranks. Received bytes are never unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..call import format_value
+from ..errors import SpecError
+from ..groups.groups import gather_bytes
+from ..groups.registry import MeshGroups
+from ..layout.layout import Layout
+from ..text import article, format_sizes
+from . import conflicts as compare
+from .batch import resolve_data_axes
+from .canonical import MAX_SHOWN, canonical_text
+
+Named = Sequence[tuple[str, torch.Tensor]]
+PLAIN = int | float | str | bytes | bool | None
+FSDP1 = "FullyShardedDataParallel"
+CHUNK = 2**20  # elements that are widened to int64 at once
+WORDS = {1: torch.uint8, 2: torch.int16}  # bytes of an element to the integers that replace it
+
+
+def compare_batches(
+    mesh: MeshGroups, batch: object, data: str | tuple[str, ...] | None, device: torch.device
+) -> None:
+    """Compare the batches of all ranks. See :meth:`meshkit.Mesh.check_batch`."""
+    layout = mesh.plan.layout
+    axes = resolve_data_axes(data, layout.sizes)
+    mesh.check_usable()
+    coordinate = layout.coordinate(mesh.rank)
+    index = format_sizes({axis: coordinate.get(axis, 0) for axis in axes})
+    holdings = gather_conflicting(mesh, list_batch(batch, index), device, distinct=True)
+    if holdings and (error := compare.batch_conflict(layout, holdings)):
+        raise error
+
+
+def compare_parameters(
+    mesh: MeshGroups, model: object, axes: str | tuple[str, ...] | None, device: torch.device
+) -> None:
+    """Compare the parameters of all ranks. See :meth:`meshkit.Mesh.check_parameters`."""
+    layout = mesh.plan.layout
+    mesh.collective_group(())  # raises on a rank outside the mesh, before the axes are resolved
+    equal = compare.EqualAxes.of(layout.sizes, axes)
+    holdings = gather_conflicting(mesh, list_model(model, layout, mesh.rank, equal), device)
+    if holdings and (error := compare.parameter_conflict(layout, equal, holdings)):
+        raise error
+
+
+def gather_conflicting(
+    mesh: MeshGroups, own: compare.Holdings, device: torch.device, *, distinct: bool = False
+) -> dict[int, compare.Holdings]:
+    """Return what each rank holds, if digests conflict; else an empty dict. Collective."""
+    group = mesh.collective_group(())
+    heads = gather_bytes(own.head(), compare.HEAD_BYTES, group, device)
+    if not compare.heads_conflict(heads, distinct=distinct):
+        return {}
+    sizes = [compare.details_length(head) for head in heads]
+    rows = gather_bytes(own.packed(), max(sizes), group, device)
+    packed = [row[:size] for row, size in zip(rows, sizes, strict=True)]
+    ranks = [int(rank) for rank in mesh.plan.layout.grid.flat]  # in the order of the group
+    return dict(zip(ranks, map(compare.Holdings.unpacked, packed), strict=True))
+
+
+def list_batch(batch: object, index: str) -> compare.Holdings:
+    """Return the leaves of a batch; with a fault as text if the batch is unreadable. Local."""
+    rows, path = [], "batch"
+    try:
+        for path, leaf in _leaves("batch", batch):
+            if not isinstance(leaf, torch.Tensor | PLAIN):
+                return compare.Holdings((), (index,), f"{path} is {article(type(leaf).__name__)}")
+            rows.append(compare.Row(index, path, _describe_leaf(leaf)))
+    except Exception as error:  # the peers wait in the gather, so this rank must join it
+        return compare.Holdings((), (index,), _describe_fault(path, error))
+    return compare.Holdings(tuple(rows), (index,))
+
+
+def _leaves(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield every leaf with its path; an empty container is a leaf, so that it is compared too."""
+    if not isinstance(value, Mapping | list | tuple):
+        yield path, value
+        return
+    if not value:
+        yield path, f"empty {type(value).__name__}"
+    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+        yield from _leaves(f"{path}[{canonical_text(key)}]", item)
+
+
+def _describe_leaf(leaf: object) -> str:
+    """Return the description of a leaf with a digest: ``int64 (2, 8) 9f86d081...``."""
+    if not isinstance(leaf, torch.Tensor):
+        return f"{type(leaf).__name__} {_digest(repr(leaf).encode())}"
+    flat = leaf.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten()
+    content = flat.view(torch.uint8).numpy()
+    dtype = str(leaf.dtype).removeprefix("torch.")
+    return f"{dtype} {tuple(leaf.shape)} {_digest(content.data)}"
+
+
+def tensor_text(value: object) -> str | None:
+    """Return the exact text of a tensor, whatever its device; None for any other value."""
+    if type(value) not in (torch.Tensor, nn.Parameter):
+        return None
+    tensor: Any = value
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        return None
+    if not 0 < tensor.numel() <= MAX_SHOWN:
+        return f"tensor({_describe_leaf(tensor)})"
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"tensor({tensor.tolist()}, dtype={dtype})"
+
+
+def _digest(content: bytes | memoryview) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+def list_model(
+    model: object, layout: Layout, rank: int, axes: compare.EqualAxes
+) -> compare.Holdings:
+    """Return parameters or buffers; with a fault as text if one is unreadable. Local."""
+    forms = [f"form {_coordinate_without(layout, rank, a)}" for a in (axes.dense, axes.experts)]
+    classes = tuple(dict.fromkeys(forms))
+    rows: list[compare.Row] = []
+    name = "the model"
+    try:
+        modules = model.modules() if isinstance(model, nn.Module) else ()
+        if any(type(module).__name__ == FSDP1 for module in modules):
+            return compare.Holdings((), classes, f"{FSDP1} holds flat shards of the parameters")
+        for name, parameter in name_parameters(model):
+            if hasattr(parameter, "ds_tensor"):
+                return compare.Holdings((), classes, f"{name} is partitioned by stage 3 of ZeRO")
+            # Megatron-core and DeepSpeed mark the parameters of experts in this way
+            is_expert = getattr(parameter, "allreduce", True) is False
+            equal = axes.experts if is_expert else axes.dense
+            kind, part, local = _read_parameter(parameter, layout, rank, equal)
+            about = is_expert, "parameter" if isinstance(parameter, nn.Parameter) else "buffer"
+            rows.append(compare.Row(forms[is_expert], name, kind, *about))
+            rows.append(compare.Row(f"bytes {part}", name, f"{kind} {fingerprint(local)}", *about))
+    except Exception as error:  # the peers wait in the gather, so this rank must join it
+        return compare.Holdings((), classes, _describe_fault(name, error))
+    return compare.Holdings(tuple(rows), classes)
+
+
+def name_parameters(parameters: object) -> Named:
+    """Return parameters with their names, each parameter once."""
+    unique: dict[int, tuple[str, Any]] = {}
+    for name, value in name_tied_parameters(parameters):
+        unique.setdefault(id(value), (name, value))
+    return [*unique.values()]
+
+
+def name_tied_parameters(parameters: object) -> Named:
+    """Return parameters with their names, a tied one with each of its names."""
+    if isinstance(parameters, nn.Module):
+        return [*parameters.named_parameters(remove_duplicate=False)]
+    pairs = parameters.items() if isinstance(parameters, Mapping) else parameters
+    named: list[Any] = [None]
+    if isinstance(pairs, Iterable) and not isinstance(pairs, torch.Tensor):
+        named = [*pairs]
+    for pair in named:
+        is_pair = type(pair) is tuple and len(pair) == 2
+        if not is_pair or not isinstance(pair[0], str) or not isinstance(pair[1], torch.Tensor):
+            kind = article(type(parameters).__name__)
+            line = f"the parameters are {format_value(parameters, kind)}, without names."
+            raise SpecError(line, fix="a module, or model.named_parameters().")
+    return named
+
+
+def _read_parameter(
+    parameter: Any,  # noqa: ANN401  # a Parameter or a DTensor
+    layout: Layout,
+    rank: int,
+    equal: tuple[str, ...],
+) -> tuple[str, str, torch.Tensor]:
+    """Return the form of a parameter, the class with the same part of it, and its local tensor."""
+    kind = f"{str(parameter.dtype).removeprefix('torch.')} {tuple(parameter.shape)}"
+    # a DTensor, recognized without the import of 600 modules
+    if not (hasattr(parameter, "placements") and hasattr(parameter, "device_mesh")):
+        return kind, _coordinate_without(layout, rank, equal), parameter
+    kind += f" {' '.join(map(str, parameter.placements))}"
+    mesh, names = parameter.device_mesh, parameter.device_mesh.mesh_dim_names
+    split = [dim for dim, kind in enumerate(parameter.placements) if not kind.is_replicate()]
+    index = mesh.get_coordinate()
+    select = tuple(index[dim] if dim in split else slice(None) for dim in range(mesh.ndim))
+    replicas = {*mesh.mesh[select].flatten().tolist()}  # the ranks with the same part
+    part = format_sizes({names[dim] if names else f"dim {dim}": index[dim] for dim in split})
+    along = [axis for axis in layout.axes if replicas >= {*layout.peers(rank, axis).tolist()}]
+    share = f"{_coordinate_without(layout, rank, (*equal, *along))}; {part}"
+    return kind, share, parameter.to_local()
+
+
+def _coordinate_without(layout: Layout, rank: int, axes: tuple[str, ...]) -> str:
+    coordinate = layout.coordinate(rank)
+    return format_sizes({axis: index for axis, index in coordinate.items() if axis not in axes})
+
+
+def _describe_fault(name: str, error: Exception) -> str:
+    reason = (str(error).splitlines() or [""])[0][:100]
+    return f"{name} cannot be read ({type(error).__name__}: {reason})"
+
+
+def fingerprint(tensor: torch.Tensor) -> str:
+    """Return 16 hexadecimal digits that depend on every byte of a tensor, and not on its device.
+
+    Each chunk gives the sum of its elements times fixed odd factors, modulo 2**64. Sums of integers
+    are exact, so their order does not matter. Cost: one pass over the tensor, 17 MB of memory.
+    """
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten()
+    # the factors lose the highest bit of an int64, so that wide elements become int32
+    words = plain.view(WORDS.get(plain.element_size(), torch.int32))
+    factors = _odd_factors(min(CHUNK, len(words)), words.device)
+    sums = [
+        (chunk * factors[: len(chunk)]).sum() for chunk in torch.split(words, CHUNK) if len(chunk)
+    ]
+    content = torch.stack(sums).cpu().numpy().tobytes() if sums else b""
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+def _odd_factors(count: int, device: torch.device) -> torch.Tensor:
+    """Return distinct odd numbers without a pattern: int64 (count,), by the mix of splitmix64."""
+    mixed = torch.arange(1, count + 1, device=device) * -7046029254386353131
+    mixed = (mixed ^ (mixed >> 30)) * -4658895280553007687
+    mixed = (mixed ^ (mixed >> 27)) * -7723592293110705685
+    return (mixed ^ (mixed >> 31)) | 1

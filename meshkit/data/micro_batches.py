@@ -1,0 +1,192 @@
+"""The batch plan, sampler, sequence and weights of one rank, by its index along the data axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..call import Call, Verbatim
+from ..errors import BatchError, SpecError
+from ..groups.registry import MeshGroups
+from ..launch.torch_internals import keep_gradient_sync
+from ..layout.axes import (
+    Names,
+    axes_with_unknown,
+    gradient_axes,
+    resolve_axes,
+    unknown_axes,
+    unknown_role_error,
+)
+from ..layout.layout import group_rank
+from ..layout.sequence import Order, plan_sequence, sequence_axes
+from ..text import article, count_noun, format_sizes
+from .batch import (
+    BatchPlan,
+    MicroBatch,
+    data_choices,
+    describe_data,
+    num_data_coordinates,
+    resolve_data_axes,
+)
+from .sequence import SequenceShard
+
+Axes = str | tuple[str, ...]
+MAX_TOKENS = 2**40  # tokens of a micro batch, so that the sum over any job fits an int64
+
+
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class RankBatch(BatchPlan):
+    """The batch plan of one rank: ``samples`` and ``micro_batches`` are those of this rank.
+
+    It equals every plan with the same sizes, of any rank or of none. Created by ``mesh.batch``.
+
+    Example:
+        A whole training step, for any wrapper of the model::
+
+            for micro in plan.micro_batches(step):
+                with plan.sync_on_last(model, micro):
+                    loss = criterion(model(data[micro.samples]))
+                    (loss * micro.weight).backward()
+    """
+
+    axes: tuple[str, ...] = field(default=(), kw_only=True)  # the axes that divide the samples
+
+    def __init__(self, *, axes: tuple[str, ...], **fields: Any) -> None:  # noqa: ANN401
+        super().__init__(**fields)
+        vars(self).update(axes=axes)
+
+    @property
+    def plan(self) -> BatchPlan:
+        """The same plan, of no rank."""
+        return self.resize(self.dp)
+
+    def __repr__(self) -> str:
+        return repr(self.plan)
+
+    @contextmanager
+    def sync_on_last(self, model: nn.Module, micro: MicroBatch) -> Iterator[None]:
+        """Synchronize gradients of a backward inside only if this micro batch is the last.
+
+        Local. It uses ``no_sync`` for every DDP in the model, and ``set_requires_gradient_sync``
+        for every module under ``fully_shard``. FSDP2 then holds unsharded gradients until the last
+        micro batch. Other models are unchanged. After the block, also after an error, the model
+        synchronizes as before. If the caller has turned synchronization off, it stays off. DDP with
+        ``static_graph=True`` does not support ``no_sync``.
+        """
+        from torch.distributed.fsdp import FSDPModule  # imports 600 modules, so only on use
+
+        with ExitStack() as stack:
+            for module in () if micro.is_last else model.modules():
+                if isinstance(module, DistributedDataParallel):
+                    stack.enter_context(module.no_sync())
+                if isinstance(module, FSDPModule):
+                    stack.callback(keep_gradient_sync(module))
+                    module.set_requires_gradient_sync(False, recurse=False)
+            yield
+
+
+def plan_rank_batch(
+    mesh: MeshGroups, data: Axes | None, uneven: bool, **sizes: int | None
+) -> RankBatch:
+    """Return the batch plan of this rank. Local. See :meth:`meshkit.Mesh.batch`."""
+    layout = mesh.plan.layout
+    axes = resolve_data_axes(data, layout.sizes)
+    dp = num_data_coordinates(layout.sizes, axes)
+    try:
+        plan = BatchPlan.solve(dp=dp, uneven=uneven, **sizes)
+    except BatchError as error:
+        error.evidence += describe_data(layout.sizes, axes)
+        raise
+    index = group_rank(layout, mesh.rank, axes) if mesh.rank in layout else None
+    return RankBatch(**{**vars(plan), "data_index": index, "axes": axes})
+
+
+def weigh_tokens(
+    mesh: MeshGroups,
+    counts: Sequence[int] | torch.Tensor,
+    axes: tuple[Names, ...],
+    device: torch.device,
+) -> torch.Tensor:
+    """Return the weights of micro batches by tokens. Collective: one all-reduce of two numbers."""
+    mesh.check_can_communicate()
+    sizes = mesh.plan.layout.sizes
+    if not axes and unknown_axes(sizes):
+        choices = axes_with_unknown(sizes, gradient_axes(sizes))
+        calls = [str(Call("mesh.token_weights", (Verbatim("counts"), *c))) for c in choices if c]
+        raise unknown_role_error(sizes, f"{', or '.join(calls)}.")
+    group = mesh.get(axes) if axes else mesh.gradient_group()
+    tokens = _parse_counts(counts)
+    # a rank with invalid counts joins the all-reduce too, as its peers wait for it
+    sums = torch.tensor([0 if tokens is None else int(tokens.sum()), tokens is None], device=device)
+    dist.all_reduce(sums, group=group)
+    total, num_invalid = sums.tolist()
+    if tokens is None:
+        line = "counts are whole numbers of 0 or more, one a micro batch."
+        raise SpecError(line, fix="[int(mask.sum()) for mask in masks].")
+    if num_invalid:
+        line = f"{count_noun(num_invalid, 'rank')} passed invalid counts."
+        raise SpecError(line, fix="see the error in the log of that rank.")
+    if not total:
+        raise SpecError("no rank has a token.", fix="skip this step on all ranks.")
+    weights: torch.Tensor = tokens.double() * group.size() / total
+    return weights
+
+
+def _parse_counts(counts: object) -> torch.Tensor | None:
+    """Return whole numbers of 0 or more in one row, on the cpu; None for anything else."""
+    try:
+        tensor = torch.as_tensor(counts).detach().cpu()
+        tokens = tensor.to(torch.int64)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        return None
+    if tokens.ndim != 1 or bool(((tokens < 0) | (tokens > MAX_TOKENS)).any()):
+        return None
+    return tokens
+
+
+def shard_sequence(
+    mesh: MeshGroups, length: int, axes: Axes | None, order: Order, pad: bool, device: torch.device
+) -> SequenceShard:
+    """Return this rank's tokens of a sequence. Local. See :meth:`meshkit.Mesh.sequence`."""
+    mesh.check_usable()
+    layout = mesh.plan.layout
+    names = sequence_axes(layout) if axes is None else resolve_axes("axes", axes, layout.axes)
+    plan = plan_sequence(layout, names, length, order=order, pad=pad)
+    part = group_rank(layout, mesh.rank, names) if names else 0
+    return SequenceShard(plan, part, device, lambda: mesh.collective_group(names))
+
+
+def plan_of_rank(mesh: MeshGroups, plan: BatchPlan) -> BatchPlan:
+    """Return a plan with this rank's data index, if the plan fits the mesh. Local."""
+    mesh.check_usable()
+    if not isinstance(plan, BatchPlan):
+        line = f"the plan is {article(type(plan).__name__)}."
+        raise BatchError(line, fix="mesh.batch(...), or schedule.at(consumed).")
+    sizes = mesh.plan.layout.sizes
+    if isinstance(plan, RankBatch):
+        axes = resolve_data_axes(plan.axes, sizes)
+    elif unknown_axes(sizes):
+        options = {"global_batch": plan.global_batch, "micro_batch": plan.micro_batch}
+        options |= {"uneven": True} if plan.uneven else {}
+        calls = [
+            f"plan = {Call('mesh.batch', kwargs={**options, 'data': ' '.join(choice)})}"
+            for choice in data_choices(sizes, plan.dp)[:2]
+        ]
+        raise unknown_role_error(sizes, f"{', or '.join(calls)}.")
+    else:
+        axes = resolve_data_axes(None, sizes)
+    index = group_rank(mesh.plan.layout, mesh.rank, axes) if axes else 0
+    if plan.dp != num_data_coordinates(sizes, axes) or plan.data_index not in (None, index):
+        data = format_sizes({axis: sizes.get(axis, 1) for axis in axes})
+        line = f"It divides the samples by {plan.dp}; this mesh has {data or 'no such axes'}."
+        raise BatchError("the plan is of another mesh.", line, fix="mesh.batch(...).")
+    return replace(plan, data_index=index)

@@ -1,0 +1,349 @@
+"""Read a dataset as the micro batches of one rank, alone or in torch's DataLoader."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Callable, Iterator, Mapping, Sized
+from dataclasses import replace
+from itertools import chain, islice
+from os import PathLike
+from typing import Any, TypeVar, cast
+
+from torch.nn import Module
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    default_collate,
+)
+
+from ..call import parse_integer, quotes_call
+from ..errors import BatchError
+from ..launch.torch_internals import find_reader
+from ..text import Ints, article
+from .batch import BatchPlan, MicroBatch
+from .draws import Draws, draw_by_position
+from .epoch import Epoch, SampleOrder, State, parse_count
+from .order import OwnOrder, check_again, check_kind
+from .source import check_reader, plan_facts, run_first
+from .stream import MicroBatchStream
+
+Sample = TypeVar("Sample")
+
+# kinds of objects that have a length but no samples by number, the reason, and what to give
+NO_DATASETS: tuple[tuple[Any, str, str], ...] = (
+    (DataLoader, "It yields batches.", "its dataset: loader.dataset."),
+    (Sampler, "It yields indices.", "the dataset, and order=sampler for their order."),
+    (MicroBatchStream, "It is the share of one rank already.", "the dataset that it reads."),
+    ((str, bytes, PathLike), "It is a name, or text.", "the dataset that it names."),
+    ((dict, UserDict), "It is read by keys.", "one of its values, or list(values)."),
+    (
+        tuple,
+        "Its items may be the fields of one sample, or whole tensors.",
+        "TensorDataset(*tensors), or list(samples).",
+    ),
+    (Module, "It is a model.", "the data."),
+)
+
+DECIDED = ("batch_size", "sampler", "batch_sampler", "drop_last")  # options of DataLoader
+
+
+class MicroBatchSampler(Sampler[list[int]]):
+    """The micro batches of one rank, for ``DataLoader(dataset, batch_sampler=sampler)``.
+
+    Each item is the list of dataset indices of one micro batch, in the order of steps and micro
+    steps. Every rank yields the same number of micro batches. The order is a function of seed and
+    epoch, computed on demand without an array of all samples. Local. Created by ``mesh.sampler``.
+
+    A pass ends with its last micro batch, and the next ``iter`` reads the next epoch. No order is
+    repeated, even without ``set_epoch``. A pass that is left early starts again from its beginning,
+    unless workers have read its last micro batch.
+
+    ``steps``, ``len`` and ``micro_batches`` describe the current pass until the next ``iter``,
+    since a DataLoader with workers reads all indices well before the last batch is used. So begin a
+    pass first::
+
+        batches = iter(loader)
+        for step in range(sampler.steps):
+            for micro, batch in zip(sampler.micro_batches(step), batches):
+                (loss_of(batch) * micro.weight).backward()
+
+    While a DataLoader reads a sample, ``torch.rand``, ``random`` and ``numpy.random`` draw numbers
+    that depend on the seeds, the epoch and the position of the sample in its order only, with any
+    number of workers and on any mesh. A sample that comes twice draws other numbers each time.
+    Afterwards the numbers of the trainer go on, as if the dataset had drawn none.
+    Other samplers around this one change nothing, if they hand on whole micro batches. The current
+    accelerator's generator follows the position too, in a process that has used it. A
+    ``__getitems__`` of your own that looks at all indices before it reads draws with the numbers of
+    the last sample, which depend on the micro batch too. In a process without workers, a dataset
+    that keeps the list of indices keeps the numbers of the trainer away until the next micro batch.
+
+    The micro batches are the share of one rank: ``accelerator.prepare(loader)`` and other wrappers
+    that divide them over the ranks again raise a BatchError.
+
+    torchdata's ``StatefulDataLoader`` calls ``state_dict``, tested with torchdata 0.11 and 0 or 2
+    workers. A loader state taken between steps resumes exactly, with the same number of workers. A
+    state taken inside a step repeats that step. After a state taken at the end of a pass, without
+    workers, the first pass is empty. On another mesh, load the sampler's own state.
+    """
+
+    first_batch: Callable[[], None] | None = None  # runs before the first batch
+
+    job_seed = 0  # the seed of the random numbers that samples draw
+
+    def __init__(self, epoch: Epoch) -> None:
+        self._pass = epoch  # a new object for each pass
+        self._num_done = 0  # whole steps of the pass that were yielded
+        self._has_begun = False
+        self._has_ended = False
+
+    @property
+    def epoch(self) -> int:
+        """The number of the current epoch."""
+        return self._pass.number
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps in this pass: all of an epoch, or the rest after a loaded state."""
+        self._end_if_empty()
+        return self._pass.steps
+
+    def __len__(self) -> int:
+        """Return the number of micro batches in this pass; equal on every rank."""
+        self._end_if_empty()
+        return self._pass.num_micro_batches
+
+    def _end_if_empty(self) -> None:
+        """End an empty pass that was begun: a loop over its steps calls ``next`` never.
+
+        ``__iter__`` cannot end it, since a DataLoader with workers calls ``iter`` twice a pass.
+        """
+        if self._has_begun and not self._pass.steps:
+            self._has_ended = True
+
+    def facts(self) -> dict[str, str]:
+        """Return what must be equal on all ranks, as text."""
+        epoch, facts = self._pass, plan_facts(self._pass.plan)
+        facts |= {"length": str(epoch.length), "shuffle": str(epoch.shuffle), "tail": epoch.tail}
+        facts |= {"seed": str(epoch.seed)} if epoch.shuffle or epoch.draw else {}
+        return facts | ({"order": epoch.digest} if epoch.draw else {})
+
+    @quotes_call("sampler.micro_batches")
+    def micro_batches(self, step: int) -> list[MicroBatch]:
+        """Return the micro batches of a step of this pass, as ``iter`` yields them.
+
+        Their samples are dataset indices. Weighted gradients, averaged over the data coordinates,
+        add up to the mean of the step. Cost: O(samples of the step).
+
+        Args:
+            step: from 0 to ``steps - 1``; after ``load_state_dict`` counted from the loaded state.
+
+        Raises:
+            CoordinateError: if the pass has no such step.
+        """
+        return self._pass.micro_batches(step)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Begin a pass over the current epoch, or over the next epoch if the current one has ended.
+
+        Raises:
+            BatchError: if ``DataLoader(sampler=...)`` would batch the micro batches again, or a
+                sampler of another library would divide them over ranks again.
+        """
+        check_reader(self)
+        last = self._pass
+        self._pass = last.at(last.number + 1) if self._has_ended else replace(last)
+        self._num_done, self._has_begun, self._has_ended = 0, True, False
+        draws = Draws(self.job_seed, self._pass.seed, self.epoch)
+        return draw_by_position(self._read(self._pass), find_reader(), draws)
+
+    def _read(self, epoch: Epoch) -> Iterator[tuple[int, list[int]]]:
+        """Yield the first position and the indices of each micro batch, and record whole steps."""
+        self._record(epoch, 0)
+        run_first(self, in_each_pass=epoch.draw is not None)
+        for step in range(epoch.steps):
+            indices = [micro.samples.tolist() for micro in epoch.micro_batches(step)]
+            firsts = [int(micro.samples[0]) for micro in epoch.positions(step)]
+            *others, last = zip(firsts, indices, strict=True)
+            yield from others
+            self._record(epoch, step + 1)
+            yield last
+
+    def _record(self, epoch: Epoch, num_done: int) -> None:
+        if self._pass is epoch:  # unless a later pass has begun
+            self._has_begun, self._num_done = True, num_done
+            self._has_ended = num_done == epoch.steps
+
+    @quotes_call("sampler.set_epoch")
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch at its start, as ``DistributedSampler.set_epoch`` does. Optional.
+
+        An epoch that was loaded from a state keeps its position until it is read.
+        """
+        number = parse_count("epoch", epoch)
+        if self._has_begun or number != self.epoch:
+            self._begin(self._pass.at(number))
+
+    @quotes_call("sampler.state_dict")
+    def state_dict(self, *, steps: int | None = None) -> State:
+        """Return the position in this pass for a checkpoint; equal on every rank.
+
+        The state holds ints, bools and strings. ``consumed`` counts samples of the global order of
+        the epoch, so the state is valid on every mesh. A DataLoader with workers reads ahead, and
+        the sampler cannot know the trained micro batches. With workers, pass ``steps``.
+
+        Args:
+            steps: completed steps of this pass. None means the steps that were yielded, which is
+                correct only without workers.
+
+        Raises:
+            CoordinateError: if the pass has fewer steps.
+        """
+        if steps is None:
+            return self._pass.state(self._num_done)
+        return self._pass.state(parse_count("steps", steps, self._pass.steps))
+
+    @quotes_call("sampler.load_state_dict", by_name=("state",))
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state of any mesh and plan: the next pass is the rest of its epoch.
+
+        Steps are then counted from that position, even if ``consumed`` is not a multiple of this
+        plan's global batch. After a state from the end of an epoch, the next pass is empty, and the
+        pass after it is the next epoch.
+
+        Raises:
+            BatchError: if the state is invalid, or has another order of samples: another length,
+                another ``shuffle``, or another seed of a shuffled order. The sampler is unchanged.
+        """
+        self._begin(self._pass.resume(state))
+
+    def _begin(self, epoch: Epoch) -> None:
+        self._pass, self._num_done = epoch, 0
+        self._has_begun, self._has_ended = False, False
+
+
+def make_source(
+    dataset: IterableDataset[Sample] | Sized | int, plan: BatchPlan, order: SampleOrder
+) -> MicroBatchSampler | MicroBatchStream[Sample]:
+    """Return the sampler or the stream of a rank's plan. See ``mesh.sampler``."""
+    length = count_samples(dataset)
+    if length is None:
+        return make_stream(cast("IterableDataset[Sample]", dataset), plan, order)
+    if order.order is None:
+        return MicroBatchSampler(Epoch.of(length, plan, order))
+    if order.shuffle is not False:
+        line = "shuffle=True and order= both decide the order."
+        raise BatchError(line, fix="leave out shuffle; RandomSampler(data) is an order.")
+    check_kind(order.order)
+    epoch = Epoch.of(length, plan, order, draw := OwnOrder(order.order, length, order.seed))
+    check_again(order.order, cast("Ints", epoch.indices), draw(epoch.number))
+    return MicroBatchSampler(epoch)
+
+
+def make_stream(
+    dataset: IterableDataset[Sample], plan: BatchPlan, order: SampleOrder
+) -> MicroBatchStream[Sample]:
+    """Return the stream of a rank's plan, which has no other order than its own."""
+    changes = {"seed": "leave out seed"} if order.seed != 0 else {}
+    if order.shuffle:
+        changes["shuffle"] = "leave out shuffle, and shuffle in the dataset"
+    if order.order is not None:
+        changes["order"] = "leave out order, and yield the samples in that order in the dataset"
+    if changes:
+        line = "Its samples have no numbers, so no other order can be read."
+        raise BatchError(
+            "a stream is read in its own order.", line, fix=f"{'; '.join(changes.values())}."
+        )
+    if order.tail not in (None, "drop"):
+        rule = "The end of a stream is not known before, so only whole steps are read."
+        raise BatchError(f"tail is {order.tail!r}.", rule, fix="tail='drop'.")
+    return MicroBatchStream(dataset, plan, parse_count("epoch", order.epoch))
+
+
+def count_samples(dataset: object) -> int | None:
+    """Return the samples of a dataset that is read by index; None for an iterable dataset.
+
+    Raises:
+        BatchError: if it is no dataset, even if it has a length, with a fix for each kind.
+    """
+    for kinds, reason, fix in NO_DATASETS:
+        if isinstance(dataset, kinds):
+            summary = f"{article(type(dataset).__name__)} is no dataset."
+            raise BatchError(summary, reason, fix=fix)
+    if isinstance(dataset, IterableDataset):
+        return None
+    # samples before the number, since a tensor of one element is both
+    if isinstance(dataset, Sized) and hasattr(dataset, "__getitem__") and not is_scalar(dataset):
+        return len(dataset)
+    length = parse_integer(dataset)
+    if length is None:
+        rule = "A dataset that is read by index has a len() and samples from 0 to len() - 1."
+        raise BatchError(
+            f"{article(type(dataset).__name__)} is no dataset.",
+            rule,
+            fix="a dataset, the number of samples, or a torch.utils.data.IterableDataset.",
+        )
+    return length
+
+
+def is_scalar(dataset: object) -> bool:
+    """Return whether an array or a tensor has no dim, and so neither a length nor samples."""
+    return getattr(dataset, "shape", None) == ()
+
+
+class StreamLoader(DataLoader[Any]):
+    """A DataLoader whose ``iter`` waits for the first batch of a stream.
+
+    After it the workers have begun the pass, and an empty pass has ended, whatever the trainer
+    reads of it. The batches that the trainer gets are counted, as workers read ahead.
+    """
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # of the batches of one pass
+        """Begin a pass."""
+        batches = super().__iter__()
+        first = [*islice(batches, 1)]
+        return cast("MicroBatchStream[Any]", self.dataset).count(chain(first, batches))
+
+
+def make_loader(
+    dataset: object,
+    source: MicroBatchSampler | MicroBatchStream[Any],
+    options: Mapping[str, Any],
+) -> DataLoader[Any]:
+    """Return a DataLoader that yields one micro batch at a time. See ``mesh.loader``."""
+    for name in (name for name in options if name in DECIDED):
+        value = options[name]
+        shown = repr(value) if isinstance(value, int | None) else article(type(value).__name__)
+        line = f"{name} is {shown}, and the plan decides which samples a batch holds."
+        raise BatchError(line, fix=f"{find_counterpart(name, value, source)}.")
+    if isinstance(source, MicroBatchStream):
+        collate = options.get("collate_fn") or default_collate
+        return StreamLoader(source, batch_size=None, **{**options, "collate_fn": collate})
+    if not hasattr(dataset, "__getitem__"):
+        line = f"the dataset is {article(type(dataset).__name__)}, which has no samples."
+        raise BatchError(line, fix="a dataset; mesh.sampler(...) accepts a number of samples.")
+    return DataLoader(dataset, batch_sampler=source, **options)  # type: ignore[arg-type]
+
+
+def find_counterpart(name: str, value: object, source: object) -> str:
+    """Return what says the same as an option of DataLoader that the plan decides."""
+    order = value.sampler if isinstance(value, BatchSampler) else value
+    if value is None or value is False:
+        return f"leave out {name}"
+    if name == "batch_size":
+        return "leave out batch_size, or mesh.batch(micro_batch=...)"
+    if name == "drop_last":
+        return 'mesh.loader(dataset, plan, tail="drop")'
+    if isinstance(source, MicroBatchStream):
+        return f"leave out {name}, and shuffle in the dataset"
+    if isinstance(order, MicroBatchSampler):
+        return "DataLoader(dataset, batch_sampler=sampler)"
+    if isinstance(order, DistributedSampler):
+        return f"mesh.loader(dataset, plan{', shuffle=True' * order.shuffle})"
+    if name == "sampler":
+        return "mesh.loader(dataset, plan, order=sampler)"
+    if isinstance(value, BatchSampler):
+        return "mesh.loader(dataset, plan, order=batch_sampler.sampler)"
+    return "order=..., which yields single samples; the plan makes the batches"

@@ -1,0 +1,203 @@
+"""Read a common stream of samples as the micro batches of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain, count, islice, pairwise
+from typing import TypeVar
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from ..call import quotes_call
+from ..errors import BatchError
+from ..launch.torch_internals import iterate_unsplit
+from .batch import BatchPlan, MicroBatch
+from .draws import Draws, OwnNumbers, StreamCollate
+from .epoch import VERSION, State, parse_count, read_position, read_state
+from .passes import BEGIN, EPOCH, HAS_BEGUN, Batch, Pass, Passes
+from .source import check_reader, find_fetcher, plan_facts, run_first
+
+Sample = TypeVar("Sample")
+
+
+class MicroBatchStream(IterableDataset[list[Sample]]):
+    """A common stream of samples of which each rank keeps its own. Created by ``mesh.sampler``.
+
+    Each item is the list of samples of one micro batch, in the order of an unshuffled sampler::
+
+        loader = DataLoader(stream, batch_size=None, collate_fn=default_collate, num_workers=2)
+
+    Every rank and every worker reads the whole stream and drops the samples of others. The dataset
+    must therefore yield the same samples in the same order everywhere, and must not split itself by
+    rank. A dataset that splits itself by ``get_worker_info`` finds one worker, so it yields all its
+    samples. Worker ``w`` of ``W`` yields the micro batches ``w, w + W, ...``, and the
+    DataLoader restores the exact order. Samples at the end that do not fill a global batch are
+    dropped. Local.
+
+    A pass ends with its last micro batch, and the next ``iter`` reads the next epoch from its
+    beginning, even without ``set_epoch``. The last one is known only if the next one is missing, so
+    a micro batch is handed out after the next one has been read. A rank holds its share of two
+    steps at most. A pass that is left early starts again from its beginning, unless workers have
+    read its last micro batch. The numbers that the dataset draws by ``torch.rand``, ``random`` and
+    ``numpy.random`` are equal in each process and worker, and others in each epoch, so it may
+    shuffle itself with them. A dataset with generators of its own needs the epoch from the caller.
+    The ``collate_fn`` of a DataLoader draws numbers of each micro batch, others on each data
+    coordinate, and leaves those of the trainer alone.
+
+    Loaders that divide the micro batches over the ranks again raise a BatchError, except if one
+    rank reads for all, as in accelerate's ``prepare``, and it reads with workers.
+
+    ``iter`` of a loader that ``mesh.loader`` has made begins a pass, and waits for its first batch.
+    A plain ``DataLoader`` with workers begins a pass with its first batch: until then ``epoch``,
+    ``micro_batches`` and ``state_dict`` describe the pass before it, and a pass without batches may
+    be repeated if the loop does not read the ``StopIteration`` at its end.
+
+    Args:
+        dataset: the common stream.
+        plan: the batch plan of this rank.
+        epoch: the number of the first pass.
+    """
+
+    first_batch: Callable[[], None] | None = None  # runs before the first batch
+
+    job_seed = 0  # the seed of the random numbers that the dataset draws
+    batch_numbers: OwnNumbers  # those with which the last micro batch is collated
+
+    def __init__(self, dataset: IterableDataset[Sample], plan: BatchPlan, epoch: int = 0) -> None:
+        self._dataset = dataset
+        self._plan = plan
+        self._passes = Passes(epoch)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the current epoch."""
+        return self._passes[EPOCH]
+
+    def facts(self) -> dict[str, str]:
+        """Return what must be equal on all ranks, as text."""
+        return plan_facts(self._plan)
+
+    @quotes_call("stream.micro_batches")
+    def micro_batches(self, step: int) -> list[MicroBatch]:
+        """Return the micro batches of a step, with positions in the stream as ``samples``.
+
+        Args:
+            step: from 0; after ``load_state_dict`` counted from the loaded state.
+
+        Raises:
+            CoordinateError: if it is not an int of 0 or more.
+        """
+        return self._micro_batches(self._consumed(parse_count("step", step)))
+
+    def _micro_batches(self, first: int) -> list[MicroBatch]:
+        return [*self._plan.cut_step(self._plan.global_batch, first)]
+
+    def __iter__(self) -> Iterator[list[Sample]]:
+        """Begin a pass over the current epoch, or over the next epoch if the current one has ended.
+
+        Raises:
+            BatchError: if ``DataLoader(stream)`` has a batch size, and would batch them again, or a
+                loader of another library would divide them over ranks again.
+        """
+        check_reader(self)
+        if fetcher := find_fetcher(self):
+            fetcher.collate_fn = StreamCollate(self, fetcher.collate_fn)
+        current = self._passes.begin()
+        batches = self._read(current)
+        if get_worker_info() is None:  # ends an empty pass, of which a loop may read nothing
+            batches = chain([next(batches)], batches)
+        return self._hand_out(current, batches)
+
+    def count(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield the batches of the pass that was just begun, and count them for its end."""
+        return self._passes.count(batches)
+
+    def _hand_out(
+        self, current: Pass, batches: Iterator[tuple[int, list[Sample] | None]]
+    ) -> Iterator[list[Sample]]:
+        """Yield the micro batches of this worker, and record the last one of the pass."""
+        run_first(self)
+        draws = Draws(self.job_seed, 0, self.epoch)
+        for (index, batch), (total, following) in pairwise(batches):
+            if following is None and index == total - 1:
+                self._passes.end(current, total)
+            position = current.begin + index * self._plan.micro_batch * self._plan.dp
+            name = f"batch {position} {self._plan.data_index}"
+            self.batch_numbers = OwnNumbers(draws, name)
+            yield batch  # type: ignore[misc]  # only the last item has none
+
+    def _read(self, current: Pass) -> Iterator[tuple[int, list[Sample] | None]]:
+        """Yield the micro batches of this worker with their index in the pass; then their number.
+
+        All workers together have this number, and the last item has no batch.
+        """
+        stream = islice(iterate_unsplit(self._dataset), current.begin, None)
+        numbers = OwnNumbers(Draws(self.job_seed, 0, self.epoch), "stream")
+        total = 0
+        for first in count(current.begin, self._plan.global_batch):
+            of_rank = self._micro_batches(first)
+            mine = [m for m in of_rank if (total + m.index) % current.workers == current.worker]
+            positions = {int(position) for m in mine for position in m.samples}
+            with numbers.active():
+                samples = self._read_step(first, stream, positions)
+            if samples is None:
+                break
+            yield from (
+                (total + m.index, [samples[int(position)] for position in m.samples]) for m in mine
+            )
+            total += len(of_rank)
+        if not total:
+            self._passes.end(current, 0)
+        yield total, None
+
+    def _read_step(
+        self, first: int, stream: Iterator[Sample], positions: set[int]
+    ) -> dict[int, Sample] | None:
+        """Return the samples of a step at some positions; None if the stream ends before."""
+        samples, position = {}, -1
+        for position, sample in enumerate(islice(stream, self._plan.global_batch), first):
+            if position in positions:
+                samples[position] = sample
+        return samples if position == first + self._plan.global_batch - 1 else None
+
+    @quotes_call("stream.set_epoch")
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch at its start, as ``DistributedSampler.set_epoch`` does. Optional.
+
+        An epoch that was loaded from a state keeps its position until it is read.
+        """
+        number = parse_count("epoch", epoch)
+        if self._passes[HAS_BEGUN] or number != self.epoch:
+            self._passes.set(number, 0)
+
+    @quotes_call("stream.state_dict")
+    def state_dict(self, *, steps: int | None = None) -> State:
+        """Return the position after some steps for a checkpoint; equal on every rank.
+
+        The stream cannot count the steps, as workers read copies of it ahead of the trainer. So
+        torchdata's ``StatefulDataLoader``, which calls it without them, cannot save a stream.
+
+        Raises:
+            BatchError: without ``steps``.
+        """
+        if steps is None:
+            raise BatchError(
+                "the stream does not know how many steps are trained.",
+                "A StatefulDataLoader asks without steps, and workers read ahead of the trainer.",
+                fix="DataLoader of torch, or mesh.loader, and stream.state_dict(steps=...).",
+            )
+        done = parse_count("steps", steps)
+        return {"version": VERSION, "epoch": self.epoch, "consumed": self._consumed(done)}
+
+    @quotes_call("stream.load_state_dict", by_name=("state",))
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state of any mesh and plan. Cost: one read of each consumed sample.
+
+        Raises:
+            BatchError: if the state is invalid.
+        """
+        fields = read_state(state, ("version", "epoch", "consumed"))
+        self._passes.set(*read_position(fields))
+
+    def _consumed(self, steps: int) -> int:
+        return self._passes[BEGIN] + steps * self._plan.global_batch

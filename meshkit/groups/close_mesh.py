@@ -1,0 +1,167 @@
+"""Close a mesh: on NCCL all ranks together, as its groups end on all of them at once.
+
+A rank that closes a mesh leaves its share of the end, which the next rounds of the job delete.
+Ranks that have failed, and those that wait for them, need some seconds for each other::
+
+    with mesh:              rank 0 closes ........................ reads the mark, aborts its groups
+        step()              rank 1 fails, waits 5 s, leaves a mark, aborts its groups
+                            rank 2 works ............... closes, reads the mark, aborts its groups
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import cast
+
+from ..errors import CollectiveError, MeshkitError, RankTimeoutError
+from ..guard.guard import EXIT, STATUS, forget_calls
+from ..guard.hang import describe_coordinate
+from ..launch.ending import Ending
+from ..launch.job import Job
+from ..launch.judges import Decision, all_same
+from ..launch.round import Round
+from ..launch.store import Store
+from ..launch.times import TIMES, Deadline
+from .groups import destroy_groups, is_destroyed_collectively
+from .open_mesh import ranks_of_rounds
+from .registry import MeshGroups
+from .status import is_collective_error
+
+COUNT = "count"  # in the store of a mesh that ends: how many ranks close it
+GIVEN_UP = "given_up"  # there too: a rank waits no longer for the others
+CLOSED = "closed/{}"  # in the store of a mesh: a rank has closed it
+WAITING = "waiting"  # in the store of a mesh: how many spares wait for a loss
+NOT_CLOSED = "ranks disagree about the end of a mesh."
+
+
+def close_mesh(mesh: MeshGroups, job: Job, error: BaseException | None) -> None:
+    """Destroy the created groups of a mesh that no open view uses.
+
+    Local on gloo. Collective over the mesh on NCCL, whose groups end on all ranks together. If an
+    error has ended the block of the mesh, the other ranks have some seconds to come. All groups of
+    the job are aborted if they do not, or if a collective has failed: then this call is local.
+    """
+    layout = mesh.plan.layout
+    if error is None and layout.num_ranks < job.world.world_size:
+        _release_spares(mesh, job)
+    if not mesh.is_closed and mesh.rank in layout and job.store is not None:
+        job.counts.endings.append(_ending_of(mesh, job, job.store))
+    together = is_destroyed_collectively(mesh.groups.by_key.values())
+    groups = mesh.release()
+    try:
+        if together and (job.counts.is_aborted or is_failure(error)):
+            job.abort()
+        elif together and layout.num_ranks > 1 and mesh.rank in layout:
+            _close_together(mesh, job, error)
+    except BaseException:
+        job.abort()
+        raise
+    finally:
+        destroy_groups(groups)
+
+
+def end_lost_mesh(mesh: MeshGroups, before: Job, job: Job, old_ranks: Sequence[int]) -> None:
+    """Let the next rounds of a job after a recovery delete what the job before has left. Local.
+
+    ``old_ranks`` are the numbers in the job before of the ranks that live; newcomers are beyond.
+    """
+    if mesh.rank in mesh.plan.layout:
+        ending = _ending_of(mesh, before, cast(Store, before.store))
+        lost = {int(rank) for rank in mesh.plan.layout.grid.flat} - {*old_ranks}
+        names = (CLOSED, f"guard/{STATUS}", f"guard/{EXIT}")
+        keys = [*ending.keys, WAITING, *(name.format(rank) for name in names for rank in lost)]
+        size = ending.size - len(lost)
+        job.counts.endings.append(replace(ending, size=size, keys=keys, is_lost=True))
+
+
+def _ending_of(mesh: MeshGroups, job: Job, store: Store) -> Ending:
+    """Return the share of this rank in the end of a mesh."""
+    rank, id, counts = mesh.rank, mesh.round_id, job.counts
+    keys = [CLOSED.format(rank), *(f"guard/{key.format(rank)}" for key in (STATUS, EXIT))]
+    keys += [f"external/{strides}/{rank}" for strides in mesh.registry.external_groups]
+    guard, ranks = (
+        store.part(f"mesh/{id}/guard"),
+        [int(rank) for rank in mesh.plan.layout.grid.flat],
+    )
+    finish = partial(forget_calls, guard, ranks)
+    keys += mesh.posted
+    return Ending(store, counts.last, counts.rounds, id, len(ranks), keys, finish)
+
+
+def is_failure(error: BaseException | None) -> bool:
+    """Return whether an error says that a collective has failed or waits for missing ranks."""
+    is_known = isinstance(error, CollectiveError | RankTimeoutError)
+    return is_known or (error is not None and is_collective_error(error))
+
+
+def _close_together(mesh: MeshGroups, job: Job, error: BaseException | None) -> None:
+    """Agree to close a mesh. Collective over it.
+
+    A rank that an error has brought here enters the agreement once all ranks close the mesh: others
+    may be in another call, which they would then see fail.
+    """
+    closing = None if job.store is None else job.store.part(f"mesh/{mesh.round_id}/closing")
+    wait = 0.0 if error is None else TIMES.failure_stays
+
+    def come() -> bool:
+        """Count this rank, and return whether all have come in time."""
+        number, deadline = cast(Store, closing).add(COUNT, 1), Deadline.after(wait)
+        while number < mesh.plan.layout.num_ranks and deadline.sleep(TIMES.poll):
+            number = cast(Store, closing).add(COUNT, 0)
+        return number >= mesh.plan.layout.num_ranks
+
+    all_come = closing is not None and closing.try_within(TIMES.store + wait, come)
+    ranks, part = ranks_of_rounds(mesh, job)
+    round = job.round("mesh.close", summary=NOT_CLOSED, ranks=ranks, part=part)
+    if closing is None or round is None:
+        return
+    if error is not None and not all_come:
+        closing.try_within(TIMES.store, partial(_give_up, closing, round))
+        job.abort()
+        return
+    facts = {"call": "mesh.close", "mesh": f"{mesh.built_by}, number {mesh.round_id}"}
+    deadline, seconds = Deadline.after(job.arrival_timeout), job.arrival_timeout.total_seconds()
+    describe = partial(describe_coordinate, mesh.plan.layout)
+    try:
+        with round:
+            round.arrive(facts, same=True, deadline=deadline)
+            if closing.within(TIMES.store, partial(closing.has, GIVEN_UP)):
+                round.say(Decision(value=GIVEN_UP))
+            judge = all_same(round.summary, seconds=seconds, describe=describe)
+            decision = round.decide(judge, deadline).check(mesh.rank)
+    except MeshkitError:
+        if error is None:
+            raise
+        job.abort()  # the error of the block is the one that leaves it
+        return
+    if decision.value == GIVEN_UP:
+        job.abort()
+    elif mesh.rank == mesh.plan.layout.ranks[0]:
+        closing.try_within(TIMES.store, partial(closing.delete, COUNT))
+
+
+def _give_up(closing: Store, round: Round) -> None:
+    """Let the ranks that close the mesh, now or later, do so without this one. Local.
+
+    A rank looks for the mark after it has come to the round, and this one looks for ranks in the
+    round after it has left the mark.
+    """
+    closing.set(GIVEN_UP, "")
+    first = round.first()
+    if first is not None and first.facts["call"] == "mesh.close":
+        round.say(Decision(value=GIVEN_UP))
+
+
+def _release_spares(mesh: MeshGroups, job: Job) -> None:
+    """Let spares know that this rank closes the mesh; rank 0 stays up to 5 s for them."""
+    if job.store is None or mesh.is_closed or mesh.view_id or mesh.rank not in mesh.plan.layout:
+        return
+    store = job.store.part(f"mesh/{mesh.round_id}")
+
+    def post() -> None:
+        store.set(CLOSED.format(mesh.rank), "")
+        store.stay(TIMES.failure_stays, lambda: store.number(WAITING) <= 0)
+
+    store.try_within(TIMES.host_stays + TIMES.failure_stays * store.is_host, post)

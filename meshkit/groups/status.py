@@ -1,0 +1,302 @@
+"""Read the status of a rank: its collective counts, its collective, its line of user code.
+
+A thread reads its own status from its frames, and the watching thread of a guard reads that of the
+guarded thread. A context variable is visible to its own thread or task only. It therefore holds a
+tracker that the guard shares with its watching thread, and that ``barrier`` and ``wait`` fill in::
+
+    mesh.guard()          tracker = CollectiveTracker()     the watcher reads tracker.current
+    mesh.barrier("dp")    tracker.current = barrier, group  "barrier over dp"
+"""
+
+from __future__ import annotations
+
+import dis
+import linecache
+import os
+import sys
+import sysconfig
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from ..guard.hang import RankStatus
+from ..launch.torch_internals import collective_count, has_lost_connection
+from .groups import DESCRIPTION
+
+Frames = Iterable[tuple[FrameType, int | None]]  # outermost first, each with its line number
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+_TORCH, _STDLIB = os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"]
+_LOADER = os.path.join(_TORCH, "utils", "data") + os.sep  # waiting for data is no collective
+_COLLECTIVES = dist.distributed_c10d.__name__  # torch's public functions, with a group argument
+# Modules that call a collective in C++ or wait for one, as DDP does in the backward of autograd.
+_CALLERS = (
+    "meshkit.",
+    "torch.distributed.",
+    "torch.nn.parallel.",
+    "torch.futures.",
+    "torch._ops.",
+    "torch.autograd.graph.",
+)
+
+
+class CurrentCollective(NamedTuple):
+    """A function of meshkit that waits for other ranks, for example ``"barrier"``."""
+
+    name: str
+    group: dist.ProcessGroup
+
+
+@dataclass
+class Progress:
+    """The collectives that a rank had begun last, and since when it has begun no other one."""
+
+    begun: Mapping[str, int] | None = None
+    since: float = 0.0
+
+    def waited(self, begun: Mapping[str, int]) -> float:
+        """Return how long ago the last of so many collectives has begun, as far as it was seen."""
+        now = time.monotonic()
+        if begun != self.begun:
+            self.begun, self.since = begun, now
+        return now - self.since
+
+
+@dataclass(eq=False)
+class CollectiveTracker:
+    """The collective of one guarded thread, as one of the guards around it follows it."""
+
+    outer: CollectiveTracker | None = None  # of the guard around this one, which may be over
+    is_over: bool = False  # whether its guard has been left
+    thread: int = field(default_factory=threading.get_ident)
+    current: CurrentCollective | None = None  # the collective that the thread is in; None outside
+    limit: timedelta | None = None  # the least timeout of its guard and of those around it
+    # the comparisons of calls that no rank has waited for, in their order
+    pending: list[Any] = field(default_factory=list)
+    pid: int = field(default_factory=os.getpid)
+    progress: Progress = field(default_factory=Progress)
+    watched: Any = None  # the guard whose thread watches this one; the outer one of two meshes
+    # the collectives begun over groups whose time the guard does not limit, when it was entered
+    elsewhere: int = 0
+    is_alone: bool = True  # whether no other thread or task was in a guard of the mesh meanwhile
+    # when the error of a collective came that is on its way through the guards, and in which one
+    leaving: tuple[float, RankStatus] | None = None
+    # the last collective that an error left, with the id of that error
+    failed: tuple[int, CurrentCollective] | None = None
+
+    def of_error(self, error: BaseException) -> CurrentCollective | None:
+        """Return the collective that an error came out of, or None."""
+        return self.failed[1] if self.failed is not None and self.failed[0] == id(error) else None
+
+    def around(self) -> list[CollectiveTracker]:
+        """Return this tracker and those of the guards around it that are not over."""
+        return [self, *(() if (outer := _last_open(self.outer)) is None else outer.around())]
+
+    def of_thread(self) -> list[CollectiveTracker]:
+        """Return those of them that follow this thread.
+
+        A thread that begins with the context of another one has the guards of that one around it.
+        """
+        return [tracker for tracker in self.around() if tracker.thread == threading.get_ident()]
+
+    def check_pending(self, *, wait: bool = False) -> None:
+        """Raise if ranks of a group are known to have made different calls. Local.
+
+        With ``wait``, wait until it is known of all calls. A forked child does nothing.
+        """
+        while self.pid == os.getpid() and self.pending and (wait or self.pending[0].is_done()):
+            self.pending.pop(0).check()
+
+
+_TRACKER: ContextVar[CollectiveTracker | None] = ContextVar("meshkit_tracker", default=None)
+
+
+def _last_open(tracker: CollectiveTracker | None) -> CollectiveTracker | None:
+    while tracker is not None and tracker.is_over:
+        tracker = tracker.outer
+    return tracker
+
+
+def current_tracker() -> CollectiveTracker | None:
+    """Return the tracker of the innermost guard around this thread or task. Local.
+
+    Guards of tasks and generators may end in any order and in other contexts than they began. So a
+    tracker is marked when its guard ends, and no context is set back.
+    """
+    return _last_open(_TRACKER.get())
+
+
+@contextmanager
+def tracking(limit: timedelta | None = None) -> Iterator[CollectiveTracker]:
+    """Track the collectives of this thread or task for one guard. Local."""
+    outer = current_tracker()
+    tracker = CollectiveTracker(outer, limit=limit)
+    if outer is not None and outer.limit is not None:
+        tracker.limit = min(limit or outer.limit, outer.limit)
+    if outer is not None:
+        tracker.watched = outer.watched
+        if outer.thread == tracker.thread:
+            tracker.pending, tracker.progress = outer.pending, outer.progress
+    _TRACKER.set(tracker)
+    try:
+        yield tracker
+    finally:
+        tracker.is_over = True
+        _TRACKER.set(current_tracker())
+
+
+def is_tracked() -> bool:
+    """Return whether a guard is around this thread. Local."""
+    return current_tracker() is not None
+
+
+def compares_calls() -> bool:
+    """Return whether a guard with a timeout is around this thread. Local."""
+    tracker = current_tracker()
+    return tracker is not None and tracker.limit is not None
+
+
+def within_guard(limit: timedelta) -> timedelta:
+    """Return how long ranks wait for each other: no longer than a guard around them lets. Local."""
+    tracker = current_tracker()
+    return limit if tracker is None or tracker.limit is None else min(limit, tracker.limit)
+
+
+def pending() -> list[Any]:
+    """Return the comparisons of calls in this guard that no rank has waited for. Local."""
+    tracker = current_tracker()
+    return [] if tracker is None else tracker.pending
+
+
+def check_pending(*, wait: bool = False) -> None:
+    """Raise if ranks are known to have made different calls in this guard; with ``wait``, wait."""
+    tracker = current_tracker()
+    if tracker is not None:
+        tracker.check_pending(wait=wait)
+
+
+@contextmanager
+def in_collective(name: str, group: dist.ProcessGroup) -> Iterator[None]:
+    """Announce a collective to the guards around it. Local."""
+    tracker = current_tracker()
+    trackers = () if tracker is None else tracker.of_thread()
+    outer = next((each.current for each in trackers), None)
+    entered = outer or CurrentCollective(name, group)
+    for each in trackers:
+        each.current = entered
+    try:
+        yield
+    except BaseException as error:
+        for each in trackers:
+            each.failed = id(error), entered  # an id: the error would keep its frames alive
+        raise
+    finally:
+        for each in trackers:
+            each.current = outer
+
+
+def wait(work: dist.Work | None, group: dist.ProcessGroup) -> None:
+    """Wait for a collective that was started earlier. A guard reports it as ``"wait over dp"``."""
+    if work is not None:
+        with in_collective("wait", group):
+            work.wait()
+
+
+def frames_of_error(error: BaseException) -> Frames:
+    """Return the frames that an error came through, outermost first."""
+    outer = list(traceback.walk_stack(sys._getframe(1)))[::-1]
+    return [*outer, *traceback.walk_tb(error.__traceback__)]
+
+
+def frames_of_thread(ident: int) -> Frames:
+    """Return the current frames of a thread; empty if the thread has ended."""
+    frame = sys._current_frames().get(ident)
+    return list(traceback.walk_stack(frame))[::-1] if frame is not None else []
+
+
+def is_collective_error(error: BaseException) -> bool:
+    """Return whether a collective failed or timed out, by the type and the origin of an error.
+
+    gloo raises a RuntimeError like any other one. It comes out of C++, from a call of torch's or
+    meshkit's modules or from a wait of the user, and a connection of a gloo group is lost then.
+
+    Cost: nothing for most errors; else a message of some bytes to each peer of each gloo group.
+    """
+    if isinstance(error, dist.DistError):
+        return True
+    return type(error) is RuntimeError and _left_a_collective(error) and has_lost_connection()
+
+
+def _left_a_collective(error: BaseException) -> bool:
+    """Return whether an error left a call in C++ that may be a collective, or a wait for one."""
+    entry = error.__traceback__
+    if entry is None:  # nobody has raised it
+        return False
+    while entry.tb_next is not None:
+        entry = entry.tb_next
+    code, module = entry.tb_frame.f_code, f"{entry.tb_frame.f_globals.get('__name__')}."
+    if not module.startswith(_CALLERS) and "wait" not in code.co_names:
+        return False
+    return "CALL" in dis.opname[code.co_code[entry.tb_lasti]]  # not an instruction that raises
+
+
+def rank_status(
+    rank: int,
+    groups: Mapping[str, dist.ProcessGroup],
+    frames: Frames,
+    current: CurrentCollective | None = None,
+    error: str = "",
+    meshkits: Mapping[str, int] | None = None,
+    more: Iterable[dist.ProcessGroup | None] = (),
+) -> RankStatus:
+    """Return the status of this rank, from its groups by their axes as text.
+
+    ``meshkits``: what meshkit itself has begun on a group, by its name, which is not counted.
+    ``more``: groups of the same mesh without axes of it, those of its views.
+    """
+    counts = {}
+    for axes, own in groups.items():
+        if axes and (count := collective_count(own)) is not None:
+            counts[axes] = count - (meshkits or {}).get(own.group_name, 0)
+    function, line = "" if current is None else current.name, ""
+    over: object = None if current is None else current.group
+    for frame, number in frames:
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if line and file == "<string>" and not line.startswith(file):
+            continue  # what a library has generated, such as the __init__ of a dataclass
+        if not _is_library(file):
+            line = f"{os.path.basename(file)}{f':{number}' if number else ''} ({name})"
+            if over is None:
+                function = "wait" if ".wait(" in linecache.getline(file, number or 0) else ""
+        elif over is not None:
+            continue
+        elif frame.f_globals.get("__name__") == _COLLECTIVES:
+            function, over = name, frame.f_locals.get("group") or dist.group.WORLD
+        elif file.startswith(_TORCH + os.sep) and not function and not file.startswith(_LOADER):
+            function = f"torch's {name}"
+    names = [axes for axes, group in groups.items() if group is over]
+    description = str(getattr(over, "group_desc", "") or "a group of its own")
+    group = "" if over is None else names[0] if names else description
+    is_unknown = not names and all(group is not over for group in more)
+    is_other_mesh = is_unknown and description.startswith(f"{DESCRIPTION} ")
+    return RankStatus(rank, counts, function, group, line, error, is_other_mesh=is_other_mesh)
+
+
+def _is_library(file: str) -> bool:
+    """Return whether a file belongs to torch, meshkit or Python itself.
+
+    Files in site-packages, for example those of torchtitan, count as user code.
+    """
+    of_python = file.startswith(_STDLIB + os.sep) and "site-packages" not in file
+    return of_python or file.startswith((_TORCH + os.sep, _PACKAGE + os.sep))

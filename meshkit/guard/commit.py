@@ -1,0 +1,117 @@
+"""Commit a step: no rank changes its weights unless the collectives of every rank went well.
+
+On NCCL a call returns before its work is done, and nothing raises in the thread that made it. After
+an abort the kernels that wait for a collective go on with what is in memory, so an optimizer step
+would apply partial sums. ``mesh.commit()`` stands between the backward and the step::
+
+    rank 0   all_reduce ... aborted   commit: waits for its device, has read a report: votes no
+    rank 1   all_reduce ... done      commit: waits for its device, votes yes ... reads no
+                                      both raise the report before optimizer.step()
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from ..errors import CollectiveError, MeshkitError, RankTimeoutError
+from ..groups.groups import is_destroyed_collectively
+from ..groups.open_mesh import ranks_of_rounds
+from ..groups.registry import MeshGroups
+from ..groups.status import check_pending
+from ..launch.job import Job
+from ..launch.judges import Arrivals, Decision, all_same
+from ..launch.times import Deadline
+from ..launch.torch_internals import error_of, is_nccl
+from .guard import GuardState, last_report
+from .hang import REBUILD_ADVICE, describe_coordinate
+
+SUMMARY = "a collective of this step has failed on a rank, so no rank takes the step."
+ADVICE = f"mesh.recover(step=...), or {REBUILD_ADVICE}."
+LOOK = 0.5  # seconds between two looks for a report while this rank waits for the others
+
+
+def commit_step(mesh: MeshGroups, job: Job, state: GuardState) -> None:
+    """Raise unless every rank may take its step. See :meth:`meshkit.Mesh.commit`."""
+    mesh.check_can_communicate()
+    if not is_destroyed_collectively(mesh.groups.by_key.values()):
+        if (error := find_failure(mesh, job, state)) is not None:
+            raise error
+    else:
+        _wait_for_step(job.world.device or torch.device("cpu"))
+        _vote(mesh, job, state)
+    mesh.committed += 1
+
+
+def _wait_for_step(device: torch.device) -> None:
+    """Wait until the device has done what this thread has put into its current stream.
+
+    A collective is in it once a rank has waited for its work, or has not asked for one. Those of
+    the next step, begun early, may still run.
+    """
+    module = torch.get_device_module(device)
+    if hasattr(module, "Event") and hasattr(module, "current_stream"):
+        event = module.Event()
+        event.record(module.current_stream(device))
+        event.synchronize()
+    else:  # a device without streams
+        module.synchronize(device)
+
+
+def find_failure(mesh: MeshGroups, job: Job, state: GuardState) -> MeshkitError | None:
+    """Return the failure that this rank has seen: the report of a guard, or an error of NCCL."""
+    if (report := last_report(state)) is not None:
+        return report
+    name, device = f"Rank {mesh.rank}", job.world.device or torch.device("cpu")
+    if job.counts.is_aborted:
+        return CollectiveError(SUMMARY, f"{name} has aborted its groups.", fix=ADVICE)
+    for axes, group in mesh.held:
+        if is_nccl(group) and (error := error_of(group, device)):
+            where = f"the group over {' '.join(axes) or 'one rank'}"
+            line = f"{name}: torch's watchdog reports {error} of {where}."
+            return CollectiveError(SUMMARY, line, fix=ADVICE)
+    return None
+
+
+def _vote(mesh: MeshGroups, job: Job, state: GuardState) -> None:
+    """Let all ranks of the mesh agree that no collective has failed. Collective over the mesh."""
+    ranks, part = ranks_of_rounds(mesh, job)
+    round = job.round("mesh.commit", summary=SUMMARY, ranks=ranks, part=part)
+    failure = find_failure(mesh, job, state)
+    if round is None or mesh.plan.layout.num_ranks == 1:
+        if failure is not None:
+            raise failure
+        return
+    deadline = Deadline.after(job.arrival_timeout)
+    judge = partial(_judge, mesh, job.arrival_timeout.total_seconds())
+    with round:
+        if failure is None:
+            check_pending(wait=True)
+            round.arrive({"call": "mesh.commit"}, same=True, deadline=deadline)
+        while failure is None and round.turn < len(round.expected) and not deadline.expired:
+            if round.follow(Deadline.after(min(LOOK, deadline.left))) is not None:
+                break
+            failure = find_failure(mesh, job, state)  # its guard may have read a report
+        if failure is not None:
+            round.say(Decision(failure))
+        round.decide(judge, deadline).check(mesh.rank)
+
+
+def _judge(mesh: MeshGroups, seconds: float, seen: Arrivals) -> Decision | None:
+    """Return the decision of :func:`all_same`; missing ranks are a failed collective."""
+    describe = partial(describe_coordinate, mesh.plan.layout)
+    decision = all_same(SUMMARY, seconds=seconds, describe=describe)(seen)
+    error = decision.error if decision is not None else None
+    if not isinstance(error, RankTimeoutError) or isinstance(error, CollectiveError):
+        return decision
+    missing = error.missing_ranks
+    return Decision(
+        CollectiveError(error.summary, *error.evidence, fix=error.fix, missing_ranks=missing)
+    )
+
+
+def committed_steps(mesh: MeshGroups, before: int) -> int | None:
+    """Return how many steps this rank has committed; None if steps need no vote. Local."""
+    is_voted = is_destroyed_collectively(mesh.groups.by_key.values())
+    return before + mesh.committed if is_voted and mesh.rank in mesh.plan.layout else None

@@ -1,0 +1,106 @@
+"""Run a block on the first rank of each node, or of the mesh, before all others run it.
+
+::
+
+    rank 0 of node a    body ------- arrives
+    rank 1 of node a    arrives ............ body
+    rank 2 of node b    body --- arrives ...
+    rank 3 of node b    arrives ............ body
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from ..call import Call
+from ..errors import MeshkitError, SpecError
+from ..groups.hosts import NO_STORE, machines
+from ..groups.open_mesh import ranks_of_rounds
+from ..groups.registry import MeshGroups
+from ..launch.job import Job
+from ..launch.judges import Decision, RankState, all_same
+from ..launch.process import state_of
+from ..launch.round import JUDGES, Round
+from ..launch.times import TIMES, Deadline, Time, parse_timeout
+from .hang import describe_coordinate
+
+LOOK = 1.0  # seconds between two looks whether the first rank still runs
+FAILED = "the block of {}() has not run on all ranks."
+
+
+def first_of_node(mesh: MeshGroups, job: Job) -> int:
+    """Return the first rank of the mesh on the machine of this rank. Local."""
+    names = machines(job)
+    ranks = sorted(int(rank) for rank in mesh.plan.layout.grid.flat)
+    return next(rank for rank in ranks if names[rank] == names[mesh.rank])
+
+
+@contextmanager
+def run_first(
+    mesh: MeshGroups, job: Job, name: str, timeout: Time | None, *, on_node: bool
+) -> Iterator[bool]:
+    """Yield True on the first ranks at once, and False on the others when all first are done."""
+    with quoting(name):
+        mesh.check_can_communicate()
+        limit = parse_timeout("arrival_timeout", timeout) or job.arrival_timeout
+        ranks, part = ranks_of_rounds(mesh, job)
+        round = job.round(name, summary=FAILED.format(name), ranks=ranks, part=part)
+        if job.plays_one_rank or job.rehearsed is not None:
+            round = None  # no other rank is there
+        elif round is None:
+            raise SpecError(NO_STORE, fix="meshkit.init() in place of your init_process_group.")
+        first = int(mesh.plan.layout.grid.min())
+        if on_node and round is not None:
+            first = first_of_node(mesh, job)
+    if round is None:
+        yield True
+        return
+    with round:
+        if mesh.rank == first:
+            yield True
+        with quoting(name):
+            deadline = Deadline.after(limit)
+            round.arrive({"call": name}, same=True, deadline=deadline)
+            wait_for_all(mesh, job, round, deadline)
+    if mesh.rank != first:
+        yield False
+
+
+def wait_for_all(mesh: MeshGroups, job: Job, round: Round, deadline: Deadline) -> None:
+    """Wait until all ranks have arrived, the first ones after their block. Collective.
+
+    A rank that finds a missing rank of its machine ended, ends the wait of all. The ranks that came
+    first also read at the store whether a missing rank has been started anew.
+    """
+    began, describe = time.monotonic(), partial(describe_coordinate, mesh.plan.layout)
+    known = round.store.within(TIMES.store, job.processes)
+    states = {rank: state_of(known[rank]) for rank in round.expected if rank in known}
+    running = {rank for rank, state in states.items() if state is not RankState.UNKNOWN}
+    while round.turn < len(round.expected) and not deadline.expired:
+        if round.follow(Deadline.after(min(LOOK, deadline.left))) is not None:
+            break
+        ended = {rank for rank in running if state_of(known[rank]) is RankState.ENDED}
+        if not ended and round.turn > JUDGES:
+            continue
+        seen = round.arrivals()
+        if any(sighting.state is RankState.ENDED for sighting in seen.seen.values()):
+            waited = float(f"{time.monotonic() - began:.1f}")
+            judge = all_same(round.summary, seconds=waited, describe=describe)
+            round.say(judge(seen._replace(expired=True)) or Decision())
+        running -= ended  # one that had arrived before
+    seconds = deadline.timeout.total_seconds()
+    judge = all_same(round.summary, seconds=seconds, describe=describe)
+    round.decide(judge, deadline).check(mesh.rank)
+
+
+@contextmanager
+def quoting(name: str) -> Iterator[None]:
+    """Let errors that leave the block quote a call."""
+    try:
+        yield
+    except MeshkitError as error:
+        error.quote(Call(name))
+        raise

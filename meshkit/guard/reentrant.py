@@ -1,0 +1,94 @@
+"""A guard that several threads and tasks enter, and that decorates functions of every kind.
+
+Python keeps one object for all blocks of ``guard = mesh.guard(timeout=60)``, and for all calls of a
+function that is decorated with it. So each entry has a context manager of its own, which its thread
+or task finds again by the tracker of its context::
+
+    with guard:          thread 1 enters its context manager ............... leaves it
+        step()           thread 2 ........... enters its own ... leaves it
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import AbstractContextManager, ContextDecorator
+from typing import Any, TypeVar, cast
+
+from ..groups.status import CollectiveTracker, current_tracker
+from ..launch.of_one_process import OfOneProcess
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class ReentrantGuard(OfOneProcess, AbstractContextManager[None], ContextDecorator):
+    """A guard that may be entered again, also while it is open, and may decorate a function."""
+
+    def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
+        self._make = make
+        self._entered = list[tuple[CollectiveTracker | None, AbstractContextManager[None]]]()
+
+    def __enter__(self) -> None:
+        guard = self._make()
+        guard.__enter__()
+        self._entered.append((current_tracker(), guard))
+
+    def __exit__(self, *error: Any) -> bool | None:  # noqa: ANN401
+        tracker = current_tracker()
+        around = [] if tracker is None else tracker.around()
+        # a generator may be closed in another thread than the one in which it began
+        entries = [entry for entry in self._entered if entry[0] in around] or self._entered
+        self._entered.remove(entry := entries[-1])
+        return entry[1].__exit__(*error)
+
+    def __call__(self, function: Function) -> Function:
+        """Return the function with this guard around each run of its body, until the body ends."""
+        wrapped: Callable[..., Any]
+        if inspect.iscoroutinefunction(function):
+            wrapped = self._around_coroutine(function)
+        elif inspect.isasyncgenfunction(function):
+            wrapped = self._around_async_generator(function)
+        elif inspect.isgeneratorfunction(function):
+            wrapped = self._around_generator(function)
+        else:
+            return super().__call__(function)
+        return cast(Function, functools.update_wrapper(wrapped, function))
+
+    def _around_coroutine(self, function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+        async def wrapped(*args: object, **kwargs: object) -> object:
+            with self:
+                return await function(*args, **kwargs)
+
+        return wrapped
+
+    def _around_generator(
+        self, function: Callable[..., Generator[Any, Any, Any]]
+    ) -> Callable[..., Any]:
+        def wrapped(*args: object, **kwargs: object) -> Generator[Any, Any, Any]:
+            with self:
+                return (yield from function(*args, **kwargs))
+
+        return wrapped
+
+    def _around_async_generator(
+        self, function: Callable[..., AsyncGenerator[Any, Any]]
+    ) -> Callable[..., Any]:
+        async def wrapped(*args: object, **kwargs: object) -> AsyncGenerator[Any, Any]:
+            with self:
+                generator = function(*args, **kwargs)
+                resumed = generator.asend(None)
+                while True:
+                    try:
+                        item = await resumed
+                    except StopAsyncIteration:
+                        return
+                    try:
+                        resumed = generator.asend((yield item))
+                    except GeneratorExit:
+                        await generator.aclose()
+                        raise
+                    except BaseException as error:
+                        resumed = generator.athrow(error)
+
+        return wrapped

@@ -1,0 +1,10 @@
+"""``Mesh``, a line for each method, and the calls that return one.
+
+The longer paths, in the order of their files::
+
+    build_mesh   layout/group_plan, mesh/build_mesh, groups/open_mesh, launch/round (agree),
+                 groups/groups, launch/creation (on all ranks or on none), groups/registry
+    guard        guard/guard, groups/status, launch/round, guard/hang (who is behind)
+    recover      recover/recovery, launch/round, launch/regroup (who lives, on which mesh),
+                 launch/job (rejoin), groups/open_mesh; recover/restore gives ranks their state
+"""

@@ -1,0 +1,4 @@
+"""The norm of all gradients, on any mesh.
+
+shares.py decides which rank counts a gradient. norm.py adds the shares, and clips.
+"""

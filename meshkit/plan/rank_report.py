@@ -1,0 +1,275 @@
+"""Reports as data and as text: one rank, the timings of the groups, and a checked mesh."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..data.batch import Axes, BatchPlan, resolve_data_axes
+from ..data.seeds import stream_seed
+from ..layout.layout import Layout, group_rank
+from ..layout.sequence import SequencePlan, sequence_axes
+from ..layout.topology import Topology
+from ..text import (
+    Floats,
+    count_noun,
+    format_range,
+    format_ranks,
+    format_rows,
+    format_sizes,
+    format_table,
+    summarize,
+    wrap_lines,
+)
+
+TIMING_HEADER = ("group", "groups", "ranks", "median ms", "slowest ms", "of ranks")
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """The report of one rank, from :func:`rank_reports`. A field is None if it is unknown."""
+
+    rank: int
+    coordinate: Mapping[str, int]
+    node: int | None
+    slot: int | None  # index among the ranks of its node
+    axes: tuple[dict[str, Any], ...]  # a row for each axis
+    samples: range | None  # index of the first sample of each micro batch in step 0
+    micro_batch: int | None  # samples
+    tokens: tuple[range, ...] | None  # sequence positions
+    seed: int | None  # of a stream that is equal on all ranks
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the report in JSON types."""
+        size = self.micro_batch or 0
+        samples = self.samples and [[*range(first, first + size)] for first in self.samples]
+        tokens = self.tokens and [[part[0], part[-1]] for part in self.tokens]
+        lists = {"axes": [*self.axes], "samples": samples, "tokens": tokens}
+        report = {**vars(self), "coordinate": dict(self.coordinate), **lists}
+        del report["micro_batch"]
+        return report
+
+
+def rank_reports(
+    layout: Layout,
+    ranks: Iterable[int],
+    topology: Topology | None = None,
+    batch: BatchPlan | None = None,
+    sequence: SequencePlan | None = None,
+    seed: int | None = None,
+    *,
+    data: Axes | None = None,
+) -> Iterator[RankReport]:
+    """Yield the reports of some ranks."""
+    axes = () if batch is None else resolve_data_axes(data, layout.sizes)
+    for rank in ranks:
+        coordinate = layout.coordinate(rank)
+        node = slot = samples = None
+        if topology is not None:
+            node = int(topology.node_of(rank))
+            slot = int(np.searchsorted(topology.ranks_of(node), rank))
+        if batch is not None:  # of step 0, as BatchPlan.samples
+            start, size = group_rank(layout, rank, axes) * batch.micro_batch, batch.micro_batch
+            samples = range(start, batch.global_batch, batch.dp * size)
+        yield RankReport(
+            rank,
+            coordinate,
+            node,
+            slot,
+            tuple(_axis_row(layout, rank, axis, coordinate[axis], seed) for axis in layout.axes),
+            samples,
+            None if batch is None else batch.micro_batch,
+            None if sequence is None else sequence.ranges(sequence_part(layout, rank)),
+            None if seed is None else stream_seed(seed),
+        )
+
+
+def sequence_part(layout: Layout, rank: int) -> int:
+    """Return the part of a sequence that a rank holds, as :meth:`meshkit.Mesh.sequence` cuts it."""
+    return group_rank(layout, rank, sequence_axes(layout))
+
+
+def format_rank_table(
+    layout: Layout, topology: Topology | None = None, *, width: int = 80, ascii: bool = False
+) -> str:
+    """Return a table of all ranks with node, slot and coordinate. Cost: O(ranks log ranks)."""
+    ranks = layout.grid.ravel()
+    columns = [ranks.tolist(), *[["-"] * len(ranks)] * 2, *layout.coordinates(ranks).T.tolist()]
+    if topology is not None:
+        nodes = topology.node_of(np.arange(topology.world_size))
+        slots = np.empty_like(nodes)
+        slots[np.argsort(nodes, kind="stable")] = np.concatenate([*map(np.arange, topology.sizes)])
+        columns[1:3] = [nodes[ranks].tolist(), slots[ranks].tolist()]
+    rows = [[*map(str, row)] for row in zip(*columns, strict=True)]
+    return format_table(["rank", "node", "slot", *layout.axes], rows, width=width, ascii=ascii)
+
+
+def format_rank(
+    report: RankReport, layout: Layout, job: str, *, width: int = 80, ascii: bool = False
+) -> str:
+    """Return the report of one rank as text."""
+    seeded = report.seed is not None
+    header = ["axis", "index", "before", "after", "group", *["seed"] * seeded]
+    rows = [
+        [
+            row["axis"],
+            f"{row['index']} of {layout.sizes[row['axis']]}",
+            *("-" if rank is None else str(rank) for rank in (row["before"], row["after"])),
+            summarize(row["peers"]),
+            *[str(row["seed"])] * seeded,
+        ]
+        for row in report.axes
+    ]
+    drawn = format_table(header, rows, width=width, ascii=ascii)
+    facts = "\n".join(format_rows([*_facts(report, layout)], width=width))
+    return "\n\n".join([f"rank {report.rank} of {job}", facts, drawn])
+
+
+def _axis_row(layout: Layout, rank: int, axis: str, index: int, seed: int | None) -> dict[str, Any]:
+    """Return index, group, neighbors and seed along an axis; None if there are none."""
+    is_alone = layout.sizes[axis] == 1
+    return {
+        "axis": axis,
+        "index": index,
+        "peers": layout.peers(rank, axis).tolist(),
+        "before": None if is_alone else layout.neighbor(rank, axis, -1),
+        "after": None if is_alone else layout.neighbor(rank, axis, 1),
+        "seed": None if seed is None else stream_seed(seed, **{axis: index}),
+    }
+
+
+def _facts(report: RankReport, layout: Layout) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each fact that belongs to the rank, not to one axis."""
+    yield "coordinate", format_sizes(report.coordinate)
+    if report.node is not None:
+        yield "node", f"{report.node}, slot {report.slot}"
+    if report.samples is not None:
+        size = report.micro_batch or 0
+        steps = summarize(report.samples, lambda first: format_range(first, first + size - 1))
+        yield "samples", f"{steps} in step 0, a range for each micro batch"
+    if report.tokens is not None:
+        axes = " ".join(sequence_axes(layout))
+        positions = ", ".join(f"{part[0]}-{part[-1]}" for part in report.tokens)
+        cut = f"{positions} of each sequence, which is cut over {axes}"
+        yield "tokens", cut if axes else "all positions; no axis cuts the sequence"
+    if report.seed is not None:
+        yield "seed", f"{report.seed} on all ranks; by axis below"
+
+
+@dataclass(frozen=True)
+class GroupTiming:
+    """Timings of the groups over some axes."""
+
+    axes: Axes  # empty for the whole mesh if no single axis is the whole
+    num_groups: int
+    group_size: int
+    seconds: float  # of one collective, the median over the groups
+    slowest: tuple[int, ...]  # ranks of the slowest group
+    slowest_seconds: float  # of one collective there
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of :meth:`meshkit.Mesh.verify`. ``print`` shows it as a table.
+
+    Attributes:
+        groups: one entry for each set of axes.
+        slowest_rank: the rank that its peers waited for longest; None in a mesh of one rank.
+        waited: the seconds that they waited in one collective.
+        coordinate: the coordinate of that rank, as text.
+    """
+
+    groups: tuple[GroupTiming, ...]
+    slowest_rank: int | None
+    waited: float
+    coordinate: str
+
+    @property
+    def slowest_group(self) -> GroupTiming | None:
+        """The slowest group of all; None in a mesh of one rank."""
+        return max(self.groups, key=lambda group: group.slowest_seconds, default=None)
+
+    def draw(self, *, width: int = 120, ascii: bool = False) -> str:
+        """Return a table of the groups, and the slowest rank."""
+        rows = [
+            [
+                " ".join(group.axes),
+                str(group.num_groups),
+                str(group.group_size),
+                f"{group.seconds * 1e3:.3f}",
+                f"{group.slowest_seconds * 1e3:.3f}",
+                format_ranks(sorted(group.slowest)),
+            ]
+            for group in self.groups
+        ]
+        lines = [format_table(TIMING_HEADER, rows, width=width, ascii=ascii)]
+        if self.slowest_rank is not None:
+            waited = f"its peers wait {self.waited * 1e3:.3f} ms for it"
+            lines.append(f"slowest rank: {self.slowest_rank} ({self.coordinate}), {waited}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.draw()
+
+
+def summarize_timings(layout: Layout, keys: Sequence[Axes], seconds: Floats) -> Verification:
+    """Return the verification from the timings of all ranks: (num_ranks, num_keys), by position.
+
+    A collective ends for all members at about the same time. The member with the shortest time
+    therefore arrived last, and its peers waited for the difference.
+    """
+    if not keys:
+        return Verification((), None, 0.0, "")
+    waits, groups = np.zeros_like(seconds), []
+    for column, axes in enumerate(keys):
+        rows = layout.groups(*axes)  # (num_groups, group_size)
+        positions = layout.rank_positions.find_all(rows)
+        took = seconds[positions, column]
+        slowest = took.max(axis=1)
+        waits[positions, column] = slowest[:, None] - took
+        last, median = int(slowest.argmax()), float(np.median(slowest))
+        members, seconds_of_last = tuple(rows[last].tolist()), float(slowest[last])
+        groups.append(GroupTiming(axes, len(rows), rows.shape[1], median, members, seconds_of_last))
+    index = int(waits.max(axis=1).argmax())
+    rank = layout.rank_positions.at(index)
+    coordinate = format_sizes(layout.coordinate(rank))
+    return Verification(tuple(groups), rank, float(waits[index].max()), coordinate)
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The result of ``meshkit check``. All ranks have the same, apart from ``rank``."""
+
+    rank: int
+    sizes: Mapping[str, int]  # axis name to size, the outermost first
+    launcher: str
+    device: str
+    backend: str
+    verification: Verification
+    built: float  # seconds to join the job and build the mesh
+    checked: float  # seconds of all checks
+
+    def draw(self, *, width: int = 80, ascii: bool = True) -> str:
+        """Return the report as text: the table of the groups, then the total."""
+        ranks = count_noun(math.prod(self.sizes.values()), "rank")
+        head = (
+            f"{format_sizes(self.sizes)}: {ranks}, launcher {self.launcher}, "
+            f"device {self.device}, backend {self.backend}; joined and built in {self.built:.2f} s"
+        )
+        groups = count_noun(sum(group.num_groups for group in self.verification.groups), "group")
+        table = [self.verification.draw(width=width, ascii=ascii)] * bool(self.verification.groups)
+        last = f"OK: {groups} checked in {self.checked:.2f} s"
+        return "\n".join([*wrap_lines(head, width), *table, last])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report in JSON types; times are in seconds."""
+        report = asdict(self)
+        verification = report.pop("verification")
+        del report["rank"]
+        for group in verification["groups"]:
+            group["members"] = group["num_groups"] * group["group_size"]
+        return {"ok": True, **report, **verification}

@@ -1,0 +1,485 @@
+"""Plan the parts of a state that one rank sends and receives, and find them in a state.
+
+A transfer within a job and one between two jobs share this plan. They differ in how the ranks agree
+on it, and in the way that messages take.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from math import prod
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..errors import MeshkitError, SpecError
+from ..groups.registry import MeshGroups
+from ..launch.job import require_job
+from ..launch.memory import check_writable
+from ..launch.of_one_process import OfOneProcess
+from ..launch.round import Round
+from ..launch.store import read_value
+from ..launch.times import TIMES
+from ..layout.axes import STANDARD_OF
+from ..layout.group_plan import missing_group_error
+from ..layout.layout import Layout
+from ..redistribute.mesh_move import axes_of_both, join_axes
+from ..redistribute.move import check_sizes_known, infer_sizes, local_shape, parse_layout_sizes
+from ..redistribute.mover import BATCHES, Leg, MeshPair
+from ..redistribute.operations import check_tensor
+from ..redistribute.pattern import Pattern, Side
+from ..redistribute.to_mesh import MakeReduce, Reduce
+from ..text import count_noun, format_sizes
+from .state import MovedTensor, StatePatterns, Table, loses_a_part, travel_dtype
+
+State = Mapping[str, Any]  # names with tensors or DTensors
+
+
+@dataclass(frozen=True, eq=False)
+class MovedPart(OfOneProcess):
+    """This rank's parts of a tensor that moves."""
+
+    tensor: MovedTensor
+    leg: Leg
+    reduce: Reduce  # sums the parts that the left side marks so
+
+    @property
+    def name(self) -> str:
+        """The name in the state."""
+        return self.tensor.name
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this rank has a part before."""
+        return self.leg.move.source.place(self.leg.rank) is not None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether this rank gets a part."""
+        return self.leg.is_holder
+
+    @property
+    def size(self) -> int:
+        """The bytes of the largest part of a rank."""
+        move = self.leg.move
+        return max(move.source.largest, move.target.largest) * self.leg.dtype.itemsize
+
+    @cached_property
+    def held_shape(self) -> tuple[int, ...]:
+        """The shape of the local tensor before."""
+        move = self.leg.move.move
+        return local_shape(move.left_entries, move.source.shape(self.leg.coordinate))
+
+    @cached_property
+    def wanted_shape(self) -> tuple[int, ...]:
+        """The shape of the local tensor after."""
+        move = self.leg.move.move
+        return local_shape(move.right_entries, move.target.shape(self.leg.coordinate))
+
+    def view(self, out: Tensor) -> Tensor:
+        """Return a local tensor of the target as its region: the dims in the order of the move."""
+        order = [dim for entry in self.leg.move.move.right_entries for dim in entry]
+        shape = [self.leg.wanted[dim].size for dim in order]
+        try:
+            regions = out.view(shape)
+        except RuntimeError:  # dims that the pattern joins are not contiguous
+            line = f"{self.name} of out has strides {out.stride()}."
+            raise SpecError(line, fix=f"{self.name}.contiguous().") from None
+        return regions.permute([order.index(dim) for dim in range(len(order))])
+
+
+@dataclass(frozen=True, eq=False)
+class StatePlan(OfOneProcess):
+    """The parts of all tensors on this rank, and what travels together."""
+
+    parts: Sequence[MovedPart]  # elements of more bytes first, so that all are aligned in a message
+    device: torch.device
+    chunk: int  # the bytes of a rank that travel as one batch
+
+    def __str__(self) -> str:
+        return count_noun(len({part.name for part in self.parts}), "tensor")
+
+    @property
+    def legs(self) -> list[Leg]:
+        """The move of each part."""
+        return [part.leg for part in self.parts]
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each part."""
+        return [part.name for part in self.parts]
+
+    @cached_property
+    def batches(self) -> list[tuple[tuple[int, int, int], ...]]:
+        """The parts that travel together: tensors of at most a chunk, or a chunk of a tensor."""
+        batches: list[tuple[tuple[int, int, int], ...]] = []
+        batch: list[tuple[int, int, int]] = []
+        filled = 0
+        for number, part in enumerate(self.parts):
+            if part.size > self.chunk:
+                chunks = -(-part.size // self.chunk)
+                batches += [((number, chunk, chunks),) for chunk in range(chunks)]
+                continue
+            if filled + part.size > self.chunk:
+                batches.append(tuple(batch))
+                batch, filled = [], 0
+            batch.append((number, 0, 1))
+            filled += part.size
+        return [*batches, tuple(batch)] if batch else batches
+
+    def zeros(self) -> list[Tensor | None]:
+        """Return zeros, each of a few bytes, in place of each part that this rank sends."""
+        zero = partial(torch.zeros, (), device=self.device)
+        return [
+            zero(dtype=getattr(torch, part.tensor.dtype)).expand(part.held_shape)
+            if part.is_held
+            else None
+            for part in self.parts
+        ]
+
+    def read(self, state: State | None) -> list[Tensor | None]:
+        """Return the local tensor of each part that this rank sends."""
+        return [self._read(part, state) if part.is_held else None for part in self.parts]
+
+    def find(self, out: State | None) -> list[Tensor | None]:
+        """Return the local tensor to fill with each part that this rank wants."""
+        return [self._find(part, out) if part.is_wanted else None for part in self.parts]
+
+    def new_state(self) -> dict[str, Tensor]:
+        """Return new tensors for all that this rank wants."""
+        wanted = (part for part in self.parts if part.is_wanted)
+        return {
+            part.name: torch.empty(part.wanted_shape, dtype=part.leg.dtype, device=self.device)
+            for part in wanted
+        }
+
+    def arrange(self, held: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return the parts to send, in the order of the move, with sums done. Collective."""
+        return [
+            None if x is None else part.leg.arrange(part.leg.move.before, part.reduce(x))
+            for part, x in zip(self.parts, held, strict=True)
+        ]
+
+    def view(self, places: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return the regions to fill in local tensors."""
+        return [
+            None if place is None else part.view(place)
+            for part, place in zip(self.parts, places, strict=True)
+        ]
+
+    def _read(self, part: MovedPart, state: State | None) -> Tensor:
+        tensor = _tensor_of(part.name, state, "state")
+        fix = "a transfer of its own, whose like= is this state."
+        return self._check(part.name, tensor, part.held_shape, {part.tensor.dtype}, fix)
+
+    def _find(self, part: MovedPart, out: State | None) -> Tensor:
+        tensor = _tensor_of(part.name, out, "out")
+        check_writable(tensor, f"{part.name} of out", f"{part.name}.clone().")
+        fix = "a transfer of its own for other shapes or dtypes."
+        if is_dtensor(out and out[part.name]):
+            fix = f"mesh.transfer(..., out=) on ranks of both meshes, or {fix}"
+        arrives, held = name_of(part.leg.dtype), name_of(tensor.dtype)
+        dtypes = {arrives} if loses_a_part(arrives, held) else {held}  # others convert
+        return self._check(part.name, tensor, part.wanted_shape, dtypes, fix)
+
+    def _check(
+        self,
+        name: str,
+        tensor: Tensor,
+        shape: tuple[int, ...],
+        dtypes: Collection[str],
+        fix: str,
+    ) -> Tensor:
+        if tensor.shape == shape and name_of(tensor.dtype) in dtypes:
+            return tensor
+        raise SpecError(
+            f"{name} has {[*tensor.shape]} in {name_of(tensor.dtype)} on this rank, and the "
+            f"transfer has {[*shape]} in {' or '.join(sorted(dtypes))}.",
+            fix=fix,
+        )
+
+
+def plan_state(
+    moved: Sequence[MovedTensor],
+    meshes: tuple[MeshGroups | None, MeshGroups | None],
+    rank: int,
+    device: torch.device,
+    options: StateOptions,
+    make_reduce: MakeReduce,
+) -> StatePlan:
+    """Return the plan of one rank. Local.
+
+    Args:
+        moved: the tensors.
+        meshes: the groups of the source and of the target; None for those of another job.
+        rank: this rank in the moves.
+        device: the device of new tensors.
+        options: the dtype in which tensors travel, and the chunk.
+        make_reduce: makes the reduction of a side.
+    """
+    parts = [_part(tensor, meshes, rank, options, make_reduce) for tensor in moved]
+    parts.sort(key=lambda part: -part.leg.dtype.itemsize)
+    return StatePlan(parts, device, max(1, options.chunk // BATCHES))
+
+
+def _part(
+    tensor: MovedTensor,
+    meshes: tuple[MeshGroups | None, MeshGroups | None],
+    rank: int,
+    options: StateOptions,
+    make_reduce: MakeReduce,
+) -> MovedPart:
+    """Return this rank's parts of a tensor."""
+    source, target = meshes
+    axes, group = tensor.move.target.copy_axes, None
+    if axes and target is not None:
+        if not target.plan.has(axes):
+            raise missing_group_error(target.plan, axes, target.extended_by)
+        if rank in target.plan.layout:
+            group = target.get((axes,))
+    travels: torch.dtype = getattr(torch, travel_dtype(tensor.dtype, options.dtype_name))
+    reduce: Reduce = lambda x: x  # noqa: E731
+    if source is not None:
+        reduce = make_reduce(source, tensor.pattern.left, dict(tensor.sizes), "sum")
+    return MovedPart(tensor, Leg(tensor.move, rank, travels, group), reduce)
+
+
+# ------------------------------------------------------------------ the facts of a rank
+
+
+@dataclass(frozen=True)
+class StateOptions:
+    """The dtype in which tensors travel, and how many bytes at once."""
+
+    dtype: torch.dtype | None  # of floating-point numbers; None is that of each tensor
+    chunk: int
+    sizes: Mapping[str, int] | None = None  # of dims, which brackets need
+
+    @property
+    def dtype_name(self) -> str:
+        """The name of the dtype; "" for None."""
+        return "" if self.dtype is None else name_of(self.dtype)
+
+    @property
+    def sizes_text(self) -> str:
+        """The sizes as ranks compare them, in one order."""
+        sizes: Any = self.sizes
+        return repr(sorted(sizes.items(), key=str) if isinstance(sizes, Mapping) else sizes)
+
+    def check(self) -> None:
+        """Raise if one of them is not usable."""
+        is_float = isinstance(self.dtype, torch.dtype) and self.dtype.is_floating_point
+        if self.dtype is not None and not is_float:
+            line = f"dtype is {self.dtype!r}, not a dtype of floating-point numbers."
+            raise SpecError(line, fix="dtype=torch.bfloat16, for example.")
+        if not isinstance(self.chunk, int) or self.chunk < 1:
+            line = f"chunk is {self.chunk!r}, not a number of bytes."
+            raise SpecError(line, fix="chunk=64 * 2**20, for example.")
+
+
+def read_state(
+    patterns: Mapping[str, str],
+    like: object,
+    rank: int,
+    layouts: tuple[Layout | None, Layout | None],
+    sizes: object,
+    argument: str = "like",
+) -> Table:
+    """Return the facts of the tensors that a rank sends, or fills. Local.
+
+    ``layouts`` are those of the source and of the target; None is unknown. ``sizes`` are those of
+    dims that the caller gives. ``argument`` is what the caller calls the state.
+    """
+    parsed, (source, target) = StatePatterns.of(patterns), layouts
+    parsed.check(layouts)
+    given = parse_layout_sizes(sizes, (pattern.left for pattern in parsed.globs.values()))
+    if not isinstance(like, Mapping):
+        fix = "the tensors that this rank sends, or fills, by their names."
+        raise SpecError(f"{argument} is {like!r} on rank {rank}, not a state.", fix=fix)
+    table: dict[str, list[Any]] = {}
+    for name, value in like.items():
+        pattern = parsed.find(str(name))
+        if source is not None and rank in source:
+            axes = {} if target is None else target.sizes
+            table[str(name)] = _source_fact(str(name), value, pattern, source, rank, axes, given)
+        elif target is not None:
+            check_placements(str(name), value, pattern.right, target.axes)
+            tensor = local_tensor(str(name), value)
+            table[str(name)] = [[*tensor.shape], name_of(tensor.dtype), is_dtensor(value)]
+    return table
+
+
+def agree_on_tables(
+    meshes: MeshPair,
+    call: str,
+    facts: Mapping[str, Any],
+    read: Callable[[], Mapping[str, Table]],
+) -> list[tuple[str, Table, list[int]]]:
+    """Return the tables that ranks state, each with its side and its ranks. Collective.
+
+    ``read`` returns the table of this rank for each of its sides. If it raises, no rank waits. Each
+    different table is in the store once, until the last rank has read it.
+    """
+    if require_job().rehearsed is not None:
+        return [*_played_tables(meshes, call, facts, read)]
+    store = meshes.store()
+
+    def post(round: Round) -> dict[str, str]:
+        nonlocal store
+        digests, store = {}, round.store
+        for side, table in read().items():
+            text = json.dumps(table)
+            digests[side] = digest = hashlib.sha256(text.encode()).hexdigest()
+            store.within(TIMES.store, partial(store.claim, f"states/{digest}", text))
+        return digests
+
+    stated = meshes.agree(call, facts, post, stated="state", alike=False)
+    keys = {digest: f"states/{digest}" for digests, _ in stated for digest in digests.values()}
+    readers = sum(len(ranks) for _, ranks in stated)
+
+    def fetch() -> dict[str, Table]:
+        tables = {d: read_value(key, store.get(key), json.loads) for d, key in keys.items()}
+        if store.add("states", 1) == readers:
+            store.delete("states", *keys.values())
+        return tables
+
+    tables = store.within(TIMES.store, fetch)
+    return [
+        (side, tables[digest], ranks)
+        for digests, ranks in stated
+        for side, digest in digests.items()
+    ]
+
+
+def _played_tables(
+    meshes: MeshPair,
+    call: str,
+    facts: Mapping[str, Any],
+    read: Callable[[], Mapping[str, Table]],
+) -> Iterator[tuple[str, Table, list[int]]]:
+    """Yield the table of one rank of each stage of each side as that of the whole stage.
+
+    Not all ranks are played. The stages are the indices along pp: their ranks may hold other names.
+    """
+    held, wanted = ({*map(int, layout.grid.flat)} for layout in meshes.layouts)
+    missing = ""
+    source, target = meshes.layouts
+    for side, layout, ranks in (
+        ("source", source, held),
+        ("target", target, wanted - held),
+        ("target", target, wanted & held),  # these need not say what they fill
+    ):
+        stages: dict[str, list[int]] = {}
+        for rank in sorted(ranks):
+            coordinate = layout.coordinate(rank)
+            index = {a: i for a, i in coordinate.items() if STANDARD_OF.get(a) == "pp"}
+            stages.setdefault(format_sizes(index), []).append(rank)
+        for stage, members in stages.items():
+            state = partial(_state_of, side, read if meshes.rank in members else dict)
+            one = {**facts, "side": side, "stage": stage, "holder": members[0]}
+            stated = meshes.agree(call, one, state, stated="state", alike=False)
+            if stated:
+                yield side, cast(Table, stated[0][0]), members
+            elif not missing and not (side == "target" and {*members} <= held):
+                missing = f"{f'{stage} of ' * bool(stage)}the {side} mesh"
+    if missing:
+        line = f"no rank of {missing} was rehearsed, so its state is unknown."
+        raise MeshkitError(line, fix=f"rehearse a rank of {missing} too.")
+
+
+def _state_of(side: str, read: Callable[[], Mapping[str, Table]], _: Round) -> Table | None:
+    return read().get(side)
+
+
+def _source_fact(
+    name: str,
+    value: Any,  # noqa: ANN401
+    pattern: Pattern,
+    source: Layout,
+    rank: int,
+    target_sizes: Mapping[str, int],
+    sizes_given: Mapping[str, int],
+) -> list[Any]:
+    """Return the global sizes and the dtype of a tensor of a rank of the source."""
+    tensor = local_tensor(name, value)
+    check_placements(name, value, pattern.left, source.axes)
+    joined = join_axes(pattern, source.sizes, target_sizes)
+    check_sizes_known(name, pattern.left, sizes_given)
+    entries = joined.left.entries
+    dims = [dim.name for dim in joined.left.dims]
+    given = {dim: size for dim, size in sizes_given.items() if dim in dims}
+    axes, coordinate = axes_of_both(source.sizes, target_sizes), source.coordinate(rank)
+    if is_dtensor(value) and all(len(entry) == 1 for entry in entries):
+        names = value.device_mesh.mesh_dim_names
+        known = names if names and {*names} <= {*axes} else axes
+        for (dim,), size in zip(entries, value.shape, strict=False):  # others cut it before
+            given[dim.name] = size * prod(axes[axis] for axis in dim.axes if axis not in known)
+    rules = {"is_dtensor": is_dtensor(value), "is_state": True}
+    try:
+        sizes = infer_sizes(joined, axes, coordinate, tuple(tensor.shape), given, **rules)[1]
+    except SpecError as error:
+        evidence = (f"The pattern of {name} is {str(pattern)!r}.", *error.evidence)
+        fix = f"a left side that says how {name} is cut{', or other sizes=' * bool(given)}."
+        raise SpecError(f"{name}: {error.summary}", *evidence, fix=fix) from None
+    return [sizes, name_of(tensor.dtype), is_dtensor(value)]
+
+
+def _tensor_of(name: str, state: State | None, argument: str) -> Tensor:
+    if state is None or name not in state:
+        what = "None" if state is None else f"a state without {name}"
+        raise SpecError(f"{argument} is {what} on this rank.", fix=f"a state with {name}.")
+    return local_tensor(name, state[name])
+
+
+def is_dtensor(value: object) -> bool:
+    """Return whether a value is a DTensor, without the import of its module."""
+    return hasattr(value, "to_local")
+
+
+def local_tensor(name: str, value: Any) -> Tensor:  # noqa: ANN401
+    """Return the local tensor of a tensor or DTensor."""
+    tensor = value.to_local() if is_dtensor(value) else value
+    try:
+        check_tensor(tensor)
+    except SpecError as error:
+        raise SpecError(f"{name}: {error.summary}", fix=error.fix) from None
+    detached: Tensor = tensor.detach()
+    return detached
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return the name of a dtype, such as ``bfloat16``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def check_placements(name: str, value: Any, side: Side, axes: Sequence[str]) -> None:  # noqa: ANN401
+    """Raise if a DTensor is not cut as a side of its pattern says. Local."""
+    names = getattr(getattr(value, "device_mesh", None), "mesh_dim_names", None)
+    if names is None or not {*names} <= {*axes}:
+        return
+    cuts: dict[int, list[str]] = {}
+    strided: dict[int, list[str]] = {}
+    sizes = dict(zip(names, value.device_mesh.shape, strict=True))
+    for axis, placement in zip(names, value.placements, strict=True):
+        dim = getattr(placement, "dim", None)
+        if dim is not None and sizes[axis] > 1:
+            # FSDP cuts the parts of a tensor that TP has cut before, though its axis is outside
+            (cuts if placement.is_shard() else strided).setdefault(dim, []).append(axis)
+    for dim, entry in enumerate(side.entries):
+        stated = [axis for part in entry for axis in part.axes if sizes.get(axis, 1) > 1]
+        held = cuts.get(dim, []) + strided.get(dim, [])
+        if stated != held:
+            wanted = "/".join([entry[0].name if entry else "1", *held])
+            fix = f"{wanted} for its dim {dim}."
+            if len(entry) > 1:  # a cut of joined dims goes across them, so no side says it
+                fix = f"pass {name}.full_tensor(), which is cut as the pattern says."
+            raise SpecError(
+                f"{name} is a DTensor with {[*value.placements]} over {' '.join(names)}.",
+                f"Its pattern has {str(side)!r}.",
+                fix=fix,
+            )

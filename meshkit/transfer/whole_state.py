@@ -1,0 +1,207 @@
+"""Turn the local state of a rank into the whole one, for a checkpoint, and back, on any mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from glob import escape
+from math import prod
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..errors import SpecError
+from ..layout.axes import check_axes_exist, has_pipeline
+from ..layout.layout import Layout
+from ..redistribute.move import check_sizes_known, expand_to, parse_layout_sizes
+from ..redistribute.mover import MeshPair
+from ..redistribute.pattern import (
+    Dim,
+    Mark,
+    Side,
+    check_globs,
+    first_match,
+    parse_layout,
+    parse_pattern,
+)
+from ..redistribute.redistribution import MeshMoves
+from ..text import article, format_sizes
+from .state_plan import agree_on_tables, is_dtensor, local_tensor, name_of
+from .whole import uncut, whole_sizes
+
+CALL = "mesh.whole_state"
+RENAME = "another key for one of them, or a call for each of the two states."
+
+
+def make_whole(
+    moves: MeshMoves, meshes: MeshPair, state: object, layout: object, sizes: object
+) -> Any:  # noqa: ANN401
+    """Return the whole tensors of a state. See :meth:`meshkit.Mesh.whole_state`."""
+    with meshes.announcing(CALL):
+        sides, given = _parse_layout(moves, layout, sizes)
+    tensors: dict[str, Tensor] = {}
+
+    def read() -> dict[str, dict[str, Any]]:  # an error here is announced to all ranks
+        tensors.update(sorted(_name_tensors(state).items()))
+        for name, tensor in tensors.items():
+            if first_match(sides, name) is not None:
+                local_tensor(name, tensor)
+        return {"source": {n: _part(x, grid, meshes.rank) for n, x in tensors.items()}}
+
+    grid = meshes.layouts[0]
+    texts = {glob: str(side) for glob, side in sides.items()}
+    facts = {"layout": repr(texts), "sizes": format_sizes(given) or "no sizes"}
+    stated = agree_on_tables(meshes, CALL, facts, read)
+    check_globs(sides, {name: None for _, table, _ in stated for name in table}, "tensor")
+    parts = [({n: p[:2] for n, p in table.items() if p[0]}, ranks) for _, table, ranks in stated]
+    sides_left = {**_sides_of_dtensors(grid, sides, [table for _, table, _ in stated]), **sides}
+    known = whole_sizes(grid, sides_left, parts, meshes.rank, given)
+    whole: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():  # in one order on all ranks
+        if is_dtensor(tensor):
+            tensor = whole[name] = tensor.full_tensor()  # type: ignore[attr-defined]
+        if name in known:
+            side = cast(Side, first_match(sides_left, name))
+            whole[name] = _move(moves, f"{side} -> {uncut(side)}", name, tensor, known[name])
+    return _replace(state, whole)
+
+
+def _part(tensor: Any, layout: Layout, rank: int) -> list[Any]:  # noqa: ANN401
+    """Return the shape and dtype of a tensor, and the axes along which a DTensor knows its cut."""
+    axes = None
+    if is_dtensor(tensor):
+        members = {*tensor.device_mesh.mesh.flatten().tolist()}
+        axes = [axis for axis in layout.axes if members >= {*layout.peers(rank, axis).tolist()}]
+    return [[*tensor.shape], name_of(tensor.dtype), axes]
+
+
+def _sides_of_dtensors(
+    layout: Layout, sides: Mapping[str, Side], tables: Iterable[Mapping[str, Any]]
+) -> dict[str, Side | None]:
+    """Return how DTensors are cut along the axes of which they know nothing; None if not at all."""
+    left: dict[str, Side | None] = {}
+    for name, axes in {n: axes for table in tables for n, (_, _, axes) in table.items()}.items():
+        if axes is not None:
+            side = first_match(sides, name)
+            rest = None if side is None else _without(side, axes)
+            kinds = {} if rest is None else rest.types
+            moves = any(
+                kind.symbol in "/+" and layout.sizes.get(a, 1) > 1 for a, kind in kinds.items()
+            )
+            left[escape(name)] = rest if moves else None
+    return left
+
+
+def _without(side: Side, axes: Collection[str]) -> Side:
+    """Return a side without some axes."""
+
+    def change(item: Dim | Mark) -> list[Dim | Mark]:
+        if isinstance(item, Mark):
+            return [] if item.axis in axes else [item]
+        return [Dim(item.name, tuple(axis for axis in item.axes if axis not in axes))]
+
+    return side.rewrite(change)
+
+
+def make_local(moves: MeshMoves, state: object, layout: object, sizes: object) -> Any:  # noqa: ANN401
+    """Return this rank's parts of a whole state. See :meth:`meshkit.Mesh.local_state`."""
+    sides, given = _parse_layout(moves, layout, sizes)
+    tensors = _name_tensors(state)
+    if not any(
+        size > 1 and has_pipeline([axis]) for axis, size in moves.groups.plan.layout.sizes.items()
+    ):
+        check_globs(sides, tensors, "tensor")  # a stage of a pipeline may lack it
+    local = {}
+    for name, tensor in tensors.items():
+        side = first_match(sides, name)
+        if is_dtensor(tensor):
+            tensor = local[name] = tensor.full_tensor()  # type: ignore[attr-defined]
+        if side is not None and tensor.dim():
+            check_sizes_known(name, side, given)
+            known = _sizes_of(side, tensor, given)
+            part = _move(moves, f"{uncut(side)} -> {side}", name, tensor, known)
+            local[name] = part.clone()  # else a saved part would have the memory of the whole
+    return _replace(state, local)
+
+
+def _parse_layout(
+    moves: MeshMoves, layout: object, sizes: object
+) -> tuple[dict[str, Side], dict[str, int]]:
+    """Return the side of each glob, and the given sizes of dims; raise on an unknown axis."""
+    sides = parse_layout(layout)
+    for side in sides.values():
+        check_axes_exist(side.types, moves.groups.plan.layout.axes)
+    return sides, parse_layout_sizes(sizes, sides.values())
+
+
+def _sizes_of(side: Side, tensor: Tensor, given: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes of the dims of a whole tensor: those given, and those that follow."""
+    sizes = {dim.name: given[dim.name] for dim in side.dims if dim.name in given}
+    try:
+        whole = parse_pattern(f"{uncut(side)} -> {uncut(side)}")
+        entries = expand_to(whole, tensor.dim()).left.entries
+    except SpecError:  # the move raises
+        return sizes
+    for entry, size in zip(entries, tensor.shape, strict=True):
+        known = prod(given.get(dim.name, 1) for dim in entry)
+        unknown = [dim.name for dim in entry if dim.name not in given]
+        if unknown and known and size % known == 0:  # else the move raises
+            sizes[unknown[0]] = size // known
+    return sizes
+
+
+def _name_tensors(state: object) -> dict[str, Tensor]:
+    """Return the tensors of a state by their names; raise if two of them have one name."""
+    if not isinstance(state, Mapping):
+        line = f"the state is {article(type(state).__name__)}, not a mapping."
+        raise SpecError(line, fix="names with tensors, such as model.state_dict().")
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in _tensors(state):
+        if name in tensors:
+            line = f"two tensors of the state have the name {name}."
+            raise SpecError(line, "The keys of nested states are joined by dots.", fix=RENAME)
+        tensors[name] = tensor
+    return tensors
+
+
+def _tensors(state: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a state; nested states have names with dots."""
+    if isinstance(state, Tensor):
+        yield name, state.detach()
+    for key, value in _items(state):
+        yield from _tensors(value, f"{name}.{key}" if name else str(key))
+
+
+def _replace(state: Any, tensors: Mapping[str, Tensor], name: str = "") -> Any:  # noqa: ANN401
+    """Return a state with other tensors of some names."""
+    if isinstance(state, Tensor):
+        return tensors.get(name, state)
+    changed = {
+        key: _replace(value, tensors, f"{name}.{key}" if name else str(key))
+        for key, value in _items(state)
+    }
+    if isinstance(state, Mapping):
+        return changed
+    if isinstance(state, list | tuple):
+        values = changed.values()
+        return type(state)(*values) if hasattr(state, "_fields") else type(state)(values)
+    return state
+
+
+def _items(state: object) -> Iterable[tuple[Any, Any]]:
+    """Return the parts of a nested state with their keys."""
+    if isinstance(state, Mapping):
+        return state.items()
+    return enumerate(state) if isinstance(state, list | tuple) else ()
+
+
+def _move(
+    moves: MeshMoves, pattern: str, name: str, tensor: Tensor, sizes: Mapping[str, int]
+) -> Any:  # noqa: ANN401
+    known = parse_pattern(pattern).left.dims
+    given = tuple((dim.name, sizes[dim.name]) for dim in known if dim.name in sizes)
+    try:
+        with torch.no_grad():
+            return moves.find(pattern, "sum", None, None, given).run(tensor)
+    except SpecError as error:
+        raise SpecError(f"{name}: {error.summary}", *error.evidence, fix=error.fix) from None

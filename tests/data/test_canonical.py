@@ -1,0 +1,182 @@
+"""The text of a value: equal for equal values, in every process and in every order of keys."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections import Counter, OrderedDict, UserDict, defaultdict, deque, namedtuple
+from dataclasses import dataclass, field
+from fractions import Fraction
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshkit import SpecError
+from meshkit.data.canonical import canonical_text
+
+quick = settings(deadline=None, max_examples=200, database=None)
+
+leaves = (
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.floats(allow_nan=False)
+)
+hashables = st.recursive(
+    leaves, lambda inner: st.frozensets(inner, max_size=4) | st.tuples(inner, inner), max_leaves=6
+)
+values = st.recursive(
+    hashables | st.sets(hashables, max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(hashables, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def rebuilt(value: Any, order: Any) -> Any:
+    """Return an equal value whose keys and elements were added in another order."""
+    if isinstance(value, dict):
+        pairs = [(rebuilt(k, order), rebuilt(v, order)) for k, v in value.items()]
+        return dict(order(pairs))
+    if isinstance(value, (set, frozenset)):
+        return type(value)(order([rebuilt(item, order) for item in value]))
+    if isinstance(value, (list, tuple)):
+        return type(value)(rebuilt(item, order) for item in value)
+    return value
+
+
+@quick
+@given(values, st.randoms(use_true_random=False))
+def test_equal_values_have_equal_texts(value: Any, random: Any) -> None:
+    other = rebuilt(value, lambda items: random.sample(items, len(items)))
+    assert other == value
+    assert canonical_text(other) == canonical_text(value)
+
+
+@quick
+@given(values, values)
+def test_different_values_have_different_texts(first: Any, second: Any) -> None:
+    if first != second:
+        assert canonical_text(first) != canonical_text(second)
+
+
+@quick
+@given(st.lists(leaves) | st.tuples(leaves, st.tuples(leaves)) | st.sets(leaves, max_size=1))
+def test_a_value_without_sets_and_dicts_has_its_repr(value: Any) -> None:
+    assert canonical_text(value) == repr(value)
+
+
+@dataclass
+class Config:
+    """A configuration with a set."""
+
+    names: set[str]
+    rates: dict[str, float] = field(default_factory=dict)
+
+
+class Point(NamedTuple):
+    """A pair with a set in it."""
+
+    x: Any
+    y: Any
+
+
+class Own(dict):  # type: ignore[type-arg]
+    """A dict whose repr is its own."""
+
+    def __repr__(self) -> str:
+        return "Own!"
+
+
+Pair = namedtuple("Pair", "a b")
+LETTERS = [*"gabdecf"]
+FORWARDS, BACKWARDS = {c: {c, "z"} for c in LETTERS}, {c: {"z", c} for c in LETTERS[::-1]}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (FORWARDS, BACKWARDS),
+        (MappingProxyType(FORWARDS), MappingProxyType(BACKWARDS)),
+        (UserDict(FORWARDS), UserDict(BACKWARDS)),
+        (Counter(LETTERS), Counter(LETTERS[::-1])),
+        (defaultdict(set, FORWARDS), defaultdict(set, BACKWARDS)),
+        (argparse.Namespace(**FORWARDS), argparse.Namespace(**BACKWARDS)),
+        (SimpleNamespace(**FORWARDS), SimpleNamespace(**BACKWARDS)),
+        (Config({*LETTERS}, {"a": 1, "b": 2}), Config({*LETTERS[::-1]}, {"b": 2, "a": 1})),
+        (Point({*LETTERS}, FORWARDS), Point({*LETTERS[::-1]}, BACKWARDS)),
+        (Pair(FORWARDS, 1), Pair(BACKWARDS, 1)),
+        (deque([FORWARDS]), deque([BACKWARDS])),
+        (FORWARDS.keys(), BACKWARDS.keys()),
+        (OrderedDict(a=FORWARDS), OrderedDict(a=BACKWARDS)),
+        (np.array([FORWARDS, None]), np.array([BACKWARDS, None])),
+        (Own(FORWARDS), Own(BACKWARDS)),
+    ],
+)
+def test_containers_of_every_kind(first: Any, second: Any) -> None:
+    assert canonical_text(first) == canonical_text(second)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (OrderedDict(a=1, b=2), OrderedDict(b=2, a=1)),  # not equal in Python either
+        ([1, 2], (1, 2)),
+        ({1}, frozenset({1})),
+        ({}, set()),
+        ((1,), 1),
+        (1, True),
+        (Fraction(1, 3), Fraction(1, 2)),
+        (np.array([0.1]), np.array([0.1 + 1e-12])),  # the repr shows 8 digits
+        (np.zeros(5000), np.append(np.zeros(4000), np.ones(1000))),  # and no middle
+        (np.zeros(3), np.zeros(3, dtype=np.float32)),
+        (np.zeros((2, 20)), np.zeros((20, 2))),
+        (np.zeros((0, 3)), np.zeros((0, 5))),
+        (Config({"a"}), Config({"b"})),
+    ],
+)
+def test_values_that_differ(first: Any, second: Any) -> None:
+    assert canonical_text(first) != canonical_text(second)
+
+
+def test_a_container_inside_itself_has_a_text() -> None:
+    items: list[Any] = [1]
+    items.append({"self": items})
+    assert canonical_text(items) == "[1, {'self': ...}]"
+
+
+def test_the_text_does_not_depend_on_the_hash_seed() -> None:
+    code = """
+from meshkit.data.canonical import canonical_text
+print(canonical_text([{"a", "b", "c", "d"}, {("x", frozenset("pqrs")): frozenset("ab")}]))
+"""
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert texts == {
+        "[{'a', 'b', 'c', 'd'}, {('x', frozenset({'p', 'q', 'r', 's'})): frozenset({'a', 'b'})}]\n"
+    }
+
+
+class WithoutRepr:
+    """A class whose instances are shown by their address."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [WithoutRepr(), {"a": [WithoutRepr()]}, lambda: 0, (n for n in ())],
+    ids=["object", "deep", "function", "generator"],
+)
+def test_a_value_that_is_shown_by_its_address_has_no_text(value: object) -> None:
+    """No two ranks have equal addresses, so equal values would differ."""
+    with pytest.raises(SpecError, match="address"):
+        canonical_text(value)

@@ -1,0 +1,168 @@
+"""Timeouts by axis."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import meshkit
+from meshkit.groups import groups
+from meshkit.groups.groups import GroupOptions, GroupTimeouts, list_requests
+from meshkit.launch.torch_internals import timeout_of
+from meshkit.layout.group_plan import GroupPlan
+from tests.faults import fail_new_group
+from tests.membership import all_reduce_members
+from tests.pool import Pool
+
+RANKS = 4  # of the pool
+
+LAYOUT = meshkit.Layout(dp=2, sp=2, tp=2)
+
+
+JOB = timedelta(seconds=900)
+
+
+def limits(timeout: Any, layout: meshkit.Layout = LAYOUT) -> GroupTimeouts:
+    return GroupTimeouts.of(GroupPlan.of(layout), timeout, JOB)
+
+
+def seconds(found: GroupTimeouts, *axes: str) -> float:
+    limit = found.by_key.get(axes, found.default)
+    assert limit is not None
+    return limit.total_seconds()
+
+
+def test_one_timeout_for_all_groups() -> None:
+    assert seconds(limits(30), "dp") == seconds(limits(30), "dp", "sp") == 30
+    assert seconds(limits(None), "tp") == 900
+    texts = [str(timeouts) for timeouts in (limits(30), limits(None), GroupTimeouts(None))]
+    assert texts == ["30 s", "900 s", "default"]
+
+
+def test_a_timeout_by_axis_leaves_the_others_at_that_of_the_job() -> None:
+    found = limits({"tp": 30, "dp sp": timedelta(minutes=10), ("sp",): None})
+    by_axes = [seconds(found, *axes) for axes in (("tp",), ("dp", "sp"), ("dp",), ("sp",))]
+    assert by_axes == [30, 600, 900, 900]
+    assert str(found) == "900 s, dp sp 600 s, tp 30 s"
+
+
+def test_an_equal_group_takes_the_longest_timeout() -> None:
+    flat = meshkit.Layout(dp=4, sp=1)
+    for times in ({"dp": 30, "dp sp": 600}, {"dp sp": 600, "dp": 30}):
+        assert seconds(limits(times, flat), "dp") == 600
+
+
+def test_invalid_timeouts_raise() -> None:
+    with pytest.raises(meshkit.UnknownAxisError):
+        limits({"tq": 30})
+    with pytest.raises(meshkit.UnknownAxisError):
+        limits({3: 30})
+    with pytest.raises(meshkit.SpecError, match="timeout is 0"):
+        limits({"tp": 0})
+    with pytest.raises(meshkit.SpecError) as caught:
+        limits({"dp tp": 30})
+    assert caught.value.fix == "build_mesh(..., groups=['dp tp'])."
+
+
+def keep_timeouts() -> None:
+    """Check the timeout that torch keeps for each group; the group dp sp equals dp here.
+
+    A mesh of the whole world with its own timeout does not use the default group.
+    """
+
+    def seconds(mesh: meshkit.Mesh, axes: str) -> float:
+        limit = timeout_of(mesh.group(*axes.split()))
+        assert limit is not None
+        return limit.total_seconds()
+
+    with meshkit.build_mesh(dp=2, sp=1, tp=2, timeout={"tp": 30}) as mesh:
+        times = {axes: seconds(mesh, axes) for axes in ("dp", "tp", "dp sp", "")}
+        assert times == {"dp": 1800, "tp": 30, "dp sp": 1800, "": 1800}
+        assert mesh.group() is dist.group.WORLD
+    with meshkit.build_mesh(dp=4, timeout={"dp": 33}) as mesh:
+        assert seconds(mesh, "dp") == seconds(mesh, "") == 33
+        assert mesh.group() is not dist.group.WORLD
+
+
+def fail_on_one_rank_at_the_group_of_one() -> None:
+    """Fail on rank 1 when all other groups exist; torch counts equally many on every rank."""
+    rank = dist.get_rank()
+    with pytest.MonkeyPatch.context() as patch:
+        number = 3 if rank == 1 else 0  # after those of dp and of sp
+        calls = fail_new_group(patch, number, RuntimeError("planted"), together=False)
+        with pytest.raises((RuntimeError, meshkit.MeshkitError), match="planted"):
+            meshkit.build_mesh(dp=2, sp=2, arrival_timeout=30)
+    assert (len(calls), calls[-1]) == (3, ([rank],))
+    count = dist.get_pg_count()
+    with meshkit.build_mesh(dp=2, sp=2) as mesh:
+        mesh.agree("count", count)
+        assert len(all_reduce_members(mesh, "dp")) == 2
+
+
+@pytest.mark.parametrize("check", [keep_timeouts, fail_on_one_rank_at_the_group_of_one])
+def test_groups_on_four_ranks(pool: Pool, check: Callable[[], None]) -> None:
+    pool.run(check)
+
+
+@pytest.mark.parametrize(
+    ("layout", "needed"),
+    [
+        (meshkit.Layout(dp=4, sp=2), True),
+        (meshkit.Layout(dp=4, sp=2, tp=1), False),  # the group of tp is one rank
+        (meshkit.Layout(dp=1), False),  # that of the whole mesh is
+        (meshkit.Layout(pp=2, dp=2, ep=2, cp=2, sp=2, tp=2), False),  # no axis is absent
+    ],
+)
+def test_absent_standard_axes_need_a_group_of_one_rank_unless_there_is_one(
+    layout: meshkit.Layout, needed: bool
+) -> None:
+    options = GroupOptions(None, GroupTimeouts(None))
+    requests = list_requests(GroupPlan.of(layout), options, "gloo")
+    assert ("meshkit rank" in [request.description for request in requests]) == needed
+
+
+def build_on_a_part_of_a_bound_job() -> Any:
+    """Return the groups that this rank asks torch for, in a job that is bound to a device."""
+    meshkit.init()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "bound_device", lambda: torch.device("cuda:0"), raising=True)
+        calls = fail_new_group(patch, -1, ValueError(), together=False)
+        mesh = meshkit.build_mesh(dp=2, tp=2, ranks=range(4))
+        total = all_reduce_members(mesh, "dp") if mesh.inside else None
+    return [ranks for (ranks,) in calls if len(ranks) > 1 or ranks != [mesh.rank]], total
+
+
+def test_on_a_bound_job_every_rank_is_in_one_group_of_each_kind() -> None:
+    """Else the ranks outside would take part in more splits than the others."""
+    results = meshkit.spawn(build_on_a_part_of_a_bound_job, 6, timeout=60)
+    asked, _ = results[0]
+    assert all(calls == asked for calls, _ in results)
+    assert asked.count([4, 5]) == 3  # over dp, over tp, over both
+
+
+def receive_late() -> list[float]:
+    """Send over a group of the mesh and over the default group after a fifth of arrival_timeout."""
+    meshkit.init(arrival_timeout=10, timeout=40)
+    mesh = meshkit.build_mesh(pp=2, dp=2, tp=1, timeout={"pp": 30}, arrival_timeout=10)
+    seconds, group = [], mesh.group("pp")
+    for sends, over in ((mesh.coordinate["pp"], group), (mesh.rank >= 2, dist.group.WORLD)):
+        dist.barrier()
+        began, peer = time.monotonic(), mesh.rank ^ 2
+        if sends:
+            time.sleep(3.5)
+            dist.send(torch.ones(1), peer, group=over)
+        else:
+            dist.recv(torch.ones(1), peer, group=over)
+        seconds.append(time.monotonic() - began)
+    return seconds
+
+
+def test_a_receive_waits_as_long_as_its_group_and_not_as_long_as_it_may_connect() -> None:
+    for seconds in meshkit.spawn(receive_late, 4, timeout=60):
+        assert min(seconds) >= 3.4, seconds  # 2 s to connect

@@ -1,0 +1,560 @@
+"""mesh.guard reports collectives that fail or hang, with ranks and coordinates."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from datetime import timedelta
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import meshkit
+from meshkit.groups import close_mesh
+from meshkit.guard import guard as guard_module
+from meshkit.launch import torch_internals
+from meshkit.launch.judges import RankState
+from meshkit.launch.torch_internals import timeout_of
+from tests.faults import describe_error, free_address
+from tests.promises import BUSY
+from tests.resources import threads
+from tests.side_by_side import side_by_side
+
+Results = dict[str, Future[list[Any]]]
+
+
+@pytest.fixture(scope="module")
+def results() -> Iterator[Results]:
+    """Start the jobs of this file, three at a time since they mostly wait; yield their results."""
+    spawn = partial(meshkit.spawn, timeout=120)
+    jobs = {
+        "hang with a timeout": partial(spawn, sleep_on_one_rank, 4, (6.0, 2.0, None)),
+        "hang without a timeout": partial(spawn, sleep_on_one_rank, 4, (10.0, None, 2.0)),
+        "error on one rank": partial(spawn, raise_on_one_rank, 4),
+        "group of the user": partial(spawn, hang_in_own_group, 2),
+        "no fault": partial(spawn, run_without_fault, 2),
+        "again": partial(spawn, enter_again_and_fork, 2),
+        "hang without error": partial(spawn, hang_without_error, 2),
+        "one rank does not close": partial(spawn, close_without_a_rank, 2),
+        "no stack": partial(spawn, fail_to_describe_the_stack, 1),
+        "skipped": partial(spawn, skip_one_collective, 4, (False,)),
+        "skipped at last": partial(spawn, skip_one_collective, 4, (True,)),
+        "skipped after errors": partial(spawn, skip_after_caught_errors, 4),
+        "many guards": partial(spawn, count_keys, 2),
+        "two meshes": partial(spawn, hang_in_two_meshes, 4),
+        "late": partial(spawn, come_late, 2),
+        "agreement": lambda: spawn(hang_in_an_agreement, 2, (free_address(),)),
+        "connection": lambda: spawn(lose_the_store_twice, 2, (free_address(),)),
+    }
+    with side_by_side(jobs, at_once=3) as futures:
+        yield futures
+
+
+def load_batch(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def sleep_on_one_rank(seconds: float, timeout: float | None, each: float | None) -> Any:
+    """Sleep on rank 2 before its second collective over dp, which one over sp follows."""
+    limits = None if each is None else {"dp": each, "sp": each}
+    mesh = meshkit.build_mesh(dp=2, sp=2, timeout=limits)
+    before = threads()
+    began = time.monotonic()
+    try:
+        with mesh.guard(timeout=timeout):
+            for step in range(3):
+                if mesh.rank == 2 and step == 1:
+                    load_batch(seconds)
+                dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+                dist.all_reduce(torch.ones(1), group=mesh.group("sp"))
+    except meshkit.CollectiveError as error:
+        return describe_error(error), time.monotonic() - began, threads() - before
+    return "through"
+
+
+def test_a_rank_that_hangs_is_behind_and_its_line_is_reported(results: Results) -> None:
+    by_rank = results["hang with a timeout"].result()
+    texts = {outcome["text"] for outcome, _, _ in by_rank}
+    assert len(texts) == 1
+    (text,) = texts
+    assert re.match(
+        r"mesh.guard\(timeout=2\): all_reduce over (dp|sp) failed on rank [013]: ", text
+    )
+    assert "Behind: rank 0 (dp=0 sp=0) has begun 1 of 2 collectives over sp; " in text
+    behind = "Behind: rank 2 (dp=1 sp=0) has begun 1 of 2 collectives over dp; "
+    line = r"in no collective, test_guard.py:\d+ \(load_batch\)\."
+    assert re.search(re.escape(behind) + line, text), text
+    assert re.search(r"Ranks 1, 3: in all_reduce over sp, test_guard.py:\d+ \(sleep_on_", text)
+    assert "Fix: look at rank 2 first; then mesh.close(), meshkit.shutdown()" in text
+    for rank, (outcome, seconds, left) in enumerate(by_rank):
+        assert outcome["kind"] == "CollectiveError"
+        assert (outcome["missing"], outcome["behind"]) == ([], [0, 2])
+        assert outcome["cause"] == "RuntimeError"
+        assert rank == 2 or 2 <= seconds < 2 + 4 + 3 + BUSY
+        assert left == 0
+
+
+def test_without_a_timeout_that_of_the_group_applies_and_a_rank_that_hangs_is_silent(
+    results: Results,
+) -> None:
+    by_rank = results["hang without a timeout"].result()
+    outcome, seconds, _ = by_rank[0]
+    assert "Busy: rank 2 (dp=1 sp=0): host " in outcome["text"]
+    assert outcome["missing"] == [2]
+    assert 2 <= seconds < 2 + 4 + BUSY  # before it wakes
+
+
+class Textless(StopIteration):
+    """An error whose text raises another one."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def raise_on_one_rank() -> Any:
+    """Raise handled errors on all ranks, then one of rank 1 only; build again after the report."""
+    mesh, outcome = meshkit.build_mesh(dp=2, sp=2), "through"
+    for error in (StopIteration, Textless):
+        with contextlib.suppress(StopIteration), mesh.guard():
+            raise error
+    try:
+        with mesh, mesh.guard(timeout=2):
+            if mesh.rank == 1:
+                raise ValueError("bad sample 17" + " of many" * 10_000)
+            dist.all_reduce(torch.ones(1), group=mesh.group("sp"))
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+    except (ValueError, meshkit.CollectiveError) as error:
+        outcome = str(error)
+    meshkit.shutdown()  # as the Fix says: the default group may be broken too
+    with meshkit.build_mesh(dp=2, sp=2) as again, again.guard():
+        total = torch.ones(1)
+        dist.all_reduce(total, group=again.group())
+    return outcome, int(total)
+
+
+def test_the_error_of_one_rank_is_quoted_and_all_build_again(results: Results) -> None:
+    texts = [text for text, total in results["error on one rank"].result() if total == 4]
+    assert texts[1] == "bad sample 17" + " of many" * 10_000
+    for text in (texts[0], *texts[2:]):
+        assert re.search("; left with ValueError: bad sample 17 .{900,1000}\\.\n", text)
+        assert "Fix: look at rank 1 first; " in text
+        assert "StopIteration" not in text  # a handled error is not reported later
+
+
+def hang_in_own_group() -> Any:
+    """Hang in a collective of a group of the user, for which torch would wait long."""
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50})
+    own = dist.new_group([0, 1], group_desc="a group of the user")
+    printed: list[str] = []
+    keep = lambda text, **_: printed.append(str(text))  # noqa: E731
+    pytest.MonkeyPatch().setattr(builtins, "print", keep)
+    with mesh.guard(timeout=1):
+        if mesh.rank == 1:
+            load_batch(8)
+        dist.all_reduce(torch.ones(1), group=own)
+    try:
+        with mesh.guard(timeout=3):
+            if mesh.rank == 0:
+                time.sleep(9)
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+    except meshkit.CollectiveError as error:
+        return printed, error.behind
+    return printed, None
+
+
+def test_a_hang_in_a_group_of_the_user_is_reported(results: Results) -> None:
+    (printed, _), _ = results["group of the user"].result()
+    (text,) = printed
+    assert "mesh.guard(timeout=1): rank 0 waits in all_reduce over a group of the user." in text
+    assert "Rank 1: in no collective, test_guard.py:" in text
+
+
+def test_after_a_false_alarm_the_next_failure_has_its_own_report(results: Results) -> None:
+    """The collective of the group of the user ends well after 8 s; then rank 0 hangs."""
+    _, (_, behind) = results["group of the user"].result()
+    assert behind == (0,)
+
+
+def skip_one_collective(at_last: bool) -> Any:
+    """Skip a collective over tp on rank 3, in the last of three guards if ``at_last``."""
+    mesh = meshkit.build_mesh(dp=2, tp=2)
+    try:
+        for step in range(3):
+            with mesh.guard(timeout=5):
+                dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+                if mesh.rank != 3 or step != (2 if at_last else 1):
+                    dist.all_reduce(torch.ones(1), group=mesh.group("tp"), async_op=at_last)
+    except meshkit.CollectiveError as error:
+        return describe_error(error)
+    return None
+
+
+def test_a_rank_that_skips_a_collective_is_named_by_its_count(results: Results) -> None:
+    """Rank 2 waits at last, or sees when it leaves that its peer is one collective behind."""
+    report = results["skipped"].result()[2]
+    assert report["behind"] == [3]
+    line = (
+        r"Behind: rank 3 \(dp=1 tp=1\) has begun (1 of 2|2 of 3) collectives over tp; "
+        r"has left the guard\."
+    )
+    assert re.search(line, report["text"])
+    assert "Busy" not in report["text"]
+    assert "outside" not in report["text"]
+
+
+def test_the_last_rank_to_leave_compares_what_ranks_have_begun(results: Results) -> None:
+    """The collective that rank 3 skips is asynchronous, so no rank waits for it."""
+    (report,) = filter(None, results["skipped at last"].result())
+    assert report["behind"] == [3]
+    assert "2 of 3 collectives over tp; has left the guard" in report["text"]
+
+
+def skip_after_caught_errors() -> Any:
+    """Catch errors of single ranks in some guards; then skip a collective over tp on rank 3."""
+    mesh, reports = meshkit.build_mesh(dp=2, tp=2), []
+    for step in range(7):
+        try:
+            with mesh.guard(timeout=20):
+                if step in (mesh.rank, 3):
+                    raise ValueError("caught below")
+                if mesh.rank != 3 or step < 5:
+                    dist.all_reduce(torch.ones(1), group=mesh.group("tp"), async_op=True)
+        except ValueError:
+            dist.all_reduce(torch.ones(1), group=mesh.group("tp"), async_op=True)
+        except meshkit.CollectiveError as error:
+            reports.append((step, describe_error(error)))
+        mesh.agree("step", step)
+    return reports
+
+
+def test_a_skipped_collective_is_seen_after_caught_errors(results: Results) -> None:
+    """Each of ranks 0 to 2 has left a guard by an error, and all of them the fourth guard."""
+    reports = [report for by_rank in results["skipped after errors"].result() for report in by_rank]
+    assert min(step for step, _ in reports) == 5
+    assert all(report["behind"] == [3] for _, report in reports)
+
+
+def count_keys() -> list[int]:
+    """Return how many keys the store of the job holds, after two guards and after more."""
+    mesh, counts = meshkit.build_mesh(dp=2), []
+    store: Any = dist.group.WORLD.get_group_store()  # type: ignore[union-attr]
+    for step in range(12):
+        with contextlib.suppress(ValueError), mesh.guard(timeout=20):
+            dist.all_reduce(torch.ones(1), group=mesh.group())
+            if step % 3 == mesh.rank:
+                raise ValueError("caught here")
+        dist.barrier()
+        counts.append(store.num_keys())
+        dist.barrier()
+    return counts
+
+
+def test_a_guard_leaves_nothing_in_the_store(results: Results) -> None:
+    for counts in results["many guards"].result():
+        assert counts[2:] == counts[2:3] * 10
+
+
+@pytest.mark.parametrize(
+    ("backends", "expected"),
+    [(["gloo", "gloo"], True), (["gloo", "nccl"], False), (["cpu:gloo,cuda:nccl"], False)],
+)
+def test_only_gloo_raises_in_the_thread_that_waits(
+    backends: list[str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard_module.dist, "get_backend", str)
+    monkeypatch.setattr(torch_internals, "knows_group", lambda _: True)
+    groups: Any = {(backend,): backend for backend in backends}
+    site = guard_module.Guard(meshkit.Layout(dp=2), None, groups, 1, guard_module.GuardState())  # type: ignore[arg-type]
+    assert guard_module._raises_in_caller(site) is expected
+
+
+def hang_in_two_meshes() -> Any:
+    """Hang on rank 3; rank 2 waits in a group of the view, ranks 0 and 1 in one of the mesh."""
+    mesh = meshkit.build_mesh(dp=4)
+    view = mesh.view(x=2, y=2)
+    try:
+        with mesh.guard(timeout=2), view.guard(timeout=2):
+            if mesh.rank == 3:
+                load_batch(9)
+            dist.all_reduce(torch.ones(1), group=view.group("y"))
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+    except meshkit.CollectiveError as error:
+        return describe_error(error)
+    return "through"
+
+
+def test_the_guards_of_a_mesh_and_its_view_make_one_report(results: Results) -> None:
+    reports = results["two meshes"].result()
+    (text,) = {report["text"] for report in reports}
+    assert {tuple(report["behind"]) for report in reports} == {(2, 3)}
+    assert "Behind: rank 3 (dp=3) has begun 0 of 1 collectives over" in text
+    assert "(load_batch)" in text
+    assert "in all_reduce over y, test_guard.py:" in text  # of rank 2, which waits for rank 3
+    assert "Ranks 0-1: in all_reduce over dp, test_guard.py:" in text
+    assert "Fix: look at rank 3 first;" in text
+    assert "Busy" not in text
+
+
+def come_late() -> Any:
+    """Begin a collective on rank 1 just after the others have given up."""
+    mesh = meshkit.build_mesh(dp=2)
+    if mesh.rank == 1:  # else its watching thread may answer before it begins
+        pytest.MonkeyPatch().setattr(guard_module, "respond", lambda *_: None)
+    try:
+        with mesh.guard(timeout=2):
+            if mesh.rank == 1:
+                time.sleep(3)
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+    except meshkit.CollectiveError as error:
+        return describe_error(error)
+    return "through"
+
+
+def test_a_rank_that_comes_just_before_the_report_was_late(results: Results) -> None:
+    report, _ = results["late"].result()
+    line = r"Late: rank 1 \(dp=1\) began all_reduce over dp \d+\.\d s after the first\."
+    assert re.search(line, report["text"]), report["text"]
+    assert "Fix: look at rank 1 first;" in report["text"]
+
+
+def hang_in_an_agreement(address: str) -> Any:
+    """Wait for rank 0 in an agreement, whose client of a TCP store the watching thread shares."""
+    meshkit.init(init_method=address, arrival_timeout=60)
+    mesh = meshkit.build_mesh(dp=2)
+    report = None
+    try:
+        with mesh.guard(timeout=2 + 58 * mesh.rank):  # in an agreement it ends the wait
+            if mesh.rank == 1:
+                mesh.agree("plan", 1)
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+    except meshkit.CollectiveError as error:
+        report = describe_error(error)
+    if mesh.rank == 0:
+        mesh.agree("plan", 1)
+    return report
+
+
+def test_a_rank_that_waits_in_an_agreement_answers(results: Results) -> None:
+    report, _ = results["agreement"].result()
+    assert (report["behind"], report["missing"]) == ([1], [])
+    assert re.search(r"test_guard.py:\d+ \(hang_in_an_agreement\)", report["text"])
+    assert "Busy" not in report["text"]
+
+
+def lose_the_store_twice(address: str) -> Any:
+    """Let two looks of the watching thread of rank 1 at the store fail."""
+    meshkit.init(init_method=address, arrival_timeout=60)
+    mesh, logged, respond = meshkit.build_mesh(dp=2), [], guard_module.respond
+    faults = iter([meshkit.RankTimeoutError("played.")] * 2 if mesh.rank == 1 else [])
+
+    def fail_first(*args: Any) -> bool:
+        for fault in faults:
+            raise fault
+        return respond(*args)
+
+    patch, keep = pytest.MonkeyPatch(), lambda text, *values: logged.append(text % values)
+    patch.setattr(guard_module, "log_line", keep)
+    patch.setattr(guard_module, "respond", fail_first)
+    try:
+        with mesh.guard(timeout=4):
+            if mesh.rank == 1:
+                load_batch(9)
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+    except meshkit.CollectiveError as error:
+        return describe_error(error), logged
+    return "through", logged
+
+
+def test_a_watching_thread_that_cannot_read_the_store_goes_on(results: Results) -> None:
+    (report, _), (_, logged) = results["connection"].result()
+    assert (report["behind"], report["missing"]) == ([1], [])
+    assert "(load_batch)" in report["text"]
+    (line,) = logged  # once, though two looks have failed
+    assert line.startswith("the guard of rank 1 goes on after an error: ")
+
+
+def run_without_fault() -> Any:
+    """Return the timeouts in and out of guards, the threads, and whether errors pass unchanged."""
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50})
+    before = threads()
+    group = mesh.group("dp")
+    times = [timeout_of(group)]
+    with mesh.guard(timeout=7):
+        times.append(timeout_of(group))
+        with mesh.guard(timeout=3):
+            times.append(timeout_of(group))
+        times.append(timeout_of(group))
+        inside = threads() - before
+    times.append(timeout_of(group))
+    with mesh.guard():
+        times.append(timeout_of(group))
+        dist.all_reduce(torch.ones(1), group=group)
+    left = threads() - before
+    passed = []
+    errors = (
+        RuntimeError("please set NCCL_DEBUG"),
+        RuntimeError("gloo"),
+        KeyError("x"),
+        SystemExit(3),
+    )
+    for error in errors:
+        try:
+            with mesh.guard(timeout=20):
+                raise error
+        except BaseException as caught:
+            passed.append(caught is error)
+    with pytest.raises(meshkit.SpecError, match="timeout is 0"):
+        mesh.guard(timeout=0)
+    return [int(time.total_seconds()) for time in times if time], (inside, left), passed
+
+
+def test_without_a_fault_timeouts_are_restored_and_errors_of_the_user_pass(
+    results: Results,
+) -> None:
+    for times, num_threads, passed in results["no fault"].result():
+        assert times == [50, 7, 3, 7, 50, 50]
+        assert num_threads == (1, 0)
+        assert passed == [True] * 4
+
+
+def enter_again_and_fork() -> Any:
+    """Enter one guard three times, and leave it in forked children; return what they did there."""
+    mesh = meshkit.build_mesh(dp=2)
+    guard, group, codes = mesh.guard(timeout=20), mesh.group("dp"), []
+    patch, calls = pytest.MonkeyPatch(), list[object]()
+
+    @guard
+    def add() -> float:
+        total = torch.ones(1)
+        dist.all_reduce(total, group=group)
+        return float(total)
+
+    sums = [add()]
+    with guard:
+        sums.append(add())  # inside itself
+    for error in (None, SystemExit(3), ValueError("of the child")):
+        parent = os.getpid()
+        try:
+            with guard:
+                if (child := os.fork()) == 0:
+                    patch.setattr(guard_module, "_leave", lambda *_: calls.append("left"))
+                    patch.setattr(guard_module.Guard, "post", lambda *_: calls.append("posted"))
+                    if error is not None:
+                        raise error
+                else:
+                    codes.append(os.waitpid(child, 0)[1])
+                    sums.append(add())
+        except BaseException as caught:
+            if caught is not error:
+                calls.append(caught)
+        finally:
+            if os.getpid() != parent:
+                os._exit(len(calls))
+    mesh.barrier(timeout=10)
+    return sums, codes
+
+
+def test_a_guard_is_entered_again_and_a_forked_child_leaves_it_alone(results: Results) -> None:
+    for sums, codes in results["again"].result():
+        assert sums == [2.0] * 5
+        assert codes == [0, 0, 0]
+
+
+def hang_without_error() -> Any:
+    """Wait on all ranks, as for a long compilation; then hang on rank 1. No collective raises."""
+    pytest.MonkeyPatch().setattr(guard_module, "_raises_in_caller", lambda site: False)
+    aborted: list[str] = []
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 6})
+    group = mesh.group("dp")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist.ProcessGroup, "abort", lambda self: aborted.append(self.group_name))
+        with mesh.guard(timeout=1):
+            time.sleep(3)
+        assert not aborted
+        try:
+            with mesh.guard(timeout=2):
+                group.set_timeout(timedelta(seconds=6))  # long after the report
+                if mesh.rank == 1:
+                    load_batch(9)
+                dist.all_reduce(torch.ones(1), group=group)
+        except meshkit.CollectiveError as error:
+            return describe_error(error), group.group_name in aborted
+    return "through", group.group_name in aborted
+
+
+def test_the_watching_thread_notices_a_hang_that_raises_nothing(results: Results) -> None:
+    """As on NCCL, the guard reports and aborts the groups, also after a false alarm."""
+    by_rank = results["hang without error"].result()
+    outcome, aborted = by_rank[0]
+    assert aborted
+    line = r"mesh.guard\(timeout=2\): rank [01] begins no collective\."
+    assert re.match(line, outcome["text"]), outcome["text"]
+    assert outcome["behind"] == [1]
+    assert "(load_batch)" in outcome["text"]
+
+
+def close_without_a_rank() -> Any:
+    """Close a mesh as on NCCL, whose groups end on all ranks together; rank 1 comes late."""
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50}, arrival_timeout=2)
+    pytest.MonkeyPatch().setattr(close_mesh, "is_destroyed_collectively", lambda groups: True)
+    if mesh.rank == 1:
+        time.sleep(4)
+    began = time.monotonic()
+    try:
+        mesh.close()
+    except meshkit.RankTimeoutError as error:
+        return error.missing_ranks, time.monotonic() - began, repr(mesh)
+    return None
+
+
+def test_closing_together_names_the_missing_rank(results: Results) -> None:
+    missing, seconds, shown = results["one rank does not close"].result()[0]
+    assert (missing, shown[-7:]) == ((1,), "closed)")
+    assert seconds < 2 + BUSY
+
+
+def fail_to_describe_the_stack() -> bool:
+    mesh = meshkit.build_mesh(dp=1)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(
+        guard_module, "frames_of_thread", mock.Mock(side_effect=TypeError("x")), raising=True
+    )
+    with mesh.guard(timeout=30):
+        time.sleep(1.5)
+        return any(t.name == "meshkit-guard" for t in threading.enumerate())
+
+
+def test_the_watching_thread_outlives_an_error_of_its_own(results: Results) -> None:
+    assert results["no stack"].result() == [True]
+
+
+def test_rank_0_gives_a_late_rank_a_second_to_read_the_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank 0 answered long ago, and rank 1 still runs inside its guard."""
+    now, waits = [100.0], []
+
+    def stay(limit: float, is_done: Callable[[], bool]) -> None:
+        waits.append(is_done())
+        now[0] += 1.1
+        waits.append(is_done())
+
+    seen = SimpleNamespace(arrived={0: None}, states={1: RankState.BUSY})
+    call = SimpleNamespace(arrivals=lambda: seen, store=SimpleNamespace(add=lambda *_: 1))
+    store: Any = SimpleNamespace(is_host=True, stay=stay, try_within=lambda _, work: work())
+    guard: Any = SimpleNamespace(answer_time=4.0, roll_call=lambda *_: call, left=lambda *_: [])
+    guard.state = SimpleNamespace(reports={1: "report"}, answered={1: now[0] - 60})
+    monkeypatch.setattr(guard_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    guard_module._leave_last(guard, store)
+    assert waits == [False, True]

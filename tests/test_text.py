@@ -1,0 +1,94 @@
+"""Tables, ranges of ranks, and other parts of messages."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshkit.text import (
+    article,
+    count_noun,
+    format_ranks,
+    format_rows,
+    format_table,
+    name_ranks,
+    plural,
+    summarize,
+)
+from tests.laws.derivations import law
+
+
+@law
+@given(st.sets(st.integers(0, 40)))
+def test_every_rank_can_be_parsed_from_the_text(ranks: set[int]) -> None:
+    for given_as in (sorted(ranks), np.array(sorted(ranks), dtype=int), iter(sorted(ranks))):
+        text = format_ranks(given_as)
+        parsed: list[int] = []
+        for part in re.findall(r"\d+(?:-\d+)?", text):
+            first, _, last = part.partition("-")
+            parsed += range(int(first), int(last or first) + 1)
+        assert parsed == sorted(ranks)
+        assert text.count(",") == max(0, len([r for r in ranks if r - 1 not in ranks]) - 1)
+    assert format_ranks([]) == "none"
+    assert name_ranks([0, 1, 4, 6]) == "ranks 0-1, 4 and 6"
+
+
+def test_nouns_and_short_forms() -> None:
+    assert [article(noun) for noun in ("int", "str", "Axis")] == ["an int", "a str", "an Axis"]
+    assert [count_noun(n, "rank") for n in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
+    nouns = "buses boxes batches meshes nodes"
+    assert " ".join(map(plural, ("bus", "box", "batch", "mesh", "node"))) == nouns
+    assert summarize(range(6)) == "0, 1, 2, 3, 4, 5"
+    assert summarize(range(7)) == "0, 1, 2, ..., 6 (7)"
+
+
+HEADER = ["axis", "size", "first group", "crosses"]
+
+
+def lines(*lines: str) -> str:
+    return "\n".join(lines)
+
+
+def test_the_widest_column_of_words_is_broken() -> None:
+    rows = [["dp", "16", ", ".join(map(str, range(12))), "yes"], ["tp", "1", "0", "no"]]
+    assert format_table(HEADER, rows, width=40) == lines(
+        "axis  size  first group          crosses",
+        "────  ────  ───────────────────  ───────",
+        "dp      16  0, 1, 2, 3, 4, 5,    yes",
+        "              6, 7, 8, 9, 10,",
+        "              11",
+        "tp       1  0                    no",
+    )
+    assert format_table(HEADER, rows, width=1) == format_table(HEADER, rows, width=40)
+    assert format_table(HEADER, rows, width=200).count("\n") == 3
+    odd = format_table(["n", "what", "x"], [["10", "ten", "b"], ["", "none", "1"]], ascii=True)
+    assert odd == "n   what  x\n--  ----  -\n10  ten   b\n    none  1".replace("n   w", " n  w")
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10**6).map(str), st.text("ab ,", max_size=90)),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(40, 90),
+)
+def test_a_table_fits_and_loses_no_word(rows: list[tuple[str, str]], width: int) -> None:
+    clean = [(number, " ".join(part[:9] for part in words.split())) for number, words in rows]
+    drawn = format_table(["n", "words"], clean, width=width)
+    assert max(map(len, drawn.splitlines())) <= width
+    assert drawn.split()[4:] == " ".join(" ".join(row) for row in clean).split()
+
+
+def test_items_go_on_below_themselves() -> None:
+    pairs = [("node", "1"), ("warning", "tp crosses.\n  Fix: " + "dp " * 14)]
+    assert "\n".join(format_rows(pairs, width=40)) == lines(
+        "node     1",
+        "warning  tp crosses.",
+        "           Fix: dp dp dp dp dp dp dp dp",
+        "             dp dp dp dp dp dp",
+    )
+    assert format_rows([]) == []
