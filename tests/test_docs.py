@@ -13,9 +13,9 @@ import pytest
 import meshkit
 from meshkit.call import Call
 from meshkit.cli.main import main
-from meshkit.data.conflicts import describe_disagreement
 from meshkit.errors import format_error
 from meshkit.groups.open_mesh import CONFLICT
+from meshkit.launch.disagreement import describe_disagreement
 from meshkit.layout.topology import check_crossings
 from meshkit.redistribute.pattern import parse_pattern
 from tests.pages import ROOT, read_blocks

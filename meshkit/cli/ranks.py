@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..bench import results
 from ..call import drop_none
 from ..errors import CALL, LaunchError, MeshkitError, SpawnError, SpecError
+from ..guard.verification import CheckReport
 from ..launch.detect import detect
 from ..launch.log import Progress, show_progress
 from ..layout.group_plan import GroupPlan
 from ..layout.layout import Layout
 from ..layout.sizes import infer_sizes, ordered_sizes
-from ..plan.rank_report import CheckReport
 from ..text import count_noun, format_ranks, wrap_lines
 from . import options
 from .main import Command, Result

@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from ..call import either
 from ..errors import CALL, BatchError, DisagreementError
+from ..launch.disagreement import Request, differing_fields
 from ..layout.axes import (
     axes_with_unknown,
     axis_role,
@@ -288,55 +289,6 @@ def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=DIGEST).digest()
 
 
-Request = Mapping[str, str]  # field to its value as text; equal requests mean equal calls
-
-MAX_REQUESTS = 8  # different requests shown one by one
-MAX_HOSTS = 4  # ranks with host and process in one line
-
-VERSIONS = "install one version of meshkit and of torch on every rank."
-FIXES = {  # the fix of a field; a field before others is their cause
-    "call": "make the same calls in the same order on every rank.",
-    "job": "give every job its own MASTER_PORT (or init_method).",
-    "open": "close the same views on every rank, and create new ones from the same mesh.",
-    "external": "pass groups over the same axes on every rank.",
-    "history": "create the same groups in the same order on every rank, also before this call.",
-    "meshkit": VERSIONS,
-    "torch": VERSIONS,
-}
-ALONE = {  # the fix of a field if no other one differs
-    "destroyed": "destroy a group on all its ranks; if the mesh leaves ranks out, close it and "
-    "build it again instead.",
-    "ranks": "pass equal ranks on every rank; of a DeviceMesh, the whole mesh and not a slice.",
-    "seed": "pass the same seed on every rank, or seed='shared', which rank 0 draws for all.",
-}
-
-
-def describe_disagreement(
-    requests: Mapping[int, Request], processes: Mapping[int, str], missing: Sequence[int]
-) -> tuple[list[str], str]:
-    """Return the evidence and the fix of the error that every rank raises."""
-    groups = group_equal_requests(requests)
-    fields = differing_fields([request for request, _ in groups])
-    lines = []
-    for number, (request, ranks) in enumerate(groups):
-        known = [processes[rank] for rank in ranks[:MAX_HOSTS] if rank in processes]
-        more = [f"and {len(ranks) - MAX_HOSTS} more"] * (len(ranks) > MAX_HOSTS)
-        hosts = f" ({'; '.join(known + more)})" * bool(known and number)
-        values = [request["sizes"]] if "sizes" in request else []
-        values += [f"{name}={request.get(name, 'none')}" for name in fields if name != "sizes"]
-        lines.append(f"{name_ranks(ranks)}{hosts}:  {', '.join(values)}")
-    absent = [f"Missing: {name_ranks(missing)}."] * bool(missing)
-    fixes = [fix for field, fix in FIXES.items() if field in fields]
-    fixes += [ALONE[field] for field in fields if len(fields) == 1 and field in ALONE]
-    if fields == ["world_size"]:
-        (usual, most), *others = groups
-        odd, size = sorted(rank for _, ranks in others for rank in ranks), usual["world_size"]
-        if len(most) > len(odd):  # else nothing says which one is wrong
-            fixes += [f"export WORLD_SIZE={size} on {name_ranks(odd)}, or pass world_size={size}."]
-    fixes += [f"pass equal {' and '.join(fields)} on every rank."]
-    return [*shorten(lines, MAX_REQUESTS, "."), *absent], fixes[0]
-
-
 def order_conflict(orders: Mapping[int, Request]) -> DisagreementError | None:
     """Return the error of two ranks that read batches of different orders; None if equal."""
     fields = differing_fields([*orders.values()])
@@ -353,18 +305,3 @@ def order_conflict(orders: Mapping[int, Request]) -> DisagreementError | None:
         requests=values,
         for_all=True,
     )
-
-
-def group_equal_requests(requests: Mapping[int, Request]) -> list[tuple[Request, list[int]]]:
-    """Return the different requests with their ranks; most ranks first, then by first rank."""
-    ranks_of: dict[tuple[tuple[str, str], ...], list[int]] = {}
-    for rank in sorted(requests):
-        ranks_of.setdefault(tuple(sorted(requests[rank].items())), []).append(rank)
-    ordered = sorted(ranks_of.items(), key=lambda item: (-len(item[1]), item[1][0]))
-    return [(requests[ranks[0]], ranks) for _, ranks in ordered]
-
-
-def differing_fields(requests: Sequence[Request]) -> list[str]:
-    """Return the fields in which requests differ, in the order of the first request."""
-    names = dict.fromkeys(name for request in requests for name in request)
-    return [name for name in names if len({request.get(name) for request in requests}) > 1]

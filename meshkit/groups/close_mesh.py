@@ -16,8 +16,7 @@ from functools import partial
 from typing import cast
 
 from ..errors import CollectiveError, MeshkitError, RankTimeoutError
-from ..guard.guard import EXIT, STATUS, forget_calls
-from ..guard.hang import describe_coordinate
+from ..launch.disagreement import describe_coordinate
 from ..launch.ending import Ending
 from ..launch.job import Job
 from ..launch.judges import Decision, all_same
@@ -29,6 +28,12 @@ from .open_mesh import ranks_of_rounds
 from .registry import MeshGroups
 from .status import is_collective_error
 
+CALLS = "calls"  # the number of roll calls of a mesh
+OPENER = "opener/{}"  # the rank that opened a roll call
+STATUS = "left/{}"  # the status with which a rank left the guard, or stopped using the mesh
+EXIT = "exit/{}"  # what a rank had begun when it left its last guard without an error
+OVER = "over/{}"  # a false alarm: the rank that opened it left its guard without an error
+READ = "readers"  # in a roll call: how many ranks have read the report
 COUNT = "count"  # in the store of a mesh that ends: how many ranks close it
 GIVEN_UP = "given_up"  # there too: a rank waits no longer for the others
 CLOSED = "closed/{}"  # in the store of a mesh: a rank has closed it
@@ -165,3 +170,13 @@ def _release_spares(mesh: MeshGroups, job: Job) -> None:
         store.stay(TIMES.failure_stays, lambda: store.number(WAITING) <= 0)
 
     store.try_within(TIMES.host_stays + TIMES.failure_stays * store.is_host, post)
+
+
+def forget_calls(store: Store, ranks: Sequence[int]) -> None:
+    """Delete the roll calls of a mesh that all its ranks have closed. Call it in a deadline."""
+    for number in range(1, store.number(CALLS) + 1):
+        call = Round(store, f"call/{number}", store.world.rank, ranks)
+        call.keys |= {READ}
+        call.delete()
+        store.delete(OPENER.format(number), OVER.format(number))
+    store.delete(CALLS)

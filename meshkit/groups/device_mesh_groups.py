@@ -20,8 +20,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..call import Call
 from ..errors import MeshkitError, SpecError
-from ..guard.hang import describe_coordinate
 from ..launch.creation import commit
+from ..launch.disagreement import describe_coordinate
 from ..launch.job import Job
 from ..launch.of_one_process import OfOneProcess
 from ..launch.times import format_timeout

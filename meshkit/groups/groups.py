@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from ..errors import SpecError
 from ..launch.creation import Creation
-from ..launch.job import Job
+from ..launch.job import Job, require_job
 from ..launch.times import Deadline, Time, format_timeout, parse_timeout
 from ..launch.torch_internals import (
     COUNTS_OWN_GROUPS,
@@ -37,6 +37,7 @@ from ..launch.torch_internals import (
     is_nccl,
     set_timeout,
     takes_part_in_split,
+    timeout_of,
     timeout_of_options,
 )
 from ..layout.group_plan import Axes, GroupPlan, parse_group
@@ -44,7 +45,7 @@ from ..layout.ranks import Strides, message_batches
 from ..layout.topology import Topology
 from ..text import Ints
 from .backends import GroupBackend, backends_by_key
-from .registry import GroupKey, GroupRegistry, Groups
+from .registry import GroupKey, GroupRegistry, Groups, MeshGroups
 
 DESCRIPTION = "meshkit"  # begins the description of each group that a mesh creates
 
@@ -464,3 +465,10 @@ def check_same_groups(
                 f"Rank {dist.get_rank()} passed {group.group_name!r}, another {name!r}.",
                 fix="pass the same group on all of them.",
             )
+
+
+def message_timeout(mesh: MeshGroups) -> timedelta:
+    """Return how long a message may take: the least timeout of the mesh, also inside a guard."""
+    limits = [limit for group in mesh.groups.by_key.values() if (limit := timeout_of(group))]
+    job = require_job()
+    return min(limits, default=job.default_timeout or default_timeout(str(job.world.backend)))

@@ -24,9 +24,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..call import Call, Verbatim, format_value
 from ..errors import VERSION, MeshkitError, RankTimeoutError, SpecError
-from ..guard.hang import describe_coordinate
 from ..launch.command import propose_command
 from ..launch.creation import Creation, commit
+from ..launch.disagreement import describe_coordinate
 from ..launch.ending import ENDED
 from ..launch.job import Job, current_job, require_job
 from ..launch.join import announce_init_failure

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ..guard.hang import RankStatus
+from ..launch.disagreement import RankStatus
 from ..launch.torch_internals import collective_count, has_lost_connection
 from .groups import DESCRIPTION
 

@@ -22,6 +22,7 @@ from ..errors import CALL, CollectiveError, MeshkitError, RankTimeoutError
 from ..groups.groups import all_gather
 from ..groups.registry import MeshGroups
 from ..groups.status import in_collective
+from ..launch.disagreement import REBUILD_ADVICE, describe_coordinate
 from ..launch.job import Job
 from ..launch.judges import MAX_NAMES, Arrivals, Describe, RankState, missing_error
 from ..launch.process import current_process, state_of
@@ -31,10 +32,9 @@ from ..launch.torch_internals import BACKEND, timeout_of, wait_in_time
 from ..layout.axes import Names
 from ..layout.group_plan import Axes
 from ..layout.layout import Layout
-from ..plan.rank_report import Verification, summarize_timings
 from ..text import format_ranks, plural
 from .guard import GuardState, guard_mesh
-from .hang import REBUILD_ADVICE, describe_coordinate
+from .verification import Verification, summarize_timings
 
 ARRIVAL_TIME = "at"  # when a rank came, in seconds of the monotonic clock of its host
 REPEATS = 5

@@ -20,12 +20,12 @@ from ..groups.groups import is_destroyed_collectively
 from ..groups.open_mesh import ranks_of_rounds
 from ..groups.registry import MeshGroups
 from ..groups.status import check_pending
+from ..launch.disagreement import REBUILD_ADVICE, describe_coordinate
 from ..launch.job import Job
 from ..launch.judges import Arrivals, Decision, all_same
 from ..launch.times import Deadline
 from ..launch.torch_internals import error_of, is_nccl
 from .guard import GuardState, last_report
-from .hang import REBUILD_ADVICE, describe_coordinate
 
 SUMMARY = "a collective of this step has failed on a rank, so no rank takes the step."
 ADVICE = f"mesh.recover(step=...), or {REBUILD_ADVICE}."

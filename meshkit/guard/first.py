@@ -20,12 +20,12 @@ from ..errors import MeshkitError, SpecError
 from ..groups.hosts import NO_STORE, machines
 from ..groups.open_mesh import ranks_of_rounds
 from ..groups.registry import MeshGroups
+from ..launch.disagreement import describe_coordinate
 from ..launch.job import Job
 from ..launch.judges import Decision, RankState, all_same
 from ..launch.process import state_of
 from ..launch.round import JUDGES, Round
 from ..launch.times import TIMES, Deadline, Time, parse_timeout
-from .hang import describe_coordinate
 
 LOOK = 1.0  # seconds between two looks whether the first rank still runs
 FAILED = "the block of {}() has not run on all ranks."

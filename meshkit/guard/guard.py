@@ -45,6 +45,7 @@ import torch.distributed as dist
 
 from ..call import Call, Verbatim, drop_none, quotes_call
 from ..errors import CollectiveError, DisagreementError, MeshkitError, RankTimeoutError
+from ..groups.close_mesh import CALLS, EXIT, OPENER, OVER, READ, STATUS
 from ..groups.registry import Edge, GroupKey, MeshGroups
 from ..groups.status import (
     CollectiveTracker,
@@ -56,6 +57,7 @@ from ..groups.status import (
     rank_status,
     tracking,
 )
+from ..launch.disagreement import RankStatus
 from ..launch.job import LEFT, Job
 from ..launch.judges import Arrivals, Decision, Judge, RankState, Sighting
 from ..launch.log import log_line
@@ -76,20 +78,14 @@ from ..layout.axes import has_pipeline
 from ..layout.group_plan import Axes, edge_rounds
 from ..layout.layout import Layout
 from ..text import Ints
-from .hang import RankStatus, hang_error, lagging_ranks, who_is_behind
+from .hang import hang_error, lagging_ranks, who_is_behind
 from .reentrant import ReentrantGuard
 
-CALLS = "calls"  # the number of roll calls of a mesh
-OPENER = "opener/{}"  # the rank that opened a roll call
-STATUS = "left/{}"  # the status with which a rank left the guard, or stopped using the mesh
-EXIT = "exit/{}"  # what a rank had begun when it left its last guard without an error
 EXITS = "exits/{}"  # how many ranks have left the guard of this number; the last one deletes it
 MAX_TEXT = 1000  # characters of the error of a rank that a report shows
-OVER = "over/{}"  # a false alarm: the rank that opened it left its guard without an error
 MESSAGES = "Sends and receives count too: make those of some ranks alone over a group of their own."
 UNEQUAL = "ranks have begun different numbers of collectives in their groups."
 ALARM = "alarm"  # in a report: whether a hang is only suspected, so that no collective is ended
-READ = "readers"  # in a roll call: how many ranks have read the report
 POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 operations/s
 LOST = Sighting(RankState.UNKNOWN, "it hosted the store, which does not answer")
 
@@ -770,16 +766,6 @@ def _may_read(guard: Guard, store: Store, call: Round, *, is_early: bool) -> boo
         return True
     running = [rank for rank, state in seen.states.items() if not state.is_certain]
     return is_early and len(guard.left(store, running)) < len(running)
-
-
-def forget_calls(store: Store, ranks: Sequence[int]) -> None:
-    """Delete the roll calls of a mesh that all its ranks have closed. Call it in a deadline."""
-    for number in range(1, store.number(CALLS) + 1):
-        call = Round(store, f"call/{number}", store.world.rank, ranks)
-        call.keys |= {READ}
-        call.delete()
-        store.delete(OPENER.format(number), OVER.format(number))
-    store.delete(CALLS)
 
 
 def _parse_facts(text: str) -> dict[str, Any]:

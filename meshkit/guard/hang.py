@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 from ..errors import CollectiveError
+from ..launch.disagreement import REBUILD_ADVICE, RankStatus, describe_coordinate
 from ..launch.judges import Arrivals, Decision, Judge, RankState, Sighting
 from ..layout.layout import Layout
-from ..text import Ints, format_ranks, format_sizes, plural, shorten
+from ..text import Ints, format_ranks, plural, shorten
 
-# An axis may use the default group, so it is created again too.
-REBUILD_ADVICE = "mesh.close(), meshkit.shutdown(), and build again on all ranks"
 MAX_LINES = 8  # lines about single ranks, or about ranks with equal status
 STATES = {
     RankState.ENDED: "it has ended",
@@ -35,57 +34,6 @@ Rows = Mapping[str, Ints]  # axes of a view as text to its groups, (num_groups, 
 NO_ROWS: Rows = {}
 
 
-@dataclass(frozen=True)
-class RankStatus:
-    """The collectives and the line of code that a rank is in."""
-
-    rank: int
-    begun: Mapping[str, int] = field(default_factory=dict)  # axes ("dp sp") to collectives
-    function: str = ""  # the current collective, ``"all_reduce"``; empty outside
-    group: str = ""  # its axes, or torch's description of a group of the user; may be unknown
-    line: str = ""  # of user code, ``"train.py:88 (step)"``
-    error: str = ""  # error with which it left the guard, other than a collective's; else empty
-    ended_by: str = ""  # call by which it stopped using the mesh, ``"mesh.close()"``; else empty
-    is_other_mesh: bool = False  # whether another mesh created the group of the collective
-    left_guard: int = 0  # the number of the last guard that it left without an error, from 1
-    thread: str = ""  # the thread and task that left it; empty if others were in guards meanwhile
-    waited: float = 0.0  # seconds since it began its last collective, as far as it knows
-    sees_waits: bool = True  # False on nccl: a rank may wait for a collective at any line
-
-    @classmethod
-    def from_facts(cls, rank: int, facts: Mapping[str, Any]) -> RankStatus:
-        """Return the status that a rank has posted."""
-        begun = {str(axes): int(count) for axes, count in facts.get("begun", {}).items()}
-        names = ("function", "group", "line", "error", "ended_by", "thread")
-        texts: dict[str, Any] = {name: str(facts.get(name, "")) for name in names}
-        numbers: dict[str, Any] = {"left_guard": int(facts.get("left_guard", 0))}
-        numbers["sees_waits"] = bool(facts.get("sees_waits", True))
-        return cls(rank, begun, **texts, **numbers, waited=float(facts.get("waited", 0)))
-
-    def to_facts(self) -> dict[str, Any]:
-        """Return the status as a rank posts it."""
-        return asdict(self)
-
-    @property
-    def operation(self) -> str:
-        """The current collective with its group, ``"all_reduce over dp"``; empty outside."""
-        return f"{self.function} over {self.group}" if self.group else self.function
-
-    @property
-    def has_left(self) -> bool:
-        """Whether it takes part in no more collectives."""
-        return bool(self.error or self.ended_by)
-
-    def __str__(self) -> str:
-        if self.error:
-            return f"left with {self.error}"
-        if self.ended_by:
-            return f"has called {self.ended_by}"
-        if self.left_guard:
-            return "has left the guard"
-        return f"in {self.operation or 'no collective'}, {self.line or 'no line is known'}"
-
-
 class Lag(NamedTuple):
     """The collectives over some axes that a rank has begun, and the most that a peer has begun."""
 
@@ -95,11 +43,6 @@ class Lag(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.begun} of {self.most} collectives over {self.axes}"
-
-
-def describe_coordinate(layout: Layout, rank: int) -> str:
-    """Return the coordinate of a rank as text; ``outside`` for a rank outside the layout."""
-    return format_sizes(layout.coordinate(rank)) if rank in layout else "outside"
 
 
 def lagging_ranks(

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from ..data.conflicts import describe_disagreement, group_equal_requests
 from ..errors import CALL, DisagreementError, MeshkitError, RankTimeoutError
 from ..text import format_ranks, format_sizes, plural, shorten
+from .disagreement import describe_disagreement, group_equal_requests
 
 Json = Any  # a value of JSON: a number, a text, a list or a mapping
 

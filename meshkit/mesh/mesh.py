@@ -43,6 +43,7 @@ from ..guard.barrier import verify_mesh, wait_at_barrier
 from ..guard.commit import commit_step
 from ..guard.first import run_first
 from ..guard.guard import GuardState, guard_mesh, post_end
+from ..guard.verification import Verification
 from ..launch.log import Startup
 from ..launch.of_one_process import OfOneProcess
 from ..launch.times import Time
@@ -51,7 +52,6 @@ from ..layout.axes import Names
 from ..layout.layout import Coordinate, Layout, Position, group_rank
 from ..layout.sequence import Order, SequencePlan
 from ..norm.norm import GradientNorms
-from ..plan.rank_report import Verification
 from ..recover.admission import admit_newcomers
 from ..recover.recovery import Recovery, RecoveryRequest, Rounds, recover_mesh
 from ..redistribute.move import merge_sizes

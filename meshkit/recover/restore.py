@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.serialization import default_restore_location
 
 from ..errors import MeshkitError, SpecError
-from ..groups.groups import batch_messages
+from ..groups.groups import batch_messages, message_timeout
 from ..groups.registry import MeshGroups
 from ..launch.job import require_job
 from ..launch.judges import failure_error
@@ -32,13 +32,7 @@ from ..launch.memory import check_writable
 from ..launch.process import current_process
 from ..launch.regroup import Regrouping, Sources
 from ..launch.store import error_from_json, error_to_json, read_value
-from ..launch.torch_internals import (
-    backend_of,
-    collective_count,
-    default_timeout,
-    timeout_of,
-    wait_in_time,
-)
+from ..launch.torch_internals import backend_of, collective_count, wait_in_time
 from ..layout.layout import Layout
 from ..text import article, count_noun, format_ranks, format_sizes
 
@@ -209,13 +203,6 @@ def _wait_for(group: dist.ProcessGroup, begin: Callable[[], list[Any]], limit: t
     for work in works:
         wait_in_time(work, group, limit)
     require_job().check_not_aborted()
-
-
-def message_timeout(mesh: MeshGroups) -> timedelta:
-    """Return how long a message may take: the least timeout of the mesh, also inside a guard."""
-    limits = [limit for group in mesh.groups.by_key.values() if (limit := timeout_of(group))]
-    job = require_job()
-    return min(limits, default=job.default_timeout or default_timeout(str(job.world.backend)))
 
 
 def to_local(value: Any, path: str = "state") -> Any:  # noqa: ANN401

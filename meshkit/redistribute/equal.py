@@ -24,12 +24,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..data.conflicts import describe_disagreement
 from ..errors import DisagreementError, MeshkitError
 from ..groups.groups import gather_bytes
 from ..groups.registry import MeshGroups
 from ..groups.status import check_pending, compares_calls, in_collective, pending
 from ..launch.device import backend_for, nccl_parts
+from ..launch.disagreement import describe_disagreement
 from ..launch.job import require_job
 from ..launch.of_one_process import OfOneProcess
 from ..launch.process import check_own_process

@@ -24,11 +24,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import MeshkitError
-from ..groups.groups import batch_messages
+from ..groups.groups import batch_messages, message_timeout
 from ..groups.registry import MeshGroups
 from ..groups.status import in_collective, within_guard
-from ..guard.hang import describe_coordinate
 from ..launch.default_group import default_group
+from ..launch.disagreement import describe_coordinate
 from ..launch.job import require_job
 from ..launch.judges import Json, all_same, all_same_and_stated
 from ..launch.memory import plain
@@ -38,7 +38,6 @@ from ..launch.store import Store
 from ..launch.times import TIMES, Deadline
 from ..launch.torch_internals import backend_of, collective_count, wait_in_time
 from ..layout.layout import Layout
-from ..recover.restore import message_timeout
 from ..text import name_ranks
 from .mesh_move import Gather, MeshMove, Message
 from .move import Region, num_elements, slices_within

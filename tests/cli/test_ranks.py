@@ -24,8 +24,8 @@ from meshkit.cli.main import main
 from meshkit.cli.ranks import Greeting, check_mesh, describe_failure, run_sharing, torch_errors
 from meshkit.errors import LaunchError, RankTimeoutError, SpawnError
 from meshkit.guard import barrier as verify_module
+from meshkit.guard.verification import CheckReport
 from meshkit.launch.detect import detect
-from meshkit.plan.rank_report import CheckReport
 from meshkit.testing.faults import Strike, play
 from tests.cli.processes import CLEAN, Answers, begun, ended
 from tests.plan.example_reports import REPORT

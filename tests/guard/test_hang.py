@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshkit
-from meshkit.guard.hang import Lag, RankStatus, hang_error, lagging_ranks, late_ranks, who_is_behind
+from meshkit.guard.hang import Lag, hang_error, lagging_ranks, late_ranks, who_is_behind
+from meshkit.launch.disagreement import RankStatus
 from meshkit.launch.judges import Arrival, Arrivals, Process, RankState, Sighting
 from meshkit.testing import layouts
 from tests.laws.derivations import law

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshkit.data.conflicts import (
+from meshkit.launch.disagreement import (
     FIXES,
     describe_disagreement,
     differing_fields,

@@ -15,8 +15,9 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.errors import MeshkitError
-from meshkit.guard.hang import RankStatus, who_is_behind
+from meshkit.guard.hang import who_is_behind
 from meshkit.launch import round as rounds
+from meshkit.launch.disagreement import RankStatus
 from meshkit.launch.judges import Arrivals, Decision, RankState, Sighting, all_done, all_same
 from meshkit.launch.regroup import Patience, Request, who_lives
 from meshkit.launch.round import Claimant, Round

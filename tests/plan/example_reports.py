@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshkit.plan.rank_report import CheckReport, GroupTiming, Verification
+from meshkit.guard.verification import CheckReport, GroupTiming, Verification
 
 TIMING = GroupTiming(("dp",), 2, 2, 0.001, (1, 3), 0.002)
 TIMINGS = (TIMING, replace(TIMING, axes=("dp", "sp"), num_groups=1))

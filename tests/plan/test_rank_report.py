@@ -9,16 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit import BatchPlan, Layout, SequencePlan, factor_world
+from meshkit.guard.verification import summarize_timings
 from meshkit.layout.group_plan import GroupPlan
 from meshkit.layout.topology import Topology, placed
 from meshkit.plan.job_report import JobReport, headline
-from meshkit.plan.rank_report import (
-    format_rank,
-    format_rank_table,
-    rank_reports,
-    sequence_part,
-    summarize_timings,
-)
+from meshkit.plan.rank_report import format_rank, format_rank_table, rank_reports, sequence_part
 from meshkit.testing import layouts
 from tests.laws.derivations import law
 from tests.plan.example_reports import REPORT

@@ -1,0 +1,136 @@
+"""Words of ranks that differ: who asked for what, and what a rank was doing.
+
+A request is what a rank asks for in a call of all ranks, and a :class:`RankStatus` what it does
+while others wait. The errors of every wing describe ranks by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..layout.layout import Layout
+from ..text import format_sizes, name_ranks, shorten
+
+# An axis may use the default group, so it is created again too.
+REBUILD_ADVICE = "mesh.close(), meshkit.shutdown(), and build again on all ranks"
+
+Request = Mapping[str, str]  # field to its value as text; equal requests mean equal calls
+
+
+MAX_REQUESTS = 8  # different requests shown one by one
+MAX_HOSTS = 4  # ranks with host and process in one line
+VERSIONS = "install one version of meshkit and of torch on every rank."
+FIXES = {  # the fix of a field; a field before others is their cause
+    "call": "make the same calls in the same order on every rank.",
+    "job": "give every job its own MASTER_PORT (or init_method).",
+    "open": "close the same views on every rank, and create new ones from the same mesh.",
+    "external": "pass groups over the same axes on every rank.",
+    "history": "create the same groups in the same order on every rank, also before this call.",
+    "meshkit": VERSIONS,
+    "torch": VERSIONS,
+}
+ALONE = {  # the fix of a field if no other one differs
+    "destroyed": "destroy a group on all its ranks; if the mesh leaves ranks out, close it and "
+    "build it again instead.",
+    "ranks": "pass equal ranks on every rank; of a DeviceMesh, the whole mesh and not a slice.",
+    "seed": "pass the same seed on every rank, or seed='shared', which rank 0 draws for all.",
+}
+
+
+def describe_disagreement(
+    requests: Mapping[int, Request], processes: Mapping[int, str], missing: Sequence[int]
+) -> tuple[list[str], str]:
+    """Return the evidence and the fix of the error that every rank raises."""
+    groups = group_equal_requests(requests)
+    fields = differing_fields([request for request, _ in groups])
+    lines = []
+    for number, (request, ranks) in enumerate(groups):
+        known = [processes[rank] for rank in ranks[:MAX_HOSTS] if rank in processes]
+        more = [f"and {len(ranks) - MAX_HOSTS} more"] * (len(ranks) > MAX_HOSTS)
+        hosts = f" ({'; '.join(known + more)})" * bool(known and number)
+        values = [request["sizes"]] if "sizes" in request else []
+        values += [f"{name}={request.get(name, 'none')}" for name in fields if name != "sizes"]
+        lines.append(f"{name_ranks(ranks)}{hosts}:  {', '.join(values)}")
+    absent = [f"Missing: {name_ranks(missing)}."] * bool(missing)
+    fixes = [fix for field, fix in FIXES.items() if field in fields]
+    fixes += [ALONE[field] for field in fields if len(fields) == 1 and field in ALONE]
+    if fields == ["world_size"]:
+        (usual, most), *others = groups
+        odd, size = sorted(rank for _, ranks in others for rank in ranks), usual["world_size"]
+        if len(most) > len(odd):  # else nothing says which one is wrong
+            fixes += [f"export WORLD_SIZE={size} on {name_ranks(odd)}, or pass world_size={size}."]
+    fixes += [f"pass equal {' and '.join(fields)} on every rank."]
+    return [*shorten(lines, MAX_REQUESTS, "."), *absent], fixes[0]
+
+
+def group_equal_requests(requests: Mapping[int, Request]) -> list[tuple[Request, list[int]]]:
+    """Return the different requests with their ranks; most ranks first, then by first rank."""
+    ranks_of: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for rank in sorted(requests):
+        ranks_of.setdefault(tuple(sorted(requests[rank].items())), []).append(rank)
+    ordered = sorted(ranks_of.items(), key=lambda item: (-len(item[1]), item[1][0]))
+    return [(requests[ranks[0]], ranks) for _, ranks in ordered]
+
+
+def differing_fields(requests: Sequence[Request]) -> list[str]:
+    """Return the fields in which requests differ, in the order of the first request."""
+    names = dict.fromkeys(name for request in requests for name in request)
+    return [name for name in names if len({request.get(name) for request in requests}) > 1]
+
+
+@dataclass(frozen=True)
+class RankStatus:
+    """The collectives and the line of code that a rank is in."""
+
+    rank: int
+    begun: Mapping[str, int] = field(default_factory=dict)  # axes ("dp sp") to collectives
+    function: str = ""  # the current collective, ``"all_reduce"``; empty outside
+    group: str = ""  # its axes, or torch's description of a group of the user; may be unknown
+    line: str = ""  # of user code, ``"train.py:88 (step)"``
+    error: str = ""  # error with which it left the guard, other than a collective's; else empty
+    ended_by: str = ""  # call by which it stopped using the mesh, ``"mesh.close()"``; else empty
+    is_other_mesh: bool = False  # whether another mesh created the group of the collective
+    left_guard: int = 0  # the number of the last guard that it left without an error, from 1
+    thread: str = ""  # the thread and task that left it; empty if others were in guards meanwhile
+    waited: float = 0.0  # seconds since it began its last collective, as far as it knows
+    sees_waits: bool = True  # False on nccl: a rank may wait for a collective at any line
+
+    @classmethod
+    def from_facts(cls, rank: int, facts: Mapping[str, Any]) -> RankStatus:
+        """Return the status that a rank has posted."""
+        begun = {str(axes): int(count) for axes, count in facts.get("begun", {}).items()}
+        names = ("function", "group", "line", "error", "ended_by", "thread")
+        texts: dict[str, Any] = {name: str(facts.get(name, "")) for name in names}
+        numbers: dict[str, Any] = {"left_guard": int(facts.get("left_guard", 0))}
+        numbers["sees_waits"] = bool(facts.get("sees_waits", True))
+        return cls(rank, begun, **texts, **numbers, waited=float(facts.get("waited", 0)))
+
+    def to_facts(self) -> dict[str, Any]:
+        """Return the status as a rank posts it."""
+        return asdict(self)
+
+    @property
+    def operation(self) -> str:
+        """The current collective with its group, ``"all_reduce over dp"``; empty outside."""
+        return f"{self.function} over {self.group}" if self.group else self.function
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it takes part in no more collectives."""
+        return bool(self.error or self.ended_by)
+
+    def __str__(self) -> str:
+        if self.error:
+            return f"left with {self.error}"
+        if self.ended_by:
+            return f"has called {self.ended_by}"
+        if self.left_guard:
+            return "has left the guard"
+        return f"in {self.operation or 'no collective'}, {self.line or 'no line is known'}"
+
+
+def describe_coordinate(layout: Layout, rank: int) -> str:
+    """Return the coordinate of a rank as text; ``outside`` for a rank outside the layout."""
+    return format_sizes(layout.coordinate(rank)) if rank in layout else "outside"
