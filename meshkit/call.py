@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 
 from .errors import CoordinateError, MeshkitError, SpecError
-from .guesses import misfit_error
+from .synonyms import misfit_error
 from .text import Ints, article, count_noun, plural
 
 if TYPE_CHECKING:

@@ -56,5 +56,5 @@ def test_a_page_begins_with_the_table_of_its_names(page: Path, updates_docs: boo
 
 def test_every_method_of_a_mesh_has_an_entry() -> None:
     text = "".join(page.read_text() for page in PAGES)
-    names = re.findall(r"^::: meshkit\.live\.mesh\.Mesh\.(\w+)$", text, re.M)
+    names = re.findall(r"^::: meshkit\.mesh\.mesh\.Mesh\.(\w+)$", text, re.M)
     assert sorted(names) == sorted(name for name in vars(Mesh) if not name.startswith("_"))

@@ -25,7 +25,7 @@ from typing import NoReturn
 from ..errors import VERSION, BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
 from ..launch.detect import detect
 from ..launch.log import shows_colors
-from ..layout.axes import ARGUMENTS, STANDARD
+from ..synonyms import ARGUMENTS, STANDARD
 from ..text import format_rows
 
 # Command to the file that has it, imported when the command is typed

@@ -32,6 +32,7 @@ import numpy as np
 from ..call import divisors, drop_none, either, parse_integer, quotes_call
 from ..errors import BatchError, CoordinateError
 from ..layout.axes import (
+    Axes,
     axes_with_unknown,
     data_axes,
     resolve_axes,
@@ -46,7 +47,6 @@ MAX_SAMPLES = 2**63 - 1  # the largest sample index of int64
 MAX_DIVISORS = 8  # divisors named in an error
 MAX_CHOICES = 4  # sets of axes that a fix shows
 
-Axes = tuple[str, ...]
 Plan = TypeVar("Plan", bound="BatchPlan")
 
 

@@ -19,8 +19,9 @@ from collections.abc import Mapping, Sequence
 
 from ..call import check_integer, parse_integer, quotes_call
 from ..errors import CoordinateError, SpecError
-from ..layout.axes import STANDARD, resolve_axes
+from ..layout.axes import resolve_axes
 from ..layout.layout import Layout, check_member
+from ..synonyms import STANDARD
 from ..text import article, format_sizes, summarize
 
 CODE_BITS = 63  # seeds fit into int64, the type of tensors and checkpoints

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.batch import Axes
+from ..layout.axes import Axes
 from ..layout.layout import Layout
 from ..text import Floats, count_noun, format_ranks, format_sizes, format_table, wrap_lines
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..call import quotes_call
 from ..errors import SpecError
-from ..layout.axes import STANDARD
 from ..layout.group_plan import factor_world
 from ..layout.layout import Layout
 from ..mesh.mesh import Mesh
+from ..synonyms import STANDARD
 
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection

@@ -24,9 +24,10 @@ from ..call import Call, quotes_call
 from ..errors import SpecError
 from ..groups.open_mesh import announcing_failure
 from ..launch.job import require_job
-from ..layout.axes import CONTEXT, DATA, STANDARD
+from ..layout.axes import CONTEXT, DATA
 from ..layout.layout import Layout
 from ..mesh.mesh import Mesh
+from ..synonyms import STANDARD
 from ..text import article
 
 if TYPE_CHECKING:

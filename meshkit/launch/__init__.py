@@ -18,23 +18,3 @@ The path of ``init``, in the order of its files::
 jobs meet, ``recording`` the group of a rehearsal. Private names of torch stand in
 ``torch_internals`` alone, and no other package reads the environment.
 """
-
-from __future__ import annotations
-
-import sys
-from functools import partial
-from types import ModuleType
-from typing import NoReturn
-
-from ..call import Call
-from ..guesses import launch_error
-
-
-class _Package(ModuleType):
-    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
-        """Raise SpecError: ``colossalai.launch(...)`` is ``meshkit.init(...)`` here."""
-        error = launch_error(args, kwargs, partial(Call, "meshkit.init"))
-        raise error.quote(Call("meshkit.launch", args, kwargs))
-
-
-sys.modules[__name__].__class__ = _Package

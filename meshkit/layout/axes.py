@@ -16,79 +16,40 @@ The name of an axis gives its role, in meshkit's words and in those of other lib
 
 Axes are listed in one grammar everywhere, the outermost first: ``"dp sp"``, ``"dp,sp"``,
 ``"(dp sp)"``, ``("dp", "sp")``. An absent standard axis has size 1. A name of another library,
-such as ``dp_size``, raises an error with the name here; guesses.py has whole calls.
+such as ``dp_size``, raises an error with the name here; synonyms.py has the table.
 """
 
 from __future__ import annotations
 
 import difflib
 import keyword
-import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Literal, NamedTuple
 
 from ..errors import CALL, SpecError, UnknownAxisError
+from ..synonyms import (
+    AXES,
+    BATCH_OPTIONS,
+    INIT_OPTIONS,
+    MESH_OPTIONS,
+    STANDARD,
+    STANDARD_OF,
+    Role,
+    option_owner,
+)
 from ..text import article
 
-Role = Literal["data", "expert", "model", "unknown"]
+Axes = tuple[str, ...]
+
 Names = str | Iterable["str | Iterable[str]"]  # axes as a caller lists them
 
 
-class Axis(NamedTuple):
-    """A standard axis."""
-
-    role: Role  # whether its ranks read different samples, or share them
-    color: str  # of Okabe and Ito, "Color Universal Design" (2008), for all kinds of color vision
-    synonyms: str  # names in other libraries that mean this axis
-    relatives: str  # names of its role, beside which a mesh may have this axis too
-
-
-DATA_NAMES = "data_parallel ddp fsdp hsdp shard replicate replica dp_shard dp_replicate batch"
-PIPELINE_NAMES = "pipe pipeline pipeline_model stage stages"
-TENSOR_NAMES = "mp model model_parallel mdl tensor_parallel etp"
-AXES = {
-    "pp": Axis("model", "#cc79a7", PIPELINE_NAMES, "pipeline_parallel"),
-    "dp": Axis("data", "#0072b2", "data", DATA_NAMES),
-    "ep": Axis("expert", "#56b4e9", "expert experts expert_model", "expert_parallel"),
-    "cp": Axis("model", "#d55e00", "context", "context_parallel"),
-    "sp": Axis("model", "#009e73", "seq sequence ulysses ring_attn", "sequence_parallel"),
-    "tp": Axis("model", "#e69f00", "tensor tensor_model", TENSOR_NAMES),
-}
-STANDARD = tuple(AXES)
-SYNONYMS = {name: axis for axis, row in AXES.items() for name in (axis, *row.synonyms.split())}
-STANDARD_OF = SYNONYMS | {n: axis for axis, row in AXES.items() for n in row.relatives.split()}
 DATA, EXPERT, CONTEXT, SEQUENCE = (
     frozenset(name for name, standard in STANDARD_OF.items() if standard == axis)
     for axis in ("dp", "ep", "cp", "sp")
 )
 AVERAGED = DATA | EXPERT | CONTEXT | SEQUENCE  # along these axes tokens differ
 
-INIT_OPTIONS = frozenset(
-    {"seed", "device", "init_method", "rank", "world_size", "local_rank", "bind", "verbose"}
-)
-BATCH_OPTIONS = frozenset({"global_batch", "micro_batch", "accumulation_steps"})
-MESH_OPTIONS = frozenset(
-    {"order", "sizes", "groups", "ranks", "timeout", "arrival_timeout", "backend"}
-    | {"place", "crossing", "within", "across", "share"}
-)
 RESERVED = INIT_OPTIONS | BATCH_OPTIONS | MESH_OPTIONS  # no axis may have such a name
-OTHER_NAMES = {
-    "global_batch": "global_batch_size train_batch_size total_batch_size train_global_batch_size",
-    "micro_batch": "micro_batch_size per_device_train_batch_size per_device_batch_size "
-    "train_micro_batch_size_per_gpu local_batch_size batch_size",
-    "accumulation_steps": "gradient_accumulation_steps grad_accumulation_steps grad_accum_steps "
-    "accumulate_grad_batches gradient_accumulation accumulation",
-    "timeout": "timeouts",
-    "order": "axis_order dim_order",
-    "device": "device_id",
-    "init_method": "url",
-    "backend": "dist_backend",
-    "world_size": "nprocs",
-    "nodes": "nnodes num_nodes",
-    "seq": "seq_len seq_length sequence_length max_seq_len",
-}
-ARGUMENTS = {other: name for name, others in OTHER_NAMES.items() for other in others.split()}
-SUFFIX = r"_(size|degree|dim|ranks|world_size|parallel|parallelism|parallel_size)$"
 MAX_AXES = 32  # the most dimensions that an array of numpy 1 can have
 SEPARATORS = str.maketrans(",()", "   ")
 
@@ -257,27 +218,3 @@ def _name_fault(name: object) -> str | None:
     if name == "axis":
         return "is the name of a parameter, as in layout.neighbor(rank, axis)"
     return "is the name of an option" if name in RESERVED else None
-
-
-def standard_axis(name: str) -> str | None:
-    """Return the standard axis that a name of another library means, or None."""
-    word = name
-    while (shorter := re.sub(SUFFIX, "", word)) != word:
-        word = shorter
-    return SYNONYMS.get(word)
-
-
-def option_owner(name: object) -> str:
-    """Return the call that has an option of this name, or axes of this name; "" if none has."""
-    if name in INIT_OPTIONS:
-        return "meshkit.init"
-    if name in BATCH_OPTIONS:
-        return "mesh.batch"
-    return "build_mesh" if name in MESH_OPTIONS or name in STANDARD else ""
-
-
-def known_name(name: str, names: Collection[str]) -> str | None:
-    """Return which of the names another name means, or None."""
-    alias = ARGUMENTS.get(name) or standard_axis(name)
-    close = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.8)
-    return alias if alias in names else close[0] if close else None

@@ -31,8 +31,9 @@ import numpy as np
 
 from ..call import Call, either, parse_integer, quotes_call
 from ..errors import CALL, SpecError
+from ..synonyms import STANDARD
 from ..text import Ints, article, count_noun
-from .axes import STANDARD, check_axes_exist, gradient_axes, in_order, parse_axes, unknown_axes
+from .axes import check_axes_exist, gradient_axes, in_order, parse_axes, unknown_axes
 from .layout import Layout
 from .ranks import RankPositions
 from .sizes import (

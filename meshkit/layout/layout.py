@@ -30,9 +30,9 @@ from ..call import (
     quotes_call,
 )
 from ..errors import CALL, CoordinateError, SpecError
+from ..synonyms import STANDARD
 from ..text import Ints, count_noun, format_sizes
 from .axes import (
-    STANDARD,
     Names,
     check_axes_exist,
     data_axes,

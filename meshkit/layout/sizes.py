@@ -18,23 +18,17 @@ from collections.abc import Collection, Iterable, Mapping
 
 from ..call import Call, changes, either, parse_integer
 from ..errors import CALL, SpecError
-from ..text import article, count_noun, format_sizes
-from .axes import (
+from ..synonyms import (
     ARGUMENTS,
     BATCH_OPTIONS,
-    DATA,
-    EXPERT,
     INIT_OPTIONS,
-    RESERVED,
     STANDARD,
-    axis_role,
-    check_names,
-    closest_axis,
     known_name,
     option_owner,
-    parse_axes,
     standard_axis,
 )
+from ..text import article, count_noun, format_sizes
+from .axes import DATA, EXPERT, RESERVED, axis_role, check_names, closest_axis, parse_axes
 
 Order = str | Iterable[str] | None
 

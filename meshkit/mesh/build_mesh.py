@@ -11,7 +11,6 @@ from ..groups.groups import GroupOptions, GroupTimeouts, check_orders
 from ..groups.hosts import check_place, gather_hosts
 from ..groups.open_mesh import CONFLICT, MeshProposal, announcing_failure, check_share, open_groups
 from ..groups.registry import GroupRegistry
-from ..guesses import device_mesh_error
 from ..launch.job import current_job
 from ..launch.join import identify, join
 from ..launch.times import Time, parse_timeout
@@ -19,6 +18,7 @@ from ..layout.group_plan import GroupPlan, plan_groups
 from ..layout.sizes import STANDARD_AXES, read_sizes
 from ..layout.topology import Topology, check_policies, placed
 from ..recover.admission import open_mesh_of_job
+from ..synonyms import device_mesh_error
 from ..text import Ints
 from .mesh import Mesh
 

@@ -21,17 +21,11 @@ from typing import NamedTuple
 from ..call import either, is_number
 from ..data.conflicts import axes_along_which, content_lines
 from ..errors import MeshkitError, SpecError
-from ..layout.axes import (
-    STANDARD,
-    axis_role,
-    check_axes_exist,
-    closest_axis,
-    has_pipeline,
-    unknown_axes,
-)
+from ..layout.axes import axis_role, check_axes_exist, closest_axis, has_pipeline, unknown_axes
 from ..layout.layout import Layout
 from ..redistribute.move import parse_layout_sizes
 from ..redistribute.pattern import DOTS, Dim, Side, first_match, parse_layout
+from ..synonyms import STANDARD
 from ..text import count_noun
 
 NO_SIDE = Side(())

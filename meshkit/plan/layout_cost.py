@@ -13,9 +13,9 @@ from functools import partial
 import numpy as np
 
 from ..errors import SpecError
-from ..layout.axes import STANDARD_OF
 from ..layout.layout import Layout
 from ..layout.topology import NODE, Topology
+from ..synonyms import STANDARD_OF
 from ..text import count_noun, format_sizes, format_table, wrap_lines
 from .memory import DTYPES, RECOMPUTE, SHARDS, ModelShape, ParallelConfig, bytes_per_rank
 from .step_time import (

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..data.batch import Axes, BatchPlan, resolve_data_axes
+from ..data.batch import BatchPlan, resolve_data_axes
 from ..data.seeds import stream_seed
+from ..layout.axes import Axes
 from ..layout.layout import Layout, group_rank
 from ..layout.sequence import SequencePlan, sequence_axes
 from ..layout.topology import Topology

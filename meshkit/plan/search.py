@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from ..call import divisors
 from ..errors import SpecError
-from ..layout.axes import STANDARD_OF
 from ..layout.layout import Layout
 from ..layout.topology import Topology
+from ..synonyms import STANDARD_OF
 from ..text import Floats, Ints, count_noun, format_sizes, wrap_lines
 from .layout_cost import CostTable, LayoutCost, axes_by_standard, layout_cost, measured_locality
 from .memory import RECOMPUTE, SHARDS, ModelShape, ParallelConfig, bytes_per_rank, stage_layers

@@ -18,8 +18,9 @@ except ImportError as error:
 
 from ..data.batch import BatchPlan
 from ..errors import SpecError
-from ..layout.axes import STANDARD, check_names
+from ..layout.axes import check_names
 from ..layout.layout import Layout
+from ..synonyms import STANDARD
 
 _NAME = r"[A-Za-z][A-Za-z0-9_]{0,6}[A-Za-z0-9]|[A-Za-z]"
 

@@ -25,7 +25,6 @@ from ..launch.of_one_process import OfOneProcess
 from ..launch.round import Round
 from ..launch.store import read_value
 from ..launch.times import TIMES
-from ..layout.axes import STANDARD_OF
 from ..layout.group_plan import missing_group_error
 from ..layout.layout import Layout
 from ..redistribute.mesh_move import axes_of_both, join_axes
@@ -34,6 +33,7 @@ from ..redistribute.mover import BATCHES, Leg, MeshPair
 from ..redistribute.operations import check_tensor
 from ..redistribute.pattern import Pattern, Side
 from ..redistribute.to_mesh import MakeReduce, Reduce
+from ..synonyms import STANDARD_OF
 from ..text import count_noun, format_sizes
 from .state import MovedTensor, StatePatterns, Table, loses_a_part, travel_dtype
 

@@ -12,11 +12,8 @@ from hypothesis import strategies as st
 
 from meshkit import Layout, SpecError, factor_world
 from meshkit.layout.axes import (
-    AXES,
     MAX_AXES,
     RESERVED,
-    STANDARD,
-    STANDARD_OF,
     axis_role,
     check_names,
     closest_axis,
@@ -25,6 +22,7 @@ from meshkit.layout.axes import (
     parse_axes,
     unknown_axes,
 )
+from meshkit.synonyms import AXES, STANDARD, STANDARD_OF
 from meshkit.testing import axis_names
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from meshkit import BatchPlan, Layout
 from meshkit.data.batch import data_axes
-from meshkit.layout.axes import AXES, axis_colors
+from meshkit.layout.axes import axis_colors
 from meshkit.layout.draw import (
     MAX_NOTEBOOK_RANKS,
     MAX_PAGE_RANKS,
@@ -23,6 +23,7 @@ from meshkit.layout.draw import (
     draw_page,
     draw_positions,
 )
+from meshkit.synonyms import AXES
 from meshkit.testing import layouts
 from tests.laws.derivations import law
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout, factor_world, split_world
-from meshkit.layout.axes import STANDARD
 from meshkit.layout.group_plan import GroupPlan
+from meshkit.synonyms import STANDARD
 from meshkit.testing import sizes
 
 PLAN = GroupPlan.of(Layout(pp=2, dp=4, sp=2, tp=1))

@@ -10,7 +10,8 @@ import pytest
 
 import meshkit
 from meshkit import BatchPlan, Layout, SpecError, factor_world
-from meshkit.layout.axes import axis_role, standard_axis
+from meshkit.layout.axes import axis_role
+from meshkit.synonyms import standard_axis
 from tests.messages.cases import error_of
 
 LAYOUT = Layout(dp=4, tp=2)

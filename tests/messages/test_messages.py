@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-import meshkit
 from meshkit import Layout
 from tests.messages.cases import CASES, error_of
+from tests.pure import PURE, ROOT
 
 COMMANDS = ("  Fix: torchrun ", "  Fix: srun ")  # to be copied, without a period
 # The text quotes einops, so it is not in the snapshot.
 REFUSED_BY_EINOPS = lambda: Layout(dp=4, sp=2).rearrange("dp -> dp")  # noqa: E731
-CORE = Path(meshkit.__file__).parent / "core"
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -48,14 +47,14 @@ def raises(file: Path) -> dict[tuple[str, int], str]:
     nodes = [n for n in nodes if not isinstance(n.exc, ast.Name)]  # raised again
     nodes = [n for n in nodes if "AttributeError" not in ast.unparse(n)]  # none of ours
     return {
-        (str(file), line): f"{file.relative_to(CORE)}:{node.lineno} {ast.unparse(node)[:60]}"
+        (str(file), line): f"{file.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)[:60]}"
         for node in nodes
         for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
 
 
-def test_every_raise_in_core_has_a_case() -> None:
-    sites = {line: site for file in CORE.rglob("*.py") for line, site in raises(file).items()}
+def test_every_raise_without_torch_has_a_case() -> None:
+    sites = {line: site for file in PURE for line, site in raises(file).items()}
     errors = [error_of(call) for call in (*CASES.values(), REFUSED_BY_EINOPS)]
     frames = [traceback.extract_tb(error.__traceback__)[-1] for error in errors]
     reached = {sites.get((frame.filename, frame.lineno or 0)) for frame in frames}

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from meshkit import plan_redistribution
-from meshkit.layout.axes import AXES
 from meshkit.redistribute.move import Move, make_move
 from meshkit.redistribute.pattern import parse_pattern
 from meshkit.redistribute.plan import Plan
+from meshkit.synonyms import AXES
 from tests.pages import ROOT
 from tests.redistribute.interpreter import Array, deal, run_plan
 

@@ -10,7 +10,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout
-from meshkit.layout.axes import STANDARD
+from meshkit.synonyms import STANDARD
 from meshkit.testing import batch_plans, coordinates, layouts, ranks, sizes
 
 law = settings(deadline=None, max_examples=60, database=None)
