@@ -8,8 +8,8 @@ alone. ``python -m benchmarks --docs`` measures nothing: it puts the results int
 ``python -m benchmarks redistribute`` measures the moves of tensors alone, and writes its report
 into ``benchmarks/results/redistribute``. ``python -m benchmarks recovery`` does so for the seconds
 from the loss of a rank to the next step, ``numerics`` for thirty wrong programs, and ``norms`` for
-the norm of 1,000 gradients. ``transfer`` moves weights over slow links, and ``bridge`` between two
-jobs. ``cost_model`` and ``memory`` put tables into the docs: the predicted steps of published runs,
+the norm of 1,000 gradients. ``transfer`` moves weights over slow links.
+``cost_model`` and ``memory`` put tables into the docs: the predicted steps of published runs,
 and the memory of small decoders.
 
 ``pip install -c constraints.txt -e '.[bench]'`` installs the peers; the table names missing ones.
@@ -30,7 +30,7 @@ from .report import this_machine, update_page, write
 NAMES = "maps groups collectives overhead agreement import training startup placement scale"
 BENCHMARKS = {name: name for name in NAMES.split()} | {"import": "imports"}  # name -> module
 # not in a complete run
-OWN = ("redistribute", "recovery", "numerics", "norms", "transfer", "bridge")
+OWN = ("redistribute", "recovery", "numerics", "norms", "transfer")
 TABLES = ("cost_model", "memory")  # of the page on the cost model
 OWN_REPORTS = {name: name for name in OWN}
 RESULTS = Path(__file__).parent / "results"

@@ -12,24 +12,12 @@ each step
     4. the trainer raises the probability of answers that are better than their group, as in GRPO
 
 The answers, rewards and weights are those of one process.
-
-Trainer and sampler may also be two jobs, which meet at a store of their own::
-
-    python rl.py --jobs 2                      starts the store and both jobs on this machine
-
-    meshkit store --port 29400                 or each in a terminal of its own, with any launcher
-    torchrun --nproc-per-node 4 rl.py --store store://localhost:29400/rl --side trainer
-    torchrun --nproc-per-node 4 rl.py --store store://localhost:29400/rl --side sampler
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -151,81 +139,21 @@ def train(trainer: meshkit.Mesh, sampler: meshkit.Mesh, steps: int) -> dict[str,
     like = empty_answers(sampler if sampler.inside else trainer)
     back = sampler.transfer(ANSWERS, to=trainer, like=like)
 
-    def exchange(step: int) -> Answers | None:
-        sync(state, out=out)  # both hold the tensors of the modules, which change in place
-        moved = back(None if actor is None else draw_answers(actor, step)._asdict())
-        return None if moved is None else Answers(**moved)
-
-    return run(policy, steps, exchange)
-
-
-def run(
-    policy: Policy | None, steps: int, exchange: Callable[[int], Answers | None]
-) -> dict[str, Any]:
-    """Exchange weights for answers in each step, and train a policy with them, if there is one."""
     optimizer = None if policy is None else torch.optim.SGD(policy.parameters(), lr=4)
     rewards = []
     for step in range(steps):
-        answers = exchange(step)
-        if policy is not None and optimizer is not None and answers is not None:
-            mesh = policy.mesh
-            mean = mesh.redistribute(answers.rewards.sum(), "+dp -> =dp") / (PROMPTS * GROUP)
-            rewards.append(float(mean))
-            if mesh.rank == 0:
-                print(f"step {step:2d}  reward {mean:.3f}")
+        sync(state, out=out)  # both hold the tensors of the modules, which change in place
+        moved = back(None if actor is None else draw_answers(actor, step)._asdict())
+        if policy is not None and optimizer is not None and moved is not None:
+            answers = Answers(**moved)
+            total = trainer.redistribute(answers.rewards.sum(), "+dp -> =dp")
+            rewards.append(float(total / (PROMPTS * GROUP)))
+            if trainer.rank == 0:
+                print(f"step {step:2d}  reward {rewards[-1]:.3f}")
             update(policy, optimizer, answers)
     if policy is None:
         return {}
-    return {"rewards": rewards, "weights": policy.mesh.whole_state(policy.state_dict(), CUT)}
-
-
-def run_side(side: str, store: str, sizes: dict[str, int], steps: int) -> dict[str, Any]:
-    """Run the trainer or the sampler as a job of its own; return what :func:`train` does."""
-    meshkit.init(device="cpu")
-    try:
-        with meshkit.build_mesh(sizes) as mesh, mesh.bridge(store, side=side) as bridge:
-            policy, answers = Policy(mesh), empty_answers(mesh)
-            sync = bridge.transfer(PATTERNS, like=policy.state_dict())
-            back = bridge.transfer(ANSWERS, like=answers, to="trainer")
-
-            def send_weights(_: int) -> Answers:
-                sync.push()
-                back.pull()
-                return Answers(**answers)
-
-            def send_answers(step: int) -> None:
-                sync.pull()
-                back.push(draw_answers(policy, step)._asdict())
-
-            if side == "trainer":
-                return run(policy, steps, send_weights)
-            return run(None, steps, send_answers)
-    finally:
-        meshkit.shutdown()
-
-
-def run_two_jobs(trainer: dict[str, int], sampler: dict[str, int], steps: int) -> dict[str, Any]:
-    """Start a store and two jobs on this machine; return what rank 0 of the trainer does."""
-    command = [sys.executable, "-m", "meshkit", "store", "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            line = server.stdout.readline() if server.stdout else ""
-            port = json.loads(line)["address"].rpartition(":")[2]
-            store = f"store://localhost:{port}/rl"
-            with ThreadPoolExecutor(2) as threads:
-                jobs = [
-                    threads.submit(
-                        meshkit.spawn,
-                        run_side,
-                        sizes["dp"] * sizes["tp"],
-                        (side, store, sizes, steps),
-                    )
-                    for side, sizes in (("trainer", trainer), ("sampler", sampler))
-                ]
-                results = [job.result() for job in jobs]
-        finally:
-            server.terminate()
-    return results[0][0]
+    return {"rewards": rewards, "weights": trainer.whole_state(policy.state_dict(), CUT)}
 
 
 def read_mesh(text: str) -> dict[str, int]:
@@ -240,14 +168,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--trainer", type=read_mesh, default="dp=2 tp=2", help="on the first ranks")
     parser.add_argument("--sampler", type=read_mesh, default="dp=4", help="on the last ranks")
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="2 starts two jobs")
-    parser.add_argument("--side", choices=("trainer", "sampler"), help="of this job, one of two")
-    parser.add_argument("--store", help="the store where two jobs meet")
     args = parser.parse_args(argv)
-    if args.side:
-        return run_side(args.side, args.store, getattr(args, args.side), args.steps)
-    if args.jobs == 2:
-        return run_two_jobs(args.trainer, args.sampler, args.steps)
     world = meshkit.init(device="cpu").world_size
     first, last = (sizes["dp"] * sizes["tp"] for sizes in (args.trainer, args.sampler))
     try:

@@ -92,35 +92,8 @@ def check_members(
         )
 
 
-COUNTERPARTS = {
-    "mesh": "mesh.layout.grid, the ranks as a numpy array",
-    "axes": "mesh.layout.axes",
-    "sizes": "mesh.layout.sizes",
-    "ranks": "mesh.layout.ranks",
-    "grid": "mesh.layout.grid",
-    "num_ranks": "mesh.size(), the ranks of the mesh",
-    "world_size": "mesh.size(), the ranks of the mesh, or dist.get_world_size(), those of the job",
-    "get_coordinate": "mesh.coordinate, a dict from axis to index",
-    "coordinates": "mesh.coordinate, a dict from axis to index",
-    "local_rank": "mesh.group_rank(axis), or meshkit.init().local_rank, the index on this node",
-    "global_rank": "mesh.rank",
-    "get_all_groups": "mesh.group(axis), one axis at a time",
-    "groups": "mesh.group(axis), and print(mesh.groups_report())",
-    "get_process_group": "mesh.group(axis)",
-    "process_group": "mesh.group(), the group of the whole mesh",
-    "flatten": "mesh.group('dp sp'), or mesh.device_mesh('(dp sp)')",
-    "_flatten": "mesh.group('dp sp'), or mesh.device_mesh('(dp sp)')",
-    "from_group": "meshkit.Mesh.from_groups(layout, groups)",
-    "to_device_mesh": "mesh.device_mesh()",
-    "_get_root_mesh": "mesh.device_mesh()",
-    "devices": "mesh.device, the device of this rank, or mesh.layout.grid, all ranks",
-    "global_batch": "mesh.batch(global_batch=..., micro_batch=...)",
-    "sub_mesh": "mesh.device_mesh('dp'), or mesh.view(...)",
-}
-
-
 def find_attribute(owner: object, name: str) -> object:
-    """Return the value of a name that DeviceMesh has, too; else raise with its counterpart."""
+    """Return the value of a name that DeviceMesh has, too; else raise with the call for an axis."""
     mesh: Any = owner
     groups = vars(mesh).get("_groups")  # None while the mesh is made
     axes: tuple[str, ...] = () if groups is None else groups.plan.layout.axes
@@ -149,6 +122,5 @@ def find_attribute(owner: object, name: str) -> object:
     calls = {"size": "size", "rank": "group_rank", "group": "group", "mesh": "device_mesh"}
     calls = {what: calls[what]} if what in calls else calls
     of_axis = [f"mesh.{call}({axis!r})" for call in calls.values()] if axis in axes else []
-    counterpart = COUNTERPARTS.get(name) or ", ".join(of_axis)
-    hint = f"; use {counterpart}" if counterpart else ""
+    hint = f"; use {', '.join(of_axis)}" if of_axis else ""
     raise AttributeError(f"a Mesh has no attribute {name!r}{hint}.", name=name, obj=mesh)

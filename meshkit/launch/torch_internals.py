@@ -505,26 +505,6 @@ def all_groups() -> list[dist.ProcessGroup]:
     return [*dist.distributed_c10d._world.pg_names]
 
 
-def create_gloo_group(
-    store: dist.Store, rank: int, size: int, timeout: timedelta
-) -> dist.ProcessGroupGloo:
-    """Return a gloo group that torch does not know, over ranks of two jobs. Collective.
-
-    It connects every pair now: the destructor of a group that connects later may never return. Its
-    network interfaces are those of torch's own groups.
-    """
-    names = [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
-    kind: Any = dist.ProcessGroupGloo
-    options = kind._Options()
-    options._timeout = timeout
-    options._devices = [
-        *(kind.create_device(interface=name, lazy_init=False) for name in names),
-        *([] if names else [kind.create_default_device(lazy_init=False)]),
-    ]
-    group: dist.ProcessGroupGloo = kind(store, rank, size, options)
-    return group
-
-
 def close_gloo_group(group: Any) -> bool:  # noqa: ANN401
     """Close the connections of a gloo group; return whether there were any. Local.
 

@@ -60,7 +60,6 @@ from ..redistribute.redistribution import MeshMoves, Redistribution
 from ..redistribute.ring import Ring, exchange_rows, make_ring
 from ..redistribute.to_mesh import Handle
 from ..text import Ints, format_sizes
-from ..transfer.bridge import Bridge
 from ..transfer.transfer import Transfer
 from ..transfer.whole_state import make_local, make_whole
 from .current_mesh import find_current_mesh, make_current
@@ -73,7 +72,7 @@ class Mesh(OfOneProcess):
     """The mesh of one process: its rank, its peers, and the process groups that they share.
 
     Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid. Only
-    ``redistribute``, ``begin``, ``transfer``, ``bridge``, ``whole_state``, ``shift``, ``exchange``,
+    ``redistribute``, ``begin``, ``transfer``, ``whole_state``, ``shift``, ``exchange``,
     ``view``, ``edges``, ``barrier``, ``first_on_node``, ``first``, ``agree``, ``verify``,
     ``commit``, ``recover``, ``admit``, ``check_batch``, ``check_parameters``, ``token_weights``,
     ``grad_norm`` and ``clip_grad_norm`` communicate.
@@ -660,29 +659,6 @@ class Mesh(OfOneProcess):
         meshes = MeshPair(self._groups, others, self.device)
         reduction = self._moves.make_reduction
         return Transfer(meshes, patterns, like, out, dtype, chunk, staged, sizes, reduction)
-
-    @quotes_call("mesh.bridge")
-    def bridge(self, store: str, /, *, side: str) -> Bridge:
-        """Join another job at a store, to move states between the two, such as new weights.
-
-        Collective over the ranks of this mesh. ``sync = bridge.transfer({...}, like=state)`` then
-        plans, ``sync.push()`` sends from the trainer and ``sync.pull()`` receives on the sampler. A
-        state arrives whole or not at all. Either job may end and start again with another mesh,
-        and after :meth:`recover` this call joins anew: the other job goes on.
-
-        Args:
-            store: the address of a store that ``meshkit store`` hosts, with a name for the bridge:
-                ``"store://host:29400/weights"``.
-            side: ``"trainer"`` or ``"sampler"``. The last job that joins as a side counts.
-
-        Raises:
-            SpecError: if the address or the side is not one of these.
-            LaunchError: if the store requires a token, see ``meshkit store --token``.
-            RankTimeoutError: also if the store does not answer.
-
-        Cost: a client of the store on each rank, and one round.
-        """
-        return Bridge(self._groups, self.device, self._moves.make_reduction, store, side)
 
     @quotes_call("mesh.whole_state", by_name=("state",))
     def whole_state(

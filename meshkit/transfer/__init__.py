@@ -2,5 +2,5 @@
 
 state.py plans the move of a state, and state_plan.py binds it to tensors. transfer.py is the move
 to another mesh. whole.py finds the sizes of whole tensors, and whole_state.py reads and writes
-them. bridge.py moves a state to another job, by meeting.py and exchange.py.
+them.
 """

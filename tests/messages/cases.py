@@ -55,23 +55,11 @@ from meshkit.redistribute.pattern import check_globs, parse_layout, parse_patter
 from meshkit.rehearse.mismatches import find_mismatches
 from meshkit.rehearse.record import GroupRecord, Names, Operation, Trace
 from meshkit.rehearse.report import RehearsalReport
-from meshkit.transfer.bridge_plan import Statement, plan_bridge
 from meshkit.transfer.state import Ends, StatePatterns, plan_moves
 from meshkit.transfer.whole import whole_sizes
 from tests.launch import recorded
 
 SHAPES = {"w": (2, 4), "v": (3,)}
-
-
-def bridged(changes: dict[str, str], rows: int = 4, dtype: str = "float32") -> object:
-    """Plan a bridge between sides that differ."""
-    facts = {"meshkit": "0.1.0", "to": "sampler", "dtype": "", "chunk": "64"}
-    process, patterns = Process("a", 17), {"w": "o/dp -> o/tp"}
-    held = [({"w": [{"o": 8}, "float32", False]}, [0, 1])]
-    wanted = [({"w": [[rows], dtype, False]}, [0, 1])]
-    trainer = Statement(facts, patterns, {"dp": 2}, held, process)
-    sampler = Statement(facts, {**patterns, **changes}, {"tp": 2}, wanted, process)
-    return plan_bridge(trainer, sampler)
 
 
 def error_of(call: Callable[[], object]) -> MeshkitError:
@@ -628,10 +616,6 @@ CASES: dict[str, Callable[[], object]] = {
         None, FORMS, {"*": "... =dp"}
     ),
     "a DTensor that a rank lacks": lambda: refuse_form(None, FORMS, is_whole=True),
-    # transfer/bridge_plan
-    "a bridge with two patterns": lambda: bridged({"w": "o -> o/tp", "*": "->"}),
-    "a bridge with two shapes": lambda: bridged({}, 3),
-    "a bridge with two dtypes": lambda: bridged({}, dtype="bfloat16"),
     # a rehearsal
     "a rehearsal with two orders of collectives": lambda: rehearsed_report().raise_if_mismatched(),
     # live

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 import signal
 import time
@@ -11,11 +12,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 import meshkit
 from meshkit.redistribute.mover import JobChannel
 from meshkit.testing.faults import Played, Strike, play
-from tests.transfer.two_jobs import digest, start_store
+from tests.stores import start_store
 
 LIMIT = 4.0  # seconds of the guards
 WIDTH = 2**20  # more elements than a socket holds
@@ -93,6 +95,12 @@ TENSORS, ROWS, COLUMNS = 9, 8, 2**15  # a tensor is a batch of its own
 ERRORS = {"CollectiveError", "DisagreementError", "RankTimeoutError"}
 
 
+def digest(state: dict[str, Tensor]) -> str:
+    """Return a hash of the values of a state."""
+    parts = b"".join(name.encode() + state[name].numpy().tobytes() for name in sorted(state))
+    return hashlib.sha256(parts).hexdigest()
+
+
 def transfer_with(strike: Strike, url: str, side: str, fault: str, at: int, server: int) -> Any:
     """Move two staged states; in the second move ranks strike. Return what is left, and recover."""
     meshkit.init(device="cpu", init_method=url, arrival_timeout=60)
@@ -151,8 +159,8 @@ def transfer_with(strike: Strike, url: str, side: str, fault: str, at: int, serv
 def test_a_whole_side_or_the_store_that_is_killed_leaves_the_old_weights(
     side: str, fault: str, at: int
 ) -> None:
-    with start_store() as jobs:
-        args = jobs.url, side, fault, at, jobs.process.pid
+    with start_store() as (url, server):
+        args = url, side, fault, at, server.pid
         played = play(transfer_with, 4, args, timeout=90)
     assert played.fired is not None, "the fault did not fire"
     gone = SIDES[side] if fault == "side" else []

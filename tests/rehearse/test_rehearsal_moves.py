@@ -40,12 +40,6 @@ def transfer(staged: bool) -> None:
             assert (moved is None) == source.inside
 
 
-def bridge() -> None:
-    """Join another job."""
-    with meshkit.build_mesh(dp=4) as mesh:
-        mesh.bridge("store://127.0.0.1:1/weights", side="trainer")
-
-
 def test_a_move_to_another_mesh_is_played() -> None:
     report = rehearse(move, 8, ranks="all")
     report.raise_if_mismatched()
@@ -81,12 +75,6 @@ def test_a_transfer_is_played(staged: bool) -> None:
 def test_a_transfer_of_one_side_says_what_is_unknown() -> None:
     report = rehearse(transfer, 8, (False,), ranks=[0, 1])
     assert "no rank of the target mesh was rehearsed" in str(report.raised[1])
-
-
-def test_a_bridge_is_an_error_row_that_says_so() -> None:
-    report = rehearse(bridge, 4, ranks=[0, 3])
-    for rank in (0, 3):
-        assert "a rehearsal does not play a bridge" in str(report.raised[rank])
 
 
 def transfer_stages(stages: int) -> None:

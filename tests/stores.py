@@ -1,0 +1,29 @@
+"""A store in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from meshkit.launch.spawn import context_for, start_process
+from meshkit.launch.store import serve_store
+
+
+def _serve(pipe: Any) -> None:
+    serve_store(0, pipe.send)
+
+
+@contextmanager
+def start_store() -> Iterator[tuple[str, Any]]:
+    """Start a store, and end it; yield its URL and its process."""
+    context = context_for(_serve)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_serve, args=(sender,))
+    start_process(process)
+    try:
+        assert receiver.poll(60)
+        yield f"store://127.0.0.1:{receiver.recv().rpartition(':')[2]}/job", process
+    finally:
+        process.kill()
+        process.join()
