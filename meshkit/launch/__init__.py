@@ -14,7 +14,7 @@ The path of ``init``, in the order of its files::
 
 ``launchers`` is the table to extend, with ``signs`` of jobs that no row knows. ``mpi`` and
 ``slurm`` are rows with code. ``times`` has the deadlines, and the seconds that the promises need.
-``spawn`` starts ranks, and ``newcomer`` lets one join a job that runs. ``meeting`` is where two
-jobs meet, ``recording`` the group of a rehearsal. Private names of torch stand in
-``torch_internals`` alone, and no other package reads the environment.
+``spawn`` starts ranks. ``newcomer`` lets one join a job that runs, and ``regroup`` decides who is
+left. ``judges`` decide a round, and ``disagreement`` has their words. Private names of torch stand
+in ``torch_internals`` alone, and no other package reads the environment.
 """
