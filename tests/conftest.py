@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from meshkit.launch import spawn
 from tests.forked_worker import interpreter_of_a_worker
 from tests.pool import Pool, start_pool
+from tests.pure import TESTS
 
 # Every worker reads all tests. Without bytecode each would compile them, which takes ten seconds.
 sys.dont_write_bytecode = False
@@ -31,15 +32,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Their tests mostly wait for processes, so they start first; the longest is in the first folder.
 WAITING = (
     "tests/test_pages",
-    "tests/testing",
-    "tests/examples",
-    "tests/scenarios",
-    "tests/launch",
-    "tests/live",
+    *("tests/rehearse", "tests/compare", "tests/testing", "tests/examples"),
+    *("tests/scenarios", "tests/launch", "tests/groups", "tests/guard", "tests/recover"),
+    *("tests/data", "tests/redistribute", "tests/transfer", "tests/norm", "tests/mesh"),
 )
 
 # Tests of milliseconds fill the end of the run.
-SHORT = ("tests/core", "tests/laws")
+SHORT = tuple(TESTS)
 # The tests of these files share nothing with one another, so that each may run in any worker.
 SPREAD = ("tests/test_pages", "tests/rehearse/test_rehearsal", *SHORT)
 
@@ -58,8 +57,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _place_of(name: str) -> int:
     """Return the place of a test's folder in ``WAITING``, or one after the last."""
-    places = (place for place, folder in enumerate(WAITING) if name.startswith(folder))
-    return next(places, len(WAITING) + name.startswith(SHORT))
+    if name.startswith(SHORT):
+        return len(WAITING) + 1
+    return next((n for n, folder in enumerate(WAITING) if name.startswith(folder)), len(WAITING))
 
 
 @pytest.hookimpl(optionalhook=True)

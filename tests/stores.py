@@ -10,16 +10,16 @@ from meshkit.launch.spawn import context_for, start_process
 from meshkit.launch.store import serve_store
 
 
-def _serve(pipe: Any) -> None:
-    serve_store(0, pipe.send)
+def _serve(pipe: Any, token: str) -> None:
+    serve_store(0, pipe.send, token)
 
 
 @contextmanager
-def start_store() -> Iterator[tuple[str, Any]]:
+def start_store(token: str = "") -> Iterator[tuple[str, Any]]:
     """Start a store, and end it; yield its URL and its process."""
     context = context_for(_serve)
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_serve, args=(sender,))
+    process = context.Process(target=_serve, args=(sender, token))
     start_process(process)
     try:
         assert receiver.poll(60)

@@ -8,7 +8,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.cli.main import main
 from meshkit.launch.token import KEY, VARIABLE, enter, protect, require_token
-from tests.transfer.two_jobs import start_store
+from tests.stores import start_store
 
 TOKEN = "correct horse battery staple"
 
@@ -69,9 +69,9 @@ def join(url: str) -> str:
 
 
 def test_ranks_join_a_job_at_a_store_with_their_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    with start_store(TOKEN) as jobs:
+    with start_store(TOKEN) as (url, _):
         monkeypatch.setenv(VARIABLE, "wrong")
-        for text in meshkit.spawn(join, 2, (jobs.url,), timeout=60):
+        for text in meshkit.spawn(join, 2, (url,), timeout=60):
             assert "the store requires a token, and MESHKIT_STORE_TOKEN is another one" in text
         monkeypatch.setenv(VARIABLE, TOKEN)
-        assert meshkit.spawn(join, 2, (jobs.url,), timeout=60) == ["2", "2"]
+        assert meshkit.spawn(join, 2, (url,), timeout=60) == ["2", "2"]
