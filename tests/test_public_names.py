@@ -39,6 +39,20 @@ def test_type_checkers_see_the_same_names() -> None:
         assert getattr(meshkit, name).__module__ == f"meshkit.{path}"
 
 
+def test_a_class_or_function_has_its_name_alone() -> None:
+    """A search for a name ends in one file. Only names of the reference may stand in two."""
+    modules: dict[str, list[str]] = {}
+    for path in sorted(Path(meshkit.__file__).parent.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                modules.setdefault(node.name, []).append(path.name)
+    assert len(modules) > 500
+    assert {name: files for name, files in modules.items() if len(files) > 1} == {
+        "layouts": ["megatron.py", "strategies.py"],
+        "main": ["__main__.py", "main.py", "compare.py"],
+    }
+
+
 def test_the_version_is_that_of_the_package() -> None:
     project = (Path(meshkit.__file__).parents[1] / "pyproject.toml").read_text()
     assert re.findall(r'^version = "(.+)"', project, re.MULTILINE) == [meshkit.__version__]

@@ -60,7 +60,7 @@ from .results import (
     modes,
     plan_cases,
     sample_groups,
-    summarize,
+    summarize_case,
     total_passes,
 )
 
@@ -258,7 +258,9 @@ class Sweep:
                 seconds = self._time_alone(case.target.span, prepared, num_calls)
             else:
                 seconds = self._time(prepared, num_calls)
-            measurements.append(summarize(layout, case, mode, self._all_gather(seconds), wrong))
+            measurements.append(
+                summarize_case(layout, case, mode, self._all_gather(seconds), wrong)
+            )
 
     def _check(self, case: Case) -> tuple[int, float]:
         """Return the wrong elements of all ranks, and the seconds of the slowest."""
@@ -325,7 +327,7 @@ def _reporting(case: Case, rank: int, fault: str, fix: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchRequest:
     """A requested benchmark, equal on every rank."""
 
     axes: Mapping[str, int]  # axis name to size, as for ``build_mesh``
@@ -349,7 +351,7 @@ class Request:
 
 
 def run_benchmark(
-    request: Request, layout: Layout, device: str | None = None
+    request: BenchRequest, layout: Layout, device: str | None = None
 ) -> tuple[int, BenchmarkRun]:
     """Join the job, build the mesh, measure all cases, and close the mesh. Collective."""
     targets, options = request.targets, request.options

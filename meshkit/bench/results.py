@@ -44,7 +44,7 @@ SEQUENTIAL = frozenset({"ep", "cp", "sp", "tp"})  # one after the other inside a
 
 
 @dataclass(frozen=True)
-class Operation:
+class CollectiveKind:
     """Properties of one collective."""
 
     ring_passes: int = 0  # of the array round a ring, (n - 1) / n of its bytes each; 0: no ring
@@ -54,12 +54,12 @@ class Operation:
 
 
 OPERATIONS = {
-    "all_reduce": Operation(ring_passes=2, in_place=True),
-    "all_gather": Operation(ring_passes=1, source_is_part=True),
-    "reduce_scatter": Operation(ring_passes=1, output_is_part=True),
-    "all_to_all": Operation(ring_passes=1),
-    "broadcast": Operation(in_place=True),
-    "send_recv": Operation(),
+    "all_reduce": CollectiveKind(ring_passes=2, in_place=True),
+    "all_gather": CollectiveKind(ring_passes=1, source_is_part=True),
+    "reduce_scatter": CollectiveKind(ring_passes=1, output_is_part=True),
+    "all_to_all": CollectiveKind(ring_passes=1),
+    "broadcast": CollectiveKind(in_place=True),
+    "send_recv": CollectiveKind(),
 }
 
 
@@ -236,7 +236,9 @@ def num_barriers(layout: Layout, cases: Sequence[Case], max_alone: int | None) -
     return 4 + 3 * len(cases) + (1 + MIN_CALLS) * total_passes(layout, cases, max_alone) + exchanges
 
 
-def summarize(layout: Layout, case: Case, mode: str, seconds: Seconds, wrong: int) -> Measurement:
+def summarize_case(
+    layout: Layout, case: Case, mode: str, seconds: Seconds, wrong: int
+) -> Measurement:
     """Return the measurement of a case from the time of each call on each rank.
 
     ``seconds`` is (num_ranks, calls), nan if the group of the rank was skipped. A call takes as

@@ -32,7 +32,7 @@ from . import options
 from .main import Command, Result
 
 if TYPE_CHECKING:
-    from ..bench.measure import Request
+    from ..bench.measure import BenchRequest
 
 ENDING = 10.0  # seconds beyond the time limit of a command before its ranks are killed
 STAGES = 3  # of a check that may take --timeout each: joining, building, one collective
@@ -68,7 +68,7 @@ def add_ranks(parser: ArgumentParser) -> None:
     )
 
 
-def read_ranks(args: Namespace) -> Layout:
+def read_launched_layout(args: Namespace) -> Layout:
     """Return the layout of the ranks that ``-n`` starts, or of those of a launcher."""
     sizes = options.read_axis_sizes(args.words)
     with options.order_as_option():
@@ -183,7 +183,7 @@ def run_under_launcher(title: str, function: Callable[..., Outcome], *args: obje
 
 def run_check(args: Namespace) -> Result:
     """Check a mesh of ``n`` ranks started here, or of this rank and its peers. Collective."""
-    GroupPlan.of(read_ranks(args), args.groups or ())  # raises before a rank starts
+    GroupPlan.of(read_launched_layout(args), args.groups or ())  # raises before a rank starts
     more = drop_none(order=args.order, groups=args.groups)
     given = {**options.read_axis_sizes(args.words), **more}, args.timeout
     if args.n is None:
@@ -299,7 +299,7 @@ def read_size(text: str) -> int:
     return size
 
 
-def read_sizes(text: str) -> tuple[int, ...]:
+def read_sweep_sizes(text: str) -> tuple[int, ...]:
     """Read the sizes of a sweep: one size, or the least and the most with a factor between."""
     least, most, factor, *rest = [*text.split(":"), "", ""]
     if rest[2:] or not re.fullmatch("[0-9]{0,6}", factor, re.ASCII):
@@ -328,7 +328,7 @@ def read_max_alone(text: str) -> int | None:
 
 def run_bench(args: Namespace) -> Result:
     """Measure a mesh of ``n`` ranks started here, or of this rank and its peers. Collective."""
-    layout = read_ranks(args)
+    layout = read_launched_layout(args)
     targets = results.default_targets(layout)
     if args.axes is not None:
         targets = results.parse_targets(layout, args.axes)
@@ -336,11 +336,11 @@ def run_bench(args: Namespace) -> Result:
         summary = "every axis has 1 rank, so no data moves."
         raise SpecError(summary, fix="for example meshkit bench dp=2 -n 2.")
 
-    from ..bench.measure import Request, SweepOptions
+    from ..bench.measure import BenchRequest, SweepOptions
 
     sweep = SweepOptions(args.warm_up, args.iters, args.timeout, args.alone)
     sizes = options.read_axis_sizes(args.words)
-    request = Request(sizes, args.order, args.ops, targets, args.bytes, sweep)
+    request = BenchRequest(sizes, args.order, args.ops, targets, args.bytes, sweep)
     if args.n is None:
         rank, run = run_under_launcher("", measure, args.device, request, layout)
     else:
@@ -357,7 +357,7 @@ def run_bench(args: Namespace) -> Result:
 
 
 def measure(
-    device: str | None, request: Request, layout: Layout
+    device: str | None, request: BenchRequest, layout: Layout
 ) -> tuple[int, results.BenchmarkRun]:
     """Return this rank and the results. Collective."""
     from ..bench.measure import run_benchmark
@@ -370,7 +370,14 @@ def _add_bench(parser: ArgumentParser) -> None:
     add_mesh(parser)
     add = parser.add_argument
     help = f"bytes of the total array, LEAST:MOST[:FACTOR] (default {BENCH_SIZES}; FACTOR {FACTOR})"
-    add("--sizes", dest="bytes", type=read_sizes, default=BENCH_SIZES, metavar="SIZES", help=help)
+    add(
+        "--sizes",
+        dest="bytes",
+        type=read_sweep_sizes,
+        default=BENCH_SIZES,
+        metavar="SIZES",
+        help=help,
+    )
     default = ",".join(results.OPERATIONS)
     help = f"operations, separated by commas (default: {default})"
     add("--ops", type=read_operations, default=default, help=help)

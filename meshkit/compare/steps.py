@@ -65,7 +65,7 @@ STACK = 0.3  # seconds in which a rank that hangs writes its stack
 LIBRARIES = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
 
 
-class Job(NamedTuple):
+class MeshJob(NamedTuple):
     """One mesh for one rank, with the surroundings of the caller."""
 
     sizes: dict[str, int]
@@ -109,7 +109,7 @@ class Ranks:
         for number, rank in enumerate(self._ranks[:count]):
             environ = child_environment(number, count, store, port)
             with suppress(OSError):  # a rank that has ended; it does not answer
-                rank.pipe.send(Job(dict(sizes), environ, *here))
+                rank.pipe.send(MeshJob(dict(sizes), environ, *here))
         results, failures = self._receive(count)
         if len(results) == count:
             return results
@@ -234,7 +234,7 @@ def serve(
             pipe.send(_run(step, job, pipe))
 
 
-def _run(step: Step | bytes, job: Job, pipe: Connection) -> Values | str:
+def _run(step: Step | bytes, job: MeshJob, pipe: Connection) -> Values | str:
     """Run a step on its mesh, and return its tensors, or the text of its error.
 
     The rank leaves the job when the next one begins, so that a rank that waits for it hangs.

@@ -27,7 +27,7 @@ from .batch import BatchPlan, MicroBatch
 from .draws import Draws, draw_by_position
 from .epoch import Epoch, SampleOrder, State, parse_count
 from .order import OwnOrder, check_again, check_kind
-from .source import check_reader, plan_facts, run_first
+from .source import check_reader, plan_facts, prepare_first_batch
 from .stream import MicroBatchStream
 
 Sample = TypeVar("Sample")
@@ -162,7 +162,7 @@ class MicroBatchSampler(Sampler[list[int]]):
     def _read(self, epoch: Epoch) -> Iterator[tuple[int, list[int]]]:
         """Yield the first position and the indices of each micro batch, and record whole steps."""
         self._record(epoch, 0)
-        run_first(self, in_each_pass=epoch.draw is not None)
+        prepare_first_batch(self, in_each_pass=epoch.draw is not None)
         for step in range(epoch.steps):
             indices = [micro.samples.tolist() for micro in epoch.micro_batches(step)]
             firsts = [int(micro.samples[0]) for micro in epoch.positions(step)]

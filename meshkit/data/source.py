@@ -28,7 +28,7 @@ def plan_facts(plan: BatchPlan) -> dict[str, str]:
     return {name: str(getattr(plan, name)) for name in names}
 
 
-def run_first(source: Source, *, in_each_pass: bool = False) -> None:
+def prepare_first_batch(source: Source, *, in_each_pass: bool = False) -> None:
     """Run what a sampler does before its first batch, until it succeeds once, or in each pass."""
     if source.first_batch is not None:
         source.first_batch()

@@ -15,7 +15,7 @@ from .batch import BatchPlan, MicroBatch
 from .draws import Draws, OwnNumbers, StreamCollate
 from .epoch import VERSION, State, parse_count, read_position, read_state
 from .passes import BEGIN, EPOCH, HAS_BEGUN, Batch, Pass, Passes
-from .source import check_reader, find_fetcher, plan_facts, run_first
+from .source import check_reader, find_fetcher, plan_facts, prepare_first_batch
 
 Sample = TypeVar("Sample")
 
@@ -116,7 +116,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         self, current: Pass, batches: Iterator[tuple[int, list[Sample] | None]]
     ) -> Iterator[list[Sample]]:
         """Yield the micro batches of this worker, and record the last one of the pass."""
-        run_first(self)
+        prepare_first_batch(self)
         draws = Draws(self.job_seed, 0, self.epoch)
         for (index, batch), (total, following) in pairwise(batches):
             if following is None and index == total - 1:

@@ -59,7 +59,7 @@ class CurrentCollective(NamedTuple):
 
 
 @dataclass
-class Progress:
+class CallProgress:
     """The collectives that a rank had begun last, and since when it has begun no other one."""
 
     begun: Mapping[str, int] | None = None
@@ -85,7 +85,7 @@ class CollectiveTracker:
     # the comparisons of calls that no rank has waited for, in their order
     pending: list[Any] = field(default_factory=list)
     pid: int = field(default_factory=os.getpid)
-    progress: Progress = field(default_factory=Progress)
+    progress: CallProgress = field(default_factory=CallProgress)
     watched: Any = None  # the guard whose thread watches this one; the outer one of two meshes
     # the collectives begun over groups whose time the guard does not limit, when it was entered
     elsewhere: int = 0

@@ -29,8 +29,8 @@ from .torch_internals import (
     connects_at_creation,
     default_timeout,
     is_fake_store,
-    name_ranks,
     set_timeout,
+    store_global_ranks,
     store_of,
 )
 from .world import LOOPBACK_HOST, World
@@ -213,7 +213,7 @@ def create_default_group(
             fix="meshkit doctor, on this host.",
         ) from error
     if bind:  # also for a library that splits it
-        name_ranks(default_group())
+        store_global_ranks(default_group())
     rank, size = dist.get_rank(), dist.get_world_size()
     if (rank, size) != (world.rank, world.world_size):
         dist.destroy_process_group()

@@ -32,7 +32,7 @@ from .endpoint import (
 from .launchers import BY_ENVIRONMENT, HAND_WRITTEN, SPAWN, Launcher, is_whole, matching_launchers
 from .signs import sign_of_more, sign_of_others, starter
 from .slurm import task_counts
-from .urls import Fault, host_fault, url_fault
+from .urls import Refusal, host_fault, url_fault
 from .world import MAX_WORLD_SIZE, World, without_completed
 
 ARGUMENT_FIELDS = ("rank", "world_size", "local_rank")
@@ -111,7 +111,7 @@ def check_arguments(options: Mapping[str, object]) -> dict[str, Any]:
         raise LaunchError(f"there is no rank {rank} of {world_size}.", fix=fix)
     if "master_addr" in options:
         addr = options["master_addr"]
-        fault = host_fault(addr.strip()) if isinstance(addr, str) else Fault("it is not a str")
+        fault = host_fault(addr.strip()) if isinstance(addr, str) else Refusal("it is not a str")
         if fault is not None:
             fix = f'master_addr="{fault.meant or HOST}"'
             fix += f", master_port={fault.port}" if fault.port else ""
@@ -145,7 +145,7 @@ def detect_world(env: Env, arguments: Mapping[str, int | str]) -> World:
 
 def check_url(url: object, name: str = "init_method") -> str:
     """Return the URL of a store, or raise with what is wrong."""
-    fault = url_fault(url) if isinstance(url, str) else Fault("it is not a str")
+    fault = url_fault(url) if isinstance(url, str) else Refusal("it is not a str")
     if fault is not None:
         meant = fault.meant or f"tcp://{HOST}:{PORT}"
         raise LaunchError(
@@ -202,7 +202,7 @@ def _check_address(env: Env) -> None:
         )
 
 
-def _address_fix(fault: Fault) -> str:
+def _address_fix(fault: Refusal) -> str:
     """Return the variables that were probably meant by an address that is no host."""
     port = f" MASTER_PORT={fault.port}" if fault.port else ""
     return f"export MASTER_ADDR={fault.meant or HOST}{port}, the same on all ranks"

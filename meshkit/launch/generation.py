@@ -75,7 +75,7 @@ def check_attempt(environ: Env) -> None:
         raise LaunchError(line, fix=f"unset {COUNT}, which torchrun sets.", variables={COUNT: text})
 
 
-def enter(world: World, deadline: Deadline, *, fails: bool = False) -> tuple[Store, Lease]:
+def enter_attempt(world: World, deadline: Deadline, *, fails: bool = False) -> tuple[Store, Lease]:
     """Take this rank, also if it ``fails``; return the store of the attempt, and the lease."""
 
     def take() -> tuple[Store, Lease]:

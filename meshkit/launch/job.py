@@ -71,7 +71,7 @@ SOURCE = "mesh.recover()"
 FAILURE = "a rank could not create the default process group of the ranks that live."
 
 
-class Epoch(NamedTuple):
+class Membership(NamedTuple):
     """The ranks of a job since its last recovery, or since its start."""
 
     number: int  # of the recovery round that decided who lives; 0 at the start
@@ -121,7 +121,7 @@ class Job:
     store: Store | None
     timeout: timedelta | None  # how long a collective may take; None is the backend's default
     arrival_timeout: timedelta  # how long ranks wait for each other
-    epoch: Epoch
+    epoch: Membership
     # how often this rank has joined at this store, from 1; 0 if someone else created the group
     generation: int = 0
     # the part of the store that belongs to the generation; in the first epoch the store itself
@@ -371,7 +371,7 @@ class Job:
             self,
             world=world,
             store=store,
-            epoch=Epoch(number, before, self.epoch.size_before),
+            epoch=Membership(number, before, self.epoch.size_before),
             joined=round,
             group_store=group_store,
             startup=Startup(),
@@ -455,7 +455,7 @@ def current_job() -> Job | None:
         time = timeout_of(group)  # read once: a guard lowers it for a while
         world, root = world_from_group(group), store_from_group(group)
         store = None if root is None else Store(root, world, "meshkit")
-        epoch = Epoch(0, range(world.world_size), world.world_size)
+        epoch = Membership(0, range(world.world_size), world.world_size)
         job = Job(world, store, time, ARRIVAL, epoch, base=store, default_timeout=time)
         _JOBS[group] = replace(job, plays_one_rank=plays_one_rank(group))
     return _JOBS[group]

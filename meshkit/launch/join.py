@@ -47,7 +47,7 @@ from .generation import (
     PAUSE,
     Lease,
     check_attempt,
-    enter,
+    enter_attempt,
     generation_part,
     init_round,
     is_over,
@@ -55,8 +55,8 @@ from .generation import (
 from .job import (
     DRAWN,
     LEFT,
-    Epoch,
     Job,
+    Membership,
     Seed,
     current_job,
     draw_seed,
@@ -308,7 +308,7 @@ def announce_init_failure(world: World, error: BaseException, summary: str) -> N
     if world.world_size == 1 or (world.init_method is None and None in address(world)):
         return
     try:
-        base, lease = enter(world, Deadline.after(REPORT_TIME), fails=True)
+        base, lease = enter_attempt(world, Deadline.after(REPORT_TIME), fails=True)
     except (MeshkitError, RuntimeError):  # the caller raises ``error`` itself
         return
     _JOINING["store"] = base
@@ -367,7 +367,7 @@ def _create_job(
     if number is not None:
         seed_all(number)
     return Job(
-        *(world, store, timeout, wait, Epoch(0, ranks, world.world_size), lease.generation),
+        *(world, store, timeout, wait, Membership(0, ranks, world.world_size), lease.generation),
         base=store,
         attempt=base,
         joined=round,
@@ -392,7 +392,7 @@ def _rendezvous(
     while True:
         began = time.monotonic()
         try:
-            base, lease = enter(world, deadline)
+            base, lease = enter_attempt(world, deadline)
         except dist.DistNetworkError as error:
             if not deadline.sleep(PAUSE):
                 raise lost_error(world) from error

@@ -20,11 +20,11 @@ from ..errors import RankTimeoutError
 from ..layout.layout import Layout
 from ..layout.ranks import RankPositions
 from .generation import end_generation, generation_part, init_round, leases
-from .job import ADMISSION, RECOVERED, RECOVERY, Epoch, Job
+from .job import ADMISSION, RECOVERED, RECOVERY, Job, Membership
 from .judges import Arrival, Arrivals, Decision, Process, RankState, disagreement
 from .nodes import FROM_MACHINES, LOCAL_RANK, free_local_rank
 from .process import state_of
-from .regroup import Regrouping, Request, Sources, find_sources, held_steps, regroup
+from .regroup import RecoveryFacts, Regrouping, Sources, find_sources, held_steps, regroup
 from .round import Round, process_from_json
 from .store import Store, read_number
 from .times import TIMES, Deadline
@@ -67,7 +67,7 @@ class Admission:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedMesh:
     """The mesh that a newcomer joins by ``build_mesh``."""
 
     world: World  # the newcomer as it was started, in a world of the first size
@@ -179,7 +179,7 @@ def join_running_job(
         raise left_out_error(world.rank)
     own = replace(world, rank=admission.ranks_before.index(world.rank, admission.num_ranks))
     round.rank, round.expected = own.rank, range(len(admission.ranks_before))
-    round.arrive({**Request().to_facts(), LOCAL_RANK: own.local_rank})
+    round.arrive({**RecoveryFacts().to_facts(), LOCAL_RANK: own.local_rank})
     decision = round.follow(Deadline.after(wait))
     if decision is None:
         raise RankTimeoutError(
@@ -187,7 +187,7 @@ def join_running_job(
             fix="look at the logs of the ranks that run.",
         )
     members = decision.check(own.rank).members
-    requests = {rank: Request.from_facts(facts) for rank, facts in members.items()}
+    requests = {rank: RecoveryFacts.from_facts(facts) for rank, facts in members.items()}
     layout = Layout.of(admission.sizes, RankPositions.of(admission.ranks, None))
     regrouped = regroup(layout, [*requests], admission.full_sizes)
     if regrouped is None or own.rank not in requests:
@@ -200,13 +200,13 @@ def join_running_job(
         local_rank = free_local_rank(own.rank, arrived, admission.newcomers)
         found = {} if local_rank is None else {LOCAL_RANK: FROM_MACHINES}
         own = replace(own, local_rank=local_rank, sources={**own.sources, **found})
-    joined = Joined(world, admission, regrouped, find_sources(regrouped, held_steps(requests)))
+    joined = JoinedMesh(world, admission, regrouped, find_sources(regrouped, held_steps(requests)))
     job = Job(
         own,
         store,
         timeout,
         wait,
-        Epoch(number, admission.ranks_before, world.world_size),
+        Membership(number, admission.ranks_before, world.world_size),
         generation,
         base=store,
         attempt=base,

@@ -43,7 +43,7 @@ Coordinate = dict[str, int]
 Unit = tuple[int, ...]  # indices of a rank along the axes that stay whole
 
 
-class Request(NamedTuple):
+class RecoveryFacts(NamedTuple):
     """The facts with which a rank takes part in a round of a recovery; None if it gives none."""
 
     mesh: str | None = None  # the mesh that it recovers, as text; None for a newcomer
@@ -54,7 +54,7 @@ class Request(NamedTuple):
     committed: int | None = None  # the steps that ``mesh.commit()`` has let it take; None on gloo
 
     @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> Request:
+    def from_facts(cls, facts: Mapping[str, Any]) -> RecoveryFacts:
         """Return the request that a rank has posted."""
         kinds: dict[str, Any] = {"mesh": str, "min_ranks": str, "failed": bool}
         kinds |= {"holds_state": bool, "step": int, "committed": int}
@@ -66,7 +66,7 @@ class Request(NamedTuple):
         return self._asdict()
 
 
-def check_committed(requests: Mapping[int, Request]) -> None:
+def check_committed(requests: Mapping[int, RecoveryFacts]) -> None:
     """Raise on every rank if one recovers from a step that it has not committed."""
     for rank, request in requests.items():
         step, committed = request.step, request.committed
@@ -99,7 +99,9 @@ def who_lives(
     """
 
     def judge(seen: Arrivals) -> Decision | None:
-        requests = {rank: Request.from_facts(a.facts) for rank, a in sorted(seen.arrived.items())}
+        requests = {
+            rank: RecoveryFacts.from_facts(a.facts) for rank, a in sorted(seen.arrived.items())
+        }
         ended = {rank for rank in seen.missing if seen.states.get(rank) is RankState.ENDED}
         awaited = {*seen.missing} - ended
         awaited -= {*silent} if seen.waited >= patience.silent else set()
@@ -116,7 +118,7 @@ def who_lives(
     return judge
 
 
-def _disagreement(requests: Mapping[int, Request]) -> MeshkitError | None:
+def _disagreement(requests: Mapping[int, RecoveryFacts]) -> MeshkitError | None:
     """Return the error of ranks that recover different meshes, if they do."""
     for name in ("mesh", "min_ranks"):
         texts = {rank: getattr(request, name) for rank, request in sorted(requests.items())}
@@ -147,12 +149,12 @@ def _no_failure_error(arrived: int, missing: Sequence[int], timeout: float) -> M
     )
 
 
-def held_steps(requests: Mapping[int, Request]) -> dict[int, int | None]:
+def held_steps(requests: Mapping[int, RecoveryFacts]) -> dict[int, int | None]:
     """Return the completed steps of each rank that holds a state; None if it gives no step."""
     return {rank: request.step for rank, request in requests.items() if request.holds_state}
 
 
-class Move(NamedTuple):
+class Reassignment(NamedTuple):
     """A rank whose coordinate changes."""
 
     rank: int  # its new rank
@@ -186,10 +188,10 @@ class Regrouping:
         return tuple(rank for rank in range(len(self.old_ranks)) if rank not in self.after)
 
     @cached_property
-    def moves(self) -> tuple[Move, ...]:
+    def moves(self) -> tuple[Reassignment, ...]:
         """The ranks whose coordinate changes, spares that stay spares left out. O(ranks)."""
         moves = (
-            Move(rank, old, _coordinate(self.before, old), _coordinate(self.after, rank))
+            Reassignment(rank, old, _coordinate(self.before, old), _coordinate(self.after, rank))
             for rank, old in enumerate(self.old_ranks)
         )
         return tuple(move for move in moves if move.before != move.after)

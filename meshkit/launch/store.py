@@ -47,7 +47,7 @@ from .file_store import check_file, file_error, is_store, open_file, reserve_roo
 from .launchers import BY_TORCHRUN
 from .names import describe_lookup, find_address, is_this_host
 from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
-from .token import enter, protect
+from .token import find_prefix, protect
 from .urls import join_host
 from .world import LOOPBACK_HOST, World, free_port
 
@@ -338,7 +338,9 @@ def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> 
     if is_served(world):  # jobs share such a store
         name = urlparse(str(world.init_method)).path
         try:
-            prefix = run_with_deadline(max(deadline.left, MIN_ENTRY), partial(enter, store, name))
+            prefix = run_with_deadline(
+                max(deadline.left, MIN_ENTRY), partial(find_prefix, store, name)
+            )
         except (RuntimeError, DeadlineExceededError) as error:
             if isinstance(error, MeshkitError):
                 raise

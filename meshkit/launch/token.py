@@ -51,7 +51,7 @@ def protect(store: dist.Store, token: str) -> None:
     store.set(KEY, f"{salt} {digest(token, salt)}")
 
 
-def enter(store: dist.Store, name: str) -> str:
+def find_prefix(store: dist.Store, name: str) -> str:
     """Return the prefix of a job's keys. Two operations of the store.
 
     Raises:

@@ -433,10 +433,10 @@ def can_split(backend: str | None) -> bool:
         return False
     own = backend_of()
     is_alone = bool(nccl_parts(own)) and "," not in own and backend in (None, own)
-    return is_alone and name_ranks(cast(dist.ProcessGroup, dist.group.WORLD))
+    return is_alone and store_global_ranks(cast(dist.ProcessGroup, dist.group.WORLD))
 
 
-def name_ranks(world: dist.ProcessGroup) -> bool:
+def store_global_ranks(world: dist.ProcessGroup) -> bool:
     """Name the ranks of the default group in its options; return whether they are named. Local.
 
     torch leaves them empty, whatever options it is given. NCCL's backend then knows the ranks only

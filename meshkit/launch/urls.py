@@ -29,7 +29,7 @@ _SCOPE = re.compile(r"[A-Za-z0-9_.\-]+", re.ASCII)
 _PLACE = re.compile(r"(tcp|store)://([^/?#]*)(/[^?#\0]*)?(.*)", re.DOTALL)
 
 
-class Fault(NamedTuple):
+class Refusal(NamedTuple):
     """The reason why a value is refused, and the value that was probably meant."""
 
     reason: str
@@ -47,7 +47,7 @@ def join_host(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def host_fault(text: str) -> Fault | None:
+def host_fault(text: str) -> Refusal | None:
     """Return why a text is no host name and no address; None if it is one.
 
     Example:
@@ -58,16 +58,16 @@ def host_fault(text: str) -> Fault | None:
         return None
     inner = text.removeprefix("[").removesuffix("]")
     if "://" in text:
-        return Fault("it is a URL")
+        return Refusal("it is a URL")
     if inner != text and ":" in inner and _is_host(inner):
-        return Fault("brackets surround an address only before a port", inner)
+        return Refusal("brackets surround an address only before a port", inner)
     if place_fault(text) is None:
         host, _, port = text.rpartition(":")
-        return Fault("a port is given apart from its host", host.strip("[]"), port)
-    return Fault("it is neither a host name nor an address")
+        return Refusal("a port is given apart from its host", host.strip("[]"), port)
+    return Refusal("it is neither a host name nor an address")
 
 
-def url_fault(text: str) -> Fault | None:
+def url_fault(text: str) -> Refusal | None:
     """Return why a text is no URL of a store; None if it is one.
 
     Example:
@@ -77,34 +77,34 @@ def url_fault(text: str) -> Fault | None:
     if text == ENV or (text.startswith(FILE) and "\0" not in text):
         return None
     if (stripped := text.strip()) != text and url_fault(stripped) is None:
-        return Fault("it has blanks around it", stripped)
+        return Refusal("it has blanks around it", stripped)
     match = _PLACE.fullmatch(text)
     if match is None:
         meant = f"tcp://{text}" if place_fault(text) is None else ""
-        return Fault("it begins with none of tcp://, file://, env:// and store://", meant)
+        return Refusal("it begins with none of tcp://, file://, env:// and store://", meant)
     scheme, place, path, query = match.groups()
     path, fault = (path or "").rstrip(), place_fault(place)
     meant = place if fault is None else fault.meant
     if query or (path and scheme == "tcp"):
-        return Fault("nothing may stand after the port", meant and f"{scheme}://{meant}")
-    return fault and Fault(fault.reason, meant and f"{scheme}://{meant}{path}")
+        return Refusal("nothing may stand after the port", meant and f"{scheme}://{meant}")
+    return fault and Refusal(fault.reason, meant and f"{scheme}://{meant}{path}")
 
 
-def place_fault(place: str) -> Fault | None:
+def place_fault(place: str) -> Refusal | None:
     """Return why a text is not a host, a colon and a port; None if it is."""
     host, _, port = place.rpartition(":")
     if not _is_host(host.strip("[]")):  # the last colon is one of an IPv6 address, or there is none
         host, port = place, ""
     inner = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not _is_host(inner):
-        return Fault(f"{inner!r} is neither a host name nor an address" if inner else "no host")
+        return Refusal(f"{inner!r} is neither a host name nor an address" if inner else "no host")
     is_port = is_digits(port) and 1 <= int(port) <= MAX_PORT
     meant = join_host(inner, int(port) if is_port else PORT)
     if (":" in inner) != (inner != host):
-        return Fault("brackets surround an IPv6 address, and nothing else", meant)
+        return Refusal("brackets surround an IPv6 address, and nothing else", meant)
     if not port:
-        return Fault("the port is missing", meant)
-    return None if is_port else Fault(f"the port {port!r} is not 1 to {MAX_PORT}", meant)
+        return Refusal("the port is missing", meant)
+    return None if is_port else Refusal(f"the port {port!r} is not 1 to {MAX_PORT}", meant)
 
 
 def _is_host(text: str) -> bool:

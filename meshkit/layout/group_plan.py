@@ -205,7 +205,7 @@ def split_world(world_size: int | None = None, /, **parts: int) -> dict[str, ran
     return {name: range(end - sizes[name], end) for name, end in zip(sizes, ends, strict=True)}
 
 
-class GroupStep(NamedTuple):
+class GroupSet(NamedTuple):
     """All groups over one set of axes, which are created together."""
 
     axes: Axes  # the first of the axis sets that share these groups
@@ -255,12 +255,12 @@ class GroupPlan:
         return {axes: self.group_key(axes) for axes in self.axis_sets}
 
     @cached_property
-    def steps(self) -> tuple[GroupStep, ...]:
+    def steps(self) -> tuple[GroupSet, ...]:
         """The groups to create, in order, each set of groups once. O(ranks) for each step."""
         first: dict[Axes, Axes] = {}
         for axes, key in self.keys.items():
             first.setdefault(key, axes)
-        return tuple(GroupStep(axes, self.layout.groups(axes)) for axes in first.values())
+        return tuple(GroupSet(axes, self.layout.groups(axes)) for axes in first.values())
 
 
 def plan_groups(

@@ -54,7 +54,7 @@ from ..layout.sequence import Order, SequencePlan
 from ..norm.norm import GradientNorms
 from ..recover.admission import admit_newcomers
 from ..recover.recovery import Recovery, RecoveryRequest, Rounds, recover_mesh
-from ..redistribute.move import merge_sizes
+from ..redistribute.move import merge_dim_sizes
 from ..redistribute.mover import CHUNK, MeshPair
 from ..redistribute.redistribution import MeshMoves, Redistribution
 from ..redistribute.ring import Ring, exchange_rows, make_ring
@@ -548,7 +548,7 @@ class Mesh(OfOneProcess):
             torch.Size([1, 16, 2, 2])
         """
         options = pattern, op, grad_dtype, _groups_of(to)
-        given = merge_sizes(sizes, dims)
+        given = merge_dim_sizes(sizes, dims)
         if torch.compiler.is_compiling():
             values = map(make_constant, given.values())
             name = self._prepare_move(*options, *given, *values)  # first: it makes the moves
@@ -571,7 +571,7 @@ class Mesh(OfOneProcess):
 
         Arguments and errors are those of :meth:`redistribute`.
         """
-        given = tuple(merge_sizes(sizes, dims).items())
+        given = tuple(merge_dim_sizes(sizes, dims).items())
         found: Redistribution = self._moves.find(pattern, op, grad_dtype, _groups_of(to), given)
         return found
 
@@ -593,7 +593,7 @@ class Mesh(OfOneProcess):
         caller's work; most plans have one. Keep ``x`` unchanged until ``wait``. The tensor has no
         gradient; all else is as in :meth:`redistribute`.
         """
-        given = tuple(merge_sizes(sizes, dims).items())
+        given = tuple(merge_dim_sizes(sizes, dims).items())
         started: Handle = self._moves.find(pattern, op, None, _groups_of(to), given).begin(x)
         return started
 

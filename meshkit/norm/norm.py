@@ -28,7 +28,7 @@ from .shares import NormLayout, counts, parse_max_norm, parse_order
 ASKED = 100  # the first calls at which a rank asks for a comparison; later it asks every 100th call
 
 
-class Known(NamedTuple):
+class KnownLayout(NamedTuple):
     """The parsed layout of some names, and what earlier calls know of them."""
 
     layout: NormLayout
@@ -41,7 +41,7 @@ class Known(NamedTuple):
 class Gradients(NamedTuple):
     """The gradients of one call, as this rank holds them."""
 
-    known: Known
+    known: KnownLayout
     local: list[Tensor]  # all of them, to be scaled
     counted: list[Tensor]  # those that this rank counts, after sums
     others: list[Tensor]  # those that another rank counts: a NaN in one of them counts too
@@ -56,7 +56,7 @@ class GradientNorms(OfOneProcess):
         self._grid, self._rank = mesh.plan.layout, mesh.rank
         sizes = self._grid.sizes  # the axes along which ranks may hold copies
         self._axes = tuple(a for a, size in sizes.items() if size > 1 and not has_pipeline([a]))
-        self._known: dict[Any, Known] = {}  # by the layout and the names of a call
+        self._known: dict[Any, KnownLayout] = {}  # by the layout and the names of a call
 
     @torch.no_grad()
     def measure(
@@ -132,7 +132,9 @@ class GradientNorms(OfOneProcess):
                 _add(read, copy._replace(local=total))
         return read
 
-    def _parse(self, layout: object, sizes: object, names: tuple[tuple[str, ...], ...]) -> Known:
+    def _parse(
+        self, layout: object, sizes: object, names: tuple[tuple[str, ...], ...]
+    ) -> KnownLayout:
         """Return the parsed layout, and what earlier calls with these names know of each."""
         given = (tuple(x.items()) if isinstance(x, Mapping) else x for x in (layout, sizes))
         key = (*given, names)
@@ -141,7 +143,7 @@ class GradientNorms(OfOneProcess):
         except (KeyError, TypeError):  # TypeError: a value without a hash is no str
             parsed = NormLayout.of(self._grid.sizes, {} if layout is None else layout, sizes)
         unmatched = parsed.unmatched([name for tied in names for name in tied])
-        return self._known.setdefault(key, Known(parsed, [None] * len(names), {}, unmatched))
+        return self._known.setdefault(key, KnownLayout(parsed, [None] * len(names), {}, unmatched))
 
     def _share(
         self, names: Sequence[str], parameter: Tensor, place: tuple[Any, ...], layout: NormLayout

@@ -88,17 +88,17 @@ class Moves:
         return "\n".join(format_rows(rows, width=width))
 
 
-class Cut:
+class Shard:
     """The interval of a rank in a dim that some axes cut: its index, and the number of parts."""
 
     def __init__(self, index: Ints, parts: int) -> None:
         self.index, self.parts = index, parts
 
-    def within(self, inner: Cut) -> Cut:
+    def within(self, inner: Shard) -> Shard:
         """Return the interval after another cut of each part."""
-        return Cut(self.index * inner.parts + inner.index, self.parts * inner.parts)
+        return Shard(self.index * inner.parts + inner.index, self.parts * inner.parts)
 
-    def common(self, other: Cut) -> Floats:
+    def common(self, other: Shard) -> Floats:
         """Return the length that both intervals share, of a dim of length 1."""
         begin = np.maximum(self.index * other.parts, other.index * self.parts)
         end = np.minimum((self.index + 1) * other.parts, (other.index + 1) * self.parts)
@@ -117,13 +117,13 @@ class Holding:
     ) -> None:
         names = axes_by_standard(layout)
 
-        def cut(*standard: str) -> Cut:
+        def cut(*standard: str) -> Shard:
             axes = [axis for axis in layout.axes if any(axis in names[s] for s in standard)]
-            return Cut(_index_along(layout, axes), layout.size(axes))
+            return Shard(_index_along(layout, axes), layout.size(axes))
 
         self.pp, self.ep, self.tp = cut("pp"), cut("ep"), cut("tp")
         kv_parts = min(self.tp.parts, model.kv_heads)
-        self.kv = Cut(self.tp.index * kv_parts // self.tp.parts, kv_parts)  # with copies
+        self.kv = Shard(self.tp.index * kv_parts // self.tp.parts, kv_parts)  # with copies
         self.shard = cut("dp", "ep", "cp", "sp") if is_sharded else cut()
         self.expert_shard = cut("dp", "cp", "sp") if is_sharded else cut()
         self.stage = _stage_of_layers(model.layers, self.pp.parts, virtual)  # (layers,)

@@ -25,12 +25,12 @@ from ..groups.open_mesh import MeshProposal, announcing_failure, open_groups
 from ..groups.registry import MeshGroups
 from ..guard.guard import GuardState, guard_mesh
 from ..launch.job import Job, set_current_job
-from ..launch.newcomer import Admission, Joined, find_newcomers, invite
+from ..launch.newcomer import Admission, JoinedMesh, find_newcomers, invite
 from ..launch.round import COUNT
 from ..launch.store import Store
 from ..launch.times import TIMES
 from ..text import format_sizes
-from .recovery import Failure, Recovered, Recovery, Rounds, check_can_recover, propose_again
+from .recovery import KnownFailure, Recovered, Recovery, Rounds, check_can_recover, propose_again
 
 
 def admit_newcomers(rounds: Rounds, state: GuardState) -> Recovered | None:
@@ -56,7 +56,7 @@ def admit_newcomers(rounds: Rounds, state: GuardState) -> Recovered | None:
     if not number:
         return None
     job.counts.recoveries = number - 1
-    return rounds.run(Failure(is_known=False, silent=()))
+    return rounds.run(KnownFailure(is_known=False, silent=()))
 
 
 def _invite_newcomers(mesh: MeshGroups, job: Job, last: Recovery) -> int:
@@ -85,7 +85,7 @@ def _invite_newcomers(mesh: MeshGroups, job: Job, last: Recovery) -> int:
     return number
 
 
-def open_mesh_of_job(proposal: MeshProposal, joined: Joined) -> Recovered:
+def open_mesh_of_job(proposal: MeshProposal, joined: JoinedMesh) -> Recovered:
     """Return the proposal and the groups of the mesh that the job builds now. Collective.
 
     The given proposal is the mesh before the first loss, as this rank requests it.

@@ -39,10 +39,10 @@ from ..launch.nodes import LOCAL_RANK
 from ..launch.of_one_process import OfOneProcess
 from ..launch.process import check_own_process, sight
 from ..launch.regroup import (
-    Move,
     Patience,
+    Reassignment,
+    RecoveryFacts,
     Regrouping,
-    Request,
     Sources,
     check_committed,
     find_sources,
@@ -148,7 +148,7 @@ class Recovery(OfOneProcess):
         return () if self.regrouped is None else self.regrouped.old_ranks
 
     @property
-    def moves(self) -> Sequence[Move]:
+    def moves(self) -> Sequence[Reassignment]:
         """The ranks whose coordinate has changed."""
         return () if self.regrouped is None else self.regrouped.moves
 
@@ -212,7 +212,7 @@ class Recovery(OfOneProcess):
         return ", ".join(part for part in parts if part)
 
 
-class Failure(NamedTuple):
+class KnownFailure(NamedTuple):
     """The failure, as far as this rank knows it."""
 
     is_known: bool  # whether a collective failed here
@@ -233,7 +233,7 @@ def recover_mesh(rounds: Rounds, state: GuardState) -> Recovered | None:
         if mesh.rank not in mesh.plan.layout and not wait_for_loss(mesh, job, store):
             rounds.last.is_over = True
             return None
-        failure = find_failure(state)
+        failure = find_known_failure(state)
         if failure.is_known:
             job.abort()
         return rounds.run(failure)
@@ -264,7 +264,7 @@ def check_can_recover(mesh: MeshGroups, job: Job) -> Store:
     raise MeshkitError(line, fix="meshkit.init() and build_mesh(), which create all groups.")
 
 
-def find_failure(state: GuardState) -> Failure:
+def find_known_failure(state: GuardState) -> KnownFailure:
     """Return the failure that the guards, or the error that is handled now, report. Local."""
     reports = [report for report in state.reports.values() if report is not None]
     silent = {int(rank) for report in reports for rank in report.get("missing_ranks", ())}
@@ -272,7 +272,7 @@ def find_failure(state: GuardState) -> Failure:
     if isinstance(error, CollectiveError):
         silent |= {*error.missing_ranks}
     failed = isinstance(error, RankTimeoutError) or (error and is_collective_error(error))
-    return Failure(bool(reports or failed), silent)
+    return KnownFailure(bool(reports or failed), silent)
 
 
 @dataclass
@@ -301,7 +301,7 @@ class Rounds(OfOneProcess):
         is_recovery = self.request.least is not None and self.request.step is not None
         return committed_steps(self.mesh, self.last.step) if is_recovery else None
 
-    def run(self, failure: Failure) -> Recovered:
+    def run(self, failure: KnownFailure) -> Recovered:
         """Run rounds until one of them has created the groups on all ranks that live."""
         size = self.job.world.world_size
         candidates: Sequence[int] = range(size)
@@ -321,17 +321,17 @@ class Rounds(OfOneProcess):
                 missing = getattr(error, "missing_ranks", ())
                 silent = {regrouped.old_ranks[rank] for rank in missing}
                 candidates = [rank for rank in requests if rank < size]  # without newcomers
-                failure, patient = Failure(True, silent), False
+                failure, patient = KnownFailure(True, silent), False
                 continue
             recovery = Recovery.of(groups, self.last.full_sizes, regrouped, sources, size)
             return proposal, groups, recovery
 
     def _decide(
-        self, candidates: Sequence[int], failure: Failure, *, patient: bool
-    ) -> tuple[int, dict[int, Request]]:
+        self, candidates: Sequence[int], failure: KnownFailure, *, patient: bool
+    ) -> tuple[int, dict[int, RecoveryFacts]]:
         """Return the number of this round, and the ranks that live with their requests."""
         job, wait, layout = self.job, self._wait, self.mesh.plan.layout
-        request = Request(
+        request = RecoveryFacts(
             f"{layout.sizes_text}, number {self.mesh.round_id}",
             self.request.least,
             failure.is_known,
@@ -360,7 +360,7 @@ class Rounds(OfOneProcess):
             self.admission = read_admission(round)
             members, rank = decision.members, job.world.rank
             if rank in members:
-                return number, {r: Request.from_facts(members[r]) for r in sorted(members)}
+                return number, {r: RecoveryFacts.from_facts(members[r]) for r in sorted(members)}
             raise _left_out_error(
                 rank,
                 f"{plural('Rank', len(members))} {format_ranks(sorted(members))} "

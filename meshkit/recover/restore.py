@@ -221,7 +221,7 @@ def to_local(value: Any, path: str = "state") -> Any:  # noqa: ANN401
         parts = [to_local(part, f"{path}[{index}]") for index, part in enumerate(value)]
         return tuple(parts) if isinstance(value, tuple) else parts
     if isinstance(value, Tensor) and value.layout == torch.strided:
-        if not is_dtensor(value):
+        if not _is_dtensor(value):
             return _without_rest(value)
         shard: Any = value
         facts = {"shape": [*value.shape], "stride": [*value.stride()]}
@@ -264,14 +264,14 @@ def from_local(value: Any, templates: Templates) -> Any:  # noqa: ANN401
 
 def dtensors_in(value: object) -> Iterator[Any]:
     """Yield the DTensors in a state dict."""
-    if is_dtensor(value):
+    if _is_dtensor(value):
         yield value
     elif isinstance(value, Mapping | list | tuple):
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from dtensors_in(part)
 
 
-def is_dtensor(value: object) -> bool:
+def _is_dtensor(value: object) -> bool:
     """Return whether a value is a DTensor; false without importing torch's package of it."""
     return isinstance(value, Tensor) and hasattr(value, "placements")
 
@@ -341,7 +341,7 @@ def _check_writable(state: Mapping[Any, Any], path: str) -> None:
         name = f"{path}[{key!r}]"
         if isinstance(value, dict):
             _check_writable(value, name)
-        elif isinstance(value, Tensor) and not is_dtensor(value) and value.layout == torch.strided:
+        elif isinstance(value, Tensor) and not _is_dtensor(value) and value.layout == torch.strided:
             check_writable(value, name, f"{name}.clone() in its place.")
 
 

@@ -68,7 +68,7 @@ class Piece(NamedTuple):
     is_gathered: bool  # whether ranks that want copies receive a block each
 
 
-class Place(NamedTuple):
+class Replica(NamedTuple):
     """The part of the tensor that a rank holds, and the number of its copy."""
 
     cell: Cell
@@ -100,7 +100,7 @@ class End:
         """The number of ranks that hold each part."""
         return math.prod(self.layout.sizes[axis] for axis in self.copy_axes)
 
-    def place(self, rank: int) -> Place | None:
+    def place(self, rank: int) -> Replica | None:
         """Return the part that a rank holds, or None if it holds none."""
         if rank not in self.layout:
             return None
@@ -110,7 +110,7 @@ class End:
         copy = 0
         for axis in self.copy_axes:
             copy = copy * self.layout.sizes[axis] + coordinate[axis]
-        return Place(tuple(coordinate[axis] for axis in self.cut_axes), copy)
+        return Replica(tuple(coordinate[axis] for axis in self.cut_axes), copy)
 
     @cached_property
     def ranks(self) -> Ints:  # (sizes of the cut axes ..., copies)

@@ -310,7 +310,7 @@ def check_gradient(pattern: Pattern, unmarked: Sequence[tuple[int, str]]) -> Non
 # ------------------------------------------------------------------ sizes of dims
 
 
-def merge_sizes(sizes: GivenSizes | None, dims: GivenSizes) -> GivenSizes:
+def merge_dim_sizes(sizes: GivenSizes | None, dims: GivenSizes) -> GivenSizes:
     """Return the sizes of a mapping and those given by keyword."""
     if not sizes:
         return dims
@@ -360,7 +360,7 @@ def check_sizes_known(tensor: str, side: Side, given: Collection[str]) -> None:
             )
 
 
-def split_sizes(
+def split_dim_sizes(
     pattern: Pattern, sizes: Mapping[str, object]
 ) -> tuple[dict[str, int], dict[str, SequencePlan]]:
     """Return the sizes given by keyword as ints, in pattern order, and the plans among them."""
@@ -389,7 +389,7 @@ def sizes_on_left(
     return {**sizes, **{name: plans[name].padded for name in plans.keys() & cut}}
 
 
-def infer_sizes(
+def infer_dim_sizes(
     pattern: Pattern,
     axes: Sizes,
     coordinate: Coordinate,

@@ -283,7 +283,7 @@ def _start_route(step: ops.Route, x: Tensor, group: Any, is_async: bool) -> tupl
     return exchange(result, source, received, sent, group, is_async), result
 
 
-def finish(step: ops.GroupStep, x: Tensor, op: str, dtype: torch.dtype) -> Tensor:
+def finish_step(step: ops.GroupStep, x: Tensor, op: str, dtype: torch.dtype) -> Tensor:
     """Return the result of a step whose work is done: regions that arrived, or the tensor."""
     if step.reduces:
         return decode(x, dtype)
@@ -361,7 +361,7 @@ class Program(OfOneProcess):
             else:
                 self._compare(group, given)
                 result = start(step, x, self.op, sizes, group)[1]
-        return finish(step, result, self.op, x.dtype)
+        return finish_step(step, result, self.op, x.dtype)
 
     def _compare(self, group: dist.ProcessGroup, x: Tensor) -> None:
         if self.compare is not None:
@@ -384,7 +384,7 @@ class Program(OfOneProcess):
         def wait() -> Tensor:
             with in_collective(self.name, group):
                 work.wait()
-            y = tail.run(finish(last, result, self.op, part.dtype))
+            y = tail.run(finish_step(last, result, self.op, part.dtype))
             return y if self.divisor == 1 else divide_after(y, self.divisor, x.dtype)
 
         return wait

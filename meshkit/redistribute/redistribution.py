@@ -98,7 +98,7 @@ class Cache(Generic[Value]):
 
 
 @dataclass(frozen=True, eq=False)
-class Place(OfOneProcess):
+class MeshAndView(OfOneProcess):
     """This rank on a mesh, and on a view of it that the right side of a pattern names."""
 
     mesh: MeshGroups  # the groups of the mesh
@@ -191,7 +191,7 @@ class Redistribution(OfOneProcess):
     def __init__(
         self,
         pattern: Pattern,
-        place: Place,
+        place: MeshAndView,
         op: str,
         grad_dtype: torch.dtype | None,
         sizes: dict[str, int],
@@ -338,7 +338,7 @@ class Redistribution(OfOneProcess):
         """Return the pattern over common axes without ellipsis, and the global sizes."""
         place, pattern = self.place, self.place.rewrite(self.pattern)
         given = self._given(pattern)
-        return move.infer_sizes(pattern, place.sizes, place.coordinate, shape, given)
+        return move.infer_dim_sizes(pattern, place.sizes, place.coordinate, shape, given)
 
     def _given(self, named: Pattern) -> dict[str, int]:
         """Return the global sizes that the caller gave, as the left side has them."""
@@ -444,7 +444,7 @@ class MeshMoves(OfOneProcess):
         try:
             known = self.known.get(key)
         except TypeError:  # a list, for example, has no hash
-            move.split_sizes(parse_pattern(pattern), dict(sizes))
+            move.split_dim_sizes(parse_pattern(pattern), dict(sizes))
             raise
         return self._make(key) if known is None else known
 
@@ -473,7 +473,7 @@ class MeshMoves(OfOneProcess):
         ):
             fix = "grad_dtype=torch.float32, or leave it out."
             raise SpecError(f"grad_dtype is {grad_dtype!r}, no dtype of gradients.", fix=fix)
-        sizes, plans = move.split_sizes(pattern, dict(given))
+        sizes, plans = move.split_dim_sizes(pattern, dict(given))
         made: Redistribution | MeshRedistribution
         layout, is_other = self.groups.plan.layout, False
         if view is not None:  # a rank outside a mesh and its view gets None from both kinds
@@ -484,7 +484,7 @@ class MeshMoves(OfOneProcess):
             meshes, reduction = MeshPair(self.groups, view, self.device), self.make_reduction
             made = MeshRedistribution(pattern, meshes, op, grad_dtype, sizes, plans, reduction)
         else:
-            place = Place(self.groups, view, self)
+            place = MeshAndView(self.groups, view, self)
             place.check_pattern(pattern)
             made = Redistribution(pattern, place, op, grad_dtype, sizes, plans)
         return self.known.add(key, made)
@@ -503,7 +503,7 @@ class MeshMoves(OfOneProcess):
             return lambda x: x
         if not groups.plan.has(summed):
             raise missing_group_error(groups.plan, summed, groups.extended_by)
-        pattern, place = sum_pattern(side), Place(groups, None, self)
+        pattern, place = sum_pattern(side), MeshAndView(groups, None, self)
         return Redistribution(pattern, place, op, None, sizes, {}).run
 
     @contextmanager

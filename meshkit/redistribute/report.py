@@ -21,9 +21,9 @@ from .move import (
     check_axes,
     local_shape,
     make_move,
-    merge_sizes,
+    merge_dim_sizes,
     num_elements,
-    split_sizes,
+    split_dim_sizes,
     unmarked_axes,
 )
 from .pattern import DOTS, Pattern, Side, drop_axes, parse_pattern
@@ -343,7 +343,7 @@ def plan_redistribution(
     """
     layout = _read_layout(axes)
     parsed = parse_pattern(pattern)
-    numbers, plans = split_sizes(parsed, merge_sizes(sizes, dims))
+    numbers, plans = split_dim_sizes(parsed, merge_dim_sizes(sizes, dims))
     _check_all_sizes(parsed, numbers)
     name = _read_dtype(dtype)
     if to is None:

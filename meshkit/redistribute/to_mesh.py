@@ -23,7 +23,7 @@ from ..layout.group_plan import missing_group_error
 from ..layout.sequence import SequencePlan
 from ..text import format_sizes
 from .mesh_move import axes_of_both, join_axes, make_mesh_move
-from .move import check_axes, check_op, infer_sizes, local_shape, sizes_on_left
+from .move import check_axes, check_op, infer_dim_sizes, local_shape, sizes_on_left
 from .mover import BATCHES, CHUNK, JobChannel, Leg, MeshPair, Mover, Works
 from .operations import check_differentiable, check_tensor
 from .pattern import DOTS, Pattern, Side, expand_dots
@@ -286,7 +286,7 @@ class MeshRedistribution(OfOneProcess):
         layout = self._layouts[0]
         given = sizes_on_left(self._joined, self._axes, self._sizes, self._plans)
         coordinate = layout.coordinate(self._meshes.rank)
-        return infer_sizes(self._joined, self._axes, coordinate, tuple(shape), given)[1]
+        return infer_dim_sizes(self._joined, self._axes, coordinate, tuple(shape), given)[1]
 
     def _check_as_before(self, x: Tensor | None, known: Known) -> None:
         """Raise before anything is sent if a tensor is not what all ranks expect."""

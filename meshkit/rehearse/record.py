@@ -162,7 +162,7 @@ class Names:
     def group(self, members: tuple[int, ...]) -> Group:
         """Return a group with its axes."""
         if members not in self.known:
-            axes = (axes_of(layout, members) for layout in self.layouts)
+            axes = (find_axes(layout, members) for layout in self.layouts)
             self.known[members] = next((names for names in axes if names), ())
         return Group(self.known[members], members)
 
@@ -175,7 +175,7 @@ class Names:
         return f"rank {rank}"
 
 
-def axes_of(layout: Layout, members: Sequence[int]) -> tuple[str, ...]:
+def find_axes(layout: Layout, members: Sequence[int]) -> tuple[str, ...]:
     """Return the axes of which some ranks are a group; empty if they are none."""
     try:
         coordinates = layout.coordinates(members)  # (num_members, num_axes)

@@ -40,7 +40,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..call import parse_integer, quotes_call
 from ..errors import RankTimeoutError, SpecError
-from ..launch.job import Epoch, Job, set_current_job
+from ..launch.job import Job, Membership, set_current_job
 from ..launch.judges import Process
 from ..launch.log import Progress
 from ..launch.spawn import (
@@ -80,7 +80,7 @@ DEVICES = ("cpu", "meta")
 PORT = 29500  # MASTER_PORT of the ranks; nobody listens
 
 
-class Request(NamedTuple):
+class RehearsalRequest(NamedTuple):
     """The program of every rank, and the world in which it runs."""
 
     job: bytes  # fn and args, pickled
@@ -92,7 +92,7 @@ class Request(NamedTuple):
     path: list[str]
 
 
-class Played(NamedTuple):
+class PlayedRank(NamedTuple):
     """The outcome of one rank."""
 
     trace: Trace
@@ -167,7 +167,9 @@ def rehearse(
     chosen = _parse_ranks(ranks, size)
     check_arguments_fit(fn, args)
     environ, path = child_environment(0, size, "", PORT), [p or os.getcwd() for p in sys.path]
-    request = Request(pickle_job(fn, args), size, node_count, device, environ, os.getcwd(), path)
+    request = RehearsalRequest(
+        pickle_job(fn, args), size, node_count, device, environ, os.getcwd(), path
+    )
     shown = Progress("rehearse", sys.stderr if progress else None)
     began = time.monotonic()
     deadline = began + (limit.total_seconds() if limit else float("inf"))
@@ -324,7 +326,13 @@ def _neighbors(layout: Layout, rank: int) -> list[int]:
 class _Stage:
     """The process that forks ranks, as the caller sees it."""
 
-    def __init__(self, context: Any, request: Request, deadline: float, progress: Progress) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        context: Any,  # noqa: ANN401
+        request: RehearsalRequest,
+        deadline: float,
+        progress: Progress,
+    ) -> None:
         self.request, self.deadline, self.progress = request, deadline, progress
         self.traces: dict[int, Trace] = {}
         self.raised: dict[int, BaseException] = {}
@@ -408,7 +416,7 @@ class _Stage:
             self.raised[rank] = RankTimeoutError(text, missing_ranks=(rank,))
 
 
-def _run_stage(request: Request, pipe: Connection) -> None:
+def _run_stage(request: RehearsalRequest, pipe: Connection) -> None:
     """Fork the ranks that the caller asks for."""
     with suppress(PermissionError):
         os.setsid()  # the caller ends this process and its ranks together
@@ -431,7 +439,7 @@ def _run_stage(request: Request, pipe: Connection) -> None:
                 pipe.send(would_differ)
                 continue
             for rank, outcome in _play(request, asked, known, shared[0]):
-                if isinstance(outcome, Played):
+                if isinstance(outcome, PlayedRank):
                     modules.update(outcome.modules)
                     lacked |= outcome.missing
                     for key, value in outcome.shared.items():
@@ -459,15 +467,15 @@ def _have_changed(last: Shared, new: Shared, *, only_sizes: bool) -> bool:
 
 
 def _play(
-    request: Request, ranks: list[int], known: Payloads, shared: Shared
-) -> Iterator[tuple[int, Played | BaseException]]:
+    request: RehearsalRequest, ranks: list[int], known: Payloads, shared: Shared
+) -> Iterator[tuple[int, PlayedRank | BaseException]]:
     """Fork as many ranks at a time as there are cores, and yield the outcome of each.
 
     A rank that raised for lack of a message is played again once another one has sent it.
     """
     slots = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     running: dict[Connection, tuple[int, BaseProcess]] = {}
-    lacking: dict[int, Played] = {}
+    lacking: dict[int, PlayedRank] = {}
     supplied: dict[int, set[tuple[object, ...]]] = defaultdict(set)  # messages for another try
     while ranks or running or lacking:
         for rank in [*lacking]:
@@ -485,7 +493,7 @@ def _play(
         for end in cast(list[Connection], wait([*running])):
             rank, process = running.pop(end)
             outcome = _receive(end, process)
-            if isinstance(outcome, Played):
+            if isinstance(outcome, PlayedRank):
                 known.update(outcome.sent)
                 if outcome.error is not None and outcome.missing:
                     lacking[rank] = outcome
@@ -494,7 +502,7 @@ def _play(
 
 
 def _fork(
-    request: Request, rank: int, known: Payloads, shared: Shared
+    request: RehearsalRequest, rank: int, known: Payloads, shared: Shared
 ) -> tuple[Connection, BaseProcess]:
     context = get_context("fork")
     end, child_end = context.Pipe(duplex=False)
@@ -504,9 +512,9 @@ def _fork(
     return end, process
 
 
-def _receive(end: Connection, process: BaseProcess) -> Played | BaseException:
+def _receive(end: Connection, process: BaseProcess) -> PlayedRank | BaseException:
     try:
-        outcome: Played | BaseException = pickle.loads(end.recv_bytes())  # by our own child
+        outcome: PlayedRank | BaseException = pickle.loads(end.recv_bytes())  # by our own child
     except (EOFError, OSError):
         process.join()
         outcome = RuntimeError(f"its process ended by itself, with exit code {process.exitcode}")
@@ -519,7 +527,7 @@ def _receive(end: Connection, process: BaseProcess) -> Played | BaseException:
 
 
 def _run_rank(
-    request: Request, rank: int, known: Payloads, shared: Shared, pipe: Connection
+    request: RehearsalRequest, rank: int, known: Payloads, shared: Shared, pipe: Connection
 ) -> None:
     """Play one rank in this process, send its outcome, and end."""
     quiet = os.open(os.devnull, os.O_WRONLY)
@@ -548,11 +556,11 @@ def _run_rank(
     sys.stdout.flush()
     sys.stderr.flush()
     passed = recorder.sent, recorder.missing, recorder.wanted, recorder.shared
-    pipe.send_bytes(pickle.dumps(Played(trace, error, line, *passed, new)))
+    pipe.send_bytes(pickle.dumps(PlayedRank(trace, error, line, *passed, new)))
     os._exit(0)  # without the destructors of torch
 
 
-def _set_up_rank(request: Request, rank: int, recorder: Recorder) -> None:
+def _set_up_rank(request: RehearsalRequest, rank: int, recorder: Recorder) -> None:
     """Make this process a rank of the rehearsed world, as torchrun would start it."""
     size, local_size = request.world_size, request.world_size // request.nodes
     node, local_rank = divmod(rank, local_size)
@@ -580,7 +588,7 @@ def _set_up_rank(request: Request, rank: int, recorder: Recorder) -> None:
         sources={"world_size": "world_size"},
     )
     hosts = _processes(size, local_size)
-    epoch = Epoch(0, range(size), size)
+    epoch = Membership(0, range(size), size)
     rounds = partial(RecordedRound, group)
     set_current_job(Job(world, None, None, ARRIVAL, epoch, known=hosts, rehearsed=rounds))
     register_optimizer_step_post_hook(partial(_measure, recorder.trace.memory, {}))

@@ -59,7 +59,7 @@ class Ends(NamedTuple):
     converts: bool = False  # whether a target of another dtype converts what arrives
 
 
-class Difference(NamedTuple):
+class Disagreement(NamedTuple):
     """A fact that the two ends of a move state differently."""
 
     kind: str  # such as "dtypes"
@@ -104,7 +104,7 @@ def plan_moves(
     wanted: Tables,
     dtype: str,
     ends: Ends,
-    found: Sequence[Difference] = (),
+    found: Sequence[Disagreement] = (),
 ) -> list[MovedTensor]:
     """Return the tensors that move, in the order of the source, equal on every rank.
 
@@ -169,7 +169,7 @@ def _kind(dtype: str) -> str:
     return next((kind for kind in _KINDS if kind in dtype), "int")
 
 
-def raise_differences(ends: Ends, differences: Sequence[Difference]) -> None:
+def raise_differences(ends: Ends, differences: Sequence[Disagreement]) -> None:
     """Raise an error that names the first differences, if there are any."""
     if not differences:
         return
@@ -189,18 +189,18 @@ def raise_differences(ends: Ends, differences: Sequence[Difference]) -> None:
 
 def _find_differences(
     facts: Mapping[str, Fact], wanted: Tables, asked: str, ends: Ends
-) -> list[Difference]:
+) -> list[Disagreement]:
     """Return the names that one end lacks, and the dtypes that no conversion explains."""
     dtypes: dict[str, set[str]] = {}
     for table, _ in wanted:
         for name, (_, dtype, _) in table.items():
             dtypes.setdefault(name, set()).add(dtype)
-    differences: list[Difference] = []
+    differences: list[Disagreement] = []
     if not wanted:  # each rank of the target is in the source too, and says nothing
         return differences
     for name in [name for name in {**facts, **dtypes} if (name in facts) != (name in dtypes)]:
         holder = ends.source if name in facts else ends.target
-        differences.append(Difference("names", f"{name}: on the {holder} alone."))
+        differences.append(Disagreement("names", f"{name}: on the {holder} alone."))
     for name in [name for name in facts if name in dtypes]:
         own = facts[name][1]
         for dtype in sorted(dtypes[name] - {own, travel_dtype(own, asked)}):
@@ -209,11 +209,11 @@ def _find_differences(
             line = f"{name}: {own} on the {ends.source}, {dtype} on the {ends.target}."
             are_floats = all(name.startswith(("float", "bfloat")) for name in (own, dtype))
             fix = f"dtype=torch.{dtype}, which converts on the way" if are_floats else ""
-            differences.append(Difference("dtypes", line, fix))
+            differences.append(Disagreement("dtypes", line, fix))
     return differences
 
 
-def _find_misfits(moved: Iterable[MovedTensor], wanted: Tables, ends: Ends) -> list[Difference]:
+def _find_misfits(moved: Iterable[MovedTensor], wanted: Tables, ends: Ends) -> list[Disagreement]:
     """Return the tensors to fill that have another shape than what a rank gets."""
     misfits = []
     for name, pattern, sizes, _, move in moved:
@@ -234,7 +234,7 @@ def _find_misfits(moved: Iterable[MovedTensor], wanted: Tables, ends: Ends) -> l
                 whole = format_sizes(sizes) or "no dims"
                 line = f"{name}: {whole} on the {ends.source}, so by {str(pattern)!r} a rank of "
                 line += f"the {ends.target} gets {gets}, and has {[*shape]}."
-                misfits.append(Difference("shapes", line, "another right side of its pattern"))
+                misfits.append(Disagreement("shapes", line, "another right side of its pattern"))
     return misfits
 
 

@@ -28,7 +28,7 @@ from ..launch.times import TIMES
 from ..layout.group_plan import missing_group_error
 from ..layout.layout import Layout
 from ..redistribute.mesh_move import axes_of_both, join_axes
-from ..redistribute.move import check_sizes_known, infer_sizes, local_shape, parse_layout_sizes
+from ..redistribute.move import check_sizes_known, infer_dim_sizes, local_shape, parse_layout_sizes
 from ..redistribute.mover import BATCHES, Leg, MeshPair
 from ..redistribute.operations import check_tensor
 from ..redistribute.pattern import Pattern, Side
@@ -282,7 +282,7 @@ class StateOptions:
             raise SpecError(line, fix="chunk=64 * 2**20, for example.")
 
 
-def read_state(
+def read_table(
     patterns: Mapping[str, str],
     like: object,
     rank: int,
@@ -421,7 +421,7 @@ def _source_fact(
             given[dim.name] = size * prod(axes[axis] for axis in dim.axes if axis not in known)
     rules = {"is_dtensor": is_dtensor(value), "is_state": True}
     try:
-        sizes = infer_sizes(joined, axes, coordinate, tuple(tensor.shape), given, **rules)[1]
+        sizes = infer_dim_sizes(joined, axes, coordinate, tuple(tensor.shape), given, **rules)[1]
     except SpecError as error:
         evidence = (f"The pattern of {name} is {str(pattern)!r}.", *error.evidence)
         fix = f"a left side that says how {name} is cut{', or other sizes=' * bool(given)}."

@@ -22,7 +22,7 @@ from ..launch.of_one_process import OfOneProcess
 from ..redistribute.mover import JobChannel, MeshPair, Mover, Works
 from ..redistribute.to_mesh import Handle, MakeReduce
 from .state import Ends, StatePatterns, Table, plan_moves
-from .state_plan import State, StateOptions, StatePlan, agree_on_tables, plan_state, read_state
+from .state_plan import State, StateOptions, StatePlan, agree_on_tables, plan_state, read_table
 
 Result = TypeVar("Result")
 CALL = "mesh.transfer"
@@ -210,13 +210,13 @@ class Transfer(OfOneProcess):
         def read() -> dict[str, Table]:  # an error here is announced to all ranks
             options.check()
             side = "source" if rank in source else "target"
-            tables = {side: read_state(patterns, like, rank, meshes.layouts, options.sizes)}
+            tables = {side: read_table(patterns, like, rank, meshes.layouts, options.sizes)}
             if out is not None:
                 if not (rank in source and rank in target):
                     line = f"out is given on rank {rank}, which is not in both meshes."
                     raise SpecError(line, fix="leave it out there; like= is the tensors to fill.")
                 layouts, sizes = (None, target), options.sizes
-                tables["target"] = read_state(patterns, out, rank, layouts, sizes, "out")
+                tables["target"] = read_table(patterns, out, rank, layouts, sizes, "out")
             return tables
 
         facts = {

@@ -14,7 +14,7 @@ from meshkit.bench.results import (
     BenchmarkRun,
     Case,
     parse_targets,
-    summarize,
+    summarize_case,
 )
 
 LAYOUT = Layout(dp=2, sp=2)
@@ -28,13 +28,13 @@ def took(*milliseconds: float) -> np.ndarray:
 
 
 ROWS = (
-    summarize(LAYOUT, Case("all_reduce", DP, 1024), ALONE, took(1, 1, 1, 2), 0),
-    summarize(LAYOUT, Case("all_reduce", DP, 1024), CONCURRENT, took(2, 3, 2, 3), 0),
-    summarize(LAYOUT, Case("all_reduce", DP, 1048576), ALONE, took(4, 4, 4, 4), 0),
-    summarize(LAYOUT, Case("all_reduce", DP, 1048576), CONCURRENT, took(8, 6, 8, 6), 0),
-    summarize(LAYOUT, Case("all_reduce", SP, 1024), ALONE, took(1, 1, 1, 1), 3),
-    summarize(LAYOUT, Case("all_reduce", SP, 1024), CONCURRENT, took(1, 1, 2, 2), 3),
-    summarize(LAYOUT, Case("all_reduce", BOTH, 1024), OVERLAP, took(5, 5, 5, 5), 0),
+    summarize_case(LAYOUT, Case("all_reduce", DP, 1024), ALONE, took(1, 1, 1, 2), 0),
+    summarize_case(LAYOUT, Case("all_reduce", DP, 1024), CONCURRENT, took(2, 3, 2, 3), 0),
+    summarize_case(LAYOUT, Case("all_reduce", DP, 1048576), ALONE, took(4, 4, 4, 4), 0),
+    summarize_case(LAYOUT, Case("all_reduce", DP, 1048576), CONCURRENT, took(8, 6, 8, 6), 0),
+    summarize_case(LAYOUT, Case("all_reduce", SP, 1024), ALONE, took(1, 1, 1, 1), 3),
+    summarize_case(LAYOUT, Case("all_reduce", SP, 1024), CONCURRENT, took(1, 1, 2, 2), 3),
+    summarize_case(LAYOUT, Case("all_reduce", BOTH, 1024), OVERLAP, took(5, 5, 5, 5), 0),
 )
 REPORT = BenchmarkRun(
     sizes={"dp": 2, "sp": 2},

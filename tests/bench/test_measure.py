@@ -21,7 +21,7 @@ import meshkit
 from meshkit import SpawnError
 from meshkit.bench import measure
 from meshkit.bench.measure import (
-    Request,
+    BenchRequest,
     Sweep,
     SweepOptions,
     begin_collective,
@@ -316,7 +316,7 @@ def disagreements(others: Sequence[dict[str, Any]]) -> list[str]:
     """Return the error of each request in which rank 1 differs; nothing may be measured."""
     layout = meshkit.Layout(dp=2)
     targets = parse_targets(layout, ["dp"])
-    usual = Request({"dp": 2}, None, ("broadcast",), targets, (64,), SweepOptions(1, 2, 20.0))
+    usual = BenchRequest({"dp": 2}, None, ("broadcast",), targets, (64,), SweepOptions(1, 2, 20.0))
     errors = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "begin_collective", lambda *_: sys.exit("it was measured"))
@@ -354,7 +354,7 @@ def lines_of_a_run(seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]
     monkeypatch.setattr(measure, "Progress", lambda title, _: Progress(title, stream, clock))
     layout, options = meshkit.Layout(dp=1), SweepOptions(0, 2, 20.0)
     target = measure.Target((("dp",),))
-    request = Request({"dp": 1}, None, ("broadcast",), (target,), (64, 256), options)
+    request = BenchRequest({"dp": 1}, None, ("broadcast",), (target,), (64, 256), options)
     run_benchmark(request, layout, "cpu")
     meshkit.shutdown()
     return stream.getvalue().splitlines()

@@ -32,7 +32,7 @@ from meshkit.bench.results import (
     run_to_json,
     sample_groups,
     slowdowns,
-    summarize,
+    summarize_case,
     sweep_sizes,
     total_passes,
 )
@@ -184,11 +184,11 @@ def test_how_often_ranks_wait_for_each_other_by_hand() -> None:
 def test_a_measurement_by_hand() -> None:
     # ranks 0 and 2 are one group, 1 and 3 the other; two calls
     seconds = np.array([[1.0, 2.0], [3.0, 5.0], [2.0, 1.0], [4.0, 4.0]])
-    row = summarize(LAYOUT, Case("all_reduce", DP, 8 * 10**9), CONCURRENT, seconds, 7)
+    row = summarize_case(LAYOUT, Case("all_reduce", DP, 8 * 10**9), CONCURRENT, seconds, 7)
     assert (row.median, row.p99) == (3.0, 5.0)  # of 2, 2, 4, 5
     assert (row.calls, row.wrong, row.sizes) == (2, 7, (2,))
     assert row.algbw == row.busbw == pytest.approx(8 / 3)  # 2 (n-1)/n is 1 for two ranks
-    overlap = summarize(LAYOUT, Case("all_reduce", BOTH, 1024), OVERLAP, seconds[:, :1], 0)
+    overlap = summarize_case(LAYOUT, Case("all_reduce", BOTH, 1024), OVERLAP, seconds[:, :1], 0)
     assert (overlap.sizes, overlap.median, overlap.algbw, overlap.busbw) == ((2, 2), 4, None, None)
 
 
@@ -203,7 +203,7 @@ def test_times_of_measured_groups_by_loops(layout: Layout, calls: int, seed: int
         chosen = groups[: rng.integers(1, len(groups) + 1)]
         skipped = seconds.copy()
         skipped[~np.isin(layout.grid.ravel(), chosen)] = np.nan
-        row = summarize(layout, Case("broadcast", target, 4), ALONE, skipped, 0)
+        row = summarize_case(layout, Case("broadcast", target, 4), ALONE, skipped, 0)
         times = [max(by_rank[r][call] for r in group) for group in chosen for call in range(calls)]
         assert row.median == pytest.approx(statistics.median(times))
         assert row.p99 == min(t for t in times if sum(w <= t for w in times) >= 0.99 * len(times))

@@ -12,11 +12,11 @@ from collections.abc import Callable
 import pytest
 
 from meshkit import SpawnError
-from meshkit.bench.measure import Request
+from meshkit.bench.measure import BenchRequest
 from meshkit.bench.results import OPERATIONS, BenchmarkRun
 from meshkit.cli import ranks
 from meshkit.cli.main import CommandParser, load_command, main
-from meshkit.cli.ranks import measure, read_max_alone, read_operations, read_size, read_sizes
+from meshkit.cli.ranks import measure, read_max_alone, read_operations, read_size, read_sweep_sizes
 from meshkit.launch.detect import detect
 from meshkit.layout.layout import Layout
 from tests.bench.example_runs import CLEAN, REPORT
@@ -60,7 +60,7 @@ def test_a_sample_of_the_groups_of_eight_ranks(capfd: pytest.CaptureFixture[str]
 
 
 def one_is_wrong(
-    device: str | None, request: Request, layout: Layout
+    device: str | None, request: BenchRequest, layout: Layout
 ) -> tuple[int, BenchmarkRun] | None:
     """Measure with two wrong elements of each broadcast on rank 1."""
     with pytest.MonkeyPatch.context() as patch:
@@ -146,7 +146,7 @@ def test_only_rank_0_prints_and_all_leave_with_one_code(
     ("read", "text"),
     [
         *((read_size, text) for text in ("", "0", "1T", "1.5K", "\u0661", "1025G")),
-        *((read_sizes, text) for text in ("4:2", "0", "1:2:1", "1:2:x", "1:2:3:4")),
+        *((read_sweep_sizes, text) for text in ("4:2", "0", "1:2:1", "1:2:x", "1:2:3:4")),
         *((read_max_alone, text) for text in ("0", "some")),
         *((read_operations, text) for text in ("reduce", "broadcast,")),
     ],
@@ -159,7 +159,7 @@ def test_an_invalid_option_is_quoted(read: Callable[[str], object], text: str) -
 def test_options_as_typed() -> None:
     assert read_operations("broadcast,all_reduce,broadcast") == ("broadcast", "all_reduce")
     assert [read_max_alone(text) for text in ("16", "all")] == [16, None]
-    assert read_sizes("1K:64K") == (1024, 4096, 16384, 65536)
-    assert read_sizes("1k:1M:1024") == (1024, 1048576)
-    assert read_sizes("1G") == (2**30,)
-    assert read_sizes(ranks.BENCH_SIZES) == (1024, 16384, 262144, 4194304)
+    assert read_sweep_sizes("1K:64K") == (1024, 4096, 16384, 65536)
+    assert read_sweep_sizes("1k:1M:1024") == (1024, 1048576)
+    assert read_sweep_sizes("1G") == (2**30,)
+    assert read_sweep_sizes(ranks.BENCH_SIZES) == (1024, 16384, 262144, 4194304)

@@ -22,7 +22,7 @@ from meshkit.groups import hosts
 from meshkit.groups.groups import GroupOptions, GroupTimeouts
 from meshkit.groups.hosts import check_crossing
 from meshkit.launch import process
-from meshkit.launch.job import Epoch, Job
+from meshkit.launch.job import Job, Membership
 from meshkit.layout.topology import Topology
 from tests.faults import error_of
 from tests.newer_torch import needs_order
@@ -221,7 +221,7 @@ def test_a_late_rank_0_is_named() -> None:
 
 def test_without_a_store_crossing_error_raises() -> None:
     world = meshkit.detect({})
-    job = Job(world, None, None, timedelta(seconds=1), Epoch(0, range(1), 1))
+    job = Job(world, None, None, timedelta(seconds=1), Membership(0, range(1), 1))
     call = Call("build_mesh", kwargs={"tp": 2, "crossing": {"tp": "error"}})
     options = GroupOptions(None, GroupTimeouts(None), {"tp": "warn"})
     layout = meshkit.Layout(tp=2)

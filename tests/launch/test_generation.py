@@ -34,7 +34,7 @@ from meshkit.launch.generation import (
     PAST,
     Lease,
     attempt_part,
-    enter,
+    enter_attempt,
     init_round,
     is_over,
     last_seen,
@@ -281,7 +281,7 @@ def test_a_rank_that_joins_as_the_attempt_ends_retries(monkeypatch: pytest.Monke
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
     monkeypatch.setattr(generation, "attempt_part", part)
     world = meshkit.detect({"RANK": "0", "WORLD_SIZE": "1"})
-    base, _ = enter(world, Deadline.after(5))
+    base, _ = enter_attempt(world, Deadline.after(5))
     assert base is bases[1]
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch.generation import LEASE, Lease
-from meshkit.launch.job import Epoch, Job, current_job, require_job, set_current_job
+from meshkit.launch.job import Job, Membership, current_job, require_job, set_current_job
 from meshkit.launch.judges import Process, RankState
 from meshkit.launch.store import Store
 from meshkit.launch.times import ARRIVAL
@@ -61,14 +61,14 @@ def test_rounds_at_a_store_of_someone_else_continue_after_the_job(
 
 
 def test_without_a_store_a_rank_waits_for_no_other_rank() -> None:
-    job = Job(WORLD, None, None, ARRIVAL, Epoch(0, range(2), 2))
+    job = Job(WORLD, None, None, ARRIVAL, Membership(0, range(2), 2))
     assert job.round("build_mesh") is None
     assert agree(job) == 0
     assert job.look([1]) == {}
 
 
 def test_an_epoch_knows_which_ranks_are_lost() -> None:
-    epoch = Epoch(2, (0, 2, 3), 5)
+    epoch = Membership(2, (0, 2, 3), 5)
     assert epoch.lost == [1, 4]
     job = Job(WORLD, None, None, ARRIVAL, epoch)
     assert [job.next_recovery(), job.next_recovery()] == [3, 4]
@@ -80,7 +80,7 @@ def test_a_process_elsewhere_has_ended_once_another_one_holds_its_rank() -> None
     first, second = (Process("elsewhere", pid, "other machine", "", "1") for pid in (7, 8))
     attempt.set(LEASE.format(2), json.dumps(Lease(first, "a", 1)))
     attempt.set(LEASE.format(3), json.dumps(Lease(second, "b", 2)))
-    epoch, known = Epoch(1, (0, 2, 3), 4), {1: first, 2: first}
+    epoch, known = Membership(1, (0, 2, 3), 4), {1: first, 2: first}
     job = Job(WORLD, None, None, ARRIVAL, epoch, attempt=attempt, known=known)
     states = {rank: seen.state for rank, seen in job.look([1, 2]).items()}
     assert states == {1: RankState.UNKNOWN, 2: RankState.ENDED}

@@ -15,8 +15,8 @@ from meshkit import DisagreementError, Layout, MeshkitError, RankTimeoutError, S
 from meshkit.launch.judges import Arrival, Arrivals, Process, RankState, Sighting
 from meshkit.launch.regroup import (
     Patience,
+    RecoveryFacts,
     Regrouping,
-    Request,
     find_sources,
     regroup,
     shrink_sizes,
@@ -242,8 +242,12 @@ def test_ranks_send_in_turn() -> None:
     assert find_sources(regrouped, {0: 9, 1: 9}).by_rank == {2: 0, 3: 1}
 
 
-FAILED, FINE, NEW = Request("dp=4", None, True, True, 3, 7), Request("dp=4"), Request()
-LEAST = Request("dp=4", "2", failed=True)  # min_ranks=2
+FAILED, FINE, NEW = (
+    RecoveryFacts("dp=4", None, True, True, 3, 7),
+    RecoveryFacts("dp=4"),
+    RecoveryFacts(),
+)
+LEAST = RecoveryFacts("dp=4", "2", failed=True)  # min_ranks=2
 ENDED, RUNS, STOPPED, FAR = RankState.ENDED, RankState.BUSY, RankState.STOPPED, RankState.UNKNOWN
 PATIENCE = Patience(60.0, 1.0, 5.0)
 BEGIN, SOON, LATER, END = (
@@ -253,7 +257,7 @@ BEGIN, SOON, LATER, END = (
     {"waited": 60.0, "expired": True},
 )
 ROUNDS: dict[
-    str, tuple[list[Request], dict[int, RankState], tuple[Any, ...], dict[str, Any], Any]
+    str, tuple[list[RecoveryFacts], dict[int, RankState], tuple[Any, ...], dict[str, Any], Any]
 ] = {
     # requests of the first ranks, states of the others, silent ranks and newcomers, the time
     # -> whether they live, or the error, or None to wait
@@ -272,8 +276,14 @@ ROUNDS: dict[
     "a newcomer needs no failure": ([FINE, NEW], {}, ((), (1,)), BEGIN, True),
     "the mesh is healthy": ([FINE, FINE], {}, ((), ()), BEGIN, MeshkitError),
     "some do not call it": ([FINE], {1: RUNS, 2: FAR}, ((), ()), END, RankTimeoutError),
-    "other meshes": ([FAILED, Request("tp=2")], {}, ((), ()), BEGIN, DisagreementError),
-    "other min_ranks": ([LEAST, Request("dp=4", "3")], {}, ((), ()), BEGIN, DisagreementError),
+    "other meshes": ([FAILED, RecoveryFacts("tp=2")], {}, ((), ()), BEGIN, DisagreementError),
+    "other min_ranks": (
+        [LEAST, RecoveryFacts("dp=4", "3")],
+        {},
+        ((), ()),
+        BEGIN,
+        DisagreementError,
+    ),
     "one passes min_ranks": ([LEAST, FINE], {}, ((), ()), BEGIN, True),
 }
 
@@ -291,7 +301,7 @@ def test_who_lives(case: tuple[Any, ...]) -> None:
         assert decision is None
     elif expected is True:
         assert decision is not None
-        members = {r: Request.from_facts(facts) for r, facts in decision.members.items()}
+        members = {r: RecoveryFacts.from_facts(facts) for r, facts in decision.members.items()}
         assert members == dict(enumerate(requests))
     else:
         assert decision is not None

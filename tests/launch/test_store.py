@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch import store as store_module
-from meshkit.launch.generation import LEASE, NEWEST, enter, take_rank
+from meshkit.launch.generation import LEASE, NEWEST, enter_attempt, take_rank
 from meshkit.launch.judges import all_same
 from meshkit.launch.round import ARRIVED, CONFLICT, DECISION, FIRST, Round
 from meshkit.launch.store import (
@@ -353,7 +353,7 @@ def test_a_file_system_that_hangs_holds_no_operation(hanging: World, tmp_path: P
 def test_a_file_system_that_hangs_holds_no_rank_that_joins(hanging: World) -> None:
     began = time.monotonic()
     with pytest.raises(meshkit.RankTimeoutError, match="lost the store of the job"):
-        enter(hanging, in_a_second())
+        enter_attempt(hanging, in_a_second())
     assert time.monotonic() - began < 1 + TIMES.store + TIMES.lookup + BUSY
     began = time.monotonic()
     error = lost_error(hanging)

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.cli.main import main
-from meshkit.launch.token import KEY, VARIABLE, enter, protect, require_token
+from meshkit.launch.token import KEY, VARIABLE, find_prefix, protect, require_token
 from tests.stores import start_store
 
 TOKEN = "correct horse battery staple"
@@ -15,15 +15,15 @@ TOKEN = "correct horse battery staple"
 
 def test_a_store_without_a_token_answers_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert enter(dist.HashStore(), "/weights") == "/weights"
+    assert find_prefix(dist.HashStore(), "/weights") == "/weights"
 
 
 def test_the_keys_of_two_tokens_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     prefixes = set()
     for token in (TOKEN, "another"):
         monkeypatch.setenv(VARIABLE, token)
-        prefixes.add(enter(dist.HashStore(), "/weights"))
-        prefixes.add(enter(dist.HashStore(), "/answers"))
+        prefixes.add(find_prefix(dist.HashStore(), "/weights"))
+        prefixes.add(find_prefix(dist.HashStore(), "/answers"))
     assert len(prefixes) == 4
     assert all(TOKEN not in prefix for prefix in prefixes)
 
@@ -34,10 +34,10 @@ def test_another_token_is_refused(own: str, words: str, monkeypatch: pytest.Monk
     protect(store, TOKEN)
     assert TOKEN.encode() not in store.get(KEY)
     monkeypatch.setenv(VARIABLE, TOKEN)
-    assert enter(store, "/weights").startswith("/weights/")
+    assert find_prefix(store, "/weights").startswith("/weights/")
     monkeypatch.setenv(VARIABLE, own)
     with pytest.raises(meshkit.LaunchError, match=words) as error:
-        enter(store, "/weights")
+        find_prefix(store, "/weights")
     assert TOKEN not in str(error.value)
     assert not own or own not in str(error.value)
 
@@ -47,7 +47,7 @@ def test_a_token_of_a_stranger_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     store.set(KEY, b"\xff\xfe")
     monkeypatch.setenv(VARIABLE, TOKEN)
     with pytest.raises(meshkit.LaunchError, match="requires a token"):
-        enter(store, "/weights")
+        find_prefix(store, "/weights")
 
 
 def test_the_command_needs_the_variable(

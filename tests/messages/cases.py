@@ -38,7 +38,7 @@ from meshkit.errors import MeshkitError
 from meshkit.interop import deepspeed
 from meshkit.launch.detect import check_url
 from meshkit.launch.judges import Arrival, Arrivals, Judge, Process, RankState, Sighting, all_same
-from meshkit.launch.regroup import Regrouping, Request, check_committed, find_sources, regroup
+from meshkit.launch.regroup import RecoveryFacts, Regrouping, check_committed, find_sources, regroup
 from meshkit.layout.axes import resolve_axes
 from meshkit.layout.draw import draw_page, join_pages
 from meshkit.layout.group_plan import GroupPlan, parse_group
@@ -50,7 +50,7 @@ from meshkit.norm.shares import NormLayout, form_error, parse_max_norm, parse_or
 from meshkit.plan.memory import ModelShape
 from meshkit.plan.search import fastest_cost
 from meshkit.plan.step_time import MACHINES, TrainingJob
-from meshkit.redistribute.move import check_gradient, check_op, infer_sizes, unmarked_axes
+from meshkit.redistribute.move import check_gradient, check_op, infer_dim_sizes, unmarked_axes
 from meshkit.redistribute.pattern import check_globs, parse_layout, parse_pattern
 from meshkit.rehearse.mismatches import find_mismatches
 from meshkit.rehearse.record import GroupRecord, Names, Operation, Trace
@@ -188,7 +188,7 @@ PLACE = {"dp": 1, "tp": 0}
 
 def infer(text: str, shape: tuple[int, ...], **sizes: int) -> object:
     """Infer the sizes of a pattern from the shape of a local tensor."""
-    return infer_sizes(parse_pattern(text), AXES, PLACE, shape, sizes)
+    return infer_dim_sizes(parse_pattern(text), AXES, PLACE, shape, sizes)
 
 
 def refuse_gradient(text: str) -> None:
@@ -535,7 +535,7 @@ CASES: dict[str, Callable[[], object]] = {
     ),
     # recover
     "a step on NCCL that was not committed": lambda: check_committed(
-        {0: Request(step=7, committed=7), 1: Request(step=7, committed=6)}
+        {0: RecoveryFacts(step=7, committed=7), 1: RecoveryFacts(step=7, committed=6)}
     ),
     "a rank that recovers without a step": lambda: find_sources(
         REGROUPED, {0: 4, 1: None, 2: 4, 3: 4}

@@ -17,9 +17,9 @@ from meshkit.rehearse.record import (
     Names,
     Operation,
     Trace,
-    axes_of,
     corner_ranks,
     derive_layout,
+    find_axes,
     standing_corner,
 )
 from meshkit.rehearse.report import VOLUMES
@@ -193,7 +193,7 @@ def test_axes_of_a_group_are_those_of_its_members(layout: Layout, data: st.DataO
     axes = data.draw(st.lists(st.sampled_from(real), unique=True)) if real else []
     rank = data.draw(st.sampled_from([*map(int, layout.grid.ravel()[:50])]))
     members = layout.peers(rank, *axes).tolist() if axes else [rank]
-    assert {*axes_of(layout, members)} == {*axes}
+    assert {*find_axes(layout, members)} == {*axes}
 
 
 @given(st.lists(st.integers(2, 4), min_size=1, max_size=4))

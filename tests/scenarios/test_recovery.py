@@ -136,10 +136,10 @@ def expected_weight(tp: int) -> float:
 
 
 POINTS: dict[str, tuple[Any, str]] = {
-    "decide": (recovery, "Request"),
+    "decide": (recovery, "RecoveryFacts"),
     "create": (Job, "rejoin"),
     "restore": (recovery, "restore_state"),
-    "admit": (admission, "Failure"),
+    "admit": (admission, "KnownFailure"),
 }
 
 
