@@ -32,7 +32,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 import meshkit
-from meshkit.launch.torch_internals import collective_count
+from meshkit.launch.torch_aborts import collective_count
 
 from .harness import Goal, Row, alternate, compare, single
 

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch.utils.data import StackDataset, Subset, get_worker_info
 
-from ..launch.torch_internals import Reader
+from ..launch.torch_program import Reader
 from .seeds import compute_seed
 
 Generators = tuple[torch.Tensor, Any, Any, torch.Tensor | None]

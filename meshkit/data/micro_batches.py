@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..call import Call, Verbatim
 from ..errors import BatchError, SpecError
 from ..groups.registry import MeshGroups
-from ..launch.torch_internals import keep_gradient_sync
+from ..launch.torch_program import keep_gradient_sync
 from ..layout.axes import (
     Names,
     axes_with_unknown,

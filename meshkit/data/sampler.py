@@ -21,7 +21,7 @@ from torch.utils.data import (
 
 from ..call import parse_integer, quotes_call
 from ..errors import BatchError
-from ..launch.torch_internals import find_reader
+from ..launch.torch_program import find_reader
 from ..text import Ints, article
 from .batch import BatchPlan, MicroBatch
 from .draws import Draws, draw_by_position

@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ..call import quotes_call
 from ..errors import BatchError
-from ..launch.torch_internals import iterate_unsplit
+from ..launch.torch_program import iterate_unsplit
 from .batch import BatchPlan, MicroBatch
 from .draws import Draws, OwnNumbers, StreamCollate
 from .epoch import VERSION, State, parse_count, read_position, read_state

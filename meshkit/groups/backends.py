@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..errors import SpecError
 from ..launch.device import check_backend
-from ..launch.torch_internals import describe_options, is_options
+from ..launch.torch_groups import describe_options, is_options
 from ..layout.group_plan import Axes, GroupPlan, parse_group
 
 

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..call import Call
 from ..errors import SpecError
-from ..launch.torch_internals import can_slice, remake_root, slice_device_mesh
+from ..launch.torch_meshes import can_slice, remake_root, slice_device_mesh
 from ..layout.axes import Names, parse_axes
 from ..layout.group_plan import Axes
 from ..layout.layout import Layout, parse_axis_pattern

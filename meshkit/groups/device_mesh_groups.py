@@ -25,18 +25,14 @@ from ..launch.disagreement import describe_coordinate
 from ..launch.job import Job
 from ..launch.of_one_process import OfOneProcess
 from ..launch.times import format_timeout
-from ..launch.torch_internals import (
-    MADE_BY,
-    DimRequest,
+from ..launch.torch_aborts import default_timeout
+from ..launch.torch_groups import (
     backend_of,
-    default_timeout,
-    join_dims,
     register_fake_backend,
-    root_of,
-    serve_groups,
     timeout_of_options,
     waits_for_peers,
 )
+from ..launch.torch_meshes import MADE_BY, DimRequest, join_dims, root_of, serve_groups
 from ..layout.axes import check_axes_exist, parse_axes
 from ..layout.layout import Layout
 from ..layout.ranks import Strides, offsets

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from ..call import Call
 from ..errors import MeshkitError, SpecError
-from ..launch.torch_internals import backend_of, timeout_of_options
+from ..launch.torch_groups import backend_of, timeout_of_options
 from ..layout.axes import check_axes_exist, parse_axes
 from ..layout.group_plan import edge_rounds
 from .backends import GroupBackend, backends_by_key

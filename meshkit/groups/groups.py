@@ -21,7 +21,8 @@ from ..errors import SpecError
 from ..launch.creation import Creation
 from ..launch.job import Job, require_job
 from ..launch.times import Deadline, Time, format_timeout, parse_timeout
-from ..launch.torch_internals import (
+from ..launch.torch_aborts import default_timeout, set_timeout, timeout_of
+from ..launch.torch_groups import (
     COUNTS_OWN_GROUPS,
     KEEPS_ORDER,
     SPLITS_KEEP_ORDER,
@@ -29,17 +30,14 @@ from ..launch.torch_internals import (
     backend_of,
     bound_device,
     can_split,
-    clear_dtensor_cache,
     connects_at_creation,
     copy_options,
-    default_timeout,
     hidden_device,
     is_nccl,
-    set_timeout,
     takes_part_in_split,
-    timeout_of,
     timeout_of_options,
 )
+from ..launch.torch_meshes import clear_dtensor_cache
 from ..layout.group_plan import Axes, GroupPlan, parse_group
 from ..layout.ranks import Strides, message_batches
 from ..layout.topology import Topology

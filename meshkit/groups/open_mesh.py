@@ -33,7 +33,7 @@ from ..launch.join import announce_init_failure
 from ..launch.log import Startup, log_line
 from ..launch.store import Store
 from ..launch.times import TIMES, Time, format_timeout, parse_timeout
-from ..launch.torch_internals import waits_for_peers
+from ..launch.torch_groups import waits_for_peers
 from ..launch.world import World
 from ..layout.axes import check_axes_exist, check_names, parse_axes
 from ..layout.group_plan import GroupPlan, check_in_world, plan_view

@@ -27,7 +27,8 @@ from ..errors import MeshkitError
 from ..launch.log import Startup
 from ..launch.of_one_process import OfOneProcess
 from ..launch.process import check_own_process
-from ..launch.torch_internals import backend_of, knows_group, timeout_of
+from ..launch.torch_aborts import timeout_of
+from ..launch.torch_groups import backend_of, knows_group
 from ..layout.axes import (
     Names,
     axes_with_unknown,

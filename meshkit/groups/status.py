@@ -31,7 +31,7 @@ import torch
 import torch.distributed as dist
 
 from ..launch.disagreement import RankStatus
-from ..launch.torch_internals import collective_count, has_lost_connection
+from ..launch.torch_aborts import collective_count, has_lost_connection
 from .groups import DESCRIPTION
 
 Frames = Iterable[tuple[FrameType, int | None]]  # outermost first, each with its line number

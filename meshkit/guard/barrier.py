@@ -28,7 +28,8 @@ from ..launch.judges import MAX_NAMES, Arrivals, Describe, RankState, missing_er
 from ..launch.process import current_process, state_of
 from ..launch.round import Round
 from ..launch.times import Time, parse_timeout
-from ..launch.torch_internals import BACKEND, timeout_of, wait_in_time
+from ..launch.torch_aborts import timeout_of, wait_in_time
+from ..launch.torch_rehearsal import BACKEND
 from ..layout.axes import Names
 from ..layout.group_plan import Axes
 from ..layout.layout import Layout

@@ -24,7 +24,8 @@ from ..launch.disagreement import REBUILD_ADVICE, describe_coordinate
 from ..launch.job import Job
 from ..launch.judges import Arrivals, Decision, all_same
 from ..launch.times import Deadline
-from ..launch.torch_internals import error_of, is_nccl
+from ..launch.torch_aborts import error_of
+from ..launch.torch_groups import is_nccl
 from .guard import GuardState, last_report
 
 SUMMARY = "a collective of this step has failed on a rank, so no rank takes the step."

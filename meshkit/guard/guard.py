@@ -65,15 +65,8 @@ from ..launch.of_one_process import OfOneProcess
 from ..launch.round import Round
 from ..launch.store import Store, error_from_json, error_to_json, read_value
 from ..launch.times import TIMES, Deadline, Time, parse_timeout
-from ..launch.torch_internals import (
-    all_groups,
-    backend_of,
-    close_gloo_groups,
-    collective_count,
-    has_nccl,
-    is_nccl,
-    knows_group,
-)
+from ..launch.torch_aborts import close_gloo_groups, collective_count
+from ..launch.torch_groups import all_groups, backend_of, has_nccl, is_nccl, knows_group
 from ..layout.axes import has_pipeline
 from ..layout.group_plan import Axes, edge_rounds
 from ..layout.layout import Layout

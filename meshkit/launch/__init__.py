@@ -16,5 +16,5 @@ The path of ``init``, in the order of its files::
 ``slurm`` are rows with code. ``times`` has the deadlines, and the seconds that the promises need.
 ``spawn`` starts ranks. ``newcomer`` lets one join a job that runs, and ``regroup`` decides who is
 left. ``judges`` decide a round, and ``disagreement`` has their words. Private names of torch stand
-in ``torch_internals`` alone, and no other package reads the environment.
+in the files ``torch_*`` alone, and no other package reads the environment.
 """

@@ -28,7 +28,7 @@ from .process import current_process
 from .round import Round
 from .store import Store
 from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
-from .torch_internals import CONNECT_ATTEMPTS
+from .torch_groups import CONNECT_ATTEMPTS
 
 Result = TypeVar("Result")
 

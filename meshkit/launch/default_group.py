@@ -23,13 +23,12 @@ from .device import accelerator, backend_for, device_of_backend, nccl_parts
 from .endpoint import LOOPBACK
 from .launchers import BY_TORCHRUN
 from .store import Store, address
-from .torch_internals import (
+from .torch_aborts import default_timeout, set_timeout
+from .torch_groups import (
     backend_of,
     bound_device,
     connects_at_creation,
-    default_timeout,
     is_fake_store,
-    set_timeout,
     store_global_ranks,
     store_of,
 )

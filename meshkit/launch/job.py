@@ -3,7 +3,7 @@
 ``_JOBS`` is the module state of meshkit. Beside it there are only: in ``join`` the rank of the
 thread that joins and the store of a failed call, in ``times`` the work that is still to be undone,
 in ``creation`` the creation of a thread, in ``file_store`` the last size of each file, in ``spawn``
-the modules that ranks preload, in ``torch_internals`` the receives by which meshkit has looked for
+the modules that ranks preload, in ``torch_aborts`` the receives by which meshkit has looked for
 lost connections, in ``groups/status`` the context in which a guard follows collectives, and caches
 of pure functions.
 """
@@ -46,15 +46,9 @@ from .process import check_own_process, sight
 from .round import DECISION, Round
 from .store import Store
 from .times import ARRIVAL, TIMES, Deadline
-from .torch_internals import (
-    LoweredTimeouts,
-    abort_all_groups,
-    clear_dtensor_cache,
-    has_nccl,
-    hidden_device,
-    timeout_of,
-    waits_for_peers,
-)
+from .torch_aborts import LoweredTimeouts, abort_all_groups, timeout_of
+from .torch_groups import has_nccl, hidden_device, waits_for_peers
+from .torch_meshes import clear_dtensor_cache
 from .world import World, follow_recovery
 
 Seed = int | str | None

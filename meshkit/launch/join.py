@@ -75,7 +75,8 @@ from .round import DECISION, Claimant, Clash, Round
 from .signs import starter
 from .store import Store, address, lost_error
 from .times import ARRIVAL, TIMES, Deadline, Time, format_timeout, parse_timeout, wait_for_abandoned
-from .torch_internals import bound_device, clear_dtensor_cache, forget_groups, waits_for_peers
+from .torch_groups import bound_device, forget_groups, waits_for_peers
+from .torch_meshes import clear_dtensor_cache
 from .world import EXPORTED, World, complete_environment, restore_environment
 
 BUILT = "torch"  # in a generation: the first rank that came, and its build of torch

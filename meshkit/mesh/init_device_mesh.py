@@ -23,7 +23,8 @@ from ..groups.open_mesh import MeshProposal, announcing_failure, open_groups, wi
 from ..groups.registry import GroupRegistry
 from ..launch.job import Job, current_job
 from ..launch.join import identify, join
-from ..launch.torch_internals import DimRequest, describe_options, remake_root
+from ..launch.torch_groups import describe_options
+from ..launch.torch_meshes import DimRequest, remake_root
 from ..launch.world import World
 from ..layout.axes import Names, axis_role, check_names
 from ..layout.group_plan import Axes, GroupPlan, plan_groups

@@ -47,7 +47,7 @@ from ..guard.verification import Verification
 from ..launch.log import Startup
 from ..launch.of_one_process import OfOneProcess
 from ..launch.times import Time
-from ..launch.torch_internals import make_constant, mark_constant
+from ..launch.torch_program import make_constant, mark_constant
 from ..layout.axes import Names
 from ..layout.layout import Coordinate, Layout, Position, group_rank
 from ..layout.sequence import Order, SequencePlan

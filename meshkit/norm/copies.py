@@ -23,7 +23,7 @@ from ..data.checks import gather_conflicting
 from ..data.conflicts import Holdings, Row, find_conflicts
 from ..groups.registry import MeshGroups
 from ..launch.memory import plain
-from ..launch.torch_internals import foreach_norms
+from ..launch.torch_program import foreach_norms
 from ..layout.layout import Layout
 from ..redistribute.pattern import check_globs
 from ..text import format_sizes

@@ -20,7 +20,7 @@ from ..errors import NonfiniteError, SpecError
 from ..groups.registry import MeshGroups
 from ..launch.memory import check_writable, plain
 from ..launch.of_one_process import OfOneProcess
-from ..launch.torch_internals import foreach_norms, foreach_scale
+from ..launch.torch_program import foreach_norms, foreach_scale
 from ..layout.axes import has_pipeline
 from .copies import OTHER, Copy, Share, are_telling, by_kind, check_matches, compare_copies
 from .shares import NormLayout, counts, parse_max_norm, parse_order

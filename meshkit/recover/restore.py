@@ -32,7 +32,8 @@ from ..launch.memory import check_writable
 from ..launch.process import current_process
 from ..launch.regroup import Regrouping, Sources
 from ..launch.store import error_from_json, error_to_json, read_value
-from ..launch.torch_internals import backend_of, collective_count, wait_in_time
+from ..launch.torch_aborts import collective_count, wait_in_time
+from ..launch.torch_groups import backend_of
 from ..layout.layout import Layout
 from ..text import article, count_noun, format_ranks, format_sizes
 

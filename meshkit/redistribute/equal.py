@@ -34,7 +34,8 @@ from ..launch.job import require_job
 from ..launch.of_one_process import OfOneProcess
 from ..launch.process import check_own_process
 from ..launch.times import TIMES, Deadline
-from ..launch.torch_internals import backend_of, timeout_of, wait_in_time
+from ..launch.torch_aborts import timeout_of, wait_in_time
+from ..launch.torch_groups import backend_of
 from ..text import format_sizes, name_ranks
 
 MAX_FACTS = 3 * 256  # bytes of a call that ranks show each other

@@ -36,7 +36,8 @@ from ..launch.of_one_process import OfOneProcess
 from ..launch.round import Round
 from ..launch.store import Store
 from ..launch.times import TIMES, Deadline
-from ..launch.torch_internals import backend_of, collective_count, wait_in_time
+from ..launch.torch_aborts import collective_count, wait_in_time
+from ..launch.torch_groups import backend_of
 from ..layout.layout import Layout
 from ..text import name_ranks
 from .mesh_move import Gather, MeshMove, Message

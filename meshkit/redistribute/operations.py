@@ -16,7 +16,7 @@ from ..errors import SpecError
 from ..groups.status import in_collective, is_tracked
 from ..launch.memory import plain
 from ..launch.of_one_process import OfOneProcess
-from ..launch.torch_internals import has_dual_level
+from ..launch.torch_program import has_dual_level
 from ..text import article
 from . import steps as ops
 from .checked import Check

@@ -20,7 +20,7 @@ from ..call import quotes_call
 from ..errors import MeshkitError, SpecError
 from ..groups.registry import MeshGroups
 from ..launch.of_one_process import OfOneProcess
-from ..launch.torch_internals import has_dual_level, make_constant, mark_constant
+from ..launch.torch_program import has_dual_level, make_constant, mark_constant
 from ..layout.group_plan import missing_group_error
 from ..layout.layout import Layout
 from ..layout.sequence import SequencePlan

@@ -18,7 +18,8 @@ from ..errors import MeshkitError, SpecError
 from ..groups.registry import MeshGroups
 from ..groups.status import compares_calls
 from ..launch.of_one_process import OfOneProcess
-from ..launch.torch_internals import backend_of, keep_uncompiled
+from ..launch.torch_groups import backend_of
+from ..launch.torch_program import keep_uncompiled
 from ..layout.group_plan import missing_group_error
 from ..layout.sequence import SequencePlan
 from ..text import format_sizes

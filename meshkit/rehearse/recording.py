@@ -38,9 +38,9 @@ from ..launch.judges import Arrival, Arrivals, Decision, Json, Judge
 from ..launch.process import current_process
 from ..launch.round import Round
 from ..launch.times import Deadline
-from ..launch.torch_internals import (
+from ..launch.torch_program import keep_uncompiled
+from ..launch.torch_rehearsal import (
     BACKEND,
-    keep_uncompiled,
     program_frames,
     record_every_group,
     record_meta_collectives,

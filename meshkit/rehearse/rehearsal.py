@@ -53,7 +53,7 @@ from ..launch.spawn import (
     start_process,
 )
 from ..launch.times import ARRIVAL, Time, parse_timeout
-from ..launch.torch_internals import BACKEND, LiveBytes, allow_meta_training
+from ..launch.torch_rehearsal import BACKEND, LiveBytes, allow_meta_training
 from ..launch.world import LOOPBACK_HOST, World
 from ..layout.layout import Layout
 from ..layout.topology import Topology

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch.torch_internals import bound_device
+from meshkit.launch.torch_groups import bound_device
 from tests.preloaded_python import run_python
 
 DOCTOR = "import sys\nfrom meshkit.cli.main import main\nsys.exit(main())\n"

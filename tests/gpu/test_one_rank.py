@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.bench.measure import time_calls
-from meshkit.launch.torch_internals import bound_device, can_split
+from meshkit.launch.torch_groups import bound_device, can_split
 from meshkit.redistribute import operations
 
 COMPILERS = os.environ.get("CC", ""), "gcc", "clang", "cc"

@@ -13,8 +13,8 @@ import torch.distributed as dist
 import meshkit
 from meshkit.groups import backends
 from meshkit.groups.backends import GroupBackend, backends_by_key, parse_backends
-from meshkit.launch import torch_internals
-from meshkit.launch.torch_internals import backend_of, copy_options, timeout_of_options
+from meshkit.launch import torch_aborts, torch_groups
+from meshkit.launch.torch_groups import backend_of, copy_options, timeout_of_options
 from meshkit.layout.group_plan import GroupPlan
 from tests import nccl_like
 from tests.faults import error_of
@@ -116,7 +116,7 @@ def test_options_are_copied_for_each_group(options: Any) -> None:
 
 def test_only_a_timeout_that_was_set_counts() -> None:
     for options in (Options(), dist.ProcessGroupGloo._Options()):
-        assert torch_internals.is_options(options)
+        assert torch_groups.is_options(options)
         assert timeout_of_options(options) is None
         options._timeout = timedelta(seconds=7)
         assert timeout_of_options(options) == timedelta(seconds=7)
@@ -183,7 +183,7 @@ def give_options() -> Any:
     options.is_high_priority_stream = True
     mesh = meshkit.build_mesh(pp=2, dp=2, backend={"pp": options, "dp": options})
     made = [(o.group_name, o.is_high_priority_stream, o._timeout) for o in nccl_like.OPTIONS]
-    limits = [torch_internals.timeout_of(mesh.group(axis)) for axis in ("pp", "dp")]
+    limits = [torch_aborts.timeout_of(mesh.group(axis)) for axis in ("pp", "dp")]
     view = mesh.view(backend={"pp": options})
     same = view.group("pp") is mesh.group("pp")
     options.is_high_priority_stream = False

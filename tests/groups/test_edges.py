@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshkit
-from meshkit.launch import torch_internals
+from meshkit.launch import torch_aborts, torch_groups
 from meshkit.layout.group_plan import edge_rounds
 from meshkit.testing.faults import Strike, play
 from tests import nccl_like
@@ -73,16 +73,16 @@ def use_edges() -> Any:
         all(ring[edge] is line[edge] is again[edge] for edge in line),
         len({*ring.values()}) == len(ring),
         mesh.edges("tp"),
-        {torch_internals.timeout_of(group) for group in ring.values()} == {timedelta(seconds=40)},
+        {torch_aborts.timeout_of(group) for group in ring.values()} == {timedelta(seconds=40)},
         all(group is other[edge] for edge, group in line.items()),
         count == dist.get_pg_count(),
     )
     mesh.barrier()
     report = str(mesh.groups_report())
     mesh.close()
-    alive = all(torch_internals.knows_group(group) for group in other.values())
+    alive = all(torch_groups.knows_group(group) for group in other.values())
     view.close()
-    gone = not any(map(torch_internals.knows_group, [*other.values(), *ring.values()]))
+    gone = not any(map(torch_groups.knows_group, [*other.values(), *ring.values()]))
     return facts, int(got[0][0]) == got[0][1], "pp edges" in report, alive, gone
 
 
@@ -126,7 +126,7 @@ def test_edges_that_ranks_cannot_have_together_are_refused(pool: Pool) -> None:
 
 def use_a_part() -> Any:
     """Create the edges of a mesh over a part of the world, which all ranks help to create."""
-    ranks = [5, 3, 2, 0] if torch_internals.KEEPS_ORDER else [0, 2, 3, 5]
+    ranks = [5, 3, 2, 0] if torch_groups.KEEPS_ORDER else [0, 2, 3, 5]
     mesh = meshkit.build_mesh(pp=2, dp=2, ranks=ranks)
     edges = mesh.edges("pp")
     members = {edge: dist.get_process_group_ranks(group) for edge, group in edges.items()}
@@ -170,7 +170,7 @@ def use_pipeline_on_nccl() -> Any:
     dist.isend(torch.full((1,), float(mesh.rank)), peer, edges[own, other])
     dist.irecv(got, peer, edges[other, own])
     value = got.item()
-    names = {torch_internals.backend_of(group) for group in edges.values()}
+    names = {torch_groups.backend_of(group) for group in edges.values()}
     return value == peer, nccl_like.REFUSED in refused, names
 
 
@@ -241,7 +241,7 @@ def limit_later_groups() -> list[float]:
         edge = mesh.edges("dp", wrap=True)[mesh.rank, (mesh.rank + 1) % RANKS]
         later = mesh.device_mesh()._unflatten(0, (2, 3), ("outer", "inner"))  # type: ignore[attr-defined]
         with mesh.guard(timeout=20):
-            limits = [torch_internals.timeout_of(g) for g in (edge, later.get_group("inner"))]
+            limits = [torch_aborts.timeout_of(g) for g in (edge, later.get_group("inner"))]
         return [limit.total_seconds() for limit in limits if limit is not None]
 
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.groups import groups
 from meshkit.groups.groups import GroupOptions, GroupTimeouts, list_requests
-from meshkit.launch.torch_internals import timeout_of
+from meshkit.launch.torch_aborts import timeout_of
 from meshkit.layout.group_plan import GroupPlan
 from tests.faults import fail_new_group
 from tests.membership import all_reduce_members

@@ -25,7 +25,7 @@ from meshkit.groups.status import (
     tracking,
     wait,
 )
-from meshkit.launch.torch_internals import collective_count
+from meshkit.launch.torch_aborts import collective_count
 from meshkit.testing.faults import Strike, play
 
 

@@ -23,9 +23,9 @@ import torch.distributed as dist
 import meshkit
 from meshkit.groups import close_mesh
 from meshkit.guard import guard as guard_module
-from meshkit.launch import torch_internals
+from meshkit.launch import torch_groups
 from meshkit.launch.judges import RankState
-from meshkit.launch.torch_internals import timeout_of
+from meshkit.launch.torch_aborts import timeout_of
 from tests.faults import describe_error, free_address
 from tests.promises import BUSY
 from tests.resources import threads
@@ -273,7 +273,7 @@ def test_only_gloo_raises_in_the_thread_that_waits(
     backends: list[str], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guard_module.dist, "get_backend", str)
-    monkeypatch.setattr(torch_internals, "knows_group", lambda _: True)
+    monkeypatch.setattr(torch_groups, "knows_group", lambda _: True)
     groups: Any = {(backend,): backend for backend in backends}
     site = guard_module.Guard(meshkit.Layout(dp=2), None, groups, 1, guard_module.GuardState())  # type: ignore[arg-type]
     assert guard_module._raises_in_caller(site) is expected

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.groups.status import is_tracked
-from meshkit.launch.torch_internals import timeout_of
+from meshkit.launch.torch_aborts import timeout_of
 from tests.pool import Pool, start_pool
 
 PAUSES = (0.0, 0.3, 0.15)  # seconds: of three blocks, so that they overlap and end in any order

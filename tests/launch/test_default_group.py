@@ -56,7 +56,7 @@ def test_nccl_is_bound_to_its_device_at_once(
     monkeypatch.setattr(default_group, "default_group", lambda: None)
     monkeypatch.setattr(default_group, "set_timeout", lambda group, timeout: timed.append(timeout))
     named: list[object] = []
-    monkeypatch.setattr(default_group, "name_ranks", named.append)
+    monkeypatch.setattr(default_group, "store_global_ranks", named.append)
     own = torch.device(device)
     monkeypatch.setattr(default_group, "accelerator", lambda: {"hpu": None}.get(own.type, own.type))
     monkeypatch.setattr(Creation, "attempt", timedelta(seconds=4))

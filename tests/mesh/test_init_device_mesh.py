@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh as torch_init_device_
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import meshkit
-from meshkit.launch.torch_internals import GROUPS_METHOD
+from meshkit.launch.torch_meshes import GROUPS_METHOD
 from tests.faults import error_of
 from tests.membership import members_of
 from tests.newer_torch import needs_order, needs_slices

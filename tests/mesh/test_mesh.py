@@ -17,7 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import meshkit
 from meshkit.groups import groups as create
-from meshkit.launch.torch_internals import timeout_of
+from meshkit.launch.torch_aborts import timeout_of
 from tests.faults import create_every_group, error_of, fail_new_group
 from tests.membership import all_reduce_members, gather_members
 from tests.pool import Pool

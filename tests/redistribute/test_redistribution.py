@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import meshkit
-from meshkit.launch.torch_internals import KEEPS_ORDER
+from meshkit.launch.torch_groups import KEEPS_ORDER
 from meshkit.redistribute import pattern as pattern_module
 from meshkit.redistribute.move import Move
 from meshkit.redistribute.pattern import parse_pattern

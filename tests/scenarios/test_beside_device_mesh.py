@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import meshkit
 from meshkit.groups import groups as create
-from meshkit.launch.torch_internals import timeout_of
+from meshkit.launch.torch_aborts import timeout_of
 from tests.resources import descriptors, live_groups
 
 pytestmark = pytest.mark.skipif(not create.KEEPS_ORDER, reason="the table speaks of torch 2.13")

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch import torch_internals
+from meshkit.launch import torch_aborts
 from meshkit.launch.job import require_job
 from meshkit.launch.times import TIMES
 from meshkit.layout import ranks
@@ -77,7 +77,7 @@ def try_semantics(strike: Strike, kind: str, handling: str) -> Any:
         return nccl_like.ABORTED
     if kind == "each":
         began = time.monotonic()
-        late = torch_internals.abort_all_groups(5)
+        late = torch_aborts.abort_all_groups(5)
         return tensor.tolist(), len(nccl_like.ABORTED), late, time.monotonic() - began < 1
     return tensor.tolist()  # waits, and the watchdog ends the process
 
@@ -400,7 +400,7 @@ def test_a_killed_rank_is_left_out_and_admitted_again(played: Played) -> None:
 def use_two_devices(strike: Strike, fault: str) -> Any:
     """Hang on one of two devices, each with its own timeout."""
     limit = timedelta(minutes=10)  # a torch without nccl has none
-    pytest.MonkeyPatch().setattr(torch_internals, "default_pg_nccl_timeout", limit)
+    pytest.MonkeyPatch().setattr(torch_aborts, "default_pg_nccl_timeout", limit)
     join(f"cpu:gloo,cuda:{nccl_like.NAME}", timeout=None)
     mesh = meshkit.build_mesh(dp=2)
     group: Any = mesh.group("dp")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshkit.launch.torch_internals import can_slice
+from meshkit.launch.torch_meshes import can_slice
 from tests.scenarios.states import KINDS, Case, find_differences, play_case, run_cases, train_alone
 
 QUICK = [Case("uneven shards", 2), Case("admission of a shard", 3)]

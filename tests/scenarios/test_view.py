@@ -16,7 +16,7 @@ import meshkit
 from meshkit import Layout
 from meshkit.groups import close_mesh
 from meshkit.groups import groups as create
-from meshkit.launch.torch_internals import timeout_of
+from meshkit.launch.torch_aborts import timeout_of
 from tests.faults import create_every_group, error_of, fail_new_group
 from tests.membership import all_reduce_members, collect_members, gather_members
 from tests.pool import Pool

@@ -1,8 +1,7 @@
-"""Private API of torch, and the result if torch has changed."""
+"""Process groups in torch's private API, and the result if torch has changed."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
@@ -12,25 +11,20 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.tensor
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, distribute_tensor
 
 import meshkit
-from meshkit.launch import torch_internals
+from meshkit.launch import torch_groups
 from meshkit.launch.job import leave_default_group
-from meshkit.launch.torch_internals import (
-    LoweredTimeouts,
+from meshkit.launch.torch_aborts import LoweredTimeouts, timeout_of
+from meshkit.launch.torch_groups import (
     advance_group_counter,
     bound_device,
     can_split,
-    clear_dtensor_cache,
     hidden_device,
     is_fake_store,
     is_nccl,
-    keep_uncompiled,
     store_of,
     takes_part_in_split,
-    timeout_of,
 )
 
 
@@ -167,9 +161,9 @@ def test_a_group_is_like_nccl_if_one_of_its_devices_is(
     group: Any = SimpleNamespace(name=lambda: name)
     monkeypatch.setattr(dist, "get_backend", lambda _: backend)
     monkeypatch.setattr(dist, "get_backend_config", lambda _: config)
-    monkeypatch.setattr(torch_internals, "knows_group", lambda _: True)
+    monkeypatch.setattr(torch_groups, "knows_group", lambda _: True)
     assert is_nccl(group) is is_like_nccl
-    assert torch_internals.waits_for_peers(torch_internals.backend_of(group))
+    assert torch_groups.waits_for_peers(torch_groups.backend_of(group))
 
 
 def test_a_default_group_whose_backend_nobody_named_is_that_of_torch() -> None:
@@ -241,45 +235,5 @@ def test_a_store_of_a_class_that_python_does_not_know_is_no_fake(
     unknown = SimpleNamespace(
         Store=dist.HashStore, PrefixStore=dist.PrefixStore, DistError=dist.DistError
     )
-    monkeypatch.setattr(torch_internals, "dist", unknown)
+    monkeypatch.setattr(torch_groups, "dist", unknown)
     assert not is_fake_store(store)
-
-
-@pytest.mark.usefixtures("default_group")
-def test_the_cache_of_dtensor_is_cleared_without_a_slow_import(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stats = torch._C._get_DTensor_sharding_propagator_cache_stats
-    tensor = distribute_tensor(torch.ones(4), init_device_mesh("cpu", (1,)), [Replicate()])
-    for _ in range(2):
-        tensor + tensor
-    assert stats()[0] > 0
-    monkeypatch.delattr(torch.distributed.tensor, "debug", raising=False)
-    monkeypatch.setitem(sys.modules, "torch.distributed.tensor.debug", None)  # cannot be imported
-    clear_dtensor_cache()
-    assert stats() == (0, 0)
-
-
-def test_the_graph_of_a_compiled_caller_ends_at_a_function_that_is_kept() -> None:
-    """Torch compiles neither the function nor what it calls, with one size or with another."""
-    compiled: list[str] = []
-
-    def compile_nothing(graph: torch.fx.GraphModule, _: object) -> Any:
-        compiled.append(graph.code)
-        return graph.forward
-
-    def add_one(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor + 1
-
-    @keep_uncompiled
-    def kept(tensor: torch.Tensor) -> torch.Tensor:
-        return add_one(tensor)
-
-    @torch.compile(backend=compile_nothing)
-    def call(tensor: torch.Tensor) -> torch.Tensor:
-        return kept(tensor * 2) * 3
-
-    for size in 2, 5, 9:
-        assert call(torch.ones(size)).tolist() == [9.0] * size
-    assert all("* 2" in code or "* 3" in code for code in compiled)
-    assert not any("+ 1" in code for code in compiled)
