@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property, partial
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -38,6 +38,7 @@ from ..launch.store import Store
 from ..launch.times import TIMES, Deadline
 from ..launch.torch_aborts import collective_count, wait_in_time
 from ..launch.torch_groups import backend_of
+from ..layout.group_plan import missing_group_error
 from ..layout.layout import Layout
 from ..text import name_ranks
 from .mesh_move import Gather, MeshMove, Message
@@ -113,6 +114,16 @@ class Leg(OfOneProcess):
             out[slices_within(kept, self.wanted)] = held[slices_within(kept, self.held)]
 
 
+def make_leg(move: MeshMove, target: MeshGroups, dtype: torch.dtype) -> Leg:
+    """Return this rank's move of a tensor. Local, with equal errors on all ranks."""
+    axes, group = move.target.copy_axes, None
+    if axes and not target.plan.has(axes):
+        raise missing_group_error(target.plan, axes, target.extended_by)
+    if axes and target.rank in target.plan.layout:
+        group = target.get((axes,))
+    return Leg(move, target.rank, dtype, group)
+
+
 Works = list[tuple[dist.Work, list[int]]]  # each with the other ranks of its messages
 
 
@@ -135,29 +146,11 @@ class Gathering(NamedTuple):
 Batch = tuple[tuple[int, int, int], ...]  # number of a tensor, chunk, chunks: what travels together
 
 
-class Channel(Protocol):
-    """The way that messages take between ranks."""
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the bytes of a message."""
-
-    def start(self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor]) -> Works:
-        """Start the messages to and from other ranks; return the works, each with its ranks."""
-
-    def wait(self, works: Works) -> None:
-        """Wait for messages, and name the ranks of one that fails."""
-
-    def gather(self, leg: Leg, own: Tensor, blocks: Tensor) -> Callable[[], object]:
-        """Start to gather the blocks of all ranks that want copies; return how to wait for it."""
-
-
 @dataclass(frozen=True, eq=False)
-class JobChannel(OfOneProcess):
-    """Messages on the default group, which every rank of a job has."""
+class Channel(OfOneProcess):
+    """Messages of bytes on the default group, which every rank has."""
 
     name: str  # the call, for reports of hangs
-    device: torch.device
     limit: Callable[[], timedelta]  # returns how long a message may take
 
     def start(self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor]) -> Works:
@@ -187,9 +180,15 @@ class JobChannel(OfOneProcess):
                     wait_in_time(work, default_group(), self.limit())
 
     def gather(self, leg: Leg, own: Tensor, blocks: Tensor) -> Callable[[], object]:
-        """Start to gather the blocks of all ranks that want copies; return how to wait for it."""
+        """Start to gather the blocks of all ranks that want copies; return how to wait for it.
+
+        A gather of gloo is a ring: each of its steps takes as long as its slowest link. So ranks
+        send their blocks instead, and a link that others share as well delays its own blocks only.
+        """
         if self._is_gloo:
-            return gather_by_messages(self, leg, own, blocks)
+            rows = dict(zip(leg.copies, blocks, strict=True))
+            rows.pop(leg.rank).copy_(own)
+            return partial(self.wait, self.start(dict.fromkeys(rows, own), rows))
         group = cast(dist.ProcessGroup, leg.group)
         with in_collective(self.name, group):
             work = ALL_GATHER(blocks.view(-1), own, group, True)
@@ -205,19 +204,6 @@ class JobChannel(OfOneProcess):
         return "gloo" in backend_of()
 
 
-def gather_by_messages(
-    channel: Channel, leg: Leg, own: Tensor, blocks: Tensor
-) -> Callable[[], object]:
-    """Start to send a block to all ranks that want copies; return how to wait for theirs.
-
-    A gather of gloo is a ring: each of its steps takes as long as its slowest link. Messages need
-    no step, so a link that others share as well delays its own blocks only.
-    """
-    rows = dict(zip(leg.copies, blocks, strict=True))
-    rows.pop(leg.rank).copy_(own)
-    return partial(channel.wait, channel.start(dict.fromkeys(rows, own), rows))
-
-
 @dataclass(frozen=True, eq=False)
 class Mover(OfOneProcess):
     """Moves tensors together: all that one rank sends another in a batch is one message."""
@@ -226,7 +212,6 @@ class Mover(OfOneProcess):
     device: torch.device
     legs: Sequence[Leg]  # in a batch, elements of more bytes come first, so that all are aligned
     batches: Sequence[Batch]
-    name: str  # the call, for reports of hangs
     channel: Channel
 
     def start(
@@ -270,13 +255,10 @@ class Mover(OfOneProcess):
                 size = _count(message.boxes) * leg.dtype.itemsize
                 sizes[message.peer] = sizes.get(message.peer, 0) + size
         packed = {
-            peer: (parts[0] if len(parts) == 1 else torch.cat(parts)).to(self.channel.device)
+            peer: (parts[0] if len(parts) == 1 else torch.cat(parts)).to(self.device)
             for peer, parts in sent.items()
         }
-        received = {
-            peer: torch.empty(size, dtype=torch.uint8, device=self.channel.device)
-            for peer, size in sizes.items()
-        }
+        received = {peer: self._new_bytes(size) for peer, size in sizes.items()}
         return Arriving(self.channel.start(packed, received), received, [*packed.values()])
 
     def _receive(self, batch: Batch, arriving: Arriving, out: Sequence[Tensor | None]) -> None:
@@ -326,7 +308,7 @@ class Mover(OfOneProcess):
             position = end
 
     def _new_bytes(self, size: int) -> Tensor:
-        return torch.empty(size, dtype=torch.uint8, device=self.channel.device)
+        return torch.empty(size, dtype=torch.uint8, device=self.device)
 
 
 @contextmanager
@@ -450,21 +432,19 @@ class MeshPair(OfOneProcess):
         call: str,
         facts: Mapping[str, Json],
         check: Callable[[], object],
-        limit: timedelta | None = None,
-        round: Round | None = None,
+        limit: timedelta,
     ) -> None:
         """Return once all ranks state equal facts. Collective over both meshes.
 
         If ``check`` raises on a rank, no rank waits. The last rank decides, so no rank looks at the
         store every 50 ms as in :meth:`agree`. ``limit`` is how long ranks wait for each other,
-        inside a guard no longer than its timeout; None is ``arrival_timeout``. ``round`` is one
-        that all ranks have taken before.
+        inside a guard no longer than its timeout.
         """
-        round = round or self.round(call)
+        round = self.round(call)
         if round is None:
             self.store()  # raises
             return
-        limit = within_guard(limit or require_job().arrival_timeout)
+        limit = within_guard(limit)
         deadline, seconds, describe = Deadline.after(limit), limit.total_seconds(), self._describe
         with round:
             check()

@@ -489,11 +489,6 @@ class MeshMoves(OfOneProcess):
             made = Redistribution(pattern, place, op, grad_dtype, sizes, plans)
         return self.known.add(key, made)
 
-    def _is_on(self, view: MeshGroups) -> bool:
-        """Return whether this rank is on the mesh and on a view of it; outside, it gets None."""
-        layout = self.groups.plan.layout
-        return self.groups.rank in layout and find_views(layout, view.plan.layout) is not None
-
     def make_reduction(
         self, groups: MeshGroups, side: Side, sizes: dict[str, int], op: str
     ) -> Reduce:

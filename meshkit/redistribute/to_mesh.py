@@ -20,12 +20,11 @@ from ..groups.status import compares_calls
 from ..launch.of_one_process import OfOneProcess
 from ..launch.torch_groups import backend_of
 from ..launch.torch_program import keep_uncompiled
-from ..layout.group_plan import missing_group_error
 from ..layout.sequence import SequencePlan
 from ..text import format_sizes
 from .mesh_move import axes_of_both, join_axes, make_mesh_move
 from .move import check_axes, check_op, infer_dim_sizes, local_shape, sizes_on_left
-from .mover import BATCHES, CHUNK, JobChannel, Leg, MeshPair, Mover, Works
+from .mover import BATCHES, CHUNK, Channel, Leg, MeshPair, Mover, Works, make_leg
 from .operations import check_differentiable, check_tensor
 from .pattern import DOTS, Pattern, Side, expand_dots
 
@@ -352,23 +351,18 @@ class MeshRedistribution(OfOneProcess):
         source, target = (groups.plan.layout for groups in meshes)
         sizes = {**sizes, **{name: plan.length for name, plan in self._plans.items()}}
         move = make_mesh_move(joined, source, target, sizes, self._plans)
-        axes, group = move.target.copy_axes, None
-        if axes and not meshes[1].plan.has(axes):
-            raise missing_group_error(meshes[1].plan, axes, meshes[1].extended_by)
-        if axes and self._meshes.rank in target:
-            group = meshes[1].get((axes,))
+        leg = make_leg(move, meshes[1], dtype)
         on_left = sizes_on_left(
             joined, axes_of_both(source.sizes, target.sizes), sizes, self._plans
         )
         reduce = self._make_reduce(meshes[0], pattern.left, on_left, op)
         name = f'redistribute("{self.pattern}")'
         rank = self._meshes.rank
-        leg = Leg(move, rank, dtype, group)
         chunks = move.count_chunks(max(1, CHUNK // BATCHES // dtype.itemsize))
         batches = [((0, chunk, chunks),) for chunk in range(chunks)]
         device = self._meshes.device
-        channel = JobChannel(name, device, self._meshes.message_timeout)
-        return Direction(leg, Mover(rank, device, [leg], batches, name, channel), reduce)
+        channel = Channel(name, self._meshes.message_timeout)
+        return Direction(leg, Mover(rank, device, [leg], batches, channel), reduce)
 
     @property
     def _sums_backwards(self) -> bool:

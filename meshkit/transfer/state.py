@@ -50,15 +50,6 @@ class MovedTensor(NamedTuple):
     move: MeshMove
 
 
-class Ends(NamedTuple):
-    """The call that moves a state, and its source and target."""
-
-    call: str
-    source: str = "source"  # in errors
-    target: str = "target"
-    converts: bool = False  # whether a target of another dtype converts what arrives
-
-
 class Disagreement(NamedTuple):
     """A fact that the two ends of a move state differently."""
 
@@ -81,12 +72,11 @@ class StatePatterns:
             raise SpecError(f"patterns is {patterns!r}.", fix=fix)
         return cls({str(glob): parse_pattern(text) for glob, text in patterns.items()})
 
-    def check(self, layouts: tuple[Layout | None, Layout | None]) -> None:
-        """Raise if a side names an axis that its mesh lacks; None is an unknown mesh."""
+    def check(self, layouts: tuple[Layout, Layout]) -> None:
+        """Raise if a side names an axis that its mesh lacks."""
         for pattern in self.globs.values():
             for side, layout in zip((pattern.left, pattern.right), layouts, strict=True):
-                if layout is not None:
-                    check_axes(Pattern(side, side), layout.sizes)
+                check_axes(Pattern(side, side), layout.sizes)
 
     def find(self, name: str) -> Pattern:
         """Return the pattern of a name."""
@@ -103,8 +93,7 @@ def plan_moves(
     held: Tables,
     wanted: Tables,
     dtype: str,
-    ends: Ends,
-    found: Sequence[Disagreement] = (),
+    call: str,
 ) -> list[MovedTensor]:
     """Return the tensors that move, in the order of the source, equal on every rank.
 
@@ -115,8 +104,7 @@ def plan_moves(
         wanted: the tables of the ranks of the target alone, and of those in both that say what they
             fill; others in both want the same.
         dtype: the one in which numbers travel, see :func:`travel_dtype`.
-        ends: the words of errors.
-        found: other facts that the two ends state differently.
+        call: the call, for errors.
 
     Raises:
         DisagreementError: if the target has other names, or tensors of other dtypes or shapes.
@@ -128,7 +116,7 @@ def plan_moves(
         for name, fact in table.items():
             if facts.setdefault(name, fact) != fact:
                 raise _fact_error(name, facts[name], fact, ranks)
-    raise_differences(ends, [*found, *_find_differences(facts, wanted, dtype, ends)])
+    _raise_differences(call, _find_differences(facts, wanted, dtype))
     alone = [rank for _, ranks in wanted for rank in ranks]
     moved = []
     filled = {name for table, _ in wanted for name, fact in table.items() if fact[2]}
@@ -146,7 +134,7 @@ def plan_moves(
             dtensors = is_dtensor, name in filled
             move = make_mesh_move(joined, source, target, sizes, are_dtensors=dtensors)
             moved.append(MovedTensor(name, marked, sizes, own, move))
-    raise_differences(ends, _find_misfits(moved, wanted, ends))
+    _raise_differences(call, _find_misfits(moved, wanted))
     return moved
 
 
@@ -169,7 +157,7 @@ def _kind(dtype: str) -> str:
     return next((kind for kind in _KINDS if kind in dtype), "int")
 
 
-def raise_differences(ends: Ends, differences: Sequence[Disagreement]) -> None:
+def _raise_differences(call: str, differences: Sequence[Disagreement]) -> None:
     """Raise an error that names the first differences, if there are any."""
     if not differences:
         return
@@ -183,14 +171,12 @@ def raise_differences(ends: Ends, differences: Sequence[Disagreement]) -> None:
     )
     if len(others) == 1 and "" not in others:
         fix = f"{others.pop()}, or {fix}"
-    summary = f"the {ends.source} and the {ends.target} disagree about {ends.call}()."
+    summary = f"the source and the target disagree about {call}()."
     raise DisagreementError(summary, *lines, fix=fix)
 
 
-def _find_differences(
-    facts: Mapping[str, Fact], wanted: Tables, asked: str, ends: Ends
-) -> list[Disagreement]:
-    """Return the names that one end lacks, and the dtypes that no conversion explains."""
+def _find_differences(facts: Mapping[str, Fact], wanted: Tables, asked: str) -> list[Disagreement]:
+    """Return the names that one end lacks, and the dtypes that cannot hold what arrives."""
     dtypes: dict[str, set[str]] = {}
     for table, _ in wanted:
         for name, (_, dtype, _) in table.items():
@@ -199,21 +185,18 @@ def _find_differences(
     if not wanted:  # each rank of the target is in the source too, and says nothing
         return differences
     for name in [name for name in {**facts, **dtypes} if (name in facts) != (name in dtypes)]:
-        holder = ends.source if name in facts else ends.target
+        holder = "source" if name in facts else "target"
         differences.append(Disagreement("names", f"{name}: on the {holder} alone."))
     for name in [name for name in facts if name in dtypes]:
         own = facts[name][1]
         for dtype in sorted(dtypes[name] - {own, travel_dtype(own, asked)}):
-            if ends.converts and not loses_a_part(own, dtype):
-                continue
-            line = f"{name}: {own} on the {ends.source}, {dtype} on the {ends.target}."
-            are_floats = all(name.startswith(("float", "bfloat")) for name in (own, dtype))
-            fix = f"dtype=torch.{dtype}, which converts on the way" if are_floats else ""
-            differences.append(Disagreement("dtypes", line, fix))
+            if loses_a_part(own, dtype):
+                line = f"{name}: {own} on the source, {dtype} on the target."
+                differences.append(Disagreement("dtypes", line))
     return differences
 
 
-def _find_misfits(moved: Iterable[MovedTensor], wanted: Tables, ends: Ends) -> list[Disagreement]:
+def _find_misfits(moved: Iterable[MovedTensor], wanted: Tables) -> list[Disagreement]:
     """Return the tensors to fill that have another shape than what a rank gets."""
     misfits = []
     for name, pattern, sizes, _, move in moved:
@@ -232,8 +215,8 @@ def _find_misfits(moved: Iterable[MovedTensor], wanted: Tables, ends: Ends) -> l
             for position in np.flatnonzero(is_holder & differs)[:1]:
                 gets = [int(np.broadcast_to(size, len(ranks))[position]) for size in expected]
                 whole = format_sizes(sizes) or "no dims"
-                line = f"{name}: {whole} on the {ends.source}, so by {str(pattern)!r} a rank of "
-                line += f"the {ends.target} gets {gets}, and has {[*shape]}."
+                line = f"{name}: {whole} on the source, so by {str(pattern)!r} a rank of "
+                line += f"the target gets {gets}, and has {[*shape]}."
                 misfits.append(Disagreement("shapes", line, "another right side of its pattern"))
     return misfits
 

@@ -1,8 +1,4 @@
-"""Plan the parts of a state that one rank sends and receives, and find them in a state.
-
-A transfer within a job and one between two jobs share this plan. They differ in how the ranks agree
-on it, and in the way that messages take.
-"""
+"""Plan the parts of a state that one rank sends and receives, and find them in a state."""
 
 from __future__ import annotations
 
@@ -18,18 +14,16 @@ import torch
 from torch import Tensor
 
 from ..errors import MeshkitError, SpecError
-from ..groups.registry import MeshGroups
 from ..launch.job import require_job
 from ..launch.memory import check_writable
 from ..launch.of_one_process import OfOneProcess
 from ..launch.round import Round
 from ..launch.store import read_value
 from ..launch.times import TIMES
-from ..layout.group_plan import missing_group_error
 from ..layout.layout import Layout
 from ..redistribute.mesh_move import axes_of_both, join_axes
 from ..redistribute.move import check_sizes_known, infer_dim_sizes, local_shape, parse_layout_sizes
-from ..redistribute.mover import BATCHES, Leg, MeshPair
+from ..redistribute.mover import BATCHES, Leg, MeshPair, make_leg
 from ..redistribute.operations import check_tensor
 from ..redistribute.pattern import Pattern, Side
 from ..redistribute.to_mesh import MakeReduce, Reduce
@@ -206,47 +200,27 @@ class StatePlan(OfOneProcess):
 
 def plan_state(
     moved: Sequence[MovedTensor],
-    meshes: tuple[MeshGroups | None, MeshGroups | None],
-    rank: int,
-    device: torch.device,
+    meshes: MeshPair,
     options: StateOptions,
     make_reduce: MakeReduce,
 ) -> StatePlan:
-    """Return the plan of one rank. Local.
-
-    Args:
-        moved: the tensors.
-        meshes: the groups of the source and of the target; None for those of another job.
-        rank: this rank in the moves.
-        device: the device of new tensors.
-        options: the dtype in which tensors travel, and the chunk.
-        make_reduce: makes the reduction of a side.
-    """
-    parts = [_part(tensor, meshes, rank, options, make_reduce) for tensor in moved]
+    """Return the plan of this rank, where ``make_reduce`` makes the reduction of a side. Local."""
+    parts = [_part(tensor, meshes, options, make_reduce) for tensor in moved]
     parts.sort(key=lambda part: -part.leg.dtype.itemsize)
-    return StatePlan(parts, device, max(1, options.chunk // BATCHES))
+    return StatePlan(parts, meshes.device, max(1, options.chunk // BATCHES))
 
 
 def _part(
     tensor: MovedTensor,
-    meshes: tuple[MeshGroups | None, MeshGroups | None],
-    rank: int,
+    meshes: MeshPair,
     options: StateOptions,
     make_reduce: MakeReduce,
 ) -> MovedPart:
     """Return this rank's parts of a tensor."""
-    source, target = meshes
-    axes, group = tensor.move.target.copy_axes, None
-    if axes and target is not None:
-        if not target.plan.has(axes):
-            raise missing_group_error(target.plan, axes, target.extended_by)
-        if rank in target.plan.layout:
-            group = target.get((axes,))
     travels: torch.dtype = getattr(torch, travel_dtype(tensor.dtype, options.dtype_name))
-    reduce: Reduce = lambda x: x  # noqa: E731
-    if source is not None:
-        reduce = make_reduce(source, tensor.pattern.left, dict(tensor.sizes), "sum")
-    return MovedPart(tensor, Leg(tensor.move, rank, travels, group), reduce)
+    leg = make_leg(tensor.move, meshes.target, travels)
+    sizes = dict(tensor.sizes)
+    return MovedPart(tensor, leg, make_reduce(meshes.source, tensor.pattern.left, sizes, "sum"))
 
 
 # ------------------------------------------------------------------ the facts of a rank
@@ -284,30 +258,37 @@ class StateOptions:
 
 def read_table(
     patterns: Mapping[str, str],
-    like: object,
+    layouts: tuple[Layout, Layout],
+    side: str,
+    argument: str,
+    state: object,
     rank: int,
-    layouts: tuple[Layout | None, Layout | None],
     sizes: object,
-    argument: str = "like",
 ) -> Table:
     """Return the facts of the tensors that a rank sends, or fills. Local.
 
-    ``layouts`` are those of the source and of the target; None is unknown. ``sizes`` are those of
-    dims that the caller gives. ``argument`` is what the caller calls the state.
+    Args:
+        patterns: how each tensor is cut, by glob.
+        layouts: those of the source and of the target.
+        side: ``"source"`` for tensors to send, ``"target"`` for tensors to fill.
+        argument: what the caller calls the state.
+        state: the tensors by name.
+        rank: this rank.
+        sizes: those of dims that the caller gives.
     """
     parsed, (source, target) = StatePatterns.of(patterns), layouts
     parsed.check(layouts)
     given = parse_layout_sizes(sizes, (pattern.left for pattern in parsed.globs.values()))
-    if not isinstance(like, Mapping):
+    if not isinstance(state, Mapping):
         fix = "the tensors that this rank sends, or fills, by their names."
-        raise SpecError(f"{argument} is {like!r} on rank {rank}, not a state.", fix=fix)
+        raise SpecError(f"{argument} is {state!r} on rank {rank}, not a state.", fix=fix)
     table: dict[str, list[Any]] = {}
-    for name, value in like.items():
+    for name, value in state.items():
         pattern = parsed.find(str(name))
-        if source is not None and rank in source:
-            axes = {} if target is None else target.sizes
+        if side == "source":
+            axes = target.sizes
             table[str(name)] = _source_fact(str(name), value, pattern, source, rank, axes, given)
-        elif target is not None:
+        else:
             check_placements(str(name), value, pattern.right, target.axes)
             tensor = local_tensor(str(name), value)
             table[str(name)] = [[*tensor.shape], name_of(tensor.dtype), is_dtensor(value)]

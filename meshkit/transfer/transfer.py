@@ -19,9 +19,9 @@ from ..errors import CollectiveError, SpecError
 from ..launch.job import require_job
 from ..launch.memory import check_equal_memory, find_tied
 from ..launch.of_one_process import OfOneProcess
-from ..redistribute.mover import JobChannel, MeshPair, Mover, Works
+from ..redistribute.mover import Channel, MeshPair, Mover, Works
 from ..redistribute.to_mesh import Handle, MakeReduce
-from .state import Ends, StatePatterns, Table, plan_moves
+from .state import StatePatterns, Table, plan_moves
 from .state_plan import State, StateOptions, StatePlan, agree_on_tables, plan_state, read_table
 
 Result = TypeVar("Result")
@@ -55,8 +55,8 @@ class Transfer(OfOneProcess):
         self._plan = (
             StatePlan((), meshes.device, 1) if outside else self._agree(patterns, like, out)
         )
-        plan, channel = self._plan, JobChannel(CALL, meshes.device, meshes.message_timeout)
-        self._mover = Mover(meshes.rank, meshes.device, plan.legs, plan.batches, CALL, channel)
+        plan, channel = self._plan, Channel(CALL, meshes.message_timeout)
+        self._mover = Mover(meshes.rank, meshes.device, plan.legs, plan.batches, channel)
 
     def __repr__(self) -> str:
         return f"Transfer({self._plan})"
@@ -210,13 +210,14 @@ class Transfer(OfOneProcess):
         def read() -> dict[str, Table]:  # an error here is announced to all ranks
             options.check()
             side = "source" if rank in source else "target"
-            tables = {side: read_table(patterns, like, rank, meshes.layouts, options.sizes)}
+            sizes = options.sizes
+            tables = {side: read_table(patterns, meshes.layouts, side, "like", like, rank, sizes)}
             if out is not None:
                 if not (rank in source and rank in target):
                     line = f"out is given on rank {rank}, which is not in both meshes."
                     raise SpecError(line, fix="leave it out there; like= is the tensors to fill.")
-                layouts, sizes = (None, target), options.sizes
-                tables["target"] = read_table(patterns, out, rank, layouts, sizes, "out")
+                given = patterns, meshes.layouts, "target", "out", out, rank, sizes
+                tables["target"] = read_table(*given)
             return tables
 
         facts = {
@@ -232,9 +233,8 @@ class Transfer(OfOneProcess):
             for name in ("source", "target")
         )
         parsed, dtype = StatePatterns.of(patterns), options.dtype_name
-        moved = plan_moves(parsed, meshes.layouts, held, wanted, dtype, Ends(CALL, converts=True))
-        groups = meshes.source, meshes.target
-        return plan_state(moved, groups, rank, meshes.device, options, self._make_reduce)
+        moved = plan_moves(parsed, meshes.layouts, held, wanted, dtype, CALL)
+        return plan_state(moved, meshes, options, self._make_reduce)
 
 
 class Prepared(NamedTuple):

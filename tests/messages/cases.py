@@ -55,7 +55,7 @@ from meshkit.redistribute.pattern import check_globs, parse_layout, parse_patter
 from meshkit.rehearse.mismatches import find_mismatches
 from meshkit.rehearse.record import GroupRecord, Names, Operation, Trace
 from meshkit.rehearse.report import RehearsalReport
-from meshkit.transfer.state import Ends, StatePatterns, plan_moves
+from meshkit.transfer.state import StatePatterns, plan_moves
 from meshkit.transfer.whole import whole_sizes
 from tests.launch import recorded
 
@@ -243,7 +243,7 @@ move = partial(plan_redistribution, MESH)
 FACT = [{"o": 4, "i": 2}, "float32", False]  # of a tensor of a state
 PATTERNS = StatePatterns.of({"*.w": "o/dp i -> o/tp i", "*": "o i -> o i"})
 LAYOUTS = Layout(pp=2, dp=2), Layout(tp=2, ranks=[4, 5])
-state = partial(plan_moves, PATTERNS, LAYOUTS, dtype="", ends=Ends("mesh.transfer"))
+state = partial(plan_moves, PATTERNS, LAYOUTS, dtype="", call="mesh.transfer")
 
 
 FUSED = {"w": "(qkv h/tp) i"}
@@ -526,6 +526,9 @@ CASES: dict[str, Callable[[], object]] = {
     "no patterns of a state": lambda: StatePatterns.of({}),
     "a name without a pattern": lambda: StatePatterns.of({"*.w": "o i -> o i"}).find("a.bias"),
     "a name that the source lacks": lambda: state([({"a": FACT}, range(4))], [({}, [4, 5])]),
+    "a dtype that cannot hold what arrives": lambda: state(
+        [({"a": FACT}, range(4))], [({"a": [[4, 2], "int32", False]}, [4, 5])]
+    ),
     "a name on some ranks": lambda: state([({"a": FACT}, [0, 1, 2]), ({}, [3])], []),
     "a name on some ranks of an axis that cuts it": lambda: state(
         [({"a.w": FACT}, [0, 2]), ({}, [1, 3])], []

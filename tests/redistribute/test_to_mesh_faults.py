@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import meshkit
-from meshkit.redistribute.mover import JobChannel
+from meshkit.redistribute.mover import Channel
 from meshkit.testing.faults import Played, Strike, play
 from tests.stores import start_store
 
@@ -115,7 +115,7 @@ def transfer_with(strike: Strike, url: str, side: str, fault: str, at: int, serv
         {"*": "o/dp i -> o/tp i"}, to=sampler, like=state or out, chunk=2**19, staged=True
     )
     sync(state, out=out)
-    before, wait, count = digest(wanted), JobChannel.wait, 0
+    before, wait, count = digest(wanted), Channel.wait, 0
 
     def struck(channel: Any, works: Any) -> None:
         nonlocal count
@@ -131,7 +131,7 @@ def transfer_with(strike: Strike, url: str, side: str, fault: str, at: int, serv
     is_odd = own.rank in SIDES[side] if fault == "side" else own.rank == SIDES[side][1]
     patch = pytest.MonkeyPatch()
     if is_odd:
-        patch.setattr(JobChannel, "wait", struck)
+        patch.setattr(Channel, "wait", struck)
     for tensor in held.values():
         tensor.add_(1)
     text = ""

@@ -20,7 +20,7 @@ from meshkit.launch.job import require_job
 from meshkit.launch.times import TIMES
 from meshkit.layout import ranks
 from meshkit.recover import restore
-from meshkit.redistribute.mover import JobChannel
+from meshkit.redistribute.mover import Channel
 from meshkit.testing.faults import Played, Strike, play
 from tests import nccl_like
 from tests.promises import BUSY
@@ -557,7 +557,7 @@ def send_many_messages(strike: Strike) -> Any:
     received = {peer: torch.zeros(3) for peer in others}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "MAX_MESSAGES", 2)
-        channel = JobChannel("test", torch.device("cpu"), lambda: timedelta(seconds=60))
+        channel = Channel("test", lambda: timedelta(seconds=60))
         sent = {peer: torch.full((3,), 10.0 * strike.rank + peer) for peer in others}
         channel.wait(channel.start(sent, received))
     values = [received[peer][0].item() for peer in others]

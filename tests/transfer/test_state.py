@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from meshkit import Layout
-from meshkit.transfer.state import Ends, MovedTensor, StatePatterns, loses_a_part, plan_moves
+from meshkit.transfer.state import MovedTensor, StatePatterns, loses_a_part, plan_moves
 
 SOURCE, TARGET = Layout(pp=2, dp=2), Layout(pp=2, tp=2, ranks=range(4, 8))
 WEIGHT = [{"o": 4, "i": 2}, "float32", False]
@@ -17,7 +17,7 @@ PATTERNS = StatePatterns.of({"*.w": "o/dp i -> o/tp i", "*": "o i -> o i"})
 
 
 def plan(held: Any, wanted: Any, target: Layout = TARGET) -> list[MovedTensor]:
-    return plan_moves(PATTERNS, (SOURCE, target), held, wanted, "", Ends("mesh.transfer"))
+    return plan_moves(PATTERNS, (SOURCE, target), held, wanted, "", "mesh.transfer")
 
 
 def patterns_of(held: object, wanted: object) -> list[str]:
