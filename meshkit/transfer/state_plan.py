@@ -271,7 +271,7 @@ def read_table(
         patterns: how each tensor is cut, by glob.
         layouts: those of the source and of the target.
         side: ``"source"`` for tensors to send, ``"target"`` for tensors to fill.
-        argument: what the caller calls the state.
+        argument: the name of the state in the call.
         state: the tensors by name.
         rank: this rank.
         sizes: those of dims that the caller gives.
