@@ -4,21 +4,33 @@ torch prints a stack trace if it writes to a store whose host has left. Ranks of
 any order, so an operation looks first whether the host has closed its end. The kernel knows that
 without a message. It is asked without a socket of Python, which would set the default timeout of
 sockets on torch's connection.
+
+An operation that the host has not answered when it ends prints a trace too. So a host that exits
+closes its connections while its server still runs, and all its clients see the end before their
+next operation. A host that is killed cannot, nor reaches this an operation that is just on its way.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import select
 import socket
 import sys
+import weakref
 from contextlib import suppress
 from typing import Any
+
+import torch.distributed as dist
+
+from .times import Deadline
 
 DESCRIPTORS = "/proc/self/fd"  # on Linux
 MAX_ADDRESS = 128  # bytes of a socket address: its family, the port if it is of IP, and the host
 UNKNOWN = -1, 0  # a descriptor, and the inode of its socket
+LAST_ANSWERS = 0.2  # seconds in which a host that ends answers what its clients have asked
+LIBC = ctypes.CDLL(None)
 
 
 class Connection:
@@ -44,7 +56,8 @@ class Connection:
         with suppress(OSError):
             for descriptor in sorted(map(int, os.listdir(DESCRIPTORS))):
                 inode = _inode(descriptor)
-                if inode and _peer_port(descriptor) == self.port and not _has_ended(descriptor):
+                is_own = inode and _port(descriptor, LIBC.getpeername) == self.port
+                if inode and is_own and not _has_ended(descriptor):
                     return descriptor, inode
         return UNKNOWN
 
@@ -58,15 +71,44 @@ def _inode(descriptor: int) -> int | None:
 
 def _has_ended(descriptor: int) -> bool:
     """Return whether the other end of a connection is closed. Takes no byte, and does not wait."""
-    poll, ended = select.poll(), select.POLLRDHUP | select.POLLHUP | select.POLLERR
-    poll.register(descriptor, ended)
-    return any(event & ended for _, event in poll.poll(0))
+    return _sees(descriptor, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
 
 
-def _peer_port(descriptor: int) -> int | None:
-    """Return the port to which a socket of IP is connected; None for anything else."""
-    peer, size = ctypes.create_string_buffer(MAX_ADDRESS), ctypes.c_uint(MAX_ADDRESS)
-    if ctypes.CDLL(None).getpeername(descriptor, peer, ctypes.byref(size)):
+def _sees(descriptor: int, events: int) -> bool:
+    """Return whether the kernel reports one of some events of a descriptor. Does not wait."""
+    poll = select.poll()
+    poll.register(descriptor, events)
+    return any(event & events for _, event in poll.poll(0))
+
+
+def _port(descriptor: int, end: Any) -> int | None:  # noqa: ANN401  # a function of the C library
+    """Return the port of one end of a socket of IP; None if it has none, or for anything else."""
+    address, size = ctypes.create_string_buffer(MAX_ADDRESS), ctypes.c_uint(MAX_ADDRESS)
+    if end(descriptor, address, ctypes.byref(size)):
         return None
-    is_ip = int.from_bytes(peer.raw[:2], sys.byteorder) in (socket.AF_INET, socket.AF_INET6)
-    return int.from_bytes(peer.raw[2:4], "big") if is_ip else None
+    is_ip = int.from_bytes(address.raw[:2], sys.byteorder) in (socket.AF_INET, socket.AF_INET6)
+    return int.from_bytes(address.raw[2:4], "big") if is_ip else None
+
+
+def end_at_exit(store: dist.TCPStore) -> None:
+    """Close the connections of a store that this process hosts when it exits. Local."""
+    host, pid = weakref.ref(store), os.getpid()
+
+    def end() -> None:
+        store = host()
+        if store is not None and os.getpid() == pid:  # a forked child has the same connections
+            close_connections(store.port)
+
+    atexit.register(end)
+
+
+def close_connections(port: int) -> None:
+    """Close the connections of all clients to a port of this process, once they are answered."""
+    if sys.platform != "linux":
+        return
+    deadline = Deadline.after(LAST_ANSWERS)
+    for descriptor in map(int, os.listdir(DESCRIPTORS)):
+        if _port(descriptor, LIBC.getsockname) == port and _port(descriptor, LIBC.getpeername):
+            while _sees(descriptor, select.POLLIN) and deadline.sleep(0.0005):
+                pass
+            LIBC.shutdown(descriptor, socket.SHUT_RDWR)

@@ -42,7 +42,7 @@ import torch.distributed as dist
 
 from .. import errors
 from ..errors import LaunchError, MeshkitError, RankTimeoutError
-from .connection import Connection
+from .connection import Connection, close_connections, end_at_exit
 from .file_store import check_file, file_error, is_store, open_file, reserve_room
 from .launchers import BY_TORCHRUN
 from .names import describe_lookup, find_address, is_this_host
@@ -139,7 +139,7 @@ class Store:
         return int(self.raw.add(key, number))
 
     def number(self, key: str) -> int:
-        """Return a counter, 0 if there is none. Unlike ``add(key, 0)`` it creates none."""
+        """Return a counter, 0 if there is none. Unlike ``add(key, 0)`` it writes nothing."""
         return read_number(key, self.claim(key, "0", "0"))
 
     def has(self, *keys: str) -> bool:
@@ -380,6 +380,8 @@ def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.St
     try:
         store = create() if is_host else run_with_deadline(max(deadline.left, MIN_CONNECT), create)
         store.set_timeout(deadline.timeout)
+        if is_host:
+            end_at_exit(store)
         return store
     except (RuntimeError, DeadlineExceededError) as error:  # of DistNetworkError too
         if not is_host:
@@ -469,3 +471,4 @@ def serve_store(port: int, announce: Callable[[str], None], token: str = "") -> 
     announce(f"store://{host}:{store.port}")
     while not ended.wait(LOOK_FOR_SIGNAL):  # a thread of torch may get it, which wakes no other
         pass
+    close_connections(store.port)
