@@ -1,8 +1,9 @@
 """Scale: the cost of a plan and of agreement for more ranks than this machine has.
 
 All ranks check in at one real TCPStore, by the code of ``build_mesh``. One process checks in for
-all ranks, one after the other. A rank that would wait for the decision asks once whether it exists,
-so the store serves as many operations as in the job. The figure leaves out the processes of a job.
+all ranks, one after the other. A rank that would wait for the decision asks once whether it exists.
+This stands for the read that ends its wait, so the operations are those of the job without the
+looks of waiting ranks, at most 50 a second and rank. The figure leaves out the processes of a job.
 The time of the store is the processor time of its thread alone: ranks of a job work at the same
 time, and wait for this thread one after the other.
 
@@ -50,7 +51,7 @@ class CheckIns(NamedTuple):
     Attributes:
         seconds: the time of all check-ins, one after the other.
         store_seconds: the processor time of the store.
-        operations: how many operations the store has served.
+        operations: how many operations the ranks need, without their looks while they wait.
         agreed: whether all ranks have read that they agree.
     """
 
@@ -131,10 +132,9 @@ def processor_seconds(threads: Iterable[Path]) -> float:
 @contextmanager
 def no_waiting() -> Iterator[None]:
     """Let a rank that would wait for the decision ask once instead, in the thread it is in."""
-    check = dist.PrefixStore.check
 
     def decided(store: Store, key: str, *_: object) -> bytes:
-        check(store.raw, [key])
+        store.has(key)
         return decision_to_json(Decision()).encode()
 
     def run_here(seconds: float, work: Callable[[], object]) -> object:

@@ -114,7 +114,7 @@ def _close_together(mesh: MeshGroups, job: Job, error: BaseException | None) -> 
         """Count this rank, and return whether all have come in time."""
         number, deadline = cast(Store, closing).add(COUNT, 1), Deadline.after(wait)
         while number < mesh.plan.layout.num_ranks and deadline.sleep(TIMES.poll):
-            number = cast(Store, closing).add(COUNT, 0)
+            number = cast(Store, closing).number(COUNT)
         return number >= mesh.plan.layout.num_ranks
 
     all_come = closing is not None and closing.try_within(TIMES.store + wait, come)

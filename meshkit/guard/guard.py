@@ -480,7 +480,7 @@ def _read_disagreement(guard: Guard) -> MeshkitError | None:
         return None
 
     def read() -> MeshkitError | None:
-        number = store.add(CALLS, 0)
+        number = store.number(CALLS)
         decision = store.part(f"call/{number}").read("decision", json.loads) if number else None
         record = (decision or {}).get("value") or {}
         is_for_all = record.get("error") == DisagreementError.__name__
@@ -623,7 +623,7 @@ def respond(guard: Guard, store: Store, status: RankStatus) -> bool:
 
     Cost: one store operation when no roll call is open, else up to 5.
     """
-    number = store.within(TIMES.store, lambda: store.add(CALLS, 0))
+    number = store.within(TIMES.store, lambda: store.number(CALLS))
     if not number or number in guard.state.reports:
         return False
     call = guard.roll_call(store, number)
@@ -716,7 +716,7 @@ def _open_call(store: Store, rank: int) -> int:
     A roll call that ended without a report is over, and so is a false alarm, after which a rank
     left its guard without an error. The next roll call gets a new number.
     """
-    number = store.add(CALLS, 0)
+    number = store.number(CALLS)
     decision = store.part(f"call/{number}").read("decision", json.loads) if number else None
     is_open = number and (decision is None or decision["value"] is not None)
     if is_open and not store.has(OVER.format(number)):
@@ -755,7 +755,7 @@ def _may_read(guard: Guard, store: Store, call: Round, *, is_early: bool) -> boo
     Cost: four store operations, and on a rank that is missing early on up to four more.
     """
     seen = call.arrivals()
-    if call.store.add(READ, 0) < len(seen.arrived):
+    if call.store.number(READ) < len(seen.arrived):
         return True
     running = [rank for rank, state in seen.states.items() if not state.is_certain]
     return is_early and len(guard.left(store, running)) < len(running)

@@ -342,13 +342,13 @@ class Round:
     def _end(self, decision: Decision) -> Decision:
         """Return the decision; rank 0, which may host the store, leaves last if it is an error."""
         if decision.error is not None:
-            self._leave_last(self.store.add(COUNT, 0), TIMES.host_stays)
+            self._leave_last(self.store.number(COUNT), TIMES.host_stays)
         return decision
 
     def _leave_last(self, readers: int, seconds: float) -> None:
         """Count this rank as a reader; rank 0, which may host the store, waits for the others."""
         self.store.add(READ, 1)
-        self.store.stay(seconds, lambda: self.store.add(READ, 0) >= readers)
+        self.store.stay(seconds, lambda: self.store.number(READ) >= readers)
 
     def _hear(self, deadline: Deadline) -> Decision | None:
         text = self.store.wait(DECISION, deadline, len(self.expected))

@@ -551,7 +551,7 @@ def test_rank_0_gives_a_late_rank_a_second_to_read_the_report(
         waits.append(is_done())
 
     seen = SimpleNamespace(arrived={0: None}, states={1: RankState.BUSY})
-    call = SimpleNamespace(arrivals=lambda: seen, store=SimpleNamespace(add=lambda *_: 1))
+    call = SimpleNamespace(arrivals=lambda: seen, store=SimpleNamespace(number=lambda _: 1))
     store: Any = SimpleNamespace(is_host=True, stay=stay, try_within=lambda _, work: work())
     guard: Any = SimpleNamespace(answer_time=4.0, roll_call=lambda *_: call, left=lambda *_: [])
     guard.state = SimpleNamespace(reports={1: "report"}, answered={1: now[0] - 60})

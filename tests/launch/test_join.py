@@ -8,7 +8,6 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -203,14 +202,18 @@ def test_a_missing_rank_is_named_within_the_deadline(over: str, absent: int) -> 
 
 
 def count_reads(method: str | None) -> Any:
-    """Return how often groups waited for addresses: by default, and as the user chose."""
-    counts, wait = list[int](), GroupStore.wait
+    """Return how many addresses each read of a group takes: by default, and as the user chose."""
+    counts, read, read_all = list[int](), GroupStore.get, GroupStore.multi_get
 
-    def counted(store: GroupStore, keys: list[str], *timeout: timedelta) -> None:
+    def one(store: GroupStore, key: str) -> Any:
+        counts.append(1)
+        return read(store, key)
+
+    def several(store: GroupStore, keys: list[str]) -> Any:
         counts.append(len(keys))
-        wait(store, keys, *timeout)
+        return read_all(store, keys)
 
-    with mock.patch.object(GroupStore, "wait", counted):
+    with mock.patch.multiple(GroupStore, get=one, multi_get=several):
         for chosen in (None, "0"):
             if chosen is not None:
                 os.environ[READ_AT_ONCE] = chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ import meshkit
 from meshkit import Mesh
 from meshkit.data.first_batch import KEPT
 from meshkit.launch.job import current_job
+from meshkit.launch.times import TIMES
 from meshkit.launch.world import free_port
 from meshkit.redistribute import equal
 from tests import nccl_like
@@ -239,6 +241,26 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_rounds_leave_no_keys(kind: str, url: str, pool: Pool) -> None:
     for before, after in pool.run(count_keys, kind, 2 + SLOW_KINDS.get(kind, 100) // 3, url):
+        assert after == before
+
+
+def watch(url: str) -> list[tuple[int, int]]:
+    """Return how many keys and bytes a store holds, before and after the looks of a guard."""
+    meshkit.shutdown()  # the job of the pool
+    meshkit.init(init_method=url)
+    held, path = list[tuple[int, int]](), Path(url.removeprefix("file://"))
+    with meshkit.build_mesh(dp=4) as mesh, mesh.guard(timeout=60):
+        for _ in range(2):
+            meet()
+            held.append((int(root().num_keys()), path.stat().st_size if path.is_file() else 0))
+            meet()
+            time.sleep(3 * TIMES.watch)
+    meshkit.shutdown()
+    return held
+
+
+def test_a_guard_that_watches_leaves_no_key(url: str, pool: Pool) -> None:
+    for before, after in pool.run(watch, url):
         assert after == before
 
 
