@@ -60,10 +60,13 @@ class Copies:
 
 
 class Fit(NamedTuple):
-    """A hypothesis that explains a tensor."""
+    """A hypothesis that turns the tensor of one rank into that of the mesh.
 
-    rank: int  # a lower one is preferred
-    cause: str
+    Several may fit: a tensor twice too large along dp may be scaled, or lack a mean over dp.
+    """
+
+    priority: int  # among hypotheses that fit, the lowest is reported
+    cause: str  # as in :class:`meshkit.compare.parity.Difference`
     axes: tuple[str, ...]  # () if the hypothesis names none
     factor: float | None = None
     detail: str = ""  # of the text

@@ -220,7 +220,7 @@ def lacking_ranks(layout: Layout, holders: Iterable[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The comparison of a tensor on one mesh; it is right if no hypothesis is needed."""
+    """The comparison of one tensor on one mesh with the tensor of one rank. No fit: it is equal."""
 
     run: Held
     name: str
@@ -229,7 +229,7 @@ class Verdict:
     evidence: str = ""
 
     @property
-    def long(self) -> tuple[str, ...]:
+    def long_axes(self) -> tuple[str, ...]:
         """The axes of the mesh that are longer than 1."""
         return tuple(axis for axis, size in self.run.layout.sizes.items() if size > 1)
 
@@ -237,7 +237,7 @@ class Verdict:
     def suspects(self) -> tuple[Fit, ...]:
         """The hypotheses, those that name no axis once for each axis of the mesh."""
         named = (
-            (fit.axes and [fit]) or [fit._replace(axes=(a,)) for a in self.long]
+            (fit.axes and [fit]) or [fit._replace(axes=(a,)) for a in self.long_axes]
             for fit in self.fits
         )
         return tuple(fit for some in named for fit in some)
@@ -314,18 +314,18 @@ def _narrow(verdict: Verdict, others: Sequence[Verdict]) -> list[Fit]:
     hypothesis holds.
     """
     fits = [*verdict.suspects]
-    right = {axis for other in others if not other.fits for axis in other.long}
+    right = {axis for other in others if not other.fits for axis in other.long_axes}
     wrong = [other for other in others if other.fits]
 
     def claims(fit: Fit, other: Verdict) -> bool:
-        axes = {*fit.axes} & {*other.long}
+        axes = {*fit.axes} & {*other.long_axes}
         return any(f.cause == fit.cause and {*f.axes} == axes for f in other.suspects)
 
     fits = [fit for fit in fits if not {*fit.axes} & right] or fits
-    fits = [f for f in fits if all({*f.axes} & {*other.long} for other in wrong)] or fits
+    fits = [f for f in fits if all({*f.axes} & {*other.long_axes} for other in wrong)] or fits
     fits = [fit for fit in fits if all(claims(fit, other) for other in wrong)] or fits
-    best = min((fit.rank, len(fit.axes)) for fit in fits)
-    return [fit for fit in fits if (fit.rank, len(fit.axes)) == best]
+    best = min((fit.priority, len(fit.axes)) for fit in fits)
+    return [fit for fit in fits if (fit.priority, len(fit.axes)) == best]
 
 
 def _explain(verdict: Verdict, others: Sequence[Verdict]) -> Difference:

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..call import Call
 from ..errors import SpecError
-from ..launch.torch_meshes import can_slice, remake_root, slice_device_mesh
+from ..launch.torch_meshes import can_slice, copy_root, slice_device_mesh
 from ..layout.axes import Names, parse_axes
 from ..layout.group_plan import Axes
 from ..layout.layout import Layout, parse_axis_pattern
@@ -68,7 +68,7 @@ def _make_root(
         row = layout.peers(rank, *(axis for part in parts for axis in part))
         grid = torch.from_numpy(row.reshape([layout.size(*part) for part in parts]))
         root = DeviceMesh.from_group([*groups], device_type, mesh=grid, mesh_dim_names=names)
-    return remake_root(root, named=True, number=number) if number else root
+    return copy_root(root, named=True, number=number) if number else root
 
 
 def check_members(

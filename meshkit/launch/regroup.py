@@ -8,9 +8,10 @@ and the rest are spares::
     dp=4 tp=2, ranks 1 and 4 are lost       dp=3 tp=2
 
               tp=0   tp=1                             tp=0   tp=1
-      dp=0     0      x                       dp=0     0      5     from dp=2, tp=1
+      dp=0     0      x                       dp=0     0      7     7 was at dp=3, tp=1
       dp=1     2      3                       dp=1     2      3
-      dp=2     x      5      (6, 7)           dp=2     6      7     from dp=3
+      dp=2     x      5                       dp=2     6      5     6 was at dp=3, tp=0
+      dp=3     6      7
 
 The new ranks are numbered by position, and spares come last. Rank 0, which may host the store,
 keeps its number. Newcomers are numbered after all other ranks. With them data axes grow again, and
@@ -40,29 +41,31 @@ from ..text import count_noun, format_ranks, format_sizes, plural
 from .judges import MAX_NAMES, Arrivals, Decision, Judge, RankState
 
 Coordinate = dict[str, int]
-Unit = tuple[int, ...]  # indices of a rank along the axes that stay whole
+# which part of the state a rank holds: its index along each shard axis. With dp=4 tp=2, where only
+# dp may shrink, the ranks with tp=1 all hold the shard (1,)
+ShardIndex = tuple[int, ...]
 
 
 class RecoveryFacts(NamedTuple):
-    """The facts with which a rank takes part in a round of a recovery; None if it gives none."""
+    """The record of one rank in a recovery round. A newcomer states nothing: all defaults."""
 
-    mesh: str | None = None  # the mesh that it recovers, as text; None for a newcomer
-    min_ranks: str | None = None  # the least number of ranks with which to go on, as text
-    failed: bool = False  # whether it knows of a failure
-    holds_state: bool = False  # whether it holds the state of its coordinate
-    step: int | None = None  # the steps that this state has completed
-    committed: int | None = None  # the steps that ``mesh.commit()`` has let it take; None on gloo
+    mesh: str | None = None  # the mesh before the loss, as text; equal on all ranks that state it
+    min_ranks: str | None = None  # the argument of ``mesh.recover``, as text; equal likewise
+    failed: bool = False  # whether a collective has failed on this rank, or a guard has reported
+    holds_state: bool = False  # whether the rank has weights that it can send to others
+    step: int | None = None  # ``step=`` of the call: the optimizer steps that the weights have seen
+    committed: int | None = None  # calls of ``mesh.commit()`` that succeeded; None on gloo
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> RecoveryFacts:
-        """Return the request that a rank has posted."""
+        """Return the record that a rank has posted."""
         kinds: dict[str, Any] = {"mesh": str, "min_ranks": str, "failed": bool}
         kinds |= {"holds_state": bool, "step": int, "committed": int}
         given = {name: kind(facts[name]) for name, kind in kinds.items() if facts[name] is not None}
         return cls(**given)
 
     def to_facts(self) -> dict[str, Any]:
-        """Return the request as a rank posts it."""
+        """Return the record as a rank posts it."""
         return self._asdict()
 
 
@@ -80,22 +83,30 @@ def check_committed(requests: Mapping[int, RecoveryFacts]) -> None:
         )
 
 
-class Patience(NamedTuple):
-    """The seconds for which a round that decides who lives waits for some ranks."""
+class RecoveryWaits(NamedTuple):
+    """How many seconds a recovery round waits for missing ranks, by the kind of rank.
 
-    whole: float  # the whole wait, as errors show it
-    silent: float  # for ranks that were silent in the report of the failure
-    newcomers: float  # for newcomers, which wait at the store already
+    ::
+
+        0 s       newcomers        silent           whole
+        |-------------|---------------|---------------|
+         all are       newcomers no    silent ranks    the ranks that have arrived live,
+         awaited       longer          no longer       the others are lost
+    """
+
+    whole: float  # for every rank; errors show this number
+    silent: float  # for ranks that did not answer the roll call of the failure
+    newcomers: float  # for newcomers: their processes wait at the store already
 
 
 def who_lives(
-    patience: Patience, silent: Collection[int] = (), newcomers: Collection[int] = ()
+    waits: RecoveryWaits, silent: Collection[int] = (), newcomers: Collection[int] = ()
 ) -> Judge:
-    """Return the judge that decides who lives: the ranks that have arrived, with their requests.
+    """Return the judge of a recovery round: the ranks that have arrived live, the others are lost.
 
-    It waits for a missing rank until the deadline, but less for the silent ones and for newcomers,
-    and not at all for a process that has ended. If no rank knows of a failure, and no newcomer is
-    admitted, the decision is an error.
+    The judge waits for a missing rank until the deadline, but less for silent ranks and newcomers,
+    and not at all for a process that has ended. The decision holds the record of each rank that
+    lives. It is an error if no rank has seen a failure and no newcomer is admitted.
     """
 
     def judge(seen: Arrivals) -> Decision | None:
@@ -104,13 +115,13 @@ def who_lives(
         }
         ended = {rank for rank in seen.missing if seen.states.get(rank) is RankState.ENDED}
         awaited = {*seen.missing} - ended
-        awaited -= {*silent} if seen.waited >= patience.silent else set()
-        awaited -= {*newcomers} if seen.waited >= patience.newcomers else set()
+        awaited -= {*silent} if seen.waited >= waits.silent else set()
+        awaited -= {*newcomers} if seen.waited >= waits.newcomers else set()
         if awaited and not seen.expired:
             return None
         error = _disagreement(requests)
         if error is None and not (ended or newcomers or any(r.failed for r in requests.values())):
-            error = _no_failure_error(len(requests), seen.missing, patience.whole)
+            error = _no_failure_error(len(requests), seen.missing, waits.whole)
         if error is not None:
             return Decision(error)
         return Decision(members={rank: request.to_facts() for rank, request in requests.items()})
@@ -165,16 +176,21 @@ class Reassignment(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Regrouping:
-    """The layout of the ranks that live, and their ranks before."""
+    """The mesh before and after a loss, and the rank that each process had before.
 
-    before: Layout  # with the lost ranks
-    after: Layout  # of the new ranks
-    old_ranks: tuple[int, ...]  # the rank before of each new rank, spares included
-    replica_axes: tuple[str, ...]  # the axes that may change: their ranks hold equal states
+    Axes are of two kinds. Along a replica axis, such as dp, ranks hold copies of the state, so the
+    axis may shrink. Along a shard axis, such as tp, ranks hold different parts, so it keeps its
+    size. A replica has one rank for each shard. Ranks that fill no whole replica are spares.
+    """
+
+    before: Layout  # the lost ranks included
+    after: Layout  # in the new numbers of the ranks that live
+    old_ranks: tuple[int, ...]  # new rank to old rank, the spares at the end
+    replica_axes: tuple[str, ...]  # the axes that may shrink or grow
 
     @property
-    def unit_axes(self) -> tuple[str, ...]:
-        """The axes that stay whole: along them ranks hold different parts of the state."""
+    def shard_axes(self) -> tuple[str, ...]:
+        """The axes that keep their size: along them ranks hold different parts of the state."""
         return tuple(axis for axis in self.before.axes if axis not in self.replica_axes)
 
     @cached_property
@@ -268,19 +284,19 @@ def _fill_cells(
             cells[grid.rank(**coordinate)] = rank
         else:
             left.append(rank)
-    units = [axis for axis in layout.axes if axis not in replica_axes]
-    by_unit: dict[tuple[int, ...] | None, list[int]] = {}
+    shard_axes = [axis for axis in layout.axes if axis not in replica_axes]
+    by_shard: dict[tuple[int, ...] | None, list[int]] = {}
     for rank in reversed(left):
-        by_unit.setdefault(unit_of(layout, rank, units), []).append(rank)
+        by_shard.setdefault(shard_of(layout, rank, shard_axes), []).append(rank)
     for position, held in enumerate(cells):
-        if held is None and (same := by_unit.get(unit_of(grid, position, units))):
+        if held is None and (same := by_shard.get(shard_of(grid, position, shard_axes))):
             cells[position] = same.pop()
-    others = sorted((rank for ranks in by_unit.values() for rank in ranks), reverse=True)
+    others = sorted((rank for ranks in by_shard.values() for rank in ranks), reverse=True)
     return [others.pop() if rank is None else rank for rank in cells]
 
 
-def unit_of(layout: Layout, rank: int, axes: Sequence[str]) -> tuple[int, ...] | None:
-    """Return the indices of a rank along the axes that stay whole; None for a spare."""
+def shard_of(layout: Layout, rank: int, axes: Sequence[str]) -> tuple[int, ...] | None:
+    """Return the index of a rank along each of the given axes; None for a spare."""
     coordinate = _coordinate(layout, rank)
     return None if coordinate is None else tuple(coordinate[axis] for axis in axes)
 
@@ -302,42 +318,42 @@ def find_sources(regrouped: Regrouping, held: Mapping[int, int | None]) -> Sourc
     Raises:
         SpecError: if only some ranks give a step, or if no step is held for each part.
     """
-    axes, holders = regrouped.unit_axes, _holders(regrouped, held)
+    axes, holders = regrouped.shard_axes, _holders(regrouped, held)
     step = _choose_step(held, holders, regrouped)
-    units = {
-        rank: cast(Unit, unit_of(regrouped.after, rank, axes))
+    shards = {
+        rank: cast(ShardIndex, shard_of(regrouped.after, rank, axes))
         for rank in sorted(map(int, regrouped.after.ranks))
     }
     turns = {
-        unit: cycle([rank for rank in by_step[step] if rank in units] or by_step[step])
-        for unit, by_step in holders.items()
+        shard: cycle([rank for rank in by_step[step] if rank in shards] or by_step[step])
+        for shard, by_step in holders.items()
     }  # a spare sends only what no rank of the mesh holds
     by_rank = {
-        rank: next(turns[unit])
-        for rank, unit in units.items()
-        if unit in holders and rank not in holders[unit][step]
+        rank: next(turns[shard])
+        for rank, shard in shards.items()
+        if shard in holders and rank not in holders[shard][step]
     }
-    missing = dict.fromkeys(unit for unit in units.values() if unit not in holders)
-    lost = tuple(dict(zip(axes, unit, strict=True)) for unit in missing)
+    missing = dict.fromkeys(shard for shard in shards.values() if shard not in holders)
+    lost = tuple(dict(zip(axes, shard, strict=True)) for shard in missing)
     return Sources(step, by_rank, lost)
 
 
 def _holders(
     regrouped: Regrouping, held: Mapping[int, int | None]
-) -> dict[Unit, dict[int | None, list[int]]]:
+) -> dict[ShardIndex, dict[int | None, list[int]]]:
     """Return the new ranks that hold each part of the state, by their step."""
-    holders: dict[Unit, dict[int | None, list[int]]] = {}
+    holders: dict[ShardIndex, dict[int | None, list[int]]] = {}
     for old in sorted(held):
-        unit = unit_of(regrouped.before, old, regrouped.unit_axes)
-        if unit is not None:
-            by_step = holders.setdefault(unit, {})
+        shard = shard_of(regrouped.before, old, regrouped.shard_axes)
+        if shard is not None:
+            by_step = holders.setdefault(shard, {})
             by_step.setdefault(held[old], []).append(regrouped.new_rank_of[old])
     return holders
 
 
 def _choose_step(
     held: Mapping[int, int | None],
-    holders: Mapping[Unit, Mapping[int | None, list[int]]],
+    holders: Mapping[ShardIndex, Mapping[int | None, list[int]]],
     regrouped: Regrouping,
 ) -> int | None:
     """Return the most advanced step that is held for every part that anybody holds."""
@@ -358,12 +374,12 @@ def _choose_step(
 
 
 def _no_common_step_error(
-    regrouped: Regrouping, holders: Mapping[Unit, Mapping[int | None, list[int]]]
+    regrouped: Regrouping, holders: Mapping[ShardIndex, Mapping[int | None, list[int]]]
 ) -> SpecError:
     """Return the error of ranks that hold the parts of the state after different steps."""
     lines = []
-    for unit, by_step in sorted(holders.items()):
-        part = format_sizes(dict(zip(regrouped.unit_axes, unit, strict=True))) or "the state"
+    for shard, by_step in sorted(holders.items()):
+        part = format_sizes(dict(zip(regrouped.shard_axes, shard, strict=True))) or "the state"
         before = {s: sorted(regrouped.old_ranks[r] for r in ranks) for s, ranks in by_step.items()}
         held = ", ".join(
             f"step {step} on {plural('rank', len(ranks))} {format_ranks(ranks)}"

@@ -150,7 +150,7 @@ def join_dims(root: DeviceMesh, name: str, axes: tuple[str, ...], group: dist.Pr
         root._flatten_mapping[name] = slice_device_mesh(root, {name: ()}, [group])
 
 
-def remake_root(root: DeviceMesh, *, named: bool, number: int) -> DeviceMesh:
+def copy_root(root: DeviceMesh, *, named: bool, number: int) -> DeviceMesh:
     """Return an equal root, with or without names, that is equal to no root of another number.
 
     torch compares two DeviceMeshes by their ranks, and not by their groups, also in the caches of

@@ -24,7 +24,7 @@ from ..groups.registry import GroupRegistry
 from ..launch.job import Job, current_job
 from ..launch.join import identify, join
 from ..launch.torch_groups import describe_options
-from ..launch.torch_meshes import DimRequest, remake_root
+from ..launch.torch_meshes import DimRequest, copy_root
 from ..launch.world import World
 from ..layout.axes import Names, axis_role, check_names
 from ..layout.group_plan import Axes, GroupPlan, plan_groups
@@ -223,7 +223,7 @@ def _make_root(
 
     root = device_mesh(groups, group_of, device_type, None)
     if not named:
-        root = groups.root = remake_root(root, named=False, number=0)
+        root = groups.root = copy_root(root, named=False, number=0)
     own(root, owner)
     add_joint(root, joint, groups)
     return root

@@ -39,9 +39,9 @@ from ..launch.nodes import LOCAL_RANK
 from ..launch.of_one_process import OfOneProcess
 from ..launch.process import check_own_process, sight
 from ..launch.regroup import (
-    Patience,
     Reassignment,
     RecoveryFacts,
+    RecoveryWaits,
     Regrouping,
     Sources,
     check_committed,
@@ -340,7 +340,7 @@ class Rounds(OfOneProcess):
             self._committed,
         )
         silent = wait.total_seconds() if patient else TIMES.silent
-        patience = Patience(wait.total_seconds(), silent, TIMES.newcomer_arrival)
+        waits = RecoveryWaits(wait.total_seconds(), silent, TIMES.newcomer_arrival)
         poll = max(TIMES.poll, len(candidates) / 2000)  # a judge reads what all have left
         while True:
             number = job.next_recovery()
@@ -351,7 +351,7 @@ class Rounds(OfOneProcess):
                 self._check_not_left_out(number)
                 newcomers = [rank for rank in round.expected if rank not in {*candidates}]
                 round.arrive({**request.to_facts(), LOCAL_RANK: job.world.local_rank})
-                judge = who_lives(patience, failure.silent, newcomers)
+                judge = who_lives(waits, failure.silent, newcomers)
                 decision = round.decide(judge, Deadline.after(wait), poll=poll)
                 self._check_not_left_out(number)  # this process may have been stopped meanwhile
             if came_late and failure.is_known and decision.error is not None:

@@ -57,14 +57,20 @@ class Gather(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The elements that one part of the source and one part of the target share."""
+    """The elements that one part of the source and one part of the target share.
+
+    The pieces of a part are sent one after the other, so each has a start in that order::
+
+        part of the source    | piece 0 | piece 1       | piece 2 |
+                              0         source_start of piece 1
+    """
 
     box: Region
     size: int  # its elements
     cell: Cell  # the part of the source
     wanted_cell: Cell  # the part of the target
-    held_at: int  # its first element in the part of the source, piece after piece
-    wanted_at: int  # the same in the part of the target, of the pieces that are gathered
+    source_start: int  # the elements of the source's part that are sent before it
+    target_start: int  # the same in the target's part, counting only pieces that are gathered
     is_gathered: bool  # whether ranks that want copies receive a block each
 
 
@@ -201,14 +207,14 @@ class MeshMove:
         messages = []
         for wanted_cell, _ in self.target.cells(_rows(region, share)):
             piece = self._piece(place.cell, wanted_cell)
-            held = Interval(share.start - piece.held_at, share.size)
+            held = Interval(share.start - piece.source_start, share.size)
             peers = self.target.ranks[wanted_cell]
             if piece.is_gathered:
                 total, block = self._blocks(wanted_cell)
                 low, high = _clip(held, Interval(0, piece.size))
                 first, last = (
-                    (piece.wanted_at + low) // block,
-                    (piece.wanted_at + high - 1) // block,
+                    (piece.target_start + low) // block,
+                    (piece.target_start + high - 1) // block,
                 )
                 for index in range(first, last + 1):
                     wanted = _block(total, block, index, chunk, chunks)
@@ -217,7 +223,7 @@ class MeshMove:
                 continue
             wanted = split(piece.size, chunks, chunk)
             if boxes := _part_of(
-                piece, held, wanted._replace(start=wanted.start + piece.wanted_at)
+                piece, held, wanted._replace(start=wanted.start + piece.target_start)
             ):
                 lacking = (int(peer) for peer in peers if not self._holds(int(peer), place.cell))
                 messages += [Message(peer, boxes) for peer in lacking]
@@ -237,16 +243,16 @@ class MeshMove:
             wanted = own
             if not piece.is_gathered:
                 wanted = split(piece.size, chunks, chunk)
-                wanted = wanted._replace(start=wanted.start + piece.wanted_at)
-            low, high = _clip(wanted, Interval(piece.wanted_at, piece.size))
+                wanted = wanted._replace(start=wanted.start + piece.target_start)
+            low, high = _clip(wanted, Interval(piece.target_start, piece.size))
             if low >= high:
                 continue
             held, copies = num_elements(self.source.region(piece.cell)), self.source.num_copies
-            ends = (piece.held_at - piece.wanted_at + end for end in (low, high - 1))
+            ends = (piece.source_start - piece.target_start + end for end in (low, high - 1))
             first, last = (find_part(held, copies, end) for end in ends)
             for copy in range(first, last + 1):
                 share = split(held, copies, copy)
-                share = share._replace(start=share.start - piece.held_at)
+                share = share._replace(start=share.start - piece.source_start)
                 boxes = _part_of(piece, share, wanted)
                 messages.append(Message(int(self.source.ranks[piece.cell][copy]), boxes))
         return messages
@@ -337,11 +343,15 @@ class MeshMove:
         """Return the piece of a part of the source in a part of the target."""
         region, wanted = self.source.region(cell), self.target.region(wanted_cell)
         box = overlap(region, wanted)
-        size, held_at = int(num_elements(box)), _elements_before(box, region)
+        size, source_start = int(num_elements(box)), _elements_before(box, region)
         if self.is_disjoint:
-            return Piece(box, size, cell, wanted_cell, held_at, _elements_before(box, wanted), True)
+            return Piece(
+                box, size, cell, wanted_cell, source_start, _elements_before(box, wanted), True
+            )
         starts = self._gathered(wanted_cell)[0]
-        return Piece(box, size, cell, wanted_cell, held_at, starts.get(cell, 0), cell in starts)
+        return Piece(
+            box, size, cell, wanted_cell, source_start, starts.get(cell, 0), cell in starts
+        )
 
     def _blocks(self, wanted_cell: Cell) -> tuple[int, int]:
         """Return the elements of a part of the target that are gathered, and those of a block."""
@@ -504,8 +514,8 @@ def _boxes(region: Region, start: int, end: int) -> Iterator[Region]:
 def _part_of(piece: Piece, held: Interval, wanted: Interval) -> tuple[Region, ...]:
     """Return the boxes of a piece in a range of the piece, and in a range of what is wanted."""
     low, high = _clip(held, Interval(0, piece.size))
-    first, last = _clip(wanted, Interval(piece.wanted_at, piece.size))
-    ends = max(low, first - piece.wanted_at), min(high, last - piece.wanted_at)
+    first, last = _clip(wanted, Interval(piece.target_start, piece.size))
+    ends = max(low, first - piece.target_start), min(high, last - piece.target_start)
     return boxes_of(piece.box, *ends)
 
 

@@ -126,7 +126,7 @@ def evaluate(shape: Sequence[Size], sizes: Sizes) -> Any:  # noqa: ANN401  # int
 
 
 @dataclass(frozen=True)
-class Unknowns:
+class UnknownSizes:
     """Dims of unknown size, each with the size ``scale`` times a prime of its own in the plan."""
 
     primes: Mapping[int, str] = field(default_factory=dict)  # prime to the name of its dim
@@ -396,7 +396,7 @@ def make_program(
     group_of: GroupOf,
     op: str,
     name: str,
-    unknowns: Unknowns,
+    unknowns: UnknownSizes,
 ) -> Program:
     """Return the program of the rank at a coordinate. Local; O(group) for regions."""
     steps = (unknowns.replace_shape(step.bind(coordinate)) for step in plan.steps)

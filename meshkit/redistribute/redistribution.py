@@ -34,7 +34,7 @@ from .mover import MeshPair
 from .operations import (
     Axes,
     ProgramPair,
-    Unknowns,
+    UnknownSizes,
     apply_pair,
     check_differentiable,
     check_tensor,
@@ -345,7 +345,7 @@ class Redistribution(OfOneProcess):
         return move.sizes_on_left(named, self.place.sizes, self._sizes, self._plans)
 
     def _make_pair(
-        self, named: Pattern, sizes: dict[str, int], unknowns: Unknowns | None = None
+        self, named: Pattern, sizes: dict[str, int], unknowns: UnknownSizes | None = None
     ) -> Any:  # noqa: ANN401  # a ProgramPair, or None
         """Return the programs for global sizes; None if regions depend on unknown ones."""
         place, is_linear = self.place, self._op not in ("max", "min")
@@ -357,7 +357,7 @@ class Redistribution(OfOneProcess):
         plans = [plan_move(move) for move in moves]
         if unknowns is not None and any(plan.uses_regions for plan in plans):
             return None
-        name, unknowns = f'redistribute("{self.pattern}")', unknowns or Unknowns()
+        name, unknowns = f'redistribute("{self.pattern}")', unknowns or UnknownSizes()
         forward, *others = (
             make_program(plan, place.coordinate, place.group_of, op, name, unknowns)
             for plan, op in zip(plans, (self._op, "sum"), strict=False)
@@ -410,7 +410,7 @@ class Redistribution(OfOneProcess):
         sizes = {**given, **{name: scale * prime for prime, name in primes.items()}}
         if len(sizes) < len(named.left.dims):
             return None
-        pair: ProgramPair | None = self._make_pair(named, sizes, Unknowns(primes, scale))
+        pair: ProgramPair | None = self._make_pair(named, sizes, UnknownSizes(primes, scale))
         if pair is None:
             return None
         dims = []

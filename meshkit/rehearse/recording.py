@@ -451,7 +451,7 @@ class RecordingGroup(dist.ProcessGroup):
         """Record a broadcast."""
         root, is_root = opts.rootRank, opts.rootRank == self.own
         work = self.record("broadcast", tensors, tensors if is_root else (), tensors, root=root)
-        self.pass_on("broadcast", root, root, tensors, is_sender=is_root)
+        self.relay_payload("broadcast", root, root, tensors, is_sender=is_root)
         return work
 
     def scatter(self, outputs: Tensors, inputs: Lists, opts: Any) -> RecordedWork:
@@ -461,9 +461,9 @@ class RecordingGroup(dist.ProcessGroup):
         for number, output in enumerate(outputs):
             copy_to(output, inputs[number][self.own] if inputs else torch.zeros_like(output))
         for index, part in enumerate(inputs[0] if inputs else ()):
-            self.pass_on("scatter", self.own, index, [part], is_sender=True)
+            self.relay_payload("scatter", self.own, index, [part], is_sender=True)
         if not inputs:
-            self.pass_on("scatter", opts.rootRank, self.own, outputs, is_sender=False)
+            self.relay_payload("scatter", opts.rootRank, self.own, outputs, is_sender=False)
         return work
 
     def barrier(self, opts: object = None) -> RecordedWork:
@@ -475,7 +475,7 @@ class RecordingGroup(dist.ProcessGroup):
     def send(self, tensors: Tensors, peer: int, tag: int) -> RecordedWork:
         """Record a send."""
         work = self.record("send", tensors, tensors, tensors, peer=peer, tag=tag)
-        self.pass_on("send", self.own, peer, tensors, is_sender=True)
+        self.relay_payload("send", self.own, peer, tensors, is_sender=True)
         return work
 
     def recv(self, tensors: Tensors, peer: int, tag: int) -> RecordedWork:
@@ -484,7 +484,7 @@ class RecordingGroup(dist.ProcessGroup):
         for tensor in tensors:
             copy_to(tensor, torch.zeros_like(tensor))
         if peer != ANY:
-            self.pass_on("send", peer, self.own, tensors, is_sender=False)
+            self.relay_payload("send", peer, self.own, tensors, is_sender=False)
         return work
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> RecordedWork:
@@ -493,7 +493,7 @@ class RecordingGroup(dist.ProcessGroup):
         work.peer = self.members[self.own]
         return work
 
-    def pass_on(
+    def relay_payload(
         self, name: str, source: int, target: int, tensors: Tensors, *, is_sender: bool
     ) -> None:
         """Keep a small message of ints for ranks that are played later, or receive one.

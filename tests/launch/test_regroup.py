@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from meshkit import DisagreementError, Layout, MeshkitError, RankTimeoutError, SpecError
 from meshkit.launch.judges import Arrival, Arrivals, Process, RankState, Sighting
 from meshkit.launch.regroup import (
-    Patience,
     RecoveryFacts,
+    RecoveryWaits,
     Regrouping,
     find_sources,
     regroup,
@@ -98,7 +98,7 @@ def test_as_few_ranks_as_possible_need_another_part_of_the_state(
     regrouped = regroup(layout, members)
     if regrouped is None:
         return
-    axes = regrouped.unit_axes
+    axes = regrouped.shard_axes
 
     def unit(grid: Layout, rank: int) -> tuple[int, ...] | None:
         return tuple(grid.coordinate(rank)[axis] for axis in axes) if rank in grid else None
@@ -249,7 +249,7 @@ FAILED, FINE, NEW = (
 )
 LEAST = RecoveryFacts("dp=4", "2", failed=True)  # min_ranks=2
 ENDED, RUNS, STOPPED, FAR = RankState.ENDED, RankState.BUSY, RankState.STOPPED, RankState.UNKNOWN
-PATIENCE = Patience(60.0, 1.0, 5.0)
+PATIENCE = RecoveryWaits(60.0, 1.0, 5.0)
 BEGIN, SOON, LATER, END = (
     {"waited": 0.0},
     {"waited": 1.0},

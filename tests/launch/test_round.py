@@ -19,7 +19,7 @@ from meshkit.guard.hang import who_is_behind
 from meshkit.launch import round as rounds
 from meshkit.launch.disagreement import RankStatus
 from meshkit.launch.judges import Arrivals, Decision, RankState, Sighting, all_done, all_same
-from meshkit.launch.regroup import Patience, RecoveryFacts, who_lives
+from meshkit.launch.regroup import RecoveryFacts, RecoveryWaits, who_lives
 from meshkit.launch.round import Claimant, Round
 from meshkit.launch.store import Store, error_to_json
 from meshkit.launch.times import TIMES, Deadline
@@ -99,7 +99,9 @@ def test_other_ranks_judge_if_the_first_ones_are_lost(root: dist.Store) -> None:
     for round in own:
         round.arrive(RecoveryFacts().to_facts())
     began = time.monotonic()
-    decision = own[0].decide(who_lives(Patience(20.0, 1.0, 5.0)), Deadline.after(20), poll=0.05)
+    decision = own[0].decide(
+        who_lives(RecoveryWaits(20.0, 1.0, 5.0)), Deadline.after(20), poll=0.05
+    )
     assert sorted(decision.members) == [4, 5]
     assert time.monotonic() - began < 5 + BUSY
 
@@ -214,7 +216,7 @@ def test_a_missing_rank_is_the_reason_of_an_objection(root: dist.Store) -> None:
 def test_a_polled_round_ends_before_all_have_arrived(root: dist.Store) -> None:
     def live(round: Round) -> Decision:
         round.arrive(RecoveryFacts(failed=True, step=round.rank).to_facts())
-        judge = who_lives(Patience(20, 0.3, 1), [6])
+        judge = who_lives(RecoveryWaits(20, 0.3, 1), [6])
         return round.decide(judge, Deadline.after(20), poll=0.02)
 
     began = time.monotonic()
@@ -344,7 +346,7 @@ def test_a_thousand_ranks_decide_who_lives_with_few_operations(counting: type[Co
     began = time.monotonic()
     for round in alive:
         round.arrive(RecoveryFacts("dp=1024, number 1", None, True, True, 5).to_facts())
-    judge = who_lives(Patience(300, 1, 5))
+    judge = who_lives(RecoveryWaits(300, 1, 5))
     for round in alive:
         decision = round.decide(judge, Deadline.after(60), poll=0.5)
         assert len(decision.members) == size - lost
