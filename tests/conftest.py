@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
@@ -15,8 +17,10 @@ from tests.forked_worker import interpreter_of_a_worker
 from tests.pool import Pool, start_pool
 from tests.pure import TESTS
 
-# Every worker reads all tests. Without bytecode each would compile them, which takes ten seconds.
+# Every worker reads all tests. Without bytecode each would compile them, which takes ten seconds,
+# and every new interpreter would compile meshkit, which takes half a second.
 sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Several workers share the machine, so hypothesis must not judge an example by its seconds.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -60,6 +64,12 @@ def _place_of(name: str) -> int:
     if name.startswith(SHORT):
         return len(WAITING) + 1
     return next((n for n, folder in enumerate(WAITING) if name.startswith(folder)), len(WAITING))
+
+
+def pytest_collection_finish() -> None:
+    """Freeze the tests: a collection of garbage in a forked process would copy all their pages."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
