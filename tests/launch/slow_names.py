@@ -6,10 +6,13 @@ counts the lookups of names in a file, and sleeps in those that the environment 
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from meshkit.launch.world import free_port
@@ -46,24 +49,37 @@ int getnameinfo(const struct sockaddr *address, socklen_t length, char *host, so
 }
 """
 
+# Each rank is forked from a process which has imported torch, and which ends after them.
 PROGRAM = """
-import sys, time
+import json, os, sys, time
 import torch.distributed as dist
-import meshkit
-began = time.monotonic()
-try:
-    meshkit.init(arrival_timeout=float(sys.argv[1]))
-    mesh = meshkit.build_mesh(dp=-1)
-    mesh.barrier()
-    with mesh.guard(timeout=60):
-        mesh.agree("step", 1)
-        time.sleep(1)  # the watching thread looks at the store
+import meshkit.mesh.build_mesh
+
+def be_rank(arrival_timeout):
+    began = time.monotonic()
+    try:
+        meshkit.init(arrival_timeout=arrival_timeout)
+        mesh = meshkit.build_mesh(dp=-1)
         mesh.barrier()
-    dist.new_group()
-    print("joined")
-except meshkit.MeshkitError as error:
-    print(f"{type(error).__name__}: {error}")
-print(f"after {time.monotonic() - began:.1f} s")
+        with mesh.guard(timeout=60):
+            mesh.agree("step", 1)
+            time.sleep(1)  # the watching thread looks at the store
+            mesh.barrier()
+        dist.new_group()
+        print("joined")
+    except meshkit.MeshkitError as error:
+        print(f"{type(error).__name__}: {error}")
+    print(f"after {time.monotonic() - began:.1f} s")
+
+ranks = json.loads(sys.argv[1])
+for environ, output in ranks:
+    if os.fork() == 0:
+        os.environ.update(environ)
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT), 1)
+        be_rank(float(sys.argv[2]))
+        sys.exit()
+for _ in ranks:
+    os.wait()
 """
 
 
@@ -77,32 +93,35 @@ def build_library(folder: Path) -> Path:
 
 
 def start_ranks(
-    library: Path, num_ranks: int, *argv: str, slow: Mapping[str, str] | None = None
+    library: Path, num_ranks: int, arrival_timeout: float, slow: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return what each rank printed; ``slow`` are the variables of rank 0, which hosts the store.
 
     The lookups of a rank are counted in a file beside the library, named after the rank.
     """
     port, ranks = free_port(), []
-    for rank in range(num_ranks):
+    outputs = [library.with_name(f"output-{rank}") for rank in range(num_ranks)]
+    for rank, output in enumerate(outputs):
         log = library.with_name(f"lookups-{rank}")
-        log.unlink(missing_ok=True)
+        for file in log, output:
+            file.unlink(missing_ok=True)
         environ = {
-            **os.environ,
             **{"RANK": str(rank), "WORLD_SIZE": str(num_ranks), "LOCAL_RANK": str(rank)},
             **{"LOCAL_WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "localhost"},
-            **{"MASTER_PORT": str(port), "LD_PRELOAD": str(library), "LOOKUPS": str(log)},
+            **{"MASTER_PORT": str(port), "LOOKUPS": str(log)},
             **((slow or {}) if rank == 0 else {}),
         }
-        command = [sys.executable, "-c", PROGRAM, *argv]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        ranks.append(subprocess.Popen(command, env=environ, **pipes))  # type: ignore[call-overload]
-    try:
-        return [rank.communicate(timeout=120)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+        ranks.append((environ, str(output)))
+    command = [sys.executable, "-c", PROGRAM, json.dumps(ranks), str(arrival_timeout)]
+    with subprocess.Popen(
+        command, env={**os.environ, "LD_PRELOAD": str(library)}, start_new_session=True
+    ) as parent:
+        try:
+            assert parent.wait(timeout=120) == 0
+        finally:
+            with suppress(ProcessLookupError):  # all have ended
+                os.killpg(parent.pid, signal.SIGKILL)
+    return [output.read_text() for output in outputs]
 
 
 def lookups(library: Path, rank: int) -> int:

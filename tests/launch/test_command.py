@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import shlex
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 import meshkit
 from meshkit.launch.world import free_port
 from tests.launchers.checks import clean_environ
-from tests.preloaded_python import run_python
+from tests.preloaded_python import TORCHRUN, run_python
 from tests.promises import BUSY
 
 POD = {"RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
@@ -108,23 +109,19 @@ def test_pods_without_a_number_of_their_own_propose_the_torchrun_that_works(
     for text, _ in join_as_pods(pods, 4):
         assert "RankTimeoutError" in text
         assert "Fix: torchrun --nnodes $PET_NNODES --node-rank $RANK --nproc-per-node" in text
-    command = f"{sys.executable} -m torch.distributed.run"
-    command += text.rpartition("Fix: ")[2].partition(" on each node")[0].removeprefix("torchrun")
+    command = text.rpartition("Fix: ")[2].partition(" on each node")[0].removeprefix("torchrun")
     program = tmp_path / "train.py"
-    program.write_text("import meshkit\nprint(meshkit.init(arrival_timeout=60).rank)")
+    program.write_text("import meshkit\nprint(meshkit.detect().rank, meshkit.detect().world_size)")
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    started = [
-        subprocess.Popen(
-            command.replace("train.py", str(program)),
-            shell=True,
-            env=clean_environ(**address, **own),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for own in pods
-    ]
-    printed = [process.communicate(timeout=120)[0].split() for process in started]
-    assert sorted(int(rank) for ranks in printed for rank in ranks) == [0, 1, 2, 3]
+
+    def torchrun(own: dict[str, str]) -> str:
+        environ = clean_environ(**address, **own)
+        argv = shlex.split(Template(command).substitute(environ).replace("train.py", str(program)))
+        return run_python(TORCHRUN, *argv, environ=environ).stdout
+
+    with ThreadPoolExecutor() as threads:
+        lines = "".join(threads.map(torchrun, pods)).splitlines()
+    assert sorted(lines) == [f"{rank} 4" for rank in range(4)]
 
 
 def test_another_rank_that_is_missing_does_not_propose_torchrun() -> None:

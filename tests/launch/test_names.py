@@ -36,7 +36,7 @@ def seconds(text: str) -> float:
 @needs_gcc
 def test_the_host_of_the_store_looks_up_each_rank_once(library: Path) -> None:
     """The host is its own client, too. A guard or a group of torch opens no further one."""
-    printed = start_ranks(library, RANKS, "60")
+    printed = start_ranks(library, RANKS, 60)
     assert all("joined" in text.splitlines() for text in printed), printed
     assert lookups(library, 0) == RANKS + 1
 
@@ -49,7 +49,7 @@ def test_ranks_wait_for_a_slow_lookup(lookup: str, library: Path) -> None:
     slow = {"SLOW_SECONDS": str(SLOW), "SLOW_LOOKUP": lookup}
     if lookup == "all":
         del slow["SLOW_LOOKUP"]
-    printed = start_ranks(library, RANKS, "60", slow=slow)
+    printed = start_ranks(library, RANKS, 60, slow=slow)
     assert all("joined" in text.splitlines() for text in printed), printed
     stall = (RANKS + 1 if lookup == "all" else 1) * SLOW
     assert max(map(seconds, printed)) > SLOW - 1, "the lookup was not slow"
@@ -58,7 +58,7 @@ def test_ranks_wait_for_a_slow_lookup(lookup: str, library: Path) -> None:
 
 @needs_gcc
 def test_ranks_that_wait_less_long_than_a_lookup_all_end_alike(library: Path) -> None:
-    printed = start_ranks(library, RANKS, "3", slow={"SLOW_SECONDS": "20"})
+    printed = start_ranks(library, RANKS, 3, slow={"SLOW_SECONDS": "20"})
     assert [text.partition(":")[0] for text in printed] == ["RankTimeoutError"] * RANKS
     assert max(map(seconds, printed)) < 3 + 5 + BUSY
     assert "in this process" in printed[0]
