@@ -145,7 +145,7 @@ def check(case: dict[str, Any], workers: int = 0) -> None:
             skipped = 0
 
 
-@settings(deadline=None, max_examples=200, database=None)
+@settings(deadline=None, max_examples=60, database=None)
 @given(cases())
 def test_a_sampler_goes_on_from_every_state(case: dict[str, Any]) -> None:
     check(case)
@@ -158,8 +158,18 @@ def test_a_sampler_goes_on_from_every_state_2000_times(case: dict[str, Any]) -> 
     check(case)
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("done", [0, 0.5, 1])
+@pytest.mark.parametrize(
+    ("loop", "done"),
+    [
+        *((loop, 0.5) for loop in LOOPS),
+        *((loop_over_steps, done) for done in (0, 1)),
+        *(
+            pytest.param(loop, done, marks=pytest.mark.slow)
+            for loop in (loop_over, loop_over_length, loop_over_pairs)
+            for done in (0, 1)
+        ),
+    ],
+)
 def test_a_sampler_of_workers_goes_on(loop: Loop, done: float) -> None:
     plans = {"plan": BatchPlan(1, 4, 2, 2), "other": BatchPlan(1, 3, 1, 3)}
     case = {"length": 10, "shuffle": True, "epochs": 0, "set_epoch": False, "counts": False}
@@ -239,8 +249,8 @@ def join(of_ranks: list[list[Batches]]) -> list[int]:
     ("kind", "workers"),
     [
         *((kind, 0) for kind in ("plain", "shuffle", "weights", "stream")),
-        *((kind, 2) for kind in ("weights", "stream")),
-        *(pytest.param(kind, 2, marks=pytest.mark.slow) for kind in ("plain", "shuffle")),
+        ("weights", 2),
+        *(pytest.param(kind, 2, marks=pytest.mark.slow) for kind in ("plain", "shuffle", "stream")),
     ],
 )
 def test_real_ranks_go_on_from_every_state_on_another_mesh(
