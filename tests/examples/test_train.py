@@ -28,11 +28,9 @@ MESHES_OF_FOUR = [
     "--dp 4 --micro-batch 1",
     "--dp 2 --sp 2 --micro-batch 2",
     "--dp 1 --tp 4 --micro-batch 8",
+    "--dp 1 --sp 2 --tp 2 --micro-batch 8 --attention ring",
 ]
-MESHES_OF_EIGHT = [
-    "--dp 2 --sp 2 --tp 2 --micro-batch 4",
-    "--dp 1 --sp 4 --tp 2 --micro-batch 8 --attention ring",
-]
+MESHES_OF_EIGHT = ["--dp 2 --sp 2 --tp 2 --micro-batch 4"]
 Losses = dict[str, list[list[float]]]
 SMALL = ["--dtype=float64", "--steps=6", "--seq=32", "--dim=32", "--global-batch=8"]
 

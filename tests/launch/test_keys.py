@@ -240,7 +240,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rounds_leave_no_keys(kind: str, url: str, pool: Pool) -> None:
-    for before, after in pool.run(count_keys, kind, 2 + SLOW_KINDS.get(kind, 100) // 3, url):
+    for before, after in pool.run(count_keys, kind, 2 + SLOW_KINDS.get(kind, 100) // 8, url):
         assert after == before
 
 
