@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +31,7 @@ from .endpoint import (
 from .launchers import BY_ENVIRONMENT, HAND_WRITTEN, SPAWN, Launcher, is_whole, matching_launchers
 from .signs import sign_of_more, sign_of_others, starter
 from .slurm import task_counts
-from .urls import Refusal, host_fault, url_fault
+from .urls import FILE, Refusal, host_fault, is_unspecified, url_fault
 from .world import MAX_WORLD_SIZE, World, without_completed
 
 ARGUMENT_FIELDS = ("rank", "world_size", "local_rank")
@@ -147,7 +146,8 @@ def check_url(url: object, name: str = "init_method") -> str:
     """Return the URL of a store, or raise with what is wrong."""
     fault = url_fault(url) if isinstance(url, str) else Refusal("it is not a str")
     if fault is not None:
-        meant = fault.meant or f"tcp://{HOST}:{PORT}"
+        is_file = str(url).lower().startswith("file:")
+        meant = fault.meant or (f"{FILE}/shared/new-file" if is_file else f"tcp://{HOST}:{PORT}")
         raise LaunchError(
             f"{name} is {url!r}: {fault.reason}.",
             "A store is tcp://host:port, file:///shared/new-file, env:// or store://host:port/job.",
@@ -155,6 +155,15 @@ def check_url(url: object, name: str = "init_method") -> str:
             variables={} if name == "init_method" else {name: str(url)},
         )
     return str(url)
+
+
+def check_reach(world: World, host: str | None, name: str) -> None:
+    """Raise if ranks on several hosts would each look for the store on their own host."""
+    if host and is_unspecified(host) and 1 < world.world_size != world.local_world_size:
+        line = f"{name} names the host {host}, by which each rank reaches its own host."
+        fix = f"{HOST} in place of {host}, the same on all ranks; or 127.0.0.1 on one host."
+        variables = {name: host} if name == "MASTER_ADDR" else {}
+        raise LaunchError(line, "Rank 0 hosts the store of the job.", fix=fix, variables=variables)
 
 
 def use_master_variables(world: World, env: Env) -> World:
@@ -222,17 +231,25 @@ def _overridden(row: Launcher, env: Env, arguments: Mapping[str, int | str]) -> 
 
 
 def _check_others(world: World, others: list[Launcher], env: Env) -> None:
-    """Check RANK against the other launchers whose job has the same size; others are nested."""
+    """Check RANK against the other launchers whose job has the same size, or WORLD_SIZE=1.
+
+    A job of another size is nested, but a single process that another launcher has numbered among
+    several would train alone beside them.
+    """
     for row in (row for row in others if is_whole(row, env)):
-        rank, size = world.rank, 0
-        with suppress(LaunchError):  # variables that are not used may be malformed
-            rank, size = read_int(row.name, row.rank, env, "rank")[0], _world_size(row, env)[0]
+        try:
+            rank, name = read_int(row.name, row.rank, env, "rank")
+            size, counted = _world_size(row, env)
+        except LaunchError:  # variables that are not used may be malformed
+            continue
+        exported = " ".join(name for name in EXPORTED_BY_SCRIPTS if name in env)
+        fix = f"unset {exported}: a script has exported them to all ranks of {row.name}"
+        pair = f"hand-written and {row.name}"
         if size == world.world_size and rank != world.rank:
-            name = str(first_set(row.rank, env))
-            exported = " ".join(name for name in EXPORTED_BY_SCRIPTS if name in env)
-            fix = f"unset {exported}: a script has exported them to all ranks of {row.name}."
-            pair = f"hand-written and {row.name}"
-            raise_conflict(pair, env, "RANK", name, f"is not {name}", fix=fix)
+            raise_conflict(pair, env, "RANK", name, f"is not {name}", fix=f"{fix}.")
+        if size > world.world_size == 1:
+            fix += "; or init(rank=0, world_size=1), if each is alone."
+            raise_conflict(pair, env, "WORLD_SIZE", counted, f"is not {counted}", fix=fix)
 
 
 def _sign_of_more(row: Launcher, ranks: int, env: Env) -> str | None:
@@ -278,7 +295,10 @@ def _world_of(row: Launcher, env: Env, others: list[Launcher]) -> World:
     values: dict[str, Any] = dict.fromkeys((*FIELDS, *ENDPOINT_FIELDS))
     values |= {name: value for name, (value, _) in fields.items()}
     sources = {name: source for name, (_, source) in fields.items()}
-    return World(launcher=row.name, sources=sources, **values)
+    world = World(launcher=row.name, sources=sources, **values)
+    if world.init_method is None:
+        check_reach(world, world.master_addr, sources.get("master_addr", ""))
+    return world
 
 
 def _world_size(row: Launcher, env: Env) -> tuple[int, str]:
@@ -330,7 +350,10 @@ def _task_counts(row: Launcher, env: Env) -> tuple[list[int], str]:
         return task_counts(env[name]), name
     except ValueError:
         fault = f"{name}={env[name]!r} is not a list of tasks per node, such as '2(x3),1'"
-        raise_invalid(row.name, {name: env[name]}, fault, fix=f"unset {name}.")
+        fix = f"unset {name}"
+        if first_set(row.world_size, env) is None:
+            fix += f", and export {row.world_size[-2]}=<the number of ranks>, the same on all"
+        raise_invalid(row.name, {name: env[name]}, fault, fix=f"{fix}.")
 
 
 def _check_bounds(row: Launcher, fields: Fields, env: Env) -> None:

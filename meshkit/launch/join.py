@@ -30,7 +30,7 @@ from .default_group import (
     gloo_reads_at_once,
     guards_can_report,
 )
-from .detect import check_arguments, check_url, detect_world, use_master_variables
+from .detect import check_arguments, check_reach, check_url, detect_world, use_master_variables
 from .device import (
     backend_for,
     can_share_device,
@@ -233,6 +233,7 @@ def identify(
         return world
     url, sources = check_url(init_method), {**world.sources, "init_method": "argument"}
     world = replace(world, init_method=url, sources=sources)
+    check_reach(world, address(world)[0], "init_method")
     return use_master_variables(world, os.environ) if init_method == "env://" else world
 
 

@@ -291,5 +291,9 @@ def contradicting_variables(env: Env, rank: int, world_size: int) -> set[str]:
     index = LAUNCHERS.index(HAND_WRITTEN)
     preceding = {name for row in LAUNCHERS[:index] for names in row.markers for name in names}
     stated = {row: [as_number(first_value(names, env)) for names in row[2:4]] for row in LAUNCHERS}
-    others = (row for row, (own, size) in stated.items() if size == world_size and own != rank)
+    others = (
+        row
+        for row, (own, size) in stated.items()
+        if (size == world_size and own != rank) or (world_size == 1 and size not in (None, 1))
+    )
     return (preceding | {name for row in others for name in row.rank}) & {*env}

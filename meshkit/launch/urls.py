@@ -15,7 +15,7 @@ probably meant.
 from __future__ import annotations
 
 import re
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import NamedTuple
 
 from .endpoint import PORT, is_digits
@@ -24,8 +24,10 @@ MAX_PORT = 65535
 MAX_NAME = 253  # characters of a host name (RFC 1035)
 LARGEST_IPV4 = 2**32 - 1  # resolvers take a smaller number for an address
 ENV, FILE = "env://", "file://"
+SCHEMES = ENV, FILE, "tcp://", "store://"
 _LABEL = re.compile("[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
 _SCOPE = re.compile(r"[A-Za-z0-9_.\-]+", re.ASCII)
+_FILE = re.compile(r"file:///[^\0]*[^\0/]", re.DOTALL)
 _PLACE = re.compile(r"(tcp|store)://([^/?#]*)(/[^?#\0]*)?(.*)", re.DOTALL)
 
 
@@ -61,10 +63,22 @@ def host_fault(text: str) -> Refusal | None:
         return Refusal("it is a URL")
     if inner != text and ":" in inner and _is_host(inner):
         return Refusal("brackets surround an address only before a port", inner)
-    if place_fault(text) is None:
-        host, _, port = text.rpartition(":")
+    fault = place_fault(text)
+    host, _, port = (text if fault is None else fault.meant).rpartition(":")
+    if port and text.endswith(f":{port}"):
         return Refusal("a port is given apart from its host", host.strip("[]"), port)
-    return Refusal("it is neither a host name nor an address")
+    return Refusal("it is neither a host name nor an address", host.strip("[]"))
+
+
+def is_unspecified(host: str) -> bool:
+    """Return whether a host is an address by which every process reaches its own host.
+
+    Example:
+        >>> is_unspecified("0.0.0.0"), is_unspecified("::"), is_unspecified("node1")
+        (True, True, False)
+    """
+    is_address = _is(IPv6Address if ":" in host else IPv4Address, host)
+    return is_address and ip_address(host).is_unspecified
 
 
 def url_fault(text: str) -> Refusal | None:
@@ -74,10 +88,20 @@ def url_fault(text: str) -> Refusal | None:
         >>> url_fault("tcp://fd00::55:29500").meant
         'tcp://[fd00::55]:29500'
     """
-    if text == ENV or (text.startswith(FILE) and "\0" not in text):
+    if text == ENV or _FILE.fullmatch(text):
         return None
     if (stripped := text.strip()) != text and url_fault(stripped) is None:
         return Refusal("it has blanks around it", stripped)
+    scheme, colon, rest = text.partition(":")
+    if scheme != scheme.lower() and f"{scheme.lower()}://" in SCHEMES:
+        lower = f"{scheme.lower()}{colon}{rest}"
+        return url_fault(lower) or Refusal("its scheme has capital letters", lower)
+    if scheme == "file":
+        meant = "" if rest.startswith("//") else FILE + rest  # of file:/path
+        is_file = _FILE.fullmatch(meant) is not None
+        return Refusal(
+            "it is not file:// and the absolute path of a file", meant if is_file else ""
+        )
     match = _PLACE.fullmatch(text)
     if match is None:
         meant = f"tcp://{text}" if place_fault(text) is None else ""

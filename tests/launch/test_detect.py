@@ -224,6 +224,42 @@ def test_a_hand_written_rank_must_equal_the_one_of_the_launcher(name: str) -> No
     assert meshkit.detect({**ROWS[name], "RANK": "3", "WORLD_SIZE": "4"}).launcher == "hand-written"
 
 
+@pytest.mark.parametrize("name", [name for name in ROWS if "RANK" not in ROWS[name]])
+def test_a_single_process_that_a_launcher_has_numbered_among_several(name: str) -> None:
+    """Each process would train alone."""
+    rank, size = TABLE[name].rank[0], TABLE[name].world_size[0]
+    exported = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    for own in ("0", "3"):
+        environ = {**ROWS[name], rank: own, size: "4"}
+        error = detect_error({**environ, **exported})
+        assert error.variables == {"WORLD_SIZE": "1", size: "4"}
+        unset, alone = error.fix_text.split("; or ")
+        assert unset.startswith("unset RANK WORLD_SIZE LOCAL_RANK: ")
+        assert meshkit.detect(environ).rank == int(own)
+        assert alone == "init(rank=0, world_size=1), if each is alone."
+        assert meshkit.detect({**environ, **exported}, rank=0, world_size=1).world_size == 1
+        child = {**environ, **exported}
+        meshkit.detect(child, rank=0, world_size=1).export(child)
+        assert meshkit.detect(child).world_size == 1
+    alone_too = {**ROWS[name], **exported, rank: "0"}
+    for row in TABLE.values():  # PMI numbers the ranks of PALS too
+        alone_too |= dict.fromkeys({*row.rank} & {*alone_too}, "0")
+        alone_too |= dict.fromkeys({*row.world_size} & {*alone_too}, "1")
+    assert meshkit.detect(alone_too).world_size == 1
+
+
+@pytest.mark.parametrize("tasks", ["", "2(x", "two", "2(x0)"])
+def test_the_fix_of_a_malformed_list_of_tasks_leads_to_a_world(tasks: str) -> None:
+    environ = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_NODEID": "0"}
+    broken = {**environ, "SLURM_TASKS_PER_NODE": tasks}
+    alone = detect_error(broken).fix_text
+    expected = "unset SLURM_TASKS_PER_NODE, and export SLURM_NTASKS=<the number of ranks>"
+    assert alone == f"{expected}, the same on all."
+    assert meshkit.detect({**environ, "SLURM_NTASKS": "4"}).world_size == 4
+    sized = detect_error({**broken, "SLURM_NTASKS": "4"})
+    assert sized.fix_text == "unset SLURM_TASKS_PER_NODE."
+
+
 @pytest.mark.parametrize("size", ["SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE"])
 def test_a_batch_script_that_exports_its_own_rank_is_told_to_unset_it(size: str) -> None:
     """TRI-ML/prismatic-vlms issue 39: RANK=$SLURM_PROCID, read once, for all tasks."""

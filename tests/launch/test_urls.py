@@ -18,7 +18,7 @@ from meshkit.launch.store import address
 from meshkit.launch.urls import host_fault, join_host, url_fault
 from tests.launch.recorded import ALL, Env
 
-ADDRESSES = st.ip_addresses().map(str)
+ADDRESSES = st.ip_addresses().filter(lambda address: not address.is_unspecified).map(str)
 LABELS = st.from_regex(r"[a-z0-9]([a-z0-9\-]{0,8}[a-z0-9])?", fullmatch=True)
 NAMES = st.lists(LABELS, min_size=1, max_size=4).map(".".join).filter(lambda n: not n[-1].isdigit())
 HOSTS = ADDRESSES | NAMES
@@ -39,6 +39,8 @@ NO_HOSTS += [
     "$(hostname)",
     "<host>",
 ]
+FILES = ["file:", "file:/", "file:///", "file://", "file://a", "file:a", "file:///a/", "file:///\0"]
+FILE = "file:///shared/new-file"
 
 
 @given(HOSTS, PORTS)
@@ -91,7 +93,15 @@ def test_no_host(text: str) -> None:
             (text, "")
             for text in ("", "tcp://", "tcp://node 1:2", "tcp:/a:1", "tcp://u@a:1", "env:")
         ),
-        *((text, "") for text in ("ray://a:1", "file:/a", "file:///\0")),
+        ("file:/a", "file:///a"),
+        ("FILE:/a", "file:///a"),
+        ("File:///a/b", "file:///a/b"),
+        ("TCP://h:1", "tcp://h:1"),
+        ("Tcp://h", "tcp://h:29500"),
+        ("STORE://h:1/job", "store://h:1/job"),
+        ("ENV://", "env://"),
+        *((text, "") for text in ("ray://a:1", "RAY://a:1")),
+        *((text, "") for text in FILES),
     ],
 )
 def test_the_fix_of_a_url_is_another_url_that_works(text: str, meant: str) -> None:
@@ -102,8 +112,48 @@ def test_the_fix_of_a_url_is_another_url_that_works(text: str, meant: str) -> No
         join.identify({"rank": 1, "world_size": 2}, text)
     assert repr(text) in caught.value.summary
     (proposed,) = re.findall('init_method="(.*)"', caught.value.fix_text)
-    assert proposed == (meant or "tcp://<host of rank 0>:29500")
+    unknown = FILE if text in FILES else "tcp://<host of rank 0>:29500"
+    assert proposed == (meant or unknown)
     assert not meant or url_fault(meant) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("fd00::55:29500", "fd00::55", "29500"),
+        ("[fd00::55]:29500", "fd00::55", "29500"),
+        ("::1:29500", "::1", "29500"),
+        ("node1:29500", "node1", "29500"),
+        ("[node1]:29500", "node1", "29500"),
+        ("[fd00::55]", "fd00::55", ""),
+        ("[node1]", "node1", ""),
+        ("node1:", "node1", ""),
+        *((text, "", "") for text in ("node 1", "fd00::g", "a..b", "http://a:1")),
+    ],
+)
+def test_the_fix_of_a_host_is_another_host_that_works(text: str, host: str, port: str) -> None:
+    environ = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": text, "MASTER_PORT": "1"}
+    _, error = detect_or_error(environ)
+    fix = re.fullmatch("export MASTER_ADDR=(.+?)( MASTER_PORT=(.+))?, the same.*", error.fix_text)
+    assert fix is not None
+    assert (fix[1], fix[3] or "") == (host or "<host of rank 0>", port)
+    if host:
+        world = meshkit.detect({**environ, "MASTER_ADDR": fix[1], "MASTER_PORT": fix[3] or "1"})
+        assert (world.master_addr, world.master_port) == (host, int(port or 1))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "0:0:0:0:0:0:0:0"])
+def test_ranks_of_several_hosts_have_no_store_at_their_own_host(host: str) -> None:
+    environ = {"RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": host, "MASTER_PORT": "1"}
+    _, error = detect_or_error(environ)
+    assert error.variables == {"MASTER_ADDR": host}
+    assert meshkit.detect({**environ, "MASTER_ADDR": "127.0.0.1"}).world_size == 8
+    with pytest.raises(meshkit.LaunchError, match="master_addr"):
+        meshkit.detect({}, rank=1, world_size=8, master_addr=host)
+    with pytest.raises(meshkit.LaunchError, match="init_method"):
+        join.identify({"rank": 1, "world_size": 8}, f"tcp://{join_host(host, 1)}")
+    for own in ({"LOCAL_WORLD_SIZE": "8"}, {"RANK": "0", "WORLD_SIZE": "1"}):
+        assert meshkit.detect({**environ, **own}).master_addr == host
 
 
 @given(TEXTS)

@@ -570,6 +570,18 @@ CASES: dict[str, Callable[[], object]] = {
     "RANK that contradicts the launcher": lambda: detect(
         {**OPEN_MPI, "RANK": "1", "WORLD_SIZE": "4"}
     ),
+    "a single process of several that srun has started": lambda: detect(
+        {**SRUN, "RANK": "0", "WORLD_SIZE": "1"}
+    ),
+    "an address that is each rank's own": lambda: detect(
+        {"RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "0.0.0.0"}
+    ),
+    "a URL of a file without a path": lambda: check_url("file://"),
+    "a URL of a file with one slash": lambda: check_url("file:/shared/new-file"),
+    "a URL in capital letters": lambda: check_url("TCP://node1:29500"),
+    "a list of tasks that is the only size": lambda: detect(
+        {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_TASKS_PER_NODE": "2(x"}
+    ),
     "a malformed list of nodes": lambda: detect({**SRUN, "SLURM_STEP_NODELIST": "n[2-1]"}),
     "a malformed list of tasks": lambda: detect({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x"}),
     "a node outside the list of tasks": lambda: detect({**SRUN, "SLURM_NODEID": "2"}),
