@@ -34,7 +34,8 @@ from ..layout.axes import Names
 from ..layout.group_plan import Axes
 from ..layout.layout import Layout
 from ..text import format_ranks, plural
-from .guard import GuardState, guard_mesh
+from .guard import guard_mesh
+from .state import GuardState
 from .verification import Verification, summarize_timings
 
 ARRIVAL_TIME = "at"  # when a rank came, in seconds of the monotonic clock of its host

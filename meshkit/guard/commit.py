@@ -26,7 +26,7 @@ from ..launch.judges import Arrivals, Decision, all_same
 from ..launch.times import Deadline
 from ..launch.torch_aborts import error_of
 from ..launch.torch_groups import is_nccl
-from .guard import GuardState, last_report
+from .state import GuardState, last_report
 
 SUMMARY = "a collective of this step has failed on a rank, so no rank takes the step."
 ADVICE = f"mesh.recover(step=...), or {REBUILD_ADVICE}."

@@ -42,7 +42,8 @@ from ..groups.registry import GroupsReport, MeshGroups, report_groups
 from ..guard.barrier import verify_mesh, wait_at_barrier
 from ..guard.commit import commit_step
 from ..guard.first import run_first
-from ..guard.guard import GuardState, guard_mesh, post_end
+from ..guard.guard import guard_mesh, post_end
+from ..guard.state import GuardState
 from ..guard.verification import Verification
 from ..launch.log import Startup
 from ..launch.of_one_process import OfOneProcess

@@ -23,7 +23,8 @@ import torch.distributed as dist
 from ..errors import MeshkitError, SpecError
 from ..groups.open_mesh import MeshProposal, announcing_failure, open_groups
 from ..groups.registry import MeshGroups
-from ..guard.guard import GuardState, guard_mesh
+from ..guard.guard import guard_mesh
+from ..guard.state import GuardState
 from ..launch.job import Job, set_current_job
 from ..launch.newcomer import Admission, JoinedMesh, find_newcomers, invite
 from ..launch.round import COUNT

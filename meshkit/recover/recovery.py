@@ -30,7 +30,7 @@ from ..groups.open_mesh import MeshProposal, open_groups
 from ..groups.registry import GroupRegistry, MeshGroups
 from ..groups.status import is_collective_error
 from ..guard.commit import committed_steps
-from ..guard.guard import GuardState
+from ..guard.state import GuardState
 from ..launch.ending import ENDED
 from ..launch.job import Job, leave_default_group
 from ..launch.judges import RankState, Sighting

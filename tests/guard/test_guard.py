@@ -23,6 +23,8 @@ import torch.distributed as dist
 import meshkit
 from meshkit.groups import close_mesh
 from meshkit.guard import guard as guard_module
+from meshkit.guard import roll_call, watch
+from meshkit.guard.state import Guard, GuardState
 from meshkit.launch import torch_groups
 from meshkit.launch.judges import RankState
 from meshkit.launch.torch_aborts import timeout_of
@@ -275,7 +277,7 @@ def test_only_gloo_raises_in_the_thread_that_waits(
     monkeypatch.setattr(guard_module.dist, "get_backend", str)
     monkeypatch.setattr(torch_groups, "knows_group", lambda _: True)
     groups: Any = {(backend,): backend for backend in backends}
-    site = guard_module.Guard(meshkit.Layout(dp=2), None, groups, 1, guard_module.GuardState())  # type: ignore[arg-type]
+    site = Guard(meshkit.Layout(dp=2), None, groups, 1, GuardState())  # type: ignore[arg-type]
     assert guard_module._raises_in_caller(site) is expected
 
 
@@ -310,7 +312,7 @@ def come_late() -> Any:
     """Begin a collective on rank 1 just after the others have given up."""
     mesh = meshkit.build_mesh(dp=2)
     if mesh.rank == 1:  # else its watching thread may answer before it begins
-        pytest.MonkeyPatch().setattr(guard_module, "respond", lambda *_: None)
+        pytest.MonkeyPatch().setattr(watch, "respond", lambda *_: None)
     try:
         with mesh.guard(timeout=2):
             if mesh.rank == 1:
@@ -355,7 +357,7 @@ def test_a_rank_that_waits_in_an_agreement_answers(results: Results) -> None:
 def lose_the_store_twice(address: str) -> Any:
     """Let two looks of the watching thread of rank 1 at the store fail."""
     meshkit.init(init_method=address, arrival_timeout=60)
-    mesh, logged, respond = meshkit.build_mesh(dp=2), [], guard_module.respond
+    mesh, logged, respond = meshkit.build_mesh(dp=2), [], watch.respond
     faults = iter([meshkit.RankTimeoutError("played.")] * 2 if mesh.rank == 1 else [])
 
     def fail_first(*args: Any) -> bool:
@@ -364,8 +366,8 @@ def lose_the_store_twice(address: str) -> Any:
         return respond(*args)
 
     patch, keep = pytest.MonkeyPatch(), lambda text, *values: logged.append(text % values)
-    patch.setattr(guard_module, "log_line", keep)
-    patch.setattr(guard_module, "respond", fail_first)
+    patch.setattr(watch, "log_line", keep)
+    patch.setattr(watch, "respond", fail_first)
     try:
         with mesh.guard(timeout=4):
             if mesh.rank == 1:
@@ -449,7 +451,7 @@ def enter_again_and_fork() -> Any:
             with guard:
                 if (child := os.fork()) == 0:
                     patch.setattr(guard_module, "_leave", lambda *_: calls.append("left"))
-                    patch.setattr(guard_module.Guard, "post", lambda *_: calls.append("posted"))
+                    patch.setattr(Guard, "post", lambda *_: calls.append("posted"))
                     if error is not None:
                         raise error
                 else:
@@ -527,9 +529,7 @@ def test_closing_together_names_the_missing_rank(results: Results) -> None:
 def fail_to_describe_the_stack() -> bool:
     mesh = meshkit.build_mesh(dp=1)
     patch = pytest.MonkeyPatch()
-    patch.setattr(
-        guard_module, "frames_of_thread", mock.Mock(side_effect=TypeError("x")), raising=True
-    )
+    patch.setattr(watch, "frames_of_thread", mock.Mock(side_effect=TypeError("x")), raising=True)
     with mesh.guard(timeout=30):
         time.sleep(1.5)
         return any(t.name == "meshkit-guard" for t in threading.enumerate())
@@ -555,6 +555,6 @@ def test_rank_0_gives_a_late_rank_a_second_to_read_the_report(
     store: Any = SimpleNamespace(is_host=True, stay=stay, try_within=lambda _, work: work())
     guard: Any = SimpleNamespace(answer_time=4.0, roll_call=lambda *_: call, left=lambda *_: [])
     guard.state = SimpleNamespace(reports={1: "report"}, answered={1: now[0] - 60})
-    monkeypatch.setattr(guard_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    guard_module._leave_last(guard, store)
+    monkeypatch.setattr(roll_call, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    roll_call._leave_last(guard, store)
     assert waits == [False, True]

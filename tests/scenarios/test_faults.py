@@ -24,7 +24,9 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.groups import groups, open_mesh
-from meshkit.guard import guard
+from meshkit.groups.close_mesh import CALLS
+from meshkit.guard import guard, roll_call, watch
+from meshkit.guard.state import Guard
 from meshkit.launch import join
 from meshkit.launch.creation import commit
 from meshkit.launch.times import TIMES
@@ -232,18 +234,19 @@ def read_report_late(strike: Strike, limit: float | None, address: str) -> Any:
     mesh = meshkit.build_mesh(dp=3, timeout=60 if limit else 1)
     patch, report = pytest.MonkeyPatch(), guard.report_failure
 
-    def report_late(site: guard.Guard, store: Any, *more: Any) -> Any:
+    def report_late(site: Guard, store: Any, *more: Any) -> Any:
         with contextlib.suppress(RuntimeError):
             while True:
-                store.add(guard.CALLS, 0)
+                store.add(CALLS, 0)
                 time.sleep(0.05)
         return report(site, store, *more)
 
     if mesh.rank == 1 and limit:
-        patch.setattr(guard, "report_failure", report_late)
+        for module in (guard, watch):
+            patch.setattr(module, "report_failure", report_late)
     elif mesh.rank == 1:
-        keep = strike_before(partial(time.sleep, 1), guard.Guard.keep)
-        patch.setattr(guard.Guard, "keep", keep)
+        keep = strike_before(partial(time.sleep, 1), Guard.keep)
+        patch.setattr(Guard, "keep", keep)
     with mesh, mesh.guard(timeout=limit):
         if mesh.rank == 2:
             strike.kill()
@@ -254,10 +257,10 @@ def answer_late(strike: Strike, address: str) -> Any:
     """Leave the guard with an error on rank 2; rank 1 answers late, and rank 0 hosts the store."""
     init("tcp", address, 60)
     mesh, patch = meshkit.build_mesh(dp=3), pytest.MonkeyPatch()
-    for name in ("respond", "report_failure"):  # the watching thread, and the main thread
+    for module, name in ((watch, "respond"), (watch, "report_failure"), (guard, "report_failure")):
         if mesh.rank == 1:
-            late = strike_before(partial(time.sleep, 2), getattr(guard, name))
-            patch.setattr(guard, name, late, raising=True)
+            late = strike_before(partial(time.sleep, 2), getattr(module, name))
+            patch.setattr(module, name, late, raising=True)
     with mesh.guard(timeout=60):
         if mesh.rank == 2:
             strike.note()
@@ -383,15 +386,15 @@ def wait_for_a_stopped_rank(strike: Strike, how: str, address: str) -> Any:
 def kill_the_judge(strike: Strike, address: str) -> Any:
     """Kill the first rank that judges, before it writes the report; rank 0 sleeps."""
     mesh = meshkit.build_mesh(dp=-1)
-    judge = guard._judge
+    judge = roll_call._judge
 
-    def kill_the_first(site: guard.Guard, store: Any, summary: str, **more: Any) -> Any:
+    def kill_the_first(site: Guard, store: Any, summary: str, **more: Any) -> Any:
         if store.claim("first", str(site.rank)) == str(site.rank).encode():
             strike.kill()
         return judge(site, store, summary, **more)
 
     if mesh.rank:
-        pytest.MonkeyPatch().setattr(guard, "_judge", kill_the_first)
+        pytest.MonkeyPatch().setattr(roll_call, "_judge", kill_the_first)
     with mesh.guard(timeout=2):
         if mesh.rank == 0:
             time.sleep(12)
