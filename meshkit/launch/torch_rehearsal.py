@@ -1,6 +1,6 @@
 """Changes to torch's private API in the process of a rehearsed rank, whose peers do not run.
 
-They stay until the process ends: :mod:`meshkit.rehearse.rehearsal` plays each rank in its own.
+They stay until the process ends, in which :mod:`meshkit.rehearse.rank` plays one rank.
 """
 
 from __future__ import annotations

@@ -1,108 +1,39 @@
 """Rehearse a job of any size: play some of its ranks on one machine, and compare what they do.
 
-::
-
-    caller    -- fn, args, ranks -->   stage (torch is loaded)   fork -->   rank 0, then the others
-              <-- trace or error --                              <------
-
 A rank runs the program of the job in a world of the real size, over groups that record and return
 at once (:mod:`meshkit.rehearse.recording`). Rank 0 is played first: its mesh decides which ranks
-stand for the others, the libraries that it imports are loaded once for all, and the sizes and
-objects that it sends are received by ranks played later.
+stand for the others. :mod:`meshkit.rehearse.stage` forks the ranks.
 """
 
 from __future__ import annotations
 
-import gc
 import os
-import pickle
 import random
 import runpy
-import signal
-import socket
 import sys
 import time
-import traceback
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NamedTuple, cast
-
-import torch
-import torch.distributed as dist
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..call import parse_integer, quotes_call
-from ..errors import RankTimeoutError, SpecError
-from ..launch.job import Job, Membership, set_current_job
-from ..launch.judges import Process
+from ..errors import SpecError
 from ..launch.log import Progress
-from ..launch.spawn import (
-    check_arguments_fit,
-    child_environment,
-    context_for,
-    pickle_job,
-    sendable_error,
-    set_up_worker,
-    start_process,
-)
-from ..launch.times import ARRIVAL, Time, parse_timeout
-from ..launch.torch_rehearsal import BACKEND, LiveBytes, allow_meta_training
-from ..launch.world import LOOPBACK_HOST, World
+from ..launch.spawn import check_arguments_fit, child_environment, context_for, pickle_job
+from ..launch.times import Time, parse_timeout
 from ..layout.layout import Layout
 from ..layout.topology import Topology
 from ..plan.step_time import MACHINES
-from ..text import count_noun
-from .mismatches import differs_from, find_mismatches, uncounted_groups, uneven_data
+from .mismatches import find_mismatches, uncounted_groups, uneven_data
+from .rank import PORT, RehearsalRequest
 from .record import MESSAGES, Names, Trace, corner_ranks, derive_layout, standing_corner
-from .recording import (
-    LIBRARIES,
-    PACKAGE,
-    Key,
-    Payloads,
-    RecordedRound,
-    Recorder,
-    Shared,
-    start_recording,
-)
 from .report import RehearsalReport
+from .stage import Stage
 
 MAX_ALL = 256  # ranks that ranks="all" plays
 WITNESSES = 16
 MAX_PASSES = 4  # of all ranks, until what they read is what all have passed
 DEVICES = ("cpu", "meta")
-PORT = 29500  # MASTER_PORT of the ranks; nobody listens
-
-
-class RehearsalRequest(NamedTuple):
-    """The program of every rank, and the world in which it runs."""
-
-    job: bytes  # fn and args, pickled
-    world_size: int
-    nodes: int
-    device: str
-    environ: dict[str, str]  # of a rank: that of the caller, and the variables of torchrun
-    folder: str
-    path: list[str]
-
-
-class PlayedRank(NamedTuple):
-    """The outcome of one rank."""
-
-    trace: Trace
-    error: BaseException | None
-    line: str  # of the program at which it raised
-    sent: Payloads
-    missing: set[Key]  # messages that no played rank had sent
-    wanted: set[int]  # ranks that would send some of them
-    shared: Payloads  # values that the rank has passed to collectives
-    modules: list[str]  # libraries that the rank has imported
 
 
 @quotes_call("rehearse")
@@ -173,7 +104,7 @@ def rehearse(
     shown = Progress("rehearse", sys.stderr if progress else None)
     began = time.monotonic()
     deadline = began + (limit.total_seconds() if limit else float("inf"))
-    with _Stage(context_for(fn), request, deadline, shown) as stage:
+    with Stage(context_for(fn), request, deadline, shown) as stage:
         return _rehearse_until_settled(stage, chosen, topology, links, began)
 
 
@@ -195,7 +126,7 @@ def _parse_ranks(ranks: object, world_size: int) -> list[int] | None:
 
 
 def _rehearse_until_settled(
-    stage: _Stage, chosen: list[int] | None, topology: Topology, links: str, began: float
+    stage: Stage, chosen: list[int] | None, topology: Topology, links: str, began: float
 ) -> RehearsalReport:
     """Play the ranks, and again if ranks have read values that others pass otherwise.
 
@@ -215,7 +146,7 @@ def _rehearse_until_settled(
 
 
 def _rehearse(
-    stage: _Stage, chosen: list[int] | None, topology: Topology, links: str, began: float
+    stage: Stage, chosen: list[int] | None, topology: Topology, links: str, began: float
 ) -> RehearsalReport:
     """Play the ranks and check them."""
     size = topology.world_size
@@ -276,7 +207,7 @@ def _layouts(trace: Trace, world_size: int) -> list[Layout]:
     return [main, *(each for each in layouts if each is not main)]
 
 
-def _play_peers(stage: _Stage, names: Names) -> set[str]:
+def _play_peers(stage: Stage, names: Names) -> set[str]:
     """Play the ranks whose messages corners get or need; return the axes of a pipeline.
 
     A peer that does not do what its corner does is a stage of its own. One rank of each such stage
@@ -318,332 +249,6 @@ def _neighbors(layout: Layout, rank: int) -> list[int]:
         peers = layout.peers(rank, axis).tolist()
         found |= {peers[0], peers[(peers.index(rank) + 1) % len(peers)]}
     return sorted(found)
-
-
-# ------------------------------------------------------------------ the process that forks ranks
-
-
-class _Stage:
-    """The process that forks ranks, as the caller sees it."""
-
-    def __init__(
-        self,
-        context: Any,  # noqa: ANN401
-        request: RehearsalRequest,
-        deadline: float,
-        progress: Progress,
-    ) -> None:
-        self.request, self.deadline, self.progress = request, deadline, progress
-        self.traces: dict[int, Trace] = {}
-        self.raised: dict[int, BaseException] = {}
-        self.lines: dict[int, str] = {}
-        self.lacking: set[int] = set()  # raised for lack of a message of a rank not yet played
-        self.wanted: set[int] = set()  # the ranks that would send it
-        self.pipe, child_end = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_run_stage, args=(request, child_end))
-        start_process(self.process)
-        child_end.close()
-
-    def __enter__(self) -> _Stage:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.close()
-        self.pipe.close()
-        with suppress(ProcessLookupError, PermissionError):
-            group = cast(int, self.process.pid)  # the ranks and what they started
-            os.killpg(group, signal.SIGKILL)
-        self.process.kill()
-        self.process.join()
-
-    def differ(self, rank: int, corner: int, names: Names) -> str:
-        """Return where a rank differs from its corner; empty if one of them has not ended."""
-        traces = self.traces.get(rank), self.traces.get(corner)
-        if not (traces[0] and traces[1] and traces[0].has_ended and traces[1].has_ended):
-            return ""
-        return differs_from(traces[0], traces[1], names)
-
-    def start_again(self, is_ok: bool) -> bool:
-        """Forget all ranks if another pass would receive other values; return whether it would.
-
-        Without a mismatch, only other sizes and objects are worth another pass.
-        """
-        try:
-            self.pipe.send(is_ok)
-            would_differ = bool(self.pipe.recv())
-        except (EOFError, OSError):
-            return False
-        if would_differ:
-            for kept in (self.traces, self.raised, self.lines, self.lacking, self.wanted):
-                kept.clear()
-        return would_differ
-
-    def play(self, ranks: Iterable[int]) -> None:
-        """Play those of the ranks that were not played yet, and again those that lack a message."""
-        left = [rank for rank in dict.fromkeys(ranks) if rank not in {*self.traces, *self.raised}]
-        if not left:
-            return
-        left += sorted(self.lacking, reverse=True)
-        for rank in self.lacking:
-            del self.traces[rank], self.raised[rank], self.lines[rank]
-        self.lacking.clear()
-        began = time.monotonic()
-        with suppress(BrokenPipeError):
-            self.pipe.send(left)
-        missing = {*left}
-        while missing and time.monotonic() < self.deadline:
-            number = len(self.traces) + len(self.raised)
-            self.progress.show(f"{count_noun(number, 'rank')} played, {len(missing)} to play")
-            most = min(self.progress.seconds_left, self.deadline - time.monotonic(), 3600.0)
-            if not self.pipe.poll(max(0.0, most)):
-                continue
-            try:
-                rank, played = self.pipe.recv()
-            except (EOFError, OSError):
-                break
-            missing.discard(rank)
-            if isinstance(played, BaseException):
-                self.raised[rank] = played
-                continue
-            self.traces[rank] = played.trace
-            if played.error is not None:
-                self.raised[rank], self.lines[rank] = played.error, played.line
-                self.lacking |= {rank} if played.missing else set()
-                self.wanted |= played.wanted
-        seconds = time.monotonic() - began
-        for rank in sorted(missing):
-            text = f"it had not ended after {seconds:.1f} s, and was killed"
-            self.raised[rank] = RankTimeoutError(text, missing_ranks=(rank,))
-
-
-def _run_stage(request: RehearsalRequest, pipe: Connection) -> None:
-    """Fork the ranks that the caller asks for."""
-    with suppress(PermissionError):
-        os.setsid()  # the caller ends this process and its ranks together
-    set_up_worker(request.environ, "1")
-    os.chdir(request.folder)
-    sys.path[:] = request.path
-    known: Payloads = {}
-    shared: tuple[Shared, Shared] = {}, {}  # of the last pass, and of this one
-    lacked: set[Key] = set()  # messages that a rank of this pass has not received
-    _processes(request.world_size, request.world_size // request.nodes)
-    with suppress(EOFError, OSError):  # the caller has ended
-        while True:
-            modules: set[str] = set()
-            asked = pipe.recv()
-            if isinstance(asked, bool):
-                would_differ = bool(lacked & known.keys())
-                would_differ |= _have_changed(*shared, only_sizes=asked)
-                shared = (shared[1], {}) if would_differ else shared
-                lacked.clear()
-                pipe.send(would_differ)
-                continue
-            for rank, outcome in _play(request, asked, known, shared[0]):
-                if isinstance(outcome, PlayedRank):
-                    modules.update(outcome.modules)
-                    lacked |= outcome.missing
-                    for key, value in outcome.shared.items():
-                        shared[1].setdefault(key, {})[rank] = value
-                    outcome = outcome._replace(sent={}, shared={}, modules=[])
-                pipe.send((rank, outcome))
-            for name in sorted(modules - {*sys.modules}):
-                with suppress(Exception):  # a library may need what a rank has set up
-                    __import__(name)
-            gc.collect()
-            gc.freeze()
-
-
-def _have_changed(last: Shared, new: Shared, *, only_sizes: bool) -> bool:
-    """Return whether ranks have passed other values than those that they received.
-
-    In the first pass each rank received its own.
-    """
-    for key, values in new.items():
-        if only_sizes and "float" in str(key):
-            continue
-        if (last[key] != values) if key in last else len({*values.values()}) > 1:
-            return True
-    return False
-
-
-def _play(
-    request: RehearsalRequest, ranks: list[int], known: Payloads, shared: Shared
-) -> Iterator[tuple[int, PlayedRank | BaseException]]:
-    """Fork as many ranks at a time as there are cores, and yield the outcome of each.
-
-    A rank that raised for lack of a message is played again once another one has sent it.
-    """
-    slots = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    running: dict[Connection, tuple[int, BaseProcess]] = {}
-    lacking: dict[int, PlayedRank] = {}
-    supplied: dict[int, set[tuple[object, ...]]] = defaultdict(set)  # messages for another try
-    while ranks or running or lacking:
-        for rank in [*lacking]:
-            new = (lacking[rank].missing & known.keys()) - supplied[rank]
-            if new:
-                supplied[rank] |= new
-                ranks.insert(0, rank)
-                del lacking[rank]
-        while ranks and len(running) < (slots or 1):
-            end, process = _fork(request, ranks[0], known, shared)
-            running[end] = ranks.pop(0), process
-        if not running:
-            yield from lacking.items()
-            return
-        for end in cast(list[Connection], wait([*running])):
-            rank, process = running.pop(end)
-            outcome = _receive(end, process)
-            if isinstance(outcome, PlayedRank):
-                known.update(outcome.sent)
-                if outcome.error is not None and outcome.missing:
-                    lacking[rank] = outcome
-                    continue
-            yield rank, outcome
-
-
-def _fork(
-    request: RehearsalRequest, rank: int, known: Payloads, shared: Shared
-) -> tuple[Connection, BaseProcess]:
-    context = get_context("fork")
-    end, child_end = context.Pipe(duplex=False)
-    process = context.Process(target=_run_rank, args=(request, rank, known, shared, child_end))
-    start_process(process)
-    child_end.close()
-    return end, process
-
-
-def _receive(end: Connection, process: BaseProcess) -> PlayedRank | BaseException:
-    try:
-        outcome: PlayedRank | BaseException = pickle.loads(end.recv_bytes())  # by our own child
-    except (EOFError, OSError):
-        process.join()
-        outcome = RuntimeError(f"its process ended by itself, with exit code {process.exitcode}")
-    end.close()
-    process.join()
-    return outcome
-
-
-# ------------------------------------------------------------------ one rank
-
-
-def _run_rank(
-    request: RehearsalRequest, rank: int, known: Payloads, shared: Shared, pipe: Connection
-) -> None:
-    """Play one rank in this process, send its outcome, and end."""
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(2 if rank == 0 else quiet, 1)
-    os.dup2(2 if rank == 0 else quiet, 2)
-    before = {*sys.modules}
-    trace, line = Trace(rank), ""
-    error: BaseException | None = None
-    recorder = Recorder(trace, known, known=shared)
-    try:
-        _set_up_rank(request, rank, recorder)
-        fn, args = pickle.loads(request.job)  # sent by our own parent
-        with LiveBytes(trace.memory) if request.device == "meta" else nullcontext():
-            fn(*args)
-    except SystemExit as exit:
-        error = None if exit.code in (None, 0) else RuntimeError(f"SystemExit: {exit.code}")
-    except BaseException as raised:  # a KeyboardInterrupt is an outcome too
-        error = raised
-    if dist.is_initialized():
-        recorder.count_groups(dist.get_pg_count())
-    if error is not None:
-        trace.has_ended = False
-        line = _last_line(error)
-        error = sendable_error(error)
-    new = [name for name in {*sys.modules} - before if _is_library(sys.modules[name])]
-    sys.stdout.flush()
-    sys.stderr.flush()
-    passed = recorder.sent, recorder.missing, recorder.wanted, recorder.shared
-    pipe.send_bytes(pickle.dumps(PlayedRank(trace, error, line, *passed, new)))
-    os._exit(0)  # without the destructors of torch
-
-
-def _set_up_rank(request: RehearsalRequest, rank: int, recorder: Recorder) -> None:
-    """Make this process a rank of the rehearsed world, as torchrun would start it."""
-    size, local_size = request.world_size, request.world_size // request.nodes
-    node, local_rank = divmod(rank, local_size)
-    environ = {
-        **request.environ,
-        "RANK": str(rank),
-        "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(local_size),
-        "GROUP_RANK": str(node),
-    }
-    environ.pop("MESHKIT_SPAWN")
-    set_up_worker(environ, "1")
-    if request.nodes > 1:
-        _name_host(f"node{node}")
-    group = start_recording(recorder, size)
-    device = torch.device(request.device)
-    if device.type == "meta":
-        allow_meta_training()
-        torch.set_default_device(device)
-    world = World(
-        *(rank, size, local_rank, local_size, node, request.nodes, LOOPBACK_HOST, PORT),
-        launcher="rehearsal",
-        device=device,
-        backend=BACKEND,
-        sources={"world_size": "world_size"},
-    )
-    hosts = _processes(size, local_size)
-    epoch = Membership(0, range(size), size)
-    rounds = partial(RecordedRound, group)
-    set_current_job(Job(world, None, None, ARRIVAL, epoch, known=hosts, rehearsed=rounds))
-    register_optimizer_step_post_hook(partial(_measure, recorder.trace.memory, {}))
-
-
-def _name_host(name: str) -> None:
-    """Let this process have a host name of its own, which resolves as the real one."""
-    real = socket.gethostname()
-
-    def resolve(call: Callable[..., object], host: object, *args: object, **more: object) -> object:
-        return call(real if host == name else host, *args, **more)
-
-    for function in ("gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getaddrinfo"):
-        setattr(socket, function, partial(resolve, getattr(socket, function)))
-    socket.gethostname = lambda: name
-
-
-@cache
-def _processes(world_size: int, local_size: int) -> dict[int, Process]:
-    """Return the process of each rank. The stage makes them once for all ranks."""
-    nodes = [f"node{rank // local_size}" for rank in range(world_size)]
-    return {rank: Process(node, rank, node, "", "") for rank, node in enumerate(nodes)}
-
-
-def _measure(memory: dict[str, int], sizes: dict[int, dict[str, int]], *call: Any) -> None:  # noqa: ANN401
-    """Keep the bytes that a rank holds after a step of an optimizer."""
-    optimizer = call[0]
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    state = (value for entry in optimizer.state.values() for value in entry.values())
-    sizes[id(optimizer)] = {
-        "parameters": sum(map(_num_bytes, weights)),
-        "gradients": sum(_num_bytes(weight.grad) for weight in weights),
-        "optimizer state": sum(map(_num_bytes, state)),
-    }
-    for kind in ("parameters", "gradients", "optimizer state"):
-        memory[kind] = max(memory.get(kind, 0), sum(each[kind] for each in sizes.values()))
-
-
-def _num_bytes(value: object) -> int:
-    if not isinstance(value, torch.Tensor):
-        return 0
-    own = value.to_local() if hasattr(value, "to_local") else value
-    return int(own.numel() * own.element_size())
-
-
-def _is_library(module: object) -> bool:
-    file = str(getattr(module, "__file__", None) or "")
-    return file.startswith((*LIBRARIES, PACKAGE))
-
-
-def _last_line(error: BaseException) -> str:
-    """Return the last line of the program in a traceback."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not f.filename.startswith(LIBRARIES)]
-    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
 
 
 def run_script(path: str, arguments: Sequence[str]) -> None:
