@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from meshkit.launch.open_store import serve_store
 from meshkit.launch.spawn import context_for, start_process
-from meshkit.launch.store import serve_store
 
 
 def _serve(pipe: Any, token: str) -> None:

@@ -407,7 +407,7 @@ def _add_bench(parser: ArgumentParser) -> None:
 
 def run_store(args: Namespace) -> Result:
     """Host a store until a signal ends the process."""
-    from ..launch.store import serve_store
+    from ..launch.open_store import serve_store
     from ..launch.token import require_token
 
     def announce(address: str) -> None:

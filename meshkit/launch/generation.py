@@ -38,9 +38,10 @@ import torch.distributed as dist
 from ..errors import LaunchError
 from .endpoint import Env, is_digits
 from .judges import Decision, Process, RankState, Sighting
+from .open_store import open_store
 from .process import current_process, sight, state_of
 from .round import DECISION, Round, decision_from_json, decision_to_json, process_from_json
-from .store import ATTEMPT, Store, lost_error, open_store, read_number, read_value
+from .store import ATTEMPT, Store, lost_error, read_number, read_value
 from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
 from .world import World
 

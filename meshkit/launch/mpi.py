@@ -22,8 +22,9 @@ from types import ModuleType
 import torch.distributed as dist
 
 from ..errors import RankTimeoutError
+from .open_store import unknown_address_error
 from .process import process_stat
-from .store import address, unknown_address_error
+from .store import address
 from .times import Deadline
 from .world import World
 
