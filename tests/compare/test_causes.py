@@ -18,7 +18,7 @@ AXES = "pp", "dp", "sp", "tp"
 
 
 def best(fits: list[Fit]) -> Fit:
-    return min(fits, key=lambda fit: (fit.rank, len(fit.axes)))
+    return min(fits, key=lambda fit: (fit.priority, len(fit.axes)))
 
 
 def make_copies(
