@@ -38,17 +38,10 @@ from ..layout.layout import Layout
 from ..layout.ranks import Strides, offsets
 from ..text import Ints, article, format_sizes
 from .backends import GroupBackend, backends_by_key
-from .groups import (
-    FoundGroups,
-    GroupOptions,
-    GroupRequest,
-    complete_count,
-    create_requested,
-    destroy_groups,
-    match_groups,
-)
+from .groups import complete_count, create_requested, destroy_groups
 from .open_mesh import MeshProposal
 from .registry import GroupKey, MeshGroups
+from .requests import FoundGroups, GroupOptions, GroupRequest, match_groups
 
 CONFLICT = "ranks disagree about more groups of a mesh; no process group was created."
 FAILURE = "a rank could not create more groups of a mesh; all are closed again."

@@ -20,9 +20,9 @@ from ..layout.axes import check_axes_exist, parse_axes
 from ..layout.group_plan import edge_rounds
 from .backends import GroupBackend, backends_by_key
 from .device_mesh_groups import create_agreed
-from .groups import FoundGroups, GroupRequest
 from .open_mesh import MeshProposal
 from .registry import Edge, MeshGroups
+from .requests import FoundGroups, GroupRequest
 
 
 def edge_groups(

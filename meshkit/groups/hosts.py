@@ -18,7 +18,7 @@ from ..launch.store import error_from_json, error_to_json
 from ..launch.world import World
 from ..layout.layout import Layout
 from ..layout.topology import CrossingVerdict, Topology, check_crossings
-from .groups import GroupOptions
+from .requests import GroupOptions
 
 NO_STORE = "there is no store, so the hosts of the ranks are unknown."
 HOSTS, FIX = "the hosts of the ranks", "look at the log of rank 0 first."

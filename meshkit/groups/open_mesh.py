@@ -45,19 +45,15 @@ from ..text import Ints, article, format_sizes
 from .backends import describe_backends, inherit_backends, parse_backends
 from .device_mesh import check_members
 from .groups import (
-    FoundGroups,
-    GroupOptions,
-    GroupTimeouts,
-    check_orders,
     check_same_groups,
     complete_count,
     create_groups,
     destroy_groups,
-    find_groups,
     is_destroyed_collectively,
 )
 from .hosts import check_crossing
 from .registry import NO_GROUPS, GroupRegistry, Groups, MeshGroups
+from .requests import FoundGroups, GroupOptions, GroupTimeouts, check_orders, find_groups
 from .status import within_guard
 
 CONFLICT = "ranks disagree about the mesh; no process group was created."

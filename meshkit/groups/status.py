@@ -32,7 +32,7 @@ import torch.distributed as dist
 
 from ..launch.disagreement import RankStatus
 from ..launch.torch_aborts import collective_count, has_lost_connection
-from .groups import DESCRIPTION
+from .requests import DESCRIPTION
 
 Frames = Iterable[tuple[FrameType, int | None]]  # outermost first, each with its line number
 

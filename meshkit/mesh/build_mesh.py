@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from ..call import Call, drop_none, quotes_call
 from ..groups.backends import parse_backends
-from ..groups.groups import GroupOptions, GroupTimeouts, check_orders
 from ..groups.hosts import check_place, gather_hosts
 from ..groups.open_mesh import CONFLICT, MeshProposal, announcing_failure, check_share, open_groups
 from ..groups.registry import GroupRegistry
+from ..groups.requests import GroupOptions, GroupTimeouts, check_orders
 from ..launch.job import current_job
 from ..launch.join import identify, join
 from ..launch.times import Time, parse_timeout

@@ -18,9 +18,9 @@ from ..call import Call, parse_integer, quotes_call
 from ..errors import SpecError
 from ..groups.device_mesh import device_mesh
 from ..groups.device_mesh_groups import Owner, add_joint, own, parse_joint, provide_groups
-from ..groups.groups import GroupOptions, GroupTimeouts, check_orders
 from ..groups.open_mesh import MeshProposal, announcing_failure, open_groups, with_backend
 from ..groups.registry import GroupRegistry
+from ..groups.requests import GroupOptions, GroupTimeouts, check_orders
 from ..launch.job import Job, current_job
 from ..launch.join import identify, join
 from ..launch.torch_groups import describe_options

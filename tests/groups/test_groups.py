@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.groups import groups
-from meshkit.groups.groups import GroupOptions, GroupTimeouts, list_requests
+from meshkit.groups.requests import GroupOptions, GroupTimeouts, list_requests
 from meshkit.launch.torch_aborts import timeout_of
 from meshkit.layout.group_plan import GroupPlan
 from tests.faults import fail_new_group

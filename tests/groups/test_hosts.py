@@ -19,8 +19,8 @@ import meshkit
 from meshkit.call import Call
 from meshkit.errors import MeshkitError
 from meshkit.groups import hosts
-from meshkit.groups.groups import GroupOptions, GroupTimeouts
 from meshkit.groups.hosts import check_crossing
+from meshkit.groups.requests import GroupOptions, GroupTimeouts
 from meshkit.launch import process
 from meshkit.launch.job import Job, Membership
 from meshkit.layout.topology import Topology

@@ -16,9 +16,9 @@ import torch.distributed as dist
 import meshkit
 from meshkit.call import Call
 from meshkit.groups import open_mesh
-from meshkit.groups.groups import GroupOptions, GroupTimeouts
 from meshkit.groups.open_mesh import MeshProposal
 from meshkit.groups.registry import GroupRegistry
+from meshkit.groups.requests import GroupOptions, GroupTimeouts
 from meshkit.launch.job import require_job
 from meshkit.launch.round import Round
 from meshkit.layout.group_plan import GroupPlan

@@ -17,7 +17,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import meshkit
 from meshkit.groups import groups as create
+from meshkit.groups import requests
 from meshkit.launch.torch_aborts import timeout_of
+from meshkit.launch.torch_groups import KEEPS_ORDER
 from tests.faults import create_every_group, error_of, fail_new_group
 from tests.membership import all_reduce_members, gather_members
 from tests.pool import Pool
@@ -67,7 +69,7 @@ def test_law_11_a_collective_over_a_group_reaches_exactly_its_members(pool: Pool
     worlds = [
         (sizes, groups)
         for sizes, groups in WORLDS
-        if create.KEEPS_ORDER or not ("ranks" in sizes or "order" in sizes or "tp dp" in groups)
+        if KEEPS_ORDER or not ("ranks" in sizes or "order" in sizes or "tp dp" in groups)
     ]
     pool.run(reach_members, worlds)
 
@@ -173,7 +175,7 @@ def build_and_close_ten_times() -> None:
     """Check the descriptors and the threads after each build."""
     counts = []
     for _ in range(10):
-        more = ["sp dp"] if create.KEEPS_ORDER else []
+        more = ["sp dp"] if KEEPS_ORDER else []
         with meshkit.build_mesh(dp=4, sp=2, groups=more) as mesh:
             for axes in ("dp", "sp", *more, ""):
                 all_reduce_members(mesh, *axes.split())
@@ -282,7 +284,7 @@ def test_groups_have_the_names_that_torch_gives_if_it_creates_each() -> None:
 
 def build_on_older_torch() -> None:
     """Build meshes as on a torch below 2.12, which sorts the ranks of a group."""
-    pytest.MonkeyPatch().setattr(create, "KEEPS_ORDER", False)
+    pytest.MonkeyPatch().setattr(requests, "KEEPS_ORDER", False)
     error = error_of(lambda: meshkit.build_mesh(dp=2, ranks=[1, 0]))
     assert error is not None
     assert (error[0], dist.is_initialized()) == ("SpecError", False)

@@ -15,11 +15,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import meshkit
-from meshkit.groups import groups as create
 from meshkit.launch.torch_aborts import timeout_of
+from meshkit.launch.torch_groups import KEEPS_ORDER
 from tests.resources import descriptors, live_groups
 
-pytestmark = pytest.mark.skipif(not create.KEEPS_ORDER, reason="the table speaks of torch 2.13")
+pytestmark = pytest.mark.skipif(not KEEPS_ORDER, reason="the table speaks of torch 2.13")
 
 
 def compare_timeouts() -> Any:

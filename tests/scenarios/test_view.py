@@ -15,8 +15,8 @@ import torch.distributed as dist
 import meshkit
 from meshkit import Layout
 from meshkit.groups import close_mesh
-from meshkit.groups import groups as create
 from meshkit.launch.torch_aborts import timeout_of
+from meshkit.launch.torch_groups import KEEPS_ORDER
 from tests.faults import create_every_group, error_of, fail_new_group
 from tests.membership import all_reduce_members, collect_members, gather_members
 from tests.pool import Pool
@@ -25,7 +25,7 @@ from tests.resources import descriptors, live_groups, threads
 RANKS = 8  # of the pool
 
 pytestmark = pytest.mark.skipif(
-    not create.KEEPS_ORDER, reason="views of turned axes: torch 2.12 and newer"
+    not KEEPS_ORDER, reason="views of turned axes: torch 2.12 and newer"
 )
 
 Sizes = dict[str, int]
