@@ -47,7 +47,11 @@ MAX_CONTENTS = 8  # different contents of one row, shown one by one
 
 
 class Row(NamedTuple):
-    """One thing that all ranks of a class must hold equally."""
+    """One value that all ranks of a class must hold equally, for example a parameter.
+
+    A class is the ranks that share the value, named by a text that all of them know: ranks with
+    ``"dp=0"`` read the same samples.
+    """
 
     ranks: str  # the class
     name: str
@@ -58,12 +62,17 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Holdings:
-    """The rows of one rank."""
+    """The values that one rank holds, as it states them to the other ranks.
+
+    The ranks first compare digests of a fixed length (:meth:`head`). If two digests of a class
+    differ, the ranks exchange all rows (:meth:`packed`), and :func:`find_conflicts` names them.
+    """
 
     rows: tuple[Row, ...]
-    # the classes whose rows this rank must have; it may have rows of other classes too
+    # the classes to which the rank belongs, so that a missing row counts as a difference; the rank
+    # may state rows of other classes too
     classes: tuple[str, ...] = ()
-    fault: str = ""  # the reason why they cannot be compared; empty if they can
+    fault: str = ""  # the reason why the rows of this rank cannot be compared; empty if they can
 
     def packed(self) -> bytes:
         """Return bytes to send."""

@@ -61,7 +61,11 @@ FAILURE = "a rank could not create its groups of the mesh; all are closed again.
 
 
 class MeshProposal(NamedTuple):
-    """The mesh that this rank proposes to all ranks of the world."""
+    """The mesh that this rank asks for: computed locally, and compared before a group is created.
+
+    Every rank computes its proposal from the arguments of its own call. :meth:`fields` is the part
+    that must be equal on all ranks. The groups are created only if it is.
+    """
 
     plan: GroupPlan  # the layout and the groups
     job: Job  # the current job, with the arrival timeout of this mesh

@@ -2,7 +2,11 @@
 
 Ranks of one group begin the same collectives in the same order. A rank that has begun fewer than
 its peers is behind, and the peers wait for it. A rank behind may itself wait in another group. The
-first suspect is a rank behind that is in no collective, or a rank that does not answer.
+first suspect is a rank behind that is in no collective, or a rank that does not answer::
+
+    rank 0    has begun 8 of 8 over dp    in all_reduce over dp     waits for rank 2
+    rank 2    has begun 7 of 8 over dp    in all_gather over tp     behind, but waits for rank 3
+    rank 3    has begun 4 of 5 over tp    in load_batch             behind, waits for none: the cause
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ NO_ANSWER = Sighting(RankState.UNKNOWN, "no answer")
 
 LATE = 1.0  # seconds, at least, by which a rank is late, and half of the longest wait
 
-Left = Callable[[Sequence[int]], Mapping[int, "RankStatus"]]
+# returns, for those of some ranks that left the guard before, the status that they posted
+ReadExits = Callable[[Sequence[int]], Mapping[int, "RankStatus"]]
 Rows = Mapping[str, Ints]  # axes of a view as text to its groups, (num_groups, group_size)
 NO_ROWS: Rows = {}
 
@@ -116,7 +121,7 @@ def _groups(layout: Layout, axes: str, rows: Rows) -> list[list[int]]:
 
 
 def who_is_behind(
-    layout: Layout, summary: str, left: Left, *, known: float, rows: Rows = NO_ROWS
+    layout: Layout, summary: str, read_exits: ReadExits, *, known: float, rows: Rows = NO_ROWS
 ) -> Judge:
     """Return the judge of a roll call, whose decision is the report of all ranks.
 
@@ -126,14 +131,14 @@ def who_is_behind(
     Args:
         layout: the ranks of the mesh.
         summary: the first line of the report.
-        left: returns the status of those of some ranks that left the guard before.
+        read_exits: returns the status of those of some ranks that left the guard before.
         known: seconds for the answers if a rank has left that explains the failure.
         rows: the groups of views whose guards are inside that of the mesh.
     """
 
     def judge(seen: Arrivals) -> Decision | None:
         answers = {r: RankStatus.from_facts(r, a.facts) for r, a in seen.arrived.items()}
-        gone = left(seen.missing)
+        gone = read_exits(seen.missing)
         missing = {r: seen.seen.get(r, NO_ANSWER) for r in seen.missing}
         has_left = {r for r, status in gone.items() if status.has_left}
         can_answer = [r for r in missing.keys() - has_left if missing[r].state != RankState.ENDED]

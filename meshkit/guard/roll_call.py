@@ -128,8 +128,8 @@ def _judge(guard: Guard, store: Store, summary: str, *, is_alarm: bool) -> Judge
 
     A decision with an error would make rank 0 wait for ranks that answered by a watching thread.
     """
-    left = partial(guard.left, store)
-    judge = who_is_behind(guard.layout, summary, left, known=TIMES.known, rows=guard.rows())
+    read_exits = partial(guard.left, store)
+    judge = who_is_behind(guard.layout, summary, read_exits, known=TIMES.known, rows=guard.rows())
 
     def with_value(seen: Arrivals) -> Decision | None:
         decision = judge(seen)

@@ -48,17 +48,24 @@ POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 op
 
 @dataclass
 class GuardState(OfOneProcess):
-    """The roll calls of one mesh, as this rank knows them. The mesh owns it.
+    """The memory of one mesh for its guards on this rank: one object for all guards and threads.
+
+    A guard lives for one block, and a mesh has many, one after the other or in several threads.
+    The fields outlive a block. Roll calls have numbers from 1.
 
     Attributes:
-        has_left: whether this rank left a guard with an error of its own, and entered none since.
-        numbers: the numbers of the guards with a timeout that this rank enters, from 1.
-        open: the trackers of the guards with a timeout in which this rank is, in all threads.
-        alarm: the roll call that the watching thread of this rank has opened; 0 without one.
-        is_lost: whether the store did not answer when this rank reported.
+        has_left: whether an error of the user's code ended the last guard of this rank. The next
+            guard withdraws the status that the rank posted then.
+        numbers: counts the guards with a timeout that this rank enters. Equal numbers on two ranks
+            mean the same block, so their collectives can be compared.
+        open: the trackers of the guards in which this rank is now, one for each thread or task.
+        alarm: the number of the roll call that the watching thread of this rank has opened without
+            an error, on a suspicion; 0 without one.
+        is_lost: whether the store did not answer when this rank reported a failure.
         is_aborted: whether this rank has closed the connections of gloo after a report.
-        answered: roll call to the time at which this rank answered.
-        reports: roll call to the report that this rank has read, as JSON, since the store may end.
+        answered: by number of a roll call, when this rank posted its status there.
+        reports: by number of a roll call, the report that this rank has read, as JSON; None after
+            a false alarm. A copy, since the process of the store may end first.
     """
 
     has_left: bool = False

@@ -1,17 +1,24 @@
-"""The file of a FileStore: its room on the disk, its removal, and whether it is whole.
+"""Guard the file of torch's FileStore against a full disk, and against its removal by other ranks.
 
-torch writes a key in several parts. If the disk is full after the first part, the file ends in the
-middle of a key, and every rank that reads it reads for ever, with Python's lock held. The
-destructor reads too. Room is therefore reserved before the first use, and the file is looked at
-before each round and while ranks wait.
+torch appends each write to the file, as four parts: length and bytes of the key, then length and
+bytes of the value. A key that is written twice stands there twice, and the last value counts::
 
-torch counts the users in the file. The last one sets the count to 0 and then removes the file. A
-rank that opens the file between these two would wait in a file that no other rank finds::
+    | 9 | refcount/ | 1 | 1 | 4 | seed | 2 | 42 | 9 | refcount/ | 1 | 2 | ...
 
-    last user    count 0 .............. remove
-    this rank            open, count 1          waits alone
+Two dangers follow:
 
-The order of the counts in the file shows that. This rank then opens the next file.
+1. A full disk. The file then ends inside a key or value. Each rank that reads such a file reads for
+   ever and holds Python's lock, also in the destructor of the store. :func:`reserve_room` therefore
+   reserves blocks before the first use, and :func:`check_file` looks at the file before each round
+   and while ranks wait.
+2. A removal at the wrong moment. ``refcount/`` is the number of users of the file. The last user
+   sets the number to 0 and then removes the file. A rank that opens the file between these two
+   waits in a file that no other rank finds::
+
+       last user    number 0 ................ remove
+       this rank              open, number 1          waits alone
+
+   The order of the numbers in the file shows that, so :func:`open_file` opens the next file.
 """
 
 from __future__ import annotations

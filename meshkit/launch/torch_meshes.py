@@ -151,11 +151,16 @@ def join_dims(root: DeviceMesh, name: str, axes: tuple[str, ...], group: dist.Pr
 
 
 def copy_root(root: DeviceMesh, *, named: bool, number: int) -> DeviceMesh:
-    """Return an equal root, with or without names, that is equal to no root of another number.
+    """Return a copy of a root DeviceMesh, with or without names, that compares unequal to others.
 
-    torch compares two DeviceMeshes by their ranks, and not by their groups, also in the caches of
-    DTensor. A root with a number has as many negative ranks after its own, which no dim uses. Its
-    slices have them too.
+    torch compares two DeviceMeshes by their ranks and not by their groups, also in the caches of
+    DTensor. Two meshes over the same ranks with groups of their own would then be taken for one. A
+    copy with a ``number`` therefore carries ranks behind the true ones, which no dim uses::
+
+        number 0    [0, 1, 2, 3]
+        number 2    [0, 1, 2, 3, -2, -2, -2, -2]
+
+    Slices of the copy carry them too, so they also compare unequal.
     """
     from torch.distributed.device_mesh import DeviceMesh
 

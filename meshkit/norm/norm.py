@@ -1,8 +1,14 @@
 """The norm of all gradients of a model on a mesh, and their clipping: one collective a call.
 
 Each rank adds up the gradients that it counts, and an all-reduce of one float64 gives the sum of
-all ranks. A rank that wants the ranks to compare copies takes part with NaN. If the sum is NaN, all
-ranks compare, unless a gradient is not finite, and then sum anew.
+all ranks. Some calls also compare the gradients that must be copies of each other. All ranks must
+then take part, and NaN in the sum is how one rank asks the others, without a second collective::
+
+    rank 0    own sum 3.0, asks for a comparison    adds NaN    reads NaN    compares    adds 3.0
+    rank 1    own sum 5.0                           adds 5.0    reads NaN    compares    adds 5.0
+
+If a gradient itself is NaN or infinite, the sum is not finite either. The ranks then meet in the
+same comparison, find nothing to compare, and the second sum is the true result: not finite.
 """
 
 from __future__ import annotations

@@ -1,15 +1,20 @@
-"""Digits: the common factors into which several cuts divide the dims and the axes.
+"""Write the index along a dim, and the index along an axis, as digits that both sides share.
 
-For dp=4 tp=2 and ``o/dp/tp i -> o/tp i/dp``, o has the factors 2, 2, 2 and the rest::
+A side of a pattern cuts dims into parts. Two sides may cut one dim at different places. Digits are
+the finest factors at which either side cuts, as hours and minutes are digits of a time. For a move
+``o/dp/tp i -> o/tp i/dp`` over dp=4 tp=2, o of size 8k has the digits 2, 2, 2 and k::
 
-    left    dp is the factors 1 and 2 of o, tp is the factor 3
-    right   tp is the factor 1 of o, dp is the first factor of i, of size 4
+    index along o            digit 0   digit 1   digit 2   rest
+    size                        2         2         2        k
+    left: o/dp/tp            |---- dp = 4 ----|-- tp = 2 --|        two digits are dp, one is tp
+    right: o/tp              |-- tp --|                             one digit is tp
 
-dp is cut between its two factors of o, so i has the factors 2, 2 and the rest. A local tensor is an
-array with one dim for each digit that no axis has. Sizes without common factors have no digits.
+dp has the digits 2 and 2 of its own, so i, which dp cuts on the right, has them too. Each rank fixes
+the digits that its axes own, and holds an array with one dim for each other digit. A step then only
+hands a digit from one axis to another. Sizes without common factors have no digits.
 
-Two views of one mesh have common factors, too. dp=4 tp=2 and its view x=2 y=4 have the factors 2, 2
-and 2. dp is the first two of them, and y is the last two::
+The axes of two views of one mesh share digits too. dp=4 tp=2 and its view x=2 y=4 have the digits
+2, 2 and 2. dp is the first two of them, and y is the last two::
 
     "o/dp i -> o i/y"    is    "o/dp.0/dp.1 i -> o i/dp.1/tp"
 """
@@ -30,7 +35,7 @@ Digit = tuple[int, int]  # a dim, and the product of the factors of that dim bef
 
 @dataclass(frozen=True)
 class AxisDigit:
-    """A factor of an axis."""
+    """A digit of the index along an axis: ``index // stride % size``."""
 
     axis: str
     stride: int  # the product of the factors of the axis after this one
@@ -43,7 +48,7 @@ class AxisDigit:
 
 @dataclass(frozen=True)
 class Digits:
-    """The common factors of cuts."""
+    """The digits that several cuts of one tensor share."""
 
     # for each dim, the products at which a cut may stand, ascending from 1 to the size
     points: tuple[tuple[int, ...], ...]

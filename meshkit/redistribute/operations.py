@@ -127,10 +127,15 @@ def evaluate(shape: Sequence[Size], sizes: Sizes) -> Any:  # noqa: ANN401  # int
 
 @dataclass(frozen=True)
 class UnknownSizes:
-    """Dims of unknown size, each with the size ``scale`` times a prime of its own in the plan."""
+    """Dims whose size torch.compile leaves open, each planned with a size that can be recognised.
+
+    A dim gets the size ``scale`` times a prime of its own. A shape of the plan that this prime
+    divides then depends on that dim. With scale 4 and the prime 101, s is planned as 404, and a
+    local size of 202 is read as s / 2.
+    """
 
     primes: Mapping[int, str] = field(default_factory=dict)  # prime to the name of its dim
-    scale: int = 1  # the other factor of these sizes
+    scale: int = 1  # the product of the axes of the pattern, so that each axis divides each size
 
     def replace_shape(self, step: ops.Step) -> ops.Step:
         """Return a bound step with its shape in terms of the sizes of these dims."""

@@ -114,13 +114,21 @@ def _merge(steps: Sequence[Step]) -> list[Step]:
 
 
 class Stages(NamedTuple):
-    """The divisions between the steps of a move."""
+    """How the tensor is cut after each step of a move, from the source towards the target.
+
+    ::
+
+        by digits    source > slice, reduce_scatter > sliced > all_to_all > gatherable
+                     > all_gather > fillable > zero-fill > target
+        by regions   source > reduce_scatter > reduced > all_to_all of regions
+                     > fillable > zero-fill > target
+    """
 
     move: Move
     reduced: Cut  # the source, also cut over the axes whose sums are scattered
-    sliced: Cut  # also cut over the axes of which each rank has a copy
-    fillable: Cut  # the target, also cut over the axes that are filled with zeros
-    gatherable: Cut  # also cut over the axes that are gathered
+    sliced: Cut  # also cut over the axes along which each rank has a copy, and keeps its part
+    fillable: Cut  # the target, also cut over the axes whose other parts are filled with zeros
+    gatherable: Cut  # also cut over the axes whose parts are gathered
 
     @classmethod
     def of(cls, move: Move) -> Stages:

@@ -32,8 +32,9 @@ Regions = tuple[Index | None, ...]  # a region for each rank of a group, or None
 Holders = tuple[tuple[str, int], ...]  # axis, and the coordinate that holds the tensor
 HolderPair = tuple[Holders, Holders]  # on a rank's own side, and on the other one
 Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"]
-# A digit of a group's ranks. A receiver has this rank's index along the paired digit. None: ranks
-# at every index receive.
+# A digit of the ranks of a group, and the digit of this rank that a receiver must equal along the
+# first; None if ranks at every index receive. With (tp's digit, dp's digit) the rank of dp=1 sends
+# to the ranks of tp=1 only
 PeerDigit = tuple[AxisDigit, AxisDigit | None]
 AnyStep = TypeVar("AnyStep", bound="Step")
 

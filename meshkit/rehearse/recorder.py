@@ -174,10 +174,16 @@ class Recorder:
         *,
         is_sender: bool,
     ) -> None:
-        """Keep a small message of ints for ranks that are played later, or receive one.
+        """Keep the content of a small message of the sender, or give it to the receiver.
 
-        Sizes, seeds, token ids and pickled objects are such messages. If the sender itself was not
-        played before, the message of an equal group, or over an equal distance, is received.
+        Ranks are played one after the other, so a receiver gets what the sender left earlier::
+
+            rank 0 is played    broadcast(seed)    leaves 7
+            rank 5 is played    broadcast(seed)    receives 7
+
+        Programs branch on sizes, seeds, token ids and pickled objects, so such messages are kept,
+        and large tensors are not. If the sender was not played before, the receiver gets the
+        message of an equal group, or over an equal distance.
         """
         tensor = tensors[0]
         channel = (name, group.number, source, target)
