@@ -6,7 +6,7 @@ first suspect is a rank behind that is in no collective, or a rank that does not
 
     rank 0    has begun 8 of 8 over dp    in all_reduce over dp     waits for rank 2
     rank 2    has begun 7 of 8 over dp    in all_gather over tp     behind, but waits for rank 3
-    rank 3    has begun 4 of 5 over tp    in load_batch             behind, waits for none: the cause
+    rank 3    has begun 4 of 5 over tp    in load_batch             behind: the cause
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def _judge(guard: Guard, store: Store, summary: str, *, is_alarm: bool) -> Judge
         states = [seen.states.get(rank) for rank in missing]
         is_certain = any(state is not None and state.is_certain for state in states)
         if is_alarm and not is_certain:
-            is_certain = any(status.error for status in left(seen.missing).values())
+            is_certain = any(status.error for status in read_exits(seen.missing).values())
         record = error_to_json(decision.error) | {ALARM: is_alarm and not is_certain}
         return Decision(value=record)
 

@@ -9,9 +9,9 @@ the finest factors at which either side cuts, as hours and minutes are digits of
     left: o/dp/tp            |---- dp = 4 ----|-- tp = 2 --|        two digits are dp, one is tp
     right: o/tp              |-- tp --|                             one digit is tp
 
-dp has the digits 2 and 2 of its own, so i, which dp cuts on the right, has them too. Each rank fixes
-the digits that its axes own, and holds an array with one dim for each other digit. A step then only
-hands a digit from one axis to another. Sizes without common factors have no digits.
+dp has the digits 2 and 2 of its own, so i, which dp cuts on the right, has them too. Each rank
+fixes the digits that its axes own, and holds an array with one dim for each other digit. A step
+then only hands a digit from one axis to another. Sizes without common factors have no digits.
 
 The axes of two views of one mesh share digits too. dp=4 tp=2 and its view x=2 y=4 have the digits
 2, 2 and 2. dp is the first two of them, and y is the last two::

@@ -56,7 +56,7 @@ class PlayedRank(NamedTuple):
     modules: list[str]  # libraries that the rank has imported
 
 
-def run_rank(
+def play_rank(
     request: RehearsalRequest, rank: int, known: Payloads, shared: Shared, pipe: Connection
 ) -> None:
     """Play one rank in this process, send its outcome, and end."""

@@ -30,7 +30,7 @@ from ..launch.log import Progress
 from ..launch.spawn import set_up_worker, start_process
 from ..text import count_noun
 from .mismatches import differs_from
-from .rank import PlayedRank, RehearsalRequest, processes, run_rank
+from .rank import PlayedRank, RehearsalRequest, play_rank, processes
 from .record import Names, Trace
 from .recorder import Key, Payloads, Shared
 
@@ -150,7 +150,7 @@ def _run_stage(request: RehearsalRequest, pipe: Connection) -> None:
                 lacked.clear()
                 pipe.send(would_differ)
                 continue
-            for rank, outcome in play(request, asked, known, shared[0]):
+            for rank, outcome in play_ranks(request, asked, known, shared[0]):
                 if isinstance(outcome, PlayedRank):
                     modules.update(outcome.modules)
                     lacked |= outcome.missing
@@ -178,7 +178,7 @@ def _have_changed(last: Shared, new: Shared, *, only_sizes: bool) -> bool:
     return False
 
 
-def play(
+def play_ranks(
     request: RehearsalRequest, ranks: list[int], known: Payloads, shared: Shared
 ) -> Iterator[tuple[int, PlayedRank | BaseException]]:
     """Fork as many ranks at a time as there are cores, and yield the outcome of each.
@@ -218,7 +218,7 @@ def _fork(
 ) -> tuple[Connection, BaseProcess]:
     context = get_context("fork")
     end, child_end = context.Pipe(duplex=False)
-    process = context.Process(target=run_rank, args=(request, rank, known, shared, child_end))
+    process = context.Process(target=play_rank, args=(request, rank, known, shared, child_end))
     start_process(process)
     child_end.close()
     return end, process
