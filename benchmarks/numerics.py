@@ -18,6 +18,7 @@ import numpy as np
 from meshkit import Layout, Mesh
 from meshkit.compare.compare import Report
 from meshkit.compare.steps import Fault, Ranks
+from meshkit.layout.sizes import parse_sizes
 from meshkit.testing import compare_meshes
 from tests.compare.miniatures import MINIATURES, Miniature
 
@@ -116,7 +117,10 @@ def loss_difference(miniature: Miniature) -> float:
         return miniature.train(mesh, True)
 
     mesh = miniature.meshes[2]
-    held, one = run_on(step, mesh), run_on(step, " ".join(f"{a}=1" for a in parse(mesh).axes))
+    held, one = (
+        run_on(step, mesh),
+        run_on(step, " ".join(f"{a}=1" for a in parse_sizes(mesh.split()))),
+    )
     if isinstance(held, Fault) or isinstance(one, Fault):
         return np.inf
     losses, wanted = (np.asarray(values[0]["losses"]) for values in (held, one))
@@ -125,16 +129,11 @@ def loss_difference(miniature: Miniature) -> float:
 
 def run_on(step: Step, mesh: str) -> dict[int, Any] | Fault:
     """Return what a step returns on each rank of a mesh."""
-    layout, ranks = parse(mesh), Ranks(step, LIMIT)
+    layout, ranks = Layout(parse_sizes(mesh.split())), Ranks(step, LIMIT)
     try:
         return ranks.run(layout.sizes, layout.num_ranks)
     finally:
         ranks.close()
-
-
-def parse(mesh: str) -> Layout:
-    """Return the layout of words such as ``dp=2 tp=2``."""
-    return Layout({axis: int(size) for axis, size in (w.split("=") for w in mesh.split())})
 
 
 def count_rows(results: list[Result]) -> list[Row]:

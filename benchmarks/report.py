@@ -78,7 +78,7 @@ def read(file: Path) -> tuple[Rows, Machine, bool]:
 
 def rows_table(rows: Sequence[Row]) -> str:
     """Return the rows as a text table."""
-    return format_table(HEAD, [cells(row) for row in rows], width=300, ascii=True)
+    return format_table([cells(row) for row in rows], HEAD, width=300, ascii=True)
 
 
 def update_page(page: Path, folder: Path, benchmarks: Sequence[str]) -> None:

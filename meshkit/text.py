@@ -1,4 +1,4 @@
-"""Parts of messages (articles, plurals, ranges of ranks) and tables with aligned columns.
+"""Parts of messages (plurals, ranges of ranks, bytes, dtypes) and tables with aligned columns.
 
 ::
 
@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -26,6 +27,18 @@ GAP = "  "  # between two columns
 MIN_WIDTH = 40  # columns of text that are always used
 MIN_CELL = 8  # characters that a wrapped cell keeps
 EMPTY = ("", "-")  # cells that a column of numbers may hold
+INTEGER = re.compile(r"-?[0-9]{1,18}")  # it fits into int64
+
+KB, MB, GB = 10**3, 10**6, 10**9  # bytes
+BYTE_UNITS = {"GB": GB, "MB": MB, "kB": KB}
+DTYPE_BYTES = {  # of an element
+    **dict.fromkeys(("float64", "int64", "complex64"), 8),
+    **dict.fromkeys(("float32", "int32"), 4),
+    **dict.fromkeys(("bfloat16", "float16", "int16"), 2),
+    **dict.fromkeys(("int8", "uint8", "bool", "float8_e4m3fn", "float8_e5m2"), 1),
+    "complex128": 16,
+}
+SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 
 
 def article(noun: str) -> str:
@@ -64,6 +77,30 @@ def shorten(texts: Sequence[str], most: int, end: str = "") -> list[str]:
     return [*texts[:most], *([f"and {left} more{end}"] if left > 0 else [])]
 
 
+def format_figure(number: float) -> str:
+    """Return a number of 0 or more with three digits, without an exponent."""
+    return f"{number:.0f}" if number >= 100 or number < 1e-6 else f"{float(f'{number:.3g}'):.9g}"
+
+
+def format_bytes(number: int) -> str:
+    """Return bytes in kB, MB or GB."""
+    if number < KB:
+        return f"{number} B"
+    unit = byte_unit(number)
+    return f"{format_figure(number / BYTE_UNITS[unit])} {unit}"
+
+
+def byte_unit(number: int) -> str:
+    """Return the largest unit that a number of bytes reaches, at least kB."""
+    return next((unit for unit, size in BYTE_UNITS.items() if number >= size), "kB")
+
+
+def dtype_name(dtype: object) -> str:
+    """Return the name of a dtype as torch has it, without ``torch.``: bfloat16, also for bf16."""
+    text = str(dtype).removeprefix("torch.")
+    return SHORT_DTYPES.get(text, text)
+
+
 def format_range(first: int, last: int) -> str:
     """Return consecutive numbers by their ends."""
     return f"{first}-{last}" if last > first else f"{first}"
@@ -87,26 +124,26 @@ def format_ranks(ranks: Iterable[int]) -> str:
 
 
 def format_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int = 80, ascii: bool = False
+    rows: Sequence[Sequence[str]],
+    header: Sequence[str] = (),
+    *,
+    width: int | None = None,
+    ascii: bool = False,
 ) -> str:
-    """Return rows under their header, at most ``width`` wide: numbers right, texts wrapped."""
-    columns = list(zip(header, *rows, strict=True))
-    numeric = [all(map(_is_number, column[1:])) and len(column) > 1 for column in columns]
-    widths = _fit([max(map(len, column)) for column in columns], numeric, max(width, MIN_WIDTH))
-    rule = GAP.join(("-" if ascii else "─") * size for size in widths)
-    lines = [*_row(header, widths, numeric), rule]
-    for row in rows:
-        lines += _row(row, widths, numeric)
-    return "\n".join(line.rstrip() for line in lines)
+    """Return rows with aligned columns, at most ``width`` wide if given, by wrapping texts.
 
-
-def format_rows(rows: Sequence[Sequence[str]], *, width: int | None = None) -> list[str]:
-    """Return the lines of a table of text without a header, at most ``width`` wide if given."""
-    columns = zip(*rows, strict=True)
+    Under a header, columns of numbers are aligned at the right.
+    """
+    columns = [*zip(*([header] if header else []), *rows, strict=True)]
+    numeric = [bool(header) and len(c) > 1 and all(map(_is_number, c[1:])) for c in columns]
     widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
-    texts = [False] * len(widths)
-    widths = widths if width is None else _fit(widths, texts, max(width, MIN_WIDTH))
-    return [line.rstrip() for row in rows for line in _row(row, widths, texts)]
+    if width is not None:
+        widths = _fit(widths, numeric, max(width, MIN_WIDTH))
+    lines = [line for row in rows for line in _row(row, widths, numeric)]
+    if header:
+        rule = GAP.join(("-" if ascii else "─") * size for size in widths)
+        lines = [*_row(header, widths, numeric), rule, *lines]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def wrap_lines(text: str, width: int) -> list[str]:

@@ -53,6 +53,11 @@ import meshkit.cli.ranks, meshkit.cli.inspect
     assert "torch" not in modules
 
 
+def test_a_dtensor_is_recognized_without_its_package() -> None:
+    code = "import torch\nfrom meshkit.launch.memory import is_dtensor\nis_dtensor(torch.ones(1))"
+    assert "torch.distributed.tensor" not in loaded_modules(code)
+
+
 def test_a_mesh_loads_torch_without_its_compiler() -> None:
     modules = loaded_modules("import meshkit; meshkit.build_mesh")
     assert "torch" in modules

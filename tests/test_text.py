@@ -5,14 +5,21 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit.text import (
+    DTYPE_BYTES,
+    KB,
+    MB,
     article,
     count_noun,
+    dtype_name,
+    format_bytes,
+    format_figure,
     format_ranks,
-    format_rows,
     format_table,
     name_ranks,
     plural,
@@ -45,6 +52,32 @@ def test_nouns_and_short_forms() -> None:
     assert summarize(range(7)) == "0, 1, 2, ..., 6 (7)"
 
 
+@given(st.integers(0, 10**15))
+def test_bytes_have_three_digits_and_no_exponent(number: int) -> None:
+    amount, unit = format_bytes(number).split()
+    size = {"B": 1, "kB": KB, "MB": MB, "GB": 10**9}[unit]
+    assert re.fullmatch(r"[0-9]+(\.[0-9]+)?", amount)
+    assert abs(float(amount) * size - number) <= 0.0051 * number
+    assert unit == "B" or number >= size
+    assert unit == "GB" or number < 1000 * size
+
+
+def test_bytes_below_the_next_unit_and_small_figures() -> None:
+    texts = [format_bytes(number) for number in (0, 999, 1000, 999_999, 1_500_000, 2 * 10**12)]
+    assert texts == ["0 B", "999 B", "1 kB", "1000 kB", "1.5 MB", "2000 GB"]
+    assert [format_figure(number) for number in (0, 0.00012345, 1.0)] == ["0", "0.000123", "1"]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "bfloat16", "torch.bfloat16", torch.bfloat16])
+def test_a_dtype_has_one_name(dtype: object) -> None:
+    assert dtype_name(dtype) == "bfloat16"
+
+
+@pytest.mark.parametrize("name", [*DTYPE_BYTES])
+def test_elements_are_as_large_as_in_torch(name: str) -> None:
+    assert getattr(torch, name).itemsize == DTYPE_BYTES[name]
+
+
 HEADER = ["axis", "size", "first group", "crosses"]
 
 
@@ -54,7 +87,7 @@ def lines(*lines: str) -> str:
 
 def test_the_widest_column_of_words_is_broken() -> None:
     rows = [["dp", "16", ", ".join(map(str, range(12))), "yes"], ["tp", "1", "0", "no"]]
-    assert format_table(HEADER, rows, width=40) == lines(
+    assert format_table(rows, HEADER, width=40) == lines(
         "axis  size  first group          crosses",
         "────  ────  ───────────────────  ───────",
         "dp      16  0, 1, 2, 3, 4, 5,    yes",
@@ -62,9 +95,9 @@ def test_the_widest_column_of_words_is_broken() -> None:
         "              11",
         "tp       1  0                    no",
     )
-    assert format_table(HEADER, rows, width=1) == format_table(HEADER, rows, width=40)
-    assert format_table(HEADER, rows, width=200).count("\n") == 3
-    odd = format_table(["n", "what", "x"], [["10", "ten", "b"], ["", "none", "1"]], ascii=True)
+    assert format_table(rows, HEADER, width=1) == format_table(rows, HEADER, width=40)
+    assert format_table(rows, HEADER, width=200).count("\n") == 3
+    odd = format_table([["10", "ten", "b"], ["", "none", "1"]], ["n", "what", "x"], ascii=True)
     assert odd == "n   what  x\n--  ----  -\n10  ten   b\n    none  1".replace("n   w", " n  w")
 
 
@@ -78,17 +111,17 @@ def test_the_widest_column_of_words_is_broken() -> None:
 )
 def test_a_table_fits_and_loses_no_word(rows: list[tuple[str, str]], width: int) -> None:
     clean = [(number, " ".join(part[:9] for part in words.split())) for number, words in rows]
-    drawn = format_table(["n", "words"], clean, width=width)
+    drawn = format_table(clean, ["n", "words"], width=width)
     assert max(map(len, drawn.splitlines())) <= width
     assert drawn.split()[4:] == " ".join(" ".join(row) for row in clean).split()
 
 
 def test_items_go_on_below_themselves() -> None:
     pairs = [("node", "1"), ("warning", "tp crosses.\n  Fix: " + "dp " * 14)]
-    assert "\n".join(format_rows(pairs, width=40)) == lines(
+    assert format_table(pairs, width=40) == lines(
         "node     1",
         "warning  tp crosses.",
         "           Fix: dp dp dp dp dp dp dp dp",
         "             dp dp dp dp dp dp",
     )
-    assert format_rows([]) == []
+    assert format_table([]) == ""

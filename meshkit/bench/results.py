@@ -322,7 +322,7 @@ def results_table(run: BenchmarkRun, width: int = 80, *, ascii: bool = False) ->
             ["-" if row[name] is None else format(row[name], FORMATS[name]) for name in FORMATS]
             for row in rows
         ]
-        lines += format_table([*FORMATS], cells, width=width, ascii=ascii).split("\n")
+        lines.append(format_table(cells, [*FORMATS], width=width, ascii=ascii))
     done, wrong = count_noun(len(run.measurements), "row"), count_noun(run.wrong, "wrong element")
     last = f"{'FAILED' if run.wrong else 'OK'}: {done} in {run.seconds:.1f} s; {wrong}."
     return "\n".join([*lines, "", *wrap_lines(LEGEND, width), *wrap_lines(last, width)])

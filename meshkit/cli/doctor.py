@@ -30,7 +30,7 @@ from ..launch.names import address_at_store, look_up_name
 from ..launch.signs import starter
 from ..launch.times import DeadlineExceededError, run_with_deadline
 from ..launch.world import LOOPBACK_HOST, World
-from ..text import MIN_CELL, count_noun, wrap_lines
+from ..text import MIN_CELL, count_noun, format_bytes, wrap_lines
 from .main import Command, Result
 from .options import read_seconds
 
@@ -180,7 +180,6 @@ def check_binding(torch: ModuleType, device_type: str) -> list[Finding]:
     """
     from ..launch.default_group import measure_binding
     from ..launch.device import accelerator, nccl_parts, select_backend
-    from ..rehearse.report import format_bytes
 
     device = torch.device(device_type, 0)
     backend = select_backend(None, device) if device_type == accelerator() else ""

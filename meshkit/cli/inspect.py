@@ -19,6 +19,7 @@ from ..launch.log import Progress, show_progress
 from ..layout.group_plan import GroupPlan
 from ..layout.layout import Layout
 from ..layout.sequence import SequencePlan, plan_sequence, sequence_axes
+from ..layout.sizes import parse_sizes
 from ..layout.topology import Topology, placed
 from ..plan.job_report import JobReport, PlanReport, headline
 from ..plan.layout_cost import RACK, CostTable, LayoutCost, axes_by_standard
@@ -26,8 +27,8 @@ from ..plan.memory import RECOMPUTE, SHARDS, ModelShape
 from ..plan.rank_report import format_rank, format_rank_table, rank_reports
 from ..plan.search import fastest_cost, format_search, nearest_layouts, search
 from ..plan.step_time import TrainingJob
-from ..redistribute.report import DTYPES, plan_redistribution, read_name
-from ..text import count_noun
+from ..redistribute.report import plan_redistribution
+from ..text import DTYPE_BYTES, INTEGER, count_noun, dtype_name
 from . import options
 from .main import Command, Result
 
@@ -205,10 +206,8 @@ def run_explain(args: Namespace) -> Result:
 
 def _split_rank(args: Namespace) -> tuple[int | None, list[str]]:
     """Return the rank, or None for all ranks, and the words of the sizes."""
-    first, *rest = sorted(
-        args.words, key=lambda word: not options.INTEGER.fullmatch(word)
-    )  # rank first
-    is_number = bool(options.INTEGER.fullmatch(first))
+    first, *rest = sorted(args.words, key=lambda word: not INTEGER.fullmatch(word))  # rank first
+    is_number = bool(INTEGER.fullmatch(first))
     has_rank = is_number and first[0] != "-"
     if args.all and has_rank:
         raise SpecError("a rank and --all exclude each other.", fix="leave out --all.")
@@ -272,9 +271,9 @@ def run_move(args: Namespace) -> Result:
             "the size of each axis before it, for example dp=4 tp=2 'o/dp i -> o i' o=4096 i=4096."
         )
         raise SpecError("no axis stands before the pattern.", fix=fix)
-    to = None if args.to is None else " ".join(options.split_sizes([args.to]))
-    dims = options.read_axis_sizes(words[index + 1 :])
-    mesh = " ".join(options.split_sizes(words[:index]))
+    to = args.to
+    dims = parse_sizes(words[index + 1 :])
+    mesh = " ".join(words[:index])
     plan = plan_redistribution(mesh, words[index], to=to, dtype=args.dtype, sizes=dims)
     return Result(plan.as_dict, partial(plan.draw, speed=args.speed))
 
@@ -288,8 +287,8 @@ def _add_move(parser: ArgumentParser) -> None:
     help = "the mesh that the right side names, on other ranks, such as dp=8 tp=4"
     parser.add_argument("--to", metavar="AXES", help=help)
     help = "the dtype of the tensor, such as bf16; float32 by default"
-    dtype = parser.add_argument("--dtype", metavar="NAME", type=read_name, help=help)
-    dtype.default, dtype.choices = "float32", sorted(DTYPES)
+    dtype = parser.add_argument("--dtype", metavar="NAME", type=dtype_name, help=help)
+    dtype.default, dtype.choices = "float32", sorted(DTYPE_BYTES)
     help = "the GB/s that a rank receives: show the milliseconds of the bytes, too"
     parser.add_argument("--speed", type=options.read_gigabytes, metavar="GB/S", help=help)
 

@@ -26,7 +26,7 @@ from ..errors import VERSION, BatchError, CoordinateError, MeshkitError, SpecErr
 from ..launch.detect import detect
 from ..launch.log import shows_colors
 from ..synonyms import ARGUMENTS, STANDARD
-from ..text import format_rows
+from ..text import format_table
 
 # Command to the file that has it, imported when the command is typed
 MODULES = {
@@ -200,7 +200,7 @@ def overview() -> str:
     rows.append(("  help", "show the options and two examples of a command"))
     usage = "usage: meshkit COMMAND [WORD ...]"
     lines = [*textwrap.wrap(DESCRIPTION, get_width()), "", usage, ""]
-    lines += ["commands:", *format_rows(rows, width=get_width()), "", "examples:"]
+    lines += ["commands:", format_table(rows, width=get_width()), "", "examples:"]
     return "\n".join([*lines, *map("  {}".format, EXAMPLES)])
 
 

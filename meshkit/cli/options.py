@@ -26,13 +26,20 @@ from ..errors import BatchError, SpecError
 from ..layout.axes import axis_role, resolve_axes, unknown_axes
 from ..layout.group_plan import Axes
 from ..layout.layout import Layout
-from ..layout.sizes import STANDARD_AXES, check_num_planned, infer_sizes, ordered_sizes, read_sizes
+from ..layout.sizes import (
+    STANDARD_AXES,
+    check_num_planned,
+    infer_sizes,
+    ordered_sizes,
+    parse_sizes,
+    read_sizes,
+    split_words,
+)
 from ..layout.topology import Topology, parse_hostfile
-from ..plan.memory import DTYPES, ModelShape
+from ..plan.memory import PRECISIONS, ModelShape
 from ..plan.step_time import MACHINES, TrainingJob
-from ..text import count_noun
+from ..text import INTEGER, count_noun, dtype_name
 
-INTEGER = re.compile(r"-?[0-9]{1,18}")  # it fits into int64
 MAX_FILE = 2**28  # characters: the hosts of a job of millions of ranks
 SIZES_HELP = 'the size of each axis: dp=4 tp=2, dp=4,tp=2 or "dp=4 tp=2"'
 BATCH_HELP = {
@@ -41,7 +48,6 @@ BATCH_HELP = {
     "accumulation_steps": "micro batches of one optimizer step; "
     "give two of --global-batch, --micro-batch, --accumulation-steps",
 }
-DTYPE_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 DEFAULT_MACHINE, DEFAULT_DTYPE = "h100", "bf16"
 MODELS = {path.stem: path for path in sorted((Path(__file__).parent / "models").glob("*.json"))}
 
@@ -76,7 +82,7 @@ def read_gigabytes(text: str) -> float:
 
 def read_dtype(text: str) -> str:
     """Read the name of a dtype, also as torch has it."""
-    return DTYPE_NAMES.get(text.removeprefix("torch."), text)
+    return next((name for name in PRECISIONS if dtype_name(name) == dtype_name(text)), text)
 
 
 def read_links(text: str) -> str:
@@ -148,34 +154,16 @@ def add_groups(parser: ArgumentParser) -> None:
     parser.add_argument("--groups", action="append", metavar="AXES", help=help)
 
 
-def split_sizes(words: Sequence[str]) -> list[str]:
-    """Return one word for each axis; a word may hold several, between commas or blanks."""
-    return [size for word in words for size in word.replace(",", " ").split() or [word]]
-
-
 def read_axis_sizes(words: Sequence[str], args: Namespace | None = None) -> dict[str, int]:
     """Read sizes such as ``dp=4``; ``args`` has the options, which are written with hyphens."""
-    sizes: dict[str, int] = {}
-    for word in split_sizes(words):
+    for word in split_words(words) if args is not None else ():
         axis, equals, size = word.partition("=")
-        if not equals:
-            fix = "an axis, = and its size, for example dp=4."
-            raise SpecError(f"{word!r} is not the size of an axis.", fix=fix)
-        option = args is not None and axis in vars(args) and f"--{axis.replace('_', '-')}"
+        option = equals and axis in vars(args) and f"--{axis.replace('_', '-')}"
         if option and (axis_role(axis) == "unknown" or not INTEGER.fullmatch(size)):
             value = next((w for w in words if w.startswith(f"{axis}=")), word).partition("=")[2]
             fix = f"{option} {shlex.quote(value)}."
             raise SpecError(f"{axis} is no axis; it is an option.", fix=fix)
-        if axis in sizes:
-            raise SpecError(f"{axis} has two sizes.", fix=f"give {axis} once.")
-        if not INTEGER.fullmatch(size) or not (int(size) >= 1 or int(size) == -1):
-            digits = " and at most 18 digits" if len(size) > 18 else ""
-            fix = (
-                f"a size of 1 or more{digits}, for example {axis}=4; or {axis}=-1, which infers it."
-            )
-            raise SpecError(f"the size of {axis} is {size!r}.", fix=fix)
-        sizes[axis] = int(size)
-    return sizes
+    return parse_sizes(words, can_infer=True)
 
 
 @contextmanager
@@ -324,7 +312,7 @@ def add_model(parser: ArgumentParser, *, required: bool = False) -> None:
     help = (
         f"of weights and activations, with fp32 gradients and optimizer (default {DEFAULT_DTYPE})"
     )
-    parser.add_argument("--dtype", type=read_dtype, choices=DTYPES, help=help)
+    parser.add_argument("--dtype", type=read_dtype, choices=PRECISIONS, help=help)
 
 
 def read_model(args: Namespace) -> tuple[str, ModelShape]:

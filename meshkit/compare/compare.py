@@ -16,11 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..call import parse_integer, quotes_call
+from ..call import quotes_call
 from ..errors import MeshkitError, SpecError
 from ..launch.times import Time, parse_timeout
 from ..layout.group_plan import factor_world
 from ..layout.layout import Layout
+from ..layout.sizes import parse_sizes
 from ..mesh.mesh import Mesh
 from ..text import format_sizes
 from .parity import Difference, Held, NumbersError, Report, Rules, find_differences
@@ -89,7 +90,8 @@ def compare_meshes(
           It is 2 times that of one rank (up to rounding): the size of tp.
           Fix: leave out a sum over tp, or divide by the size.
     """
-    layouts = {_mesh_text(mesh): _parse_mesh(mesh) for mesh in meshes}
+    given = [parse_sizes(mesh.split()) if isinstance(mesh, str) else mesh for mesh in meshes]
+    layouts = {format_sizes(sizes): _make_layout(sizes) for sizes in given}
     if not callable(step) or not layouts:
         line = f"step is {step!r}, no function." if layouts else "there is no mesh to compare."
         raise SpecError(line, fix='compare_meshes(step, "dp=2", "dp=2 tp=2").')
@@ -102,22 +104,10 @@ def compare_meshes(
         ranks.close()
 
 
-def _parse_mesh(mesh: Sizes) -> Layout:
-    """Return the layout of a mesh as the caller wrote it."""
-    sizes: dict[str, object] = {}
-    words = mesh.replace(",", " ").split() if isinstance(mesh, str) else []
-    for axis, equals, size in (word.partition("=") for word in words):
-        number = parse_integer(int(size)) if equals and size.isdecimal() else None
-        if number is None or axis in sizes:
-            raise SpecError(f"the mesh {mesh!r} cannot be read.", fix='for example "dp=2 tp=2".')
-        sizes[axis] = number
-    given: Mapping[str, Any] = mesh if isinstance(mesh, Mapping) else sizes
-    known = [size for size in given.values() if isinstance(size, int) and size > 0]
-    return factor_world(math.prod(known), given)
-
-
-def _mesh_text(mesh: Sizes) -> str:
-    return " ".join(mesh.replace(",", " ").split()) if isinstance(mesh, str) else format_sizes(mesh)
+def _make_layout(sizes: Mapping[str, int]) -> Layout:
+    """Return the layout of sizes, with the axes in the order of ``factor_world``."""
+    known = [size for size in sizes.values() if isinstance(size, int) and size > 0]
+    return factor_world(math.prod(known), sizes)
 
 
 def _compare(ranks: Ranks, layouts: Mapping[str, Layout], rules: Rules) -> Report:

@@ -37,7 +37,7 @@ import torch
 
 from ..errors import SpecError
 from ..launch.join import init, shutdown
-from ..launch.memory import plain
+from ..launch.memory import is_dtensor, plain
 from ..launch.spawn import (
     LONGEST,
     PRELOADED,
@@ -265,7 +265,7 @@ def _to_array(value: Any) -> Array | None:  # noqa: ANN401
     if value is None:
         return None
     with torch.no_grad():
-        whole = value.full_tensor() if hasattr(value, "full_tensor") else torch.as_tensor(value)
+        whole = value.full_tensor() if is_dtensor(value) else torch.as_tensor(value)
         dtype = torch.complex128 if whole.is_complex() else torch.float64
         return np.array(plain(whole.detach().to("cpu", dtype)).numpy())
 

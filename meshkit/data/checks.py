@@ -13,8 +13,9 @@ from ..call import format_value
 from ..errors import SpecError
 from ..groups.groups import gather_bytes
 from ..groups.registry import MeshGroups
+from ..launch.memory import is_dtensor
 from ..layout.layout import Layout
-from ..text import article, format_sizes
+from ..text import article, dtype_name, format_sizes
 from . import conflicts as compare
 from .batch import resolve_data_axes
 from .canonical import MAX_SHOWN, canonical_text
@@ -97,8 +98,7 @@ def _describe_leaf(leaf: object) -> str:
         return f"{type(leaf).__name__} {_digest(repr(leaf).encode())}"
     flat = leaf.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten()
     content = flat.view(torch.uint8).numpy()
-    dtype = str(leaf.dtype).removeprefix("torch.")
-    return f"{dtype} {tuple(leaf.shape)} {_digest(content.data)}"
+    return f"{dtype_name(leaf.dtype)} {tuple(leaf.shape)} {_digest(content.data)}"
 
 
 def tensor_text(value: object) -> str | None:
@@ -110,8 +110,7 @@ def tensor_text(value: object) -> str | None:
         return None
     if not 0 < tensor.numel() <= MAX_SHOWN:
         return f"tensor({_describe_leaf(tensor)})"
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return f"tensor({tensor.tolist()}, dtype={dtype})"
+    return f"tensor({tensor.tolist()}, dtype={dtype_name(tensor.dtype)})"
 
 
 def _digest(content: bytes | memoryview) -> str:
@@ -177,14 +176,13 @@ def _read_parameter(
     equal: tuple[str, ...],
 ) -> tuple[str, str, torch.Tensor]:
     """Return the form of a parameter, the class with the same part of it, and its local tensor."""
-    kind = f"{str(parameter.dtype).removeprefix('torch.')} {tuple(parameter.shape)}"
-    # a DTensor, recognized without the import of 600 modules
-    if not (hasattr(parameter, "placements") and hasattr(parameter, "device_mesh")):
+    kind = f"{dtype_name(parameter.dtype)} {tuple(parameter.shape)}"
+    if not is_dtensor(parameter):
         return kind, _coordinate_without(layout, rank, equal), parameter
     kind += f" {' '.join(map(str, parameter.placements))}"
     mesh, names = parameter.device_mesh, parameter.device_mesh.mesh_dim_names
     split = [dim for dim, kind in enumerate(parameter.placements) if not kind.is_replicate()]
-    index = mesh.get_coordinate()
+    index: Any = mesh.get_coordinate()
     select = tuple(index[dim] if dim in split else slice(None) for dim in range(mesh.ndim))
     replicas = {*mesh.mesh[select].flatten().tolist()}  # the ranks with the same part
     part = format_sizes({names[dim] if names else f"dim {dim}": index[dim] for dim in split})

@@ -41,7 +41,7 @@ from ..layout.axes import (
 from ..layout.group_plan import Axes, GroupPlan, missing_group_error
 from ..layout.layout import Layout, check_member
 from ..layout.ranks import Strides
-from ..text import count_noun, format_rows
+from ..text import count_noun, format_table
 
 Edge = tuple[int, int]  # the coordinate that sends, and the one that receives
 GroupKey = tuple[Strides, str, timedelta]  # members in order, backend with its options, timeout
@@ -329,7 +329,8 @@ class GroupsReport:
             ranks = f"{count_noun(len(group.members), 'rank')} {format_value([*group.members])}"
             uses = "; ".join(f"{view}: {axes}" for view, axes in group.uses)
             rows.append((ranks, group.origin, f"{group.backend}{timeout}", uses))
-        return "\n  ".join([head, *views, *format_rows(rows)])
+        lines = format_table(rows).split("\n")
+        return "\n  ".join([head, *views, *lines])
 
 
 def report_groups(mesh: MeshGroups) -> GroupsReport:

@@ -62,7 +62,7 @@ class Verification:
             ]
             for group in self.groups
         ]
-        lines = [format_table(TIMING_HEADER, rows, width=width, ascii=ascii)]
+        lines = [format_table(rows, TIMING_HEADER, width=width, ascii=ascii)]
         if self.slowest_rank is not None:
             waited = f"its peers wait {self.waited * 1e3:.3f} ms for it"
             lines.append(f"slowest rank: {self.slowest_rank} ({self.coordinate}), {waited}")

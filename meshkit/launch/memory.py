@@ -1,13 +1,27 @@
-"""The numbers of a tensor in memory: negative and conjugate views, and elements that share it."""
+"""Facts of one tensor: whether it is a DTensor, and how its numbers lie in memory."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import Tensor
 
 from ..errors import SpecError
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+def is_dtensor(value: object) -> TypeGuard[DTensor]:
+    """Return whether a value is a DTensor, without the import of 600 modules.
+
+    No value is one before someone else has imported the package.
+    """
+    package = sys.modules.get("torch.distributed.tensor")
+    return package is not None and isinstance(value, package.DTensor)
 
 
 def plain(x: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import SpecError
-from ..text import GAP, MIN_WIDTH, Ints, count_noun, format_sizes
+from ..text import GAP, MB, MIN_WIDTH, Ints, count_noun, format_sizes
 from .axes import axis_colors
 from .page_script import SCRIPT, STYLE
 
@@ -37,7 +37,7 @@ ELLIPSIS = "..."
 MAX_NODES = 16  # nodes that are all drawn; of more, the first and the last ones
 EDGE_NODE_BOXES = 2  # nodes drawn at each end
 MAX_PAGE_RANKS = 131_072  # ranks of a page, which is then 2 MB at most
-MAX_BYTES = 3_000_000  # of a page with several layouts
+MAX_BYTES = 3 * MB  # of a page with several layouts
 MAX_NOTEBOOK_RANKS = 16_384  # ranks of a page in a notebook
 ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})  # of HTML
 UNICODE, ASCII = tuple("┌─┐│└┘"), tuple("+-+|++")
@@ -274,8 +274,8 @@ def join_pages(pages: Sequence[str], text: str) -> str:
     """Return one page that shows several, one below the other, and a report below all."""
     size = sum(map(len, pages))
     if size > MAX_BYTES:
-        summary = f"{len(pages)} layouts need a page of {size / 1e6:.1f} MB."
-        limit = f"A page has at most {MAX_BYTES / 1e6:g} MB."
+        summary = f"{len(pages)} layouts need a page of {size / MB:.1f} MB."
+        limit = f"A page has at most {MAX_BYTES / MB:g} MB."
         raise SpecError(summary, limit, fix="a page for each layout.")
     frames = "".join(f'<iframe srcdoc="{page.translate(ESCAPES)}"></iframe>' for page in pages)
     return f"""<!DOCTYPE html>

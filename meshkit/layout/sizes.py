@@ -27,7 +27,7 @@ from ..synonyms import (
     option_owner,
     standard_axis,
 )
-from ..text import article, count_noun, format_sizes
+from ..text import INTEGER, article, count_noun, format_sizes
 from .axes import DATA, EXPERT, RESERVED, axis_role, check_names, closest_axis, parse_axes
 
 Order = str | Iterable[str] | None
@@ -35,6 +35,34 @@ Order = str | Iterable[str] | None
 MAX_RANKS = 2**31  # of a layout, so that every number made of ranks fits int64
 MAX_PLANNED_RANKS = 2**21  # what looks at every rank takes more than a few seconds for more
 STANDARD_AXES = frozenset(STANDARD)  # their names need no check
+
+
+def parse_sizes(words: Iterable[str], *, can_infer: bool = False) -> dict[str, int]:
+    """Return the sizes that are typed as ``dp=4 tp=2`` or ``dp=4,tp=2``, in words of any cut.
+
+    ``can_infer`` allows a size of -1.
+    """
+    sizes: dict[str, int] = {}
+    for word in split_words(words):
+        name, equals, size = word.partition("=")
+        if not equals:
+            fix = "an axis, = and its size, for example dp=4."
+            raise SpecError(f"{word!r} is not the size of an axis.", fix=fix)
+        if name in sizes:
+            raise SpecError(f"{name} has two sizes.", fix=f"give {name} once.")
+        number = int(size) if INTEGER.fullmatch(size) else 0
+        if number < 1 and not (can_infer and number == -1):
+            digits = " and at most 18 digits" if len(size) > 18 else ""
+            inferred = f"; or {name}=-1, which infers it" if can_infer else ""
+            fix = f"a size of 1 or more{digits}, for example {name}=4{inferred}."
+            raise SpecError(f"the size of {name} is {size!r}.", fix=fix)
+        sizes[name] = number
+    return sizes
+
+
+def split_words(words: Iterable[str]) -> list[str]:
+    """Return the parts of words between commas or blanks, and a word without parts as it is."""
+    return [part for word in words for part in word.replace(",", " ").split() or [word]]
 
 
 def read_sizes(

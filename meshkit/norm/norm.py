@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data.checks import Named, name_tied_parameters
 from ..errors import NonfiniteError, SpecError
 from ..groups.registry import MeshGroups
-from ..launch.memory import check_writable, plain
+from ..launch.memory import check_writable, is_dtensor, plain
 from ..launch.of_one_process import OfOneProcess
 from ..launch.torch_program import foreach_norms, foreach_scale
 from ..layout.axes import has_pipeline
@@ -111,7 +111,7 @@ class GradientNorms(OfOneProcess):
         sums: dict[tuple[str, ...], list[Copy]] = {}
         for index, (names, parameter) in enumerate(ties):
             gradient: Any = parameter.grad
-            is_plain = gradient is None or not _is_dtensor(gradient)
+            is_plain = gradient is None or not is_dtensor(gradient)
             place = () if is_plain else (gradient.device_mesh, gradient.placements)
             share = known.shares[index]
             if share is None or share.place != place or share.num_dims != parameter.ndim:
@@ -157,7 +157,7 @@ class GradientNorms(OfOneProcess):
         """Return the part of this rank in the norm of a parameter."""
         name = layout.known_as(names)
         shape, num_dims = tuple(parameter.shape), parameter.ndim
-        shares = layout.shares(name, shape, is_plain=not _is_dtensor(parameter))
+        shares = layout.shares(name, shape, is_plain=not is_dtensor(parameter))
         stated = shares.stated or frozenset()
         copied = tuple(axis for axis in self._axes if axis not in stated)
         share = Share(name, place, num_dims, shares.stated is not None, stated, copied, copied)
@@ -259,14 +259,9 @@ def _tie(named: Named) -> list[tuple[list[str], Any]]:
     return [*ties.values()]
 
 
-def _is_dtensor(tensor: Any) -> bool:  # noqa: ANN401
-    """Return whether a tensor is a DTensor, without the import of 600 modules."""
-    return type(tensor) not in (Tensor, nn.Parameter) and hasattr(type(tensor), "placements")
-
-
 def _local(gradient: Any) -> Tensor:  # noqa: ANN401
     """Return the local tensor of a gradient, which is no copy."""
-    local: Tensor = gradient.to_local() if _is_dtensor(gradient) else gradient
+    local: Tensor = gradient.to_local() if is_dtensor(gradient) else gradient
     return local
 
 

@@ -22,9 +22,9 @@ import numpy as np
 
 from ..data.batch import BatchPlan
 from ..layout.layout import Layout
-from ..text import Floats, Ints, format_rows
+from ..text import GB, Floats, Ints, format_table
 from .layout_cost import CostTable, axes_by_standard
-from .memory import DTYPES, FIRST_SHARDED, SHARDS, ModelShape
+from .memory import FIRST_SHARDED, PRECISIONS, SHARDS, ModelShape
 
 MAX_SAMPLES = 10**7  # of a step that are compared
 
@@ -55,7 +55,7 @@ class Moves:
         moves = cls({}, {}, {}, samples)
         if table is None:
             return moves
-        dtype, model = DTYPES[table.job.dtype], table.model
+        dtype, model = PRECISIONS[table.job.dtype], table.model
         for part in ("weights", "optimizer"):
             before, after = (
                 Holding(
@@ -64,7 +64,7 @@ class Moves:
                 for layout, cost in zip(layouts, table.costs, strict=True)
             )
             held, kept = (
-                one.common(model, after) * dtype.of_weight[part] / 1e9 for one in (after, before)
+                one.common(model, after) * dtype.of_weight[part] / GB for one in (after, before)
             )
             moves.needed_gb[part] = float(held.mean())
             moves.fetched_gb[part] = float((held - kept).mean())
@@ -85,7 +85,7 @@ class Moves:
             rows.append(
                 ("samples", f"{100 * self.samples_kept:.3g} % of a step stay on their rank")
             )
-        return "\n".join(format_rows(rows, width=width))
+        return format_table(rows, width=width)
 
 
 class Shard:

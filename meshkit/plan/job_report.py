@@ -15,7 +15,7 @@ from ..layout.group_plan import GroupPlan
 from ..layout.layout import Layout
 from ..layout.topology import Crossing, Topology, crossings, suggest_fix
 from ..synonyms import STANDARD, STANDARD_OF
-from ..text import Ints, count_noun, format_rows, format_table, plural, summarize
+from ..text import Ints, count_noun, format_table, plural, summarize
 from .compare import Moves
 from .layout_cost import CostTable
 
@@ -132,7 +132,7 @@ class JobReport:
             ]
             for row in self.axes
         ]
-        table = format_table(header, rows, width=width, ascii=ascii)
+        table = format_table(rows, header, width=width, ascii=ascii)
         facts = [
             (
                 "groups",
@@ -144,7 +144,7 @@ class JobReport:
             *([("placed", self.placement)] if self.placement else []),
             *(("warning", warning) for warning in self.warnings),
         ]
-        lines = "\n".join(format_rows(facts, width=width))
+        lines = format_table(facts, width=width)
         return [headline(self.layout, self.topology), table, lines]
 
     def draw_page(self, text: str = "") -> str:

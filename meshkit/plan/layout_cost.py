@@ -16,8 +16,8 @@ from ..errors import SpecError
 from ..layout.layout import Layout
 from ..layout.topology import NODE, Topology
 from ..synonyms import STANDARD_OF
-from ..text import count_noun, format_sizes, format_table, wrap_lines
-from .memory import DTYPES, RECOMPUTE, SHARDS, ModelShape, ParallelConfig, bytes_per_rank
+from ..text import GB, count_noun, format_figure, format_sizes, format_table, wrap_lines
+from .memory import PRECISIONS, RECOMPUTE, SHARDS, ModelShape, ParallelConfig, bytes_per_rank
 from .step_time import (
     AXES,
     GroupLocality,
@@ -102,11 +102,11 @@ def layout_cost(
 ) -> LayoutCost:
     """Return the figures of a layout. ``config`` has ints."""
     parts = bytes_per_rank(model, config, job.global_batch, job.seq, job.dtype)
-    memory = {part: float(size) / 1e9 for part, size in parts.items()}
+    memory = {part: float(size) / GB for part, size in parts.items()}
     terms = {
         name: float(seconds) for name, seconds in step_terms(model, job, config, locality).items()
     }
-    step, peak = sum(terms.values()), job.machine.peak * DTYPES[job.dtype].speed
+    step, peak = sum(terms.values()), job.machine.peak * PRECISIONS[job.dtype].speed
     traffic = step_traffic(model, job, config, locality)
     return LayoutCost(
         sizes=dict(sizes),
@@ -124,7 +124,7 @@ def layout_cost(
         mfu=model_flops(model, job) / step / (peak * job.world_size),
         idle={axis: float(transfer_time(job.machine, part)) for axis, part in traffic.items()},
         sent={
-            link: {axis: float(amounts[i]) / 1e9 for axis, amounts in traffic.items()}
+            link: {axis: float(amounts[i]) / GB for axis, amounts in traffic.items()}
             for i, link in enumerate(LINKS)
         },
     )
@@ -157,7 +157,7 @@ class CostTable:
     def describe_job(self, width: int) -> list[str]:
         """Return the lines about the model, the step and the devices."""
         job, machine = self.job, self.job.machine
-        speed = DTYPES[job.dtype].speed / 1e12
+        speed = PRECISIONS[job.dtype].speed / 1e12
         racks = f", in {count_noun(job.racks, 'rack')}" if job.racks > 1 else ""
         nodes = count_noun(job.nodes, "node")
         bandwidth = machine.bandwidth_inter_rack or machine.bandwidth_inter_node
@@ -185,7 +185,7 @@ class CostTable:
         links = LINKS[: 3 if job.racks > 1 else 2]
         sent = [([n, link], cost.sent[link]) for n, cost in numbered for link in links]
         tables = [
-            draw(HEADER, facts),
+            draw(facts, HEADER),
             f"GB of a rank, which has {job.machine.memory:g}",
             draw(*_columns([""], memory)),
             "seconds of a step",
@@ -233,10 +233,10 @@ def _facts(cost: LayoutCost) -> list[str]:
     recompute = "" if cost.recompute == RECOMPUTE[0] else f" recompute={cost.recompute}"
     return [
         format_sizes(cost.sizes),
-        _figure(cost.step),
+        format_figure(cost.step),
         f"{cost.tokens_per_second:.0f}",
         f"{100 * cost.mfu:.1f}",
-        _figure(cost.memory_gb),
+        format_figure(cost.memory_gb),
         f"{cost.shard}{virtual}{recompute}",
         f"{cost.accumulation_steps} of {cost.micro_batch}",
     ]
@@ -244,16 +244,11 @@ def _facts(cost: LayoutCost) -> list[str]:
 
 def _columns(
     first: list[str], rows: Sequence[tuple[list[str], Mapping[str, float]]], least: float = 0
-) -> tuple[list[str], list[list[str]]]:
+) -> tuple[list[list[str]], list[str]]:
     """Return a table of figures by name: those that are large in a row, and the sum of all."""
     names = [name for name in rows[0][1] if max(row[name] for _, row in rows) > least]
     cells = [
-        [*labels, *(_figure(row[name]) for name in names), _figure(sum(row.values()))]
+        [*labels, *(format_figure(row[name]) for name in names), format_figure(sum(row.values()))]
         for labels, row in rows
     ]
-    return [*first, *names, "all"], cells
-
-
-def _figure(number: float) -> str:
-    """Return three digits, without an exponent."""
-    return f"{number:.0f}" if number >= 100 or number < 1e-6 else f"{float(f'{number:.3g}'):.9g}"
+    return cells, [*first, *names, "all"]

@@ -255,7 +255,11 @@ class Precision(NamedTuple):
 
 
 # Data sheets of A100, H100 and B200: fp32 products run in TF32, at half the speed of bf16
-DTYPES = {"bf16": Precision(2, 12, 1), "fp16": Precision(2, 12, 1), "fp32": Precision(4, 8, 0.5)}
+PRECISIONS = {
+    "bf16": Precision(2, 12, 1),
+    "fp16": Precision(2, 12, 1),
+    "fp32": Precision(4, 8, 0.5),
+}
 FIRST_SHARDED = {"weights": 2, "gradients": 2, "optimizer": 1}  # the first of SHARDS to divide it
 
 
@@ -312,7 +316,7 @@ def bytes_per_rank(
 ) -> dict[str, Floats]:
     """Return the memory of the rank that needs most, by part. Cost: O(ways to run)."""
     shared, routed = stage_weights(model, config)
-    precision = DTYPES[dtype]
+    precision = PRECISIONS[dtype]
     memory = {}
     for part, size in precision.of_weight.items():
         is_sharded = np.asarray(config.shard) >= FIRST_SHARDED[part]

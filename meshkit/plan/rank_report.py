@@ -14,7 +14,7 @@ from ..layout.axes import Axes
 from ..layout.layout import Layout, group_rank
 from ..layout.sequence import SequencePlan, sequence_axes
 from ..layout.topology import Topology
-from ..text import format_range, format_rows, format_sizes, format_table, summarize
+from ..text import format_range, format_sizes, format_table, summarize
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def format_rank_table(
         slots[np.argsort(nodes, kind="stable")] = np.concatenate([*map(np.arange, topology.sizes)])
         columns[1:3] = [nodes[ranks].tolist(), slots[ranks].tolist()]
     rows = [[*map(str, row)] for row in zip(*columns, strict=True)]
-    return format_table(["rank", "node", "slot", *layout.axes], rows, width=width, ascii=ascii)
+    return format_table(rows, ["rank", "node", "slot", *layout.axes], width=width, ascii=ascii)
 
 
 def format_rank(
@@ -112,8 +112,8 @@ def format_rank(
         ]
         for row in report.axes
     ]
-    drawn = format_table(header, rows, width=width, ascii=ascii)
-    facts = "\n".join(format_rows([*_facts(report, layout)], width=width))
+    drawn = format_table(rows, header, width=width, ascii=ascii)
+    facts = format_table([*_facts(report, layout)], width=width)
     return "\n\n".join([f"rank {report.rank} of {job}", facts, drawn])
 
 

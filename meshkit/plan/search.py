@@ -24,7 +24,7 @@ from ..errors import SpecError
 from ..layout.layout import Layout
 from ..layout.topology import Topology
 from ..synonyms import STANDARD_OF
-from ..text import Floats, Ints, count_noun, format_sizes, wrap_lines
+from ..text import GB, Floats, Ints, count_noun, format_sizes, wrap_lines
 from .layout_cost import CostTable, LayoutCost, axes_by_standard, layout_cost, measured_locality
 from .memory import RECOMPUTE, SHARDS, ModelShape, ParallelConfig, bytes_per_rank, stage_layers
 from .step_time import AXES, TrainingJob, group_locality, step_terms
@@ -139,7 +139,7 @@ def nearest_layouts(model: ModelShape, job: TrainingJob, layout: Layout) -> Iter
 
 def _memory_gb(model: ModelShape, job: TrainingJob, config: ParallelConfig) -> Floats:
     parts = bytes_per_rank(model, config, job.global_batch, job.seq, job.dtype)
-    return np.asarray(sum(parts.values()) / np.float64(1e9))
+    return np.asarray(sum(parts.values()) / np.float64(GB))
 
 
 def world_factorizations(world_size: int, *, experts: bool) -> Ints:

@@ -41,9 +41,9 @@ import numpy as np
 
 from ..call import check_divides, is_number, parse_integer, quotes_call
 from ..errors import SpecError
-from ..text import Floats, Ints
+from ..text import GB, Floats, Ints
 from .memory import (
-    DTYPES,
+    PRECISIONS,
     RECOMPUTE,
     SHARDS,
     ModelShape,
@@ -140,7 +140,7 @@ class TrainingJob:
     seq: int  # tokens of a sample
     machine: Machine  # devices and links
     racks: int = 1  # number of equal racks, each with consecutive nodes
-    dtype: str = "bf16"  # of weights and activations, one of ``memory.DTYPES``
+    dtype: str = "bf16"  # of weights and activations, one of ``memory.PRECISIONS``
 
     def __post_init__(self) -> None:
         for name, most in LIMITS.items():
@@ -215,7 +215,7 @@ def transfer_time(machine: Machine, traffic: Traffic) -> Floats:
     intra_node, inter_node, inter_rack, latency = traffic
     rack = inter_rack / (machine.bandwidth_inter_rack or machine.bandwidth_inter_node)
     node = np.maximum(inter_node / machine.bandwidth_inter_node, rack)
-    busiest = np.maximum(intra_node / machine.bandwidth_intra_node, node) / 1e9
+    busiest = np.maximum(intra_node / machine.bandwidth_intra_node, node) / GB
     return np.asarray(busiest + latency)
 
 
@@ -231,8 +231,8 @@ def step_terms(
     machine, num_micros = job.machine, config.num_micro_batches(job.global_batch)
     path = _critical_traffic(model, job, config, locality)
     gradients = _gradient_traffic(model, job, config, locality)
-    moved = 2 * DTYPES[job.dtype].element + 8  # bytes of memory traffic of a weight
-    memory_time = moved * sum(stage_weights(model, config)) / machine.memory_bandwidth / 1e9
+    moved = 2 * PRECISIONS[job.dtype].element + 8  # bytes of memory traffic of a weight
+    memory_time = moved * sum(stage_weights(model, config)) / machine.memory_bandwidth / GB
     micro = {"compute": _compute_time(model, job, config), "weights": memory_time}
     micro |= {axis: transfer_time(machine, traffic) for axis, traffic in path.items()}
     busy = sum(micro.values())  # seconds of one micro batch
@@ -277,7 +277,7 @@ def _compute_time(model: ModelShape, job: TrainingJob, config: ParallelConfig) -
     last = longest - (model.layers % config.pp != 0)
     passes = 3 + (np.asarray(config.recompute) == FULL)
     slowest = np.maximum(last * layer * passes + 3 * model.embedding, longest * layer * passes)
-    return np.asarray(2 * tokens * slowest / (job.machine.flops * DTYPES[job.dtype].speed))
+    return np.asarray(2 * tokens * slowest / (job.machine.flops * PRECISIONS[job.dtype].speed))
 
 
 def _critical_traffic(
@@ -285,7 +285,7 @@ def _critical_traffic(
 ) -> dict[str, Traffic]:
     """Return the traffic of one micro batch that layers wait for, by axis."""
     layers, passes = stage_layers(model, config.pp), 2 + (np.asarray(config.recompute) == FULL)
-    element, is_whole = DTYPES[job.dtype].element, np.equal(config.pp, 1)
+    element, is_whole = PRECISIONS[job.dtype].element, np.equal(config.pp, 1)
     tokens = config.micro_batch * job.seq / (config.cp * config.sp)
     kv_heads = np.maximum(model.kv_heads, config.tp * config.sp)  # with copies
     kv = element * tokens * 2 * kv_heads * model.head_dim / config.tp  # bytes
@@ -320,7 +320,7 @@ def _gradient_traffic(
     """Return the traffic of the row dp in one step: gradients and weights."""
     is_fsdp = np.asarray(config.shard) == FSDP
     rounds = np.where(is_fsdp, config.num_micro_batches(job.global_batch), 1)
-    element = DTYPES[job.dtype].element  # gradients are fp32, and ddp reduces them by two passes
+    element = PRECISIONS[job.dtype].element  # gradients are fp32; ddp reduces them by two passes
     sent = np.choose(config.shard, (8, 4 + element, 4 + 2 * element))  # bytes a weight, by shard
     weight_bytes = sent * rounds
     calls = np.where(is_fsdp, 3, 2) * rounds * stage_layers(model, config.pp)

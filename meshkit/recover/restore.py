@@ -28,7 +28,7 @@ from ..groups.groups import batch_messages, message_timeout
 from ..groups.registry import MeshGroups
 from ..launch.job import require_job
 from ..launch.judges import failure_error
-from ..launch.memory import check_writable
+from ..launch.memory import check_writable, is_dtensor
 from ..launch.process import current_process
 from ..launch.regroup import Regrouping, Sources
 from ..launch.store import error_from_json, error_to_json, read_value
@@ -222,7 +222,7 @@ def to_local(value: Any, path: str = "state") -> Any:  # noqa: ANN401
         parts = [to_local(part, f"{path}[{index}]") for index, part in enumerate(value)]
         return tuple(parts) if isinstance(value, tuple) else parts
     if isinstance(value, Tensor) and value.layout == torch.strided:
-        if not _is_dtensor(value):
+        if not is_dtensor(value):
             return _without_rest(value)
         shard: Any = value
         facts = {"shape": [*value.shape], "stride": [*value.stride()]}
@@ -265,16 +265,11 @@ def from_local(value: Any, templates: Templates) -> Any:  # noqa: ANN401
 
 def dtensors_in(value: object) -> Iterator[Any]:
     """Yield the DTensors in a state dict."""
-    if _is_dtensor(value):
+    if is_dtensor(value):
         yield value
     elif isinstance(value, Mapping | list | tuple):
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from dtensors_in(part)
-
-
-def _is_dtensor(value: object) -> bool:
-    """Return whether a value is a DTensor; false without importing torch's package of it."""
-    return isinstance(value, Tensor) and hasattr(value, "placements")
 
 
 def _key(tensor: Any) -> list[str]:  # noqa: ANN401  # a DTensor, not imported
@@ -342,7 +337,7 @@ def _check_writable(state: Mapping[Any, Any], path: str) -> None:
         name = f"{path}[{key!r}]"
         if isinstance(value, dict):
             _check_writable(value, name)
-        elif isinstance(value, Tensor) and not _is_dtensor(value) and value.layout == torch.strided:
+        elif isinstance(value, Tensor) and not is_dtensor(value) and value.layout == torch.strided:
             check_writable(value, name, f"{name}.clone() in its place.")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,8 +13,16 @@ from ..errors import SpecError
 from ..layout.group_plan import GroupPlan
 from ..layout.layout import Layout
 from ..layout.sequence import SequencePlan
-from ..layout.sizes import check_num_planned
-from ..text import format_rows, format_sizes, format_table
+from ..layout.sizes import check_num_planned, parse_sizes
+from ..text import (
+    BYTE_UNITS,
+    DTYPE_BYTES,
+    MB,
+    byte_unit,
+    dtype_name,
+    format_sizes,
+    format_table,
+)
 from .mesh_move import MeshMove, find_views, join_axes, make_mesh_move, sum_pattern, summed_axes
 from .move import (
     check_axes,
@@ -29,16 +36,6 @@ from .move import (
 from .pattern import DOTS, Pattern, Side, drop_axes, parse_pattern
 from .plan import Plan, most_needed, most_received, plan_move
 
-DTYPES = {  # the bytes of an element
-    **dict.fromkeys(("float64", "int64", "complex64"), 8),
-    **dict.fromkeys(("float32", "int32"), 4),
-    **dict.fromkeys(("bfloat16", "float16", "int16"), 2),
-    **dict.fromkeys(("int8", "uint8", "bool", "float8_e4m3fn", "float8_e5m2"), 1),
-    "complex128": 16,
-}
-SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
-UNITS = ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)  # the largest first
-SIZE = re.compile(r"0*[1-9][0-9]{0,17}", re.ASCII)
 MESH_EXAMPLE = 'for example "dp=4 tp=2".'
 
 
@@ -118,7 +115,7 @@ class RedistributionPlan:
 
     def _plan_dict(self, plan: Plan) -> dict[str, Any]:
         """Return the steps and the bytes of one direction in JSON types."""
-        size = DTYPES[self.dtype]
+        size = DTYPE_BYTES[self.dtype]
         received, bound = most_received(plan), most_needed(plan.move)
         return {"steps": _steps(plan, size), "bytes": size * received, "bound": size * bound}
 
@@ -154,7 +151,8 @@ def draw_steps(
     """Return the table of the steps of some plans, in the unit of the largest number."""
     plans = {name: plan for name, plan in directions.items() if plan is not None}
     most = max(plan["bytes"] for plan in plans.values())
-    unit, size = next((unit for unit in UNITS if most >= unit[1]), UNITS[-1])
+    unit = byte_unit(most)
+    size = BYTE_UNITS[unit]
     rows = []
     for name, plan in plans.items():
         steps = [
@@ -167,9 +165,9 @@ def draw_steps(
     header = ["", "step", "over", f"{unit} a rank", "at least"]
     if speed is not None:
         counts = [n["bytes"] for plan in plans.values() for n in (*plan["steps"], plan)]
-        rows = [[*row, f"{n / speed / 1e6:.3g}"] for row, n in zip(rows, counts, strict=True)]
+        rows = [[*row, f"{n / speed / MB:.3g}"] for row, n in zip(rows, counts, strict=True)]
         header.append(f"ms at {speed:g} GB/s")
-    return format_table(header, rows, width=width, ascii=ascii)
+    return format_table(rows, header, width=width, ascii=ascii)
 
 
 @dataclass(frozen=True)
@@ -230,7 +228,7 @@ class MeshMovePlan:
 
     def _plan_dict(self, move: MeshMove) -> dict[str, Any]:
         """Return the steps, each as the rank that receives most sees it."""
-        rank, size = move.busiest(), DTYPES[self.dtype]
+        rank, size = move.busiest(), DTYPE_BYTES[self.dtype]
         received = move.received(rank)
         sent = sum(num_elements(box) for m in move.receives(rank) for box in m.boxes)
         pattern = self.pattern if move is self.forward else self.pattern.mirror
@@ -289,8 +287,8 @@ def _draw(
     if plan.missing_groups:
         names = ", ".join(f'"{group}"' for group in plan.missing_groups)
         items.append(("groups", f"build_mesh(groups=[{names}]) creates the missing ones"))
-    rows = format_rows(items, width=columns[0])
-    return "\n".join([*rows, "", draw_steps(plan.directions(), *columns)])
+    facts = format_table(items, width=columns[0])
+    return "\n".join([facts, "", draw_steps(plan.directions(), *columns)])
 
 
 def unmarked_of(pattern: Pattern, source: Layout, target: Layout) -> list[str]:
@@ -384,30 +382,17 @@ def _plan_mesh_move(
     return MeshMovePlan(source, target, pattern, sizes, forward, backward, dtype)
 
 
-def read_name(dtype: object) -> str:
-    """Return the name of a dtype as torch has it, without ``torch.``."""
-    text = str(dtype).removeprefix("torch.")
-    return SHORT_DTYPES.get(text, text)
-
-
 def _read_dtype(dtype: object) -> str:
     """Return the name of a known dtype."""
-    name = read_name(dtype)
-    if name not in DTYPES:
+    name = dtype_name(dtype)
+    if name not in DTYPE_BYTES:
         raise SpecError(f"dtype is {dtype!r}.", fix='dtype="bfloat16", for example.')
     return name
 
 
 def _read_layout(axes: str | Mapping[str, int] | Layout, first: int = 0) -> Layout:
     """Return the layout that a caller names; sizes stand for ranks from the first one on."""
-    sizes = axes
-    if isinstance(axes, str):
-        sizes = {}
-        for word in axes.replace(",", " ").split():
-            axis, _, size = word.partition("=")
-            if not SIZE.fullmatch(size) or axis in sizes:
-                raise SpecError(f"{word!r} is not an axis with its size.", fix=MESH_EXAMPLE)
-            sizes[axis] = int(size)
+    sizes = parse_sizes(axes.split()) if isinstance(axes, str) else axes
     if not sizes or not isinstance(sizes, Mapping | Layout):
         raise SpecError(f"{axes!r} is not a mesh.", fix=MESH_EXAMPLE)
     layout = sizes if isinstance(sizes, Layout) else Layout(sizes)

@@ -21,7 +21,7 @@ from ..launch.of_one_process import OfOneProcess
 from ..launch.torch_groups import backend_of
 from ..launch.torch_program import keep_uncompiled
 from ..layout.sequence import SequencePlan
-from ..text import format_sizes
+from ..text import dtype_name, format_sizes
 from .mesh_move import axes_of_both, join_axes, make_mesh_move
 from .move import check_axes, check_op, infer_dim_sizes, local_shape, sizes_on_left
 from .mover import BATCHES, CHUNK, Channel, Leg, MeshPair, Mover, Works, make_leg
@@ -279,7 +279,7 @@ class MeshRedistribution(OfOneProcess):
         tensor: Any = x
         needs_gradient = tensor.requires_grad and torch.is_grad_enabled()
         sizes = self._infer(tensor.shape)
-        return [sorted(sizes.items()), str(tensor.dtype).removeprefix("torch."), needs_gradient]
+        return [sorted(sizes.items()), dtype_name(tensor.dtype), needs_gradient]
 
     def _infer(self, shape: torch.Size) -> dict[str, int]:
         """Return the global size of each dim."""
@@ -295,7 +295,7 @@ class MeshRedistribution(OfOneProcess):
             is_known = x.shape in known.shapes and x.dtype == known.dtype
             if is_known and needs_gradient == known.requires_grad:
                 return
-        facts, dtype = self._read(x), str(known.dtype).removeprefix("torch.")
+        facts, dtype = self._read(x), dtype_name(known.dtype)
         before: list[Any] = [sorted(known.sizes.items()), dtype, known.requires_grad]
         if facts == before and x is not None:
             known.shapes.add(x.shape)

@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..launch.job import Job, Membership, set_current_job
 from ..launch.judges import Process
+from ..launch.memory import is_dtensor
 from ..launch.spawn import sendable_error, set_up_worker
 from ..launch.times import ARRIVAL
 from ..launch.torch_rehearsal import BACKEND, LiveBytes, allow_meta_training
@@ -160,7 +161,7 @@ def _measure(memory: dict[str, int], sizes: dict[int, dict[str, int]], *call: An
 def _num_bytes(value: object) -> int:
     if not isinstance(value, torch.Tensor):
         return 0
-    own = value.to_local() if hasattr(value, "to_local") else value
+    own = value.to_local() if is_dtensor(value) else value
     return int(own.numel() * own.element_size())
 
 

@@ -25,6 +25,7 @@ from ..launch.process import current_process
 from ..launch.round import Round
 from ..launch.times import Deadline
 from ..launch.torch_rehearsal import program_frames
+from ..layout.sizes import parse_sizes
 from .record import GroupRecord, Operation, Source, Trace
 
 PACKAGE = os.path.dirname(os.path.dirname(__file__))
@@ -237,8 +238,7 @@ class RecordedRound(Round):
             return
         sizes, ranks = str(facts.get("sizes", "")), str(facts.get("ranks", ""))
         if sizes and ranks.startswith("range(0,"):  # a mesh over ranks in order
-            pairs = (part.split("=") for part in sizes.split())
-            self.recorder.trace.layouts.append({axis: int(size) for axis, size in pairs})
+            self.recorder.trace.layouts.append(parse_sizes(sizes.split()))
         number = self.recorder.number_of(tuple(self.expected))
         detail = json.dumps(facts, sort_keys=True)
         self.recorder.wait(self.recorder.start(Operation("agree", number, detail=detail)))

@@ -27,11 +27,12 @@ from torch.futures import Future
 
 from ..launch.torch_program import keep_uncompiled
 from ..launch.torch_rehearsal import BACKEND, record_every_group, record_meta_collectives
+from ..text import dtype_name
 from .record import ANY, Operation
 from .recorder import Recorder, copy_to
 
 READERS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__")
-DTYPES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+SHORT_KINDS = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 Tensors = list[Tensor]
 Lists = list[list[Tensor]]
 
@@ -381,8 +382,8 @@ def check_dtypes(name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor])
 
 def format_dtype(dtype: torch.dtype) -> str:
     """Return a dtype as short text: ``f32``, ``bf16``."""
-    name = str(dtype).removeprefix("torch.")
-    for long, short in DTYPES.items():
+    name = dtype_name(dtype)
+    for long, short in SHORT_KINDS.items():
         if name.removeprefix(long)[:1].isdigit():
             return name.replace(long, short)
     return name

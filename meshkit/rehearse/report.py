@@ -14,7 +14,7 @@ from ..call import quotes_call
 from ..errors import CollectiveError
 from ..layout.topology import Topology
 from ..plan.step_time import MACHINES, Machine
-from ..text import Ints, count_noun, format_rows, format_table, shorten
+from ..text import GB, Ints, count_noun, format_bytes, format_table, shorten
 from .record import Mismatch, Names, Operation, Trace
 
 MAX_LINES = 8  # mismatches, warnings and errors that the text shows
@@ -90,7 +90,7 @@ def _seconds(
         share = float(ends[0] != ends[1])
     elif shared < size:
         share = (size - shared) / (size - 1) if op.name == "all_to_all" else 1 / shared
-    amount = op.num_bytes * factor / 1e9
+    amount = op.num_bytes * factor / GB
     latency = machine.latency_inter_node if share else machine.latency_intra_node
     inside = amount * (1 - share) / machine.bandwidth_intra_node
     return float(max(inside, amount * share / machine.bandwidth_inter_node) + steps * latency)
@@ -309,7 +309,7 @@ class RehearsalReport:
             rows.append((check, f"{count_noun(number, 'mismatch')}, below" if number else text))
         rows += [("raised", f"{count_noun(len(self.raised), 'rank')}, below")] * bool(self.raised)
         rows += [("memory", self._memory_text()), ("operations", f"{total:,} compared")]
-        return [f"  {line}" for line in format_rows(rows)]
+        return [f"  {line}" for line in format_table(rows).split("\n")]
 
     def _memory_text(self) -> str:
         rank, held = self._memory()
@@ -323,7 +323,8 @@ class RehearsalReport:
         return f"{total} on rank {rank} after a step: {', '.join(texts)}; {rest}"
 
     def _table(self, width: int, *, ascii: bool) -> str:
-        header = "axis", "operations", "a rank hands over", "crosses nodes"
+        header = ["axis", "operations", "a rank hands over", "crosses nodes"]
+        header.append(f"seconds, {self.links}")
         rows = [
             (
                 axes,
@@ -334,12 +335,4 @@ class RehearsalReport:
             )
             for axes, row in sorted(self.traffic.items(), key=lambda item: -item[1].seconds)
         ]
-        return format_table((*header, f"seconds, {self.links}"), rows, width=width, ascii=ascii)
-
-
-def format_bytes(number: int) -> str:
-    """Return bytes in kB, MB or GB."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number} B"
+        return format_table(rows, header, width=width, ascii=ascii)

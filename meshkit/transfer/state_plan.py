@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import MeshkitError, SpecError
 from ..launch.job import require_job
-from ..launch.memory import check_writable
+from ..launch.memory import check_writable, is_dtensor
 from ..launch.of_one_process import OfOneProcess
 from ..launch.round import Round
 from ..launch.store import read_value
@@ -28,7 +28,7 @@ from ..redistribute.operations import check_tensor
 from ..redistribute.pattern import Pattern, Side
 from ..redistribute.to_mesh import MakeReduce, Reduce
 from ..synonyms import STANDARD_OF
-from ..text import count_noun, format_sizes
+from ..text import count_noun, dtype_name, format_sizes
 from .state import MovedTensor, StatePatterns, Table, loses_a_part, travel_dtype
 
 State = Mapping[str, Any]  # names with tensors or DTensors
@@ -177,7 +177,7 @@ class StatePlan(OfOneProcess):
         fix = "a transfer of its own for other shapes or dtypes."
         if is_dtensor(out and out[part.name]):
             fix = f"mesh.transfer(..., out=) on ranks of both meshes, or {fix}"
-        arrives, held = name_of(part.leg.dtype), name_of(tensor.dtype)
+        arrives, held = dtype_name(part.leg.dtype), dtype_name(tensor.dtype)
         dtypes = {arrives} if loses_a_part(arrives, held) else {held}  # others convert
         return self._check(part.name, tensor, part.wanted_shape, dtypes, fix)
 
@@ -189,10 +189,10 @@ class StatePlan(OfOneProcess):
         dtypes: Collection[str],
         fix: str,
     ) -> Tensor:
-        if tensor.shape == shape and name_of(tensor.dtype) in dtypes:
+        if tensor.shape == shape and dtype_name(tensor.dtype) in dtypes:
             return tensor
         raise SpecError(
-            f"{name} has {[*tensor.shape]} in {name_of(tensor.dtype)} on this rank, and the "
+            f"{name} has {[*tensor.shape]} in {dtype_name(tensor.dtype)} on this rank, and the "
             f"transfer has {[*shape]} in {' or '.join(sorted(dtypes))}.",
             fix=fix,
         )
@@ -237,7 +237,7 @@ class StateOptions:
     @property
     def dtype_name(self) -> str:
         """The name of the dtype; "" for None."""
-        return "" if self.dtype is None else name_of(self.dtype)
+        return "" if self.dtype is None else dtype_name(self.dtype)
 
     @property
     def sizes_text(self) -> str:
@@ -291,7 +291,7 @@ def read_table(
         else:
             check_placements(str(name), value, pattern.right, target.axes)
             tensor = local_tensor(str(name), value)
-            table[str(name)] = [[*tensor.shape], name_of(tensor.dtype), is_dtensor(value)]
+            table[str(name)] = [[*tensor.shape], dtype_name(tensor.dtype), is_dtensor(value)]
     return table
 
 
@@ -407,7 +407,7 @@ def _source_fact(
         evidence = (f"The pattern of {name} is {str(pattern)!r}.", *error.evidence)
         fix = f"a left side that says how {name} is cut{', or other sizes=' * bool(given)}."
         raise SpecError(f"{name}: {error.summary}", *evidence, fix=fix) from None
-    return [sizes, name_of(tensor.dtype), is_dtensor(value)]
+    return [sizes, dtype_name(tensor.dtype), is_dtensor(value)]
 
 
 def _tensor_of(name: str, state: State | None, argument: str) -> Tensor:
@@ -415,11 +415,6 @@ def _tensor_of(name: str, state: State | None, argument: str) -> Tensor:
         what = "None" if state is None else f"a state without {name}"
         raise SpecError(f"{argument} is {what} on this rank.", fix=f"a state with {name}.")
     return local_tensor(name, state[name])
-
-
-def is_dtensor(value: object) -> bool:
-    """Return whether a value is a DTensor, without the import of its module."""
-    return hasattr(value, "to_local")
 
 
 def local_tensor(name: str, value: Any) -> Tensor:  # noqa: ANN401
@@ -431,11 +426,6 @@ def local_tensor(name: str, value: Any) -> Tensor:  # noqa: ANN401
         raise SpecError(f"{name}: {error.summary}", fix=error.fix) from None
     detached: Tensor = tensor.detach()
     return detached
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """Return the name of a dtype, such as ``bfloat16``."""
-    return str(dtype).removeprefix("torch.")
 
 
 def check_placements(name: str, value: Any, side: Side, axes: Sequence[str]) -> None:  # noqa: ANN401

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SpecError
+from ..launch.memory import is_dtensor
 from ..layout.axes import check_axes_exist, has_pipeline
 from ..layout.layout import Layout
 from ..redistribute.move import check_sizes_known, expand_to, parse_layout_sizes
@@ -25,8 +26,8 @@ from ..redistribute.pattern import (
     parse_pattern,
 )
 from ..redistribute.redistribution import MeshMoves
-from ..text import article, format_sizes
-from .state_plan import agree_on_tables, is_dtensor, local_tensor, name_of
+from ..text import article, dtype_name, format_sizes
+from .state_plan import agree_on_tables, local_tensor
 from .whole import uncut, whole_sizes
 
 CALL = "mesh.whole_state"
@@ -59,7 +60,7 @@ def make_whole(
     whole: dict[str, Tensor] = {}
     for name, tensor in tensors.items():  # in one order on all ranks
         if is_dtensor(tensor):
-            tensor = whole[name] = tensor.full_tensor()  # type: ignore[attr-defined]
+            tensor = whole[name] = tensor.full_tensor()
         if name in known:
             side = cast(Side, first_match(sides_left, name))
             whole[name] = _move(moves, f"{side} -> {uncut(side)}", name, tensor, known[name])
@@ -72,7 +73,7 @@ def _part(tensor: Any, layout: Layout, rank: int) -> list[Any]:  # noqa: ANN401
     if is_dtensor(tensor):
         members = {*tensor.device_mesh.mesh.flatten().tolist()}
         axes = [axis for axis in layout.axes if members >= {*layout.peers(rank, axis).tolist()}]
-    return [[*tensor.shape], name_of(tensor.dtype), axes]
+    return [[*tensor.shape], dtype_name(tensor.dtype), axes]
 
 
 def _sides_of_dtensors(
@@ -115,7 +116,7 @@ def make_local(moves: MeshMoves, state: object, layout: object, sizes: object) -
     for name, tensor in tensors.items():
         side = first_match(sides, name)
         if is_dtensor(tensor):
-            tensor = local[name] = tensor.full_tensor()  # type: ignore[attr-defined]
+            tensor = local[name] = tensor.full_tensor()
         if side is not None and tensor.dim():
             check_sizes_known(name, side, given)
             known = _sizes_of(side, tensor, given)

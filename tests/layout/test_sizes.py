@@ -12,7 +12,54 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout, SpecError, factor_world
-from meshkit.layout.sizes import check_sizes, divide_data_axis, infer_sizes, order_axes
+from meshkit.layout.sizes import (
+    check_sizes,
+    divide_data_axis,
+    infer_sizes,
+    order_axes,
+    parse_sizes,
+)
+from meshkit.text import format_sizes
+
+
+@settings(deadline=None, database=None)
+@given(
+    st.dictionaries(st.from_regex("[a-z_]+", fullmatch=True), st.integers(1, 10**18 - 1)),
+    st.sampled_from([" ", ",", ", ", " , "]),
+    st.booleans(),
+)
+def test_typed_sizes_are_read_as_they_are_printed(
+    sizes: dict[str, int], between: str, as_one: bool
+) -> None:
+    text = format_sizes(sizes, between)
+    words = [text] * bool(sizes) if as_one else text.split()
+    if between == " , " and not as_one:
+        words = [word for word in words if word != ","]
+    assert [*parse_sizes(words).items()] == [*sizes.items()]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["dp"], "'dp' is not the size of an axis"),
+        ([""], "'' is not the size of an axis"),
+        (["dp=2 tp=2", "dp=2"], "dp has two sizes"),
+        (["dp=0"], "the size of dp is '0'"),
+        (["dp=-1"], "the size of dp is '-1'"),
+        (["dp=٤"], "the size of dp is '٤'"),
+        (["dp=1_0"], "the size of dp is '1_0'"),
+        (["dp=1" + "0" * 18], "at most 18 digits"),
+    ],
+)
+def test_typed_sizes_that_are_refused(words: list[str], text: str) -> None:
+    with pytest.raises(SpecError, match=text):
+        parse_sizes(words)
+
+
+def test_minus_1_is_a_size_only_where_it_is_inferred() -> None:
+    assert parse_sizes(["dp=-1"], can_infer=True) == {"dp": -1}
+    with pytest.raises(SpecError, match="dp=-1, which infers it"):
+        parse_sizes(["dp=-2"], can_infer=True)
 
 
 @settings(deadline=None, max_examples=60, database=None)

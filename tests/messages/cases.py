@@ -507,6 +507,8 @@ CASES: dict[str, Callable[[], object]] = {
     "a size of a dim in both ways": lambda: move("b/tp -> b", sizes={"b": 4}, b=4),
     "an ellipsis in a plan": lambda: move("... s/tp -> ... s *tp", s=4),
     "a mesh of no ranks": lambda: plan_redistribution("dp=0", "b -> b", b=4),
+    "a mesh of a name without a size": lambda: plan_redistribution("dp tp=2", "b -> b", b=4),
+    "a mesh with two sizes of an axis": lambda: plan_redistribution("dp=2,dp=4", "b -> b", b=4),
     "a mesh that is no mesh": lambda: plan_redistribution(8, "b -> b", b=4),
     "a mark outside an absent axis": lambda: move("b @pp:1 -> b", b=4),
     "a tensor with too few dims": lambda: infer("b s/tp d -> b s d *tp", (2, 3)),

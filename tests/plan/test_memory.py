@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from meshkit.cli.options import MODELS
 from meshkit.plan.memory import (
-    DTYPES,
+    PRECISIONS,
     RECOMPUTE,
     SHARDS,
     ModelShape,
@@ -44,7 +44,7 @@ configs = st.builds(
     shard=st.integers(0, 2),
     recompute=st.integers(0, 2),
 )
-dtypes = st.sampled_from([*DTYPES])
+dtypes = st.sampled_from([*PRECISIONS])
 models = st.sampled_from([DENSE, SPARSE])
 
 
