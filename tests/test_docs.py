@@ -85,6 +85,15 @@ def test_the_warning_shown_is_the_one_given() -> None:
     assert shown in (DOCS / "concepts" / "links.md").read_text()
 
 
+def test_the_words_of_the_code_stand_where_the_page_says() -> None:
+    page = (DOCS / "concepts" / "words.md").read_text()
+    places = re.findall(r"`(\w+)` in `([\w/]+\.py)`", page)
+    assert len(places) > 20
+    for name, file in places:
+        source = (ROOT / "meshkit" / file).read_text()
+        assert re.search(rf"^(class|def) {name}\b", source, re.MULTILINE), (name, file)
+
+
 def test_every_error_has_a_section() -> None:
     names = {name for name in meshkit.__all__ if name.endswith("Error")} - {"MeshkitError"}
     assert names <= {*HEADING.findall((DOCS / "errors.md").read_text())}

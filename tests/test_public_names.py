@@ -12,6 +12,8 @@ import pytest
 
 import meshkit
 
+ROOT = Path(meshkit.__file__).parent
+
 
 @pytest.mark.parametrize("name", meshkit.__all__)
 def test_each_name_is_importable_and_documented(name: str) -> None:
@@ -42,7 +44,7 @@ def test_type_checkers_see_the_same_names() -> None:
 def test_a_class_or_function_has_its_name_alone() -> None:
     """A search for a name ends in one file. Only names of the reference may stand in two."""
     modules: dict[str, list[str]] = {}
-    for path in sorted(Path(meshkit.__file__).parent.rglob("*.py")):
+    for path in sorted(ROOT.rglob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
                 modules.setdefault(node.name, []).append(path.name)
@@ -51,6 +53,19 @@ def test_a_class_or_function_has_its_name_alone() -> None:
         "layouts": ["megatron.py", "strategies.py"],
         "main": ["__main__.py", "main.py", "compare.py"],
     }
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(path.parent for path in ROOT.glob("*/__init__.py")), ids=lambda path: path.name
+)
+def test_the_text_of_a_folder_names_its_files(folder: Path) -> None:
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert files <= {*re.findall(r"\w+", text)}
+    named = re.findall(r"(\S*/)?(\w+)\.py\b", text)
+    assert all(
+        (ROOT / path / f"{name}.py").exists() if path else name in files for path, name in named
+    )
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -6,4 +6,6 @@
     ranks      hello, check, bench, store: they start ranks
     doctor     doctor: this machine
     rehearse   rehearse: ranks of a program, played
+
+options.py reads the options that several commands share.
 """

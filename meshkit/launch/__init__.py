@@ -7,14 +7,25 @@ The path of ``init``, in the order of its files::
     device           its device and backend
     nodes            its node, from the machines of all ranks, if the launcher does not state it
     generation       the start of the job that this rank joins, and its lease on the rank
-    store, round     where ranks meet, and how they agree
+    store, round     the table in which ranks leave records, and how they decide together
     creation         groups of torch, created on all ranks or on none, in time
     default_group    torch's default group
-    job              the facts that stay: ranks, store, timeouts, epoch
+    job              the facts that stay: ranks, store, timeouts, membership
 
-``launchers`` is the table to extend, with ``signs`` of jobs that no row knows. ``mpi`` and
-``slurm`` are rows with code. ``times`` has the deadlines, and the seconds that the promises need.
-``spawn`` starts ranks. ``newcomer`` lets one join a job that runs, and ``regroup`` decides who is
-left. ``judges`` decide a round, and ``disagreement`` has their words. Private names of torch stand
-in the files ``torch_*`` alone, and no other package reads the environment.
+The other files, by subject::
+
+    launcher     launchers: the table to extend; signs of jobs that no row knows; mpi, slurm: rows
+                 with code; endpoint: variables as numbers; world: the answer; command: the command
+                 that would start the ranks
+    store        open_store; file_store: the file of a FileStore; connection: the socket to its
+                 host; names, urls: its address; token: for a store of several jobs; ending: the
+                 keys that a closed mesh has left
+    decision     judges: pure functions; disagreement: their words
+    loss         regroup: who lives, on which mesh; newcomer: a process that takes a lost rank
+    process      spawn, forkserver: local ranks; process: its identity and state; of_one_process:
+                 what never leaves it; memory: its tensors; log; times: every deadline
+    torch        torch_groups, torch_aborts, torch_meshes, torch_program, torch_rehearsal: the only
+                 files with private names of torch
+
+No other package reads the environment.
 """

@@ -1,5 +1,7 @@
 """``Mesh``, a line for each method, and the calls that return one.
 
+init_device_mesh.py returns torch's ``DeviceMesh``, and current_mesh.py is the mesh of a block.
+
 The longer paths, in the order of their files::
 
     build_mesh   layout/group_plan, mesh/build_mesh, groups/open_mesh, launch/round (agree),

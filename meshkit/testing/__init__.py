@@ -1,7 +1,7 @@
 """Tests of code that uses meshkit: comparisons of meshes, rehearsals, strategies, faults, a marker.
 
-compare.py runs a step on several meshes by steps.py, rehearsal.py plays ranks of a large job,
-faults.py injects faults, and pytest_plugin.py is the marker.
+faults.py injects faults, strategies.py draws layouts for hypothesis, and pytest_plugin.py is the
+marker. ``compare_meshes`` stands in compare/compare.py, and ``rehearse`` in rehearse/rehearsal.py.
 
 Each name is imported on its first use; the strategies need hypothesis. No other package of meshkit
 imports this one, but a command does.
