@@ -3,9 +3,18 @@
 The first rank to hand out a batch leaves the sizes, the seed and the length of its data in the
 store. Each other rank compares its own with them, and waits for nobody. A rank that hands out no
 batch takes no part. Samplers are matched by their number, in the order in which a mesh makes them.
-The caller's own order may be another one in each epoch, so it is compared in each. The records of
-the newest 16 samplers of a mesh stay in the store, and two epochs of an order: a rank that is
-further behind is not compared.
+The caller's own order may be another one in each epoch, so it is compared in each::
+
+    rank 0   first batch: leaves its facts ........ reads on
+    rank 1   ............. first batch: compares ... differs, raises
+    rank 2   no batch: takes no part
+
+    key                                  written by                     goes
+    mesh/<id>/samplers/<number>          the first rank with a batch    16 samplers later, or with
+                                                                        the mesh
+    mesh/<id>/samplers/<number>/<epoch>  the same, for an own order     two epochs later, likewise
+
+A rank that is further behind than these records is not compared.
 """
 
 from __future__ import annotations

@@ -6,6 +6,16 @@ Ranks that have failed, and those that wait for them, need some seconds for each
     with mesh:              rank 0 closes ........................ reads the mark, aborts its groups
         step()              rank 1 fails, waits 5 s, leaves a mark, aborts its groups
                             rank 2 works ............... closes, reads the mark, aborts its groups
+
+The keys, below ``mesh/<id>``::
+
+    key                written by                                    goes
+    closing/count      each rank that closes the mesh                once all have agreed
+    closing/given_up   a rank that an error ended, and that no       stays
+                       longer waits: the mark
+    round/<n>/...      each rank: the agreement to close             after the end of the mesh
+    closed/<rank>      each rank of a mesh that has spares           after the end of the mesh
+    waiting            spares: how many wait                         after a loss
 """
 
 from __future__ import annotations

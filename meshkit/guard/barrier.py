@@ -1,7 +1,15 @@
 """Wait at a barrier that names the missing ranks, and check and time every group of a mesh.
 
 Each rank leaves its time in a round, then waits in the group's own barrier. On gloo that barrier
-fails as soon as a peer dies. The round is read only if that barrier fails.
+fails as soon as a peer dies. The round is read only if that barrier fails::
+
+    rank 0   arrives in the round, barrier of the group ... fails, reads: rank 2 is missing
+    rank 1   arrives in the round, barrier of the group ... fails, reads: rank 2 is missing
+    rank 2   sleeps
+
+    key                                    written by              goes
+    mesh/<id>/barrier/<group>/round/<n>/   the ranks of a group    two barriers later, or after the
+      arrived, count                                               end of the mesh
 """
 
 from __future__ import annotations

@@ -7,6 +7,13 @@ would apply partial sums. ``mesh.commit()`` stands between the backward and the 
     rank 0   all_reduce ... aborted   commit: waits for its device, has read a report: votes no
     rank 1   all_reduce ... done      commit: waits for its device, votes yes ... reads no
                                       both raise the report before optimizer.step()
+
+The votes are a round of the mesh. Its keys go two rounds later::
+
+    key                               written by                        means
+    mesh/<id>/round/<n>/arrived       a rank that votes yes             its device is done
+    mesh/<id>/round/<n>/decision      a rank that votes no, with its    no rank takes the step
+                                      report; else the last to arrive   all ranks take the step
 """
 
 from __future__ import annotations

@@ -6,6 +6,10 @@
     rank 1 of node a    arrives ............ body
     rank 2 of node b    body --- arrives ...
     rank 3 of node b    arrives ............ body
+
+The ranks meet in a round of the mesh, ``mesh/<id>/round/<n>``. A first rank arrives after its body,
+each other rank before, so the last arrival means that all first bodies are done. A first rank whose
+body raises writes the decision. The keys go two rounds later.
 """
 
 from __future__ import annotations

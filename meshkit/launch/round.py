@@ -9,7 +9,20 @@
 A round is open until its decision is written. The last rank to arrive writes it, or the first one
 past its deadline, or in a polled round one of four ranks. A rank whose own call fails writes its
 error as the decision at once. A rank that comes later reads the decision. A judge of
-:mod:`meshkit.launch.judges` determines it.
+:mod:`meshkit.launch.judges` determines it. The keys of a round, below its name::
+
+    key            value                                      written by
+    first          the facts of one rank, and their digest    the first rank that must be equal
+    conflict       two ranks that differ, or an error         the first rank that differs or fails
+    unique/<key>   the rank that has this value               the first rank that has it
+    arrived        a line for each: process and facts         each rank, before it counts
+    count          how many ranks have arrived                each rank
+    judging        how many ranks look for missing ranks      each rank of a polled round
+    deciders       how many ranks are past their deadline     each of these ranks
+    decision       the outcome                                the last rank, a judge, a failed one
+    read           how many ranks have read an error          each rank; rank 0 leaves last
+
+They go together, once every rank has left the round.
 
 ::
 

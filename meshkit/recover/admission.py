@@ -7,6 +7,11 @@ recovery round that admits the newcomers. All ranks then go through that round, 
     rank 1   ........................................................ reads 2 ........ round 2
     rank 3   waits in init ........ reads its admission ............................... round 2
 
+    key                                 written by                      goes
+    meshkit/<generation>/init/...       the newcomer, as it joins       with its generation
+    meshkit/<generation>/admitted       the first rank: which round     with that generation
+    recovery/<n>/admission              the first rank: who comes in    with round n
+
 The newcomer then builds the mesh of the job that runs (:func:`open_mesh_of_job`).
 """
 

@@ -9,7 +9,14 @@ round begins::
     rank 2   round 1: 0 1 2 live   is killed
 
 A round may admit newcomers. If the ranks cannot create the groups with them, the next round leaves
-them out.
+them out. The keys, below the generation of the job::
+
+    key                      written by                               goes
+    recovery/<n>/...         ranks that live: who lives?              after a later recovery
+    recovery/<n>/admission   the first rank, for newcomers            with its round
+    recovered                rank 0: the newest n                     stays
+    epoch/<n>/rejoin/...     members of n: did all create the group?  after a later recovery
+    epoch/<n>/...            their rounds and meshes                  as in a job without a loss
 """
 
 from __future__ import annotations

@@ -1,4 +1,17 @@
-"""Plan the parts of a state that one rank sends and receives, and find them in a state."""
+"""Plan the parts of a state that one rank sends and receives, and find them in a state.
+
+The ranks of both meshes first tell each other which tensors they hold. Most ranks hold equal
+tables, so a table stands in the store once, under its digest, and the round carries digests only::
+
+    rank 0   writes table 3f, states 3f ....... decision: 3f of rank 0 1, a8 of rank 2 3
+    rank 1   has table 3f too, states 3f ...... reads both tables
+    rank 2   writes table a8, states a8 ....... reads both tables
+
+    key                              written by                        goes
+    move/<source>/<target>/round/<n> all ranks: digests                two rounds later
+      states/<digest>                the first rank with the table     when all have read it
+      states                         each rank that has read           with the last reader
+"""
 
 from __future__ import annotations
 
