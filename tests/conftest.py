@@ -68,7 +68,6 @@ def _place_of(name: str) -> int:
 
 def pytest_collection_finish() -> None:
     """Freeze the tests: a collection of garbage in a forked process would copy all their pages."""
-    gc.collect()
     gc.freeze()
 
 

@@ -6,6 +6,9 @@ seconds. A rank also imports the test module that holds its function, and pytest
 
 from __future__ import annotations
 
+import os
+from functools import cache
+
 import hypothesis  # noqa: F401
 import pytest  # noqa: F401
 import torch._dynamo
@@ -14,3 +17,7 @@ import torch.distributed.fsdp
 import torch.distributed.tensor.debug
 import torch.distributed.tensor.experimental
 import torch.distributed.tensor.parallel  # noqa: F401
+
+from tests.huge_pages import use_huge_pages
+
+os.register_at_fork(before=cache(use_huge_pages))  # once, before the first fork

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ import meshkit
 from meshkit.groups.status import (
     CollectiveTracker,
     CurrentCollective,
+    compares_calls,
     frames_of_error,
     frames_of_thread,
     is_collective_error,
@@ -27,6 +29,16 @@ from meshkit.groups.status import (
 )
 from meshkit.launch.torch_aborts import collective_count
 from meshkit.testing.faults import Strike, play
+
+
+def test_calls_are_compared_in_a_guard_with_a_timeout_and_in_each_guard_inside_it() -> None:
+    assert not compares_calls()
+    with tracking():
+        assert not compares_calls()
+        with tracking(timedelta(seconds=1)), tracking():
+            assert compares_calls()
+        assert not compares_calls()
+    assert not compares_calls()
 
 
 def test_the_line_of_user_code() -> None:
