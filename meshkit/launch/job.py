@@ -107,7 +107,17 @@ class Counts:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Job:
-    """The ranks of a default process group, their store and their timeouts."""
+    """The ranks of a default process group, their store and their timeouts.
+
+    Three stores are parts of one another, since starts and recoveries leave keys of their own::
+
+        attempt       attempt/0/                       every start of this job
+        base          attempt/0/meshkit/2/             this start, the second
+        store         attempt/0/meshkit/2/epoch/1/     the ranks that live since recovery 1
+
+    ``store`` is ``base`` until the first recovery. ``group_store`` is the fourth: torch's groups
+    meet there. If someone else created the default group, there is ``store`` alone, if any.
+    """
 
     world: World  # this process among the ranks
     # the store of these ranks since the last recovery; None if someone else created the group and

@@ -150,10 +150,21 @@ def all_same(
 def all_same_and_stated(
     summary: str, fact: str, *, alike: bool, seconds: float, describe: Describe | None = None
 ) -> Judge:
-    """Return the judge of ranks with equal facts, but for one that only some ranks state.
+    """Return the judge of ranks with equal facts, except for one fact that ranks may state or omit.
 
-    The value of the decision is a list of what was stated, each with its ranks. If it must be
-    alike, ranks that state other things disagree.
+    For example the ranks of two meshes move a state, and each that holds a part states its table::
+
+        rank 0   call=transfer  state=3f                            value of the decision
+        rank 1   call=transfer  state=3f     all but "state"        [("3f", [0, 1]),
+        rank 2   call=transfer  state=a8     is equal          ->    ("a8", [2])]
+        rank 3   call=transfer               states nothing
+
+    Args:
+        summary: the first line of the error if the other facts differ.
+        fact: the name of the fact that a rank may state.
+        alike: whether all that is stated must be equal; a8 above would then be a disagreement.
+        seconds: how long the ranks wait for each other.
+        describe: returns the coordinate of a rank as text.
     """
     same = all_same(summary, seconds=seconds, describe=describe)
 
