@@ -26,15 +26,13 @@ from functools import partial
 from typing import cast
 
 from ..errors import CollectiveError, MeshkitError, RankTimeoutError
-from ..launch.disagreement import describe_coordinate
-from ..launch.ending import Ending
+from ..launch.agreement import Agreement, Ending, delete_round
 from ..launch.job import Job
-from ..launch.judges import Decision, all_same
-from ..launch.round import Round
+from ..launch.judges import Decision
 from ..launch.store import Store
 from ..launch.times import TIMES, Deadline
 from .groups import destroy_groups, is_destroyed_collectively
-from .open_mesh import ranks_of_rounds
+from .open_mesh import agreement_of
 from .registry import MeshGroups
 from .status import is_collective_error
 
@@ -93,7 +91,7 @@ def end_lost_mesh(mesh: MeshGroups, before: Job, job: Job, old_ranks: Sequence[i
 
 def _ending_of(mesh: MeshGroups, job: Job, store: Store) -> Ending:
     """Return the share of this rank in the end of a mesh."""
-    rank, id, counts = mesh.rank, mesh.round_id, job.counts
+    rank, id = mesh.rank, mesh.round_id
     keys = [CLOSED.format(rank), *(f"guard/{key.format(rank)}" for key in (STATUS, EXIT))]
     keys += [f"external/{strides}/{rank}" for strides in mesh.registry.external_groups]
     guard, ranks = (
@@ -102,7 +100,7 @@ def _ending_of(mesh: MeshGroups, job: Job, store: Store) -> Ending:
     )
     finish = partial(forget_calls, guard, ranks)
     keys += mesh.posted
-    return Ending(store, counts.last, counts.rounds, id, len(ranks), keys, finish)
+    return Ending(store, job.counts.last, id, len(ranks), keys, finish)
 
 
 def is_failure(error: BaseException | None) -> bool:
@@ -128,24 +126,20 @@ def _close_together(mesh: MeshGroups, job: Job, error: BaseException | None) -> 
         return number >= mesh.plan.layout.num_ranks
 
     all_come = closing is not None and closing.try_within(TIMES.store + wait, come)
-    ranks, part = ranks_of_rounds(mesh, job)
-    round = job.round("mesh.close", summary=NOT_CLOSED, ranks=ranks, part=part)
-    if closing is None or round is None:
+    agreement = agreement_of(mesh, job, "mesh.close", NOT_CLOSED)
+    if closing is None or agreement is None:
         return
     if error is not None and not all_come:
-        closing.try_within(TIMES.store, partial(_give_up, closing, round))
+        closing.try_within(TIMES.store, partial(_give_up, closing, agreement))
         job.abort()
         return
     facts = {"call": "mesh.close", "mesh": f"{mesh.built_by}, number {mesh.round_id}"}
-    deadline, seconds = Deadline.after(job.arrival_timeout), job.arrival_timeout.total_seconds()
-    describe = partial(describe_coordinate, mesh.plan.layout)
     try:
-        with round:
-            round.arrive(facts, same=True, deadline=deadline)
+        with agreement:
+            agreement.arrive(facts)
             if closing.within(TIMES.store, partial(closing.has, GIVEN_UP)):
-                round.say(Decision(value=GIVEN_UP))
-            judge = all_same(round.summary, seconds=seconds, describe=describe)
-            decision = round.decide(judge, deadline).check(mesh.rank)
+                agreement.round.say(Decision(value=GIVEN_UP))
+            decision = agreement.decide().check(mesh.rank)
     except MeshkitError:
         if error is None:
             raise
@@ -157,16 +151,16 @@ def _close_together(mesh: MeshGroups, job: Job, error: BaseException | None) -> 
         closing.try_within(TIMES.store, partial(closing.delete, COUNT))
 
 
-def _give_up(closing: Store, round: Round) -> None:
+def _give_up(closing: Store, agreement: Agreement) -> None:
     """Let the ranks that close the mesh, now or later, do so without this one. Local.
 
     A rank looks for the mark after it has come to the round, and this one looks for ranks in the
     round after it has left the mark.
     """
     closing.set(GIVEN_UP, "")
-    first = round.first()
+    first = agreement.round.first()
     if first is not None and first.facts["call"] == "mesh.close":
-        round.say(Decision(value=GIVEN_UP))
+        agreement.round.say(Decision(value=GIVEN_UP))
 
 
 def _release_spares(mesh: MeshGroups, job: Job) -> None:
@@ -185,8 +179,6 @@ def _release_spares(mesh: MeshGroups, job: Job) -> None:
 def forget_calls(store: Store, ranks: Sequence[int]) -> None:
     """Delete the roll calls of a mesh that all its ranks have closed. Call it in a deadline."""
     for number in range(1, store.number(CALLS) + 1):
-        call = Round(store, f"call/{number}", store.world.rank, ranks)
-        call.keys |= {READ}
-        call.delete()
+        delete_round(store, f"call/{number}", ranks, READ)
         store.delete(OPENER.format(number), OVER.format(number))
     store.delete(CALLS)

@@ -252,13 +252,11 @@ def create_agreed(
     before = dist.get_pg_count()
     try:
         new: dict[GroupKey, dist.ProcessGroup | None] = commit(
-            job.round(call.name, summary=FAILURE),
-            call.name,
+            job.agreement(call.name, FAILURE, describe=describe),
             job.arrival_timeout,
             partial(create_requested, missing.missing, job, options),
             lambda groups: destroy_groups(group for group in groups.values() if group is not None),
             connects=any(waits_for_peers(request.key[1]) for request in missing.missing),
-            describe=describe,
         )
     except BaseException:
         complete_count(missing, job, options, before)

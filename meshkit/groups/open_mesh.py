@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -24,10 +25,10 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..call import Call, Verbatim, format_value
 from ..errors import VERSION, MeshkitError, RankTimeoutError, SpecError
+from ..launch.agreement import ENDED, Agreement
 from ..launch.command import propose_command
 from ..launch.creation import Creation, commit
 from ..launch.disagreement import describe_coordinate
-from ..launch.ending import ENDED
 from ..launch.job import Job, current_job, require_job
 from ..launch.join import announce_init_failure
 from ..launch.log import Startup, log_line
@@ -131,8 +132,8 @@ def announcing_failure(world: World, call: Call) -> Iterator[None]:
         job = current_job()
         if job is None:
             announce_init_failure(world, error, CONFLICT)
-        elif (round := job.round(call.name, summary=CONFLICT)) is not None:
-            round.fail(error)
+        elif (agreement := job.agreement(call.name, CONFLICT)) is not None:
+            agreement.fail(error)
         raise
 
 
@@ -314,13 +315,11 @@ def _open_groups(proposal: MeshProposal) -> MeshGroups:
     began, before = time.monotonic(), dist.get_pg_count()
     try:
         groups = commit(
-            None if is_safe else job.round(call.name, summary=FAILURE),
-            call.name,
+            None if is_safe else job.agreement(call.name, FAILURE, describe=describe),
             job.arrival_timeout,
             partial(_create, proposal, found, number, warning, phases),
             partial(_undo, proposal, number),
             connects=any(waits_for_peers(request.key[1]) for request in found.requests),
-            describe=describe,
         )
     except BaseException:
         complete_count(found, job, options, before)
@@ -406,15 +405,18 @@ def agree_in_mesh(
 
     Inside a guard ranks wait no longer for each other than its timeout.
     """
-    job = replace(job, arrival_timeout=within_guard(job.arrival_timeout))
-    ranks, part = ranks_of_rounds(mesh, job)
-    describe = partial(describe_coordinate, mesh.plan.layout)
-    job.agree(call, facts, summary, describe=describe, ranks=ranks, part=part)
+    limit = within_guard(job.arrival_timeout)
+    agreement = agreement_of(mesh, job, call, summary, limit)
+    if agreement is not None:
+        agreement.same(facts)
 
 
-def ranks_of_rounds(mesh: MeshGroups, job: Job) -> tuple[list[int] | None, str]:
-    """Return the ranks of the rounds of a mesh, and their part of the store."""
-    layout = mesh.plan.layout
-    if layout.num_ranks == job.world.world_size:
-        return None, ""
-    return sorted(int(rank) for rank in layout.grid.flat), f"mesh/{mesh.round_id}"
+def agreement_of(
+    mesh: MeshGroups, job: Job, call: str, summary: str, limit: timedelta | None = None
+) -> Agreement | None:
+    """Return the next agreement of the ranks of a mesh, as :meth:`Job.agreement` does."""
+    layout, ranks, part = mesh.plan.layout, None, ""
+    describe = partial(describe_coordinate, layout)
+    if layout.num_ranks < job.world.world_size:
+        ranks, part = sorted(int(rank) for rank in layout.grid.flat), f"mesh/{mesh.round_id}"
+    return job.agreement(call, summary, ranks=ranks, part=part, limit=limit, describe=describe)

@@ -30,11 +30,11 @@ from ..errors import CALL, CollectiveError, MeshkitError, RankTimeoutError
 from ..groups.groups import all_gather
 from ..groups.registry import MeshGroups
 from ..groups.status import in_collective
+from ..launch.agreement import Agreement
 from ..launch.disagreement import REBUILD_ADVICE, describe_coordinate
 from ..launch.job import Job
 from ..launch.judges import MAX_NAMES, Arrivals, Describe, RankState, missing_error
 from ..launch.process import current_process, state_of
-from ..launch.round import Round
 from ..launch.times import Time, parse_timeout
 from ..launch.torch_aborts import timeout_of, wait_in_time
 from ..launch.torch_rehearsal import BACKEND
@@ -66,9 +66,10 @@ def wait_at_barrier(
     digest = hashlib.sha256(str(ranks).encode()).hexdigest()[:16]  # one part for equal groups
     with in_collective("barrier", group):
         part = f"mesh/{mesh.round_id}/barrier/{digest}"
-        round = job.round("mesh.barrier", ranks=ranks, part=part)
-        if round is not None:
-            round.arrive({ARRIVAL_TIME: time.monotonic()})
+        # without a wait, which is that of the group's own barrier
+        agreement = job.agreement("mesh.barrier", ranks=ranks, part=part, limit=timedelta(0))
+        if agreement is not None:
+            agreement.arrive({ARRIVAL_TIME: time.monotonic()}, same=False)
         began = time.monotonic()
         limits = [seconds for seconds in (limit, timeout_of_group) if seconds is not None]
         bound = min(limits, default=None)
@@ -78,19 +79,21 @@ def wait_at_barrier(
         except RuntimeError as error:
             describe = partial(describe_coordinate, layout)
             if bound is None or time.monotonic() - began < bound.total_seconds():
-                raise _broken_error(round, error, describe) from error
-            raise _late_error(round, bound, describe) from error
+                raise _broken_error(agreement, error, describe) from error
+            raise _late_error(agreement, bound, describe) from error
 
 
-def _broken_error(round: Round | None, error: RuntimeError, describe: Describe) -> CollectiveError:
+def _broken_error(
+    agreement: Agreement | None, error: RuntimeError, describe: Describe
+) -> CollectiveError:
     """Return the error of a barrier that failed before the timeout, with the dead ranks.
 
     It names dead ranks that did not arrive first, since the death of others may be a consequence.
     """
     seen = Arrivals((), {})
-    if round is not None:
+    if agreement is not None:
         with suppress(MeshkitError):  # the store is lost
-            seen = round.arrivals()
+            seen = agreement.round.arrivals()
     processes = {rank: state_of(arrival.process) for rank, arrival in seen.arrived.items()}
     ended = [rank for rank, state in seen.states.items() if state is RankState.ENDED]
     ended = ended or [rank for rank, state in processes.items() if state is RankState.ENDED]
@@ -115,13 +118,15 @@ def _broken_error(round: Round | None, error: RuntimeError, describe: Describe) 
     )
 
 
-def _late_error(round: Round | None, limit: timedelta, describe: Describe) -> RankTimeoutError:
+def _late_error(
+    agreement: Agreement | None, limit: timedelta, describe: Describe
+) -> RankTimeoutError:
     """Return the error of a timed-out barrier, with the ranks that did not arrive, if any."""
     seconds, lines = limit.total_seconds(), list[str]()
     stopped: tuple[int, ...] = ()
     evidence = "torch exposes no store, so the missing ranks are unknown."
-    if round is not None:
-        seen = round.arrivals()
+    if agreement is not None:
+        seen = agreement.round.arrivals()
         if seen.missing:
             return missing_error(seen, seconds, describe=describe)
         evidence = f"All ranks of the group have arrived by now: {format_ranks(seen.expected)}."

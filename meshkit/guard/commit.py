@@ -24,13 +24,12 @@ import torch
 
 from ..errors import CollectiveError, MeshkitError, RankTimeoutError
 from ..groups.groups import is_destroyed_collectively
-from ..groups.open_mesh import ranks_of_rounds
+from ..groups.open_mesh import agreement_of
 from ..groups.registry import MeshGroups
 from ..groups.status import check_pending
-from ..launch.disagreement import REBUILD_ADVICE, describe_coordinate
+from ..launch.disagreement import REBUILD_ADVICE
 from ..launch.job import Job
-from ..launch.judges import Arrivals, Decision, all_same
-from ..launch.times import Deadline
+from ..launch.judges import Arrivals, Decision, Judge
 from ..launch.torch_aborts import error_of
 from ..launch.torch_groups import is_nccl
 from .state import GuardState, last_report
@@ -84,32 +83,26 @@ def find_failure(mesh: MeshGroups, job: Job, state: GuardState) -> MeshkitError 
 
 def _vote(mesh: MeshGroups, job: Job, state: GuardState) -> None:
     """Let all ranks of the mesh agree that no collective has failed. Collective over the mesh."""
-    ranks, part = ranks_of_rounds(mesh, job)
-    round = job.round("mesh.commit", summary=SUMMARY, ranks=ranks, part=part)
+    agreement = agreement_of(mesh, job, "mesh.commit", SUMMARY)
     failure = find_failure(mesh, job, state)
-    if round is None or mesh.plan.layout.num_ranks == 1:
+    if agreement is None or mesh.plan.layout.num_ranks == 1:
         if failure is not None:
             raise failure
         return
-    deadline = Deadline.after(job.arrival_timeout)
-    judge = partial(_judge, mesh, job.arrival_timeout.total_seconds())
-    with round:
+    with agreement:
         if failure is None:
             check_pending(wait=True)
-            round.arrive({"call": "mesh.commit"}, same=True, deadline=deadline)
-        while failure is None and round.turn < len(round.expected) and not deadline.expired:
-            if round.follow(Deadline.after(min(LOOK, deadline.left))) is not None:
-                break
-            failure = find_failure(mesh, job, state)  # its guard may have read a report
+            agreement.arrive({"call": "mesh.commit"})
+            # its guard may have read a report meanwhile
+            failure = agreement.watch(partial(find_failure, mesh, job, state), every=LOOK)
         if failure is not None:
-            round.say(Decision(failure))
-        round.decide(judge, deadline).check(mesh.rank)
+            agreement.round.say(Decision(failure))
+        agreement.decide(partial(_judge, agreement.judge())).check(mesh.rank)
 
 
-def _judge(mesh: MeshGroups, seconds: float, seen: Arrivals) -> Decision | None:
-    """Return the decision of :func:`all_same`; missing ranks are a failed collective."""
-    describe = partial(describe_coordinate, mesh.plan.layout)
-    decision = all_same(SUMMARY, seconds=seconds, describe=describe)(seen)
+def _judge(same: Judge, seen: Arrivals) -> Decision | None:
+    """Return the decision on equal facts; missing ranks are a failed collective."""
+    decision = same(seen)
     error = decision.error if decision is not None else None
     if not isinstance(error, RankTimeoutError) or isinstance(error, CollectiveError):
         return decision

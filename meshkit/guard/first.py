@@ -17,21 +17,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from ..call import Call
 from ..errors import MeshkitError, SpecError
 from ..groups.hosts import NO_STORE, machines
-from ..groups.open_mesh import ranks_of_rounds
+from ..groups.open_mesh import agreement_of
 from ..groups.registry import MeshGroups
-from ..launch.disagreement import describe_coordinate
+from ..launch.agreement import Agreement
 from ..launch.job import Job
-from ..launch.judges import Decision, RankState, all_same
+from ..launch.judges import Decision, RankState
 from ..launch.process import state_of
-from ..launch.round import JUDGES, Round
-from ..launch.times import TIMES, Deadline, Time, parse_timeout
+from ..launch.times import TIMES, Time, parse_timeout
 
 LOOK = 1.0  # seconds between two looks whether the first rank still runs
+JUDGES = 4  # ranks that also look for the processes of missing ranks at the store
 FAILED = "the block of {}() has not run on all ranks."
 
 
@@ -50,54 +49,52 @@ def run_first(
     with quoting(name):
         mesh.check_can_communicate()
         limit = parse_timeout("arrival_timeout", timeout) or job.arrival_timeout
-        ranks, part = ranks_of_rounds(mesh, job)
-        round = job.round(name, summary=FAILED.format(name), ranks=ranks, part=part)
+        agreement = agreement_of(mesh, job, name, FAILED.format(name), limit)
         if job.plays_one_rank or job.rehearsed is not None:
-            round = None  # no other rank is there
-        elif round is None:
+            agreement = None  # no other rank is there
+        elif agreement is None:
             raise SpecError(NO_STORE, fix="meshkit.init() in place of your init_process_group.")
         first = int(mesh.plan.layout.grid.min())
-        if on_node and round is not None:
+        if on_node and agreement is not None:
             first = first_of_node(mesh, job)
-    if round is None:
+    if agreement is None:
         yield True
         return
-    with round:
+    with agreement:
         if mesh.rank == first:
             yield True
         with quoting(name):
-            deadline = Deadline.after(limit)
-            round.arrive({"call": name}, same=True, deadline=deadline)
-            wait_for_all(mesh, job, round, deadline)
+            agreement.arrive({"call": name})
+            wait_for_all(mesh, job, agreement)
     if mesh.rank != first:
         yield False
 
 
-def wait_for_all(mesh: MeshGroups, job: Job, round: Round, deadline: Deadline) -> None:
+def wait_for_all(mesh: MeshGroups, job: Job, agreement: Agreement) -> None:
     """Wait until all ranks have arrived, the first ones after their block. Collective.
 
     A rank that finds a missing rank of its machine ended, ends the wait of all. The ranks that came
     first also read at the store whether a missing rank has been started anew.
     """
-    began, describe = time.monotonic(), partial(describe_coordinate, mesh.plan.layout)
+    began, round = time.monotonic(), agreement.round
     known = round.store.within(TIMES.store, job.processes)
-    states = {rank: state_of(known[rank]) for rank in round.expected if rank in known}
+    states = {rank: state_of(known[rank]) for rank in agreement.ranks if rank in known}
     running = {rank for rank, state in states.items() if state is not RankState.UNKNOWN}
-    while round.turn < len(round.expected) and not deadline.expired:
-        if round.follow(Deadline.after(min(LOOK, deadline.left))) is not None:
-            break
+
+    def look() -> Decision | None:
         ended = {rank for rank in running if state_of(known[rank]) is RankState.ENDED}
         if not ended and round.turn > JUDGES:
-            continue
+            return None
+        running.difference_update(ended)  # one that had arrived before
         seen = round.arrivals()
-        if any(sighting.state is RankState.ENDED for sighting in seen.seen.values()):
-            waited = float(f"{time.monotonic() - began:.1f}")
-            judge = all_same(round.summary, seconds=waited, describe=describe)
-            round.say(judge(seen._replace(expired=True)) or Decision())
-        running -= ended  # one that had arrived before
-    seconds = deadline.timeout.total_seconds()
-    judge = all_same(round.summary, seconds=seconds, describe=describe)
-    round.decide(judge, deadline).check(mesh.rank)
+        if all(sighting.state is not RankState.ENDED for sighting in seen.seen.values()):
+            return None
+        waited = float(f"{time.monotonic() - began:.1f}")
+        return agreement.judge(waited)(seen._replace(expired=True)) or Decision()
+
+    if (decision := agreement.watch(look, every=LOOK)) is not None:
+        round.say(decision)
+    agreement.decide().check(mesh.rank)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ The path of ``init``, in the order of its files::
     creation         groups of torch, created on all ranks or on none, in time
     default_group    torch's default group
     job              the facts that stay: ranks, store, timeouts, membership
+    agreement        every later question that ranks answer together, and when its keys go
 
 The other files, by subject::
 
@@ -18,8 +19,7 @@ The other files, by subject::
                  with code; endpoint: variables as numbers; world: the answer; command: the command
                  that would start the ranks
     store        open_store; file_store: the file of a FileStore; connection: the socket to its
-                 host; names, urls: its address; token: for a store of several jobs; ending: the
-                 keys that a closed mesh has left
+                 host; names, urls: its address; token: for a store of several jobs
     decision     judges: pure functions; disagreement: their words
     loss         regroup: who lives, on which mesh; newcomer: a process that takes a lost rank
     process      spawn, forkserver: local ranks; process: its identity and state; of_one_process:

@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from .judges import Describe, all_done, failure_error
+from .agreement import Agreement
+from .judges import all_done, failure_error
 from .process import current_process
-from .round import Round
 from .store import Store
 from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
 from .torch_groups import CONNECT_ATTEMPTS
@@ -133,56 +133,53 @@ GroupStore.deleteKey = GroupStore.delete_key  # type: ignore[attr-defined]
 
 
 def commit(
-    round: Round | None,
-    call: str,
+    agreement: Agreement | None,
     timeout: timedelta,
     create: Callable[[Creation], Result],
     undo: Callable[[Result], object],
     *,
     connects: bool,
-    describe: Describe | None = None,
 ) -> Result:
     """Return the result of ``create``, once every rank has created it; else undo it. Collective.
 
-    Creation is limited to the time that ranks wait for each other, 10 s at least, and this round
-    confirms it.
+    Creation is limited to the time that ranks wait for each other, 10 s at least.
 
     Args:
-        round: the round; None if nothing can fail on one rank only.
-        call: the public function.
+        agreement: confirms it; None if nothing can fail on one rank only.
         timeout: how long ranks wait for each other.
         create: creates the groups; if it takes too long, or another rank fails, it is given up.
         undo: destroys what was created.
         connects: whether creation waits for other ranks.
-        describe: returns the coordinate of a rank as text.
     """
     limit = max(timeout, timedelta(seconds=TIMES.create))
     whole = limit + timedelta(seconds=TIMES.create_report)
     creation = Creation(Deadline.after(limit))
-    if round is None:
+    if agreement is None:
         return create(creation)
-    deadline, facts = Deadline.after(whole), {"call": f"the end of {call}"}
-    judge = all_done(round.summary, seconds=whole.total_seconds(), describe=describe)
-    with round:
+    deadline, facts = Deadline.after(whole), {"call": f"the end of {agreement.call}"}
+    summary, rank, seconds = agreement.summary, agreement.rank, whole.total_seconds()
+    judge = all_done(summary, seconds=seconds, describe=agreement.describe)
+    with agreement:
         try:
             if connects:
-                created = _in_time(limit, creation, create, undo, stop=round.has_failed)
+                created = _in_time(limit, creation, create, undo, stop=agreement.round.has_failed)
             else:
                 created = create(creation)
         except RuntimeError as error:  # torch's own: a peer may be the reason
-            objection = failure_error(round.summary, round.rank, current_process(), error)
-            round.arrive(facts, same=True, objection=objection, deadline=deadline)
-            reason = round.decide(judge, deadline).error
-            if reason is None or round.rank in getattr(reason, "requests", ()):
+            objection = failure_error(summary, rank, current_process(), error)
+            agreement.arrive(facts, objection=objection, deadline=deadline)
+            reason = agreement.decide(judge, deadline=deadline).error
+            if reason is None or rank in getattr(reason, "requests", ()):
                 raise
             try:
                 raise reason from error
             finally:
                 del reason  # a frame that holds its own error would keep groups
         try:
-            round.arrive(facts, same=True, deadline=deadline)
+            agreement.arrive(facts, deadline=deadline)
             # If a rank closed its groups while another still connects, that one would hang.
-            round.decide(judge, deadline if connects else Deadline.after(whole)).check(round.rank)
+            deadline = deadline if connects else Deadline.after(whole)
+            agreement.decide(judge, deadline=deadline).check(rank)
         except BaseException:
             undo(created)
             raise

@@ -102,13 +102,12 @@ def init_round(
     base: Store,
     generation: int,
     ranks: Sequence[int] = (),
-    name: str = INIT,
     *,
     summary: str = DISAGREEMENT,
 ) -> Round:
-    """Return a round of the start of a job."""
+    """Return the round in which the ranks of a start compare their requests."""
     store, look = generation_part(base, generation), partial(last_seen, base, generation)
-    return Round(store, name, base.world.rank, ranks, summary=summary, look=look)
+    return Round(store, INIT, base.world.rank, ranks, summary=summary, look=look)
 
 
 def take_rank(base: Store, *, fails: bool = False) -> Lease:

@@ -27,7 +27,8 @@ import torch
 import torch.distributed as dist
 
 from ..call import parse_integer
-from ..errors import RankTimeoutError, SpecError
+from ..errors import SpecError
+from .agreement import ROUNDS, Agreement, Ending, delete_round
 from .creation import GroupStore, commit
 from .default_group import (
     create_default_group,
@@ -38,14 +39,12 @@ from .default_group import (
     store_from_group,
     world_from_group,
 )
-from .ending import ROUNDS, Ending, delete_last
 from .generation import leases
-from .judges import Decision, Describe, Json, Process, RankState, Sighting, all_same
+from .judges import Arrivals, Describe, Json, Look, Process, RankState, Sighting
 from .log import ERROR_FILE, Startup, log_line, report_uncaught_error
 from .process import check_own_process, sight
-from .round import DECISION, Round
 from .store import Store
-from .times import ARRIVAL, TIMES, Deadline
+from .times import ARRIVAL, TIMES
 from .torch_aborts import LoweredTimeouts, abort_all_groups, timeout_of
 from .torch_groups import has_nccl, hidden_device, waits_for_peers
 from .torch_meshes import clear_dtensor_cache
@@ -80,23 +79,23 @@ class Membership(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Counts:
-    """How many rounds this rank has entered: of all ranks, of a part of them, and of recoveries."""
+    """The changing state of a job: its agreements, its recoveries, and the work of its groups."""
 
-    rounds: Counter[str] = field(default_factory=Counter)
     recoveries: int = 0
     is_aborted: bool = False  # whether this rank has aborted the groups of the job
     # by the name of a group: what meshkit has begun there, which torch counts with the collectives
     own: Counter[str] = field(default_factory=Counter)
     aborting: threading.Lock = field(default_factory=threading.Lock)
     timeouts: LoweredTimeouts = field(default_factory=LoweredTimeouts)
-    last: dict[str, Round] = field(default_factory=dict)  # the last round of each part
+    # the last agreement of each part of the store; that of all ranks has no name
+    last: dict[str, Agreement] = field(default_factory=dict)
     # delete what this rank has left for others, who have read it when they enter the next round
     read_soon: list[Callable[[], object]] = field(default_factory=list)
     read: list[Callable[[], object]] = field(default_factory=list)  # those of the last round
     # of the closed meshes that still have keys in the store
     endings: list[Ending] = field(default_factory=list)
-    # the first round in which all ranks agreed, if someone else created the default group
-    agreed: Round | None = None
+    # reads the first agreement of all ranks, if someone else created the default group
+    agreed: Callable[[], Arrivals] | None = None
     # held while groups are made: two threads that build a mesh do so one after the other
     lock: threading.Lock = field(default_factory=threading.Lock)
     # the groups of the last mesh of all ranks in order, which later DeviceMeshes share; or None
@@ -132,8 +131,8 @@ class Job:
     base: Store | None = None
     # the store of all generations; None if someone else created the group
     attempt: Store | None = None
-    # the round in which the ranks stated their processes; None before the first one
-    joined: Round | None = None
+    # reads the round in which the ranks stated their processes; None before the first one
+    joined: Callable[[], Arrivals] | None = None
     # how long a collective of the default group may take, outside any guard
     default_timeout: timedelta | None = None
     bind: bool = True  # whether the default group is bound to its device, if its backend can be
@@ -153,48 +152,56 @@ class Job:
     plays_one_rank: bool = False
     # the mesh that this process joins, if a running job has admitted it
     arrival: Any = None
-    # makes the rounds of a rehearsed rank, by their ranks: no other rank runs, and all agree
-    rehearsed: Callable[[Sequence[int]], Round] | None = None
+    # makes the agreements of a rehearsed rank, by the call and the ranks: no other rank runs
+    rehearsed: Callable[[str, Sequence[int]], Agreement] | None = None
 
-    def round(
-        self, call: str, *, summary: str = "", ranks: Sequence[int] | None = None, part: str = ""
-    ) -> Round | None:
-        """Return the next round of all ranks, or of those of a part; None if there is no store.
+    def agreement(
+        self,
+        call: str,
+        summary: str = "",
+        *,
+        ranks: Sequence[int] | None = None,
+        part: str = "",
+        limit: timedelta | None = None,
+        describe: Describe | None = None,
+    ) -> Agreement | None:
+        """Return the next agreement of all ranks, or of those of a part; None without a store.
 
         Every rank counts its rounds, whatever they are about: ranks that make different calls enter
         one round, and see the difference. In a store of someone else the count is in the store.
+        ``limit`` is how long ranks wait for each other, by default ``arrival_timeout``.
         """
         if self.pid != os.getpid():
             check_own_process(self.world.rank, self.pid)
-        store, rank = self.store, self.world.rank
+        ranks = range(self.world.world_size) if ranks is None else ranks
         if self.rehearsed is not None:
-            return self.rehearsed(range(self.world.world_size) if ranks is None else ranks)
-        if store is None:
+            return self.rehearsed(call, ranks)
+        if self.store is None:
             return None
-        store = store.part(part) if part else store
-        if self.generation:
-            self.counts.rounds[part] += 1
-            number = self.counts.rounds[part]
-        else:
-            counted = store
-            number = store.within(TIMES.store, lambda: counted.add(ROUNDS.format(rank), 1))
-        expected = range(self.world.world_size) if ranks is None else ranks
-        name, summary = f"round/{number}", summary or f"ranks disagree about {call}()."
+        store = self.store.part(part) if part else self.store
         before, clean = self.counts.last.get(part), None
+        number, counter = 1 if before is None else before.number + 1, ""
+        if not self.generation:
+            counter = ROUNDS.format(self.world.rank)
+            number = store.within(TIMES.store, partial(store.add, counter, 1))
         if not part:  # all have connected, or never will
             connected = [] if self.group_store is None else self.group_store.take()
             clean = partial(self._clean, connected, self.counts.read)
             self.counts.read, self.counts.read_soon = self.counts.read_soon, []
-        round = Round(
-            *(store, name, rank, expected),
+        agreement = Agreement(
+            *(store, f"round/{number}", self.world.rank, ranks),
+            call=call,
+            limit=limit or self.arrival_timeout,
             summary=summary,
+            describe=describe,
             look=self.look,
             number=number,
+            counter=counter,
             before=before,
             clean=clean,
         )
-        self.counts.last[part] = round
-        return round
+        self.counts.last[part] = agreement
+        return agreement
 
     def _clean(self, connected: Sequence[str], read: Sequence[Callable[[], object]]) -> None:
         """Delete keys that no rank reads any more: addresses, and those of closed meshes."""
@@ -213,34 +220,20 @@ class Job:
         summary: str,
         *,
         describe: Describe | None = None,
-        ranks: Sequence[int] | None = None,
-        part: str = "",
     ) -> int:
         """Return the number of the round in which all ranks state equal facts; 0 without store."""
-        round = self.round(call, summary=summary, ranks=ranks, part=part)
-        if round is None:
+        agreement = self.agreement(call, summary, describe=describe)
+        if agreement is None:
             return 0
-        deadline = Deadline.after(self.arrival_timeout)
-        seconds = self.arrival_timeout.total_seconds()
-        with round:
-            round.arrive({"call": call, **facts}, same=True, deadline=deadline)
-            judge = all_same(round.summary, seconds=seconds, describe=describe)
-            round.decide(judge, deadline).check(self.world.rank)
-        store = self.store
-        is_first = self.joined is None and self.counts.agreed is None
-        if store is not None and ranks is None and not part and is_first:
-            own = self.world.rank  # without ``look``, which would make a cycle
-            self.counts.agreed = Round(store, round.name, own, round.expected)
-            round.keys = frozenset()  # it stays, for the processes of the ranks
-        return round.number
+        agreement.same(facts)
+        is_known = self.joined is not None or self.rehearsed is not None
+        if self.counts.agreed is None and not is_known:
+            self.counts.agreed = agreement.keep()
+        return agreement.number
 
     def broadcast(self, name: str, value: Json, *, what: str, fix: str) -> Json:
-        """Return the value of rank 0 on every rank, after they have agreed. Collective."""
-        if self.rehearsed is not None:
-            return value
-        deadline, round = Deadline.after(self.arrival_timeout), self.counts.last[""]
-        round.keys |= {f"{name}/{DECISION}"}
-        return broadcast(round.store, name, value, deadline, what=what, fix=fix)
+        """Return the value of rank 0 on every rank, after all ranks have agreed. Collective."""
+        return self.counts.last[""].broadcast(name, value, what=what, fix=fix)
 
     def let_guards_report(self, backend: str) -> None:
         """Set what ``init`` sets for a backend, before a group of another backend exists. Local.
@@ -278,7 +271,7 @@ class Job:
         if self.known or first is None:
             return self.known
         ranks = range(self.world.world_size)
-        arrived = first.arrivals().arrived
+        arrived = first().arrived
         processes = {rank: arrival.process for rank, arrival in arrived.items()}
         if len(processes) == len(ranks):
             self.known.update(processes)
@@ -301,10 +294,16 @@ class Job:
         self.counts.recoveries = max(self.counts.recoveries, self.epoch.number) + 1
         return self.counts.recoveries
 
-    def recovery_round(self, number: int, expected: Sequence[int]) -> Round:
-        """Return a round in which ranks that live find each other. Local."""
-        name, store = RECOVERY.format(number), cast(Store, self.base)
-        return Round(store, name, self.world.rank, expected, look=self.look)
+    def recovery_store(self, number: int) -> Store:
+        """Return the part of the store of a round in which ranks that live find each other."""
+        return cast(Store, self.base).part(RECOVERY.format(number))
+
+    def recovery(
+        self, number: int, ranks: Sequence[int], limit: timedelta, look: Look
+    ) -> Agreement:
+        """Return the agreement of the ranks that live, by the number of its round. Local."""
+        name, rank, store = RECOVERY.format(number), self.world.rank, cast(Store, self.base)
+        return Agreement(store, name, rank, ranks, call="mesh.recover", limit=limit, look=look)
 
     def recovered(self) -> int:
         """Return the number of the newest epoch of this generation, 0 for the first. Local."""
@@ -325,12 +324,11 @@ class Job:
                 return
             base.set(RECOVERED, str(number))
             if old and self.joined is not None:
-                delete_last(self.joined)
+                delete_round(cast(Store, self.store), REJOIN, range(self.world.world_size))
             for earlier in range(max(old, 1), number):
                 # newcomers are numbered beyond the ranks, at most one for each that was lost
-                round = self.recovery_round(earlier, range(2 * self.epoch.size_before))
-                delete_last(round)
-                round.store.delete(ADMISSION)
+                ranks = range(2 * self.epoch.size_before)
+                delete_round(base, RECOVERY.format(earlier), ranks, ADMISSION)
 
         base.within(TIMES.store, forget)
 
@@ -357,13 +355,12 @@ class Job:
             sources={**self.world.sources, "rank": SOURCE, "world_size": SOURCE},
         )
         store = Store(base.root, world, base.path).part(EPOCH.format(number))
-        ranks = range(world.world_size)
-        round = Round(store, REJOIN, world.rank, ranks, summary=FAILURE)
-        with round:
+        call, ranks = "mesh.recover", range(world.world_size)
+        end = Agreement(store, REJOIN, world.rank, ranks, call=call, limit=limit, summary=FAILURE)
+        with end:
             world = prepare(world)
         group_store = commit(
-            round,
-            "mesh.recover",
+            end,
             limit,
             partial(create_default_group, world, store, self.default_timeout, self.bind),
             lambda _: leave_default_group(),
@@ -376,7 +373,7 @@ class Job:
             world=world,
             store=store,
             epoch=Membership(number, before, self.epoch.size_before),
-            joined=round,
+            joined=end.round.arrivals,
             group_store=group_store,
             startup=Startup(),
             counts=Counts(),
@@ -385,25 +382,6 @@ class Job:
         )
         set_current_job(job)
         return job
-
-
-def broadcast(
-    store: Store, name: str, value: Json, deadline: Deadline, *, what: str, fix: str
-) -> Json:
-    """Return the value of rank 0 on every rank of a store. Collective."""
-    rank = store.world.rank
-    round = Round(store, name, rank, ())
-    if rank == 0:
-        return round.say(Decision(value=value)).value
-    decision = round.follow(deadline)
-    if decision is not None:
-        return decision.value
-    raise RankTimeoutError(
-        f"rank {rank} did not receive {what}.",
-        f"Rank 0 did not send it within {deadline}.",
-        fix=fix,
-        missing_ranks=(0,),
-    )
 
 
 def parse_seed(seed: object) -> Seed:
@@ -420,14 +398,14 @@ def parse_seed(seed: object) -> Seed:
     return number
 
 
-def draw_seed(store: Store, seed: int | str, deadline: Deadline) -> int:
+def draw_seed(seed: int | str, broadcast: Callable[..., Json]) -> int:
     """Return the seed as a number; rank 0 draws ``"shared"``, and the other ranks wait for it."""
     if isinstance(seed, int):
         return seed
     drawn = random.SystemRandom().randrange(2**32)
     what = "the seed that rank 0 draws"
     fix = "call init(seed='shared') on every rank, rank 0 included; see rank 0's log."
-    return int(broadcast(store, DRAWN, drawn, deadline, what=what, fix=fix))
+    return int(broadcast(DRAWN, drawn, what=what, fix=fix))
 
 
 def seed_all(seed: int) -> None:

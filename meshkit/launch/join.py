@@ -21,6 +21,7 @@ from torch.utils.data import get_worker_info
 from ..call import caller_level, drop_none, quotes_call
 from ..errors import VERSION, LaunchError, MeshkitError, RankTimeoutError, SpecError, format_error
 from ..text import count_noun
+from .agreement import Agreement, broadcast
 from .command import check_pod, propose_torchrun
 from .creation import commit
 from .default_group import (
@@ -51,9 +52,9 @@ from .generation import (
     generation_part,
     init_round,
     is_over,
+    last_seen,
 )
 from .job import (
-    DRAWN,
     LEFT,
     Job,
     Membership,
@@ -64,14 +65,14 @@ from .job import (
     seed_all,
     set_current_job,
 )
-from .judges import Arrivals, Decision, all_same
+from .judges import all_same
 from .launchers import BY_MPI, job_hosts, job_name
 from .log import ERROR_FILE, Startup, log_job, log_line, report_uncaught_error, show_log
 from .mpi import store_of_one_node, with_address
 from .newcomer import join_running_job, read_invitation, running_job_evidence
 from .nodes import FROM_MACHINES, find_node
 from .process import check_own_process
-from .round import DECISION, Claimant, Clash, Round
+from .round import Claimant, Clash, Round
 from .signs import starter
 from .store import Store, address, lost_error
 from .times import ARRIVAL, TIMES, Deadline, Time, format_timeout, parse_timeout, wait_for_abandoned
@@ -352,14 +353,18 @@ def _create_job(
         if job.seed is not None:
             seed_all(job.seed)
         return job
-    number = None if seed is None else draw_seed(store, seed, Deadline.after(wait))
-    began, end = time.monotonic(), init_round(base, lease.generation, ranks, END, summary=FAILURE)
+    number = None
+    if seed is not None:
+        number = draw_seed(seed, partial(broadcast, store, Deadline.after(wait)))
+    began, look = time.monotonic(), partial(last_seen, base, lease.generation)
+    end = Agreement(
+        *(store, END, world.rank, ranks), call="init", limit=wait, summary=FAILURE, look=look
+    )
     with end:  # python -W error raises the warning: the other ranks must not wait for this one
         warn_of_other_build(store, deadline)
-        world = _prepare(find_node(world, store, round, deadline), completed)
+        world = _prepare(find_node(world, store, round.arrivals, deadline), completed)
     group_store = commit(
         end,
-        "init",
         wait,
         partial(create_default_group, world, store, timeout, bind),
         lambda _: dist.destroy_process_group(),
@@ -372,7 +377,7 @@ def _create_job(
         *(world, store, timeout, wait, Membership(0, ranks, world.world_size), lease.generation),
         base=store,
         attempt=base,
-        joined=round,
+        joined=round.arrivals,
         default_timeout=timeout,
         bind=bind,
         seed=number,
@@ -536,15 +541,11 @@ def _is_same(current: object, argument: object) -> bool:
 
 def _reseed(job: Job, seed: int | str) -> None:
     """Seed all generators of a rank that has joined, if its seed is that of the first caller."""
-    round = job.round("init", summary=SEEDS_DIFFER, part="seeds")
-    number = random.SystemRandom().randrange(2**32) if isinstance(seed, str) else seed
-    if round is not None:
-        deadline = Deadline.after(job.arrival_timeout)
-        round.arrive({"seed": repr(seed)}, same=True, deadline=deadline)
-        compared = Arrivals((), round.dissent)
-        (all_same(SEEDS_DIFFER)(compared) or Decision()).check(job.world.rank)
-    if round is not None and job.rehearsed is None:  # a rehearsed round has no store
-        round.keys |= {f"{DRAWN}/{DECISION}"}
-        number = draw_seed(round.store, seed, deadline)
+    agreement = job.agreement("init", SEEDS_DIFFER, part="seeds")
+    if agreement is not None:
+        agreement.compare({"seed": repr(seed)})
+        number = draw_seed(seed, agreement.broadcast)
+    else:
+        number = random.SystemRandom().randrange(2**32) if isinstance(seed, str) else seed
     set_current_job(replace(job, seed=number))
     seed_all(number)

@@ -111,6 +111,7 @@ class Decision:
 
 
 Judge = Callable[[Arrivals], "Decision | None"]  # None: keep waiting
+Look = Callable[[Sequence[int]], Mapping[int, Sighting]]  # the last processes of missing ranks
 Describe = Callable[[int], str]  # the coordinate of a rank as text
 
 

@@ -76,9 +76,8 @@ class JoinedMesh:
     sources: Sources  # the step, and the ranks that send the state
 
 
-def read_admission(round: Round) -> Admission | None:
-    """Return the admission of a recovery round, if any. Local. Cost: 2 store operations."""
-    store = round.store
+def read_admission(store: Store) -> Admission | None:
+    """Return the admission to a recovery round, if any. Local. Cost: 2 store operations."""
     return store.within(TIMES.store, lambda: store.read(ADMISSION, Admission.from_json))
 
 
@@ -142,11 +141,11 @@ def _agree(job: Job, base: Store, waiting: Round, arrived: Mapping[int, Arrival]
 
 def invite(job: Job, waiting_in: int, number: int, admission: Admission) -> None:
     """Write the admission for the ranks that run, and then for the newcomers. Local."""
-    base, recovery = cast(Store, job.attempt), job.recovery_round(number, ())
+    base, recovery = cast(Store, job.attempt), job.recovery_store(number)
     record = [job.generation, number, admission.ranks_before[admission.num_ranks :]]
 
     def post() -> None:
-        recovery.store.set(ADMISSION, json.dumps(asdict(admission)))
+        recovery.set(ADMISSION, json.dumps(asdict(admission)))
         generation_part(base, waiting_in).set(INVITED, json.dumps(record))
         end_generation(base, waiting_in)
 
@@ -174,7 +173,7 @@ def join_running_job(
     world, (generation, number) = base.world, invitation
     store = generation_part(base, generation)
     round = Round(store, RECOVERY.format(number), world.rank, ())
-    admission = read_admission(round)
+    admission = read_admission(round.store)
     if admission is None:  # the ranks have gone through a later recovery since
         raise left_out_error(world.rank)
     own = replace(world, rank=admission.ranks_before.index(world.rank, admission.num_ranks))

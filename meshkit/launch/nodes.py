@@ -16,14 +16,13 @@ A process that joins a running job takes the first local rank that no rank of it
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, groupby
 from typing import Any
 
-from .judges import Arrival
-from .round import Round
+from .judges import Arrival, Arrivals
 from .store import Store, read_value
 from .times import TIMES, Deadline
 from .world import NODE_FIELDS, World
@@ -85,7 +84,9 @@ def free_local_rank(
     return dict(zip(asking, free, strict=False))[rank]
 
 
-def find_node(world: World, store: Store, arrived: Round, deadline: Deadline) -> World:
+def find_node(
+    world: World, store: Store, arrived: Callable[[], Arrivals], deadline: Deadline
+) -> World:
     """Return the world with the fields of its node. Local, once all ranks have arrived.
 
     Cost: none if the launcher states all of them, else two store operations. The first rank that
@@ -102,7 +103,7 @@ def find_node(world: World, store: Store, arrived: Round, deadline: Deadline) ->
 
     record: str | bytes | None = store.within(limit + TIMES.store, ask)
     if record is None:
-        processes = arrived.arrivals().arrived
+        processes = arrived().arrived
         machines = [processes[rank].process.machine for rank in range(world.world_size)]
         runs = [[node, len([*ranks])] for node, ranks in groupby(number_nodes(machines))]
         record = json.dumps(runs)

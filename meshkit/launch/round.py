@@ -26,17 +26,19 @@ They go together, once every rank has left the round.
 
 ::
 
-    with job.round("build_mesh", summary) as round:  # an error that leaves the block is announced
-        plan = plan_groups(...)
-        round.arrive(fields, same=True)
+    with Round(store, "init", rank, ranks) as round:  # an error that leaves the block is announced
+        request = ...
+        round.arrive(request, same=True)
         round.decide(all_same(summary), deadline).check(rank)
+
+The start of a job and the roll calls of a guard use rounds of their own. All other calls go through
+:mod:`meshkit.launch.agreement`.
 
 A conflict is posted before the rank counts as arrived, so the last rank sees every conflict. If
 there is none, it decides without reading what the others have left.
 
-Cost: 4 store operations per rank, one more for each ``unique`` key, and one more for the last rank,
-which deletes the keys of the round before in the next one: a few more. A wait counts as one,
-however often it looks.
+Cost: 4 store operations per rank, one more for each ``unique`` key, and one more for the last rank.
+A wait counts as one, however often it looks.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import MeshkitError
-from .judges import Arrival, Arrivals, Decision, Json, Judge, Process, Sighting, failure_error
+from .judges import Arrival, Arrivals, Decision, Json, Judge, Look, Process, failure_error
 from .process import current_process
 from .store import Store, error_from_json, error_to_json, read_value
 from .times import TIMES, Deadline
@@ -88,7 +90,6 @@ class Claimant(NamedTuple):
 
 
 Clash = Callable[[Claimant, Claimant], MeshkitError]  # the error of two ranks with one value
-Look = Callable[[Sequence[int]], Mapping[int, Sighting]]  # the last processes of missing ranks
 
 
 class Round:
@@ -96,10 +97,8 @@ class Round:
 
     As a context manager it announces an error that leaves the block before this rank has read a
     decision. ``summary`` begins the error that the others then raise. ``look`` returns the last
-    processes of missing ranks, for the judge. ``before`` is the last round of the same ranks: all
-    have left it once they are in this one. The last of them knows, and deletes its keys when it
-    arrives in the next one, for which they all wait. So the keys of two rounds stay. ``clean``
-    deletes keys of this rank before it arrives.
+    processes of missing ranks, for the judge. ``clean`` deletes keys of earlier rounds before this
+    rank counts as arrived.
     """
 
     def __init__(
@@ -111,15 +110,12 @@ class Round:
         *,
         summary: str = "",
         look: Look | None = None,
-        number: int = 0,
-        before: Round | None = None,
         clean: Callable[[], object] | None = None,
     ) -> None:
-        self.number, self.before, self.clean = number, before, clean
         self.keys: AbstractSet[str] = ANY  # those that its ranks may have written
         self.name, self.rank, self.expected = name, rank, expected
         self.store = store.part(name)
-        self.summary, self.look = summary, look
+        self.summary, self.look, self.clean = summary, look, clean
         self.turn = 0  # its place in the order of arrivals, from 1; 0 before this rank has arrived
         self.is_over = False  # whether this rank has read a decision, announced a failure, or lost
         self._began = time.monotonic()
@@ -259,28 +255,18 @@ class Round:
 
     def count(self) -> None:
         """Count that this rank is here, and delete what all have left. Call it in a deadline."""
-        before = self.before
-        if before is not None:
-            if not before.turn:  # an error ended that one early on this rank
-                before.count()
-            if before.before is not None and before.turn == len(self.expected):
-                before.before.delete()
-            before.before = None
-        if self.clean is not None:
-            self.clean()
+        clean, self.clean = self.clean, None
+        if clean is not None:
+            clean()
         self.turn = self.store.add(COUNT, 1)
 
-    def forget(self) -> bool:
-        """Delete the keys of a round that every rank has left; return if there were any. Local."""
-        return bool(self.store.try_within(TIMES.store, self.delete))
-
-    def delete(self) -> bool:
-        """Delete its keys, and return whether there were any. Call it in a deadline."""
+    def delete(self) -> None:
+        """Delete its keys. Call it in a deadline, once every rank has left the round."""
         names = {*self.keys} - {ARRIVED}
         if ARRIVED in self.keys:
             lines = (f"{ARRIVED}/{rank}" for rank in self.expected)
             names |= {*lines} if self.store.is_file else {ARRIVED}
-        return self.store.delete(*sorted(names))
+        self.store.delete(*sorted(names))
 
     def first(self) -> Arrival | None:
         """Return what the first rank left that compared its facts. Local."""

@@ -4,9 +4,9 @@ init_device_mesh.py returns torch's ``DeviceMesh``, and current_mesh.py is the m
 
 The longer paths, in the order of their files::
 
-    build_mesh   layout/group_plan, mesh/build_mesh, groups/open_mesh, launch/round (agree),
+    build_mesh   layout/group_plan, mesh/build_mesh, groups/open_mesh, launch/agreement,
                  groups/groups, launch/creation (on all ranks or on none), groups/registry
     guard        guard/guard, groups/status, launch/round, guard/hang (who is behind)
-    recover      recover/recovery, launch/round, launch/regroup (who lives, on which mesh),
+    recover      recover/recovery, launch/agreement, launch/regroup (who lives, on which mesh),
                  launch/job (rejoin), groups/open_mesh; recover/restore gives ranks their state
 """

@@ -30,9 +30,9 @@ from ..groups.open_mesh import MeshProposal, announcing_failure, open_groups
 from ..groups.registry import MeshGroups
 from ..guard.guard import guard_mesh
 from ..guard.state import GuardState
+from ..launch.agreement import has_begun
 from ..launch.job import Job, set_current_job
 from ..launch.newcomer import Admission, JoinedMesh, find_newcomers, invite
-from ..launch.round import COUNT
 from ..launch.store import Store
 from ..launch.times import TIMES
 from ..text import format_sizes
@@ -81,11 +81,8 @@ def _invite_newcomers(mesh: MeshGroups, job: Job, last: Recovery) -> int:
         job.seed,
     )
     number = max(job.counts.recoveries, job.epoch.number) + 1
-    base, has_begun = (
-        cast(Store, job.store),
-        lambda number: job.recovery_round(number, ()).store.has(COUNT),
-    )
-    while base.within(TIMES.store, partial(has_begun, number)):
+    store = cast(Store, job.store)
+    while store.within(TIMES.store, partial(has_begun, job.recovery_store(number))):
         number += 1
     invite(job, waiting_in, number, admission)
     return number

@@ -38,9 +38,9 @@ from ..groups.registry import GroupRegistry, MeshGroups
 from ..groups.status import is_collective_error
 from ..guard.commit import committed_steps
 from ..guard.state import GuardState
-from ..launch.ending import ENDED
+from ..launch.agreement import ENDED, Agreement, has_begun
 from ..launch.job import Job, leave_default_group
-from ..launch.judges import RankState, Sighting
+from ..launch.judges import Process, RankState, Sighting
 from ..launch.newcomer import Admission, read_admission
 from ..launch.nodes import LOCAL_RANK
 from ..launch.of_one_process import OfOneProcess
@@ -57,9 +57,8 @@ from ..launch.regroup import (
     regroup,
     who_lives,
 )
-from ..launch.round import COUNT, Round
 from ..launch.store import Store, hosted_by_rank_0
-from ..launch.times import TIMES, Deadline, Time, parse_timeout
+from ..launch.times import TIMES, Time, parse_timeout
 from ..layout.group_plan import GroupPlan
 from ..layout.layout import Layout
 from ..layout.sizes import STANDARD_AXES
@@ -245,7 +244,7 @@ def recover_mesh(rounds: Rounds, state: GuardState) -> Recovered | None:
             job.abort()
         return rounds.run(failure)
     except RankTimeoutError as error:
-        look = partial(store.has, COUNT)
+        look = partial(has_begun, store)
         if hosted_by_rank_0(job.world) and store.try_within(ANSWER_TIME, look) is None:
             error.evidence += (
                 "Rank 0 hosted the store, without which the other ranks cannot find each other.",
@@ -351,20 +350,21 @@ class Rounds(OfOneProcess):
         poll = max(TIMES.poll, len(candidates) / 2000)  # a judge reads what all have left
         while True:
             number = job.next_recovery()
-            round = self._round(number, candidates)
-            decision = round.decided()
+            agreement = self._agreement(number, candidates)
+            decision = agreement.round.decided()
             came_late = decision is not None
             if decision is None:
                 self._check_not_left_out(number)
-                newcomers = [rank for rank in round.expected if rank not in {*candidates}]
-                round.arrive({**request.to_facts(), LOCAL_RANK: job.world.local_rank})
+                newcomers = [rank for rank in agreement.ranks if rank not in {*candidates}]
+                facts = {**request.to_facts(), LOCAL_RANK: job.world.local_rank}
+                agreement.round.arrive(facts)
                 judge = who_lives(waits, failure.silent, newcomers)
-                decision = round.decide(judge, Deadline.after(wait), poll=poll)
+                decision = agreement.decide(judge, poll=poll)
                 self._check_not_left_out(number)  # this process may have been stopped meanwhile
             if came_late and failure.is_known and decision.error is not None:
                 continue  # a failure that comes later has a round of its own
             decision.check(job.world.rank)
-            self.admission = read_admission(round)
+            self.admission = read_admission(agreement.round.store)
             members, rank = decision.members, job.world.rank
             if rank in members:
                 return number, {r: RecoveryFacts.from_facts(members[r]) for r in sorted(members)}
@@ -384,21 +384,18 @@ class Rounds(OfOneProcess):
             line = f"The other ranks go on without it, since recovery {newest}."
             raise _left_out_error(self.job.world.rank, line)
 
-    def _round(self, number: int, candidates: Sequence[int]) -> Round:
-        """Return a round of the candidates, and of the newcomers that it admits."""
-        job = self.job
-        round = job.recovery_round(number, candidates)
-        admission = read_admission(round)
-        if admission is None:
-            return round
-        processes = dict(zip(admission.newcomers, admission.processes, strict=True))
+    def _agreement(self, number: int, candidates: Sequence[int]) -> Agreement:
+        """Return the agreement of the candidates, and of the newcomers that it admits."""
+        job, processes = self.job, dict[int, Process]()
+        admission = read_admission(job.recovery_store(number))
+        if admission is not None:
+            processes.update(zip(admission.newcomers, admission.processes, strict=True))
 
         def look(ranks: Sequence[int]) -> dict[int, Sighting]:
             newcomers = {rank: sight(processes[rank]) for rank in ranks if rank in processes}
             return {**job.look(ranks), **newcomers}
 
-        round.expected, round.look = [*candidates, *processes], look
-        return round
+        return job.recovery(number, [*candidates, *processes], self._wait, look)
 
     def _regroup(self, members: Sequence[int]) -> Regrouping:
         """Return the mesh of the ranks that live, or raise if they are too few."""
@@ -476,12 +473,12 @@ def wait_for_loss(mesh: MeshGroups, job: Job, store: Store) -> bool:
     """
     part = store.part(f"mesh/{mesh.round_id}")
     ranks = [int(rank) for rank in mesh.plan.layout.grid.flat]
-    recovery = job.recovery_round(max(job.counts.recoveries, job.epoch.number) + 1, ())
+    recovery = job.recovery_store(max(job.counts.recoveries, job.epoch.number) + 1)
     closed = {rank: CLOSED.format(rank) for rank in ranks}
 
     def look(number: int) -> bool | None:
         """Return whether a rank is lost; None if neither a loss nor the end is known."""
-        if recovery.store.has(COUNT) or job.recovered() > job.epoch.number:
+        if has_begun(recovery) or job.recovered() > job.epoch.number:
             return True
         if not part.has(ENDED) or part.has(*closed.values()):
             return False

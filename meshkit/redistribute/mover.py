@@ -27,15 +27,14 @@ from ..errors import MeshkitError
 from ..groups.groups import batch_messages, message_timeout
 from ..groups.registry import MeshGroups
 from ..groups.status import in_collective, within_guard
+from ..launch.agreement import Agreement
 from ..launch.default_group import default_group
 from ..launch.disagreement import describe_coordinate
 from ..launch.job import require_job
-from ..launch.judges import Json, all_same, all_same_and_stated
+from ..launch.judges import Json
 from ..launch.memory import plain
 from ..launch.of_one_process import OfOneProcess
-from ..launch.round import Round
 from ..launch.store import Store
-from ..launch.times import TIMES, Deadline
 from ..launch.torch_aborts import collective_count, wait_in_time
 from ..launch.torch_groups import backend_of
 from ..layout.group_plan import missing_group_error
@@ -396,7 +395,7 @@ class MeshPair(OfOneProcess):
         self,
         call: str,
         facts: Mapping[str, Json],
-        read: Callable[[Round], Json],
+        read: Callable[[Agreement], Json],
         *,
         stated: str,
         alike: bool,
@@ -406,26 +405,14 @@ class MeshPair(OfOneProcess):
         Args:
             call: the call, for errors.
             facts: must be equal on all ranks.
-            read: returns what this rank states in a round, or None for nothing. If it raises, no
-                rank waits.
+            read: returns what this rank states in an agreement, or None for nothing. If it raises,
+                no rank waits.
             stated: the name of what it returns.
             alike: whether all that is stated must be equal.
         """
-        round = self.round(call)
-        if round is None:
-            self.store()  # raises
-            return []
-        limit = within_guard(require_job().arrival_timeout)
-        deadline, seconds, describe = Deadline.after(limit), limit.total_seconds(), self._describe
-        with round:
-            own = read(round)
-            statement = {} if own is None else {stated: own}
-            round.arrive({**self._facts(call), **facts, **statement}, deadline=deadline)
-            judge = all_same_and_stated(
-                round.summary, stated, alike=alike, seconds=seconds, describe=describe
-            )
-            decision = round.decide(judge, deadline, poll=TIMES.poll).check(self.rank)
-        return [(value, ranks) for value, ranks in decision.value]
+        agreement = self._agreement(call)
+        own = partial(read, agreement)
+        return agreement.stated({**self._facts, **facts}, stated, own, alike=alike)
 
     def confirm(
         self,
@@ -440,17 +427,7 @@ class MeshPair(OfOneProcess):
         store every 50 ms as in :meth:`agree`. ``limit`` is how long ranks wait for each other,
         inside a guard no longer than its timeout.
         """
-        round = self.round(call)
-        if round is None:
-            self.store()  # raises
-            return
-        limit = within_guard(limit)
-        deadline, seconds, describe = Deadline.after(limit), limit.total_seconds(), self._describe
-        with round:
-            check()
-            round.arrive({**self._facts(call), **facts}, same=True, deadline=deadline)
-            judge = all_same(round.summary, seconds=seconds, describe=describe)
-            round.decide(judge, deadline).check(self.rank)
+        self._agreement(call, limit).same({**self._facts, **facts}, check)
 
     @contextmanager
     def announcing(self, call: str) -> Iterator[None]:
@@ -458,23 +435,28 @@ class MeshPair(OfOneProcess):
         try:
             yield
         except Exception as error:
-            if (round := self.round(call)) is not None:
-                round.fail(error)
+            if require_job().store is not None:
+                self._agreement(call).fail(error)
             raise
 
-    def round(self, call: str) -> Round | None:
-        """Return the next round of these ranks, which each rank counts; None without a store."""
+    def _agreement(self, call: str, limit: timedelta | None = None) -> Agreement:
+        """Return the next agreement of these ranks, which each rank counts."""
         source, target = self.layouts
+        job, part = require_job(), ""
         ranks = sorted({*map(int, source.grid.flat), *map(int, target.grid.flat)})
-        job, summary = require_job(), f"ranks disagree about {call}()."
-        if len(ranks) == job.world.world_size:
-            return job.round(call, summary=summary)
-        part = "/".join(f"{mesh.round_id}.{mesh.view_id}" for mesh in (self.source, self.target))
-        return job.round(call, summary=summary, ranks=ranks, part=f"move/{part}")
+        if len(ranks) < job.world.world_size:
+            ids = (f"{mesh.round_id}.{mesh.view_id}" for mesh in (self.source, self.target))
+            part = f"move/{'/'.join(ids)}"
+        limit, describe = within_guard(limit or job.arrival_timeout), self._describe
+        agreement = job.agreement(call, ranks=ranks, part=part, limit=limit, describe=describe)
+        if agreement is None:
+            self.store()  # raises
+        return cast(Agreement, agreement)
 
-    def _facts(self, call: str) -> dict[str, str]:
+    @property
+    def _facts(self) -> dict[str, str]:
         source, target = self.layouts
-        return {"call": call, "mesh": repr(source), "to": repr(target)}
+        return {"mesh": repr(source), "to": repr(target)}
 
     def _describe(self, rank: int) -> str:
         source, target = self.layouts

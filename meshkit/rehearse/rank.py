@@ -26,7 +26,7 @@ from ..launch.times import ARRIVAL
 from ..launch.torch_rehearsal import BACKEND, LiveBytes, allow_meta_training
 from ..launch.world import LOOPBACK_HOST, World
 from .record import Trace
-from .recorder import LIBRARIES, PACKAGE, Key, Payloads, RecordedRound, Recorder, Shared
+from .recorder import LIBRARIES, PACKAGE, Key, Payloads, RecordedAgreement, Recorder, Shared
 from .recording import start_recording
 
 PORT = 29500  # MASTER_PORT of the ranks; nobody listens
@@ -120,8 +120,8 @@ def _set_up_rank(request: RehearsalRequest, rank: int, recorder: Recorder) -> No
     )
     hosts = processes(size, local_size)
     epoch = Membership(0, range(size), size)
-    rounds = partial(RecordedRound, recorder)
-    set_current_job(Job(world, None, None, ARRIVAL, epoch, known=hosts, rehearsed=rounds))
+    agreements = partial(RecordedAgreement, recorder)
+    set_current_job(Job(world, None, None, ARRIVAL, epoch, known=hosts, rehearsed=agreements))
     register_optimizer_step_post_hook(partial(_measure, recorder.trace.memory, {}))
 
 

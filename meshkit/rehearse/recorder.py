@@ -1,4 +1,4 @@
-"""Record the operations of a rehearsed rank, and its rounds with other ranks.
+"""Record the operations of a rehearsed rank, and its agreements with other ranks.
 
 A rank that is played later receives what the ones before have sent, by a key of the message; the
 ranks of another pass receive what all have shared in the pass before.
@@ -20,10 +20,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..launch.agreement import Agreement
 from ..launch.judges import Arrival, Arrivals, Decision, Json, Judge
 from ..launch.process import current_process
-from ..launch.round import Round
-from ..launch.times import Deadline
+from ..launch.times import ARRIVAL
 from ..launch.torch_rehearsal import program_frames
 from ..layout.sizes import parse_sizes
 from .record import GroupRecord, Operation, Source, Trace
@@ -217,35 +217,34 @@ class Recorder:
         self.trace.num_names = max(self.trace.num_names, number)
 
 
-class RecordedRound(Round):
-    """A round of meshkit of which only this rank runs: all others agree.
+class RecordedAgreement(Agreement):
+    """An agreement of which only this rank runs: all others agree.
 
     If ranks of one kind state a fact more than the others (the source of a move states its tensor),
     the others read it from one that was played before.
     """
 
-    def __init__(self, recorder: Recorder, ranks: Sequence[int]) -> None:
-        self.recorder, self.expected, self.rank = recorder, ranks, recorder.trace.rank
-        self.number, self.name, self.summary = 1, "", ""
-        self.turn, self.is_over, self.dissent = 0, False, {}
+    def __init__(self, recorder: Recorder, call: str, ranks: Sequence[int]) -> None:
+        self.recorder, self.rank, self.ranks = recorder, recorder.trace.rank, ranks
+        self.call, self.limit, self.number = call, ARRIVAL, 1
+        self.summary, self.describe = "", None
         self.arrived: dict[int, Arrival] = {}  # what this rank states, and one that states more
 
-    def arrive(self, facts: Mapping[str, Json], *, same: bool = False, **options: object) -> None:
+    def arrive(self, facts: Mapping[str, Json], *, same: bool = True, **options: object) -> None:
         """Record what all ranks must state equally."""
-        self.turn = 1
         if not same:
             self.state(facts)
             return
         sizes, ranks = str(facts.get("sizes", "")), str(facts.get("ranks", ""))
         if sizes and ranks.startswith("range(0,"):  # a mesh over ranks in order
             self.recorder.trace.layouts.append(parse_sizes(sizes.split()))
-        number = self.recorder.number_of(tuple(self.expected))
+        number = self.recorder.number_of(tuple(self.ranks))
         detail = json.dumps(facts, sort_keys=True)
         self.recorder.wait(self.recorder.start(Operation("agree", number, detail=detail)))
 
     def state(self, facts: Mapping[str, Json]) -> None:
         """Keep facts for ranks that are played later, and learn what another kind states."""
-        recorder, ranks = self.recorder, tuple(self.expected)
+        recorder, ranks = self.recorder, tuple(self.ranks)
         number, detail = recorder.number_of(ranks), json.dumps({"call": facts.get("call")})
         recorder.wait(recorder.start(Operation("agree", number, detail=detail)))
         channel = ("facts", ranks[0], ranks[-1], len(ranks))
@@ -263,11 +262,20 @@ class RecordedRound(Round):
         else:
             self.arrived[other] = Arrival(current_process(), json.loads(message))
 
+    def compare(self, facts: Mapping[str, Json]) -> None:
+        """Record what all ranks must state equally."""
+        self.arrive(facts)
+
+    def broadcast(self, name: str, value: Json, **options: object) -> Json:
+        """Return the value of this rank."""
+        return value
+
     def fail(self, error: BaseException) -> None:
         """Do nothing: no rank waits."""
 
-    def decide(self, judge: Judge, deadline: Deadline, *, poll: float | None = None) -> Decision:
+    def decide(self, judge: Judge | None = None, **options: object) -> Decision:
         """Return the decision of ranks that agree."""
+        judge = judge or self.judge()
         decision = judge(Arrivals([*self.arrived], self.arrived)) if self.arrived else None
         return decision or Decision()
 

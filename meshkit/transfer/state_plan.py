@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from ..errors import MeshkitError, SpecError
+from ..launch.agreement import Agreement
 from ..launch.job import require_job
 from ..launch.memory import check_writable, is_dtensor
 from ..launch.of_one_process import OfOneProcess
-from ..launch.round import Round
 from ..launch.store import read_value
 from ..launch.times import TIMES
 from ..layout.layout import Layout
@@ -323,9 +323,9 @@ def agree_on_tables(
         return [*_played_tables(meshes, call, facts, read)]
     store = meshes.store()
 
-    def post(round: Round) -> dict[str, str]:
+    def post(agreement: Agreement) -> dict[str, str]:
         nonlocal store
-        digests, store = {}, round.store
+        digests, store = {}, agreement.round.store
         for side, table in read().items():
             text = json.dumps(table)
             digests[side] = digest = hashlib.sha256(text.encode()).hexdigest()
@@ -386,7 +386,7 @@ def _played_tables(
         raise MeshkitError(line, fix=f"rehearse a rank of {missing} too.")
 
 
-def _state_of(side: str, read: Callable[[], Mapping[str, Table]], _: Round) -> Table | None:
+def _state_of(side: str, read: Callable[[], Mapping[str, Table]], _: Agreement) -> Table | None:
     return read().get(side)
 
 

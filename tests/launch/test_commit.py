@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch import creation as module
+from meshkit.launch.agreement import Agreement
 from meshkit.launch.creation import Creation, commit
-from meshkit.launch.round import Round
 from meshkit.launch.store import Store
 from meshkit.launch.times import TIMES, Deadline, wait_for_abandoned
 from meshkit.launch.world import World
@@ -37,10 +37,12 @@ def run_ranks(creates: list[Create | None], wait: float = 1.0) -> tuple[list[Any
 
     def start(rank: int, create: Create) -> None:
         world = World(rank, 3, rank, None, None, None, "a", 1, "test", init_method="store://a:1")
-        round = Round(Store(root, world), "init/end", rank, range(3), summary=SUMMARY)
-        times = timedelta(seconds=wait)
+        store, limit = Store(root, world), timedelta(seconds=wait)
+        end = Agreement(
+            *(store, "init/end", rank, range(3)), call="init", limit=limit, summary=SUMMARY
+        )
         try:
-            outcomes[rank] = commit(round, "init", times, create, undone.append, connects=True)
+            outcomes[rank] = commit(end, limit, create, undone.append, connects=True)
         except BaseException as error:
             outcomes[rank] = error
 
@@ -128,5 +130,4 @@ def test_creation_that_never_ends_is_abandoned() -> None:
 
 
 def test_without_a_store_no_rank_waits() -> None:
-    wait = timedelta(seconds=9)
-    commit(None, "init", wait, Creation.check, print, connects=True)
+    commit(None, timedelta(seconds=9), Creation.check, print, connects=True)

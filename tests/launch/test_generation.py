@@ -35,6 +35,7 @@ from meshkit.launch.generation import (
     Lease,
     attempt_part,
     enter_attempt,
+    generation_part,
     init_round,
     is_over,
     last_seen,
@@ -67,7 +68,7 @@ def take(root: dist.Store, rank: int, **options: Any) -> int:
 def decide(root: dist.Store, number: int) -> None:
     """Let all ranks complete an init."""
     for name in (INIT, END):
-        init_round(base_of(root, 0), number, (), name).say(Decision())
+        Round(generation_part(base_of(root, 0), number), name, 0, ()).say(Decision())
 
 
 def hold(root: dist.Store, rank: int, process: Process, number: int = 1) -> Lease:

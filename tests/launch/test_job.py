@@ -31,7 +31,12 @@ def default_group() -> Iterator[dist.Store]:
 
 
 def agree(job: Job, part: str = "") -> int:
-    return job.agree("build_mesh", FACTS, "ranks disagree.", part=part)
+    if not part:
+        return job.agree("build_mesh", FACTS, "ranks disagree.")
+    agreement = job.agreement("build_mesh", part=part)
+    assert agreement is not None
+    agreement.same(FACTS)
+    return agreement.number
 
 
 def test_without_a_default_group_there_is_no_job() -> None:
@@ -62,7 +67,7 @@ def test_rounds_at_a_store_of_someone_else_continue_after_the_job(
 
 def test_without_a_store_a_rank_waits_for_no_other_rank() -> None:
     job = Job(WORLD, None, None, ARRIVAL, Membership(0, range(2), 2))
-    assert job.round("build_mesh") is None
+    assert job.agreement("build_mesh") is None
     assert agree(job) == 0
     assert job.look([1]) == {}
 

@@ -225,7 +225,7 @@ def count_keys(kind: str, times: int, url: str) -> tuple[object, object]:
             mesh = result if isinstance(result, Mesh) else mesh
         meet()  # no key changes between the two
         held = current_job().counts  # type: ignore[union-attr]
-        kept = len(held.last), len(held.rounds), len(held.endings)
+        kept = len(held.last), len(held.endings)
         counts.append((int(root().num_keys()), *kept))
         meet()
     mesh.close()

@@ -126,4 +126,4 @@ def test_a_record_of_nodes_that_no_rank_wrote_is_named(record: str) -> None:
     store.set(NODES, record)
     arrived = Round(store, "init", 0, range(2))
     with pytest.raises(meshkit.LaunchError, match=f"'{NODES}' .* no rank wrote"):
-        find_node(world, store, arrived, Deadline.after(timedelta(seconds=5)))
+        find_node(world, store, arrived.arrivals, Deadline.after(timedelta(seconds=5)))
