@@ -21,7 +21,7 @@ from torch import Tensor
 
 import meshkit
 from meshkit.groups.status import tracking
-from meshkit.redistribute import equal
+from meshkit.redistribute import equal_calls
 
 from ..harness import INSTALL, Figures, Goal, Row, alternate, compare
 from .by_dtensor import make_dtensor_move
@@ -49,7 +49,10 @@ AS_ON_NCCL = "in a guard as on nccl"
 @contextmanager
 def as_on_nccl() -> Iterator[None]:
     """Compare calls as in a guard on nccl. The copy between a device and the host is not in it."""
-    with mock.patch.object(equal, "is_late", return_value=True), tracking(timedelta(minutes=1)):
+    with (
+        mock.patch.object(equal_calls, "is_late", return_value=True),
+        tracking(timedelta(minutes=1)),
+    ):
         yield
 
 

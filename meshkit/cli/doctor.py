@@ -26,7 +26,7 @@ from ..errors import LaunchError, MeshkitError
 from ..launch.detect import FIELDS, detect, environment
 from ..launch.endpoint import Env
 from ..launch.launchers import LAUNCHERS
-from ..launch.names import address_at_store, look_up_name
+from ..launch.name_lookup import address_at_store, look_up_name
 from ..launch.signs import starter
 from ..launch.times import DeadlineExceededError, run_with_deadline
 from ..launch.world import LOOPBACK_HOST, World

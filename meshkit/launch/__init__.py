@@ -19,7 +19,7 @@ The other files, by subject::
                  with code; endpoint: variables as numbers; world: the answer; command: the command
                  that would start the ranks
     store        open_store; file_store: the file of a FileStore; connection: the socket to its
-                 host; names, urls: its address; token: for a store of several jobs
+                 host; name_lookup, urls: its address; token: for a store of several jobs
     decision     judges: pure functions; disagreement: their words
     loss         regroup: who lives, on which mesh; newcomer: a process that takes a lost rank
     process      spawn, forkserver: local ranks; process: its identity and state; of_one_process:

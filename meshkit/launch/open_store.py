@@ -23,7 +23,7 @@ import torch.distributed as dist
 from ..errors import LaunchError, MeshkitError, RankTimeoutError
 from .connection import close_connections, end_at_exit
 from .file_store import is_store, open_file, reserve_room
-from .names import describe_lookup, find_address, is_this_host
+from .name_lookup import describe_lookup, find_address, is_this_host
 from .store import ATTEMPT, SLOW_NAMES_FIX, address, hosted_by_agent, is_served, lost_error
 from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
 from .token import find_prefix, protect

@@ -39,7 +39,7 @@ from ..errors import LaunchError, MeshkitError, RankTimeoutError
 from .connection import Connection
 from .file_store import check_file, file_error
 from .launchers import BY_TORCHRUN
-from .names import describe_lookup
+from .name_lookup import describe_lookup
 from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
 from .world import World
 

@@ -28,7 +28,7 @@ from ..text import format_sizes
 from . import move
 from .checked import Check
 from .digits import CommonAxes
-from .equal import compare_calls, compare_refusal
+from .equal_calls import compare_calls, compare_refusal
 from .mesh_move import find_views, sum_pattern, summed_axes
 from .mover import MeshPair
 from .operations import (

@@ -22,7 +22,7 @@ from ..launch.memory import plain
 from ..launch.of_one_process import OfOneProcess
 from ..layout.axes import parse_axis
 from ..text import count_noun
-from .equal import (
+from .equal_calls import (
     compare_calls,
     compare_refusal,
     device_of,

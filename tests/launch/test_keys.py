@@ -18,7 +18,7 @@ from meshkit.data.first_batch import KEPT
 from meshkit.launch.job import current_job
 from meshkit.launch.times import TIMES
 from meshkit.launch.world import free_port
-from meshkit.redistribute import equal
+from meshkit.redistribute import equal_calls
 from tests import nccl_like
 from tests.pool import Pool
 
@@ -156,7 +156,7 @@ def move_to_another_mesh(_: Mesh) -> None:
 def call_unequally(_: Mesh) -> None:
     """Move another shape on one rank, which the ranks of its group find as on NCCL."""
     with pytest.MonkeyPatch().context() as patch:
-        patch.setattr(equal, "is_late", lambda _: True)
+        patch.setattr(equal_calls, "is_late", lambda _: True)
         other = meshkit.build_mesh(dp=2, tp=2)
         with suppress(meshkit.DisagreementError), other.guard(timeout=30):
             other.redistribute(torch.ones(1, 4) if other.rank == 2 else torch.ones(2, 2), MOVE)

@@ -69,7 +69,7 @@ def test_a_name_whose_first_address_does_not_answer(monkeypatch: pytest.MonkeyPa
     kind = socket.AF_INET, socket.SOCK_STREAM, 0, ""
     rows = [(*kind, (host, root.port)) for host in ("192.0.2.1", "127.0.0.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: rows)
-    monkeypatch.setattr("meshkit.launch.names.MAX_PROBE", 0.5)
+    monkeypatch.setattr("meshkit.launch.name_lookup.MAX_PROBE", 0.5)
     world = replace(WORLD, master_addr="two.invalid", master_port=root.port)
     store = open_store(world, Deadline.after(10))
     assert (store.host, store.port) == ("127.0.0.1", root.port)

@@ -17,7 +17,7 @@ from meshkit.launch.job import require_job
 from meshkit.testing.faults import Played, Strike, play
 from tests import nccl_like
 from tests.promises import BUSY
-from tests.redistribute.test_equal import moves_of
+from tests.redistribute.test_equal_calls import moves_of
 from tests.scenarios.test_nccl_like import ANSWER, LIMIT, join
 
 ODD = 2  # the rank that makes another call

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from meshkit.launch import names
+from meshkit.launch import name_lookup
 from meshkit.launch.store import lost_error
 from meshkit.launch.times import TIMES, Deadline
 from meshkit.launch.world import World, free_port
@@ -74,7 +74,7 @@ def test_a_name_with_one_address_or_with_those_of_the_loopback_is_not_probed(
             (0, 0, 0, "", (address, 5, 0, 0)[: 4 if ":" in address else 2]) for address in addresses
         ]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: rows)
-        return names.find_address("box", 5, Deadline.after(1))
+        return name_lookup.find_address("box", 5, Deadline.after(1))
 
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("it connects"))
     assert resolve("10.0.0.3", "10.0.0.3") == "10.0.0.3"
@@ -92,7 +92,7 @@ def test_a_name_that_has_an_address_later(monkeypatch: pytest.MonkeyPatch) -> No
         return answer
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    assert names.find_address("box", 5, Deadline.after(10 + BUSY)) == "10.0.0.3"
+    assert name_lookup.find_address("box", 5, Deadline.after(10 + BUSY)) == "10.0.0.3"
 
 
 def test_the_error_of_a_silent_store_tells_a_slow_name_server_from_a_stopped_host(
@@ -122,5 +122,7 @@ def test_the_error_of_a_silent_store_tells_a_slow_name_server_from_a_stopped_hos
 def test_a_host_is_this_one_by_an_address_beside_the_loopback() -> None:
     interfaces = [name for _, name in socket.if_nameindex() if name != "lo"]
     others = filter(None, map(address_of, interfaces))
-    assert all(map(names.is_this_host, others))
-    assert not any(map(names.is_this_host, ("127.0.0.1", "localhost", "10.255.255.1", "a..b")))
+    assert all(map(name_lookup.is_this_host, others))
+    assert not any(
+        map(name_lookup.is_this_host, ("127.0.0.1", "localhost", "10.255.255.1", "a..b"))
+    )

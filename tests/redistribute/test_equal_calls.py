@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.groups import status
-from meshkit.redistribute import equal
+from meshkit.redistribute import equal_calls
 from tests.pool import Pool
 from tests.promises import BUSY
 
@@ -44,7 +44,7 @@ def moves_of(mesh: meshkit.Mesh, *, odd: bool) -> dict[str, Callable[[], object]
 def disagree(kind: str, reading: str) -> Any:
     """Make another call on rank 2 as on NCCL; return the ranks and lines of the error."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(equal, "is_late", lambda _: True)
+    patch.setattr(equal_calls, "is_late", lambda _: True)
     mesh = meshkit.build_mesh(dp=2, tp=2)
     x = torch.ones(2)
     try:
@@ -113,7 +113,7 @@ def test_calls_that_differ_behind_a_long_text_are_told_apart(pool: Pool, kind: s
 def move_equally() -> Any:
     """Return the number of comparisons that are left while and after equal calls are made."""
     patch, x = pytest.MonkeyPatch(), torch.ones(2, 2)
-    patch.setattr(equal, "is_late", lambda _: True)
+    patch.setattr(equal_calls, "is_late", lambda _: True)
     with meshkit.build_mesh(dp=2, tp=2) as mesh:
         with mesh.guard(timeout=20), mesh.guard(timeout=20):
             for _ in range(100):
@@ -162,10 +162,10 @@ class Stream:
 def play_device(patch: pytest.MonkeyPatch) -> None:
     """Play a device with streams, whose tensors are those of the CPU."""
     Stream.acts.clear()
-    equal.side_stream.cache_clear()
+    equal_calls.side_stream.cache_clear()
     module = SimpleNamespace(Stream=Stream, stream=Stream.enter)
-    patch.setattr(equal, "is_late", lambda _: True)
-    patch.setattr(equal, "has_streams", lambda _: True)
+    patch.setattr(equal_calls, "is_late", lambda _: True)
+    patch.setattr(equal_calls, "has_streams", lambda _: True)
     patch.setattr(torch, "get_device_module", lambda _: module)
     note = Stream.note
     patch.setattr(torch.Tensor, "pin_memory", lambda x: (note("pin"), x.clone())[1])
@@ -195,7 +195,7 @@ def compare_on_device() -> Any:
         Stream.acts.clear()
         status.check_pending(wait=True)
         patch.undo()
-        equal.side_stream.cache_clear()
+        equal_calls.side_stream.cache_clear()
         return began, count, [*Stream.acts]
 
 
