@@ -83,7 +83,7 @@ def wait_for_all(mesh: MeshGroups, job: Job, agreement: Agreement) -> None:
 
     def look() -> Decision | None:
         ended = {rank for rank in running if state_of(known[rank]) is RankState.ENDED}
-        if not ended and round.turn > JUDGES:
+        if not ended and round.arrival_number > JUDGES:
             return None
         running.difference_update(ended)  # one that had arrived before
         seen = round.arrivals()

@@ -150,7 +150,7 @@ class Agreement:
     def compare(self, facts: Mapping[str, Json]) -> None:
         """Raise if the first rank has stated other facts; wait for no rank. Local."""
         self.arrive(facts)
-        Decision(disagreement(self.summary, Arrivals((), self.round.dissent))).check(self.rank)
+        Decision(disagreement(self.summary, Arrivals((), self.round.differing))).check(self.rank)
 
     def broadcast(self, name: str, value: Json, *, what: str, fix: str) -> Json:
         """Return the value of rank 0 on every rank, after they have arrived. Collective."""
@@ -178,7 +178,11 @@ class Agreement:
         It ends at the deadline too, and returns what ``look`` has returned. Collective.
         """
         seen = None
-        while seen is None and self.round.turn < len(self.ranks) and not self.deadline.expired:
+        while (
+            seen is None
+            and self.round.arrival_number < len(self.ranks)
+            and not self.deadline.expired
+        ):
             if self.round.follow(Deadline.after(min(every, self.deadline.left))) is not None:
                 break
             seen = look()
@@ -222,9 +226,9 @@ class Agreement:
         """Delete what all ranks have left before they come here. In a deadline."""
         before = self.before
         if before is not None:
-            if not before.round.turn:  # an error ended that one early on this rank
+            if not before.round.arrival_number:  # an error ended that one early on this rank
                 before.round.count()
-            if before.before is not None and before.round.turn == len(self.ranks):
+            if before.before is not None and before.round.arrival_number == len(self.ranks):
                 before.before.round.delete()
             before.before = None
         if self._clean is not None:
@@ -307,7 +311,9 @@ class Ending:
             return False
         part.delete(*self.keys)
         for agreement in self.ended:
-            if self.is_lost or agreement.round.turn == 1:  # the last round may lack other ranks
+            if (
+                self.is_lost or agreement.round.arrival_number == 1
+            ):  # the last round may lack other ranks
                 agreement.delete()
         if part.add(ENDED, 1) == 2 * self.size:
             self.finish()

@@ -185,7 +185,7 @@ def _decision(base: Store, generation: int, name: str) -> Decision | None:
 def _is_unfinished(base: Store, generation: int) -> bool:
     """Return whether ranks may still wait in the start of a generation."""
     first = _decision(base, generation, INIT)
-    has_agreed = first is not None and first.error is None and not first.over
+    has_agreed = first is not None and first.error is None and not first.is_replaced
     return first is None or (has_agreed and _decision(base, generation, END) is None)
 
 
@@ -194,7 +194,7 @@ def end_generation(base: Store, generation: int) -> None:
     part = generation_part(base, generation)
     part.set(OVER, "")
     for name in (INIT, END):
-        part.part(name).claim(DECISION, decision_to_json(Decision(over=True)))
+        part.part(name).claim(DECISION, decision_to_json(Decision(is_replaced=True)))
 
 
 def is_over(base: Store, generation: int) -> bool:

@@ -55,10 +55,11 @@ Seed = int | str | None
 SHARED = "shared"
 LEFT = "left/{}"  # rank, in the store of a job: it has called shutdown()
 RECOVERY = "recovery/{}"  # number, in the store of a generation: ranks that live find each other
-EPOCH = "epoch/{}"  # number, in the store of a generation: the part of the ranks that live since
-RECOVERED = "recovered"  # in the store of a generation: the number of its newest epoch
+# number, in the store of a generation: the part of the ranks that live since this recovery
+MEMBERSHIP = "membership/{}"
+RECOVERED = "recovered"  # in the store of a generation: the number of its newest membership
 ADMISSION = "admission"  # in the store of a recovery round
-REJOIN = "rejoin"  # the round of an epoch in which its ranks create their default group
+REJOIN = "rejoin"  # the round of a membership in which its ranks create their default group
 DRAWN = "drawn"  # in the store of a start, or of a round: the seed that rank 0 has drawn
 SOURCE = "mesh.recover()"
 FAILURE = "a rank could not create the default process group of the ranks that live."
@@ -110,9 +111,9 @@ class Job:
 
     Three stores are parts of one another, since starts and recoveries leave keys of their own::
 
-        attempt       attempt/0/                       every start of this job
-        base          attempt/0/meshkit/2/             this start, the second
-        store         attempt/0/meshkit/2/epoch/1/     the ranks that live since recovery 1
+        attempt       attempt/0/                         every start of this job
+        base          attempt/0/meshkit/2/               this start, the second
+        store         attempt/0/meshkit/2/membership/1/  the ranks that live since recovery 1
 
     ``store`` is ``base`` until the first recovery. ``group_store`` is the fourth: torch's groups
     meet there. If someone else created the default group, there is ``store`` alone, if any.
@@ -124,10 +125,10 @@ class Job:
     store: Store | None
     timeout: timedelta | None  # how long a collective may take; None is the backend's default
     arrival_timeout: timedelta  # how long ranks wait for each other
-    epoch: Membership
+    membership: Membership
     # how often this rank has joined at this store, from 1; 0 if someone else created the group
     generation: int = 0
-    # the part of the store that belongs to the generation; in the first epoch the store itself
+    # the part of the store that belongs to the generation; before the first loss the store itself
     base: Store | None = None
     # the store of all generations; None if someone else created the group
     attempt: Store | None = None
@@ -282,7 +283,7 @@ class Job:
         known = self.processes()
         seen = {rank: sight(known[rank]) for rank in ranks if rank in known}
         if self.attempt is not None:
-            first = self.epoch.ranks_before
+            first = self.membership.ranks_before
             unknown = {first[rank]: rank for rank in seen if seen[rank].state is RankState.UNKNOWN}
             for rank, lease in leases(self.attempt, [*unknown]).items():
                 if lease.process != known[unknown[rank]]:
@@ -291,7 +292,7 @@ class Job:
 
     def next_recovery(self) -> int:
         """Return the number of this rank's next recovery round. Local."""
-        self.counts.recoveries = max(self.counts.recoveries, self.epoch.number) + 1
+        self.counts.recoveries = max(self.counts.recoveries, self.membership.number) + 1
         return self.counts.recoveries
 
     def recovery_store(self, number: int) -> Store:
@@ -306,16 +307,16 @@ class Job:
         return Agreement(store, name, rank, ranks, call="mesh.recover", limit=limit, look=look)
 
     def recovered(self) -> int:
-        """Return the number of the newest epoch of this generation, 0 for the first. Local."""
+        """Return the number of the newest membership of this generation, 0 for the first. Local."""
         base = cast(Store, self.base)
         return base.within(TIMES.store, lambda: base.number(RECOVERED))
 
     def _forget_recoveries(self, number: int, world: World) -> None:
-        """Delete the rounds of earlier recoveries and of the epoch that is over. Local.
+        """Delete the rounds of earlier recoveries and of the membership that is over. Local.
 
-        All ranks have left them. One that was left out reads that the newest epoch is a later one.
+        All ranks have left them. A rank that was left out reads that a later membership exists.
         """
-        base, old = cast(Store, self.base), self.epoch.number
+        base, old = cast(Store, self.base), self.membership.number
 
         def forget() -> None:
             if self.group_store is not None:
@@ -327,7 +328,7 @@ class Job:
                 delete_round(cast(Store, self.store), REJOIN, range(self.world.world_size))
             for earlier in range(max(old, 1), number):
                 # newcomers are numbered beyond the ranks, at most one for each that was lost
-                ranks = range(2 * self.epoch.size_before)
+                ranks = range(2 * self.membership.size_before)
                 delete_round(base, RECOVERY.format(earlier), ranks, ADMISSION)
 
         base.within(TIMES.store, forget)
@@ -354,7 +355,7 @@ class Job:
             num_nodes=None,
             sources={**self.world.sources, "rank": SOURCE, "world_size": SOURCE},
         )
-        store = Store(base.root, world, base.path).part(EPOCH.format(number))
+        store = Store(base.root, world, base.path).part(MEMBERSHIP.format(number))
         call, ranks = "mesh.recover", range(world.world_size)
         end = Agreement(store, REJOIN, world.rank, ranks, call=call, limit=limit, summary=FAILURE)
         with end:
@@ -367,12 +368,12 @@ class Job:
             connects=waits_for_peers(str(world.backend)),
         )
         self._forget_recoveries(number, world)
-        before = tuple(int(self.epoch.ranks_before[rank]) for rank in old_ranks)
+        before = tuple(int(self.membership.ranks_before[rank]) for rank in old_ranks)
         job = replace(
             self,
             world=world,
             store=store,
-            epoch=Membership(number, before, self.epoch.size_before),
+            membership=Membership(number, before, self.membership.size_before),
             joined=end.round.arrivals,
             group_store=group_store,
             startup=Startup(),
@@ -437,8 +438,8 @@ def current_job() -> Job | None:
         time = timeout_of(group)  # read once: a guard lowers it for a while
         world, root = world_from_group(group), store_from_group(group)
         store = None if root is None else Store(root, world, "meshkit")
-        epoch = Membership(0, range(world.world_size), world.world_size)
-        job = Job(world, store, time, ARRIVAL, epoch, base=store, default_timeout=time)
+        membership = Membership(0, range(world.world_size), world.world_size)
+        job = Job(world, store, time, ARRIVAL, membership, base=store, default_timeout=time)
         _JOBS[group] = replace(job, plays_one_rank=plays_one_rank(group))
     return _JOBS[group]
 

@@ -410,7 +410,7 @@ def _rendezvous(
             with init_round(base, lease.generation, range(world.world_size)) as round:
                 claims = device_claim(world)
                 round.arrive(request, same=True, unique=claims, deadline=deadline)
-                over = round.decide(judge, deadline).check(world.rank).over
+                over = round.decide(judge, deadline).check(world.rank).is_replaced
             if not over:
                 phases.update(store=entered - began, arrival=time.monotonic() - entered)
                 return base, lease, round

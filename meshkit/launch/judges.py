@@ -96,7 +96,7 @@ class Decision:
     # the facts of each rank that goes on, in a round that decides who lives
     members: Mapping[int, Mapping[str, Json]] = field(default_factory=dict)
     value: Json = None  # the message of one rank to all others
-    over: bool = False  # whether another round has replaced this one
+    is_replaced: bool = False  # whether this start of the job is over: ranks join a later one
 
     def check(self, rank: int) -> Decision:
         """Return the decision, or raise its error, with a note for a rank that came too late."""

@@ -111,10 +111,10 @@ def find_newcomers(job: Job) -> tuple[int, dict[int, Process]]:
     """
     base = cast(Store, job.attempt)
     newest = base.within(TIMES.store, lambda: read_number(NEWEST, base.get(NEWEST)))
-    waiting = init_round(base, newest, job.epoch.lost)
+    waiting = init_round(base, newest, job.membership.lost)
     if newest == job.generation or waiting.decided() is not None:
         return newest, {}
-    arrived = {r: a for r, a in waiting.arrivals().arrived.items() if r in {*job.epoch.lost}}
+    arrived = {r: a for r, a in waiting.arrivals().arrived.items() if r in {*job.membership.lost}}
     if not arrived or not _agree(job, base, waiting, arrived):
         return newest, {}
     held = base.within(TIMES.store, lambda: leases(base, [*arrived]))
@@ -130,7 +130,7 @@ def _agree(job: Job, base: Store, waiting: Round, arrived: Mapping[int, Arrival]
     own = init_round(base, job.generation, ()).first()
     if own is None:
         return False
-    compared = {job.epoch.ranks_before[job.world.rank]: own, **arrived}
+    compared = {job.membership.ranks_before[job.world.rank]: own, **arrived}
     # a new process lacks the name of the launcher's job
     alike = {r: a._replace(facts={**a.facts, "job": ""}) for r, a in compared.items()}
     error = disagreement(CONFLICT, Arrivals((), alike))

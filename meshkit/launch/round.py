@@ -116,10 +116,13 @@ class Round:
         self.name, self.rank, self.expected = name, rank, expected
         self.store = store.part(name)
         self.summary, self.look, self.clean = summary, look, clean
-        self.turn = 0  # its place in the order of arrivals, from 1; 0 before this rank has arrived
+        self.arrival_number = (
+            0  # of this rank, from 1 in the order of arrivals; 0 before it arrives
+        )
         self.is_over = False  # whether this rank has read a decision, announced a failure, or lost
         self._began = time.monotonic()
-        self.dissent: dict[int, Arrival] = {}  # two ranks that differ, this one among them
+        # this rank and the first one that left its facts, if their facts differ
+        self.differing: dict[int, Arrival] = {}
 
     def __enter__(self) -> Round:
         return self
@@ -175,7 +178,7 @@ class Round:
 
         def post() -> None:
             self._say(Decision(report))
-            if not self.turn:
+            if not self.arrival_number:
                 self.count()
             self._leave_last(len(self.expected), TIMES.failure_stays)
 
@@ -192,10 +195,10 @@ class Round:
         """
 
         def wait() -> Decision:
-            decision = self._decision() if self.dissent else None
-            if decision is not None and decision.error is None and not decision.over:
-                return judge(Arrivals((), self.dissent)) or decision  # all others have agreed
-            if poll is None and self.turn >= len(self.expected):
+            decision = self._decision() if self.differing else None
+            if decision is not None and decision.error is None and not decision.is_replaced:
+                return judge(Arrivals((), self.differing)) or decision  # all others have agreed
+            if poll is None and self.arrival_number >= len(self.expected):
                 seen = self._see(self._began) if self.store.has(CONFLICT) else None
                 return self._say((seen and judge(seen)) or Decision())
             if poll is not None:
@@ -258,7 +261,7 @@ class Round:
         clean, self.clean = self.clean, None
         if clean is not None:
             clean()
-        self.turn = self.store.add(COUNT, 1)
+        self.arrival_number = self.store.add(COUNT, 1)
 
     def delete(self) -> None:
         """Delete its keys. Call it in a deadline, once every rank has left the round."""
@@ -308,8 +311,8 @@ class Round:
         known = read_value(FIRST, self.store.claim(FIRST, json.dumps(record)), _parse_first)
         if known[0] == digest:
             return {}
-        self.dissent = {known[1]: known[2], self.rank: own}
-        return {"dissent": [[rank, *arrival] for rank, arrival in self.dissent.items()]}
+        self.differing = {known[1]: known[2], self.rank: own}
+        return {"differing": [[rank, *arrival] for rank, arrival in self.differing.items()]}
 
     def _claim(self, key: str, process: Process, clash: Clash) -> dict[str, Any]:
         """Return the conflict of this rank with another one that has the same value, if any."""
@@ -373,7 +376,7 @@ class Round:
 
 def decision_to_json(decision: Decision) -> str:
     """Return a decision as it stands in the store."""
-    record: dict[str, Any] = {"value": decision.value, "over": decision.over}
+    record: dict[str, Any] = {"value": decision.value, "is_replaced": decision.is_replaced}
     if decision.error is not None:
         record["error"] = error_to_json(decision.error)
     if decision.members:
@@ -392,7 +395,7 @@ def decision_from_json(text: str) -> Decision:
         None if error is None else error_from_json(error),
         {int(rank): dict(facts) for facts, ranks in record.get("members", []) for rank in ranks},
         record["value"],
-        bool(record["over"]),
+        bool(record["is_replaced"]),
     )
 
 
@@ -418,6 +421,6 @@ def _parse_first(text: str) -> tuple[str, int, Arrival]:
 
 def _parse_conflict(text: str) -> tuple[list[MeshkitError], dict[int, Arrival]]:
     record = dict(json.loads(text))
-    if "dissent" in record:
-        return [], dict(map(_read_arrival, record["dissent"]))
+    if "differing" in record:
+        return [], dict(map(_read_arrival, record["differing"]))
     return [error_from_json(record["error"])], {}

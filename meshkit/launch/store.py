@@ -17,9 +17,9 @@ The keys of a job, as paths::
             round/<number>/       the rounds of all ranks, in the order of their calls
             mesh/<number>/        the rounds of a part of the ranks, and what a mesh posts; when
                                   all its ranks have closed it, their next rounds delete these
-            recovered             the number of the newest epoch; what it replaces is deleted
+            recovered             the number of the newest membership; what it replaces is deleted
             recovery/<number>/    a round in which ranks that live find each other
-            epoch/<number>/       the same keys again, for the ranks that live since
+            membership/<number>/  the same keys again, for the ranks that live since
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def admit_newcomers(rounds: Rounds, state: GuardState) -> Recovered | None:
     if mesh.rank not in mesh.plan.layout:
         line = f"rank {mesh.rank} is a spare, outside the mesh."
         raise MeshkitError(line, fix="mesh.recover(), which waits for the next loss or admission.")
-    if not job.epoch.lost:
+    if not job.membership.lost:
         return None
     first, number = int(mesh.plan.layout.grid.flat[0]), 0
     with guard_mesh(mesh, job, state, job.arrival_timeout):
@@ -70,7 +70,7 @@ def _invite_newcomers(mesh: MeshGroups, job: Job, last: Recovery) -> int:
     waiting_in, processes = find_newcomers(job)
     if not processes:
         return 0
-    layout, ranks_before = mesh.plan.layout, [int(rank) for rank in job.epoch.ranks_before]
+    layout, ranks_before = mesh.plan.layout, [int(rank) for rank in job.membership.ranks_before]
     admission = Admission(
         len(ranks_before),
         (*ranks_before, *processes),
@@ -80,7 +80,7 @@ def _invite_newcomers(mesh: MeshGroups, job: Job, last: Recovery) -> int:
         last.full_sizes,
         job.seed,
     )
-    number = max(job.counts.recoveries, job.epoch.number) + 1
+    number = max(job.counts.recoveries, job.membership.number) + 1
     store = cast(Store, job.store)
     while store.within(TIMES.store, partial(has_begun, job.recovery_store(number))):
         number += 1

@@ -11,12 +11,12 @@ round begins::
 A round may admit newcomers. If the ranks cannot create the groups with them, the next round leaves
 them out. The keys, below the generation of the job::
 
-    key                      written by                               goes
-    recovery/<n>/...         ranks that live: who lives?              after a later recovery
-    recovery/<n>/admission   the first rank, for newcomers            with its round
-    recovered                rank 0: the newest n                     stays
-    epoch/<n>/rejoin/...     members of n: did all create the group?  after a later recovery
-    epoch/<n>/...            their rounds and meshes                  as in a job without a loss
+    key                        written by                             goes
+    recovery/<n>/...           ranks that live: who lives?            after a later recovery
+    recovery/<n>/admission     the first rank, for newcomers          with its round
+    recovered                  rank 0: the newest n                   stays
+    membership/<n>/rejoin/...  members of n: all groups created?      after a later recovery
+    membership/<n>/...         their rounds and meshes                as in a job without a loss
 """
 
 from __future__ import annotations
@@ -422,7 +422,7 @@ class Rounds(OfOneProcess):
         job, limit = self.job, self._wait
         if max(regrouped.old_ranks) >= job.world.world_size:  # newcomers
             ranks = cast(Admission, self.admission).ranks_before
-            job = replace(job, epoch=job.epoch._replace(ranks_before=ranks))
+            job = replace(job, membership=job.membership._replace(ranks_before=ranks))
             limit = min(limit, timedelta(seconds=TIMES.newcomer))
         before, job = self.job, job.rejoin(number, regrouped.old_ranks, limit)
         end_lost_mesh(self.mesh, before, job, regrouped.old_ranks)
@@ -473,12 +473,12 @@ def wait_for_loss(mesh: MeshGroups, job: Job, store: Store) -> bool:
     """
     part = store.part(f"mesh/{mesh.round_id}")
     ranks = [int(rank) for rank in mesh.plan.layout.grid.flat]
-    recovery = job.recovery_store(max(job.counts.recoveries, job.epoch.number) + 1)
+    recovery = job.recovery_store(max(job.counts.recoveries, job.membership.number) + 1)
     closed = {rank: CLOSED.format(rank) for rank in ranks}
 
     def look(number: int) -> bool | None:
         """Return whether a rank is lost; None if neither a loss nor the end is known."""
-        if has_begun(recovery) or job.recovered() > job.epoch.number:
+        if has_begun(recovery) or job.recovered() > job.membership.number:
             return True
         if not part.has(ENDED) or part.has(*closed.values()):
             return False

@@ -119,9 +119,9 @@ def _set_up_rank(request: RehearsalRequest, rank: int, recorder: Recorder) -> No
         sources={"world_size": "world_size"},
     )
     hosts = processes(size, local_size)
-    epoch = Membership(0, range(size), size)
+    membership = Membership(0, range(size), size)
     agreements = partial(RecordedAgreement, recorder)
-    set_current_job(Job(world, None, None, ARRIVAL, epoch, known=hosts, rehearsed=agreements))
+    set_current_job(Job(world, None, None, ARRIVAL, membership, known=hosts, rehearsed=agreements))
     register_optimizer_step_post_hook(partial(_measure, recorder.trace.memory, {}))
 
 

@@ -266,7 +266,7 @@ def test_waiting_ranks_read_that_their_attempt_is_over() -> None:
     assert (old.has(PAST), new.has(PAST)) == (True, False)
     decision = init_round(old, 2, ()).decided()
     assert decision is not None
-    assert decision.over
+    assert decision.is_replaced
 
 
 def test_a_rank_that_joins_as_the_attempt_ends_retries(monkeypatch: pytest.MonkeyPatch) -> None:

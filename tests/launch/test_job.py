@@ -61,7 +61,7 @@ def test_rounds_at_a_store_of_someone_else_continue_after_the_job(
 ) -> None:
     first = require_job()
     assert agree(first) == 1
-    set_current_job(Job(first.world, first.store, None, ARRIVAL, first.epoch))
+    set_current_job(Job(first.world, first.store, None, ARRIVAL, first.membership))
     assert agree(require_job()) == 2
 
 
@@ -73,19 +73,19 @@ def test_without_a_store_a_rank_waits_for_no_other_rank() -> None:
 
 
 def test_an_epoch_knows_which_ranks_are_lost() -> None:
-    epoch = Membership(2, (0, 2, 3), 5)
-    assert epoch.lost == [1, 4]
-    job = Job(WORLD, None, None, ARRIVAL, epoch)
+    membership = Membership(2, (0, 2, 3), 5)
+    assert membership.lost == [1, 4]
+    job = Job(WORLD, None, None, ARRIVAL, membership)
     assert [job.next_recovery(), job.next_recovery()] == [3, 4]
 
 
 def test_a_process_elsewhere_has_ended_once_another_one_holds_its_rank() -> None:
-    """No process of this machine is asked; ranks of a later epoch hold the leases of the start."""
+    """No process of this machine is asked; later memberships hold the leases of the start."""
     attempt = Store(dist.HashStore(), WORLD)
     first, second = (Process("elsewhere", pid, "other machine", "", "1") for pid in (7, 8))
     attempt.set(LEASE.format(2), json.dumps(Lease(first, "a", 1)))
     attempt.set(LEASE.format(3), json.dumps(Lease(second, "b", 2)))
-    epoch, known = Membership(1, (0, 2, 3), 4), {1: first, 2: first}
-    job = Job(WORLD, None, None, ARRIVAL, epoch, attempt=attempt, known=known)
+    membership, known = Membership(1, (0, 2, 3), 4), {1: first, 2: first}
+    job = Job(WORLD, None, None, ARRIVAL, membership, attempt=attempt, known=known)
     states = {rank: seen.state for rank, seen in job.look([1, 2]).items()}
     assert states == {1: RankState.UNKNOWN, 2: RankState.ENDED}

@@ -123,7 +123,7 @@ def test_a_conflict_that_comes_during_the_look_counts() -> None:
     late = Round(store, "end", 1, range(2))
 
     def look(ranks: Sequence[int]) -> dict[int, Sighting]:
-        if not late.turn:
+        if not late.arrival_number:
             late.arrive({"call": "end"}, same=True, objection=meshkit.LaunchError("no group"))
         return {}
 

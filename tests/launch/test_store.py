@@ -151,7 +151,7 @@ def test_a_rank_that_joins_or_is_in_a_round_names_the_key(key: str, value: bytes
 def test_a_forged_decision_becomes_an_error_of_ours_and_nothing_else() -> None:
     forged = {"error": "__import__('os').system('x')", "summary": {"a": 1}, "evidence": [1, [2]]}
     root = dist.HashStore()
-    root.set(f"r/{DECISION}", json.dumps({"error": forged, "value": None, "over": False}))
+    root.set(f"r/{DECISION}", json.dumps({"error": forged, "value": None, "is_replaced": False}))
     decision = Round(Store(root, WORLD), "r", 0, range(2)).follow(Deadline.after(1))
     assert decision is not None
     assert type(decision.error) is meshkit.MeshkitError

@@ -198,7 +198,7 @@ def train(strike: Strike, case: Case) -> Any:
                     state, built = new, mesh
                 run_step(strike, case, mesh, state, first_rank)
             if kind.admits and len(state[2]["losses"]) < STEPS:
-                if waits and mesh.group_rank() == 0 and require_job().epoch.lost:
+                if waits and mesh.group_rank() == 0 and require_job().membership.lost:
                     waits = not wait_for_newcomer()
                 mesh = mesh.admit(step=len(state[2]["losses"]))
         except meshkit.CollectiveError:

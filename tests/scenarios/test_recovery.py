@@ -201,7 +201,7 @@ def admit(
     mesh: meshkit.Mesh, step: int, strike: Strike, waits: list[tuple[int, ...]]
 ) -> meshkit.Mesh:
     """Admit newcomers, once the first rank has seen those for which it waits."""
-    if not mesh.group_rank() and waits and require_job().epoch.lost:
+    if not mesh.group_rank() and waits and require_job().membership.lost:
         wait_for_newcomers(strike.folder, waits.pop(0))
     return mesh.admit(step=step)
 
@@ -308,7 +308,7 @@ def return_to_training(strike: Strike) -> Any:
     def begin_step(done: int) -> None:
         if done == 2 and strike.rank == 3 and not strike.start:
             strike.kill()
-        if done == 4 and not dist.get_rank() and waits and require_job().epoch.lost:
+        if done == 4 and not dist.get_rank() and waits and require_job().membership.lost:
             wait_for_newcomers(strike.folder, [waits.pop()])
 
     mesh, losses = survive.train_on(mesh, args, begin_step)
