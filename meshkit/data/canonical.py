@@ -41,11 +41,17 @@ def canonical_text(value: object, text_of: TextOf = lambda _: None) -> str:
 
 
 def array_text(kind: str, values: np.ndarray[Any, Any], dtype: object) -> str:
-    """Return the exact elements of an array, or its shape and digest if there are many or none."""
-    if 0 < values.size <= MAX_SHOWN or values.dtype.hasobject:
-        return f"{kind}({canonical_text(values.tolist())}, dtype={dtype})"
-    digest = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()[:16]
-    return f"{kind}(shape={[*values.shape]}, dtype={dtype}, sha256={digest})"
+    """Return the exact elements of an array, or its shape if there are many or none.
+
+    A digest has the bits of elements that are not shown, and those of each NaN.
+    """
+    is_shown = 0 < values.size <= MAX_SHOWN or values.dtype.hasobject
+    shown = canonical_text(values.tolist()) if is_shown else f"shape={[*values.shape]}"
+    digest = ""
+    if not is_shown or (values.dtype.kind in "fc" and np.isnan(values).any()):
+        digest = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()[:16]
+        digest = f", sha256={digest}"
+    return f"{kind}({shown}, dtype={dtype}{digest})"
 
 
 class _Writer:

@@ -341,16 +341,20 @@ def _check_writable(state: Mapping[Any, Any], path: str) -> None:
             check_writable(value, name, f"{name}.clone() in its place.")
 
 
+def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
+    return tensor.shape, tensor.dtype
+
+
 @torch.no_grad()
 def _update(target: dict[Any, Any], state: Mapping[Any, Any]) -> None:
-    """Copy tensors into those of a dict, and replace all other values."""
+    """Copy tensors into those of a dict of equal shape and dtype, and replace all other values."""
     for key in target.keys() - state.keys():
         del target[key]
     for key, value in state.items():
         old = target.get(key)
         if isinstance(old, dict) and isinstance(value, Mapping):
             _update(old, value)
-        elif isinstance(old, Tensor) and isinstance(value, Tensor) and old.shape == value.shape:
+        elif isinstance(old, Tensor) and isinstance(value, Tensor) and _form(old) == _form(value):
             old.copy_(value)
         else:
             target[key] = value

@@ -302,7 +302,7 @@ def read_table(
             axes = target.sizes
             table[str(name)] = _source_fact(str(name), value, pattern, source, rank, axes, given)
         else:
-            check_placements(str(name), value, pattern.right, target.axes)
+            check_placements(str(name), value, pattern.right, target, rank)
             tensor = local_tensor(str(name), value)
             table[str(name)] = [[*tensor.shape], dtype_name(tensor.dtype), is_dtensor(value)]
     return table
@@ -401,7 +401,7 @@ def _source_fact(
 ) -> list[Any]:
     """Return the global sizes and the dtype of a tensor of a rank of the source."""
     tensor = local_tensor(name, value)
-    check_placements(name, value, pattern.left, source.axes)
+    check_placements(name, value, pattern.left, source, rank)
     joined = join_axes(pattern, source.sizes, target_sizes)
     check_sizes_known(name, pattern.left, sizes_given)
     entries = joined.left.entries
@@ -441,10 +441,27 @@ def local_tensor(name: str, value: Any) -> Tensor:  # noqa: ANN401
     return detached
 
 
-def check_placements(name: str, value: Any, side: Side, axes: Sequence[str]) -> None:  # noqa: ANN401
-    """Raise if a DTensor is not cut as a side of its pattern says. Local."""
-    names = getattr(getattr(value, "device_mesh", None), "mesh_dim_names", None)
-    if names is None or not {*names} <= {*axes}:
+def _axes_of(device_mesh: Any, layout: Layout, rank: int) -> list[str] | None:  # noqa: ANN401
+    """Return the axes of a layout along the dims of a DeviceMesh, by name or by ranks; or None."""
+    names, place = device_mesh.mesh_dim_names, device_mesh.get_coordinate()
+    if names and {*names} <= {*layout.axes}:
+        return [*names]
+    axes = {tuple(layout.peers(rank, axis).tolist()): axis for axis in layout.axes}
+    found = []
+    for dim in range(len(place or ())):
+        index = [slice(None) if other == dim else at for other, at in enumerate(place)]
+        members = tuple(device_mesh.mesh[tuple(index)].tolist())
+        found.append(axes.get(members) if len(members) > 1 else "")
+    return None if None in found or place is None else cast(list[str], found)
+
+
+def check_placements(name: str, value: Any, side: Side, layout: Layout, rank: int) -> None:  # noqa: ANN401
+    """Raise if a DTensor is not cut as a side of its pattern says. Local.
+
+    Nothing is checked if a dim of its DeviceMesh is no axis of the layout.
+    """
+    names = _axes_of(value.device_mesh, layout, rank) if is_dtensor(value) else None
+    if names is None:
         return
     cuts: dict[int, list[str]] = {}
     strided: dict[int, list[str]] = {}
@@ -462,8 +479,9 @@ def check_placements(name: str, value: Any, side: Side, axes: Sequence[str]) -> 
             fix = f"{wanted} for its dim {dim}."
             if len(entry) > 1:  # a cut of joined dims goes across them, so no side says it
                 fix = f"pass {name}.full_tensor(), which is cut as the pattern says."
+            over = " ".join(filter(None, names))
             raise SpecError(
-                f"{name} is a DTensor with {[*value.placements]} over {' '.join(names)}.",
+                f"{name} is a DTensor with {[*value.placements]} over {over}.",
                 f"Its pattern has {str(side)!r}.",
                 fix=fix,
             )

@@ -68,12 +68,17 @@ def make_whole(
 
 
 def _part(tensor: Any, layout: Layout, rank: int) -> list[Any]:  # noqa: ANN401
-    """Return the shape and dtype of a tensor, and the axes along which a DTensor knows its cut."""
-    axes = None
+    """Return the shape and dtype of a tensor, and the axes along which a DTensor knows its cut.
+
+    Last come the axes along which it lies on some of the ranks only.
+    """
+    axes, partly = None, []
     if is_dtensor(tensor):
         members = {*tensor.device_mesh.mesh.flatten().tolist()}
-        axes = [axis for axis in layout.axes if members >= {*layout.peers(rank, axis).tolist()}]
-    return [[*tensor.shape], dtype_name(tensor.dtype), axes]
+        peers = {axis: {*layout.peers(rank, axis).tolist()} for axis in layout.axes}
+        axes = [axis for axis in layout.axes if members >= peers[axis]]
+        partly = [a for a in layout.axes if 1 < len(members & peers[a]) < len(peers[a])]
+    return [[*tensor.shape], dtype_name(tensor.dtype), axes, partly]
 
 
 def _sides_of_dtensors(
@@ -81,15 +86,21 @@ def _sides_of_dtensors(
 ) -> dict[str, Side | None]:
     """Return how DTensors are cut along the axes of which they know nothing; None if not at all."""
     left: dict[str, Side | None] = {}
-    for name, axes in {n: axes for table in tables for n, (_, _, axes) in table.items()}.items():
+    facts = [(name, *fact[2:]) for table in tables for name, fact in table.items()]
+    for name, axes, partly in facts:
         if axes is not None:
             side = first_match(sides, name)
             rest = None if side is None else _without(side, axes)
             kinds = {} if rest is None else rest.types
-            moves = any(
-                kind.symbol in "/+" and layout.sizes.get(a, 1) > 1 for a, kind in kinds.items()
-            )
-            left[escape(name)] = rest if moves else None
+            moved = [a for a, k in kinds.items() if k.symbol in "/+" and layout.sizes.get(a, 1) > 1]
+            for axis in {*partly} & {*moved}:
+                raise SpecError(
+                    f"{name} is a DTensor over some of the ranks along {axis}.",
+                    f"Its side is {str(side)!r}, which takes it for a part on each of them.",
+                    fix=f"mesh.view(...).whole_state, on a view with an axis inside {axis} for its "
+                    "ranks and one for the others.",
+                )
+            left[escape(name)] = rest if moved else None
     return left
 
 

@@ -180,3 +180,17 @@ def test_a_value_that_is_shown_by_its_address_has_no_text(value: object) -> None
     """No two ranks have equal addresses, so equal values would differ."""
     with pytest.raises(SpecError, match="address"):
         canonical_text(value)
+
+
+@pytest.mark.parametrize("size", [1, 16, 17])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
+def test_the_bits_of_a_nan_and_the_sign_of_zero_count_in_arrays_of_every_size(
+    size: int, dtype: str
+) -> None:
+    texts = set()
+    for last in (np.nan, -np.nan, 0.0, -0.0):
+        array = np.zeros(size, dtype)
+        array[-1] = last
+        texts.add(canonical_text(array))
+        assert canonical_text(array.copy()) == canonical_text(array)
+    assert len(texts) == 4

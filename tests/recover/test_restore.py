@@ -243,6 +243,7 @@ VALUES: dict[str, Any] = {
         "float8": torch.ones(3).to(torch.float8_e4m3fn),
         "parameter": torch.nn.Parameter(torch.ones(2)),
     },
+    "dtypes": {"float": torch.tensor([1 / 3]), "int": torch.tensor([300])},
 }
 
 
@@ -257,10 +258,12 @@ def restore_every_kind() -> list[str]:
         for tensor in state["tensors"].values():
             tensor.detach().zero_()
         tied.zero_()
+        state["dtypes"] = {"float": torch.ones(1).half(), "int": torch.ones(1).byte()}
     before = dict(state["tensors"])
     mesh = fail(mesh, 2 - mesh.rank)
     mesh.recovery.restore(state)
     wrong = [name for name, x in VALUES["tensors"].items() if not equal(state["tensors"][name], x)]
+    wrong += [name for name, x in VALUES["dtypes"].items() if not equal(state["dtypes"][name], x)]
     wrong += [name for name, x in before.items() if state["tensors"][name] is not x]
     wrong += [name for name, x in VALUES["numpy"].items() if state["numpy"][name] != x]
     return [*wrong, *(["tied"] * (not tied.equal(torch.arange(3.0))))]

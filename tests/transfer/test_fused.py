@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import meshkit
 from meshkit import Mesh, SpecError
@@ -212,3 +212,20 @@ def test_a_fused_weight_that_fsdp_cuts_again_is_refused_with_a_fix_that_works(po
     for text in pool.run(move_fsdp_of_fused):
         assert "w.full_tensor()" in text
         assert "qkv/dp" not in text
+
+
+def move_dtensors_of_a_view() -> str:
+    """Transfer a DTensor whose DeviceMesh is that of a view, by a wrong and a right pattern."""
+    whole = torch.arange(16.0).reshape(4, 4)
+    with meshkit.build_mesh(dp=2, tp=2) as mesh, mesh.view(x=2, y=2, order="x y") as view:
+        state = {"w": distribute_tensor(whole, view.device_mesh("x y"), [Shard(0), Shard(1)])}
+        with pytest.raises(meshkit.MeshkitError) as caught:
+            mesh.transfer({"w": "a/tp b/dp -> a b"}, to=mesh, like=state)
+        moved = mesh.transfer({"w": "a/dp b/tp -> a b"}, to=mesh, like=state)(state)
+        assert moved["w"].equal(whole)
+        return str(caught.value)
+
+
+def test_a_dtensor_of_a_view_is_cut_as_its_pattern_says(pool: Pool) -> None:
+    for text in pool.run(move_dtensors_of_a_view):
+        assert "w is a DTensor with [Shard(dim=0), Shard(dim=1)] over dp tp." in text

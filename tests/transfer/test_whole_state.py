@@ -13,6 +13,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import meshkit
 from tests.pool import Pool
@@ -210,6 +211,28 @@ def join_what_fsdp_does_not_know() -> None:
 
 def test_a_layout_says_how_dtensors_are_cut_along_other_axes(pool: Pool) -> None:
     pool.run(join_what_fsdp_does_not_know)
+
+
+def join_experts_over_a_part_of_dp() -> list[str]:
+    """Shard two experts over pairs of ranks of dp; a layout of dp takes each pair for two parts."""
+    experts, errors = torch.arange(48.0).reshape(2, 4, 6), list[str]()
+    with meshkit.build_mesh(dp=4) as mesh, mesh.view(ep=2, dp=2, order="ep dp") as view:
+        expert = experts[view.coordinate["ep"]]
+        state = {"w": distribute_tensor(expert, view.device_mesh("dp"), [Shard(0)])}
+        for side in "o/dp i", "o i +dp", "o i/dp":
+            with pytest.raises(meshkit.SpecError) as caught:
+                mesh.whole_state(state, {"w": side})
+            errors.append(f"{caught.value.summary} {caught.value.fix_text}")
+        whole = view.whole_state(state, {"w": "o/ep i"})["w"]
+        torch.testing.assert_close(whole, experts.flatten(0, 1), rtol=0, atol=0)
+    return errors
+
+
+def test_a_dtensor_over_a_part_of_an_axis_is_refused_on_all_ranks(pool: Pool) -> None:
+    for errors in pool.run(join_experts_over_a_part_of_dp):
+        assert all("w is a DTensor over some of the ranks along dp" in error for error in errors)
+        assert all("mesh.view(...)" in error for error in errors)
+        assert len(errors) == 3
 
 
 # states in which two tensors have one name after the keys are joined
