@@ -20,7 +20,8 @@ An error is raised with a summary, evidence and a fix, without the call. The dec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import TypeVar
 
 VERSION = "0.1.0"  # equal on all ranks of a job, and to pyproject.toml
@@ -69,6 +70,32 @@ class MeshkitError(Exception):
         """Set the call that the text quotes, and return the error."""
         self.call = str(call)
         return self
+
+    def but(
+        self: Error,
+        *,
+        summary: str | None = None,
+        evidence: Iterable[str] | None = None,
+        fix: str | None = None,
+    ) -> Error:
+        """Return the error with other parts, to be raised in its place.
+
+        The traceback, the cause and the data stay. A part that is None stays too.
+
+        Example:
+            >>> error = SpecError("dp is 0.", fix="dp=1.")
+            >>> print(error.but(evidence=[*error.evidence, "It was read from a file."]))
+            dp is 0.
+              It was read from a file.
+              Fix: dp=1.
+        """
+        error = copy(self).with_traceback(self.__traceback__)
+        if summary is not None:
+            error.summary, error.args = summary, (summary,)
+        error.evidence = self.evidence if evidence is None else tuple(evidence)
+        error.fix = self.fix if fix is None else fix
+        error.__cause__ = self.__cause__  # so that the text of this error is not printed too
+        return error
 
     @property
     def headline(self) -> str:

@@ -67,3 +67,25 @@ def test_an_error_renders_with_and_without_its_call() -> None:
     assert str(error) == text.format("this call")
     error.quote(Call("f", kwargs={"dp": 4, "sp": object()}))
     assert str(error) == str(pickle.loads(pickle.dumps(error))) == text.format("f(dp=4, sp=sp)")
+
+
+def raise_with_cause(error: MeshkitError) -> None:
+    raise error from KeyError("dp")
+
+
+@pytest.mark.parametrize("error", FILLED, ids=lambda error: type(error).__name__)
+def test_an_error_with_other_parts_is_another_error_with_the_same_data(error: MeshkitError) -> None:
+    with pytest.raises(type(error)) as raised:
+        raise_with_cause(error.quote("f()"))
+    before = pickle.dumps(error)
+    changed = error.but(summary="dp is 0.", evidence=["read from a file."], fix="dp=1.")
+    assert changed.evidence == ("read from a file.",)
+    assert (changed.summary, changed.fix) == ("dp is 0.", "dp=1.")
+    assert repr(changed) == f"{type(error).__name__}('dp is 0.')"
+    assert changed.__cause__ is error.__cause__ is not None
+    assert changed.__traceback__ is raised.value.__traceback__
+    parts = {"summary", "evidence", "fix"}
+    facts = [repr({n: v for n, v in vars(e).items() if n not in parts}) for e in (error, changed)]
+    assert facts[0] == facts[1]
+    assert str(error.but()) == str(error)
+    assert pickle.dumps(error) == before

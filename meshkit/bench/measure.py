@@ -243,8 +243,8 @@ class Sweep:
                     self.progress.show(f"{100 * number // len(cases)} %: {current}")
                     self._measure(case, measurements)
         except CollectiveError as error:
-            error.evidence += (f"It was one of the collectives that measure {current}.",)
-            raise
+            line = f"It was one of the collectives that measure {current}."
+            raise error.but(evidence=(*error.evidence, line)) from error.__cause__
         return measurements
 
     def _measure(self, case: Case, measurements: list[Measurement]) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
-from ..call import divisors, drop_none, either
+from ..call import divisors, drop_none
 from ..data.batch import BatchPlan, resolve_data_axes
 from ..errors import BatchError, CoordinateError, SpecError
 from ..launch.log import Progress, show_progress
@@ -133,14 +133,14 @@ def read_cost(
             recompute=args.recompute,
         )
     except SpecError as error:
-        if ways := [f"--seq {n}" for n in (error.below, error.above) if n]:
-            error.fix = either(*ways)
-            raise
+        if error.below or error.above:
+            raise options.with_nearest(error, "--seq") from None
         for other in nearest_layouts(model, job, layout):
             with suppress(BatchError):  # its data axes do not divide the batch
                 options.read_batch(other, args, data, 1)
-                error.fix = f"{other.sizes_text} in place of {layout.sizes_text}."
-                break
+                raise error.but(
+                    fix=f"{other.sizes_text} in place of {layout.sizes_text}."
+                ) from None
         raise
 
 
@@ -239,9 +239,7 @@ def _read_sequence(layout: Layout, length: int | None) -> SequencePlan | None:
     try:
         return plan_sequence(layout, sequence_axes(layout), length)
     except SpecError as error:
-        if ways := [f"--seq {n}" for n in (error.below, error.above) if n]:
-            error.fix = either(*ways)
-        raise
+        raise options.with_nearest(error, "--seq") from None
 
 
 def _add_explain(parser: ArgumentParser) -> None:

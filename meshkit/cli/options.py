@@ -172,8 +172,7 @@ def order_as_option() -> Iterator[None]:
     try:
         yield
     except SpecError as error:
-        error.fix = error.fix.replace("order=", "--order ")
-        raise
+        raise error.but(fix=error.fix.replace("order=", "--order ")) from None
 
 
 def read_layout(words: Sequence[str], args: Namespace) -> Layout:
@@ -227,13 +226,18 @@ def read_topology(layout: Layout, args: Namespace) -> Topology | None:
     return Topology.of_sizes(nodes)
 
 
+def with_nearest(error: SpecError, option: str) -> SpecError:
+    """Return the error with the nearest numbers that divide, as values of an option."""
+    ways = [f"{option} {n}" for n in (error.below, error.above) if n]
+    return error.but(fix=either(*ways)) if ways else error
+
+
 def check_nodes(ranks: int, nodes: int, racks: int | None) -> None:
     """Check that ranks divide over the nodes, and the nodes over the racks."""
     try:
         check_divides(ranks, nodes)
     except SpecError as error:
-        error.fix = either(*(f"--nodes {n}" for n in (error.below, error.above) if n))
-        raise
+        raise with_nearest(error, "--nodes") from None
     if racks is not None and nodes % racks:
         ways = [f"--racks {n}" for n in divisors(nodes) if racks / 2 < n < racks * 2]
         summary = f"{nodes} nodes do not divide over {racks} racks."
@@ -273,23 +277,24 @@ def read_batch(
         axes = resolve_data_axes(data, layout.sizes)
     except SpecError as error:
         if data is None and unknown_axes(layout.sizes):
-            error.fix = either(*(f"--data '{' '.join(a)}'" for a in data_choices(layout.sizes)))
+            ways = [f"--data '{' '.join(a)}'" for a in data_choices(layout.sizes)]
+            raise error.but(fix=either(*ways)) from None
         raise
     try:
         dp = num_data_coordinates(layout.sizes, axes)
         return BatchPlan(**solve_batch({"dp": dp, **given}), uneven=True)
     except BatchError as error:
-        error.evidence += describe_data(layout.sizes, axes)
+        evidence, fix = (*error.evidence, *describe_data(layout.sizes, axes)), error.fix
         ways = [f"--global-batch {n}" for n in (error.below, error.above) if n]
         if ways and error.micro_batches and len(given) == 2:
             other = next(name for name in ("micro_batch", "accumulation_steps") if name in given)
             nearest = min(error.micro_batches, key=lambda n: abs(n - given[other]))
             ways.append(f"--{other.replace('_', '-')} {nearest}")
         if len(given) == 1:
-            error.fix = "two of --global-batch, --micro-batch and --accumulation-steps."
+            fix = "two of --global-batch, --micro-batch and --accumulation-steps."
         elif ways:
-            error.fix = either(*ways)
-        raise
+            fix = either(*ways)
+        raise error.but(evidence=evidence, fix=fix) from None
 
 
 def split_layouts(words: Sequence[str]) -> list[list[str]]:

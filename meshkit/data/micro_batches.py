@@ -102,8 +102,7 @@ def plan_rank_batch(
     try:
         plan = BatchPlan.solve(dp=dp, uneven=uneven, **sizes)
     except BatchError as error:
-        error.evidence += describe_data(layout.sizes, axes)
-        raise
+        raise error.but(evidence=(*error.evidence, *describe_data(layout.sizes, axes))) from None
     index = group_rank(layout, mesh.rank, axes) if mesh.rank in layout else None
     return RankBatch(**{**vars(plan), "data_index": index, "axes": axes})
 

@@ -125,8 +125,8 @@ def announcing_failure(world: World, call: Call) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if isinstance(error, SpecError) and error.num_ranks is not None:
-            propose_command(error, world, error.num_ranks)
+        if isinstance(error, SpecError):
+            error = propose_command(error, world)
         if isinstance(error, MeshkitError):
             error.quote(call)
         job = current_job()
@@ -134,7 +134,7 @@ def announcing_failure(world: World, call: Call) -> Iterator[None]:
             announce_init_failure(world, error, CONFLICT)
         elif (agreement := job.agreement(call.name, CONFLICT)) is not None:
             agreement.fail(error)
-        raise
+        raise error
 
 
 # ------------------------------------------------------------------ a view

@@ -241,7 +241,8 @@ def _leave(guard: Guard, number: int, thread: str) -> MeshkitError | None:
         return None
     error = store.try_within(TIMES.store, compare)
     if error is not None:
-        error.evidence += (MESSAGES,) * bool(messages)
+        if messages:
+            error = error.but(evidence=(*error.evidence, MESSAGES))
         guard.post(RankStatus(guard.rank, begun, error=f"CollectiveError: {error.summary}"))
         guard.state.has_left = True
     return error

@@ -135,13 +135,13 @@ def _judge(guard: Guard, store: Store, summary: str, *, is_alarm: bool) -> Judge
         decision = judge(seen)
         if decision is None or decision.error is None:
             return decision
-        decision.error.summary = summary or f"rank {guard.rank} begins no collective."
-        missing = getattr(decision.error, "missing_ranks", ())
+        error = decision.error.but(summary=summary or f"rank {guard.rank} begins no collective.")
+        missing = getattr(error, "missing_ranks", ())
         states = [seen.states.get(rank) for rank in missing]
         is_certain = any(state is not None and state.is_certain for state in states)
         if is_alarm and not is_certain:
             is_certain = any(status.error for status in read_exits(seen.missing).values())
-        record = error_to_json(decision.error) | {ALARM: is_alarm and not is_certain}
+        record = error_to_json(error) | {ALARM: is_alarm and not is_certain}
         return Decision(value=record)
 
     return with_value

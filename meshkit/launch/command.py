@@ -39,17 +39,16 @@ def program_arguments() -> str | None:
     return shlex.join([*words, *sys.argv[1:]])
 
 
-def propose_command(error: SpecError, world: World, num_ranks: int) -> None:
-    """Let the error of a program without launcher propose the command that starts enough ranks."""
-    if world.launcher != "single" or num_ranks <= world.world_size:
-        return
-    program = program_arguments()
+def propose_command(error: SpecError, world: World) -> SpecError:
+    """Return the error of a program without launcher with the command that starts enough ranks."""
+    num_ranks, program = error.num_ranks, program_arguments()
+    if num_ranks is None or world.launcher != "single" or num_ranks <= world.world_size:
+        return error
     if program is None:
-        error.fix = f"meshkit.spawn(fn, {num_ranks}), with {CALL} in fn."
-    elif command := starter(world.allocation):
-        error.fix = f"{command} -n {num_ranks} python {program}"
-    else:
-        error.fix = f"torchrun --nproc-per-node {num_ranks} {program}"
+        return error.but(fix=f"meshkit.spawn(fn, {num_ranks}), with {CALL} in fn.")
+    if command := starter(world.allocation):
+        return error.but(fix=f"{command} -n {num_ranks} python {program}")
+    return error.but(fix=f"torchrun --nproc-per-node {num_ranks} {program}")
 
 
 def check_pod(world: World, env: Env) -> None:
@@ -75,13 +74,16 @@ def check_pod(world: World, env: Env) -> None:
     )
 
 
-def propose_torchrun(error: RankTimeoutError, world: World) -> None:
-    """Let the error of a pod propose torchrun, if all ranks are missing that it would add."""
+def propose_torchrun(error: RankTimeoutError, world: World) -> RankTimeoutError:
+    """Return the error of a pod with torchrun as its fix, if the ranks that it adds are missing."""
     command = torchrun_of_nodes(world)
-    if command and {*range(world.num_nodes or 1, world.world_size)} <= {*error.missing_ranks}:
-        count = f"{world.sources['local_world_size']} is {world.local_world_size}"
-        error.evidence += (f"torchrun has not started this process, and {count}.",)
-        error.fix = f"{command} on each node; or {error.fix_text}"
+    added = {*range(world.num_nodes or 1, world.world_size)}
+    if not command or not added <= {*error.missing_ranks}:
+        return error
+    count = f"{world.sources['local_world_size']} is {world.local_world_size}"
+    line = f"torchrun has not started this process, and {count}."
+    fix = f"{command} on each node; or {error.fix_text}"
+    return error.but(evidence=(*error.evidence, line), fix=fix)
 
 
 def torchrun_of_nodes(world: World) -> str | None:

@@ -282,10 +282,8 @@ def _world_of(row: Launcher, env: Env, others: list[Launcher]) -> World:
         hint = f"It sets {row.rank[0]} and {row.world_size[-1]} on every rank; "
         hint += f"{', '.join(present)} {'is' if len(present) == 1 else 'are'} set."
         hint += f" Without that, {others[0].name} would be used." if others else ""
-        error.evidence += (hint,)
-        if not is_whole(row, env):
-            error.fix = _fix_of_half(row, env, present, error.fix_text)
-        raise
+        half = None if is_whole(row, env) else _fix_of_half(row, env, present, error.fix_text)
+        raise error.but(evidence=(*error.evidence, hint), fix=half) from error.__cause__
     fields |= _node_fields(row, env, fields["world_size"][0])
     _check_bounds(row, fields, env)
     fields = {**_implied(fields), **fields, **_endpoint_fields(row, env)}

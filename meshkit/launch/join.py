@@ -421,8 +421,8 @@ def _rendezvous(
         if over and read_invitation(base, lease.generation):
             return base, lease, None
         if not (is_gone or over) or not deadline.sleep(PAUSE):
-            failure.evidence += running_job_evidence(base, lease.generation)
-            propose_torchrun(failure, world)
+            lines = running_job_evidence(base, lease.generation)
+            failure = propose_torchrun(failure.but(evidence=(*failure.evidence, *lines)), world)
             try:
                 raise failure
             finally:

@@ -100,14 +100,14 @@ class Decision:
 
     def check(self, rank: int) -> Decision:
         """Return the decision, or raise its error, with a note for a rank that came too late."""
-        if self.error is None:
+        if (error := self.error) is None:
             return self
-        if isinstance(self.error, RankTimeoutError) and rank in self.error.missing_ranks:
-            self.error.evidence += (f"Rank {rank} came after that.",)
+        if isinstance(error, RankTimeoutError) and rank in error.missing_ranks:
+            error = error.but(evidence=(*error.evidence, f"Rank {rank} came after that."))
         try:
-            raise self.error
+            raise error
         finally:
-            del self  # a frame that holds its own error would keep the groups of its callers
+            del self, error  # a frame that holds its own error would keep the groups of its callers
 
 
 Judge = Callable[[Arrivals], "Decision | None"]  # None: keep waiting

@@ -109,8 +109,10 @@ def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.St
             with suppress(OSError):
                 socket.create_connection((host, port), timeout=1).close()
                 is_slow, lookup = describe_lookup(host, TIMES.lookup)
-                lost.evidence = (WAITS_FOR_NAMES if is_slow else NO_STORE, lookup, *lost.evidence)
-                lost.fix = SLOW_NAMES_FIX if is_slow else NO_STORE_FIX
+                line, fix = NO_STORE, NO_STORE_FIX
+                if is_slow:
+                    line, fix = WAITS_FOR_NAMES, SLOW_NAMES_FIX
+                lost = lost.but(evidence=(line, lookup, *lost.evidence), fix=fix)
             raise lost from error
         if (other := _store_of_other_rank_0(port)) is not None:
             return other

@@ -135,9 +135,9 @@ def _plan(
     try:
         plan = plan_groups(by_axis, world.world_size, evidence, order=axes, groups=requested)
     except SpecError as error:
-        if error.num_ranks is not None:
-            error.fix = _fitting_shape(by_axis, world.world_size, error.num_ranks)
-        raise
+        if error.num_ranks is None:
+            raise
+        raise error.but(fix=_fitting_shape(by_axis, world.world_size, error.num_ranks)) from None
     single = [(axis,) for axis in plan.layout.axes]
     asked = dict.fromkeys((plan.layout.axes, *single, *plan.requested, ()))
     plan = replace(plan, axis_sets=tuple(asked))

@@ -199,8 +199,7 @@ def _check_side(sizes: Mapping[str, int], glob: str, side: Side) -> None:
     try:
         check_axes_exist(misspelt, tuple(sizes))  # any other axis that the mesh lacks has size 1
     except MeshkitError as error:
-        error.summary = f"layout[{glob!r}] is {str(side)!r}: {error.summary}"
-        raise
+        raise error.but(summary=f"layout[{glob!r}] is {str(side)!r}: {error.summary}") from None
     for mark in side.marks:
         if mark.type.symbol == "@":
             raise SpecError(

@@ -246,12 +246,13 @@ def recover_mesh(rounds: Rounds, state: GuardState) -> Recovered | None:
     except RankTimeoutError as error:
         look = partial(has_begun, store)
         if hosted_by_rank_0(job.world) and store.try_within(ANSWER_TIME, look) is None:
-            error.evidence += (
+            lines = (
                 "Rank 0 hosted the store, without which the other ranks cannot find each other.",
                 "Three stores outlive the ranks: python -m meshkit store --port 29400 "
                 '(init_method="store://<host>:29400/<name>"), a file (init_method='
                 '"file:///shared/store"), and that of torchrun\'s agent.',
             )
+            raise error.but(evidence=(*error.evidence, *lines)) from error.__cause__
         raise
 
 

@@ -318,7 +318,8 @@ def parse_layout(layout: object) -> dict[str, Side]:
         try:
             sides[glob] = parse_side(text)
         except SpecError as error:
-            error.fix = LAYOUT_EXAMPLE if error.fix == EXAMPLE else error.fix
-            error.summary = f"layout[{glob!r}] is {text!r}: {error.summary}"
-            raise
+            fix = LAYOUT_EXAMPLE if error.fix == EXAMPLE else error.fix
+            raise error.but(
+                summary=f"layout[{glob!r}] is {text!r}: {error.summary}", fix=fix
+            ) from None
     return sides

@@ -419,7 +419,7 @@ def _source_fact(
     except SpecError as error:
         evidence = (f"The pattern of {name} is {str(pattern)!r}.", *error.evidence)
         fix = f"a left side that says how {name} is cut{', or other sizes=' * bool(given)}."
-        raise SpecError(f"{name}: {error.summary}", *evidence, fix=fix) from None
+        raise error.but(summary=f"{name}: {error.summary}", evidence=evidence, fix=fix) from None
     return [sizes, dtype_name(tensor.dtype), is_dtensor(value)]
 
 
@@ -436,7 +436,7 @@ def local_tensor(name: str, value: Any) -> Tensor:  # noqa: ANN401
     try:
         check_tensor(tensor)
     except SpecError as error:
-        raise SpecError(f"{name}: {error.summary}", fix=error.fix) from None
+        raise error.but(summary=f"{name}: {error.summary}") from None
     detached: Tensor = tensor.detach()
     return detached
 

@@ -107,7 +107,7 @@ def _find_parts(
     try:
         entries = expand_to(Pattern(side, uncut(side)), dims).left.entries
     except SpecError as error:
-        raise SpecError(f"{name}: {error.summary}", *error.evidence, fix=error.fix) from None
+        raise error.but(summary=f"{name}: {error.summary}") from None
     names = sorted({dtype for _, dtype in known})
     rows, dtypes = np.zeros((len(found), dims), int), np.zeros(len(found), int)
     for number, part in enumerate(found):

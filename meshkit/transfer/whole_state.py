@@ -216,4 +216,4 @@ def _move(
         with torch.no_grad():
             return moves.find(pattern, "sum", None, None, given).run(tensor)
     except SpecError as error:
-        raise SpecError(f"{name}: {error.summary}", *error.evidence, fix=error.fix) from None
+        raise error.but(summary=f"{name}: {error.summary}") from None

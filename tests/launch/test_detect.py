@@ -536,8 +536,7 @@ def test_a_prompt_proposes_spawn_and_a_rank_of_a_launcher_keeps_the_fix(tmp_path
     assert done.stderr.endswith("  Fix: meshkit.spawn(fn, 8), with build_mesh(dp=4, sp=2) in fn.\n")
     world = meshkit.detect({"RANK": "0", "WORLD_SIZE": "1"})
     error = meshkit.SpecError("too few.", fix="start 8 ranks.", num_ranks=8)
-    propose_command(error, world, 8)
-    assert error.fix_text == "start 8 ranks."
+    assert propose_command(error, world).fix_text == "start 8 ranks."
 
 
 # ------------------------------------------------------------ numbers, however they are written
