@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from .launch.slurm import slurm_topology as slurm_topology
     from .launch.spawn import spawn as spawn
     from .launch.world import World as World
+    from .layout.crossings import crossings as crossings
+    from .layout.crossings import placed as placed
     from .layout.group_plan import factor_world as factor_world
     from .layout.group_plan import split_world as split_world
     from .layout.layout import Layout as Layout
     from .layout.sequence import SequencePlan as SequencePlan
     from .layout.topology import Topology as Topology
-    from .layout.topology import crossings as crossings
-    from .layout.topology import placed as placed
     from .mesh.build_mesh import build_mesh as build_mesh
     from .mesh.init_device_mesh import init_device_mesh as init_device_mesh
     from .mesh.mesh import Mesh as Mesh
@@ -55,7 +55,8 @@ _NAMES = {
     "layout.group_plan": "factor_world split_world",
     "layout.layout": "Layout",
     "redistribute.report": "plan_redistribution",
-    "layout.topology": "Topology crossings placed",
+    "layout.topology": "Topology",
+    "layout.crossings": "crossings placed",
     "launch.detect": "detect",
     "launch.slurm": "slurm_topology",
     "launch.job": "unbound",

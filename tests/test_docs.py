@@ -16,7 +16,7 @@ from meshkit.cli.main import main
 from meshkit.errors import format_error
 from meshkit.groups.open_mesh import CONFLICT
 from meshkit.launch.disagreement import describe_disagreement
-from meshkit.layout.topology import check_crossings
+from meshkit.layout.crossings import check_crossings
 from meshkit.redistribute.pattern import parse_pattern
 from tests.pages import ROOT, read_blocks
 from tests.redistribute.test_pattern import USES

@@ -16,11 +16,12 @@ from ..call import divisors, drop_none
 from ..data.batch import BatchPlan, resolve_data_axes
 from ..errors import BatchError, CoordinateError, SpecError
 from ..launch.log import Progress, show_progress
+from ..layout.crossings import placed
 from ..layout.group_plan import GroupPlan
 from ..layout.layout import Layout
 from ..layout.sequence import SequencePlan, plan_sequence, sequence_axes
 from ..layout.sizes import parse_sizes
-from ..layout.topology import Topology, placed
+from ..layout.topology import Topology
 from ..plan.job_report import JobReport, PlanReport, headline
 from ..plan.layout_cost import RACK, CostTable, LayoutCost, axes_by_standard
 from ..plan.memory import RECOMPUTE, SHARDS, ModelShape

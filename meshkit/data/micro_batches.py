@@ -24,7 +24,7 @@ from ..layout.axes import (
     unknown_axes,
     unknown_role_error,
 )
-from ..layout.layout import group_rank
+from ..layout.position import group_rank
 from ..layout.sequence import Order, plan_sequence, sequence_axes
 from ..text import article, count_noun, format_sizes
 from .batch import (

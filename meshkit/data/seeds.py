@@ -20,7 +20,8 @@ from collections.abc import Mapping, Sequence
 from ..call import check_integer, parse_integer, quotes_call
 from ..errors import CoordinateError, SpecError
 from ..layout.axes import resolve_axes
-from ..layout.layout import Layout, check_member
+from ..layout.layout import Layout
+from ..layout.position import check_member
 from ..synonyms import STANDARD
 from ..text import article, format_sizes, summarize
 

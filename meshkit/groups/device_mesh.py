@@ -20,7 +20,8 @@ from ..errors import SpecError
 from ..launch.torch_meshes import can_slice, copy_root, slice_device_mesh
 from ..layout.axes import Names, parse_axes
 from ..layout.group_plan import Axes
-from ..layout.layout import Layout, parse_axis_pattern
+from ..layout.layout import Layout
+from ..layout.names import parse_axis_pattern
 from ..text import Ints
 from .registry import MeshGroups
 

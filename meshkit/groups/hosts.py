@@ -16,8 +16,9 @@ from ..errors import SpecError
 from ..launch.job import Job
 from ..launch.store import error_from_json, error_to_json
 from ..launch.world import World
+from ..layout.crossings import CrossingVerdict, check_crossings
 from ..layout.layout import Layout
-from ..layout.topology import CrossingVerdict, Topology, check_crossings
+from ..layout.topology import Topology
 from .requests import GroupOptions
 
 NO_STORE = "there is no store, so the hosts of the ranks are unknown."

@@ -39,7 +39,8 @@ from ..layout.axes import (
     unknown_role_error,
 )
 from ..layout.group_plan import Axes, GroupPlan, missing_group_error
-from ..layout.layout import Layout, check_member
+from ..layout.layout import Layout
+from ..layout.position import check_member
 from ..layout.ranks import Strides
 from ..text import count_noun, format_table
 

@@ -12,12 +12,9 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import einops
 import numpy as np
 
 from ..call import (
@@ -29,19 +26,17 @@ from ..call import (
     parse_integer,
     quotes_call,
 )
-from ..errors import CALL, CoordinateError, SpecError
+from ..errors import CALL, CoordinateError
 from ..synonyms import STANDARD
-from ..text import Ints, count_noun, format_sizes
+from ..text import Ints, format_sizes
 from .axes import (
     Names,
     check_axes_exist,
-    data_axes,
     parse_axes,
     parse_axis,
-    unknown_axes,
-    unknown_role_error,
 )
 from .draw import MAX_NOTEBOOK_RANKS, draw_positions, notebook_html
+from .names import rearrange_grid
 from .ranks import RankPositions, Strides, group_start, indices, offsets, unknown_rank_error
 from .sizes import check_complete, check_sizes, check_view_names, infer_sizes, merge_sizes
 
@@ -343,7 +338,7 @@ class Layout:
             >>> Layout(dp=2, sp=2, tp=2).rearrange("dp sp tp -> (dp sp) tp").tolist()
             [[0, 1], [2, 3], [4, 5], [6, 7]]
         """
-        return _rearrange_grid(self.grid, self.axes, pattern, sizes)
+        return rearrange_grid(self.grid, self.axes, pattern, sizes)
 
     @quotes_call("layout.view")
     def view(self, sizes: Mapping[str, int] | None = None, /, **axes: int) -> Layout:
@@ -424,155 +419,3 @@ class Layout:
         if position is None:
             raise unknown_rank_error(number, self, self.rank_positions)
         return position
-
-
-def check_member(layout: Layout, rank: int) -> None:
-    """Check that a rank is in a layout."""
-    if rank not in layout:
-        raise CoordinateError(
-            f"rank {rank} is not in {layout!r}.",
-            f"It has {count_noun(layout.num_ranks, 'rank')}; mesh.inside is False on this rank.",
-            fix="call this only if mesh.inside is True.",
-            index=rank,
-            size=layout.num_ranks,
-        )
-
-
-def group_rank(layout: Layout, rank: int, axes: Iterable[Names]) -> int:
-    """Return the rank within its group over the axes, as ``dist.get_group_rank`` does."""
-    names = parse_axes(axes)
-    check_axes_exist(names, layout.axes)
-    index, coordinate, sizes = 0, layout.coordinate(rank), layout.sizes
-    for axis in names:
-        index = index * sizes.get(axis, 1) + coordinate.get(axis, 0)
-    return index
-
-
-@dataclass(frozen=True)
-class Position:
-    """A rank and its layout: the part of a mesh that another process can have.
-
-    It can be pickled and copied. Pass it to a dataset or to a worker of a DataLoader, instead of
-    the mesh. All methods are pure, and answer as those of the mesh do.
-
-    Attributes:
-        layout: the grid of ranks.
-        rank: the global rank; it may be outside the layout.
-
-    Raises:
-        UnknownAxisError: by every method, if the layout does not have an axis.
-        CoordinateError: by methods other than ``size``, if the rank is outside the layout.
-
-    Example:
-        >>> position = Position(Layout(dp=4, sp=2), 5)
-        >>> position.coordinate, position.size("dp"), position.group_rank("dp")
-        ({'dp': 2, 'sp': 1}, 4, 2)
-    """
-
-    layout: Layout
-    rank: int
-
-    @property
-    def coordinate(self) -> dict[str, int]:
-        """The coordinate of the rank: axis name to index. O(axes)."""
-        return self.layout.coordinate(self.rank)
-
-    @property
-    def inside(self) -> bool:
-        """Whether the rank is in the layout."""
-        return self.rank in self.layout
-
-    @property
-    def data_index(self) -> int:
-        """The index of the rank along the data and expert axes, by their names. O(axes).
-
-        Ranks of equal index share samples. ``mesh.batch(data=)`` may say otherwise, so a plan has
-        its own ``data_index``. Raises SpecError if an axis longer than 1 has an unknown role.
-        """
-        sizes = self.layout.sizes
-        if unknown_axes(sizes):
-            fix = "the data_index of mesh.batch(..., data=...), instead of this one."
-            raise unknown_role_error(sizes, fix)
-        return group_rank(self.layout, self.rank, data_axes(sizes))
-
-    @quotes_call("position.size")
-    def size(self, *axes: str) -> int:
-        """Return the size of the groups over the axes; without axes, the number of ranks."""
-        return self.layout.size(*axes)
-
-    @quotes_call("position.group_rank")
-    def group_rank(self, *axes: str) -> int:
-        """Return the index of the rank along the axes, the last one fastest. O(axes)."""
-        return group_rank(self.layout, self.rank, axes or self.layout.axes)
-
-    @quotes_call("position.peers")
-    def peers(self, *axes: str) -> Ints:
-        """Return the global ranks of the rank's group over the axes: int64 (group_size,)."""
-        return self.layout.peers(self.rank, *axes)
-
-    @quotes_call("position.neighbor")
-    def neighbor(self, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
-        """Return the global rank some steps along an axis, as :meth:`meshkit.Layout.neighbor`."""
-        return self.layout.neighbor(self.rank, axis, shift, wrap=wrap)
-
-
-# Compiled at the first use, so that an import does not pay for them.
-PART = r"\(\s*\w+(?:[\s,]+\w+)*\s*\)|\w+"  # tp, or (dp sp)
-TOKEN = r"\([^)]*\)|[^\s()]+"
-PATTERN = rf"\s*(?:(?:{PART})[\s,]*)+"
-
-
-def parse_axis_pattern(pattern: Names, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """Return the axes of each name or bracket of a pattern."""
-    if isinstance(pattern, str) and re.fullmatch(PATTERN, pattern):
-        parts = tuple(map(parse_axes, re.findall(PART, pattern)))
-    elif isinstance(pattern, list | tuple) and all(map(parse_axes, pattern)) and pattern:
-        parts = tuple(map(parse_axes, pattern))
-    else:
-        raise SpecError(
-            "the pattern cannot be parsed.",
-            "A pattern is axis names, some of them joined by a pair of brackets.",
-            fix=f'"{" ".join(axes)}", or some of these joined: "(dp sp) tp".',
-        )
-    check_axes_exist([axis for part in parts for axis in part], axes)
-    return parts
-
-
-def _rearrange_grid(
-    grid: Ints, axes: tuple[str, ...], pattern: str, sizes: Mapping[str, int]
-) -> Ints:
-    """Return the grid, rearranged by einops."""
-    example = f'for example rearrange("{" ".join(axes)} -> ({" ".join(axes)})").'
-    if not isinstance(pattern, str) or pattern.count("->") != 1:
-        raise SpecError("the pattern is not a str with one ->.", fix=example)
-    for name, size in sizes.items():
-        if parse_integer(size) is None:
-            raise SpecError(f"{name} is {size!r}, not an int.", fix=example)
-    names = _axes_on_the_left(pattern, axes, sizes)
-    shaped = grid.reshape([grid.shape[axes.index(n)] if n in axes else 1 for n in names])
-    try:
-        return np.asarray(einops.rearrange(shaped, pattern, **sizes))
-    except einops.EinopsError as error:
-        shape = format_sizes(dict(zip(names, shaped.shape, strict=True)))
-        reason = str(error).strip().splitlines()[-1].strip()
-        line = f"{CALL} on {shape}: einops rejects the pattern."
-        raise SpecError(line, reason, fix=example) from error
-
-
-def _axes_on_the_left(
-    pattern: str, axes: tuple[str, ...], sizes: Mapping[str, int]
-) -> tuple[str, ...]:
-    """Return the axes with the absent standard ones that the left side names, in its positions."""
-    left, _, right = pattern.partition("->")
-    front, _, back = (re.findall(TOKEN, part) for part in left.partition("..."))
-    absent = {t for t in (*front, *back) if t in STANDARD and t not in (*axes, *sizes)}
-    before, after = (sum(token not in absent for token in part) for part in (front, back))
-    covered = axes[before : len(axes) - after]  # by the dots; without them einops rejects the rest
-    names, remaining = [], iter(axes)
-    for token in (*front, *covered, *back):
-        axis = token if token in absent else next(remaining, None)
-        if axis and token in axes and token != axis:
-            fix = f'rearrange("{" ".join(axes)} ->{right}").'
-            raise SpecError(f"{token} is in the position of {axis}.", fix=fix)
-        names += [axis] if axis else []
-    return tuple(names)

@@ -14,9 +14,10 @@ from ..groups.requests import GroupOptions, GroupTimeouts, check_orders
 from ..launch.job import current_job
 from ..launch.join import identify, join
 from ..launch.times import Time, parse_timeout
+from ..layout.crossings import check_policies, placed
 from ..layout.group_plan import GroupPlan, plan_groups
 from ..layout.sizes import STANDARD_AXES, read_sizes
-from ..layout.topology import Topology, check_policies, placed
+from ..layout.topology import Topology
 from ..recover.admission import open_mesh_of_job
 from ..synonyms import device_mesh_error
 from ..text import Ints

@@ -50,7 +50,8 @@ from ..launch.of_one_process import OfOneProcess
 from ..launch.times import Time
 from ..launch.torch_program import make_constant, mark_constant
 from ..layout.axes import Names
-from ..layout.layout import Coordinate, Layout, Position, group_rank
+from ..layout.layout import Coordinate, Layout
+from ..layout.position import Position, group_rank
 from ..layout.sequence import Order, SequencePlan
 from ..norm.norm import GradientNorms
 from ..recover.admission import admit_newcomers

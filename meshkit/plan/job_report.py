@@ -10,10 +10,11 @@ from typing import Any
 from ..data.batch import BatchPlan, describe_data, resolve_data_axes
 from ..errors import format_error
 from ..layout.axes import Axes
+from ..layout.crossings import Crossing, crossings, suggest_fix
 from ..layout.draw import PageBatch, draw_node_boxes, draw_page, join_pages
 from ..layout.group_plan import GroupPlan
 from ..layout.layout import Layout
-from ..layout.topology import Crossing, Topology, crossings, suggest_fix
+from ..layout.topology import Topology
 from ..synonyms import STANDARD, STANDARD_OF
 from ..text import Ints, count_noun, format_table, plural, summarize
 from .compare import Moves

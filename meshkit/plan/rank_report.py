@@ -11,7 +11,8 @@ import numpy as np
 from ..data.batch import BatchPlan, resolve_data_axes
 from ..data.seeds import stream_seed
 from ..layout.axes import Axes
-from ..layout.layout import Layout, group_rank
+from ..layout.layout import Layout
+from ..layout.position import group_rank
 from ..layout.sequence import SequencePlan, sequence_axes
 from ..layout.topology import Topology
 from ..text import format_range, format_sizes, format_table, summarize

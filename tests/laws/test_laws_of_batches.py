@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from meshkit import BatchPlan, Layout
 from meshkit.data.batch import BATCH_FIELDS, num_data_coordinates, resolve_data_axes
-from meshkit.layout.layout import group_rank
+from meshkit.layout.position import group_rank
 from meshkit.testing import batch_plans
 from tests.laws.derivations import law
 

@@ -1,20 +1,14 @@
-"""Layout beyond its laws, patterns of axes, and Position."""
+"""Layout beyond its laws."""
 
 from __future__ import annotations
 
 import pickle
 import tracemalloc
 
-import einops
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from meshkit import CoordinateError, Layout, SpecError
-from meshkit.layout.layout import Position, group_rank, parse_axis_pattern
-from meshkit.testing import axes_of, layouts, ranks
-from tests.laws.derivations import law
 
 HUGE = Layout(pp=16, dp=2**21, tp=64)  # 2**31 ranks
 
@@ -68,69 +62,3 @@ def test_the_str_of_a_huge_layout_shows_its_edges() -> None:
     assert len(text.splitlines()) < 30
     assert str(2**31 - 1) in text
     assert "[777777777]" in Layout(dp=2**28, tp=8).draw(mark=777777777)
-
-
-@settings(deadline=None, max_examples=60)
-@given(layouts())
-def test_every_rank_answers_as_its_layout_does(layout: Layout) -> None:
-    for rank in layout.grid.flat:
-        position = pickle.loads(pickle.dumps(Position(layout, int(rank))))
-        assert layout.rank(**position.coordinate) == rank
-        assert position.inside
-        assert position.size() == layout.num_ranks
-        for axis in layout.axes:
-            assert position.size(axis) == layout.sizes[axis]
-            assert position.peers(axis)[position.group_rank(axis)] == rank
-            assert position.neighbor(axis) == layout.neighbor(int(rank), axis)
-
-
-def test_the_data_index_counts_data_and_expert_axes() -> None:
-    layout = Layout(dp=2, ep=2, sp=2)
-    assert [Position(layout, rank).data_index for rank in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert Position(Layout(tp=4), 3).data_index == 0
-
-
-@law
-@given(st.data())
-def test_the_group_rank_is_the_index_in_the_group(data: st.DataObject) -> None:
-    layout = data.draw(layouts(with_ranks=True))
-    rank, axes = data.draw(ranks(layout)), data.draw(axes_of(layout))
-    expected = layout.peers(rank, *axes).tolist().index(rank) if axes else 0
-    assert group_rank(layout, rank, axes) == expected
-
-
-AXES = ("dp", "sp", "tp")
-
-
-LAYOUT = Layout(dp=2, sp=3, tp=2)
-
-
-def test_the_axes_of_each_name_or_bracket() -> None:
-    assert parse_axis_pattern("dp sp tp", AXES) == (("dp",), ("sp",), ("tp",))
-    assert parse_axis_pattern("  ( sp   dp )tp ", AXES) == (("sp", "dp"), ("tp",))
-    for pattern in ("", "()", "(dp", "dp)", "((dp) sp)", "dp -> sp", "dp-sp", "...", 3, None):
-        with pytest.raises(SpecError, match="the pattern cannot be parsed"):
-            parse_axis_pattern(pattern, AXES)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "sizes"),
-    [
-        ("dp sp tp -> (dp sp) tp", {}),
-        ("dp sp tp -> tp sp dp", {}),
-        ("(a b) sp tp -> b (a sp tp)", {"a": 1}),
-        ("dp sp (a b) -> a dp b sp", {"b": 2}),
-        ("a b c -> c b a", {}),
-        ("dp ... tp -> tp dp ...", {}),
-        ("... sp tp -> (sp tp) ...", {}),
-    ],
-)
-def test_rearrange_returns_the_result_of_einops(pattern: str, sizes: dict[str, int]) -> None:
-    expected = einops.rearrange(np.arange(12).reshape(2, 3, 2), pattern, **sizes)
-    np.testing.assert_array_equal(LAYOUT.rearrange(pattern, **sizes), expected)
-
-
-def test_an_axis_in_the_position_of_another_one_raises_an_error() -> None:
-    for pattern in ("dp tp sp -> dp tp sp", "... sp -> sp ...", "... dp tp -> dp tp ..."):
-        with pytest.raises(SpecError, match="is in the position of"):
-            LAYOUT.rearrange(pattern)

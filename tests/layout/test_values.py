@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from meshkit import BatchPlan, BatchSchedule, Layout, SequencePlan, Topology
-from meshkit.layout.layout import Position
+from meshkit.layout.position import Position
 from meshkit.layout.ranks import RankPositions
 
 SHUFFLED = [7, 0, 3, 5]

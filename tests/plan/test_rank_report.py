@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from meshkit import BatchPlan, Layout, SequencePlan, factor_world
 from meshkit.guard.verification import summarize_timings
+from meshkit.layout.crossings import placed
 from meshkit.layout.group_plan import GroupPlan
-from meshkit.layout.topology import Topology, placed
+from meshkit.layout.topology import Topology
 from meshkit.plan.job_report import JobReport, headline
 from meshkit.plan.rank_report import format_rank, format_rank_table, rank_reports, sequence_part
 from meshkit.testing import layouts
