@@ -1,4 +1,10 @@
-"""Compare the batches and the parameters of all ranks. Received bytes are never unpickled."""
+"""Compare the batches and the parameters of all ranks. Received bytes are never unpickled.
+
+Parameters differ, for example, if DDP averages over dp alone on a mesh with sp. Buffers are left
+out, since the statistics of a BatchNorm may differ until the next forward of DDP. A parameter with
+``parameter.allreduce = False``, the mark of Megatron-core and DeepSpeed for experts, may differ
+along ep.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,9 @@ from torch import nn
 from ..call import format_value
 from ..errors import SpecError
 from ..groups.groups import gather_bytes
+from ..groups.open_mesh import agree_in_mesh
 from ..groups.registry import MeshGroups
+from ..launch.job import Job
 from ..launch.memory import is_dtensor
 from ..layout.layout import Layout
 from ..text import article, dtype_name, format_sizes
@@ -51,6 +59,26 @@ def compare_parameters(
     holdings = gather_conflicting(mesh, list_model(model, layout, mesh.rank, equal), device)
     if holdings and (error := compare.parameter_conflict(layout, equal, holdings)):
         raise error
+
+
+def compare_values(mesh: MeshGroups, job: Job, what: str, value: object) -> None:
+    """Compare a value over all ranks. See :meth:`meshkit.Mesh.agree`."""
+    if not (isinstance(what, str) and what.isprintable()):
+        fix = 'a name in one line, for example "learning rate".'
+        raise SpecError(f"what is {what!r}, not the name of a value.", fix=fix)
+    mesh.check_usable()
+    try:
+        text, cause = canonical_text(value, tensor_text), None
+    except Exception as error:  # a value can raise anything, and the others wait for this rank
+        text, cause = f"no repr, but {type(error).__name__}", error
+    facts, summary = {what: text}, f"ranks disagree about {what}."
+    if conflict := mesh.registry.conflict:
+        facts["batches"] = conflict
+    agree_in_mesh(mesh, job, "mesh.agree", facts, summary)
+    if cause is not None:
+        line = f"the value of {what} has no repr: {str(cause).partition(chr(10))[0]}"
+        fix = "a value with one, such as vars(config), or the name of a function."
+        raise SpecError(line, fix=fix) from cause
 
 
 def gather_conflicting(

@@ -15,23 +15,34 @@ The caller's own order may be another one in each epoch, so it is compared in ea
     mesh/<id>/samplers/<number>/<epoch>  the same, for an own order     two epochs later, likewise
 
 A rank that is further behind than these records is not compared.
+
+Inside a guard all other ranks raise the DisagreementError too, when their collective fails;
+outside, at the next ``agree`` or ``view``. Make samplers in the same order on all ranks. Workers
+compare no stream.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sized
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from torch.utils.data import IterableDataset
 
 from ..groups.registry import MeshGroups
 from ..launch.job import Job
 from ..launch.of_one_process import OfOneProcess
 from ..launch.store import Store, read_value
 from ..launch.times import TIMES
+from .batch import BatchPlan
 from .conflicts import order_conflict
-from .sampler import MicroBatchSampler
+from .epoch import SampleOrder
+from .micro_batches import plan_of_rank
+from .rng import base_seed
+from .sampler import MicroBatchSampler, make_source
 from .stream import MicroBatchStream
 
 KEPT = 16  # samplers whose records stay in the store, the newest ones of the mesh
@@ -94,8 +105,16 @@ class FirstBatch(OfOneProcess):
         return type(None), ()
 
 
-def compare_first_batch(mesh: MeshGroups, job: Job, source: Source) -> Source:
-    """Let the first batch of a new sampler publish its order. Local."""
+def open_source(
+    mesh: MeshGroups,
+    job: Job,
+    dataset: IterableDataset[Any] | Sized | int,
+    plan: BatchPlan,
+    samples: SampleOrder,
+) -> MicroBatchSampler | MicroBatchStream[Any]:
+    """Return the sampler or the stream of this rank, which compares its first batch. Local."""
+    source = make_source(dataset, plan_of_rank(mesh, plan), samples)
+    source.job_seed = base_seed(job.seed)
     mesh.num_samplers += 1
     if mesh.plan.layout.num_ranks > 1:
         source.first_batch = FirstBatch(mesh, job, mesh.num_samplers, source)

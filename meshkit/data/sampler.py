@@ -1,4 +1,14 @@
-"""Read a dataset as the micro batches of one rank, alone or in torch's DataLoader."""
+"""Read a dataset as the micro batches of one rank, alone or in torch's DataLoader.
+
+Ranks of one data coordinate read the same samples, and data coordinates read different ones. A
+shuffled order is the same for every version of torch and numpy. With ``tail="pad"`` the samples
+that fill the last step count twice. No array of all samples is made, except of ``order``.
+
+An order of the user serves weights and grouping by length too, and each rank takes its share of it.
+It is read anew for each epoch, with the global generators of torch, numpy and Python and its
+attribute ``generator`` seeded by the seed and the epoch, after a call of its ``set_epoch(epoch)``
+if it has one.
+"""
 
 from __future__ import annotations
 

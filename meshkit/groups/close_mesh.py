@@ -16,6 +16,9 @@ The keys, below ``mesh/<id>``::
     round/<n>/...      each rank: the agreement to close             after the end of the mesh
     closed/<rank>      each rank of a mesh that has spares           after the end of the mesh
     waiting            spares: how many wait                         after a loss
+
+If ranks are missing on NCCL, all groups of the job are aborted. An error that leaves ``with mesh``
+waits 5 s for the other ranks. After the report of a guard the end is local.
 """
 
 from __future__ import annotations

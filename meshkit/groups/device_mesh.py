@@ -4,6 +4,9 @@
 ranks of the layout, in that order, before torch receives it. All DeviceMeshes of one mesh are
 slices of one root over all its ranks: FSDP2 and tensor parallelism of one model need one root.
 Several dims out of nesting order are a root of their own: torch refuses to slice such a slice.
+
+Below torch 2.13, and for dims out of nesting order, slice one result instead of making two:
+``device_mesh("(dp sp) tp")["tp"]``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ groups for each of these calls. The calls on a DeviceMesh of meshkit come here i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -33,11 +34,12 @@ from ..launch.torch_groups import (
     waits_for_peers,
 )
 from ..launch.torch_meshes import MADE_BY, DimRequest, join_dims, root_of, serve_groups
-from ..layout.axes import check_axes_exist, parse_axes
+from ..layout.axes import Names, check_axes_exist, parse_axes
 from ..layout.layout import Layout
 from ..layout.ranks import Strides, offsets
 from ..text import Ints, article, format_sizes
 from .backends import GroupBackend, backends_by_key
+from .device_mesh import device_mesh
 from .groups import complete_count, create_requested, destroy_groups
 from .open_mesh import MeshProposal
 from .registry import GroupKey, MeshGroups
@@ -58,6 +60,28 @@ class Owner(OfOneProcess):
     def __reduce__(self) -> tuple[type[set[Any]], tuple[()]]:
         """Become an empty set, which ``torch.load`` accepts with ``weights_only=True``."""
         return set, ()
+
+
+def make_device_mesh(
+    owner: Owner,
+    pattern: Names | None,
+    more: Iterable[str],
+    joint: Mapping[str, Names] | None,
+) -> DeviceMesh:
+    """Return the groups of a mesh as a DeviceMesh. Local. See :meth:`meshkit.Mesh.device_mesh`."""
+    pattern = " ".join([str(pattern), *more]) if more else pattern
+    names = {} if joint is None else parse_joint(joint, owner.groups.plan.layout)
+    if names and pattern is not None:
+        fix = f"device_mesh(joint=...), and slices of it, such as [{next(iter(names))!r}]."
+        raise SpecError("joint names belong to the whole DeviceMesh.", fix=fix)
+    for axes in filter(None, names.values()):
+        owner.groups.get(axes)  # raises before torch is asked, if it does not exist
+    made = device_mesh(owner.groups, owner.mesh.group, owner.mesh.device.type, pattern)
+    # slices need nothing of it, so a torch that meshkit does not know may lack it
+    with suppress(MeshkitError) if joint is None else nullcontext():
+        own(made, owner)
+    add_joint(made, names, owner.groups)
+    return made
 
 
 def own(device_mesh: DeviceMesh, owner: Owner) -> None:

@@ -6,6 +6,10 @@ of each pair of neighbors they cannot::
 
     pp=3    0 -> 1    1 -> 2        rank 1 is in four groups, one for each arrow
             0 <- 1    1 <- 2
+
+Each group has two ranks, of which the lower one is rank 0. Its backend, options and timeout are
+those of the axis. ``backend={axis: "nccl-lazy"}`` gives each pair of ranks a communicator, without
+these groups. All ranks compare the request before a group is created.
 """
 
 from __future__ import annotations

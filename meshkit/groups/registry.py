@@ -8,6 +8,9 @@ the last view that uses it is closed::
 
 Every rank keeps equal entries, also for groups of other ranks. All ranks therefore create or share
 the same groups. Ranks compare their open views before a view is created.
+
+Without ``timeout`` or ``backend``, a view has those of its mesh, group by group. With
+``share=False`` it has groups of its own.
 """
 
 from __future__ import annotations

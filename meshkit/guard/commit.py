@@ -14,6 +14,14 @@ The votes are a round of the mesh. Its keys go two rounds later::
     mesh/<id>/round/<n>/arrived       a rank that votes yes             its device is done
     mesh/<id>/round/<n>/decision      a rank that votes no, with its    no rank takes the step
                                       report; else the last to arrive   all ranks take the step
+
+The call waits for the current stream, asks each group for its error, and takes one vote of all
+ranks. Without a guard that has a timeout it waits for its device as long as torch does. On gloo the
+failed call itself raises, and a commit raises again if this rank has seen a report.
+
+A rank may be one step ahead of another one after a failure, which ``mesh.recover`` and
+``mesh.recovery.restore`` repair. On NCCL ``recover(step=n)`` refuses a rank that has committed
+fewer than n steps since the job began.
 """
 
 from __future__ import annotations

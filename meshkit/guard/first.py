@@ -10,6 +10,11 @@
 The ranks meet in a round of the mesh, ``mesh/<id>/round/<n>``. A first rank arrives after its body,
 each other rank before, so the last arrival means that all first bodies are done. A first rank whose
 body raises writes the decision. The keys go two rounds later.
+
+The first rank of a node runs the block at once, and the others find its result. A node is a
+machine, as ``init`` found it, whatever the launcher says. Ranks that wait know within 2 s of a
+missing rank whose process has ended, if one that waits is on the same machine, or if the rank was
+started anew.
 """
 
 from __future__ import annotations

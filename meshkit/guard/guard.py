@@ -12,6 +12,21 @@ leave compares, or with an error of its own, which the roll calls of other ranks
 
 A guard inside that of another mesh, for example of its view, has no roll call of its own, and its
 groups are part of the outer report. So all ranks raise one report, whichever group they wait in.
+
+With a timeout, a collective of the mesh may take that long inside. A thread on each rank reads the
+store twice a second on backends other than gloo, so that ranks that hang answer too. Other errors
+pass unchanged, and the other ranks quote them at the timeout. The DisagreementError of a first
+batch is raised by all ranks. Without a timeout a guard costs nothing until a collective fails. The
+seconds of each case are in the docs, on "Promises about failures".
+
+On leaving a guard with a timeout, a rank posts how many collectives it has begun over each group,
+and waits for nobody. The last rank to leave compares them, and raises if they differ: a rank has
+skipped a collective, so sums may be wrong. On gloo sends and receives count too: there groups along
+a pipeline are left out; over others, use a group of your own for them. A rank that had guards of
+the mesh open in two threads or tasks at once is not compared.
+
+A guard may be entered again, by several threads and asyncio tasks at once. As a decorator it lasts
+as long as the body of a function, a coroutine or a generator.
 """
 
 from __future__ import annotations

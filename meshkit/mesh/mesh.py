@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -16,27 +16,20 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..call import quotes_call
 from ..data.batch import BatchPlan
-from ..data.canonical import canonical_text
-from ..data.checks import compare_batches, compare_parameters, tensor_text
+from ..data.checks import compare_batches, compare_parameters, compare_values
 from ..data.epoch import SampleOrder
-from ..data.first_batch import compare_first_batch
-from ..data.micro_batches import (
-    RankBatch,
-    plan_of_rank,
-    plan_rank_batch,
-    shard_sequence,
-    weigh_tokens,
-)
+from ..data.first_batch import open_source
+from ..data.micro_batches import RankBatch, plan_rank_batch, shard_sequence, weigh_tokens
 from ..data.rng import RandomStreams, base_seed
-from ..data.sampler import MicroBatchSampler, make_loader, make_source
+from ..data.sampler import MicroBatchSampler, make_loader
 from ..data.seeds import compute_seed, select_coordinate
 from ..data.sequence import SequenceShard
 from ..data.stream import MicroBatchStream
-from ..errors import MeshkitError, SpecError
+from ..errors import SpecError
 from ..groups import open_mesh
 from ..groups.close_mesh import close_mesh
-from ..groups.device_mesh import device_mesh, find_attribute
-from ..groups.device_mesh_groups import Owner, add_joint, find_owner, own, parse_joint
+from ..groups.device_mesh import find_attribute
+from ..groups.device_mesh_groups import Owner, find_owner, make_device_mesh
 from ..groups.edges import edge_groups
 from ..groups.registry import GroupsReport, MeshGroups, report_groups
 from ..guard.barrier import verify_mesh, wait_at_barrier
@@ -73,12 +66,12 @@ Sample = TypeVar("Sample")
 class Mesh(OfOneProcess):
     """The mesh of one process: its rank, its peers, and the process groups that they share.
 
-    Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid. Only
-    ``redistribute``, ``begin``, ``transfer``, ``whole_state``, ``shift``, ``exchange``,
-    ``view``, ``edges``, ``barrier``, ``first_on_node``, ``first``, ``agree``, ``verify``,
-    ``commit``, ``recover``, ``admit``, ``check_batch``, ``check_parameters``, ``token_weights``,
-    ``grad_norm`` and ``clip_grad_norm`` communicate.
-    ``with`` closes the mesh at the end. Times are in seconds, or timedeltas.
+    Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid.
+    ``with`` closes the mesh at the end.
+
+    A method is local, or collective: then all ranks that it names call it, in the same order and
+    with equal arguments, and no other method communicates. Times are in seconds, or timedeltas.
+    Data axes are listed as ``"dp ep"`` or ``("dp", "ep")``.
 
     A mesh, and what it makes, may be an attribute of a model. ``copy.deepcopy(model)`` and
     ``AveragedModel(model)`` share it, and a copy of ``rng`` has streams of its own. Pickling raises
@@ -91,8 +84,8 @@ class Mesh(OfOneProcess):
         SpecError: in every method that needs the data axes or the gradient group, if an axis longer
             than 1 has an unknown role and no axes are given; if a group was not requested.
         MeshkitError: in every method that needs a group, after ``close`` or ``shutdown``.
-        DisagreementError: in every method that creates or compares, if ranks pass different values,
-            or another rank failed.
+        DisagreementError: in every method that creates or compares, on every rank, if ranks pass
+            different values, or another rank failed.
         RankTimeoutError: in these methods, if ranks did not arrive within ``arrival_timeout``.
     """
 
@@ -152,8 +145,8 @@ class Mesh(OfOneProcess):
     def group_rank(self, *axes: Names) -> int:
         """Return the rank of this process in its group over the axes. Local, O(axes).
 
-        It equals ``mesh.group(*axes).rank()``, but such a group need not exist. It is the index
-        along the axes as listed, the last one fastest. Without axes it is the position in the mesh.
+        It is the index along the axes as listed, the last one fastest, as ``group(*axes).rank()``,
+        but the group need not exist. Without axes it is the position in the mesh.
         """
         return group_rank(self.layout, self.rank, axes or self.layout.axes)
 
@@ -193,8 +186,7 @@ class Mesh(OfOneProcess):
         """Return this rank's process group over the axes; without axes, that of the whole mesh.
 
         Local: ``build_mesh`` created it. ``group.rank()`` is the index along the axes as listed,
-        the last one fastest. The SpecError for a group that was not requested has the argument that
-        creates it.
+        the last one fastest. The SpecError of a missing group has the argument that creates it.
 
         Example:
             >>> number = torch.tensor(mesh.rank)
@@ -208,15 +200,13 @@ class Mesh(OfOneProcess):
     def gradient_group(self, *, experts: bool = False) -> dist.ProcessGroup:
         """Return this rank's group over which gradients are averaged, for DDP. Local.
 
-        Its ranks hold equal weights and see different tokens: along dp and ep other samples, along
-        cp and sp other tokens of one sample. Names of other libraries count by their role. Ranks
-        along tp and pp are in other groups. Without dp, ep, cp and sp it holds this rank only.
+        Its ranks hold equal weights and see different tokens: they differ along dp, ep, cp and sp,
+        and along axes with these roles. Without such axes it holds this rank only.
 
         Args:
             experts: return the group for the weights of experts, which ranks along ep do not share.
-                Sum their gradients over it, and divide the sum by the size of the group without
-                ``experts``, since an expert has the tokens of all ranks along ep. Without ep both
-                groups are the same.
+                Divide the sum over it by the size of the group without ``experts``, since an expert
+                has the tokens of all ranks along ep. Without ep both groups are the same.
 
         Example:
             ``DistributedDataParallel(model, process_group=mesh.gradient_group())``
@@ -232,23 +222,16 @@ class Mesh(OfOneProcess):
     ) -> DeviceMesh:
         """Return the groups as torch's ``DeviceMesh``, for FSDP2, DTensor and DDP. Local.
 
-        All DeviceMeshes of a mesh are slices of one root, so that ``fully_shard`` over
-        ``device_mesh("(dp sp)")`` and ``parallelize_module`` over ``device_mesh("tp")`` combine in
-        one model. Below torch 2.13, and for dims out of nesting order, slice one result instead:
-        ``device_mesh("(dp sp) tp")["tp"]``. Use no DeviceMesh after ``close``.
+        All results are slices of one root, so ``fully_shard`` and ``parallelize_module`` combine in
+        one model; :mod:`meshkit.groups.device_mesh` has the exceptions. Use none after ``close``.
 
         Args:
-            pattern: ``"(dp sp) tp"`` gives a mesh of two dimensions, ``dp_sp`` and ``tp``. Axes
-                that are left out are fixed at this rank's coordinate. None gives every axis of the
-                mesh. An absent standard axis has size 1.
+            pattern: ``"(dp sp) tp"`` gives two dims, ``dp_sp`` and ``tp``. Axes that are left out
+                are fixed at this rank's coordinate. None gives every axis. An absent standard axis
+                has size 1.
             *more: further dims of the pattern: ``("dp", "tp")`` is the same as ``("dp tp")``.
-            joint: names for several axes together, for code that looks them up in the whole
-                DeviceMesh: ``joint={"dp_cp": "dp cp"}`` gives ``["dp_cp"]``. The axes have the
-                order of the mesh. Only without a pattern.
-
-        The groups of ``_flatten`` and ``_unflatten`` on the result are those of this mesh, if they
-        exist. Else all ranks compare the request, and the groups are created; see
-        :func:`meshkit.init_device_mesh`.
+            joint: names for several axes together, in the order of the mesh and without a pattern:
+                ``joint={"dp_cp": "dp cp"}`` gives ``["dp_cp"]``.
 
         Example:
             >>> mesh.device_mesh("(dp sp)").mesh_dim_names
@@ -256,19 +239,8 @@ class Mesh(OfOneProcess):
             >>> mesh.device_mesh(joint={"dp_sp": "dp sp"})["dp_sp"].size()
             8
         """
-        pattern = " ".join([str(pattern), *more]) if more else pattern
-        names = {} if joint is None else parse_joint(joint, self.layout)
-        if names and pattern is not None:
-            fix = f"device_mesh(joint=...), and slices of it, such as [{next(iter(names))!r}]."
-            raise SpecError("joint names belong to the whole DeviceMesh.", fix=fix)
-        for axes in filter(None, names.values()):
-            self.group(*axes)  # raises before torch is asked, if it does not exist
-        made = device_mesh(self._groups, self.group, self.device.type, pattern)
-        # slices need nothing of it, so a torch that meshkit does not know may lack it
-        with suppress(MeshkitError) if joint is None else nullcontext():
-            own(made, Owner(self, self._proposal, self._groups))
-        add_joint(made, names, self._groups)
-        return made
+        owner = Owner(self, self._proposal, self._groups)
+        return make_device_mesh(owner, pattern, more, joint)
 
     @property
     def startup(self) -> Startup:
@@ -304,13 +276,12 @@ class Mesh(OfOneProcess):
     def from_groups(cls, layout: Layout, groups: Mapping[str | tuple[str, ...], object], /) -> Mesh:
         """Create a mesh over process groups of the user. Collective over the world.
 
-        Views use the groups too. They keep their timeouts and are never destroyed. Missing groups
-        are created, also those over the whole mesh and those with one rank.
+        They keep their timeouts, serve views too, and are never destroyed. Missing groups are
+        created, also those over the whole mesh and those with one rank.
 
         Args:
             layout: the grid.
-            groups: axes to this rank's group: ``{"dp": g, "dp sp": h}``; on a rank outside the
-                layout, to None.
+            groups: axes to this rank's group, ``{"dp": g, "dp sp": h}``; None on a rank outside.
 
         Raises:
             SpecError: on every rank, if a group does not hold exactly the ranks of the layout in
@@ -354,28 +325,19 @@ class Mesh(OfOneProcess):
     def edges(self, axis: str, *, wrap: bool = False) -> dict[tuple[int, int], dist.ProcessGroup]:
         """Return this rank's groups for single directed edges between neighbors of an axis.
 
-        For pipelines whose sends and receives must not wait for one another: NCCL runs the messages
-        of one group in one order. Each direction of each pair of neighbors has a group of its own,
-        of two ranks. Backend, options and timeout are those of the axis, and the groups are closed
-        with the mesh. ``backend={axis: "nccl-lazy"}`` gives each pair of ranks a communicator,
-        without these groups.
-
-        The first call for an axis creates the groups: collective over the world, also for ranks
-        outside the mesh. All ranks compare the request first. Later calls are local.
+        For pipelines whose sends and receives must not wait for one another; see
+        :mod:`meshkit.groups.edges`. The first call for an axis creates the groups: collective over
+        the world, also for ranks outside the mesh. Later calls are local. ``close`` closes the
+        groups.
 
         Args:
             axis: one axis.
-            wrap: also the edges between the last coordinate and the first, for schedules of several
-                stages a rank.
+            wrap: also the edges between the last coordinate and the first, for several stages a
+                rank.
 
         Returns:
-            ``(source, target)`` to group, both as coordinates along the axis, for the edges of this
-            rank; empty along an axis of size 1, and on a rank outside the mesh. The lower rank is
-            rank 0 of the group.
-
-        Raises:
-            UnknownAxisError: if the mesh does not have the axis.
-            DisagreementError: if ranks request other edges. Every rank raises it.
+            ``(source, target)`` to group of two ranks, both as coordinates along the axis, for the
+            edges of this rank; empty along an axis of size 1, and outside the mesh.
 
         Cost: 8 store operations and four or six rounds of groups for each axis, once.
 
@@ -401,13 +363,11 @@ class Mesh(OfOneProcess):
     ) -> Mesh:
         """Create a mesh of the same ranks in the same order, with other axes.
 
-        Collective over the world, as ``build_mesh``. Only missing groups are created. A group of
-        this mesh or of its views is used again if members, order, backend and timeout are equal.
-        Call ``close()``: dropping the object does not free its groups. Arguments are as in
-        ``build_mesh``, with one size of -1 at most. Without ``order``, axes nest as written.
-        Without timeouts and backends, those of this mesh hold, group by group. Without axes, it has
-        those of this mesh: ``mesh.view(backend="gloo")`` is its twin for tensors on the CPU, and
-        ``mesh.view(share=False)`` has the same axes over groups of its own.
+        Collective over the world, as ``build_mesh``, whose arguments it takes, with one size of -1
+        at most. Without ``order``, axes nest as written. All else that is left out is as in this
+        mesh, so ``mesh.view(backend="gloo")`` is its twin for tensors on the CPU. Equal groups are
+        shared, except with ``share=False``; :mod:`meshkit.groups.registry` says when they are
+        equal. Call ``close()``: dropping the object does not free its groups.
 
         Example:
             >>> with mesh.view(replicate=2, shard=-1) as hsdp:
@@ -420,9 +380,6 @@ class Mesh(OfOneProcess):
 
     def current(self) -> AbstractContextManager[Mesh]:
         """Return a context in which ``meshkit.current_mesh()`` is this mesh. Local.
-
-        For code that receives no mesh. A thread that has entered no such context gets the newest
-        one that is open in the process, for example autograd's threads.
 
         Example:
             >>> with mesh.current():
@@ -478,49 +435,27 @@ class Mesh(OfOneProcess):
     ) -> Any:
         """Return a tensor in another division over the mesh. Differentiable.
 
-        Collective over the axes that change. ``"b s/sp h d -> b s h/sp d"`` is an all_to_all: each
-        rank had all heads of some tokens, and has all tokens of some heads. Names and brackets are
-        those of einops. The marks:
-
-        - ``s/sp``: cut along s; ``s/dp/sp`` by two axes, the outer one first.
-        - ``+tp``: the ranks of tp have the parts of a sum.
-        - ``*tp``: each rank has a copy, and goes on with its own part of the work.
-        - ``=tp``: each rank has a copy, and all do the same work.
-        - ``@dp:0``: the rank with that coordinate has it. Others pass any tensor of the shape, and
-          get zeros.
-
-        ``*`` and ``=`` differ in the gradient only: at ``*`` the gradients of the ranks are summed,
-        at ``=`` they are equal. :meth:`checked` finds a wrong mark.
+        Collective over the axes that change; with a mesh ``to`` other than a view, over the ranks
+        of both. ``"b s/sp h d -> b s h/sp d"`` is an all_to_all: each rank had all heads of some
+        tokens, and has all tokens of some heads. :mod:`meshkit.redistribute.redistribution` has the
+        marks ``/ + * = @`` and the rules of another mesh.
 
         Args:
-            x: the local tensor. ``requires_grad`` is equal on all ranks, since the backward is
-                collective too.
+            x: the local tensor; None on a rank outside this mesh. ``requires_grad`` is equal on all
+                ranks.
             pattern: the division before and after.
-            op: the reduction of ``+``: ``"sum"``, ``"avg"``, ``"max"`` or ``"min"``. The sum of
-                bools is a bool, as of two in torch: whether one of them is true. A NaN on any rank
-                is the maximum, and the minimum, as in ``torch.maximum``. An average is divided
-                before it is summed, as by DDP and NCCL, so no sum overflows.
-            grad_dtype: the dtype in which gradients are summed, needed below float32; a complex
-                one for complex tensors.
-            to: the mesh whose axes the right side names; None is this mesh. See below.
+            op: the reduction of ``+``: ``"sum"``, ``"avg"``, ``"max"`` or ``"min"``.
+            grad_dtype: the dtype in which gradients are summed, needed below float32; a complex one
+                for complex tensors.
+            to: the mesh whose axes the right side names; None is this mesh.
             sizes: the sizes of dims that are called like an argument, as in ``sizes={"op": 8}``.
             **dims: global sizes of dims: for a bracket on the left; for parts of different sizes,
-                cut as by ``numpy.array_split``; or a :class:`meshkit.SequencePlan`, which keeps its
-                order and pads with zeros.
+                cut as by ``numpy.array_split``; or a :class:`meshkit.SequencePlan`, which pads with
+                zeros.
 
         Returns:
-            The local tensor of the right side. It may share memory with ``x``, so change neither of
-            them in place.
-
-        A view of this mesh (``to=mesh.view(...)``) has the same ranks: axes that neither side names
-        are untouched, and ``x`` is on every rank. A rank outside both passes None and gets None.
-        With another mesh of the job, on the same ranks
-        or on others, the call is collective over the ranks of both, those outside this mesh
-        included. There ``x`` is None, and ranks outside ``to`` get None, or an empty tensor if a
-        gradient flows: ``y.sum().backward()`` on every rank runs the backward. An axis that its
-        side leaves out has copies on all its ranks. The first call with a pattern tells all ranks
-        the sizes, the dtype and whether a gradient flows. Later calls keep them, so sizes that vary
-        are given by keyword, on all ranks.
+            The local tensor of the right side, None outside ``to``. It may share memory with ``x``,
+            so change neither of them in place.
 
         Raises:
             SpecError: if the pattern is invalid; if a size does not divide or does not fit the
@@ -528,21 +463,12 @@ class Mesh(OfOneProcess):
                 maximum, or below float32 without ``grad_dtype``; if a group is missing; to another
                 mesh, if the tensor is not that of the first call, before anything is sent.
             CoordinateError: if a mark lies outside its axis.
-            DisagreementError: on gloo and nccl, if the ranks of a group differ in pattern, options,
-                sizes or dtype. They compare the first call over each group, and all calls inside a
-                guard with a timeout. There on nccl no rank waits: the next call, :meth:`commit` or
-                the end of the guard raises. A comparison also tells
-                ranks that one of them refuses its tensor. Elsewhere they wait for that one, gloo
-                may end a process whose tensor has another size, and nccl returns garbage. To
-                another mesh all ranks know of a refused tensor in the first call with a pattern,
-                and on gloo in all calls inside a guard with a timeout.
+            DisagreementError: on gloo and nccl, if ranks differ in pattern, options, sizes or
+                dtype, in the first call over a group and in all calls inside a guard with a
+                timeout.
 
         Cost: no more than each rank lacks, in at most one collective of each kind; see
-        :func:`meshkit.plan_redistribution`. The plan is made once for each shape. A comparison is
-        an all-reduce of 16 bytes; none is made while a CUDA graph is captured. To another mesh, in
-        a guard on gloo, a call ends with a round at the store.
-        Ranks send 4 bytes an element for a maximum or a minimum of float16 or bfloat16, and for an
-        average of float16, whose small numbers would lose bits. An average reads ``x`` once more.
+        :func:`meshkit.plan_redistribution`. The plan is made once for each shape.
 
         Example:
             >>> x = torch.ones(1, 8, 4, 2)  # 8 of 16 tokens, all heads
@@ -591,9 +517,8 @@ class Mesh(OfOneProcess):
     ) -> Handle:
         """Begin a redistribution, and return a handle whose ``wait`` returns the result.
 
-        Collective over the axes that change. Only the last collective of the plan runs beside the
-        caller's work; most plans have one. Keep ``x`` unchanged until ``wait``. The tensor has no
-        gradient; all else is as in :meth:`redistribute`.
+        As :meth:`redistribute`, without a gradient. Only the last collective of the plan, most
+        often the only one, runs beside the caller's work. Keep ``x`` unchanged until ``wait``.
         """
         given = tuple(merge_dim_sizes(sizes, dims).items())
         started: Handle = self._moves.find(pattern, op, None, _groups_of(to), given).begin(x)
@@ -615,33 +540,28 @@ class Mesh(OfOneProcess):
     ) -> Transfer:
         """Plan the move of whole states to another mesh, such as weights from trainer to sampler.
 
-        Collective over the ranks of both meshes; other ranks need not call. The plan is made once:
-        ``sync = actor.transfer({...}, to=sampler, like=state)``. ``sync(state, out=weights)`` then
-        moves a state, and ``sync.begin(state)`` with ``wait()`` moves it beside other work.
-        Tensors are packed, so a rank sends few messages.
+        Collective over the ranks of both meshes. ``sync = actor.transfer({...}, to=sampler,
+        like=state)`` makes the plan once. ``sync(state, out=weights)`` then moves a state, and
+        ``sync.begin(state)`` with ``wait()`` moves it beside other work.
+        :mod:`meshkit.transfer.transfer` says how.
 
         Args:
-            patterns: a pattern for each glob of names. The first glob that matches a whole name
-                counts, and a name without one is refused. Patterns are those of
-                :meth:`redistribute`: the left side is over this mesh and the right one over ``to``.
-                An axis that a side leaves out has copies on all its ranks.
+            patterns: a pattern of :meth:`redistribute` for each glob of names, the right side over
+                ``to``. The first glob that matches a whole name counts, and a name without one is
+                refused.
             to: any mesh of the job, on equal, disjoint or overlapping ranks.
-            like: names with tensors or DTensors. On a rank of this mesh the state, on a rank of
-                ``to`` alone the tensors to fill, None elsewhere. Names that ranks of one pipeline
-                stage have, for example, are held by those ranks.
-            out: the tensors to fill, on a rank of both meshes; None elsewhere. DTensors need it if
-                their dims are cut into parts of different sizes, as ``torch.chunk`` cuts otherwise.
+            like: names with tensors or DTensors: the state on a rank of this mesh, the tensors to
+                fill on a rank of ``to`` alone, None elsewhere. Names of one pipeline stage are held
+                by its ranks.
+            out: the tensors to fill, on a rank of both meshes; None elsewhere.
             dtype: the dtype in which floating-point numbers travel, and of new tensors; None is
-                their own. Tensors to fill convert what arrives to their own dtype, except where
-                numbers lose a part, as complex ones do in float32 and floating-point ones in int64,
-                and where whole ones may wrap, as those of int64 do in int32.
+                their own.
             chunk: the bytes of a rank's tensors of which at most two are on their way, and need
-                memory. They travel in four batches.
-            staged: whether a state arrives whole or not at all. It needs one more copy of the
-                target, and all ranks agree before ``out`` changes. Else ``out`` is undefined after
-                an error.
-            sizes: the global sizes of dims in brackets, of all but one, equal on all ranks: a fused
-                weight moves by ``"(qkv h/tp d) i -> (qkv h d) i"`` with ``{"qkv": 3, "d": 64}``.
+                memory.
+            staged: whether a state arrives whole or not at all, for one more copy of the target.
+                Else ``out`` is undefined after an error.
+            sizes: the global sizes of dims in brackets, of all but one, equal on all ranks, as in
+                :meth:`whole_state`.
 
         Raises:
             SpecError: if a name has no pattern, a tensor does not fit its pattern, a DTensor is cut
@@ -673,21 +593,18 @@ class Mesh(OfOneProcess):
     ) -> dict[str, Any]:
         """Return the whole tensors of a local state, for a checkpoint that any mesh can read.
 
-        Collective over the mesh; every rank gets the whole state of its pipeline stage. Parts may
-        have the different sizes of :meth:`local_state`. States may be nested, such as that of an
-        optimizer: names are then joined by dots, such as ``"state.layers.0.qkv.weight.exp_avg"``.
-        DTensors become whole by themselves; of other axes, which their DeviceMesh lacks, the layout
-        says how they are cut.
+        Collective over the mesh; every rank gets the whole state of its pipeline stage, nested
+        names joined by dots, ``"state.layers.0.weight.exp_avg"``. See
+        :mod:`meshkit.transfer.whole_state`.
 
         Args:
             state: names with tensors, nested states and other values, which stay.
             layout: one side of a pattern for each glob of names, ``{"*.up.weight*": "o/tp i"}``.
                 The first glob that matches a whole name counts. A tensor without one, and a number,
-                is a copy that every rank holds. A weight that fuses q, k and v is cut inside
-                brackets, ``"(qkv h/tp d) i"``: ``"o/tp i"`` would take other heads of it.
-            sizes: the global sizes of dims in brackets, of all but one, ``{"qkv": 3, "d": 64}``.
-                If q has more heads than k and v, they have no common dim: pass q, k and v as three
-                tensors, ``dict(zip("qkv", qkv.split([...])))``, each ``"o/tp i"``.
+                is a copy that every rank holds. DTensors need none for the axes of their
+                DeviceMesh.
+            sizes: the global sizes of dims in brackets, of all but one: a weight that fuses q, k
+                and v is ``"(qkv h/tp d) i"`` with ``{"qkv": 3, "d": 64}``.
 
         Raises:
             SpecError: if the state is not a mapping, a side is invalid or does not fit its tensor,
@@ -695,8 +612,8 @@ class Mesh(OfOneProcess):
             DisagreementError: also if the tensors of one name are not the parts of a whole. Nothing
                 is sent then.
 
-        Cost: a round at the store, an all_gather for each tensor that is cut, and the memory of
-        the whole state.
+        Cost: a round at the store, an all_gather for each tensor that is cut, and the memory of the
+        whole state.
 
         Example:
             >>> mesh.whole_state({"w": torch.ones(4, 3)}, {"w": "o/sp i"})["w"].shape
@@ -718,11 +635,8 @@ class Mesh(OfOneProcess):
     ) -> dict[str, Any]:
         """Return this rank's parts of a whole state, as the layout of :meth:`whole_state` says.
 
-        Local. Parts may have different sizes, cut as by ``numpy.array_split``. DTensors
-        become whole first, which is collective over their ranks.
-
-        Raises:
-            SpecError: as :meth:`whole_state`.
+        Local, with its errors. Parts may have different sizes, cut as by ``numpy.array_split``.
+        DTensors become whole first, which is collective over their ranks.
 
         Example:
             >>> mesh.local_state({"w": torch.ones(8, 3)}, {"w": "o/sp i"})["w"].shape
@@ -735,9 +649,9 @@ class Mesh(OfOneProcess):
     def shift(self, x: torch.Tensor, axis: str, steps: int = 1) -> torch.Tensor:
         """Send a tensor some steps along an axis, and return the one that arrives. Differentiable.
 
-        Collective over the axis, which is a ring: the rank at index i gets the tensor of index
-        i - steps. The gradient goes the other way. Shape, dtype and steps are equal on all ranks,
-        which compare them as in :meth:`redistribute`.
+        Collective over the axis, a ring: the rank at index i gets the tensor of index i - steps.
+        Shape, dtype and steps are equal on all ranks, which compare them as in
+        :meth:`redistribute`.
 
         Example:
             >>> mesh.shift(torch.tensor([mesh.rank]), "dp")  # from rank 3
@@ -761,12 +675,12 @@ class Mesh(OfOneProcess):
             x: the rows in its dim 0. All other dims and the dtype are equal on all ranks, which
                 compare them as in :meth:`redistribute`.
             axis: the axis of the mesh.
-            counts: the number of rows for each rank of the axis, in their order and with the sum
-                of the rows.
+            counts: the number of rows for each rank of the axis, in their order; their sum is all
+                rows.
 
         Returns:
-            The rows received, in the order of the ranks, and how many came from each. Pass these
-            counts to a second call to send results back.
+            The rows received, in the order of the ranks, and how many came from each: the counts of
+            a second call that sends results back.
 
         Raises:
             SpecError: if the counts do not fit the rows. The other ranks of the axis raise a
@@ -786,10 +700,8 @@ class Mesh(OfOneProcess):
     def checked(self) -> AbstractContextManager[None]:
         """Check the marks of every redistribution of this mesh inside, forwards and backwards.
 
-        At ``=`` and ``*`` the tensors of the ranks must be equal. At ``=`` on the right, their
-        gradients must be equal. At ``*`` on the right, gradients that are equal on all ranks and
-        not zero are an error: these ranks do the same work, and it would count several times.
-        Enter it on every rank, also around the backward. Calls that torch compiled are not checked.
+        Enter it on every rank, also around the backward. :mod:`meshkit.redistribute.checked` has
+        the rules. Calls that torch compiled are not checked.
 
         Raises:
             SpecError: the same on all ranks of the axis, with the mark to write.
@@ -835,16 +747,16 @@ class Mesh(OfOneProcess):
             global_batch: samples in one optimizer step, over all ranks.
             micro_batch: samples in one forward and backward of one rank.
             accumulation_steps: micro batches per rank and optimizer step.
-            data: the axes that divide the samples, ``"dp ep"`` or ``("dp", "ep")``; the ranks of
-                all others share them. Empty means that all ranks read the same samples. None means
-                the axes whose names have the role of data or of experts.
+            data: the axes that divide the samples; ranks along all others share them. Empty: all
+                ranks read the same samples. None: the axes whose names have the role of data or of
+                experts.
             uneven: let some ranks run one micro batch more than others if the micro batches do not
                 divide; see :meth:`meshkit.BatchPlan.solve`.
 
         Returns:
             The plan, which knows this rank's share: ``plan.samples(step)``,
             ``plan.micro_batches(step)`` and ``plan.sync_on_last(model, micro)``. Its ``repr`` is
-            equal on all ranks: ``mesh.agree("plan", plan)`` names a rank with other sizes.
+            equal on all ranks, for ``agree``.
 
         Raises:
             BatchError: if they do not divide, with the nearest batches that do.
@@ -866,16 +778,16 @@ class Mesh(OfOneProcess):
     def token_weights(self, counts: Sequence[int] | torch.Tensor, *axes: Names) -> torch.Tensor:
         """Return the factors for the mean loss of each micro batch if samples differ in length.
 
-        Collective over the group of the axes: one all-reduce of two numbers. With these factors,
-        the gradient averaged over that group is exactly that of the mean over all tokens of the
-        step. The factor is ``size(*axes) * tokens / all tokens``.
+        Collective over the group of the axes: one all-reduce of two numbers. The factor is
+        ``size(*axes) * tokens / all tokens``: the gradient averaged over that group is then exactly
+        that of the mean over all tokens of the step.
 
         Args:
             counts: the tokens that count in each micro batch of the step on this rank, without
                 padding and masked ones; 0 for a filler. A mean over no token is NaN, also after
                 scaling by 0, so divide by at least one.
-            *axes: the axes over which gradients are averaged and tokens differ; without any,
-                those of :meth:`gradient_group`.
+            *axes: the axes over which gradients are averaged and tokens differ; without any, those
+                of :meth:`gradient_group`.
 
         Returns:
             float64 (micro batches,), on the cpu. It replaces ``micro.weight``.
@@ -926,29 +838,24 @@ class Mesh(OfOneProcess):
     ) -> MicroBatchSampler | MicroBatchStream[Any]:
         """Return this rank's micro batches of a dataset, for torch's DataLoader. Local.
 
-        There is one global order of samples for any mesh. Ranks of one data coordinate read the
-        same samples, and data coordinates read different ones. A state that is saved on one mesh
-        resumes on another.
+        There is one global order of samples for any mesh, so a state that is saved on one mesh
+        resumes on another. :mod:`meshkit.data.sampler` and :mod:`meshkit.data.first_batch` say how.
 
         Args:
             dataset: a dataset that is read by index, or its number of samples; or an
                 ``IterableDataset``.
             plan: the result of :meth:`batch`; or a plain :class:`meshkit.BatchPlan` over the data
                 axes of the mesh.
-            shuffle: whether each epoch has its own order, by ``seed`` and the number of the epoch.
-                It is the same for every version of torch and numpy. Not for a stream.
+            shuffle: whether each epoch has its own order, by ``seed`` and its number. Not for a
+                stream.
             seed: any int, the same on every rank.
             epoch: the first epoch, from 0.
             tail: the use of the samples at the end that do not fill a global batch. ``"keep"``
                 makes a smaller last step of them, with weights to match. ``"drop"`` leaves them
-                out. ``"pad"`` fills the step with the first samples of the same epoch, which then
-                count twice. None is ``"keep"``, and ``"drop"`` for a stream, which has no other.
-            order: the dataset indices of an epoch, for weights, grouping by length, or an order of
-                your own: a ``Sampler`` of torch of single samples, or a sequence of ints. It is
-                global, and each rank takes its share of it. It is read anew for each epoch, with
-                the global generators of torch, numpy and Python and its attribute ``generator``
-                seeded by ``seed`` and the epoch, after a call of its ``set_epoch(epoch)`` if it has
-                one. Samples may repeat or be left out.
+                out. ``"pad"`` repeats the first samples of the epoch. None is ``"keep"``;
+                ``"drop"`` for a stream.
+            order: the dataset indices of an epoch, with repeats or gaps: a ``Sampler`` of torch of
+                single samples, or a sequence of ints. It is global, read anew for each epoch.
 
         Returns:
             A ``Sampler[list[int]]`` for ``DataLoader(dataset, batch_sampler=...)``. For an iterable
@@ -957,18 +864,13 @@ class Mesh(OfOneProcess):
 
         Raises:
             BatchError: if the dataset is empty, or is none, such as a DataLoader or a dict; if a
-                tail is invalid; if ``"drop"`` leaves no step; if the plan is of another mesh; if
-                an order has no length, yields no dataset index, or differs when one epoch is read
+                tail is invalid; if ``"drop"`` leaves no step; if the plan is of another mesh; if an
+                order has no length, yields no dataset index, or differs when one epoch is read
                 twice.
-            DisagreementError: by the first batch, if sizes, shuffle, seed, tail or length differ
-                from those of the first rank that has read one. Inside a guard all other ranks raise
-                it too, when their collective fails; outside, at the next ``agree`` or ``view``.
-                Make samplers in the same order on all ranks. Workers compare no stream. An
-                ``order`` is compared in each epoch.
+            DisagreementError: by the first batch, if ranks differ in an argument or in the length.
 
-        Cost: 0.1 microseconds per sample with shuffle, and 0.3 milliseconds per step. No array of
-        all samples is made, except of ``order``: 8 bytes an index. One store operation at the first
-        batch, which waits for no rank.
+        Cost: 0.1 microseconds per sample with shuffle, and 0.3 milliseconds per step; 8 bytes an
+        index of ``order``. One store operation at the first batch, which waits for no rank.
 
         Example:
             >>> plan = mesh.batch(global_batch=8, micro_batch=2)
@@ -976,14 +878,7 @@ class Mesh(OfOneProcess):
             [[4, 5], [12, 13]]
         """
         samples = SampleOrder(shuffle, seed, epoch, tail, order)
-        return self._make_source(dataset, plan, samples)
-
-    def _make_source(
-        self, dataset: IterableDataset[Any] | Sized | int, plan: BatchPlan, samples: SampleOrder
-    ) -> MicroBatchSampler | MicroBatchStream[Any]:
-        source = make_source(dataset, plan_of_rank(self._groups, plan), samples)
-        source.job_seed = base_seed(self._proposal.job.seed)
-        return compare_first_batch(self._groups, self._proposal.job, source)
+        return open_source(self._groups, self._proposal.job, dataset, plan, samples)
 
     @quotes_call("mesh.loader", by_name=("dataset", "plan"))
     def loader(
@@ -1002,8 +897,8 @@ class Mesh(OfOneProcess):
 
         Each item is one collated micro batch. ``options`` are more options of ``DataLoader``, as
         ``num_workers``; all other arguments are those of :meth:`sampler`. The position for a
-        checkpoint is that of the sampler: ``loader.batch_sampler.state_dict(steps=...)``, for an
-        iterable dataset ``loader.dataset.state_dict(steps=...)``.
+        checkpoint is ``loader.batch_sampler.state_dict(steps=...)``, for an iterable dataset
+        ``loader.dataset.state_dict(steps=...)``.
 
         Raises:
             BatchError: as :meth:`sampler`; if an option would change the samples of a batch, such
@@ -1013,7 +908,8 @@ class Mesh(OfOneProcess):
             ``for batch in mesh.loader(dataset, plan, shuffle=True): train(batch)``
         """
         samples = SampleOrder(shuffle, seed, epoch, tail, order)
-        return make_loader(dataset, self._make_source(dataset, plan, samples), options)
+        source = open_source(self._groups, self._proposal.job, dataset, plan, samples)
+        return make_loader(dataset, source, options)
 
     @quotes_call("mesh.check_batch", by_name=("batch",))
     def check_batch(self, batch: object, *, data: str | tuple[str, ...] | None = None) -> None:
@@ -1025,8 +921,8 @@ class Mesh(OfOneProcess):
 
         Args:
             batch: a tensor, or nested dicts, lists and tuples of tensors, int, float, str, bytes,
-                bool and None. Dtype, shape and bytes are compared, not the device. The order of
-                keys does not matter.
+                bool and None. Dtype, shape and bytes are compared, not the device or the order of
+                keys.
             data: the axes that divide the samples, as in :meth:`batch`.
 
         Cost: one gather of 265 bytes per rank, and one more if there is a conflict. Tensors are
@@ -1043,14 +939,11 @@ class Mesh(OfOneProcess):
     ) -> None:
         """Check that parameters are equal on all ranks that average their gradients.
 
-        Collective over the mesh. It finds replicas that drift, for example because DDP averages
-        over dp alone on a mesh with sp. Call it between steps. A module is compared without its
-        buffers, since the statistics of a BatchNorm may differ until the next forward of DDP.
-        ``check_parameters(model.named_buffers())`` compares them as it does parameters.
-
-        A plain tensor must be equal along ``axes``, by default those of :meth:`gradient_group`. A
-        parameter with ``parameter.allreduce = False``, the mark of Megatron-core and DeepSpeed for
-        experts, may differ along ep. The placements of a DTensor say which ranks hold equal parts.
+        Collective over the mesh, between steps. It finds replicas that drift. A module is compared
+        without its buffers, which ``check_parameters(model.named_buffers())`` compares. A plain
+        tensor must be equal along ``axes``, by default those of :meth:`gradient_group`. The
+        placements of a DTensor say which ranks hold equal parts; :mod:`meshkit.data.checks` has the
+        mark of experts.
 
         Raises:
             DisagreementError: the same on every rank, with the first parameter that differs in
@@ -1072,9 +965,9 @@ class Mesh(OfOneProcess):
     ) -> SequenceShard:
         """Return this rank's tokens of a sequence, the same number on every rank. Local.
 
-        The part of this rank is ``mesh.group_rank(*axes)``. If the axes have size 1, every rank
-        holds the whole sequence. A length that does not divide raises a SpecError with the nearest
-        lengths, except with ``pad``.
+        The part of this rank is ``mesh.group_rank(*axes)``; along axes of size 1 it is the whole
+        sequence. A length that does not divide raises a SpecError with the nearest lengths, except
+        with ``pad``.
 
         Args:
             length: tokens in the sequence.
@@ -1096,14 +989,13 @@ class Mesh(OfOneProcess):
     def seed(self, base: int | None = None, *, vary: str | tuple[str, ...] = ()) -> int:
         """Return the seed of this rank: distinct along the axes of ``vary``, equal along others.
 
-        Local; no generator changes. The seed is :func:`meshkit.stream_seed` of the base and this
-        rank's coordinate along ``vary``. It therefore stays the same when another axis grows.
+        Local; no generator changes. It is :func:`meshkit.stream_seed` of the base and this rank's
+        coordinate along ``vary``, so it stays the same when another axis grows.
 
         Args:
             base: any int; None is the seed of ``meshkit.init``, also the number that it drew for
                 ``"shared"``, or 0 without one.
-            vary: the axes along which seeds differ, ``"dp tp"`` or ``("dp", "tp")``; empty means
-                that all ranks have the same.
+            vary: the axes along which seeds differ; empty means that all ranks have the same.
 
         Returns:
             An int from 0 to 2**63 - 1, valid for every generator of torch. On fewer than 2**13
@@ -1140,41 +1032,30 @@ class Mesh(OfOneProcess):
         """Return the norm of all gradients of a model, as one process would compute it.
 
         Collective over the mesh, pipelines included. Gradients are final: every reduction has been
-        done. A DTensor says how it is cut; partial sums are added first. A plain parameter is a
-        copy on each rank, and a DTensor along each axis that its DeviceMesh lacks, except along a
-        pipeline, unless ``layout`` says something else.
+        done. A DTensor says how it is cut; a plain parameter is a copy on each rank, unless
+        ``layout`` says something else. :mod:`meshkit.norm.norm` has the rules.
 
         Args:
             parameters: a module, or names and parameters, as in ``model.named_parameters()``. A
                 parameter without a gradient adds 0.
             norm_type: the order of the norm, above 0; it may be ``float("inf")``.
             layout: a glob of names to one side of a pattern, as in ``{"*.experts.*": "e/ep o i"}``.
-                The first glob that matches counts. ``o/tp``: each rank has a part. ``+tp``: the
-                ranks have parts of a sum, which is added first. ``=tp`` and ``*tp``: copies, as
-                along axes without a mark. Tied weights say ``=pp`` on every stage that holds them.
-                An axis that the mesh lacks has size 1. An axis of unknown role needs a mark.
-            error_if_nonfinite: whether an infinite norm, or NaN, raises on all ranks. A copy on any
-                rank that is not finite makes the norm so.
+                The first glob that matches counts.
+            error_if_nonfinite: whether an infinite norm, or NaN, raises on all ranks.
             sizes: sizes of dims of the layout, as in :meth:`whole_state`; a norm needs none.
 
         Returns:
             float64 (), on the device of the gradients; the same bits on every rank.
 
         Raises:
-            SpecError: if the layout is invalid or does not fit a parameter. On all ranks, if a
-                glob matches no parameter of any rank, or if a gradient is no copy along an axis of
-                which its layout says nothing: it is missing there, or differs by more than 1e-3 of
-                its norm. The ranks look at this once, at the first call at which no plain gradient
-                without a layout is all zero. A DTensor is looked at along the axes that its
-                DeviceMesh lacks; along all axes, if its ranks are only a part of an axis.
+            SpecError: if the layout is invalid or does not fit a parameter. On all ranks, if a glob
+                matches no parameter of any rank, or if a gradient is no copy where its layout says
+                nothing.
             NonfiniteError: if ``error_if_nonfinite``, and the norm is not finite.
 
-        Cost: one all-reduce of 8 bytes, whose result is read on the host. An all-reduce more for
-        each axis of ``+``, and for each partial DTensor. The look sends each such gradient once
-        over each axis, the parts of a DTensor over those that its DeviceMesh lacks. A DTensor on a
-        part of an axis is made whole for it. As long as a plain gradient without a layout is all
-        zero, such as that of an unused expert, the first 100 calls take two all-reduces more each,
-        and then every 100th call.
+        Cost: one all-reduce of 8 bytes, whose result is read on the host; one more for each axis of
+        ``+`` and each partial DTensor. The first call also sends plain gradients over their axes,
+        once.
 
         Example:
             >>> linear = torch.nn.Linear(2, 2)
@@ -1197,10 +1078,9 @@ class Mesh(OfOneProcess):
     ) -> torch.Tensor:
         """Scale all gradients so that their norm is at most ``max_norm``; return their norm before.
 
-        Collective over the mesh. Each local gradient is multiplied in place by
-        ``min(1, max_norm / (norm + 1e-6))``, as ``torch.nn.utils.clip_grad_norm_`` does. All else
-        is as in :meth:`grad_norm`. After an error all gradients are unchanged. A gradient that two
-        parameters share is scaled once.
+        Collective over the mesh. Each local gradient is multiplied in place by ``min(1, max_norm /
+        (norm + 1e-6))``, as ``torch.nn.utils.clip_grad_norm_`` does. All else is as in
+        :meth:`grad_norm`. After an error all gradients are unchanged.
 
         Args:
             parameters: as in :meth:`grad_norm`.
@@ -1238,7 +1118,7 @@ class Mesh(OfOneProcess):
         """Wait until every rank of this rank's group over the axes has called this.
 
         Collective over that group; without axes, over the whole mesh. It names missing ranks on any
-        backend. None as the timeout, in seconds or as a timedelta, is that of the group.
+        backend. None as the timeout is that of the group.
 
         Raises:
             RankTimeoutError: with the coordinates of missing ranks. The group is then unusable.
@@ -1251,21 +1131,20 @@ class Mesh(OfOneProcess):
     def first_on_node(self, *, arrival_timeout: Time | None = None) -> AbstractContextManager[bool]:
         """Run a block on the first rank of each node, then on all others: a download, a cache.
 
-        Collective over the mesh. The first rank of a node runs the block at once. The others run it
-        when all first ranks are done, so that they find its result. ``as is_first`` is whether this
-        rank is the first one, for what must not run twice. A node is a machine, as ``init`` found
-        it, whatever the launcher says. Call no collective and no other method of the mesh inside.
+        Collective over the mesh. The others run the block when all first ranks are done. ``as
+        is_first`` is whether this rank is the first one, for what must not run twice. A node is a
+        machine, as ``init`` found it. Call no collective and no other method of the mesh inside.
 
         Args:
             arrival_timeout: how long ranks wait for each other, the block of the first ranks
-                included, in seconds or as a timedelta; None is that of the mesh.
+                included; None is that of the mesh.
 
         Raises:
             DisagreementError: on all other ranks, before they run the block, if a first rank raises
                 in it, with its error; also if ranks make other calls.
             RankTimeoutError: on all ranks, if ranks do not arrive, or first ranks are not done in
-                time, with their numbers; within 2 s if the process of a missing rank has ended, and
-                a rank that waits is on the same machine, or the rank was started anew.
+                time; within 2 s if the process of a missing rank has ended, as
+                :mod:`meshkit.guard.first` says.
 
         Cost: 4 store operations per rank, and one a second while it waits.
 
@@ -1290,34 +1169,21 @@ class Mesh(OfOneProcess):
     def guard(self, *, timeout: Time | None = None) -> AbstractContextManager[None]:
         """Report a failed collective inside with coordinates: the ranks behind, the ranks gone.
 
-        Run on gloo, and with NCCL on one GPU that several ranks share.
-
-        Enter it on every rank. Without a timeout it costs nothing until a collective fails. With a
-        timeout, in seconds or as a timedelta, a collective of the mesh may take that long inside.
-        On backends other than gloo, the guard acts if a rank has started no collective for that
-        long: it prints the report and aborts all groups of the job. A thread on each rank then
-        reads the store twice a second, so that ranks that hang answer too. Other errors pass
-        unchanged, and the other ranks quote them at the timeout. The DisagreementError of a first
-        batch is raised by all ranks.
-
-        On leaving a guard with a timeout, a rank posts how many collectives it has begun over each
-        group, and waits for nobody. The last rank to leave compares them, and raises if they
-        differ: a rank has skipped a collective, so sums may be wrong. On gloo sends and receives
-        count too: there groups along a pipeline are left out; over others, use a group of your own
-        for them. A rank that had guards of the mesh open in two threads or tasks at once is not
-        compared.
-
-        A guard may be entered again, by several threads and asyncio tasks at once. As a decorator
-        it lasts as long as the body of a function, a coroutine or a generator.
+        Enter it on every rank. Run on gloo, and with NCCL on one GPU that several ranks share. A
+        collective inside may take as long as ``timeout``; on other backends than gloo, so long may
+        a rank start none. Other errors pass unchanged. :mod:`meshkit.guard.guard` says how, and
+        what is compared at the end. A guard may be entered again, by several threads and tasks at
+        once, and decorate a function.
 
         Raises:
             CollectiveError: the same on every rank, within 4 s of torch's own error on the first
-                one, which is the cause. The report ends the waits of all ranks, also over groups of
-                the user, so a rank that waits for another one raises it within a second more.
-                Call :meth:`recover` then; or close the mesh, shut down and build again. The
-                seconds of each case are in the docs, on "Promises about failures".
+                one, which is the cause. It ends the waits of all ranks, also over groups of the
+                user, within a second more. Call :meth:`recover` then; or close the mesh, shut down
+                and build again. Also on leaving, if ranks have begun different numbers of
+                collectives.
 
-        Cost: with a timeout, two store operations on leaving.
+        Cost: none without a timeout; with one, two store operations on leaving, which waits for
+        nobody, and a thread that on other backends than gloo reads the store twice a second.
 
         Example:
             ``with mesh.guard(timeout=60): loss.backward()``
@@ -1348,16 +1214,10 @@ class Mesh(OfOneProcess):
     def commit(self) -> None:
         """Raise on every rank if a collective of this step has failed; call it before the step.
 
-        Every rank calls it once a step, after the backward and before ``optimizer.step()``. Run on
-        gloo, and with NCCL on one GPU that several ranks share. Collective on NCCL, where a failed
-        collective raises nothing and leaves partial sums: it waits for the current stream, asks
-        each group for its error, and takes one vote of all ranks. Local on gloo, where the failed
-        call itself raises: it raises again if this rank has seen a report. Call it inside a guard
-        with a timeout: without one it waits for its device as long as torch does.
-
-        A rank may be one step ahead of another one after a failure, which :meth:`recover` and
-        ``mesh.recovery.restore`` repair. On NCCL ``recover(step=n)`` refuses a rank that has
-        committed fewer than n steps since the job began.
+        Every rank calls it once a step, after the backward and before ``optimizer.step()``, inside
+        a guard with a timeout. Run on gloo, and with NCCL on one GPU that several ranks share.
+        Collective on NCCL, where a failed collective leaves partial sums; local on gloo. See
+        :mod:`meshkit.guard.commit`.
 
         Raises:
             CollectiveError: the same on every rank, if a rank has seen a failure, or does not come
@@ -1383,33 +1243,24 @@ class Mesh(OfOneProcess):
     ) -> Mesh:
         """Return a mesh of the ranks that live, after a rank was lost or a collective failed.
 
-        Run on gloo, and with NCCL on one GPU that several ranks share.
-
-        Collective over the ranks that live, in the same processes, with the state in memory:
-        ``except meshkit.CollectiveError: mesh = mesh.recover(step=done)``. It destroys the default
-        group and all groups on it, those of other meshes and of views too. The ranks decide at the
-        store which of them live. They create a new default group, and a mesh in which data axes
-        shrink and all other axes are whole. If another rank is lost meanwhile, they decide again.
-
-        Ranks are numbered anew: ``mesh.rank`` and ``torch.distributed.get_rank()`` are equal, and
-        positions in the mesh count first. A rank keeps its coordinate if the new mesh has it.
-        Ranks that are left over are spares, for which ``mesh.inside`` is False. On a spare this
-        call waits for the next recovery or admission. If all ranks close the mesh instead, it
-        returns this mesh, and ``mesh.recovery.is_over`` is True. :attr:`recovery` tells what has
-        changed. Build again on the new mesh whatever holds groups, and its samplers and streams.
+        Collective over the ranks that live, in the same processes, with the state in memory. Run on
+        gloo, and with NCCL on one GPU that several ranks share. It destroys the default group and
+        all groups on it. In the new mesh ranks are numbered anew, data axes shrink and all other
+        axes are whole; ranks left over are spares, for which ``inside`` is False. :attr:`recovery`
+        tells what has changed. Build again whatever holds groups. :mod:`meshkit.recover.recovery`
+        says how.
 
         Args:
-            step: the number of optimizer steps that this rank has completed; all ranks pass one,
-                or none does. ``mesh.recovery.step`` is then the number from which all go on.
-            arrival_timeout: how long ranks wait for those that do not come, in seconds or as a
-                timedelta. A rank whose process is known to have ended is not waited for. None is
-                the ``arrival_timeout`` of the mesh. Ranks that the report of the guard names as
-                silent are then waited for 1 s only.
+            step: the number of optimizer steps that this rank has completed; all ranks pass one, or
+                none does. ``mesh.recovery.step`` is then the number from which all go on.
+            arrival_timeout: how long ranks wait for those that do not come, but not for a process
+                known to have ended, and 1 s for ranks that the guard reports as silent. None is
+                that of the mesh.
             min_ranks: the least number of ranks with which to go on, spares included; None means
                 those of one replica.
 
         Returns:
-            A new mesh. This one can no longer be used.
+            A new mesh. This one can no longer be used. On a spare, once all ranks close: this mesh.
 
         Raises:
             RankTimeoutError: if fewer ranks live than ``min_ranks`` or than one replica needs, or
@@ -1434,18 +1285,12 @@ class Mesh(OfOneProcess):
     def admit(self, *, step: int | None = None) -> Mesh:
         """Return a mesh with the processes that were started anew for lost ranks, if any wait.
 
-        Run on gloo, and on a stand-in for NCCL; never with NCCL itself.
-
-        Collective over the mesh; call it between steps, with the ``step`` of :meth:`recover`. A
-        process started anew with the number of a lost rank calls ``init`` and ``build_mesh`` as at
-        the start of the job. If one waits, all ranks go through a recovery with it: data axes grow
-        again, up to their sizes before the first loss, and no rank of the mesh changes its
-        coordinate. ``mesh.recovery.new_ranks`` lists the new ranks, which are spares if they do not
-        fill a replica. ``mesh.recovery.restore`` sends them the state. If the process dies
-        meanwhile, differs, or takes longer than 30 s, the other ranks go on without it.
-
-        With FSDP over all ranks, no rank holds a second copy of a shard, so the mesh can grow only
-        from a checkpoint: call this right after saving one.
+        Collective over the mesh; call it between steps, with the ``step`` of :meth:`recover`, which
+        it runs with the new processes. Run on gloo, and on a stand-in for NCCL; never with NCCL
+        itself. Data axes grow again, no rank changes its coordinate, and ``mesh.recovery.restore``
+        sends the newcomers the state. :mod:`meshkit.recover.admission` says how. With FSDP over all
+        ranks, call it right after saving a checkpoint, since no rank holds a second copy of a
+        shard.
 
         Returns:
             A new mesh, and this one can no longer be used; or this mesh, if nobody waits.
@@ -1477,44 +1322,26 @@ class Mesh(OfOneProcess):
     def agree(self, what: str, value: object) -> None:
         """Compare a value over all ranks of the mesh: a learning rate, a set of names, a config.
 
-        Collective over the mesh, on the host, without a process group. The error has ``what``, the
-        name of the value in one line, and the value of each rank. Values are compared by their
-        ``repr``. In sets, dicts, namespaces and dataclasses at any depth the order of elements and
-        keys does not count. Arrays and tensors are compared exactly, whatever their device.
+        Collective over the mesh, on the host, without a process group. ``what`` is the name of the
+        value in one line. Values are compared by their ``repr``, without the order in sets, dicts,
+        namespaces and dataclasses at any depth; arrays and tensors exactly, whatever their device.
 
         Raises:
             SpecError: on all ranks, if a part of the value has no ``repr`` but its address, as a
                 function or an object of a plain class.
-            DisagreementError: if the values differ.
+            DisagreementError: if the values differ, with the value of each rank.
 
         Cost: 4 store operations per rank. Large arrays are copied to the host and hashed.
         """
-        if not (isinstance(what, str) and what.isprintable()):
-            fix = 'a name in one line, for example "learning rate".'
-            raise SpecError(f"what is {what!r}, not the name of a value.", fix=fix)
-        self._groups.check_usable()
-        try:
-            text, cause = canonical_text(value, tensor_text), None
-        except Exception as error:  # a value can raise anything, and the others wait for this rank
-            text, cause = f"no repr, but {type(error).__name__}", error
-        facts, summary = {what: text}, f"ranks disagree about {what}."
-        if conflict := self._groups.registry.conflict:
-            facts["batches"] = conflict
-        open_mesh.agree_in_mesh(self._groups, self._proposal.job, "mesh.agree", facts, summary)
-        if cause is not None:
-            line = f"the value of {what} has no repr: {str(cause).partition(chr(10))[0]}"
-            fix = "a value with one, such as vars(config), or the name of a function."
-            raise SpecError(line, fix=fix) from cause
+        compare_values(self._groups, self._proposal.job, what, value)
 
     @quotes_call("mesh.close")
     def close(self) -> None:
         """Destroy the groups that this mesh created and no open view uses. Harmless to repeat.
 
-        Call it on every rank. The default group and groups of the user stay. Local on gloo. On
-        NCCL, all ranks of a group destroy it together, so they agree first: close views in the same
-        order on every rank. If ranks are missing there, all groups of the job are aborted. An error
-        that leaves ``with mesh`` waits 5 s for the other ranks. After the report of a guard the
-        call is local.
+        Call it on every rank, and close views in the same order. The default group and groups of
+        the user stay. Local on gloo and after the report of a guard. On NCCL all ranks of a group
+        destroy it together; see :mod:`meshkit.groups.close_mesh`.
         """
         self._close(None)
 

@@ -9,6 +9,21 @@ then take part, and NaN in the sum is how one rank asks the others, without a se
 
 If a gradient itself is NaN or infinite, the sum is not finite either. The ranks then meet in the
 same comparison, find nothing to compare, and the second sum is the true result: not finite.
+
+A plain parameter is a copy on each rank, and a DTensor along each axis that its DeviceMesh lacks,
+except along a pipeline, unless the layout says something else. ``o/tp``: each rank has a part.
+``+tp``: the ranks have parts of a sum, which is added first, as that of a partial DTensor is.
+``=tp`` and ``*tp``: copies, as along axes without a mark. Tied weights say ``=pp`` on every stage
+that holds them. An axis that the mesh lacks has size 1. An axis of unknown role needs a mark. A
+copy on any rank that is not finite makes the norm so. A gradient that two parameters share is
+scaled once.
+
+A gradient is no copy along an axis if it is missing there, or differs by more than 1e-3 of its
+norm. The ranks look at this once, at the first call at which no plain gradient without a layout is
+all zero. A DTensor is looked at along the axes that its DeviceMesh lacks; along all axes, if its
+ranks are only a part of an axis, and then it is made whole for it. The look sends each such
+gradient once over each axis. As long as a plain gradient without a layout is all zero, such as that
+of an unused expert, the first 100 calls take two all-reduces more each, and then every 100th call.
 """
 
 from __future__ import annotations

@@ -13,6 +13,12 @@ recovery round that admits the newcomers. All ranks then go through that round, 
     recovery/<n>/admission              the first rank: who comes in    with round n
 
 The newcomer then builds the mesh of the job that runs (:func:`open_mesh_of_job`).
+
+A process started anew with the number of a lost rank calls ``init`` and ``build_mesh`` as at the
+start of the job. If one waits, all ranks go through a recovery with it: data axes grow again, up to
+their sizes before the first loss, and no rank of the mesh changes its coordinate.
+``mesh.recovery.new_ranks`` lists the new ranks, which are spares if they do not fill a replica. If
+the process dies meanwhile, differs, or takes longer than 30 s, the other ranks go on without it.
 """
 
 from __future__ import annotations

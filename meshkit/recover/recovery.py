@@ -17,6 +17,16 @@ them out. The keys, below the generation of the job::
     recovered                  rank 0: the newest n                   stays
     membership/<n>/rejoin/...  members of n: all groups created?      after a later recovery
     membership/<n>/...         their rounds and meshes                as in a job without a loss
+
+A recovery destroys the default group and all groups on it, those of other meshes and of views too.
+The ranks decide at the store which of them live. Ranks are numbered anew: ``mesh.rank`` and
+``torch.distributed.get_rank()`` are equal, and positions in the mesh count first. A rank keeps its
+coordinate if the new mesh has it. Build again on the new mesh whatever holds groups, and its
+samplers and streams.
+
+Ranks that are left over are spares, on which a recovery waits for the next one, or for an
+admission. If all ranks close the mesh instead, it returns the old mesh, and
+``mesh.recovery.is_over`` is True.
 """
 
 from __future__ import annotations

@@ -1,4 +1,39 @@
-"""Redistribution: a pattern on a mesh, with the programs for the shapes that it has seen."""
+"""Redistribution: a pattern on a mesh, with the programs for the shapes that it has seen.
+
+The marks of a pattern, whose names and brackets are those of einops::
+
+    s/sp      cut along s; s/dp/sp by two axes, the outer one first
+    +tp       the ranks of tp have the parts of a sum
+    *tp       each rank has a copy, and goes on with its own part of the work
+    =tp       each rank has a copy, and all do the same work
+    @dp:0     the rank at that coordinate has it; others pass any tensor of the shape, and get zeros
+
+``*`` and ``=`` differ in the gradient only: at ``*`` the gradients of the ranks are summed, at
+``=`` they are equal. The backward is collective too.
+
+The sum of bools is a bool, as of two in torch: whether one of them is true. A NaN on any rank is
+the maximum, and the minimum, as in ``torch.maximum``. An average is divided before it is summed, as
+by DDP and NCCL, so no sum overflows; it reads the tensor once more. Ranks send 4 bytes an element
+for a maximum or a minimum of float16 or bfloat16, and for an average of float16, whose small
+numbers would lose bits.
+
+A view as the target (``to=mesh.view(...)``) has the same ranks: axes that neither side names are
+untouched, and the tensor is on every rank. A rank outside both passes None and gets None. With
+another mesh of the job, on the same ranks or on others, the call is collective over the ranks of
+both, those outside this mesh included. There the tensor is None, and ranks outside the target get
+None, or an empty tensor if a gradient flows: ``y.sum().backward()`` on every rank runs the
+backward. An axis that its side leaves out has copies on all its ranks. The first call with a
+pattern tells all ranks the sizes, the dtype and whether a gradient flows. Later calls keep them, so
+sizes that vary are given by keyword, on all ranks.
+
+On gloo and nccl ranks compare the first call over each group, and all calls inside a guard with a
+timeout, by an all-reduce of 16 bytes; none is made while a CUDA graph is captured. There on nccl no
+rank waits: the next call, ``mesh.commit()`` or the end of the guard raises. A comparison also tells
+ranks that one of them refuses its tensor. Elsewhere they wait for that one, gloo may end a process
+whose tensor has another size, and nccl returns garbage. To another mesh all ranks know of a refused
+tensor in the first call with a pattern, and on gloo in all calls inside a guard with a timeout,
+which end with a round at the store.
+"""
 
 from __future__ import annotations
 

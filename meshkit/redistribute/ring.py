@@ -2,6 +2,8 @@
 
 A shift passes tensors of one shape some steps along the axis. An exchange sends rows of any number
 to each rank of the axis, as a mixture of experts does.
+
+The gradient of a shift goes the other way.
 """
 
 from __future__ import annotations

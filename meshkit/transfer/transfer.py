@@ -2,6 +2,15 @@
 
 The plan is made when the transfer is created. Each rank states the names, sizes and dtypes of its
 part of the state, so a wrong name or a missing pattern is an error before anything moves.
+
+Ranks outside both meshes need not call. An axis that a side leaves out has copies on all its ranks.
+A fused weight moves by ``"(qkv h/tp d) i -> (qkv h d) i"`` with ``{"qkv": 3, "d": 64}``. DTensors
+need ``out`` if their dims are cut into parts of different sizes, as ``torch.chunk`` cuts otherwise.
+
+Tensors to fill convert the numbers that arrive to their own dtype, except if numbers lose a part,
+as complex ones do in float32 and floating-point ones in int64, and if whole ones may wrap, as those
+of int64 do in int32. A chunk travels in four batches. If a transfer is staged, all ranks agree
+before ``out`` changes.
 """
 
 from __future__ import annotations

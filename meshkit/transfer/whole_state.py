@@ -1,4 +1,13 @@
-"""Turn the local state of a rank into the whole one, for a checkpoint, and back, on any mesh."""
+"""Turn the local state of a rank into the whole one, for a checkpoint, and back, on any mesh.
+
+States may be nested, such as that of an optimizer: names are then joined by dots. Parts may have
+the different sizes of ``local_state``. DTensors become whole by themselves; for other axes, which
+their DeviceMesh lacks, the layout says how they are cut.
+
+A weight that fuses q, k and v is cut inside brackets, ``"(qkv h/tp d) i"``: ``"o/tp i"`` would take
+other heads of it. If q has more heads than k and v, they have no common dim: pass q, k and v as
+three tensors, ``dict(zip("qkv", qkv.split([...])))``, each ``"o/tp i"``.
+"""
 
 from __future__ import annotations
 
