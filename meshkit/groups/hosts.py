@@ -15,7 +15,6 @@ from ..call import Call, caller_level
 from ..errors import SpecError
 from ..launch.job import Job
 from ..launch.store import error_from_json, error_to_json
-from ..launch.world import World
 from ..layout.crossings import CrossingVerdict, check_crossings
 from ..layout.layout import Layout
 from ..layout.topology import Topology
@@ -23,19 +22,6 @@ from .requests import GroupOptions
 
 NO_STORE = "there is no store, so the hosts of the ranks are unknown."
 HOSTS, FIX = "the hosts of the ranks", "look at the log of rank 0 first."
-
-
-def check_place(place: object, world: World) -> None:
-    """Raise if ``place`` is neither a bool nor a topology of all ranks of the world."""
-    if isinstance(place, bool):
-        return
-    if not isinstance(place, Topology):
-        raise SpecError(f"place is {place!r}.", fix="place=True, or a Topology.")
-    if place.world_size != world.world_size:
-        line = f"place has {place.world_size} ranks, the world has {world.world_size}."
-        evidence = f"The size of the world: {world.size_evidence}."
-        fix = "a topology of all ranks of the world, in their order."
-        raise SpecError(line, evidence, fix=fix, world_size=world.world_size)
 
 
 def check_crossing(

@@ -33,17 +33,18 @@ from ..launch.job import Job, current_job, require_job
 from ..launch.join import announce_init_failure
 from ..launch.log import Startup, log_line
 from ..launch.store import Store
-from ..launch.times import TIMES, Time, format_timeout, parse_timeout
+from ..launch.times import TIMES, Time, parse_timeout
 from ..launch.torch_groups import waits_for_peers
 from ..launch.world import World
 from ..layout.axes import check_axes_exist, check_names, parse_axes
+from ..layout.crossings import placed
 from ..layout.group_plan import GroupPlan, check_in_world, plan_view
 from ..layout.layout import Layout
 from ..layout.ranks import Strides
 from ..layout.sizes import check_view_names, merge_sizes
 from ..layout.topology import Topology
 from ..text import Ints, article, format_sizes
-from .backends import describe_backends, inherit_backends, parse_backends
+from .backends import inherit_backends, parse_backends
 from .device_mesh import check_members
 from .groups import (
     check_same_groups,
@@ -52,7 +53,7 @@ from .groups import (
     destroy_groups,
     is_destroyed_collectively,
 )
-from .hosts import check_crossing
+from .hosts import check_crossing, gather_hosts
 from .registry import NO_GROUPS, GroupRegistry, Groups, MeshGroups
 from .requests import FoundGroups, GroupOptions, GroupTimeouts, check_orders, find_groups
 from .status import within_guard
@@ -83,11 +84,7 @@ class MeshProposal(NamedTuple):
             "place": str(place),
             "ranks": str(ranks),
             "groups": ", ".join(" ".join(axes) for axes in plan.requested) or "the usual",
-            "backend": describe_backends(
-                options.backend or str(self.job.world.backend), options.backends
-            ),
-            "timeout": str(options.timeouts),
-            "arrival_timeout": format_timeout(self.job.arrival_timeout),
+            **options.fields(self.job),
             "meshkit": VERSION,
             "torch": torch.__version__.partition("+")[0],
             "history": f"{dist.get_pg_count()} groups",
@@ -103,15 +100,7 @@ class MeshProposal(NamedTuple):
             fields["binding"] = "hidden by meshkit.unbound()"
         if options.crossing:
             fields["crossing"] = format_sizes(dict(sorted(options.crossing.items())))
-        if registry.conflict:
-            fields["batches"] = registry.conflict
-        if registry.open_views:
-            fields["open"] = registry.describe_views()
-        if destroyed := registry.describe_destroyed():
-            fields["destroyed"] = destroyed
-        if registry.external_axes:
-            fields["external"] = registry.external_axes
-        return fields
+        return fields | registry.fields()
 
 
 def _digest(numbers: Ints) -> str:
@@ -135,6 +124,25 @@ def announcing_failure(world: World, call: Call) -> Iterator[None]:
         elif (agreement := job.agreement(call.name, CONFLICT)) is not None:
             agreement.fail(error)
         raise error
+
+
+def place_ranks(proposal: MeshProposal) -> MeshProposal:
+    """Return the proposal with its ranks on the nearest links, if it requests that.
+
+    Collective over the world if the nodes must be found.
+    """
+    plan, job, options, _, call = proposal
+    topology = options.place
+    if topology is False:
+        return proposal
+    if not isinstance(topology, Topology):
+        fix = "place=meshkit.Topology.of_hosts([...]), with a host for each rank."
+        hosts = gather_hosts(job, call.name, proposal.fields(), CONFLICT, fix)
+        topology = Topology.of_hosts(hosts)
+    with announcing_failure(job.world, call):
+        plan = GroupPlan.of(placed(plan.layout, topology), plan.requested)
+        check_orders(plan)
+    return proposal._replace(plan=plan)
 
 
 # ------------------------------------------------------------------ a view

@@ -155,6 +155,16 @@ class GroupRegistry(OfOneProcess):
             uses += [(view_id, ", ".join(names) or "absent axes")] if axis_sets else []
         return tuple(uses)
 
+    def fields(self) -> dict[str, str]:
+        """Return the entries and their history as text, equal on all ranks; only what there is."""
+        fields = {
+            "batches": self.conflict,
+            "open": self.describe_views() if self.open_views else "",
+            "destroyed": self.describe_destroyed(),
+            "external": self.external_axes,
+        }
+        return {name: text for name, text in fields.items() if text}
+
     def describe_views(self) -> str:
         """Return the open views as text, for the comparison of ranks."""
         views = [f"{id} ({v.layout.sizes_text})" for id, v in self.open_views.items()]

@@ -5,7 +5,7 @@ Equal groups are one group: groups that the registry holds, and the default grou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -20,11 +20,13 @@ from ..launch.torch_groups import (
     backend_of,
     timeout_of_options,
 )
+from ..launch.world import World
+from ..layout.crossings import check_policies
 from ..layout.group_plan import Axes, GroupPlan, parse_group
 from ..layout.ranks import Strides
 from ..layout.topology import Topology
 from ..text import Ints
-from .backends import GroupBackend, backends_by_key
+from .backends import GroupBackend, backends_by_key, describe_backends, parse_backends
 from .registry import GroupKey, GroupRegistry
 
 DESCRIPTION = "meshkit"  # begins the description of each group that a mesh creates
@@ -83,6 +85,42 @@ class GroupOptions(NamedTuple):
     facts: Mapping[str, str] = {}  # what else must be equal on all ranks
     backends: Mapping[Axes, GroupBackend] = {}  # of the groups over single axes
 
+    @classmethod
+    def of(
+        cls,
+        plan: GroupPlan,
+        world: World,
+        *,
+        timeout: Time | Mapping[str, Time] | None,
+        backend: object,
+        crossing: object,
+        on_one_node: Iterable[str],
+        place: Topology | bool,
+    ) -> GroupOptions:
+        """Return the options that a caller requests for the groups of a plan. Local.
+
+        Axes in ``on_one_node`` warn if they cross nodes, unless ``crossing`` says something else.
+        """
+        check_orders(plan)
+        timeouts = GroupTimeouts.of(plan, timeout)
+        name, backends = parse_backends(plan, backend)
+        policies = check_policies(plan.layout, crossing, within=on_one_node)
+        check_place(place, world)
+        return cls(name, timeouts, policies, place, backends=backends)
+
+    def fields(self, job: Job) -> dict[str, str]:
+        """Return the backends and the timeouts as text, equal on all ranks of a mesh."""
+        return {
+            "backend": describe_backends(self.backend or str(job.world.backend), self.backends),
+            "timeout": str(self.timeouts),
+            "arrival_timeout": format_timeout(job.arrival_timeout),
+        }
+
+    def in_job(self, job: Job) -> GroupOptions:
+        """Return the options with the timeout of the job, if they have none."""
+        default = self.timeouts.default or job.timeout
+        return self._replace(timeouts=self.timeouts._replace(default=default))
+
 
 def check_orders(plan: GroupPlan) -> None:
     """Raise if torch would sort the members of a group that are not in ascending order."""
@@ -93,6 +131,19 @@ def check_orders(plan: GroupPlan) -> None:
                 "torch below 2.12 sorts them, so group ranks would not be coordinates.",
                 fix="torch 2.12 or newer; or list axes from the outside in, and ranks ascending.",
             )
+
+
+def check_place(place: object, world: World) -> None:
+    """Raise if ``place`` is neither a bool nor a topology of all ranks of the world."""
+    if isinstance(place, bool):
+        return
+    if not isinstance(place, Topology):
+        raise SpecError(f"place is {place!r}.", fix="place=True, or a Topology.")
+    if place.world_size != world.world_size:
+        line = f"place has {place.world_size} ranks, the world has {world.world_size}."
+        evidence = f"The size of the world: {world.size_evidence}."
+        fix = "a topology of all ranks of the world, in their order."
+        raise SpecError(line, evidence, fix=fix, world_size=world.world_size)
 
 
 class GroupRequest(NamedTuple):

@@ -205,6 +205,14 @@ def shutdown() -> None:
         clear_dtensor_cache()
 
 
+def world_to_join() -> World:
+    """Return the world of the current job; without a job, that of this process. Local."""
+    job = current_job()
+    if job is None:
+        return identify()
+    return job.world if job.arrival is None else job.arrival.world
+
+
 def identify(
     arguments: Mapping[str, int] | None = None, init_method: object | None = None
 ) -> World:

@@ -6,16 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..call import Call, drop_none, quotes_call
-from ..groups.backends import parse_backends
-from ..groups.hosts import check_place, gather_hosts
-from ..groups.open_mesh import CONFLICT, MeshProposal, announcing_failure, check_share, open_groups
+from ..groups.open_mesh import (
+    MeshProposal,
+    announcing_failure,
+    check_share,
+    open_groups,
+    place_ranks,
+)
 from ..groups.registry import GroupRegistry
-from ..groups.requests import GroupOptions, GroupTimeouts, check_orders
+from ..groups.requests import GroupOptions
 from ..launch.job import current_job
-from ..launch.join import identify, join
+from ..launch.join import join, world_to_join
 from ..launch.times import Time, parse_timeout
-from ..layout.crossings import check_policies, placed
-from ..layout.group_plan import GroupPlan, plan_groups
+from ..layout.group_plan import plan_groups
 from ..layout.sizes import STANDARD_AXES, read_sizes
 from ..layout.topology import Topology
 from ..recover.admission import open_mesh_of_job
@@ -110,7 +113,7 @@ def build_mesh(
     Example:
         ``with meshkit.build_mesh(dp=-1, tp=8) as mesh: train(mesh)``
     """
-    options: dict[str, object] = {
+    given: dict[str, object] = {
         "order": order,
         "groups": groups,
         "ranks": ranks,
@@ -124,12 +127,11 @@ def build_mesh(
         "share": None if share is True else share,
     }
     if sizes is not None or not axes.keys() <= STANDARD_AXES:
-        error = device_mesh_error((sizes,), {**axes, **drop_none(**options)})
+        error = device_mesh_error((sizes,), {**axes, **drop_none(**given)})
         if error is not None:
             raise error
-    call = Call("build_mesh", () if sizes is None else (sizes,), {**axes, **options}, ("sizes",))
-    job = current_job()
-    world = identify() if job is None else job.world if job.arrival is None else job.arrival.world
+    call = Call("build_mesh", () if sizes is None else (sizes,), {**axes, **given}, ("sizes",))
+    world = world_to_join()
     with announcing_failure(world, call):
         merged, nesting = read_sizes(sizes, axes, order)
         plan = plan_groups(
@@ -142,41 +144,22 @@ def build_mesh(
             within=within,
             across=across,
         )
-        check_orders(plan)
-        timeouts = GroupTimeouts.of(plan, timeout)
-        wait = parse_timeout("arrival_timeout", arrival_timeout) or timeouts.default
-        name, backends = parse_backends(plan, backend)
-        on_one_node = [axis for axis in within or () if axis not in (across or ())]
-        policies: dict[str, str] = {}
-        if crossing is not None or on_one_node or plan.keys.get(("tp",)):  # the axes that may warn
-            policies = check_policies(plan.layout, crossing, within=on_one_node)
-        check_place(place, world)
+        options = GroupOptions.of(
+            plan,
+            world,
+            timeout=timeout,
+            backend=backend,
+            crossing=crossing,
+            on_one_node=[axis for axis in within or () if axis not in (across or ())],
+            place=place,
+        )
+        wait = parse_timeout("arrival_timeout", arrival_timeout) or options.timeouts.default
         check_share(share)
-    job = job or join(world, name, None, timeouts.default, wait)
-    timeouts = timeouts._replace(default=timeouts.default or job.timeout)
+    job = current_job() or join(world, options.backend, None, options.timeouts.default, wait)
     job = replace(job, arrival_timeout=wait or job.arrival_timeout)
-    group_options = GroupOptions(name, timeouts, policies, place, backends=backends)
     registry = GroupRegistry(call, is_private=not share)
-    proposal = MeshProposal(plan, job, group_options, registry, call)
+    proposal = MeshProposal(plan, job, options.in_job(job), registry, call)
     if job.arrival is not None:
         return Mesh(*open_mesh_of_job(proposal, job.arrival))
-    if place is not False:
-        proposal = proposal._replace(plan=_place(proposal))
+    proposal = place_ranks(proposal)
     return Mesh(proposal, open_groups(proposal))
-
-
-def _place(proposal: MeshProposal) -> GroupPlan:
-    """Return the plan with its ranks on the nearest links.
-
-    Collective over the world if the nodes must be found.
-    """
-    plan, job, options, _, call = proposal
-    topology = options.place
-    if not isinstance(topology, Topology):
-        fix = "place=meshkit.Topology.of_hosts([...]), with a host for each rank."
-        hosts = gather_hosts(job, call.name, proposal.fields(), CONFLICT, fix)
-        topology = Topology.of_hosts(hosts)
-    with announcing_failure(job.world, call):
-        plan = GroupPlan.of(placed(plan.layout, topology), plan.requested)
-        check_orders(plan)
-    return plan

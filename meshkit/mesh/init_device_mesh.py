@@ -22,7 +22,7 @@ from ..groups.open_mesh import MeshProposal, announcing_failure, open_groups, wi
 from ..groups.registry import GroupRegistry
 from ..groups.requests import GroupOptions, GroupTimeouts, check_orders
 from ..launch.job import Job, current_job
-from ..launch.join import identify, join
+from ..launch.join import join, world_to_join
 from ..launch.torch_groups import describe_options
 from ..launch.torch_meshes import DimRequest, copy_root
 from ..launch.world import World
@@ -80,8 +80,7 @@ def init_device_mesh(
         ``init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"), joint={"all": "dp tp"})``
     """
     call = Call("init_device_mesh", (device_type, mesh_shape), {"mesh_dim_names": mesh_dim_names})
-    job = current_job()
-    world = identify() if job is None else job.world if job.arrival is None else job.arrival.world
+    job, world = current_job(), world_to_join()
     with announcing_failure(world, call):
         plan, joined = _plan(mesh_shape, mesh_dim_names, joint, world)
         overrides = _parse_overrides(backend_override, plan.layout.axes)
