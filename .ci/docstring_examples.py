@@ -8,6 +8,7 @@ from typing import Any
 import griffe
 
 ROLE = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")  # :meth:`~meshkit.Mesh.view`
+MODULE = re.compile(r":mod:`(meshkit\.[\w.]+)`")  # a text of the page on how the methods work
 COST = re.compile(r"^Cost: (.+(?:\n.+)*)\n*", re.M)  # shown behind the parameters
 LITERAL = re.compile(r"^(.*\S)?::$", re.M)  # the line before an indented block
 
@@ -22,5 +23,7 @@ class PlainDocstrings(griffe.Extension):
         text = obj.docstring.value.replace("Example:\n", "Examples:\n")
         costs = "".join(f"\n\nCost:\n    {' '.join(m[1].split())}" for m in COST.finditer(text))
         text = COST.sub("", text).rstrip() + costs
+        if obj.is_function:
+            text = MODULE.sub(r"[`\1`](mechanisms.md#\1)", text)
         text = ROLE.sub(r"`\1`", text)
         obj.docstring.value = LITERAL.sub(lambda m: f"{m[1]}:" if m[1] else "", text)

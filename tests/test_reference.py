@@ -58,3 +58,10 @@ def test_every_method_of_a_mesh_has_an_entry() -> None:
     text = "".join(page.read_text() for page in PAGES)
     names = re.findall(r"^::: meshkit\.mesh\.mesh\.Mesh\.(\w+)$", text, re.M)
     assert sorted(names) == sorted(name for name in vars(Mesh) if not name.startswith("_"))
+
+
+def test_each_module_that_a_method_names_is_on_the_page_of_how_the_methods_work() -> None:
+    text = "".join(str(vars(Mesh)[name].__doc__) for name in vars(Mesh) if name[0] != "_")
+    named = set(re.findall(r":mod:`([\w.]+)`", text))
+    listed = [path for path, _ in ENTRY.findall((FOLDER / "mechanisms.md").read_text())]
+    assert sorted(listed) == sorted(named) != []
