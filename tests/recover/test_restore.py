@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.errors import SpecError
-from meshkit.recover.restore import from_local, to_local
+from meshkit.recover.restore import _update, from_local, to_local
 from meshkit.testing.faults import Played, Strike, play
 from tests.faults import error_of
 from tests.newer_torch import needs_slices
@@ -267,6 +267,15 @@ def restore_every_kind() -> list[str]:
     wrong += [name for name, x in before.items() if state["tensors"][name] is not x]
     wrong += [name for name, x in VALUES["numpy"].items() if state["numpy"][name] != x]
     return [*wrong, *(["tied"] * (not tied.equal(torch.arange(3.0))))]
+
+
+def test_a_dict_takes_the_place_of_a_value_and_a_value_that_of_a_dict() -> None:
+    target: dict[str, object] = {"inner": {"step": 1, "gone": 2}, "dict": {"a": 1}, "value": 3}
+    inner = target["inner"]
+    state = {"inner": {"step": 5}, "dict": 4, "value": {"b": 2}, "new": {"c": 1}}
+    _update(target, state)
+    assert target == state
+    assert target["inner"] is inner
 
 
 def test_values_of_every_kind_are_restored() -> None:
