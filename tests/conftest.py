@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from meshkit.launch import spawn
+from meshkit.launch import worker
 from tests.forked_worker import interpreter_of_a_worker
 from tests.pool import Pool, start_pool
 from tests.pure import TESTS
@@ -26,7 +26,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
 
-spawn.PRELOADED += ("tests.preloaded",)
+worker.PRELOADED += ("tests.preloaded",)
 
 # A script, nohup and some CI systems start a background process with SIGINT ignored. Its children
 # inherit that, and tests send SIGINT to their jobs.

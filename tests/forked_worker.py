@@ -23,7 +23,7 @@ STREAMS = 0, 1, 2  # the standard streams
 
 def interpreter_of_a_worker() -> str:
     """Fork a process for a worker, and return the command line that is its interpreter."""
-    from meshkit.launch.spawn import context_for, start_process
+    from meshkit.launch.worker import context_for, start_process
 
     address = os.path.join(tempfile.mkdtemp(prefix="worker-"), "socket")
     with socket.socket(socket.AF_UNIX) as listener:

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from meshkit.launch.spawn import context_for, start_process
+from meshkit.launch.worker import context_for, start_process
 
 TORCHRUN = "from torch.distributed.run import main\nmain()"
 MESHKIT = "import sys\nfrom meshkit.__main__ import main\nsys.exit(main())"

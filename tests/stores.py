@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from meshkit.launch.open_store import serve_store
-from meshkit.launch.spawn import context_for, start_process
+from meshkit.launch.worker import context_for, start_process
 
 
 def _serve(pipe: Any, token: str) -> None:

@@ -18,16 +18,12 @@ import os
 import pickle
 import shutil
 import signal
-import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkContext
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -38,15 +34,16 @@ import torch
 from ..errors import SpecError
 from ..launch.join import init, shutdown
 from ..launch.memory import is_dtensor, plain
-from ..launch.spawn import (
+from ..launch.worker import (
     LONGEST,
-    PRELOADED,
     Context,
-    child_environment,
+    EndedError,
+    Surroundings,
+    Worker,
+    end_workers,
     fork_obstacle,
-    replace_environment,
-    set_up_worker,
-    start_process,
+    fresh_context,
+    start_worker,
 )
 from ..launch.world import free_port
 from ..mesh.build_mesh import build_mesh
@@ -66,12 +63,10 @@ LIBRARIES = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
 
 
 class MeshJob(NamedTuple):
-    """One mesh for one rank, with the surroundings of the caller."""
+    """One mesh for one rank, with the surroundings that the step before may have changed."""
 
     sizes: dict[str, int]
-    environ: dict[str, str]
-    folder: str
-    path: list[str]
+    surroundings: Surroundings
 
 
 class Fault(NamedTuple):
@@ -81,14 +76,6 @@ class Fault(NamedTuple):
     lines: tuple[str, ...]
 
 
-@dataclass
-class Rank:
-    """A process, and the pipe to it."""
-
-    process: BaseProcess
-    pipe: Connection
-
-
 class Ranks:
     """Local processes that run a step, on one mesh after the other."""
 
@@ -96,59 +83,33 @@ class Ranks:
         self._timeout = timeout
         self._context, self._payload = _choose_context(step)
         self._folder = Path(tempfile.mkdtemp(prefix="meshkit-compare-"))
-        self._ranks: list[Rank] = []
+        self._ranks: list[Worker] = []
         self._jobs = 0
 
     def run(self, sizes: Mapping[str, int], count: int) -> dict[int, Values] | Fault:
         """Return what the step returned on each rank of a mesh, or how it ended."""
-        while len(self._ranks) < count:
-            self._start(len(self._ranks))
         self._jobs += 1
         store, port = f"file://{self._folder}/store-{self._jobs}", free_port()
-        here = os.getcwd(), [*sys.path]
-        for number, rank in enumerate(self._ranks[:count]):
-            environ = child_environment(number, count, store, port)
+        for number in range(count):
+            own = Surroundings.of_rank(number, count, store, port)
+            if number == len(self._ranks):
+                arguments = self._payload, str(self._stack_file(number))
+                rank = start_worker(self._context, own, serve, *arguments, siblings=self._ranks)
+                self._ranks.append(rank)
             with suppress(OSError):  # a rank that has ended; it does not answer
-                rank.pipe.send(MeshJob(dict(sizes), environ, *here))
+                self._ranks[number].pipe.send(MeshJob(dict(sizes), own))
         results, failures = self._receive(count)
         if len(results) == count:
             return results
         fault = self._describe(count, results, failures)
-        self._end()
+        end_workers(self._ranks)
+        self._ranks.clear()
         return fault
 
     def close(self) -> None:
         """End all ranks."""
-        for rank in self._ranks:
-            with suppress(OSError):
-                rank.pipe.send(None)
-        deadline = time.monotonic() + GRACE
-        for rank in self._ranks:
-            rank.process.join(max(0.0, deadline - time.monotonic()))
-        self._end()
+        end_workers(self._ranks, range(len(self._ranks)), GRACE)
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _end(self) -> None:
-        for rank in self._ranks:
-            rank.process.kill()
-            rank.process.join()
-            rank.pipe.close()
-        self._ranks.clear()
-
-    def _start(self, number: int) -> None:
-        pipe, child_end = self._context.Pipe()
-        inherited = [rank.pipe for rank in self._ranks] + [pipe]
-        forked = isinstance(self._context, ForkContext)
-        arguments = (
-            self._payload,
-            child_end,
-            str(self._stack_file(number)),
-            inherited if forked else [],
-        )
-        process = self._context.Process(target=serve, args=arguments, name=f"rank {number}")
-        start_process(process)
-        child_end.close()
-        self._ranks.append(Rank(process, pipe))
 
     def _stack_file(self, number: int) -> Path:
         return self._folder / f"{number}.stack"
@@ -164,11 +125,9 @@ class Ranks:
             for pipe in wait([*pipes], min(max(0.0, deadline - time.monotonic()), LONGEST)):
                 number = pipes[pipe]  # type: ignore[index]
                 try:
-                    message = self._ranks[number].pipe.recv()  # by our own child
-                except (EOFError, OSError):
-                    self._ranks[number].process.join(GRACE)
-                    code = self._ranks[number].process.exitcode
-                    message = f"ended by itself, with exit code {code}"
+                    message = self._ranks[number].receive()
+                except EndedError as error:
+                    message = str(error)
                 if message is None:
                     ready += 1
                     deadline = time.monotonic() + self._timeout if ready == count else deadline
@@ -210,26 +169,17 @@ def _choose_context(step: Step) -> tuple[Context, Step | bytes]:
             f"step cannot be sent to another process, and this one cannot be forked: {obstacle}.",
             fix="define step at the top level of a module, or call this in a new process.",
         ) from error
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOADED])
-    return context, payload
+    return fresh_context(), payload
 
 
-def serve(
-    step: Step | bytes, pipe: Connection, stack_file: str, inherited: list[Connection]
-) -> None:
-    """Run the jobs of this rank, until it gets None or the parent is gone."""
-    for end in inherited:
-        end.close()
-    set_up_worker({}, "1")  # each job has its variables
+def serve(pipe: Connection, step: Step | bytes, stack_file: str) -> None:
+    """Run the jobs of this rank, until the parent closes the pipe."""
     with open(stack_file, "w") as stack:
         faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
         while True:
             try:
                 job = pipe.recv()  # by our own parent
             except EOFError:
-                return
-            if job is None:
                 return shutdown()
             pipe.send(_run(step, job, pipe))
 
@@ -240,9 +190,7 @@ def _run(step: Step | bytes, job: MeshJob, pipe: Connection) -> Values | str:
     The rank leaves the job when the next one begins, so that a rank that waits for it hangs.
     """
     shutdown()
-    replace_environment(job.environ)
-    os.chdir(job.folder)
-    sys.path[:] = job.path
+    job.surroundings.enter(threads="1")
     torch.set_default_dtype(torch.float64)
     try:
         init(device="cpu", backend="gloo", seed=SEED)

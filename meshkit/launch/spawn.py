@@ -1,8 +1,6 @@
 """Start a job of local processes from Python, on a laptop or in tests.
 
-Children are forked from multiprocessing's forkserver with torch already imported, so eight of them
-start within a second. Ranks of a function typed into a notebook are forked from the notebook. Ranks
-meet through a file, so no port is used. This process only waits::
+Ranks meet through a file, so no port is used. This process only waits::
 
     parent  -- fn, args -->  child 0 .. n-1     run fn(*args), as under any launcher
             <-- outcome --                      a result, or the error with its traceback
@@ -11,62 +9,49 @@ meet through a file, so no port is used. This process only waits::
 from __future__ import annotations
 
 import inspect
-import multiprocessing
 import os
 import pickle
 import shutil
-import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
-import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing import forkserver, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkContext, ForkServerContext, ForkServerProcess
-from multiprocessing.process import BaseProcess
+from multiprocessing.context import ForkContext
 from pathlib import Path
 from typing import Any, TypeVar, cast
-
-import torch
-import torch.distributed as dist
 
 from ..call import Call, changes, format_value, parse_integer, quotes_call
 from ..errors import LaunchError, RankTimeoutError, SpawnError, SpecError
 from ..text import count_noun, format_ranks, name_ranks
 from .command import program_arguments
 from .detect import detect
-from .device import ACCELERATORS
-from .endpoint import LOOPBACK
 from .job import current_job
-from .launchers import LAUNCHERS, SPAWN
 from .log import Progress, report_uncaught_error, show_progress
 from .times import Time, parse_timeout
-from .world import COMPLETED, LOOPBACK_HOST, World, free_port
-
-# Modules that the forkserver imports once, in this order. Otherwise all ranks import them at the
-# same time, on a few cores. A module that is missing is skipped.
-PRELOADED: tuple[str, ...] = (
-    f"{__package__}.forkserver",
-    "torch.distributed",
-    __name__,
-    "meshkit.mesh.build_mesh",
+from .worker import (
+    LONGEST,
+    Context,
+    EndedError,
+    Surroundings,
+    Worker,
+    context_for,
+    end_workers,
+    sendable_error,
+    start_worker,
 )
+from .world import World, free_port
+
 # Time that the other ranks have to notice the failure of a rank before they are killed.
-GRACE = timedelta(seconds=10)
+GRACE = 10.0  # seconds
 # Seconds. A rank may raise because a peer died before the parent sees that death. The parent
 # therefore dates the death back.
 NOTICE = 1.0
 MAX_RANKS = 4096  # of one machine; a larger number is a slip of the keyboard
-LONGEST = 86400.0  # seconds of one wait; poll(2) overflows after 24.8 days
-
-Context = ForkContext | ForkServerContext
-Ranks = list[tuple[BaseProcess, Connection]]  # the processes, each with the pipe of its outcome
 Result = TypeVar("Result")
 
 
@@ -242,98 +227,41 @@ def _binds(signature: inspect.Signature, args: Sequence[object]) -> bool:
     return True
 
 
-def context_for(fn: Callable[..., object]) -> Context:
-    """Return a context whose processes find ``fn``: forks, if it was typed into this session."""
-    main = sys.modules.get("__main__")
-    file = getattr(main, "__file__", None)
-    if getattr(fn, "__module__", "") != "__main__" or (file and Path(file).exists()):
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([*PRELOADED])
-        return context
-    _check_forkable()
-    return multiprocessing.get_context("fork")
-
-
-def start_process(process: BaseProcess) -> None:
-    """Start a process without Python's warning about forks in threaded programs."""
-    if isinstance(process, ForkServerProcess):
-        resource_tracker.ensure_running()  # the forkserver would start it, and unblock the signal
-        # the forkserver gets a Ctrl-C only after its first import can handle it
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            forkserver.ensure_running()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    with warnings.catch_warnings():
-        # Python 3.12 warns if a process with threads forks; our ranks use one torch thread.
-        warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
-        process.start()
-
-
-def _check_forkable() -> None:
-    """Check that children forked from this process could use their accelerator and join a job."""
-    reason, fix = fork_obstacle(), "meshkit.shutdown() first."
-    if not reason:
-        return
-    if used := used_accelerator():
-        fix = f"write fn into a file and import it; or restart, and spawn before {used} is used."
-    raise SpecError(f"fn was typed into this session, which cannot be forked: {reason}.", fix=fix)
-
-
-def used_accelerator() -> str:
-    """Return the accelerator that this process uses; "" if it uses none."""
-    modules = {row.device: getattr(torch, row.device, None) for row in ACCELERATORS}
-    used = (kind for kind, m in modules.items() if getattr(m, "is_initialized", bool)())
-    return next(used, "")
-
-
-def fork_obstacle() -> str:
-    """Return why this process cannot be forked into ranks; "" if it can."""
-    if used := used_accelerator():
-        return f"it uses {used}, which does not work in a fork"
-    return "it has joined a job" if dist.is_initialized() else ""
-
-
-def _start(context: Context, job: bytes, count: int, folder: Path, progress: Progress) -> Ranks:
+def _start(
+    context: Context, job: bytes, count: int, folder: Path, progress: Progress
+) -> list[Worker]:
     """Start all processes."""
     init_method, port = f"file://{folder}/store", free_port()
-    started: Ranks = []
+    started: list[Worker] = []
     try:
         for rank in range(count):
             progress.show(f"{rank} of {count_noun(count, 'rank')} started")
-            pipe, child_end = context.Pipe()
-            environ = child_environment(rank, count, init_method, port)
-            # a forked child that kept the parent's ends would never see the parent close them
-            forked = isinstance(context, ForkContext)
-            inherited = (pipe, *(other for _, other in started)) if forked else ()
-            process = context.Process(target=run_rank, args=(job, environ, child_end, *inherited))
-            start_process(process)
-            child_end.close()
-            started.append((process, pipe))
+            own = Surroundings.of_rank(rank, count, init_method, port)
+            started.append(start_worker(context, own, run_rank, job, siblings=started))
     except BaseException:
-        _end(started, finished=())
+        end_workers(started)
         raise
     return started
 
 
-def _outcomes(started: Ranks, limit: timedelta | None, progress: Progress) -> list[Outcome]:
+def _outcomes(started: list[Worker], limit: timedelta | None, progress: Progress) -> list[Outcome]:
     """Return the outcome of each rank. All processes have ended when this returns or raises."""
     start = time.monotonic()
     deadline = start + limit.total_seconds() if limit else float("inf")
     outcomes: dict[int, Outcome] = {}
     try:
         while len(outcomes) < len(started) and time.monotonic() < deadline:
-            open_pipes = {p: r for r, (_, p) in enumerate(started) if r not in outcomes}
+            open_pipes = {worker.pipe: r for r, worker in enumerate(started) if r not in outcomes}
             progress.show(f"{len(open_pipes)} of {count_noun(len(started), 'rank')} running")
             left = min(max(0.0, deadline - time.monotonic()), progress.seconds_left, LONGEST)
             for pipe in wait(list(open_pipes), left):
                 rank = open_pipes[pipe]  # type: ignore[index]
-                outcomes[rank] = _receive(*started[rank])
+                outcomes[rank] = _receive(started[rank])
                 if isinstance(outcomes[rank], Failure):
-                    deadline = min(deadline, time.monotonic() + GRACE.total_seconds())
+                    deadline = min(deadline, time.monotonic() + GRACE)
         seconds = time.monotonic() - start
     finally:
-        _end(started, finished=outcomes.keys())
+        end_workers(started, outcomes.keys(), GRACE)
     text = f"still running after {seconds:.1f} s, killed"
     for rank in range(len(started)):
         error = RankTimeoutError(text, missing_ranks=(rank,))
@@ -341,30 +269,34 @@ def _outcomes(started: Ranks, limit: timedelta | None, progress: Progress) -> li
     return [outcomes[rank] for rank in range(len(started))]
 
 
-def _receive(process: BaseProcess, pipe: Connection) -> Outcome:
+def _receive(worker: Worker) -> Outcome:
     """Return the outcome that a rank sent; if it died before, describe how."""
     try:
-        return pickle.loads(pipe.recv_bytes())  # type: ignore[no-any-return]  # by our own child
-    except (EOFError, OSError):  # OSError: it died while sending
-        died = time.monotonic() - NOTICE
-        process.join(5)
-        code = process.exitcode
-        cause = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
-        error = RuntimeError(f"the process ended by itself, with {cause}")
-        return Failure(error, "", died, exit_code=code)
+        outcome: Outcome = worker.receive()
+        return outcome
+    except EndedError as error:
+        failed = RuntimeError(f"the process {error}")
+        return Failure(failed, "", error.noticed - NOTICE, exit_code=error.code)
 
 
-def _end(started: Ranks, finished: Collection[int]) -> None:
-    """Wait for the finished ranks, kill the others, and return when all processes have ended."""
-    for rank, (process, pipe) in enumerate(started):
-        pipe.close()
-        if rank not in finished:
-            process.kill()
-    deadline = time.monotonic() + GRACE.total_seconds()
-    for process, _ in started:
-        process.join(max(0.0, deadline - time.monotonic()))
-        process.kill()
-        process.join()
+def run_rank(pipe: Connection, job: bytes) -> None:
+    """Run one rank of a spawned job and send its outcome."""
+    rank = os.getpid()
+    outcome = _outcome(job)
+    if os.getpid() != rank:  # a child that fn has forked returns here, too, and is no rank
+        sys.stderr.write(outcome.traceback if isinstance(outcome, Failure) else "")
+        sys.stderr.flush()
+        sys.stdout.flush()
+        os._exit(isinstance(outcome, Failure))
+    pipe.send_bytes(_serialize(outcome))
+    if isinstance(outcome, Failure):  # a failed rank exits at once, so that the others notice
+        return
+    with suppress(EOFError, OSError):  # an early exit could break a rank that still connects
+        pipe.recv_bytes()  # until the parent closes the pipe
+    pipe.close()
+    record = current_job()
+    if record is not None and record.leave is not None:
+        record.leave()
 
 
 def _spawn_error(failures: dict[int, Failure], first: int) -> SpawnError:
@@ -397,78 +329,6 @@ def _spawn_error(failures: dict[int, Failure], first: int) -> SpawnError:
     )
 
 
-def child_environment(
-    rank: int, world_size: int, init_method: str, master_port: int
-) -> dict[str, str]:
-    """Return the variables of a child: this process' own, with those of its launcher replaced.
-
-    torch's own ``init_process_group()`` meets at the port, meshkit at the file of ``init_method``.
-    """
-    preceding = LAUNCHERS[: LAUNCHERS.index(SPAWN)]  # these would match before spawn
-    hidden = {name for row in preceding for names in row.markers for name in names}
-    hidden |= {COMPLETED} | {row.module for row in ACCELERATORS if row.module}  # a rank's own
-    inherited = {name: value for name, value in os.environ.items() if name not in hidden}
-    defaults = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
-    return {
-        **defaults,
-        **inherited,
-        "MESHKIT_SPAWN": init_method,
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": LOOPBACK_HOST,
-        "MASTER_PORT": str(master_port),
-    }
-
-
-def run_rank(job: bytes, environ: dict[str, str], pipe: Connection, *inherited: Connection) -> None:
-    """Run one rank of a spawned job and send its outcome."""
-    for end in inherited:
-        end.close()
-    # OpenMP's threads do not survive a fork, so several threads would wait for them forever.
-    set_up_worker(environ, "1" if inherited else environ["OMP_NUM_THREADS"])
-    rank = os.getpid()
-    outcome = _outcome(job)
-    if os.getpid() != rank:  # a child that fn has forked returns here, too, and is no rank
-        sys.stderr.write(outcome.traceback if isinstance(outcome, Failure) else "")
-        sys.stderr.flush()
-        sys.stdout.flush()
-        os._exit(isinstance(outcome, Failure))
-    pipe.send_bytes(_serialize(outcome))
-    if isinstance(outcome, Failure):  # a failed rank exits at once, so that the others notice
-        return
-    with suppress(EOFError, OSError):  # an early exit could break a rank that still connects
-        pipe.recv_bytes()  # until the parent closes the pipe
-    pipe.close()
-    record = current_job()
-    if record is not None and record.leave is not None:
-        record.leave()
-
-
-def set_up_worker(environ: dict[str, str], threads: str) -> None:
-    """Make this process a rank: set variables and threads; end with the parent or on Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_follow_parent, name="meshkit-parent", daemon=True).start()
-    replace_environment(environ)
-    if threads.isdigit() and int(threads) > 0:  # the forkserver had another OMP_NUM_THREADS
-        torch.set_num_threads(int(threads))
-
-
-def replace_environment(environ: Mapping[str, str]) -> None:
-    """Set the variables of this process, and remove all others."""
-    os.environ.clear()
-    os.environ.update(environ)
-
-
-def _follow_parent() -> None:
-    """End this process when its parent has ended, for whatever reason."""
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-
 def _outcome(job: bytes) -> Outcome:
     """Run the job and return its outcome."""
     try:
@@ -478,15 +338,6 @@ def _outcome(job: bytes) -> Outcome:
         if isinstance(error, SystemExit) and error.code in (None, 0):
             return (None,)
         return Failure(sendable_error(error), traceback.format_exc(), time.monotonic())
-
-
-def sendable_error(error: BaseException) -> BaseException:
-    """Return the error, or a description of it if pickle fails."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # a foreign __reduce__ may raise anything
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
 
 
 def _serialize(outcome: Outcome) -> bytes:

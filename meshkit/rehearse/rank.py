@@ -21,9 +21,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ..launch.job import Job, Membership, set_current_job
 from ..launch.judges import Process
 from ..launch.memory import is_dtensor
-from ..launch.spawn import sendable_error, set_up_worker
 from ..launch.times import ARRIVAL
 from ..launch.torch_rehearsal import BACKEND, LiveBytes, allow_meta_training
+from ..launch.worker import Surroundings, replace_environment, sendable_error
 from ..launch.world import LOOPBACK_HOST, World
 from .record import Trace
 from .recorder import LIBRARIES, PACKAGE, Key, Payloads, RecordedAgreement, Recorder, Shared
@@ -39,9 +39,7 @@ class RehearsalRequest(NamedTuple):
     world_size: int
     nodes: int
     device: str
-    environ: dict[str, str]  # of a rank: that of the caller, and the variables of torchrun
-    folder: str
-    path: list[str]
+    surroundings: Surroundings  # of a rank: those of the caller, with the variables of torchrun
 
 
 class PlayedRank(NamedTuple):
@@ -58,7 +56,7 @@ class PlayedRank(NamedTuple):
 
 
 def play_rank(
-    request: RehearsalRequest, rank: int, known: Payloads, shared: Shared, pipe: Connection
+    pipe: Connection, request: RehearsalRequest, rank: int, known: Payloads, shared: Shared
 ) -> None:
     """Play one rank in this process, send its outcome, and end."""
     quiet = os.open(os.devnull, os.O_WRONLY)
@@ -96,14 +94,14 @@ def _set_up_rank(request: RehearsalRequest, rank: int, recorder: Recorder) -> No
     size, local_size = request.world_size, request.world_size // request.nodes
     node, local_rank = divmod(rank, local_size)
     environ = {
-        **request.environ,
+        **request.surroundings.environ,
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "LOCAL_WORLD_SIZE": str(local_size),
         "GROUP_RANK": str(node),
     }
     environ.pop("MESHKIT_SPAWN")
-    set_up_worker(environ, "1")
+    replace_environment(environ)
     if request.nodes > 1:
         _name_host(f"node{node}")
     start_recording(recorder, size)

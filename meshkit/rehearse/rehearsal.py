@@ -7,7 +7,6 @@ stand for the others. :mod:`meshkit.rehearse.stage` forks the ranks.
 
 from __future__ import annotations
 
-import os
 import random
 import runpy
 import sys
@@ -19,8 +18,9 @@ from pathlib import Path
 from ..call import parse_integer, quotes_call
 from ..errors import SpecError
 from ..launch.log import Progress
-from ..launch.spawn import check_arguments_fit, child_environment, context_for, pickle_job
+from ..launch.spawn import check_arguments_fit, pickle_job
 from ..launch.times import Time, parse_timeout
+from ..launch.worker import Surroundings, context_for
 from ..layout.layout import Layout
 from ..layout.topology import Topology
 from ..plan.step_time import MACHINES
@@ -97,10 +97,8 @@ def rehearse(
         raise SpecError(f"links is {links!r}.", fix=f"one of {', '.join(MACHINES)}.")
     chosen = _parse_ranks(ranks, size)
     check_arguments_fit(fn, args)
-    environ, path = child_environment(0, size, "", PORT), [p or os.getcwd() for p in sys.path]
-    request = RehearsalRequest(
-        pickle_job(fn, args), size, node_count, device, environ, os.getcwd(), path
-    )
+    own = Surroundings.of_rank(0, size, "", PORT)
+    request = RehearsalRequest(pickle_job(fn, args), size, node_count, device, own)
     shown = Progress("rehearse", sys.stderr if progress else None)
     began = time.monotonic()
     deadline = began + (limit.total_seconds() if limit else float("inf"))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import signal
 import sys
 import time
@@ -22,12 +21,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any, cast
+from typing import cast
+
+import torch
 
 from ..errors import RankTimeoutError
 from ..launch.log import Progress
-from ..launch.spawn import set_up_worker, start_process
+from ..launch.worker import DEATH, Context, EndedError, Worker, end_workers, start_worker
 from ..text import count_noun
 from .mismatches import differs_from
 from .rank import PlayedRank, RehearsalRequest, play_rank, processes
@@ -40,7 +40,7 @@ class Stage:
 
     def __init__(
         self,
-        context: Any,  # noqa: ANN401
+        context: Context,
         request: RehearsalRequest,
         deadline: float,
         progress: Progress,
@@ -51,22 +51,17 @@ class Stage:
         self.lines: dict[int, str] = {}
         self.lacking: set[int] = set()  # raised for lack of a message of a rank not yet played
         self.wanted: set[int] = set()  # the ranks that would send it
-        self.pipe, child_end = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_run_stage, args=(request, child_end))
-        start_process(self.process)
-        child_end.close()
+        self.worker = start_worker(context, request.surroundings, _run_stage, request)
 
     def __enter__(self) -> Stage:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.progress.close()
-        self.pipe.close()
         with suppress(ProcessLookupError, PermissionError):
-            group = cast(int, self.process.pid)  # the ranks and what they started
+            group = cast(int, self.worker.process.pid)  # the ranks and what they started
             os.killpg(group, signal.SIGKILL)
-        self.process.kill()
-        self.process.join()
+        end_workers([self.worker])
 
     def differ(self, rank: int, corner: int, names: Names) -> str:
         """Return where a rank differs from its corner; empty if one of them has not ended."""
@@ -81,9 +76,9 @@ class Stage:
         Without a mismatch, only other sizes and objects are worth another pass.
         """
         try:
-            self.pipe.send(is_ok)
-            would_differ = bool(self.pipe.recv())
-        except (EOFError, OSError):
+            self.worker.pipe.send(is_ok)
+            would_differ = bool(self.worker.receive())
+        except (EndedError, OSError):
             return False
         if would_differ:
             for kept in (self.traces, self.raised, self.lines, self.lacking, self.wanted):
@@ -101,17 +96,17 @@ class Stage:
         self.lacking.clear()
         began = time.monotonic()
         with suppress(BrokenPipeError):
-            self.pipe.send(left)
+            self.worker.pipe.send(left)
         missing = {*left}
         while missing and time.monotonic() < self.deadline:
             number = len(self.traces) + len(self.raised)
             self.progress.show(f"{count_noun(number, 'rank')} played, {len(missing)} to play")
             most = min(self.progress.seconds_left, self.deadline - time.monotonic(), 3600.0)
-            if not self.pipe.poll(max(0.0, most)):
+            if not self.worker.pipe.poll(max(0.0, most)):
                 continue
             try:
-                rank, played = self.pipe.recv()
-            except (EOFError, OSError):
+                rank, played = self.worker.receive()
+            except EndedError:
                 break
             missing.discard(rank)
             if isinstance(played, BaseException):
@@ -128,13 +123,11 @@ class Stage:
             self.raised[rank] = RankTimeoutError(text, missing_ranks=(rank,))
 
 
-def _run_stage(request: RehearsalRequest, pipe: Connection) -> None:
+def _run_stage(pipe: Connection, request: RehearsalRequest) -> None:
     """Fork the ranks that the caller asks for."""
     with suppress(PermissionError):
         os.setsid()  # the caller ends this process and its ranks together
-    set_up_worker(request.environ, "1")
-    os.chdir(request.folder)
-    sys.path[:] = request.path
+    torch.set_num_threads(1)  # threads do not survive the forks
     known: Payloads = {}
     shared: tuple[Shared, Shared] = {}, {}  # of the last pass, and of this one
     lacked: set[Key] = set()  # messages that a rank of this pass has not received
@@ -186,7 +179,7 @@ def play_ranks(
     A rank that raised for lack of a message is played again once another one has sent it.
     """
     slots = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    running: dict[Connection, tuple[int, BaseProcess]] = {}
+    running: dict[Connection, tuple[int, Worker]] = {}
     lacking: dict[int, PlayedRank] = {}
     supplied: dict[int, set[tuple[object, ...]]] = defaultdict(set)  # messages for another try
     while ranks or running or lacking:
@@ -197,14 +190,14 @@ def play_ranks(
                 ranks.insert(0, rank)
                 del lacking[rank]
         while ranks and len(running) < (slots or 1):
-            end, process = _fork(request, ranks[0], known, shared)
-            running[end] = ranks.pop(0), process
+            worker = _fork(request, ranks[0], known, shared)
+            running[worker.pipe] = ranks.pop(0), worker
         if not running:
             yield from lacking.items()
             return
         for end in cast(list[Connection], wait([*running])):
-            rank, process = running.pop(end)
-            outcome = _receive(end, process)
+            rank, worker = running.pop(end)
+            outcome = _receive(worker)
             if isinstance(outcome, PlayedRank):
                 known.update(outcome.sent)
                 if outcome.error is not None and outcome.missing:
@@ -213,23 +206,15 @@ def play_ranks(
             yield rank, outcome
 
 
-def _fork(
-    request: RehearsalRequest, rank: int, known: Payloads, shared: Shared
-) -> tuple[Connection, BaseProcess]:
-    context = get_context("fork")
-    end, child_end = context.Pipe(duplex=False)
-    process = context.Process(target=play_rank, args=(request, rank, known, shared, child_end))
-    start_process(process)
-    child_end.close()
-    return end, process
+def _fork(request: RehearsalRequest, rank: int, known: Payloads, shared: Shared) -> Worker:
+    own = request.surroundings
+    return start_worker(get_context("fork"), own, play_rank, request, rank, known, shared)
 
 
-def _receive(end: Connection, process: BaseProcess) -> PlayedRank | BaseException:
+def _receive(worker: Worker) -> PlayedRank | BaseException:
     try:
-        outcome: PlayedRank | BaseException = pickle.loads(end.recv_bytes())  # by our own child
-    except (EOFError, OSError):
-        process.join()
-        outcome = RuntimeError(f"its process ended by itself, with exit code {process.exitcode}")
-    end.close()
-    process.join()
+        outcome: PlayedRank | BaseException = worker.receive()
+    except EndedError as error:
+        outcome = RuntimeError(f"its process {error}")
+    end_workers([worker], [0], DEATH)
     return outcome

@@ -29,12 +29,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from ..call import quotes_call
 from ..launch.process import process_stat
-from ..launch.spawn import child_environment, context_for, set_up_worker, start_process
+from ..launch.worker import Surroundings, Worker, context_for, end_workers, start_worker
 from ..launch.world import free_port
 
 POLL_INTERVAL = 0.05  # seconds between two checks of the processes
@@ -161,21 +162,20 @@ def play(
     """
     folder, port = tempfile.mkdtemp(prefix="meshkit-faults-"), free_port()
     context, deadline = context_for(fn), time.monotonic() + timeout
-    processes: dict[int, BaseProcess] = {}
+    workers: dict[int, Worker] = {}
     starts = Counter[int]()
 
     def start(rank: int) -> None:
-        environ = child_environment(rank, world_size, f"file://{folder}/store", port)
-        arguments = fn, tuple(args), environ, Strike(folder, rank, starts[rank])
-        processes[rank] = context.Process(target=_run_rank, args=arguments)
-        start_process(processes[rank])
+        own = Surroundings.of_rank(rank, world_size, f"file://{folder}/store", port)
+        strike = Strike(folder, rank, starts[rank])
+        workers[rank] = start_worker(context, own, _run_rank, fn, tuple(args), strike)
         starts[rank] += 1
 
     try:
         for rank in range(world_size):
             start(rank)
         while True:
-            ends = {rank: _process_state(process) for rank, process in processes.items()}
+            ends = {rank: _process_state(worker.process) for rank, worker in workers.items()}
             killed = [r for r, end in ends.items() if end[:3] == "SIG" and starts[r] <= restarts]
             if time.monotonic() > deadline or not (killed or "running" in ends.values()):
                 return _read_outcomes(Path(folder), ends)
@@ -183,17 +183,14 @@ def play(
                 start(rank)
             time.sleep(POLL_INTERVAL)
     finally:
-        for process in processes.values():
-            process.kill()
-            process.join()
+        end_workers([*workers.values()])
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run_rank(
-    fn: Callable[..., object], args: tuple[object, ...], environ: dict[str, str], strike: Strike
+    _pipe: Connection, fn: Callable[..., object], args: tuple[object, ...], strike: Strike
 ) -> None:
-    """Run the function on one rank and write its outcome."""
-    set_up_worker(environ, environ["OMP_NUM_THREADS"])
+    """Run the function on one rank and write its outcome, since a fault may cut the pipe."""
     try:
         text, kind, missing = repr(fn(strike, *args)), "returned", ()
     except BaseException as error:

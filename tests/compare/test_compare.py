@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 import meshkit
 from meshkit import Mesh
 from meshkit.compare import compare as command
-from meshkit.launch import spawn
+from meshkit.launch import worker
 from meshkit.testing import compare_meshes
 from tests.preloaded_python import run_python
 
@@ -182,7 +182,7 @@ def returns_ones(mesh: Mesh) -> dict[str, Tensor]:
 
 
 def test_a_process_that_cannot_be_forked_imports_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spawn, "used_accelerator", lambda: "cuda")
+    monkeypatch.setattr(worker, "used_accelerator", lambda: "cuda")
     assert compare_meshes(returns_ones, "dp=2").differences == ()
     with pytest.raises(meshkit.SpecError, match="cannot be forked: it uses cuda"):
         compare_meshes(lambda mesh: returns_ones(mesh), "dp=2")

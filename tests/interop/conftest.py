@@ -12,7 +12,7 @@ from multiprocessing import forkserver
 
 import pytest
 
-from meshkit.launch import spawn
+from meshkit.launch import worker
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,7 +24,7 @@ def _library(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     server, start = forkserver._forkserver, forkserver.ForkServer.ensure_running
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spawn, "PRELOADED", (*spawn.PRELOADED, *modules))
+        patch.setattr(worker, "PRELOADED", (*worker.PRELOADED, *modules))
         for name, value in vars(forkserver.ForkServer()).items():  # of a server not yet started
             patch.setattr(server, name, value)
         for place in forkserver, server:

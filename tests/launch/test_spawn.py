@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from datetime import timedelta
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch import spawn as spawn_module
+from meshkit.launch import worker as worker_module
 from meshkit.launch.spawn import Failure, _receive
 from tests.preloaded_python import run_python
 
@@ -87,7 +87,7 @@ INVALID_CALLS: list[tuple[Any, ...]] = [
 def test_invalid_arguments_start_no_process(
     call: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spawn_module, "start_process", None)
+    monkeypatch.setattr(worker_module, "start_process", None)
     with pytest.raises(meshkit.SpecError):
         meshkit.spawn(*call)
 
@@ -113,7 +113,7 @@ def raise_on_rank_1() -> None:
 def test_the_first_failed_rank_is_named_and_the_others_are_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(spawn_module, "GRACE", timedelta(seconds=2))
+    monkeypatch.setattr(spawn_module, "GRACE", 2.0)
     with pytest.raises(meshkit.SpawnError) as caught:
         meshkit.spawn(raise_on_rank_1, 3)
     error = caught.value
@@ -160,7 +160,7 @@ def test_a_dead_process_failed_before_the_peer_that_raised_because_of_it() -> No
     receiver, sender = Pipe(duplex=False)
     sender.close()
     process: Any = SimpleNamespace(join=lambda seconds: None, exitcode=-signal.SIGKILL)
-    dead = _receive(process, receiver)
+    dead = _receive(worker_module.Worker(process, receiver))
     assert isinstance(dead, Failure)
     assert dead.when < peer.when
 

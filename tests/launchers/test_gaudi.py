@@ -53,8 +53,8 @@ findings = {finding.name: finding for finding in checkup(os.environ)}
 print(findings["devices"].ok, os.environ.get("HLS_MODULE_ID"))
 """
 SPAWN = """
-from meshkit.launch.spawn import child_environment
-print('HLS_MODULE_ID' in child_environment(0, 2, 'file:///x', 29500))
+from meshkit.launch.worker import rank_environment
+print('HLS_MODULE_ID' in rank_environment(0, 2, 'file:///x', 29500))
 """
 WORLD = "import meshkit; world = meshkit.init(); print(world.device, world.backend)"
 CASES = {  # code, variables, output

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import meshkit
+from meshkit.launch import worker
 from meshkit.launch.process import process_stat
-from meshkit.testing import faults
 from meshkit.testing.faults import Strike, play
 
 
@@ -33,13 +33,13 @@ def end_in_every_way(strike: Strike) -> Any:
 @pytest.fixture
 def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the pids of all processes that are started; the list grows."""
-    start_process, started = faults.start_process, list[int]()
+    start_process, started = worker.start_process, list[int]()
 
     def start_and_record(process: BaseProcess) -> None:
         start_process(process)
         started.append(process.pid or 0)
 
-    monkeypatch.setattr(faults, "start_process", start_and_record)
+    monkeypatch.setattr(worker, "start_process", start_and_record)
     return started
 
 

@@ -19,16 +19,16 @@ def name_forked_host() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and "TESTS_DEVICE" in os.environ:
         torch.set_default_device("cpu" if uses_gpu else os.environ["TESTS_DEVICE"])
-    spawn = sys.modules.get("meshkit.launch.spawn")
-    if spawn is None:
+    worker = sys.modules.get("meshkit.launch.worker")
+    if worker is None:
         return
-    replace = spawn.replace_environment
+    replace = worker.replace_environment
 
     def replace_and_name(environ: dict) -> None:
         replace(environ)
         name_host()
 
-    spawn.replace_environment = replace_and_name
+    worker.replace_environment = replace_and_name
 
 
 def look_at_parent() -> None:
