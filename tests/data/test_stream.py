@@ -20,7 +20,7 @@ from meshkit import BatchError, BatchPlan
 from meshkit.data.epoch import SampleOrder
 from meshkit.data.sampler import make_loader, make_stream
 from meshkit.data.stream import MicroBatchStream
-from meshkit.launch.spawn import context_for
+from meshkit.launch.worker import context_for
 
 Loop = Callable[[Any, int], list[list[int]]]
 PLAN = BatchPlan.solve(dp=2, global_batch=4, micro_batch=1)
