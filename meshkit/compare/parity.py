@@ -17,7 +17,8 @@ import numpy as np
 from ..errors import DisagreementError, SpecError, format_error
 from ..layout.axes import data_axes, has_pipeline
 from ..layout.layout import Layout
-from ..redistribute.move import Cut, check_sizes_known, parse_layout_sizes
+from ..redistribute.dim_sizes import check_sizes_known, parse_layout_sizes
+from ..redistribute.move import Cut
 from ..redistribute.pattern import (
     Dim,
     Side,

@@ -49,11 +49,12 @@ from ..layout.sequence import Order, SequencePlan
 from ..norm.norm import GradientNorms
 from ..recover.admission import admit_newcomers
 from ..recover.recovery import Recovery, RecoveryRequest, Rounds, recover_mesh
-from ..redistribute.move import merge_dim_sizes
-from ..redistribute.mover import CHUNK, MeshPair
-from ..redistribute.redistribution import MeshMoves, Redistribution
+from ..redistribute.dim_sizes import merge_dim_sizes
+from ..redistribute.mover import CHUNK
+from ..redistribute.moves import MeshMoves
+from ..redistribute.program import Handle
+from ..redistribute.redistribution import Redistribution
 from ..redistribute.ring import Ring, exchange_rows, make_ring
-from ..redistribute.to_mesh import Handle
 from ..text import Ints, format_sizes
 from ..transfer.transfer import Transfer
 from ..transfer.whole_state import make_local, make_whole
@@ -481,7 +482,7 @@ class Mesh(OfOneProcess):
             values = map(make_constant, given.values())
             name = self._prepare_move(*options, *given, *values)  # first: it makes the moves
             return getattr(self._moves.known, name).run(x)
-        return self._moves.find(*options, tuple(given.items())).run(x)
+        return self._moves.find_for_call(*options, tuple(given.items())).run(x)
 
     @quotes_call("mesh.redistribution")
     def redistribution(
@@ -521,7 +522,8 @@ class Mesh(OfOneProcess):
         often the only one, runs beside the caller's work. Keep ``x`` unchanged until ``wait``.
         """
         given = tuple(merge_dim_sizes(sizes, dims).items())
-        started: Handle = self._moves.find(pattern, op, None, _groups_of(to), given).begin(x)
+        found = self._moves.find_for_call(pattern, op, None, _groups_of(to), given)
+        started: Handle = found.begin(x)
         return started
 
     @quotes_call("mesh.transfer", by_name=("like",))
@@ -578,9 +580,8 @@ class Mesh(OfOneProcess):
         others = _groups_of(to)
         if others is None:
             raise SpecError("to is None.", fix="to=other, a mesh of this job.")
-        meshes = MeshPair(self._groups, others, self.device)
-        reduction = self._moves.make_reduction
-        return Transfer(meshes, patterns, like, out, dtype, chunk, staged, sizes, reduction)
+        meshes = self._moves.pair(others)
+        return Transfer(meshes, patterns, like, out, dtype, chunk, staged, sizes)
 
     @quotes_call("mesh.whole_state", by_name=("state",))
     def whole_state(
@@ -620,7 +621,7 @@ class Mesh(OfOneProcess):
             torch.Size([8, 3])
         """
         self._groups.check_can_communicate()
-        meshes = MeshPair(self._groups, self._groups, self.device)
+        meshes = self._moves.pair(self._groups)
         whole: dict[str, Any] = make_whole(self._moves, meshes, state, layout, sizes)
         return whole
 

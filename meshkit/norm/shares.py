@@ -23,7 +23,7 @@ from ..data.conflicts import axes_along_which, content_lines
 from ..errors import MeshkitError, SpecError
 from ..layout.axes import axis_role, check_axes_exist, closest_axis, has_pipeline, unknown_axes
 from ..layout.layout import Layout
-from ..redistribute.move import parse_layout_sizes
+from ..redistribute.dim_sizes import parse_layout_sizes
 from ..redistribute.pattern import DOTS, Dim, Side, first_match, parse_layout
 from ..synonyms import STANDARD
 from ..text import count_noun

@@ -19,8 +19,7 @@ A rank plans its own messages only. Two ranks exchange at most one, whose boxes 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -29,15 +28,14 @@ import numpy as np
 
 from ..layout.layout import Layout
 from ..layout.sequence import SequencePlan
-from ..text import Ints
 from .digits import CommonAxes, find_common_axes
 from .move import Cut, Interval, Move, Region, make_move, num_elements, overlap, split
+from .parts import Cell, End, columns_of, find_part, find_parts
 from .pattern import AxisType, Dim, Mark, Pattern, Side, drop_axes
 from .plan import dim_order, reorders
-from .steps import Arrange, Holders, Rule, Step, part_shape
+from .steps import Arrange, Rule, Step, part_shape
 
 TO = "to."  # stands before the name of an axis of the target in the pattern of a move
-Cell = tuple[int, ...]  # the index along each axis that cuts the tensor, in the order of the mesh
 
 
 class Message(NamedTuple):
@@ -72,88 +70,6 @@ class Piece(NamedTuple):
     source_start: int  # the elements of the source's part that are sent before it
     target_start: int  # the same in the target's part, counting only pieces that are gathered
     is_gathered: bool  # whether ranks that want copies receive a block each
-
-
-class Replica(NamedTuple):
-    """The part of the tensor that a rank holds, and the number of its copy."""
-
-    cell: Cell
-    copy: int
-
-
-@dataclass(frozen=True)
-class End:
-    """One side of a move between meshes: its ranks, and the division of the tensor over them."""
-
-    layout: Layout
-    cut: Cut
-    fixed: Holders  # axes along which one coordinate alone holds the tensor
-
-    @cached_property
-    def cut_axes(self) -> tuple[str, ...]:
-        """The axes that cut the tensor, in the order of the mesh."""
-        cut = {axis for axes in self.cut.lists for axis in axes}
-        return tuple(axis for axis in self.layout.axes if axis in cut)
-
-    @cached_property
-    def copy_axes(self) -> tuple[str, ...]:
-        """The axes longer than 1 along which all ranks hold copies, in the order of the mesh."""
-        other = {*self.cut_axes, *(axis for axis, _ in self.fixed)}
-        return tuple(a for a, size in self.layout.sizes.items() if size > 1 and a not in other)
-
-    @cached_property
-    def num_copies(self) -> int:
-        """The number of ranks that hold each part."""
-        return math.prod(self.layout.sizes[axis] for axis in self.copy_axes)
-
-    def place(self, rank: int) -> Replica | None:
-        """Return the part that a rank holds, or None if it holds none."""
-        if rank not in self.layout:
-            return None
-        coordinate = self.layout.coordinate(rank)
-        if any(coordinate[axis] != index for axis, index in self.fixed):
-            return None
-        copy = 0
-        for axis in self.copy_axes:
-            copy = copy * self.layout.sizes[axis] + coordinate[axis]
-        return Replica(tuple(coordinate[axis] for axis in self.cut_axes), copy)
-
-    @cached_property
-    def ranks(self) -> Ints:  # (sizes of the cut axes ..., copies)
-        """The ranks that hold each part."""
-        axes = self.layout.axes
-        fixed = dict(self.fixed)
-        grid = self.layout.grid[tuple(fixed.get(axis, slice(None)) for axis in axes)]
-        free = [axis for axis in axes if axis not in fixed]
-        cut = [free.index(axis) for axis in self.cut_axes]
-        order = [*cut, *(number for number in range(len(free)) if number not in cut)]
-        grid = grid.transpose(order)
-        table: Ints = grid.reshape(*grid.shape[: len(cut)], self.num_copies)
-        return table
-
-    def region(self, cell: Cell) -> Region:
-        """Return the region of a part in the global tensor."""
-        return self.cut.region(dict(zip(self.cut_axes, cell, strict=True)))
-
-    def cells(self, region: Region) -> Iterator[tuple[Cell, Region]]:
-        """Yield the parts that overlap a region. Cost: O(axes) for each of them."""
-        if not num_elements(region):
-            return
-        sizes = dict(self.cut.axes)
-        dims = []
-        for size, axes, wanted in zip(self.cut.sizes, self.cut.lists, region, strict=True):
-            counts = [sizes[axis] for axis in axes]
-            parts = find_parts(Interval(0, size), counts, wanted, self.cut.is_dtensor)
-            dims.append([(dict(zip(axes, at, strict=True)), part) for at, part in parts])
-        for chosen in itertools.product(*dims):
-            coordinate = {axis: index for at, _ in chosen for axis, index in at.items()}
-            cell = tuple(coordinate[axis] for axis in self.cut_axes)
-            yield cell, tuple(part for _, part in chosen)
-
-    @property
-    def largest(self) -> int:
-        """The elements of the largest part."""
-        return int(num_elements(self.region((0,) * len(self.cut_axes))))
 
 
 @dataclass(frozen=True)
@@ -456,33 +372,7 @@ def make_mesh_move(
     return MeshMove(move, End(source, before, left), End(target, after, right))
 
 
-# ------------------------------------------------------------------ parts and boxes
-
-
-def find_part(size: int, parts: int, position: int, is_dtensor: bool = False) -> int:
-    """Return the part of a dim that holds a position, by the rule of :func:`split`."""
-    if is_dtensor:
-        return position // -(-size // parts)
-    least, longer = divmod(size, parts)
-    edge = longer * (least + 1)
-    return position // (least + 1) if position < edge else longer + (position - edge) // least
-
-
-def find_parts(
-    dim: Interval, counts: Sequence[int], wanted: Interval, is_dtensor: bool = False
-) -> Iterator[tuple[tuple[int, ...], Interval]]:
-    """Yield the parts of a dim that overlap an interval, with their index along each axis."""
-    if not counts:
-        yield (), dim
-        return
-    first = max(wanted.start - dim.start, 0)
-    last = min(wanted.start + wanted.size - dim.start, dim.size) - 1
-    begin, end = (find_part(dim.size, counts[0], at, is_dtensor) for at in (first, last))
-    for index in range(begin, end + 1):
-        start, size = split(dim.size, counts[0], index, is_dtensor)
-        inner = Interval(dim.start + start, size)
-        for rest, part in find_parts(inner, counts[1:], wanted, is_dtensor):
-            yield (index, *rest), part
+# ------------------------------------------------------------------ boxes
 
 
 def boxes_of(region: Region, start: int, end: int) -> tuple[Region, ...]:
@@ -529,11 +419,6 @@ def _block(total: int, block: int, index: int, chunk: int, chunks: int) -> Inter
 def _clip(part: Interval, whole: Interval) -> tuple[int, int]:
     """Return the ends of what two ranges share; the second is not larger if it is nothing."""
     return max(part.start, whole.start), min(part.start + part.size, whole.start + whole.size)
-
-
-def columns_of(layout: Layout, ranks: Ints) -> dict[str, Ints]:
-    """Return the coordinates of ranks along each axis."""
-    return dict(zip(layout.axes, layout.coordinates(ranks).T, strict=True))
 
 
 def _rows(region: Region, part: Interval) -> Region:

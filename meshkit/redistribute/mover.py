@@ -23,26 +23,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import MeshkitError
-from ..groups.groups import batch_messages, message_timeout
+from ..groups.groups import batch_messages
 from ..groups.registry import MeshGroups
-from ..groups.status import in_collective, within_guard
-from ..launch.agreement import Agreement
+from ..groups.status import compares_calls, in_collective
 from ..launch.default_group import default_group
-from ..launch.disagreement import describe_coordinate
 from ..launch.job import require_job
-from ..launch.judges import Json
 from ..launch.memory import plain
 from ..launch.of_one_process import OfOneProcess
-from ..launch.store import Store
 from ..launch.torch_aborts import collective_count, wait_in_time
 from ..launch.torch_groups import backend_of
 from ..layout.group_plan import missing_group_error
-from ..layout.layout import Layout
 from ..text import name_ranks
 from .mesh_move import Gather, MeshMove, Message
-from .move import Region, num_elements, slices_within
-from .operations import ALL_GATHER, run_local
+from .move import Region, local_shape, num_elements, slices_within
+from .operations import ALL_GATHER
 from .steps import Step
 
 ALIGNED = 16  # bytes; at a multiple of it a block may begin with elements of any dtype
@@ -100,11 +94,21 @@ class Leg(OfOneProcess):
             self.chunks[key] = sends, receives, self.move.gather(self.rank, *key)
         return self.chunks[key]
 
-    def arrange(self, steps: Iterable[Step], x: Tensor) -> Tensor:
-        """Return a tensor after local steps."""
-        for step in steps:
-            x = run_local(step.bind(self.coordinate), x, None)
-        return x
+    def bind(self, steps: Iterable[Step]) -> list[Step]:
+        """Return the local steps of this rank."""
+        return [step.bind(self.coordinate) for step in steps]
+
+    @cached_property
+    def held_shape(self) -> tuple[int, ...]:
+        """The shape of the local tensor before."""
+        move = self.move.move
+        return local_shape(move.left_entries, move.source.shape(self.coordinate))
+
+    @cached_property
+    def wanted_shape(self) -> tuple[int, ...]:
+        """The shape of the local tensor after."""
+        move = self.move.move
+        return local_shape(move.right_entries, move.target.shape(self.coordinate))
 
     def keep(self, held: Tensor | None, out: Tensor | None) -> None:
         """Copy what this rank holds already."""
@@ -214,12 +218,18 @@ class Mover(OfOneProcess):
     channel: Channel
 
     def start(
+        self,
+        held: Sequence[Tensor | None],
+        out: Sequence[Tensor | None],
+        vote: Vote | None = None,
+    ) -> Moving:
+        """Start to move the parts that this rank holds into those that it wants."""
+        return Moving(self.channel, self._run(held, out), vote)
+
+    def _run(
         self, held: Sequence[Tensor | None], out: Sequence[Tensor | None]
     ) -> Generator[Works, None, None]:
-        """Move the parts that this rank holds into those that it wants.
-
-        Pause after the first sends, with their works. ``out`` is as before until then.
-        """
+        """Move the parts, with a pause after the first sends; yield their works."""
         arriving: dict[int, Arriving] = {}
         gathering: dict[int, list[Gathering]] = {}
         for number in range(len(self.batches) + 2 * AHEAD):
@@ -310,6 +320,62 @@ class Mover(OfOneProcess):
         return torch.empty(size, dtype=torch.uint8, device=self.device)
 
 
+class Moving(OfOneProcess):
+    """Tensors on their way to another mesh, whose first messages have started."""
+
+    def __init__(
+        self, channel: Channel, running: Generator[Works, None, None], vote: Vote | None
+    ) -> None:
+        self._channel = channel
+        self._running = running
+        self._vote = vote
+        self._works = next(running)
+
+    def wait_for_first(self) -> None:
+        """Wait for the first messages. No tensor to fill has changed then."""
+        self._channel.wait(self._works)
+        self._works.clear()  # a finished receive of gloo is not waited for again
+
+    def wait(self) -> None:
+        """Vote if ranks do, and wait until the tensors are filled. Collective over both meshes."""
+        if self._vote is not None:
+            self._vote(self)
+        for _ in self._running:
+            pass
+
+
+Vote = Callable[[Moving], object]  # raises on all ranks if one of them has refused its tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Transmit(OfOneProcess):
+    """The step of a program in which the pieces of a tensor go to the ranks of another mesh."""
+
+    leg: Leg
+    mover: Mover
+    vote: Vote | None = None
+
+    def start(self, x: Tensor) -> tuple[Moving, Tensor]:
+        """Start the first messages. Return the move, and the part of this rank that it fills.
+
+        A rank outside the source has an empty tensor ``x``, and one outside the target gets one.
+        """
+        leg, out = self.leg, None
+        held = x if leg.rank in leg.move.source.layout else None
+        if leg.rank in leg.move.target.layout:
+            shape = [interval.size for interval in leg.wanted]
+            new = torch.empty if leg.is_holder else torch.zeros  # zeros: another rank has it
+            out = new(shape, dtype=leg.dtype, device=self.mover.device)
+        vote = self.vote if has_votes() else None  # before a wait that may stand outside the guard
+        moving = self.mover.start([held], [out], vote)
+        return moving, x.new_empty(0) if out is None else out
+
+
+def has_votes() -> bool:
+    """Return whether ranks vote in a move: in a guard with a timeout, where calls wait. Local."""
+    return compares_calls() and "gloo" in backend_of()
+
+
 @contextmanager
 def naming(peers: str) -> Iterator[None]:
     """Add the peers of messages to torch's error, which names none."""
@@ -341,123 +407,3 @@ def _unpack(
             out[slices_within(box, leg.wanted)] = part
         position = end
     return position
-
-
-# ------------------------------------------------------------------ two meshes
-
-
-@dataclass(frozen=True, eq=False)
-class MeshPair(OfOneProcess):
-    """The two meshes of a move, as this rank sees them."""
-
-    source: MeshGroups
-    target: MeshGroups
-    device: torch.device
-
-    @property
-    def rank(self) -> int:
-        """This rank."""
-        return self.source.rank
-
-    @cached_property
-    def layouts(self) -> tuple[Layout, Layout]:
-        """The layouts of both."""
-        return self.source.plan.layout, self.target.plan.layout
-
-    @property
-    def is_outside(self) -> bool:
-        """Whether this rank is in neither mesh."""
-        return all(self.rank not in layout for layout in self.layouts)
-
-    def check_open(self) -> None:
-        """Raise if one of the meshes is closed."""
-        self.source.check_open()
-        self.target.check_open()
-
-    def store(self) -> Store:
-        """Return the store of the job."""
-        store = require_job().store
-        if store is None:
-            line = "the default group has no store, in which ranks of two meshes agree."
-            raise MeshkitError(line, fix="meshkit.init() in place of your own init_process_group.")
-        return store
-
-    def message_timeout(self) -> timedelta:
-        """Return how long a message may take: the least timeout of both meshes."""
-        return min(message_timeout(groups) for groups in (self.source, self.target))
-
-    def synchronize(self) -> None:
-        """Wait until what was received has arrived; raise if a guard has aborted it."""
-        torch.get_device_module(self.device).synchronize(self.device)
-        require_job().check_not_aborted()
-
-    def agree(
-        self,
-        call: str,
-        facts: Mapping[str, Json],
-        read: Callable[[Agreement], Json],
-        *,
-        stated: str,
-        alike: bool,
-    ) -> list[tuple[Json, list[int]]]:
-        """Return what ranks state beside equal facts, with its ranks. Collective over both meshes.
-
-        Args:
-            call: the call, for errors.
-            facts: must be equal on all ranks.
-            read: returns what this rank states in an agreement, or None for nothing. If it raises,
-                no rank waits.
-            stated: the name of what it returns.
-            alike: whether all that is stated must be equal.
-        """
-        agreement = self._agreement(call)
-        own = partial(read, agreement)
-        return agreement.stated({**self._facts, **facts}, stated, own, alike=alike)
-
-    def confirm(
-        self,
-        call: str,
-        facts: Mapping[str, Json],
-        check: Callable[[], object],
-        limit: timedelta,
-    ) -> None:
-        """Return once all ranks state equal facts. Collective over both meshes.
-
-        If ``check`` raises on a rank, no rank waits. The last rank decides, so no rank looks at the
-        store every 50 ms as in :meth:`agree`. ``limit`` is how long ranks wait for each other,
-        inside a guard no longer than its timeout.
-        """
-        self._agreement(call, limit).same({**self._facts, **facts}, check)
-
-    @contextmanager
-    def announcing(self, call: str) -> Iterator[None]:
-        """Announce an error that leaves the block before a round to the ranks of both meshes."""
-        try:
-            yield
-        except Exception as error:
-            if require_job().store is not None:
-                self._agreement(call).fail(error)
-            raise
-
-    def _agreement(self, call: str, limit: timedelta | None = None) -> Agreement:
-        """Return the next agreement of these ranks, which each rank counts."""
-        source, target = self.layouts
-        job, part = require_job(), ""
-        ranks = sorted({*map(int, source.grid.flat), *map(int, target.grid.flat)})
-        if len(ranks) < job.world.world_size:
-            ids = (f"{mesh.round_id}.{mesh.view_id}" for mesh in (self.source, self.target))
-            part = f"move/{'/'.join(ids)}"
-        limit, describe = within_guard(limit or job.arrival_timeout), self._describe
-        agreement = job.agreement(call, ranks=ranks, part=part, limit=limit, describe=describe)
-        if agreement is None:
-            self.store()  # raises
-        return cast(Agreement, agreement)
-
-    @property
-    def _facts(self) -> dict[str, str]:
-        source, target = self.layouts
-        return {"mesh": repr(source), "to": repr(target)}
-
-    def _describe(self, rank: int) -> str:
-        source, target = self.layouts
-        return describe_coordinate(source if rank in source else target, rank)

@@ -40,50 +40,34 @@ from __future__ import annotations
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Generic, NoReturn, TypeVar
+from collections.abc import Hashable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..call import quotes_call
 from ..errors import MeshkitError, SpecError
-from ..groups.registry import MeshGroups
 from ..launch.of_one_process import OfOneProcess
 from ..launch.torch_program import has_dual_level, make_constant, mark_constant
-from ..layout.group_plan import missing_group_error
-from ..layout.layout import Layout
 from ..layout.sequence import SequencePlan
 from ..text import format_sizes
 from . import move
 from .checked import Check
-from .digits import CommonAxes
-from .equal_calls import compare_calls, compare_refusal
-from .mesh_move import find_views, sum_pattern, summed_axes
-from .mover import MeshPair
-from .operations import (
-    Axes,
-    ProgramPair,
-    UnknownSizes,
-    apply_pair,
-    check_differentiable,
-    check_tensor,
-    make_program,
-)
-from .pattern import DOTS, Pattern, Side, drop_axes, parse_pattern
+from .dim_sizes import expand_to, infer_dim_sizes, sizes_on_left
+from .equal_calls import compare_calls, compare_refusal, device_of
+from .mesh_and_view import MeshAndView
+from .operations import UnknownSizes, check_differentiable, check_dtype, check_tensor
+from .pattern import DOTS, Pattern
 from .plan import plan_move
-from .ring import Ring, make_ring, shift_tensor
+from .program import Handle, ProgramPair, apply_pair, make_program
 from .steps import Arrange
-from .to_mesh import Handle, MeshRedistribution, Reduce
 
 MAX_KEPT = 1000  # redistributions of a mesh, and shapes of a redistribution
 FIRST_PRIMES = (1_000_003, 1_000_033, 1_000_037, 1_000_039, 1_000_081, 1_000_099, 1_000_117)
-Given = tuple[tuple[str, int | SequencePlan], ...]
 Value = TypeVar("Value")
 
 
@@ -127,94 +111,6 @@ class Cache(Generic[Value]):
             self._names[key] = f"traced_{next(self._numbers)}"
             setattr(self, self._names[key], self._values[key])
         return self._names[key]
-
-
-# ------------------------------------------------------------------ this rank on the mesh
-
-
-@dataclass(frozen=True, eq=False)
-class MeshAndView(OfOneProcess):
-    """This rank on a mesh, and on a view of it that the right side of a pattern names."""
-
-    mesh: MeshGroups  # the groups of the mesh
-    view: MeshGroups | None  # those of the view; None if both sides name axes of the mesh
-    moves: MeshMoves  # knows whether ``mesh.checked()`` is active
-
-    @cached_property
-    def common(self) -> CommonAxes | None:
-        """The common factors of the axes of the mesh and the view; None without a view."""
-        if self.view is None:
-            return None
-        return find_views(self.mesh.plan.layout, self.view.plan.layout)
-
-    @cached_property
-    def sizes(self) -> dict[str, int]:
-        """The sizes of the axes by name, the outermost first."""
-        return self.mesh.plan.layout.sizes if self.common is None else self.common.sizes
-
-    @cached_property
-    def coordinate(self) -> dict[str, int]:
-        """The coordinate of this rank along these axes."""
-        coordinate = self.mesh.plan.layout.coordinate(self.mesh.rank)
-        return coordinate if self.common is None else self.common.coordinate(coordinate)
-
-    def check_pattern(self, pattern: Pattern) -> None:
-        """Check that the mesh is open, and that the axes of both sides exist."""
-        self.mesh.check_usable()
-        if self.view is None:
-            move.check_axes(pattern, self.sizes)
-            return
-        self.view.check_usable()
-        move.check_axes(Pattern(pattern.left, pattern.left), self.mesh.plan.layout.sizes)
-        move.check_axes(Pattern(pattern.right, pattern.right), self.view.plan.layout.sizes)
-
-    def rewrite(self, pattern: Pattern) -> Pattern:
-        """Return the pattern over the axes of ``sizes``."""
-        if self.common is None:
-            return drop_axes(pattern, self.sizes)
-        return self.common.rewrite(pattern)
-
-    def unmarked_axes(self, pattern: Pattern) -> list[tuple[int, str]]:
-        """Return the axes without a mark on one side, each after that side."""
-        return (
-            move.unmarked_axes(pattern)
-            if self.common is None
-            else self.common.unmarked_axes(pattern)
-        )
-
-    def group_of(self, axes: Axes) -> dist.ProcessGroup:
-        """Return the group over some axes longer than 1, in the order of the mesh. Local."""
-        self.mesh.check_open()
-        group = self.find_group(axes)
-        return self._raise_missing(axes) if group is None else group
-
-    def find_group(self, axes: Axes) -> dist.ProcessGroup | None:
-        """Return the group of the mesh or the view over some axes; None if there is none."""
-        if self.common is None or self.view is None:
-            return self.mesh.groups.by_key.get(axes)
-        self.view.check_open()
-        wanted = Layout.of(self.common.sizes).strides(axes)
-        for groups in (self.mesh, self.view):
-            layout = groups.plan.layout
-            for key, group in groups.groups.by_key.items():
-                if layout.strides(key) == wanted:
-                    return group
-        return None
-
-    def _raise_missing(self, axes: Axes) -> NoReturn:
-        if self.common is None or self.view is None:
-            raise missing_group_error(self.mesh.plan, axes, self.mesh.extended_by)
-        for groups, factors in (self.mesh, self.common.left), (self.view, self.common.right):
-            names = tuple(a for a, parts in factors.items() if parts and {*parts} <= {*axes})
-            if {part for name in names for part in factors[name]} == {*axes}:
-                raise missing_group_error(groups.plan, names, groups.extended_by)
-        sizes = {axis.replace(".", "_"): size for axis, size in self.common.sizes.items()}
-        group_name = " ".join(axes).replace(".", "_")
-        raise SpecError(
-            f"neither the mesh nor its view has the group over {' '.join(axes)}.",
-            f"The common axes are {format_sizes(self.common.sizes)}.",
-            fix=f"to=mesh.view({sizes}, groups=[{group_name!r}]), and a right side in its axes.",
-        )
 
 
 # ------------------------------------------------------------------ a pattern on a mesh
@@ -303,18 +199,20 @@ class Redistribution(OfOneProcess):
         follow from another shape as well. Collective there; else local.
         """
         with suppress(MeshkitError):  # all ranks refuse the pattern, or the group
+            if self.place.is_checked():
+                self._make_check({}).share(error, device_of(x))
             num_dims = len(self.pattern.left.entries)
             if isinstance(x, Tensor) and any(dim.name == DOTS for dim in self.pattern.left.dims):
                 num_dims = x.dim()
             pair = self._pairs.last() or self._guess_pair(num_dims)
             steps = [] if pair is None else pair.forward.group_steps
-            if steps and not self.place.moves.is_checked:
+            if steps:
                 group = self.place.group_of(steps[0 if first else -1].axes)
                 compare_refusal(self.place.mesh, group, x, self._describe_call(), error)
 
     def _guess_pair(self, num_dims: int) -> ProgramPair | None:
         """Return the programs for the sizes given, or for any; None if they need more sizes."""
-        named = move.expand_to(self.place.rewrite(self.pattern), num_dims)
+        named = expand_to(self.place.rewrite(self.pattern), num_dims)
         given = self._given(named)
         if {dim.name for dim in named.left.dims} <= {*given}:
             pair: ProgramPair = self._make_pair(named, given)
@@ -323,26 +221,22 @@ class Redistribution(OfOneProcess):
 
     def _find_pair(self, x: Tensor) -> ProgramPair:
         """Return the programs for a tensor of this shape. Local."""
-        if self._op == "avg" and not (x.is_floating_point() or x.is_complex()):
-            other = "" if x.dtype == torch.bool else 'op="sum", or '
-            fix = f"{other}x.float(), since an average of {x.dtype} is a fraction."
-            raise SpecError(f"op='avg' of a tensor of {x.dtype}.", fix=fix)
-        if self._op in ("max", "min") and x.is_complex():
-            line = "Complex numbers have no order."
-            raise SpecError(f"op={self._op!r} of a tensor of {x.dtype}.", line)
+        if self._op != "sum":
+            check_dtype(self._op, x.dtype)
         pair = self._pairs.get(x.shape)
         if pair is None:
             pair = self._bind(tuple(x.shape))
-        if self.place.moves.is_checked:
-            return replace(pair, check=self._make_check(tuple(x.shape)), is_identity=False)
+        if self.place.is_checked():
+            check = self._make_check(self._infer(tuple(x.shape))[1])
+            return replace(pair, check=check, is_identity=False)
         return pair
 
-    def _make_check(self, shape: tuple[int, ...]) -> Check:
+    def _make_check(self, sizes: dict[str, int]) -> Check:
         """Return the check of the marks. A factor of an axis of a view may have no group."""
         place, named = self.place, self.place.rewrite(self.pattern)
         axes = [axis for axis in named.types if place.sizes[axis] > 1 and place.find_group((axis,))]
         groups = {axis: place.group_of((axis,)) for axis in axes}
-        return Check(self.pattern, named, groups, self._infer(shape)[1])
+        return Check(self.pattern, named, groups, sizes)
 
     def _check_differentiable(self, pair: ProgramPair, dtype: torch.dtype) -> None:
         self._check_gradient(pair.backward is not None, pair.backward_reduces, dtype)
@@ -373,11 +267,11 @@ class Redistribution(OfOneProcess):
         """Return the pattern over common axes without ellipsis, and the global sizes."""
         place, pattern = self.place, self.place.rewrite(self.pattern)
         given = self._given(pattern)
-        return move.infer_dim_sizes(pattern, place.sizes, place.coordinate, shape, given)
+        return infer_dim_sizes(pattern, place.sizes, place.coordinate, shape, given)
 
     def _given(self, named: Pattern) -> dict[str, int]:
         """Return the global sizes that the caller gave, as the left side has them."""
-        return move.sizes_on_left(named, self.place.sizes, self._sizes, self._plans)
+        return sizes_on_left(named, self.place.sizes, self._sizes, self._plans)
 
     def _make_pair(
         self, named: Pattern, sizes: dict[str, int], unknowns: UnknownSizes | None = None
@@ -434,7 +328,7 @@ class Redistribution(OfOneProcess):
     def _make_any_pair(self, num_dims: int) -> ProgramPair | None:
         """Return the programs for any sizes; None if regions need sizes."""
         place = self.place
-        named = move.expand_to(place.rewrite(self.pattern), num_dims)
+        named = expand_to(place.rewrite(self.pattern), num_dims)
         given = self._given(named)
         scale = math.prod(place.sizes[axis] for axis in named.types)
         unknown = [dim.name for dim in named.left.dims if dim.name not in given]
@@ -454,93 +348,3 @@ class Redistribution(OfOneProcess):
             known = math.prod(given[name] // parts[name] for name in parts if name in given)
             dims += [(name, number, known, parts[name]) for name in parts if name not in given]
         return replace(pair, dims=tuple(dims))
-
-
-class MeshMoves(OfOneProcess):
-    """The redistributions of one mesh."""
-
-    def __init__(self, groups: MeshGroups, device: torch.device) -> None:
-        self.groups = groups
-        self.device = device
-        self.is_checked = False  # whether ``mesh.checked()`` is active
-        self.known: Cache[Redistribution | MeshRedistribution] = Cache()
-        self.rings: Cache[Ring] = Cache()
-
-    def find(
-        self,
-        pattern: str,
-        op: str,
-        grad_dtype: torch.dtype | None,
-        view: MeshGroups | None,
-        sizes: Given,
-    ) -> Any:  # noqa: ANN401  # a Redistribution, or a MeshRedistribution
-        """Return the redistribution of a pattern, made once. Local."""
-        key = pattern, op, grad_dtype, view, sizes
-        try:
-            known = self.known.get(key)
-        except TypeError:  # a list, for example, has no hash
-            move.split_dim_sizes(parse_pattern(pattern), dict(sizes))
-            raise
-        return self._make(key) if known is None else known
-
-    def publish(self, *key: Any) -> str:  # noqa: ANN401
-        """Return the attribute of ``known`` with a redistribution, for torch.compile."""
-        self.find(*key)
-        return self.known.publish(key)
-
-    def publish_ring(self, axis: str) -> str:
-        """Return the attribute of ``rings`` with a ring, for torch.compile."""
-        if self.rings.get(axis) is None:
-            self.rings.add(axis, make_ring(self.groups, axis))
-        return self.rings.publish(axis)
-
-    def shift(self, ring: Ring, x: torch.Tensor, steps: int) -> torch.Tensor:
-        """Pass a tensor along an axis. Collective."""
-        return shift_tensor(self.groups, ring, x, steps)
-
-    def _make(self, key: Any) -> Redistribution | MeshRedistribution:  # noqa: ANN401
-        text, op, grad_dtype, view, given = key
-        pattern = parse_pattern(text)
-        move.check_op(pattern, op)
-        if grad_dtype is not None and not (
-            isinstance(grad_dtype, torch.dtype)
-            and (grad_dtype.is_floating_point or grad_dtype.is_complex)
-        ):
-            fix = "grad_dtype=torch.float32, or leave it out."
-            raise SpecError(f"grad_dtype is {grad_dtype!r}, no dtype of gradients.", fix=fix)
-        sizes, plans = move.split_dim_sizes(pattern, dict(given))
-        made: Redistribution | MeshRedistribution
-        layout, is_other = self.groups.plan.layout, False
-        if view is not None:  # a rank outside a mesh and its view gets None from both kinds
-            is_other = (
-                find_views(layout, view.plan.layout) is None or self.groups.rank not in layout
-            )
-        if view is not None and is_other:
-            meshes, reduction = MeshPair(self.groups, view, self.device), self.make_reduction
-            made = MeshRedistribution(pattern, meshes, op, grad_dtype, sizes, plans, reduction)
-        else:
-            place = MeshAndView(self.groups, view, self)
-            place.check_pattern(pattern)
-            made = Redistribution(pattern, place, op, grad_dtype, sizes, plans)
-        return self.known.add(key, made)
-
-    def make_reduction(
-        self, groups: MeshGroups, side: Side, sizes: dict[str, int], op: str
-    ) -> Reduce:
-        """Return the function that replaces the parts of the sums of a side by the sums."""
-        summed = summed_axes(side, groups.plan.layout)
-        if not summed:
-            return lambda x: x
-        if not groups.plan.has(summed):
-            raise missing_group_error(groups.plan, summed, groups.extended_by)
-        pattern, place = sum_pattern(side), MeshAndView(groups, None, self)
-        return Redistribution(pattern, place, op, None, sizes, {}).run
-
-    @contextmanager
-    def checked(self) -> Iterator[None]:
-        """Check the marks of all redistributions inside."""
-        before, self.is_checked = self.is_checked, True
-        try:
-            yield
-        finally:
-            self.is_checked = before

@@ -23,16 +23,9 @@ from ..text import (
     format_sizes,
     format_table,
 )
+from .dim_sizes import merge_dim_sizes, split_dim_sizes
 from .mesh_move import MeshMove, find_views, join_axes, make_mesh_move, sum_pattern, summed_axes
-from .move import (
-    check_axes,
-    local_shape,
-    make_move,
-    merge_dim_sizes,
-    num_elements,
-    split_dim_sizes,
-    unmarked_axes,
-)
+from .move import check_axes, local_shape, make_move, num_elements, unmarked_axes
 from .pattern import DOTS, Pattern, Side, drop_axes, parse_pattern
 from .plan import Plan, most_needed, most_received, plan_move
 

@@ -5,9 +5,10 @@ The first call with a pattern tells all ranks the sizes, the dtype and whether a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,93 +17,56 @@ from torch.autograd.function import once_differentiable
 from ..call import quotes_call
 from ..errors import MeshkitError, SpecError
 from ..groups.registry import MeshGroups
-from ..groups.status import compares_calls
 from ..launch.of_one_process import OfOneProcess
-from ..launch.torch_groups import backend_of
 from ..launch.torch_program import keep_uncompiled
+from ..layout.group_plan import missing_group_error
 from ..layout.sequence import SequencePlan
 from ..text import dtype_name, format_sizes
-from .mesh_move import axes_of_both, join_axes, make_mesh_move
-from .move import check_axes, check_op, infer_dim_sizes, local_shape, sizes_on_left
-from .mover import BATCHES, CHUNK, Channel, Leg, MeshPair, Mover, Works, make_leg
-from .operations import check_differentiable, check_tensor
+from .dim_sizes import infer_dim_sizes, sizes_on_left
+from .mesh_and_view import MeshAndView
+from .mesh_move import axes_of_both, join_axes, make_mesh_move, sum_pattern, summed_axes
+from .mesh_pair import MeshPair
+from .move import check_axes, check_op
+from .mover import (
+    BATCHES,
+    CHUNK,
+    Channel,
+    Mover,
+    Moving,
+    Transmit,
+    Vote,
+    has_votes,
+    make_leg,
+)
+from .operations import check_differentiable, check_dtype, check_tensor
 from .pattern import DOTS, Pattern, Side, expand_dots
-
-Reduce = Callable[[Tensor], Tensor]  # replaces the parts of a sum by the sum
-Running = Generator[Works, None, Tensor | None]
-
-
-def votes() -> bool:
-    """Return whether ranks vote in a move: in a guard with a timeout, where calls wait. Local."""
-    return compares_calls() and "gloo" in backend_of()
+from .program import Handle, Program, ProgramPair, Redistribute
+from .redistribution import Redistribution
 
 
-def finish(running: Running) -> Tensor | None:
-    """Return the result of a move that was started. Collective over both meshes."""
-    while True:
-        try:
-            next(running)
-        except StopIteration as end:
-            return cast("Tensor | None", end.value)
+def make_sum(
+    meshes: MeshPair, groups: MeshGroups, side: Side, sizes: Mapping[str, int], op: str
+) -> Callable[[Tensor], Tensor] | None:
+    """Return what replaces the parts of the sums of a side by the sums; None without sums.
+
+    ``groups`` are those of the mesh of the side. Local, with equal errors on all ranks.
+    """
+    summed = summed_axes(side, groups.plan.layout)
+    if not summed:
+        return None
+    if not groups.plan.has(summed):
+        raise missing_group_error(groups.plan, summed, groups.extended_by)
+    place = MeshAndView(groups, None, meshes.is_checked)
+    return Redistribution(sum_pattern(side), place, op, None, dict(sizes), {}).run
 
 
-@dataclass(frozen=True, eq=False)
-class Direction(OfOneProcess):
-    """The move of one tensor, forwards, or backwards with the gradient."""
+class RedistributeOnce(Redistribute):
+    """A move to another mesh. A rank outside one of them holds no tensor of a second derivative."""
 
-    leg: Leg
-    mover: Mover
-    reduce: Reduce  # sums the parts that the left side marks so; it comes before the move
-    vote: Callable[[Mover, Works], None] | None = None  # whether to go on, after first sends
-
-    @property
-    def is_source(self) -> bool:
-        """Whether this rank has an input."""
-        return self.leg.rank in self.leg.move.source.layout
-
-    def run(self, x: Tensor | None) -> Tensor | None:
-        """Return the result on a rank of the target, else None. Collective over both meshes."""
-        return finish(self.start(x))
-
-    def start(self, x: Tensor | None) -> Running:
-        """Run the move, with a pause after the first sends."""
-        leg, held, out = self.leg, None, None
-        if x is not None and self.is_source:
-            held = leg.arrange(leg.move.before, x)
-        if leg.rank in leg.move.target.layout:
-            shape = [interval.size for interval in leg.wanted]
-            new = torch.empty if leg.is_holder else torch.zeros  # zeros: another rank has it
-            out = new(shape, dtype=leg.dtype, device=self.mover.device)
-        vote = self.vote if votes() else None  # before a wait that may stand outside the guard
-        running = self.mover.start([held], [out])
-        works = next(running)
-        yield works
-        if vote is not None:
-            vote(self.mover, works)
-        yield from running
-        return None if out is None else leg.arrange(leg.move.after, out)
+    backward = staticmethod(once_differentiable(Redistribute.backward))  # type: ignore[assignment]
 
 
-class MoveTensor(torch.autograd.Function):
-    """A move to another mesh, whose gradient moves back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, ahead: Direction, back: Direction) -> Tensor:  # noqa: ANN401
-        """Move the tensor; a rank outside the target gets an empty one."""
-        ctx.back, ctx.shape, ctx.dtype = back, x.shape, x.dtype
-        y = ahead.run(x if ahead.is_source else None)
-        return x.new_empty(0) if y is None else y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
-        """Move the gradient; a rank outside the source gets zeros for its empty input."""
-        back: Direction = ctx.back
-        y = back.run(back.reduce(grad.to(back.leg.dtype)) if back.is_source else None)
-        return grad.new_zeros(ctx.shape) if y is None else y.to(ctx.dtype), None, None
-
-
-apply_move: Callable[..., Tensor] = MoveTensor.apply
+apply_once: Callable[..., Tensor] = RedistributeOnce.apply
 
 
 class Known(NamedTuple):
@@ -111,32 +75,8 @@ class Known(NamedTuple):
     sizes: dict[str, int]  # the global size of each dim
     dtype: torch.dtype
     requires_grad: bool
-    ahead: Direction
-    back: Direction | None  # None without a gradient
+    pair: ProgramPair
     shapes: set[torch.Size]  # the local shapes of these sizes
-
-
-class Handle(OfOneProcess):
-    """A redistribution in progress: ``handle = mesh.begin(...); ...; y = handle.wait()``."""
-
-    def __init__(self, finish: Callable[[], object]) -> None:
-        self._finish: Callable[[], object] | None = finish
-        self._result: Any = None  # None also on a rank outside the target
-
-    @quotes_call("handle.wait")
-    def wait(self) -> Any:  # noqa: ANN401
-        """Wait for the communication and return the result; later calls return it again.
-
-        It is a tensor, or a state of a transfer; None on a rank outside the mesh ``to``.
-        """
-        if self._finish is not None:
-            self._result = self._finish()
-            self._finish = None
-        return self._result
-
-
-# makes the reduction of one side of a pattern on a mesh, by the sizes of its dims
-MakeReduce = Callable[[MeshGroups, Side, "dict[str, int]", str], Reduce]
 
 
 class MeshRedistribution(OfOneProcess):
@@ -153,13 +93,11 @@ class MeshRedistribution(OfOneProcess):
         grad_dtype: torch.dtype | None,
         sizes: dict[str, int],
         plans: dict[str, SequencePlan],
-        make_reduce: MakeReduce,
     ) -> None:
         self.pattern = pattern
         self._meshes = meshes
         self._op, self._grad_dtype = op, grad_dtype
         self._sizes, self._plans = sizes, plans
-        self._make_reduce = make_reduce
         self._known: dict[bool, Known] = {}  # by whether gradients are enabled
         meshes.check_open()
         self._layouts = meshes.layouts
@@ -185,27 +123,30 @@ class MeshRedistribution(OfOneProcess):
         known = self._learn(x)
         if known is None:
             return None
-        if known.ahead.is_source and x is not None:
-            x = known.ahead.reduce(x)
-        if known.back is None:
-            return known.ahead.run(x)
-        if not known.ahead.is_source or x is None:
-            x = torch.empty(0, dtype=known.dtype, device=self._meshes.device, requires_grad=True)
-        return apply_move(x, known.ahead, known.back)
+        held = self._held(x, known)
+        if known.requires_grad:
+            return apply_once(held, known.pair, None)  # empty outside the target
+        y = known.pair.forward.run(held)
+        return y if self._is_target else None
 
     def begin(self, x: Tensor | None) -> Handle:
         """Begin the move of a tensor without a gradient. Collective over both meshes."""
         known = self._learn(x)
         if known is None:
             return Handle(lambda: None)
-        if known.back is not None:
+        if known.requires_grad:
             fix = "mesh.redistribute, which has a gradient, or x.detach()."
             raise SpecError("the tensor requires a gradient.", fix=fix)
-        if known.ahead.is_source and x is not None:
-            x = known.ahead.reduce(x)
-        running = known.ahead.start(x)
-        next(running)
-        return Handle(lambda: finish(running))
+        wait = known.pair.forward.begin(self._held(x, known))
+        return Handle(wait if self._is_target else lambda: wait() and None)
+
+    def _held(self, x: Tensor | None, known: Known) -> Tensor:
+        """Return the tensor of a rank of the source, and an empty one elsewhere."""
+        if x is not None and self._is_source:
+            return x
+        needs_gradient = known.requires_grad
+        device = self._meshes.device
+        return torch.empty(0, dtype=known.dtype, device=device, requires_grad=needs_gradient)
 
     # -------------------------------------------------------------- the first call
 
@@ -218,7 +159,7 @@ class MeshRedistribution(OfOneProcess):
         known = self._known.get(enabled)
         if known is None:
             self._known[enabled] = known = self._agree(x, enabled)
-        elif self._meshes.rank in self._layouts[0]:
+        elif self._is_source:
             try:
                 self._check_as_before(x, known)
             except MeshkitError as error:
@@ -228,23 +169,20 @@ class MeshRedistribution(OfOneProcess):
 
     def _refuse(self, known: Known, error: MeshkitError) -> None:
         """Raise an error on all ranks inside a guard. They may wait already, so they get zeros."""
-        if votes():
-            leg = known.ahead.leg
-            move = leg.move.move
-            shape = local_shape(move.left_entries, move.source.shape(leg.coordinate))
-            zeros = torch.zeros((), dtype=known.dtype, device=self._meshes.device).expand(shape)
-            running = known.ahead.mover.start(
-                [leg.arrange(leg.move.before, known.ahead.reduce(zeros))], [None]
-            )
-            self._vote(known.ahead.mover, next(running), error)
+        if has_votes():
+            program = known.pair.forward
+            (step,) = (step for step in program.steps if isinstance(step, Transmit))
+            zeros = torch.zeros((), dtype=known.dtype, device=self._meshes.device)
+            refusing = replace(step, vote=partial(self._vote, error=error))
+            steps = (refusing if each is step else each for each in program.steps)
+            replace(program, steps=tuple(steps)).run(zeros.expand(step.leg.held_shape))
 
-    def _vote(self, mover: Mover, works: Works, error: MeshkitError | None = None) -> None:
+    def _vote(self, moving: Moving, error: MeshkitError | None = None) -> None:
         """Agree that no rank has refused its tensor, once the first messages have come.
 
         A rank that is killed is seen by the messages at once. Collective over both meshes.
         """
-        mover.channel.wait(works)
-        works.clear()
+        moving.wait_for_first()
 
         def check() -> None:
             if error is not None:
@@ -255,14 +193,14 @@ class MeshRedistribution(OfOneProcess):
 
     def _agree(self, x: Tensor | None, enabled: bool) -> Known:
         """Return what all ranks know, from the first call. Collective over both meshes."""
-        is_source = self._meshes.rank in self._layouts[0]
         facts = {
             "pattern": str(self.pattern),
             "op": self._op,
-            "sizes": format_sizes(self._sizes),
+            "grad_dtype": str(self._grad_dtype),
+            "sizes": format_sizes({**self._sizes, **self._plans}),
             "gradients": "enabled" if enabled else "disabled",
         }
-        read: Callable[[object], Any] = lambda _: self._read(x) if is_source else None  # noqa: E731
+        read: Callable[[object], Any] = lambda _: self._read(x) if self._is_source else None  # noqa: E731
         stated = self._meshes.agree("mesh.redistribute", facts, read, stated="tensor", alike=True)
         if not stated:  # only in a rehearsal, if no rank of the source was played before this one
             line = "no rank of the source mesh was rehearsed, so the tensor is unknown."
@@ -277,6 +215,7 @@ class MeshRedistribution(OfOneProcess):
             raise SpecError(line, fix="the local tensor on every rank of the mesh.")
         check_tensor(x)
         tensor: Any = x
+        check_dtype(self._op, tensor.dtype)
         needs_gradient = tensor.requires_grad and torch.is_grad_enabled()
         sizes = self._infer(tensor.shape)
         return [sorted(sizes.items()), dtype_name(tensor.dtype), needs_gradient]
@@ -328,17 +267,16 @@ class MeshRedistribution(OfOneProcess):
                 dtype=dtype,
             )
         meshes = self._meshes.source, self._meshes.target
-        ahead = self._direction(pattern, joined, meshes, sizes, dtype, self._op)
-        ahead = replace(ahead, vote=self._vote)
-        back = None
+        forward = self._program(pattern, joined, meshes, sizes, dtype, self._op, self._vote)
+        backward, sums = None, self._grad_dtype if self._sums_backwards else None
         if needs_gradient:
-            sums = self._grad_dtype if self._sums_backwards else None
             mirror = pattern.mirror
             joined = join_axes(mirror, *(layout.sizes for layout in self._layouts[::-1]))
-            back = self._direction(mirror, joined, meshes[::-1], sizes, sums or dtype, "sum")
-        return Known(sizes, dtype, needs_gradient, ahead, back, set())
+            backward = self._program(mirror, joined, meshes[::-1], sizes, sums or dtype, "sum")
+        pair = ProgramPair(forward, backward, sums, self._sums_backwards)
+        return Known(sizes, dtype, needs_gradient, pair, set())
 
-    def _direction(
+    def _program(
         self,
         pattern: Pattern,
         joined: Pattern,
@@ -346,23 +284,34 @@ class MeshRedistribution(OfOneProcess):
         sizes: dict[str, int],
         dtype: torch.dtype,
         op: str,
-    ) -> Direction:
-        """Return one direction of the move as this rank runs it."""
+        vote: Vote | None = None,
+    ) -> Program:
+        """Return the steps of this rank in one direction of the move."""
         source, target = (groups.plan.layout for groups in meshes)
+        axes, rank = axes_of_both(source.sizes, target.sizes), self._meshes.rank
         sizes = {**sizes, **{name: plan.length for name, plan in self._plans.items()}}
         move = make_mesh_move(joined, source, target, sizes, self._plans)
         leg = make_leg(move, meshes[1], dtype)
-        on_left = sizes_on_left(
-            joined, axes_of_both(source.sizes, target.sizes), sizes, self._plans
-        )
-        reduce = self._make_reduce(meshes[0], pattern.left, on_left, op)
+        on_left = sizes_on_left(joined, axes, sizes, self._plans)
+        sum_parts = make_sum(self._meshes, meshes[0], pattern.left, on_left, op)
         name = f'redistribute("{self.pattern}")'
-        rank = self._meshes.rank
         chunks = move.count_chunks(max(1, CHUNK // BATCHES // dtype.itemsize))
         batches = [((0, chunk, chunks),) for chunk in range(chunks)]
-        device = self._meshes.device
         channel = Channel(name, self._meshes.message_timeout)
-        return Direction(leg, Mover(rank, device, [leg], batches, channel), reduce)
+        transmit = Transmit(leg, Mover(rank, self._meshes.device, [leg], batches, channel), vote)
+        before = leg.bind(move.before) if rank in source else []
+        after = leg.bind(move.after) if rank in target else []
+        group_of = MeshAndView(meshes[0], None, self._meshes.is_checked).group_of
+        first = sum_parts if rank in source else None
+        return Program(name, (*before, transmit, *after), group_of, op, sum_parts=first)
+
+    @property
+    def _is_source(self) -> bool:
+        return self._meshes.rank in self._layouts[0]
+
+    @property
+    def _is_target(self) -> bool:
+        return self._meshes.rank in self._layouts[1]
 
     @property
     def _sums_backwards(self) -> bool:

@@ -19,8 +19,9 @@ import numpy as np
 
 from ..errors import DisagreementError, SpecError
 from ..layout.layout import Layout
-from ..redistribute.mesh_move import MeshMove, columns_of, join_axes, make_mesh_move
+from ..redistribute.mesh_move import MeshMove, join_axes, make_mesh_move
 from ..redistribute.move import check_axes, local_shape
+from ..redistribute.parts import columns_of
 from ..redistribute.pattern import (
     AxisType,
     Mark,

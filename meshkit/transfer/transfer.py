@@ -28,10 +28,12 @@ from ..errors import CollectiveError, SpecError
 from ..launch.job import require_job
 from ..launch.memory import check_equal_memory, find_tied
 from ..launch.of_one_process import OfOneProcess
-from ..redistribute.mover import Channel, MeshPair, Mover, Works
-from ..redistribute.to_mesh import Handle, MakeReduce
+from ..redistribute.mesh_pair import MeshPair
+from ..redistribute.mover import Channel, Mover
+from ..redistribute.program import Handle
 from .state import StatePatterns, Table, plan_moves
-from .state_plan import State, StateOptions, StatePlan, agree_on_tables, plan_state, read_table
+from .state_plan import State, StatePlan, plan_state
+from .state_tables import StateOptions, agree_on_tables, read_table
 
 Result = TypeVar("Result")
 CALL = "mesh.transfer"
@@ -53,10 +55,9 @@ class Transfer(OfOneProcess):
         chunk: int,
         staged: bool,
         sizes: Mapping[str, int] | None,
-        make_reduce: MakeReduce,
     ) -> None:
         self._meshes, self._staged = meshes, staged
-        self._options, self._make_reduce = StateOptions(dtype, chunk, sizes), make_reduce
+        self._options = StateOptions(dtype, chunk, sizes)
         self._number = 0  # how many votes there were
         self._running = Handle(lambda: None)  # the last one
         meshes.check_open()
@@ -119,15 +120,14 @@ class Transfer(OfOneProcess):
             except Exception as error:
                 self._refuse(error)
                 raise
-            running = self._step(lambda: self._mover.start(self._plan.arrange(held), views))
-            works = self._step(lambda: next(running))
+            moving = self._step(lambda: self._mover.start(self._plan.arrange(held), views))
 
         def finish() -> State | None:
             self._running = Handle(lambda: None)  # also if this fails
             with torch.no_grad():
-                self._step(lambda: self._wait_for(works))
+                self._step(moving.wait_for_first)
                 self._vote(self._meshes.message_timeout())
-                self._step(lambda: [*running], is_last=True)
+                self._step(moving.wait, is_last=True)
                 if self._staged:
                     self._step(self._meshes.synchronize, is_last=True)
                 check = partial(check_equal_memory, wanted, places, self._plan.names)
@@ -164,16 +164,10 @@ class Transfer(OfOneProcess):
         """
         plan = self._plan
         try:
-            running = self._mover.start(plan.arrange(plan.zeros()), [None] * len(plan.parts))
-            works = next(running)
-            self._running = Handle(lambda: self._wait_for(works))
+            moving = self._mover.start(plan.arrange(plan.zeros()), [None] * len(plan.parts))
+            self._running = Handle(moving.wait_for_first)
         finally:
             self._vote(self._limit, error)
-
-    def _wait_for(self, works: Works) -> None:
-        """Wait for the first messages."""
-        self._mover.channel.wait(works)
-        works.clear()
 
     def _step(self, work: Callable[[], Result], *, is_last: bool = False) -> Result:
         """Move on; if that fails, let the other ranks know, or say what is undefined.
@@ -243,7 +237,7 @@ class Transfer(OfOneProcess):
         )
         parsed, dtype = StatePatterns.of(patterns), options.dtype_name
         moved = plan_moves(parsed, meshes.layouts, held, wanted, dtype, CALL)
-        return plan_state(moved, meshes, options, self._make_reduce)
+        return plan_state(moved, meshes, options)
 
 
 class Prepared(NamedTuple):

@@ -17,7 +17,8 @@ import numpy as np
 
 from ..errors import DisagreementError, SpecError
 from ..layout.layout import Layout
-from ..redistribute.move import Cut, check_sizes_known, expand_to
+from ..redistribute.dim_sizes import check_sizes_known, expand_to
+from ..redistribute.move import Cut
 from ..redistribute.pattern import Dim, Mark, Pattern, Side, first_match
 from ..text import Ints, format_sizes, shorten
 

@@ -23,8 +23,9 @@ from ..errors import SpecError
 from ..launch.memory import is_dtensor
 from ..layout.axes import check_axes_exist, has_pipeline
 from ..layout.layout import Layout
-from ..redistribute.move import check_sizes_known, expand_to, parse_layout_sizes
-from ..redistribute.mover import MeshPair
+from ..redistribute.dim_sizes import check_sizes_known, expand_to, parse_layout_sizes
+from ..redistribute.mesh_pair import MeshPair
+from ..redistribute.moves import MeshMoves
 from ..redistribute.pattern import (
     Dim,
     Mark,
@@ -34,9 +35,8 @@ from ..redistribute.pattern import (
     parse_layout,
     parse_pattern,
 )
-from ..redistribute.redistribution import MeshMoves
 from ..text import article, dtype_name, format_sizes
-from .state_plan import agree_on_tables, local_tensor
+from .state_tables import agree_on_tables, local_tensor
 from .whole import uncut, whole_sizes
 
 CALL = "mesh.whole_state"

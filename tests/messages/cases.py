@@ -52,7 +52,8 @@ from meshkit.norm.shares import NormLayout, form_error, parse_max_norm, parse_or
 from meshkit.plan.memory import ModelShape
 from meshkit.plan.search import fastest_cost
 from meshkit.plan.step_time import MACHINES, TrainingJob
-from meshkit.redistribute.move import check_gradient, check_op, infer_dim_sizes, unmarked_axes
+from meshkit.redistribute.dim_sizes import infer_dim_sizes
+from meshkit.redistribute.move import check_gradient, check_op, unmarked_axes
 from meshkit.redistribute.pattern import check_globs, parse_layout, parse_pattern
 from meshkit.rehearse.mismatches import find_mismatches
 from meshkit.rehearse.record import GroupRecord, Names, Operation, Trace

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+import pytest
 import torch
 from syrupy.assertion import SnapshotAssertion
 from torch import nn
@@ -16,6 +17,7 @@ import meshkit
 from tests.faults import describe_error, error_of
 from tests.newer_torch import needs_order
 from tests.pool import Pool
+from tests.promises import BUSY
 
 RANKS = 8  # of the pool
 
@@ -122,6 +124,39 @@ def test_the_fix_of_a_loss_over_the_global_batch_holds_under_ddp(
         assert kind == "SpecError"
         assert (f"mesh.size('{axis}')" in text) == (axis != "tp")  # tp averages no gradients
     assert results[0][0][1] == snapshot
+
+
+# ------------------------------------------------------------------ an error of some ranks
+
+
+def find_an_odd_rank(kind: str) -> tuple[str, float, list[float]]:
+    """Return the error of this rank if rank 3 alone is wrong, its seconds, and a later result."""
+    with meshkit.build_mesh(dp=4, tp=2) as mesh, mesh.checked():
+        x: Any = torch.ones(1, 2, requires_grad=True)
+        wrong: Any = {"values": x + 1, "text": "x", "sizes": torch.ones(1, 3)}.get(kind, x)
+        began = time.monotonic()
+        try:
+            y = mesh.redistribute(wrong if mesh.rank == 3 else x, "s/dp d =tp -> s d *dp =tp")
+            scale = 2 if mesh.rank == 3 else 1  # of the gradients, which are equal over tp else
+            (y.sum() * scale * (mesh.coordinate["dp"] + 1)).backward()
+            text = "no error"
+        except meshkit.MeshkitError as error:
+            text = f"{type(error).__name__}: {error}"
+        seconds = time.monotonic() - began
+        later = mesh.redistribute(torch.ones(1, 2), "s/dp d =tp -> s d =dp =tp")
+        return text, seconds, later.flatten().tolist()
+
+
+@pytest.mark.parametrize("kind", ["values", "gradients", "text", "sizes"])
+def test_all_ranks_of_the_checked_axes_raise_if_some_do(pool: Pool, kind: str) -> None:
+    for rank, (text, seconds, later) in enumerate(pool.run(find_an_odd_rank, kind)):
+        assert seconds < 5 + BUSY, (rank, text)
+        finds_it = rank == 3 if kind == "text" else rank in (2, 3) or kind == "sizes"
+        assert text.startswith("SpecError") == finds_it or kind == "sizes", (rank, text)
+        if not finds_it:
+            assert text.startswith("DisagreementError"), (rank, text)
+            assert "has raised SpecError: " in text
+        assert later == [1.0] * 8
 
 
 # ------------------------------------------------------------------ errors

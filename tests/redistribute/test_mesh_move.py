@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout
-from meshkit.redistribute.mesh_move import MeshMove, boxes_of, find_parts, join_axes, make_mesh_move
+from meshkit.redistribute.mesh_move import MeshMove, boxes_of, join_axes, make_mesh_move
 from meshkit.redistribute.move import Cut, Interval, Region, num_elements, overlap
+from meshkit.redistribute.parts import find_parts
 from meshkit.redistribute.pattern import parse_pattern
 from tests.redistribute.moves import DIMS, axis_sizes, sides
 

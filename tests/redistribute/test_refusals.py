@@ -105,3 +105,59 @@ def test_the_other_ranks_know_why_a_rank_refuses_its_tensor(
             text = by_rank[rank][kind]
             assert ("SpecError: " in text) == (rank in peers), (kind, rank, text)
             assert text.startswith("DisagreementError" if rank in peers else "no error")
+
+
+# ------------------------------------------------------------------ the options of a call
+
+LENGTH = {order: meshkit.SequencePlan(8, 2, order=order) for order in ("zigzag", "contiguous")}
+GOOD_OPTIONS: dict[str, Any] = {"pattern": "a/dp b *tp -> a b/p", "a": 8, "b": 8}
+BAD_OPTIONS: dict[str, dict[str, Any]] = {
+    "a pattern without a right side": {"pattern": "a/dp b *tp"},
+    "an axis that the mesh lacks": {"pattern": "a/dq b *tp -> a b/p"},
+    "an unknown reduction": {"op": "median"},
+    "a size that is a text": {"a": "8"},
+    "a size that has no hash": {"a": [8]},
+    "a dim that the pattern lacks": {"c": 3},
+    "a dtype that is a text": {"grad_dtype": "float32"},
+    "another pattern": {"pattern": "a/dp b *tp -> a/p b"},
+    "another dtype of gradients": {"grad_dtype": torch.float64},
+    "another order": {"a": LENGTH["contiguous"]},
+    "a mean of whole numbers": {"op": "avg"},
+}
+
+
+def move_with_options(
+    mesh: meshkit.Mesh, other: meshkit.Mesh, x: torch.Tensor, options: dict[str, Any]
+) -> torch.Tensor:
+    rest = {name: value for name, value in options.items() if name != "pattern"}
+    return mesh.redistribute(x, options["pattern"], to=other, **rest)
+
+
+def call_with_other_options(odd: int) -> dict[str, list[str]]:
+    """Return the errors of this rank if one rank calls with bad options, and a later result."""
+    texts = {}
+    for name, bad in BAD_OPTIONS.items():
+        good = {**GOOD_OPTIONS, "a": LENGTH["zigzag"]} if name == "another order" else GOOD_OPTIONS
+        x = torch.ones(4, 8, dtype=torch.int64 if name.endswith("numbers") else torch.float32)
+        with (
+            meshkit.build_mesh(dp=2, tp=2) as mesh,
+            meshkit.build_mesh({"p": 4}, ranks=[1, 0, 3, 2]) as other,
+        ):
+            move = partial(move_with_options, mesh, other, x)
+            texts[name] = [attempt(move, {**good, **bad} if mesh.rank == odd else good)]
+            texts[name].append(str([*move(GOOD_OPTIONS).shape]))
+    return texts
+
+
+@pytest.mark.parametrize("odd", [0, 3])
+def test_all_ranks_of_two_meshes_know_that_a_rank_calls_with_other_options(
+    pool: Pool, odd: int
+) -> None:
+    by_rank = pool.run(call_with_other_options, odd)
+    for name in BAD_OPTIONS:
+        for rank, texts in enumerate(by_rank):
+            text, later = texts[name]
+            assert text != "no error", (name, rank)
+            is_told = rank != odd or name.startswith("another ")
+            assert text.startswith("DisagreementError") == is_told, (name, rank, text)
+            assert later == "[8, 2]", (name, rank)

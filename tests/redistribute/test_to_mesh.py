@@ -177,3 +177,28 @@ def parts_of(
         rank = layout.rank(**{**dict.fromkeys(layout.axes, 0), **own})
         parts[place] = by_rank[rank][number][item]
     return parts
+
+
+def move_to_the_same_ranks() -> tuple[bool, list[float], str]:
+    """Return whether a result shares memory with x, the gradient, and the error of a second one."""
+    source, target = (
+        meshkit.build_mesh({"a": 2, "b": 3}),
+        meshkit.build_mesh({"p": 6}, ranks=[0, 3, 1, 4, 2, 5]),
+    )
+    with source, target:
+        x = torch.full((2,), float(source.rank), requires_grad=True)
+        y = source.redistribute(x, "n/b/a -> n/p", to=target)
+        (first,) = torch.autograd.grad((y**2).sum(), x, create_graph=True)
+        try:
+            first.sum().backward()
+            text = "no error"
+        except RuntimeError as error:
+            text = str(error)
+        return x.data_ptr() == y.data_ptr(), first.tolist(), text
+
+
+def test_a_result_of_another_mesh_has_memory_of_its_own_and_one_derivative(pool: Pool) -> None:
+    for rank, (is_shared, first, text) in enumerate(pool.run(move_to_the_same_ranks)):
+        assert not is_shared
+        assert first == [2.0 * rank] * 2
+        assert "differentiate twice" in text
