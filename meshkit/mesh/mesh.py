@@ -705,9 +705,11 @@ class Mesh(OfOneProcess):
         the rules. Calls that torch compiled are not checked.
 
         Raises:
-            SpecError: the same on all ranks of the axis, with the mark to write.
+            SpecError: the same on all ranks of the axis, with the mark to write. If some ranks
+                raise one, or refuse their tensor, all ranks along the axes of the pattern raise.
+            DisagreementError: in place of it on ranks that find nothing, with the error of another.
 
-        Cost: a hash of each tensor on the host, and a small collective for each axis.
+        Cost: a hash of each tensor on the host, and three small collectives for each axis.
         """
         return self._moves.checked()
 
