@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from .errors import SpecError as SpecError
     from .errors import UnknownAxisError as UnknownAxisError
     from .launch.detect import detect as detect
+    from .launch.init import init as init
     from .launch.job import unbound as unbound
-    from .launch.join import init as init
     from .launch.join import shutdown as shutdown
     from .launch.slurm import slurm_topology as slurm_topology
     from .launch.spawn import spawn as spawn
@@ -60,7 +60,8 @@ _NAMES = {
     "launch.detect": "detect",
     "launch.slurm": "slurm_topology",
     "launch.job": "unbound",
-    "launch.join": "init shutdown",
+    "launch.init": "init",
+    "launch.join": "shutdown",
     "launch.spawn": "spawn",
     "launch.world": "World",
     "mesh.build_mesh": "build_mesh",

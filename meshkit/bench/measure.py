@@ -39,8 +39,8 @@ from ..errors import CollectiveError, MeshkitError
 from ..groups.groups import all_gather
 from ..groups.hosts import gather_hosts
 from ..groups.status import is_collective_error, wait
+from ..launch.init import init
 from ..launch.job import require_job
-from ..launch.join import init
 from ..launch.log import Progress, show_progress
 from ..layout.group_plan import Axes
 from ..layout.layout import Layout

@@ -197,7 +197,7 @@ def run_check(args: Namespace) -> Result:
 
 def check_mesh(device: str | None, request: Mapping[str, Any], timeout: float) -> CheckReport:
     """Join the job, build the mesh, check its groups, and close it. Collective."""
-    from ..launch.join import init
+    from ..launch.init import init
     from ..mesh.build_mesh import build_mesh
 
     began = time.monotonic()
@@ -235,7 +235,7 @@ def run_hello(args: Namespace) -> Result:
 
 def greet(device: str | None, timeout: float) -> Greeting:
     """Join the job, check one all-reduce, and return the report of this rank. Collective."""
-    from ..launch.join import init
+    from ..launch.init import init
 
     with torch_errors("joining the job"):
         world = init(device=device, timeout=timeout)

@@ -32,7 +32,8 @@ import numpy.random  # not on each rank
 import torch
 
 from ..errors import SpecError
-from ..launch.join import init, shutdown
+from ..launch.init import init
+from ..launch.join import shutdown
 from ..launch.memory import is_dtensor, plain
 from ..launch.worker import (
     LONGEST,

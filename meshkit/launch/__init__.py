@@ -2,7 +2,8 @@
 
 The path of ``init``, in the order of its files::
 
-    join             init: detect, open the store, agree, create the default group, confirm
+    init             the arguments, for a job that begins or that runs
+    join             detect, open the store, agree, create the default group, confirm
     detect           the world of this rank, from one row of launchers
     device           its device and backend
     nodes            its node, from the machines of all ranks, if the launcher does not state it

@@ -11,7 +11,6 @@ of pure functions.
 from __future__ import annotations
 
 import os
-import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,12 +21,8 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
-import numpy as np
-import torch
 import torch.distributed as dist
 
-from ..call import parse_integer
-from ..errors import SpecError
 from .agreement import ROUNDS, Agreement, Ending, delete_round
 from .creation import GroupStore, commit
 from .default_group import (
@@ -50,9 +45,6 @@ from .torch_groups import has_nccl, hidden_device, waits_for_peers
 from .torch_meshes import clear_dtensor_cache
 from .world import World, follow_recovery
 
-Seed = int | str | None
-
-SHARED = "shared"
 LEFT = "left/{}"  # rank, in the store of a job: it has called shutdown()
 RECOVERY = "recovery/{}"  # number, in the store of a generation: ranks that live find each other
 # number, in the store of a generation: the part of the ranks that live since this recovery
@@ -60,7 +52,6 @@ MEMBERSHIP = "membership/{}"
 RECOVERED = "recovered"  # in the store of a generation: the number of its newest membership
 ADMISSION = "admission"  # in the store of a recovery round
 REJOIN = "rejoin"  # the round of a membership in which its ranks create their default group
-DRAWN = "drawn"  # in the store of a start, or of a round: the seed that rank 0 has drawn
 SOURCE = "mesh.recover()"
 FAILURE = "a rank could not create the default process group of the ranks that live."
 
@@ -383,37 +374,6 @@ class Job:
         )
         set_current_job(job)
         return job
-
-
-def parse_seed(seed: object) -> Seed:
-    """Return the seed as a plain int or ``"shared"``; None stays None."""
-    if seed is None or (isinstance(seed, str) and seed == SHARED):
-        return seed
-    number = parse_integer(seed)
-    if number is None or not 0 <= number < 2**32:
-        raise SpecError(
-            f"seed is {seed!r}.",
-            "Python, numpy and torch all accept ints from 0 to 4294967295.",
-            fix="seed=0, or seed='shared', which rank 0 draws for all.",
-        )
-    return number
-
-
-def draw_seed(seed: int | str, broadcast: Callable[..., Json]) -> int:
-    """Return the seed as a number; rank 0 draws ``"shared"``, and the other ranks wait for it."""
-    if isinstance(seed, int):
-        return seed
-    drawn = random.SystemRandom().randrange(2**32)
-    what = "the seed that rank 0 draws"
-    fix = "call init(seed='shared') on every rank, rank 0 included; see rank 0's log."
-    return int(broadcast(DRAWN, drawn, what=what, fix=fix))
-
-
-def seed_all(seed: int) -> None:
-    """Seed the global generators of python, numpy and torch, accelerators included."""
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
 
 
 def leave_default_group() -> None:

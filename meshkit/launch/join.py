@@ -1,4 +1,4 @@
-"""Join the job and leave it: ``init`` and ``shutdown``."""
+"""Join the other ranks at the store of the job, draw the seed, and leave the job."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.utils.data import get_worker_info
 
-from ..call import caller_level, drop_none, quotes_call
+from ..call import caller_level, parse_integer
 from ..errors import VERSION, LaunchError, MeshkitError, RankTimeoutError, SpecError, format_error
 from ..text import count_noun
 from .agreement import Agreement, broadcast
@@ -31,13 +32,12 @@ from .default_group import (
     gloo_reads_at_once,
     guards_can_report,
 )
-from .detect import check_arguments, check_reach, check_url, detect_world, use_master_variables
+from .detect import check_reach, check_url, detect_world, use_master_variables
 from .device import (
     backend_for,
     can_share_device,
     device_uuid,
     named_host,
-    parse_device,
     select_backend,
     select_device,
     visible_devices,
@@ -54,20 +54,10 @@ from .generation import (
     is_over,
     last_seen,
 )
-from .job import (
-    LEFT,
-    Job,
-    Membership,
-    Seed,
-    current_job,
-    draw_seed,
-    parse_seed,
-    seed_all,
-    set_current_job,
-)
-from .judges import all_same
+from .job import LEFT, Job, Membership, current_job, set_current_job
+from .judges import Json, all_same
 from .launchers import BY_MPI, job_hosts, job_name
-from .log import ERROR_FILE, Startup, log_job, log_line, report_uncaught_error, show_log
+from .log import ERROR_FILE, Startup, log_job, log_line, report_uncaught_error
 from .mpi import store_of_one_node, with_address
 from .newcomer import join_running_job, read_invitation, running_job_evidence
 from .nodes import FROM_MACHINES, find_node
@@ -75,114 +65,21 @@ from .process import check_own_process
 from .round import Claimant, Clash, Round
 from .signs import starter
 from .store import Store, address, lost_error
-from .times import ARRIVAL, TIMES, Deadline, Time, format_timeout, parse_timeout, wait_for_abandoned
-from .torch_groups import bound_device, forget_groups, waits_for_peers
+from .times import ARRIVAL, TIMES, Deadline, format_timeout, wait_for_abandoned
+from .torch_groups import forget_groups, waits_for_peers
 from .torch_meshes import clear_dtensor_cache
 from .world import EXPORTED, World, complete_environment, restore_environment
 
+Seed = int | str | None
+SHARED = "shared"
+DRAWN = "drawn"  # in the store of a start, or of a round: the seed that rank 0 has drawn
 BUILT = "torch"  # in a generation: the first rank that came, and its build of torch
 FAILURE = "a rank could not create the default process group; no rank has one."
-SEEDS_DIFFER = "ranks disagree about the seed; the ranks now have different seeds."
 REPORT_TIME = 5.0  # seconds to reach the store with a report for the other ranks
 
 # "world": that of the thread that joins, one at a time; dict.setdefault is atomic. "store": that of
 # a failed call until this process joins, as rank 0 may host it, and other ranks may be behind.
 _JOINING: dict[str, Any] = {}
-
-
-@quotes_call("init")
-def init(
-    *,
-    backend: str | None = None,
-    device: str | torch.device | None = None,
-    timeout: Time | None = None,
-    arrival_timeout: Time | None = None,
-    seed: int | str | None = None,
-    init_method: str | None = None,
-    rank: int | None = None,
-    world_size: int | None = None,
-    local_rank: int | None = None,
-    bind: bool = True,
-    verbose: bool = False,
-) -> World:
-    """Join the job: set up the default process group, the device and, on request, the seeds.
-
-    Collective: every rank calls it once. A second call returns the same :class:`World`. A default
-    group that someone else created is used as it is. Arguments override the launcher. On failure no
-    group is left behind.
-
-    RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set in the
-    environment if they are missing and known, since other libraries read them. The bridge of an
-    accelerator is imported afterwards. No variable is overwritten, and ``shutdown`` removes those
-    that were set.
-
-    A process started anew with the number of a rank that a running job has lost waits here, for
-    ``arrival_timeout``, until :meth:`meshkit.Mesh.admit` of that job admits it. Its rank is then
-    another one. Build the mesh at once, since the other ranks wait for it.
-
-    Args:
-        backend: the backend of collectives; None is torch's default for the device. Each kind of
-            device may have its own: ``"cpu:gloo,cuda:nccl"``.
-        device: the device of this process; None is its accelerator, or else the cpu.
-        timeout: how long a collective may take, in seconds or as a timedelta; None is the
-            backend's default (gloo 30 min, nccl 10 min). It also sets ``arrival_timeout``.
-        arrival_timeout: how long ranks wait for each other here and in ``build_mesh``; None is
-            ``timeout`` if that is given, else 300 s.
-        seed: the seed of python, numpy and torch on all ranks, accelerators included. For
-            ``"shared"`` rank 0 draws a number. None seeds nothing.
-        init_method: the store: ``"tcp://host:port"``, ``"file:///shared/path"`` or ``"env://"``;
-            None takes the launcher's. Ignored if the group exists already.
-        rank: the rank of this process; None takes the launcher's.
-        world_size: the number of ranks of the job; None takes the launcher's.
-        local_rank: the index of this process on its node; None takes the launcher's, or counts the
-            ranks of its machine.
-        bind: bind the default group to the device of this rank, if its backend is NCCL or one that
-            behaves as NCCL. It then connects at once, and torch splits later groups from it, which
-            is faster and shows a broken network here. False connects at the first collective. It
-            is for a program whose sends over the default group must not wait for collectives, or
-            that is faster without. For groups that another library creates, see
-            :func:`meshkit.unbound`. ``meshkit doctor`` measures the cost on a GPU.
-        verbose: show the lines that rank 0 logs to ``logging.getLogger("meshkit")`` when it joins
-            a job and when it builds a mesh; MESHKIT_LOG=info shows them too.
-
-    Raises:
-        LaunchError: if the rank, the store or the device of this process is unclear, or if two
-            ranks use one device and the backend does not allow it. Also if an earlier ``init`` had
-            other arguments, in a worker of a DataLoader, and while another thread joins.
-        DisagreementError: if ranks have different seeds, world sizes, backends, bindings, timeouts,
-            or versions of meshkit or torch.
-        RankTimeoutError: if ranks did not arrive in time, with their numbers.
-        SpecError: if a timeout, the seed or ``bind`` is invalid, or if ``init`` does not have an
-            option.
-
-    Warns:
-        RuntimeWarning: if this is a single process, and a variable says that the job is larger
-            (SLURM_NTASKS, NNODES, SM_HOSTS, MASTER_ADDR); or if ranks have builds of one torch
-            version for different devices.
-
-    Example:
-        ``device = meshkit.init(seed=0, timeout=600).device``
-    """
-    ranks = check_arguments(drop_none(rank=rank, world_size=world_size, local_rank=local_rank))
-    if verbose:
-        show_log()
-    job = current_job()
-    with _announcing(lambda: identify(ranks, init_method)) if job is None else nullcontext():
-        parsed_seed = parse_seed(seed)
-        limit = parse_timeout("timeout", timeout)
-        wait = parse_timeout("arrival_timeout", arrival_timeout)
-        if not isinstance(bind, bool):
-            fix = "bind=False, or leave it out to bind the group."
-            raise SpecError(f"bind is {bind!r}.", fix=fix)
-    if job is None:
-        world = identify(ranks, init_method)
-        return join(world, backend, device, limit, wait, parsed_seed, bind=bind).world
-    arguments = drop_none(**ranks, backend=backend, device=device, bind=None if bind else False)
-    job = _check_same_job(job, arguments, limit, wait)
-    set_current_job(job)
-    if parsed_seed is not None:
-        _reseed(job, parsed_seed)
-    return job.world
 
 
 def shutdown() -> None:
@@ -273,7 +170,7 @@ def join(
             announce_init_failure(world, error, DISAGREEMENT)
         raise error
     try:
-        with _announcing(lambda: world):
+        with announcing(lambda: world):
             check_pod(world, os.environ)
         wait_for_abandoned(deadline)
         if dist.get_pg_count():  # an error ended torch while it created or destroyed a group
@@ -282,7 +179,7 @@ def join(
             world, _holder = with_address(world, deadline)
         if not {*EXPORTED.values()} <= os.environ.keys():
             completed |= complete_environment(world, *address(world), os.environ)
-        with _announcing(lambda: world):
+        with announcing(lambda: world):
             world = _select_device(world, backend, device)  # its bridge may read these variables
         job = _create_job(world, timeout, wait, seed, bind, deadline, completed)
         job = replace(job, completed=completed, leave=shutdown)
@@ -303,7 +200,7 @@ def join(
 
 
 @contextmanager
-def _announcing(find_world: Callable[[], World]) -> Iterator[None]:
+def announcing(find_world: Callable[[], World]) -> Iterator[None]:
     """Announce an error to the other ranks, which would wait for this one."""
     try:
         yield
@@ -509,51 +406,32 @@ def _select_device(world: World, backend: str | None, device: str | torch.device
     return replace(world, device=selected, backend=name, sources={**world.sources, **origin})
 
 
-def _check_same_job(
-    job: Job,
-    arguments: Mapping[str, object],
-    timeout: timedelta | None,
-    arrival_timeout: timedelta | None,
-) -> Job:
-    """Return the job, with the timeouts of this call if someone else created the group."""
-    if job.rehearsed is not None:  # backend and device are those of the rehearsal
-        arguments = {k: v for k, v in arguments.items() if k not in ("backend", "device")}
-    if job.world.local_rank is None and "local_rank" in arguments:
-        sources = {**job.world.sources, "local_rank": "argument"}
-        world = replace(job.world, local_rank=cast(int, arguments["local_rank"]), sources=sources)
-        job = replace(job, world=world)
-    current = {name: getattr(job.world, name, None) for name in arguments}
-    current["bind"] = bound_device() is not None
-    if job.generation:  # else no mesh of meshkit has used its timeouts yet
-        times = {"timeout": timeout, "arrival_timeout": arrival_timeout}
-        arguments = {**arguments, **drop_none(**times)}
-        current |= {"timeout": job.timeout, "arrival_timeout": job.arrival_timeout}
-    differing = [n for n, value in arguments.items() if not _is_same(current[n], value)]
-    if differing:
-        text = ", ".join(f"{name}={current[name]}" for name in differing)
-        raise LaunchError(
-            f"the default process group already exists, with {text}.",
-            fix="the first init() of the program decides; or meshkit.shutdown() before this one.",
+def parse_seed(seed: object) -> Seed:
+    """Return the seed as a plain int or ``"shared"``; None stays None."""
+    if seed is None or (isinstance(seed, str) and seed == SHARED):
+        return seed
+    number = parse_integer(seed)
+    if number is None or not 0 <= number < 2**32:
+        raise SpecError(
+            f"seed is {seed!r}.",
+            "Python, numpy and torch all accept ints from 0 to 4294967295.",
+            fix="seed=0, or seed='shared', which rank 0 draws for all.",
         )
-    wait = arrival_timeout or timeout or job.arrival_timeout
-    return replace(job, timeout=timeout or job.timeout, arrival_timeout=wait)
+    return number
 
 
-def _is_same(current: object, argument: object) -> bool:
-    """Return whether an argument agrees with a value: ``"cuda"`` agrees with ``cuda:3``."""
-    if isinstance(current, torch.device):
-        device = parse_device(cast(str | torch.device, argument))
-        return device.type == current.type and device.index in (None, current.index)
-    return str(current).lower() == str(argument).lower()
+def draw_seed(seed: int | str, broadcast: Callable[..., Json]) -> int:
+    """Return the seed as a number; rank 0 draws ``"shared"``, and the other ranks wait for it."""
+    if isinstance(seed, int):
+        return seed
+    drawn = random.SystemRandom().randrange(2**32)
+    what = "the seed that rank 0 draws"
+    fix = "call init(seed='shared') on every rank, rank 0 included; see rank 0's log."
+    return int(broadcast(DRAWN, drawn, what=what, fix=fix))
 
 
-def _reseed(job: Job, seed: int | str) -> None:
-    """Seed all generators of a rank that has joined, if its seed is that of the first caller."""
-    agreement = job.agreement("init", SEEDS_DIFFER, part="seeds")
-    if agreement is not None:
-        agreement.compare({"seed": repr(seed)})
-        number = draw_seed(seed, agreement.broadcast)
-    else:
-        number = random.SystemRandom().randrange(2**32) if isinstance(seed, str) else seed
-    set_current_job(replace(job, seed=number))
-    seed_all(number)
+def seed_all(seed: int) -> None:
+    """Seed the global generators of python, numpy and torch, accelerators included."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)

@@ -24,7 +24,8 @@ import torch
 import torch.distributed as dist
 
 from meshkit.launch.detect import detect
-from meshkit.launch.join import init, shutdown
+from meshkit.launch.init import init
+from meshkit.launch.join import shutdown
 from meshkit.launch.world import free_port
 from meshkit.mesh.build_mesh import build_mesh
 from meshkit.testing.faults import Played, Strike, play
