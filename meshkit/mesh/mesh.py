@@ -48,7 +48,8 @@ from ..layout.position import Position, group_rank
 from ..layout.sequence import Order, SequencePlan
 from ..norm.norm import GradientNorms
 from ..recover.admission import admit_newcomers
-from ..recover.recovery import Recovery, RecoveryRequest, Rounds, recover_mesh
+from ..recover.recovery import Recovery
+from ..recover.rounds import RecoveryRequest, Rounds, recover_mesh
 from ..redistribute.dim_sizes import merge_dim_sizes
 from ..redistribute.mover import CHUNK
 from ..redistribute.moves import MeshMoves

@@ -42,7 +42,8 @@ from ..launch.newcomer import Admission, JoinedMesh, find_newcomers, invite
 from ..launch.store import Store
 from ..launch.times import TIMES
 from ..text import format_sizes
-from .recovery import KnownFailure, Recovered, Recovery, Rounds, check_can_recover, propose_again
+from .recovery import Recovery
+from .rounds import KnownFailure, Recovered, Rounds, check_can_recover, propose_again
 
 
 def admit_newcomers(rounds: Rounds, state: GuardState) -> Recovered | None:

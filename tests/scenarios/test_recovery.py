@@ -31,7 +31,7 @@ import meshkit
 from examples import survive
 from meshkit.launch.job import Job, require_job
 from meshkit.launch.newcomer import find_newcomers
-from meshkit.recover import admission, recovery
+from meshkit.recover import admission, recovery, rounds
 from meshkit.testing.faults import Played, Strike, play
 from tests.faults import free_address
 from tests.promises import BUSY
@@ -136,7 +136,7 @@ def expected_weight(tp: int) -> float:
 
 
 POINTS: dict[str, tuple[Any, str]] = {
-    "decide": (recovery, "RecoveryFacts"),
+    "decide": (rounds, "RecoveryFacts"),
     "create": (Job, "rejoin"),
     "restore": (recovery, "restore_state"),
     "admit": (admission, "KnownFailure"),

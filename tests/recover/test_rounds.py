@@ -19,7 +19,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch.judges import Process
 from meshkit.launch.newcomer import Admission
-from meshkit.recover import admission, recovery
+from meshkit.recover import admission, rounds
 from meshkit.testing.faults import Strike, play
 from tests.faults import error_of
 from tests.pool import Pool
@@ -192,7 +192,7 @@ def fail_to_create() -> Any:
         assert len(attempts) < 9, "recover does not give up"
         raise dist.DistBackendError("played")
 
-    pytest.MonkeyPatch().setattr(recovery, "open_groups", create)
+    pytest.MonkeyPatch().setattr(rounds, "open_groups", create)
     with pytest.raises(dist.DistBackendError, match="played"):
         fail(mesh)
     return len(attempts)
