@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from meshkit.cli import main, ranks
-from meshkit.launch import store
+from meshkit.launch import open_store
 from tests.cli.processes import Answers
 
 NUMBERS = (
@@ -109,7 +109,7 @@ def _starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ranks, "spawn_ranks", started)
     monkeypatch.setattr(ranks, "run_under_launcher", started)
-    monkeypatch.setattr(store, "serve_store", started)
+    monkeypatch.setattr(open_store, "serve_store", started)
 
 
 @pytest.mark.parametrize("line", REFUSED)
