@@ -17,7 +17,7 @@ from torch.distributed.tensor import Partial, Placement, Replicate, Shard, distr
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import meshkit
-from tests.newer_torch import needs_slices
+from tests.newer_torch import needs_order, needs_slices
 from tests.pool import Pool
 
 RANKS = 4
@@ -298,6 +298,14 @@ def take_copies() -> None:
         own = small + 1e-10 * torch.randn(6, 4, dtype=torch.float64) * at["tp"]
         norm = mesh.grad_norm({"w": spread(own, dp, Shard(0))}).item()
         assert norm == pytest.approx(small.norm().item(), rel=1e-9)
+
+
+def take_copies_of_other_orders() -> None:
+    """Compare the norm of DTensors over meshes whose ranks do not ascend with one process."""
+    torch.manual_seed(0)
+    whole = torch.randn(6, 4, dtype=torch.float64)
+    expected = whole.norm().item()
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
         for ranks in [0, 1, 3, 2], [0, 3, 1, 2], [3, 2, 0, 1], [2, 3, 1, 0]:
             with meshkit.build_mesh(ranks=ranks, dp=2, tp=2) as odd:
                 named = {"w": spread(whole, odd.device_mesh("tp"), Shard(0))}
@@ -330,7 +338,13 @@ def take_models() -> None:
 
 
 @pytest.mark.parametrize(
-    "check", [cut_by_hand, take_copies, pytest.param(take_models, marks=needs_slices)]
+    "check",
+    [
+        cut_by_hand,
+        take_copies,
+        pytest.param(take_copies_of_other_orders, marks=needs_order),
+        pytest.param(take_models, marks=needs_slices),
+    ],
 )
 def test_norms_of_dtensors_on_four_ranks(pool: Pool, check: Callable[[], Any]) -> None:
     pool.run(check)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import meshkit
+from tests.newer_torch import needs_order
 from tests.pool import Pool
 from tests.promises import BUSY
 
@@ -90,6 +91,7 @@ def refuse(call: str, odd: int, guarded: bool) -> dict[str, str]:
     return errors
 
 
+@needs_order
 @pytest.mark.parametrize("guarded", [False, True])
 @pytest.mark.parametrize("call", TENSORS)
 def test_the_other_ranks_know_why_a_rank_refuses_its_tensor(
@@ -149,6 +151,7 @@ def call_with_other_options(odd: int) -> dict[str, list[str]]:
     return texts
 
 
+@needs_order
 @pytest.mark.parametrize("odd", [0, 3])
 def test_all_ranks_of_two_meshes_know_that_a_rank_calls_with_other_options(
     pool: Pool, odd: int
