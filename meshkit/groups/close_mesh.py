@@ -44,7 +44,7 @@ OPENER = "opener/{}"  # the rank that opened a roll call
 STATUS = "left/{}"  # the status with which a rank left the guard, or stopped using the mesh
 EXIT = "exit/{}"  # what a rank had begun when it left its last guard without an error
 OVER = "over/{}"  # a false alarm: the rank that opened it left its guard without an error
-READ = "readers"  # in a roll call: how many ranks have read the report
+READERS = "readers"  # in a roll call: how many ranks have read the report
 COUNT = "count"  # in the store of a mesh that ends: how many ranks close it
 GIVEN_UP = "given_up"  # there too: a rank waits no longer for the others
 CLOSED = "closed/{}"  # in the store of a mesh: a rank has closed it
@@ -182,6 +182,6 @@ def _release_spares(mesh: MeshGroups, job: Job) -> None:
 def forget_calls(store: Store, ranks: Sequence[int]) -> None:
     """Delete the roll calls of a mesh that all its ranks have closed. Call it in a deadline."""
     for number in range(1, store.number(CALLS) + 1):
-        delete_round(store, f"call/{number}", ranks, READ)
+        delete_round(store, f"call/{number}", ranks, READERS)
         store.delete(OPENER.format(number), OVER.format(number))
     store.delete(CALLS)

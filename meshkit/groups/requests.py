@@ -15,11 +15,7 @@ from ..errors import SpecError
 from ..launch.job import Job
 from ..launch.times import Time, format_timeout, parse_timeout
 from ..launch.torch_aborts import default_timeout
-from ..launch.torch_groups import (
-    KEEPS_ORDER,
-    backend_of,
-    timeout_of_options,
-)
+from ..launch.torch_groups import KEEPS_ORDER, backend_of, timeout_of_options
 from ..launch.world import World
 from ..layout.crossings import check_policies
 from ..layout.group_plan import Axes, GroupPlan, parse_group

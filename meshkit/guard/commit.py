@@ -91,9 +91,10 @@ def find_failure(mesh: MeshGroups, job: Job, state: GuardState) -> MeshkitError 
 
 def _vote(mesh: MeshGroups, job: Job, state: GuardState) -> None:
     """Let all ranks of the mesh agree that no collective has failed. Collective over the mesh."""
-    agreement = agreement_of(mesh, job, "mesh.commit", SUMMARY)
+    is_alone = mesh.plan.layout.num_ranks == 1
+    agreement = None if is_alone else agreement_of(mesh, job, "mesh.commit", SUMMARY)
     failure = find_failure(mesh, job, state)
-    if agreement is None or mesh.plan.layout.num_ranks == 1:
+    if agreement is None:
         if failure is not None:
             raise failure
         return

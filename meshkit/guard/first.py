@@ -35,7 +35,7 @@ from ..launch.process import state_of
 from ..launch.times import TIMES, Time, parse_timeout
 
 LOOK = 1.0  # seconds between two looks whether the first rank still runs
-JUDGES = 4  # ranks that also look for the processes of missing ranks at the store
+LOOKERS = 4  # ranks that also look for the processes of missing ranks at the store
 FAILED = "the block of {}() has not run on all ranks."
 
 
@@ -88,7 +88,7 @@ def wait_for_all(mesh: MeshGroups, job: Job, agreement: Agreement) -> None:
 
     def look() -> Decision | None:
         ended = {rank for rank in running if state_of(known[rank]) is RankState.ENDED}
-        if not ended and round.arrival_number > JUDGES:
+        if not ended and round.arrival_number > LOOKERS:
             return None
         running.difference_update(ended)  # one that had arrived before
         seen = round.arrivals()

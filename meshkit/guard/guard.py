@@ -14,7 +14,7 @@ A guard inside that of another mesh, for example of its view, has no roll call o
 groups are part of the outer report. So all ranks raise one report, whichever group they wait in.
 
 With a timeout, a collective of the mesh may take that long inside. A thread on each rank reads the
-store twice a second on backends other than gloo, so that ranks that hang answer too. Other errors
+store twice a second, so that ranks that hang answer too. Other errors
 pass unchanged, and the other ranks quote them at the timeout. The DisagreementError of a first
 batch is raised by all ranks. Without a timeout a guard costs nothing until a collective fails. The
 seconds of each case are in the docs, on "Promises about failures".

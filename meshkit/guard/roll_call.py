@@ -22,7 +22,7 @@ from typing import Any
 
 from ..call import Call, Verbatim, drop_none
 from ..errors import CollectiveError, DisagreementError, MeshkitError
-from ..groups.close_mesh import CALLS, OPENER, OVER, READ
+from ..groups.close_mesh import CALLS, OPENER, OVER, READERS
 from ..launch.disagreement import RankStatus
 from ..launch.judges import Arrivals, Decision, Judge, RankState, Sighting
 from ..launch.round import Round
@@ -192,7 +192,7 @@ def _may_read(guard: Guard, store: Store, call: Round, *, is_early: bool) -> boo
     Cost: four store operations, and on a rank that is missing early on up to four more.
     """
     seen = call.arrivals()
-    if call.store.number(READ) < len(seen.arrived):
+    if call.store.number(READERS) < len(seen.arrived):
         return True
     running = [rank for rank, state in seen.states.items() if not state.is_certain]
     return is_early and len(guard.left(store, running)) < len(running)

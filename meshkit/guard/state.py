@@ -28,7 +28,7 @@ from typing import Any, cast
 import torch.distributed as dist
 
 from ..errors import MeshkitError
-from ..groups.close_mesh import EXIT, READ, STATUS
+from ..groups.close_mesh import EXIT, READERS, STATUS
 from ..groups.registry import Edge, GroupKey
 from ..groups.status import CollectiveTracker, CurrentCollective, Frames, rank_status
 from ..launch.disagreement import RankStatus
@@ -197,7 +197,7 @@ class Guard(OfOneProcess):
     def keep(self, call: Round, number: int, decision: Decision) -> None:
         """Keep a report, and post that this rank has read it."""
         if self.state.reports.setdefault(number, decision.value) is decision.value:
-            call.store.within(TIMES.store, lambda: call.store.add(READ, 1))
+            call.store.within(TIMES.store, lambda: call.store.add(READERS, 1))
 
     def post(self, status: RankStatus) -> None:
         """Post the status with which this rank leaves, if a rank could read it. Local."""

@@ -23,8 +23,9 @@ The other files, by subject::
                  host; name_lookup, urls: its address; token: for a store of several jobs
     decision     judges: pure functions; disagreement: their words
     loss         regroup: who lives, on which mesh; newcomer: a process that takes a lost rank
-    process      spawn, forkserver: local ranks; process: its identity and state; of_one_process:
-                 what never leaves it; memory: its tensors; log; times: every deadline
+    process      spawn, worker, forkserver: local ranks; process: its identity and state;
+                 of_one_process: objects that never leave it; memory: its tensors; log;
+                 times: every deadline
     torch        torch_groups, torch_aborts, torch_meshes, torch_program, torch_rehearsal: the only
                  files with private names of torch
 

@@ -1,19 +1,20 @@
 """Let the ranks of a job, or some of them, agree: one question after the other, a round for each.
 
 The rounds of the same ranks are numbered. All of them have left a round once they are in the next
-one. The last rank to arrive there knows, and deletes the keys one round later, for which all wait::
+one. The last rank to arrive in a round knows that the round before is over. It deletes the keys of
+that one when it arrives in the round after, for which all ranks wait::
 
     rank 0   round 1 ........ round 2 ............ round 3
     rank 1   ....... round 1 ........ round 2      round 3: deletes the keys of round 1
 
 So the keys of two rounds stay. Rounds of all ranks are in the store of the job, those of some ranks
-in a part of it, whose last rounds go after its mesh was closed (:class:`Ending`)::
+in a part of it, whose last rounds are deleted after its mesh was closed (:class:`Ending`)::
 
     key                                   written by                     goes
     round/<n>/...                         all ranks                      in round n + 2
     mesh/<id>/round/<n>/...               the ranks of a mesh            in n + 2, or after its end
     mesh/<id>/barrier/<d>/round/<n>/...   those of a group               in n + 2, or after its end
-    move/<id>/<id>/round/<n>/...          those of two meshes            in n + 2, or after one end
+    move/<mesh>/<mesh>/round/<n>/...      those of two meshes            in n + 2, or after one end
     <part>/rounds/<rank>                  a rank, at a store of someone  after the end of the mesh
                                           else: its number of rounds
     mesh/<id>/ended                       a rank that closes the mesh    when its keys are gone
@@ -197,6 +198,10 @@ class Agreement:
     ) -> Decision:
         """Return the decision of all ranks, by default that of equal facts. Collective."""
         return self.round.decide(judge or self.judge(), deadline or self.deadline, poll=poll)
+
+    def has_failed(self) -> bool:
+        """Return whether a rank has announced a failure; a silent store says no. Local."""
+        return self.round.has_failed()
 
     def judge(self, seconds: float | None = None) -> Judge:
         """Return the judge of ranks that must state equal facts. Local."""

@@ -162,7 +162,7 @@ def commit(
     with agreement:
         try:
             if connects:
-                created = _in_time(limit, creation, create, undo, stop=agreement.round.has_failed)
+                created = _in_time(limit, creation, create, undo, stop=agreement.has_failed)
             else:
                 created = create(creation)
         except RuntimeError as error:  # torch's own: a peer may be the reason

@@ -183,7 +183,7 @@ class Job:
         agreement = Agreement(
             *(store, f"round/{number}", self.world.rank, ranks),
             call=call,
-            limit=limit or self.arrival_timeout,
+            limit=self.arrival_timeout if limit is None else limit,
             summary=summary,
             describe=describe,
             look=self.look,

@@ -116,9 +116,8 @@ class Round:
         self.name, self.rank, self.expected = name, rank, expected
         self.store = store.part(name)
         self.summary, self.look, self.clean = summary, look, clean
-        self.arrival_number = (
-            0  # of this rank, from 1 in the order of arrivals; 0 before it arrives
-        )
+        # of this rank, from 1 in the order of arrivals; 0 before it arrives
+        self.arrival_number = 0
         self.is_over = False  # whether this rank has read a decision, announced a failure, or lost
         self._began = time.monotonic()
         # this rank and the first one that left its facts, if their facts differ
@@ -235,10 +234,6 @@ class Round:
         """Write a decision, and return the one that counts. Local. Cost: one store operation."""
         self.keys |= {DECISION}
         return self._within(TIMES.store, lambda: self._say(decision))
-
-    def try_say(self, decision: Decision, seconds: float = TIMES.store) -> Decision | None:
-        """Write a decision, and return the one that counts; None if the store is lost. Local."""
-        return self.store.try_within(seconds, lambda: self._say(decision))
 
     def decided(self) -> Decision | None:
         """Return the decision, if there is one. Local. Cost: 1 or 2 store operations."""

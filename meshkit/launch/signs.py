@@ -148,7 +148,7 @@ def _several(size: Callable[[str], int], text: str) -> bool:
 def _hosts(text: str) -> list[str]:
     """Return the hosts of a list: JSON, or words between commas, semicolons or blanks."""
     words = re.split(r"[\s,;\[\]\"']+", text)
-    return [word for word in words if word and not word.isdigit()]  # some lists have slots
+    return [word for word in words if word and not word.isdecimal()]  # some lists have slots
 
 
 def _number_of_nodes(text: str) -> int:

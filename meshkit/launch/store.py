@@ -195,7 +195,7 @@ def read_value(key: str, value: str | bytes, parse: Callable[[str], Value]) -> V
 
 def read_number(key: str, value: str | bytes) -> int:
     """Return the value of a key as a number, 0 or more."""
-    is_number = value.isdigit() and len(value) <= MAX_DIGITS
+    is_number = value.isascii() and value.isdigit() and len(value) <= MAX_DIGITS
     return read_value(key, value, lambda text: int(text if is_number else "no number"))
 
 

@@ -139,7 +139,7 @@ def _is_host(text: str) -> bool:
     labels = text.removesuffix(".").split(".")
     if len(text) > MAX_NAME or not all(map(_LABEL.fullmatch, labels)):
         return False
-    if not labels[-1].isdigit():
+    if not labels[-1].isdecimal():
         return True
     is_id = len(labels) == 1 and int(labels[0]) > LARGEST_IPV4  # the name of a container
     return is_id or _is(IPv4Address, text)

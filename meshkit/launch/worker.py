@@ -77,7 +77,7 @@ class Surroundings(NamedTuple):
         if self.folder:
             os.chdir(self.folder)
         sys.path[:] = self.path
-        if threads.isdigit() and int(threads) > 0:  # the forkserver had another OMP_NUM_THREADS
+        if threads.isdecimal() and int(threads) > 0:  # the forkserver had another OMP_NUM_THREADS
             torch.set_num_threads(int(threads))
 
 

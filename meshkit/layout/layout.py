@@ -29,12 +29,7 @@ from ..call import (
 from ..errors import CALL, CoordinateError
 from ..synonyms import STANDARD
 from ..text import Ints, format_sizes
-from .axes import (
-    Names,
-    check_axes_exist,
-    parse_axes,
-    parse_axis,
-)
+from .axes import Names, check_axes_exist, parse_axes, parse_axis
 from .draw import MAX_NOTEBOOK_RANKS, draw_positions, notebook_html
 from .names import rearrange_grid
 from .ranks import RankPositions, Strides, group_start, indices, offsets, unknown_rank_error

@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from ..call import quotes_call
 from ..errors import CoordinateError
 from ..text import Ints, count_noun
-from .axes import (
-    Names,
-    check_axes_exist,
-    data_axes,
-    parse_axes,
-    unknown_axes,
-    unknown_role_error,
-)
+from .axes import Names, check_axes_exist, data_axes, parse_axes, unknown_axes, unknown_role_error
 from .layout import Layout
 
 

@@ -1187,7 +1187,7 @@ class Mesh(OfOneProcess):
                 collectives.
 
         Cost: none without a timeout; with one, two store operations on leaving, which waits for
-        nobody, and a thread that on other backends than gloo reads the store twice a second.
+        nobody, and a thread that reads the store twice a second.
 
         Example:
             ``with mesh.guard(timeout=60): loss.backward()``
@@ -1251,7 +1251,7 @@ class Mesh(OfOneProcess):
         gloo, and with NCCL on one GPU that several ranks share. It destroys the default group and
         all groups on it. In the new mesh ranks are numbered anew, data axes shrink and all other
         axes are whole; ranks left over are spares, for which ``inside`` is False. :attr:`recovery`
-        tells what has changed. Build again whatever holds groups. :mod:`meshkit.recover.recovery`
+        tells what has changed. Build again whatever holds groups. :mod:`meshkit.recover.rounds`
         says how.
 
         Args:

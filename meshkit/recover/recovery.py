@@ -1,4 +1,4 @@
-"""The last recovery of a mesh, as a rank knows it, which brings its state to one step."""
+"""The last recovery of a mesh, as a rank knows it, and the restore of its state to one step."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from dataclasses import dataclass, field
 from ..call import quotes_call
 from ..groups.registry import MeshGroups
 from ..launch.of_one_process import OfOneProcess
-from ..launch.regroup import (
-    Reassignment,
-    Regrouping,
-    Sources,
-)
+from ..launch.regroup import Reassignment, Regrouping, Sources
 from ..text import format_ranks, plural
 from .restore import Restoration, check_objects, restore_state
 

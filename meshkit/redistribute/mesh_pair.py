@@ -126,7 +126,8 @@ class MeshPair(OfOneProcess):
         if len(ranks) < job.world.world_size:
             ids = (f"{mesh.round_id}.{mesh.view_id}" for mesh in (self.source, self.target))
             part = f"move/{'/'.join(ids)}"
-        limit, describe = within_guard(limit or job.arrival_timeout), self._describe
+        limit = within_guard(job.arrival_timeout if limit is None else limit)
+        describe = partial(_describe, self.layouts)  # a job that kept the meshes would never end
         agreement = job.agreement(call, ranks=ranks, part=part, limit=limit, describe=describe)
         if agreement is None:
             self.store()  # raises
@@ -137,6 +138,8 @@ class MeshPair(OfOneProcess):
         source, target = self.layouts
         return {"mesh": repr(source), "to": repr(target)}
 
-    def _describe(self, rank: int) -> str:
-        source, target = self.layouts
-        return describe_coordinate(source if rank in source else target, rank)
+
+def _describe(layouts: tuple[Layout, Layout], rank: int) -> str:
+    """Return the coordinate of a rank of one of two meshes as text."""
+    source, target = layouts
+    return describe_coordinate(source if rank in source else target, rank)

@@ -19,14 +19,7 @@ from ..text import article
 from . import steps as ops
 from .move import check_gradient
 from .pattern import Pattern
-from .reductions import (
-    COMBINE,
-    carried,
-    check_reduced,
-    decode,
-    encode,
-    reduce_op,
-)
+from .reductions import COMBINE, carried, check_reduced, decode, encode, reduce_op
 
 # torch 2.13 names the first two, and warns at every call of the older ones
 ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..call import quotes_call
-from ..errors import SpecError
+from ..errors import CollectiveError, SpecError
 from ..groups.status import in_collective, is_tracked
 from ..launch.of_one_process import OfOneProcess
 from ..launch.torch_program import has_dual_level
@@ -37,12 +37,19 @@ class Handle(OfOneProcess):
     def wait(self) -> Any:  # noqa: ANN401
         """Wait for the communication and return the result; later calls return it again.
 
+        After an error the result is undefined, and later calls raise a CollectiveError.
+
         It is a tensor, or a state of a transfer; None on a rank outside the mesh ``to``.
         """
         if self._finish is not None:
-            self._result = self._finish()
+            finish, self._finish = self._finish, _refuse_to_wait
+            self._result = finish()
             self._finish = None
         return self._result
+
+
+def _refuse_to_wait() -> None:
+    raise CollectiveError("the move failed in an earlier wait.", fix="begin it again.")
 
 
 # ------------------------------------------------------------------ all steps

@@ -14,15 +14,7 @@ from ..layout.group_plan import GroupPlan
 from ..layout.layout import Layout
 from ..layout.sequence import SequencePlan
 from ..layout.sizes import check_num_planned, parse_sizes
-from ..text import (
-    BYTE_UNITS,
-    DTYPE_BYTES,
-    MB,
-    byte_unit,
-    dtype_name,
-    format_sizes,
-    format_table,
-)
+from ..text import BYTE_UNITS, DTYPE_BYTES, MB, byte_unit, dtype_name, format_sizes, format_table
 from .dim_sizes import merge_dim_sizes, split_dim_sizes
 from .mesh_move import MeshMove, find_views, join_axes, make_mesh_move, sum_pattern, summed_axes
 from .move import check_axes, local_shape, make_move, num_elements, unmarked_axes

@@ -27,17 +27,7 @@ from .mesh_and_view import MeshAndView
 from .mesh_move import axes_of_both, join_axes, make_mesh_move, sum_pattern, summed_axes
 from .mesh_pair import MeshPair
 from .move import check_axes, check_op
-from .mover import (
-    BATCHES,
-    CHUNK,
-    Channel,
-    Mover,
-    Moving,
-    Transmit,
-    Vote,
-    has_votes,
-    make_leg,
-)
+from .mover import BATCHES, CHUNK, Channel, Mover, Moving, Transmit, Vote, has_votes, make_leg
 from .operations import check_differentiable, check_dtype, check_tensor
 from .pattern import DOTS, Pattern, Side, expand_dots
 from .program import Handle, Program, ProgramPair, Redistribute
@@ -138,7 +128,12 @@ class MeshRedistribution(OfOneProcess):
             fix = "mesh.redistribute, which has a gradient, or x.detach()."
             raise SpecError("the tensor requires a gradient.", fix=fix)
         wait = known.pair.forward.begin(self._held(x, known))
-        return Handle(wait if self._is_target else lambda: wait() and None)
+
+        def finish() -> Tensor | None:
+            y = wait()
+            return y if self._is_target else None
+
+        return Handle(finish)
 
     def _held(self, x: Tensor | None, known: Known) -> Tensor:
         """Return the tensor of a rank of the source, and an empty one elsewhere."""

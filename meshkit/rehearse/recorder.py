@@ -230,6 +230,10 @@ class RecordedAgreement(Agreement):
         self.summary, self.describe = "", None
         self.arrived: dict[int, Arrival] = {}  # what this rank states, and one that states more
 
+    def has_failed(self) -> bool:
+        """Return False: no rank of a rehearsal announces a failure to another one."""
+        return False
+
     def arrive(self, facts: Mapping[str, Json], *, same: bool = True, **options: object) -> None:
         """Record what all ranks must state equally."""
         if not same:

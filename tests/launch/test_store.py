@@ -21,13 +21,7 @@ from meshkit.launch.generation import LEASE, NEWEST, enter_attempt, take_rank
 from meshkit.launch.judges import all_same
 from meshkit.launch.open_store import open_store
 from meshkit.launch.round import ARRIVED, CONFLICT, DECISION, FIRST, Round
-from meshkit.launch.store import (
-    Store,
-    address,
-    error_from_json,
-    error_to_json,
-    lost_error,
-)
+from meshkit.launch.store import Store, address, error_from_json, error_to_json, lost_error
 from meshkit.launch.times import TIMES, Deadline
 from meshkit.launch.world import World
 from tests.promises import BUSY

@@ -185,7 +185,7 @@ def test_every_host_is_an_address_or_labels(text: str) -> None:
     except ValueError:
         labels = text.removesuffix(".").split(".")
         is_host = all(re.fullmatch("(?!-)[A-Za-z0-9_-]{1,63}(?<!-)", label) for label in labels)
-        is_host &= not labels[-1].isdigit() or (len(labels) == 1 and int(labels[0]) >= 2**32)
+        is_host &= not labels[-1].isdecimal() or (len(labels) == 1 and int(labels[0]) >= 2**32)
     if "%" not in text and len(text) <= 253:
         assert (host_fault(text) is None) == is_host
 

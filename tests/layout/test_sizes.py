@@ -12,13 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout, SpecError, factor_world
-from meshkit.layout.sizes import (
-    check_sizes,
-    divide_data_axis,
-    infer_sizes,
-    order_axes,
-    parse_sizes,
-)
+from meshkit.layout.sizes import check_sizes, divide_data_axis, infer_sizes, order_axes, parse_sizes
 from meshkit.text import format_sizes
 
 

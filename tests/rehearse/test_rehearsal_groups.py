@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import meshkit
 from meshkit.testing import rehearse
 
 
@@ -119,3 +120,14 @@ def test_the_report_says_how_many_ranks_were_not_played() -> None:
     report = rehearse(run, 64, (create_all,))
     assert f"{64 - len(report.ranks)} of 64 ranks were not played." in str(report)
     assert report.as_dict()["not_proved"] == report.not_proved
+
+
+def build_on_gloo() -> None:
+    """Build a mesh whose groups connect while they are created."""
+    meshkit.build_mesh(dp=2, tp=2, backend="gloo")
+
+
+def test_groups_that_connect_at_once_are_played() -> None:
+    report = rehearse(build_on_gloo, 4)
+    report.raise_if_mismatched()
+    assert not report.raised
