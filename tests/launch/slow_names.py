@@ -65,7 +65,7 @@ def be_rank(arrival_timeout):
             mesh.agree("step", 1)
             time.sleep(1)  # the watching thread looks at the store
             mesh.barrier()
-        dist.new_group()
+        dist.barrier(dist.new_group())  # the host leaves after the others have connected
         print("joined")
     except meshkit.MeshkitError as error:
         print(f"{type(error).__name__}: {error}")
