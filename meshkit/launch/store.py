@@ -67,7 +67,7 @@ class Store:
     ) -> None:
         self.root, self.world, self.path = root, world, path
         self.connection = connection or Connection(root)
-        self.raw: dist.Store = dist.PrefixStore(path, root) if path else root
+        self._raw: dist.Store = dist.PrefixStore(path, root) if path else root
 
     def part(self, name: str) -> Store:
         """Return the part of the store below a name."""
@@ -112,11 +112,17 @@ class Store:
         except (RuntimeError, RankTimeoutError):
             return None
 
+    @property
+    def raw(self) -> dist.Store:
+        """The store of torch for one operation, unless its host has left, as torch prints that."""
+        if self.connection.has_ended():
+            raise dist.DistNetworkError("the host of the store has closed the connection")
+        return self._raw
+
     def check(self) -> None:
         """Raise if the store is lost, as far as this host knows. Local; a file may block."""
         check_file(self.root)
-        if self.connection.has_ended():  # torch would print a stack trace
-            raise dist.DistNetworkError("the host of the store has closed the connection")
+        self.raw  # noqa: B018  # which looks
 
     # Each of these is one operation, without a deadline of its own: call it inside ``within``.
 
