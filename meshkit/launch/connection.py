@@ -29,7 +29,7 @@ from .times import Deadline
 DESCRIPTORS = "/proc/self/fd"  # on Linux
 MAX_ADDRESS = 128  # bytes of a socket address: its family, the port if it is of IP, and the host
 UNKNOWN = -1, 0  # a descriptor, and the inode of its socket
-ANSWERED = 4  # looks, 0.5 ms apart, after which a question has its answer
+ANSWERED = 16  # looks, 0.5 ms apart, after which the last question of a client has its answer
 LAST_ANSWERS = 0.2  # seconds in which a host that ends answers what its clients have asked
 LIBC = ctypes.CDLL(None)
 
@@ -107,14 +107,16 @@ def close_connections(port: int) -> None:
     """Close the connections of all clients to a port of this process, once they are answered."""
     if sys.platform != "linux":
         return
-    clients = [
-        descriptor
+    looks = {  # of each client: how many in a row without a question
+        descriptor: 0
         for descriptor in map(int, os.listdir(DESCRIPTORS))
         if _port(descriptor, LIBC.getsockname) == port and _port(descriptor, LIBC.getpeername)
-    ]
+    }
     deadline = Deadline.after(LAST_ANSWERS)
-    for descriptor in clients:
-        quiet = 0  # looks in a row without a question: the server may still write the last answer
-        while quiet < ANSWERED and deadline.sleep(0.0005):
-            quiet = 0 if _sees(descriptor, select.POLLIN) else quiet + 1
-        LIBC.shutdown(descriptor, socket.SHUT_RDWR)
+    while looks:
+        is_last = not deadline.sleep(0.0005)
+        for client in [*looks]:
+            looks[client] = 0 if _sees(client, select.POLLIN) else looks[client] + 1
+            if looks[client] >= ANSWERED or is_last:
+                LIBC.shutdown(client, socket.SHUT_RDWR)
+                del looks[client]

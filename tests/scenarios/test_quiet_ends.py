@@ -68,9 +68,9 @@ def run_ranks(program: str, *argv: str) -> list[tuple[int, str, str]]:
 def test_ranks_that_end_in_any_order_print_nothing(order: str, ways: str) -> None:
     """Rank 0 hosts the store, which ends with it.
 
-    A look that is on its way as the host ends still prints a trace, so one run of three is quiet.
+    A look that is on its way as the host ends still prints a trace, so one run of two is quiet.
     """
-    for _ in range(3):
+    for _ in range(2):
         ended = run_ranks(PROGRAM, order, ways)
         if ended == [(0, "", "")] * RANKS:
             break
