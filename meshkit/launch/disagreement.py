@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..layout.layout import Layout
 from ..text import format_sizes, name_ranks, shorten
@@ -80,6 +80,17 @@ def differing_fields(requests: Sequence[Request]) -> list[str]:
     return [name for name in names if len({request.get(name) for request in requests}) > 1]
 
 
+class TracedCall(NamedTuple):
+    """A collective or a message that a rank has begun, as far as it is known."""
+
+    number: int = 0  # of the collective in its group, from 1; 0 if unknown, as that of a message
+    name: str = ""  # ``"all_reduce"``, ``"send"``
+    content: str = ""  # its sizes and dtype, ``"[4, 8] float32"``
+    line: str = ""  # of user code, ``"train.py:88 (step)"``
+    peer: int = -1  # the rank at the other end of a message; -1 if unknown
+    state: str = ""  # ``"begun"``, ``"started"`` on the device, or ``"completed"``
+
+
 @dataclass(frozen=True)
 class RankStatus:
     """The collectives and the line of code that a rank is in."""
@@ -96,6 +107,8 @@ class RankStatus:
     thread: str = ""  # the thread and task that left it; empty if others were in guards meanwhile
     waited: float = 0.0  # seconds since it began its last collective, as far as it knows
     sees_waits: bool = True  # False on nccl: a rank may wait for a collective at any line
+    # axes to the last calls over that group, the oldest first; a group may be unknown
+    calls: Mapping[str, tuple[TracedCall, ...]] = field(default_factory=dict)
 
     @classmethod
     def from_facts(cls, rank: int, facts: Mapping[str, Any]) -> RankStatus:
@@ -105,7 +118,12 @@ class RankStatus:
         texts: dict[str, Any] = {name: str(facts.get(name, "")) for name in names}
         numbers: dict[str, Any] = {"left_guard": int(facts.get("left_guard", 0))}
         numbers["sees_waits"] = bool(facts.get("sees_waits", True))
-        return cls(rank, begun, **texts, **numbers, waited=float(facts.get("waited", 0)))
+        calls = {
+            str(axes): tuple(TracedCall(*call) for call in made)
+            for axes, made in facts.get("calls", {}).items()
+        }
+        waited = float(facts.get("waited", 0))
+        return cls(rank, begun, **texts, **numbers, waited=waited, calls=calls)
 
     def to_facts(self) -> dict[str, Any]:
         """Return the status as a rank posts it."""
