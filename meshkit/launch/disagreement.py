@@ -81,14 +81,34 @@ def differing_fields(requests: Sequence[Request]) -> list[str]:
 
 
 class TracedCall(NamedTuple):
-    """A collective or a message that a rank has begun, as far as it is known."""
+    """A collective or a message that a rank has begun, as far as it is known.
 
-    number: int = 0  # of the collective in its group, from 1; 0 if unknown, as that of a message
+    The number of a collective is its place among the collectives of its group, that of a message
+    its place among those over its group with the same peer in the same direction, each from 1.
+    """
+
+    number: int = 0  # 0 if unknown
     name: str = ""  # ``"all_reduce"``, ``"send"``
     content: str = ""  # its sizes and dtype, ``"[4, 8] float32"``
     line: str = ""  # of user code, ``"train.py:88 (step)"``
-    peer: int = -1  # the rank at the other end of a message; -1 if unknown
+    peer: int = -1  # the rank at the other end of a message; -1 of a collective, or if unknown
     state: str = ""  # ``"begun"``, ``"started"`` on the device, or ``"completed"``
+    order: int = 0  # its place among all calls of the rank over all groups, from 1; 0 if unknown
+
+    @property
+    def is_message(self) -> bool:
+        """Whether it is a send or a receive."""
+        return self.is_send or "recv" in self.name
+
+    @property
+    def is_send(self) -> bool:
+        """Whether it is a send."""
+        return "send" in self.name
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is not known to have completed."""
+        return self.state != "completed"
 
 
 @dataclass(frozen=True)
@@ -107,7 +127,7 @@ class RankStatus:
     thread: str = ""  # the thread and task that left it; empty if others were in guards meanwhile
     waited: float = 0.0  # seconds since it began its last collective, as far as it knows
     sees_waits: bool = True  # False on nccl: a rank may wait for a collective at any line
-    # axes to the last calls over that group, the oldest first; a group may be unknown
+    # axes to the last calls over that group, the oldest first; a group that is missing is unknown
     calls: Mapping[str, tuple[TracedCall, ...]] = field(default_factory=dict)
 
     @classmethod
