@@ -1,4 +1,4 @@
-"""Each rank under ``own_host`` names another host, also one that meshkit forks: needs no GPU."""
+"""Each rank on the one GPU of `.ci/gpu` names another host, also a rank that meshkit forks."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ if __name__ == "__main__":
 def test_ranks_that_meshkit_forks_have_hosts_of_their_own(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    own = Path(__file__).with_name("own_host")
+    own = Path(__file__).parents[1] / "gpu" / "own_host"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(own), *sys.path])}
     command = [sys.executable, str(program)]
     found = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
