@@ -2,7 +2,7 @@
 
 Children are forked from multiprocessing's forkserver with torch already imported, so eight of them
 start within a second. Functions typed into a notebook need forks of the notebook. A child takes
-over variables, working folder and import path, and ends with its parent::
+over variables, working folder, import path and start method, and ends with its parent::
 
     parent  -- target, args, surroundings -->  child     enters the surroundings, runs the target
             <-- what the target sends --                 receive() raises if it ended before
@@ -57,6 +57,9 @@ class Surroundings(NamedTuple):
     environ: dict[str, str]  # all variables
     folder: str  # the working folder; "" if it was deleted
     path: list[str]  # where Python looks for modules
+    # How multiprocessing starts processes; None is Python's default. A child of the forkserver
+    # would start another one, and each worker of its DataLoader would import torch anew.
+    start_method: str | None
 
     @classmethod
     def of_rank(cls, rank: int, world_size: int, init_method: str, port: int) -> Surroundings:
@@ -69,7 +72,8 @@ class Surroundings(NamedTuple):
         with suppress(FileNotFoundError):
             folder = os.getcwd()
         path = [entry or folder for entry in sys.path]
-        return cls(rank_environment(rank, world_size, init_method, port), folder, path)
+        environ = rank_environment(rank, world_size, init_method, port)
+        return cls(environ, folder, path, multiprocessing.get_start_method(allow_none=True))
 
     def enter(self, threads: str) -> None:
         """Let this process have them, and torch use some threads."""
@@ -77,6 +81,7 @@ class Surroundings(NamedTuple):
         if self.folder:
             os.chdir(self.folder)
         sys.path[:] = self.path
+        multiprocessing.set_start_method(self.start_method, force=True)
         if threads.isdecimal() and int(threads) > 0:  # the forkserver had another OMP_NUM_THREADS
             torch.set_num_threads(int(threads))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -89,13 +90,16 @@ def test_finished_workers_see_that_their_pipe_is_closed(start: type) -> None:
     assert [worker.process.exitcode for worker in workers] == [7, 7, 7]
 
 
-def find_surroundings() -> tuple[str, bool]:
-    return os.getcwd(), "/of/a/program" in sys.path
+def find_surroundings() -> tuple[str, bool, str]:
+    started_by = multiprocessing.get_start_method()
+    return os.getcwd(), "/of/a/program" in sys.path, started_by
 
 
 def test_ranks_of_spawn_work_in_the_folder_of_the_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A worker of a DataLoader starts as in the caller, which imports torch once."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("/of/a/program")
-    assert meshkit.spawn(find_surroundings, 2) == [(str(tmp_path), True)] * 2
+    started_by = multiprocessing.get_start_method()
+    assert meshkit.spawn(find_surroundings, 2) == [(str(tmp_path), True, started_by)] * 2
