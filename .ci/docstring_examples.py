@@ -1,4 +1,4 @@
-"""Let mkdocstrings read the docstrings of meshkit: Example, Cost, and marks of Sphinx."""
+"""Let mkdocstrings read meshkit: its methods in other files, Example, Cost, and marks of Sphinx."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ LITERAL = re.compile(r"^(.*\S)?::$", re.M)  # the line before an indented block
 
 
 class PlainDocstrings(griffe.Extension):
-    """Rewrite each docstring once it is loaded."""
+    """Rewrite each docstring once it is loaded, and show the methods of Mesh that are elsewhere."""
+
+    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
+        """Put the function into the class for each method like ``grad_norm = norm.grad_norm``."""
+        mesh = pkg["mesh.mesh.Mesh"]
+        for name, member in [*mesh.members.items()]:
+            if member.is_attribute and isinstance(member.value, griffe.ExprAttribute):
+                mesh.set_member(name, pkg[member.value.canonical_path.partition(".")[2]])
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Rename the section, and replace the marks by those of Markdown."""

@@ -46,7 +46,7 @@ from ..layout.axes import Names
 from ..layout.layout import Coordinate, Layout
 from ..layout.position import Position, group_rank
 from ..layout.sequence import Order, SequencePlan
-from ..norm.norm import GradientNorms
+from ..norm import norm
 from ..recover.admission import admit_newcomers
 from ..recover.recovery import Recovery
 from ..recover.rounds import RecoveryRequest, Rounds, recover_mesh
@@ -95,6 +95,7 @@ class Mesh(OfOneProcess):
     _groups: MeshGroups  # those of this rank, with the plan and the registry of the mesh
     _recovery: Recovery | None = None  # the last one; None before the first
     _coordinate: Coordinate | None = None  # from its first use on
+    _known_norms: norm.GradientNorms | None = None  # likewise
 
     # -------------------------------------------------------------------- the grid
 
@@ -1023,97 +1024,15 @@ class Mesh(OfOneProcess):
 
     # -------------------------------------------------------------------- gradients
 
-    @quotes_call("mesh.grad_norm", by_name=("parameters",))
-    def grad_norm(
-        self,
-        parameters: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, Any]],
-        norm_type: float = 2.0,
-        *,
-        layout: Mapping[str, str] | None = None,
-        error_if_nonfinite: bool = False,
-        sizes: Mapping[str, int] | None = None,
-    ) -> torch.Tensor:
-        """Return the norm of all gradients of a model, as one process would compute it.
+    grad_norm = norm.grad_norm  # of all gradients, as one process would compute it
+    clip_grad_norm = norm.clip_grad_norm  # scale them so that their norm is at most this
 
-        Collective over the mesh, pipelines included. Gradients are final: every reduction has been
-        done. A DTensor says how it is cut; a plain parameter is a copy on each rank, unless
-        ``layout`` says something else. :mod:`meshkit.norm.norm` has the rules.
-
-        Args:
-            parameters: a module, or names and parameters, as in ``model.named_parameters()``. A
-                parameter without a gradient adds 0.
-            norm_type: the order of the norm, above 0; it may be ``float("inf")``.
-            layout: a glob of names to one side of a pattern, as in ``{"*.experts.*": "e/ep o i"}``.
-                The first glob that matches counts.
-            error_if_nonfinite: whether an infinite norm, or NaN, raises on all ranks.
-            sizes: sizes of dims of the layout, as in :meth:`whole_state`; a norm needs none.
-
-        Returns:
-            float64 (), on the device of the gradients; the same bits on every rank.
-
-        Raises:
-            SpecError: if the layout is invalid or does not fit a parameter. On all ranks, if a glob
-                matches no parameter of any rank, or if a gradient is no copy where its layout says
-                nothing.
-            NonfiniteError: if ``error_if_nonfinite``, and the norm is not finite.
-
-        Cost: one all-reduce of 8 bytes, whose result is read on the host; one more for each axis of
-        ``+`` and each partial DTensor. The first call also sends plain gradients over their axes,
-        once.
-
-        Example:
-            >>> linear = torch.nn.Linear(2, 2)
-            >>> linear(torch.ones(1, 2)).sum().backward()
-            >>> mesh.grad_norm(linear)
-            tensor(2.4495, dtype=torch.float64)
-        """
-        return self._norms.measure(parameters, norm_type, layout, error_if_nonfinite, sizes)[0]
-
-    @quotes_call("mesh.clip_grad_norm", by_name=("parameters",))
-    def clip_grad_norm(
-        self,
-        parameters: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, Any]],
-        max_norm: float,
-        norm_type: float = 2.0,
-        *,
-        layout: Mapping[str, str] | None = None,
-        error_if_nonfinite: bool = False,
-        sizes: Mapping[str, int] | None = None,
-    ) -> torch.Tensor:
-        """Scale all gradients so that their norm is at most ``max_norm``; return their norm before.
-
-        Collective over the mesh. Each local gradient is multiplied in place by ``min(1, max_norm /
-        (norm + 1e-6))``, as ``torch.nn.utils.clip_grad_norm_`` does. All else is as in
-        :meth:`grad_norm`. After an error all gradients are unchanged.
-
-        Args:
-            parameters: as in :meth:`grad_norm`.
-            max_norm: the largest norm, 0 or more; ``float("inf")`` changes nothing.
-            norm_type: as in :meth:`grad_norm`.
-            layout: as in :meth:`grad_norm`.
-            error_if_nonfinite: as in :meth:`grad_norm`. Without it, an infinite norm makes finite
-                gradients 0, and NaN makes all of them NaN.
-            sizes: as in :meth:`grad_norm`.
-
-        Raises:
-            SpecError: also if a gradient cannot be changed in place: it is expanded, or an
-                inference tensor outside inference mode.
-
-        Cost: as :meth:`grad_norm`, and one pass over the gradients.
-
-        Example:
-            >>> linear = torch.nn.Linear(2, 2)
-            >>> linear(torch.ones(1, 2)).sum().backward()
-            >>> mesh.clip_grad_norm(linear, 1.0), mesh.grad_norm(linear)
-            (tensor(2.4495, dtype=torch.float64), tensor(1.0000, dtype=torch.float64))
-        """
-        options = norm_type, layout, error_if_nonfinite, sizes
-        return self._norms.clip(parameters, max_norm, *options)
-
-    @cached_property
-    def _norms(self) -> GradientNorms:
-        """The norms of gradients on this mesh."""
-        return GradientNorms(self._groups, self.device)
+    @property
+    def _norms(self) -> norm.GradientNorms:
+        """The norms of gradients on this mesh, with what earlier calls have learned."""
+        if self._known_norms is None:
+            self._known_norms = norm.GradientNorms(self._groups, self.device)
+        return self._known_norms
 
     # -------------------------------------------------------------------- checks and failures
 

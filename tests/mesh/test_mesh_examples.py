@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.mesh import mesh as module
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 RANK = 5  # whose output the examples show
@@ -16,7 +15,7 @@ RANK = 5  # whose output the examples show
 
 def examples() -> dict[str, doctest.DocTest]:
     """Return the doctest of each attribute of Mesh."""
-    tests = doctest.DocTestFinder().find(meshkit.Mesh, "mesh", module)
+    tests = doctest.DocTestFinder().find(meshkit.Mesh, "mesh", module=False)
     return {test.name.removeprefix("mesh."): test for test in tests if test.examples}
 
 
