@@ -12,6 +12,7 @@ import sys
 from functools import cache
 
 import hypothesis  # noqa: F401
+import numpy.ma  # noqa: F401  # numpy imports it at the first use of some functions
 import pytest  # noqa: F401
 import torch._dynamo
 import torch.distributed.checkpoint.state_dict

@@ -212,11 +212,11 @@ def read_steps(loader: Any, micro_steps: int, steps: int, to_the_end: bool) -> l
     return [batches[i : i + micro_steps] for i in range(0, len(batches), micro_steps)]
 
 
-def go_on(kind: str, workers: int) -> list[Any]:
+def go_on(kind: str, workers: int, parts: list[int]) -> list[Any]:
     """Read two epochs on one mesh, of the second a part, and go on on another; for each part."""
     report = []
     torch.manual_seed(meshkit.init().rank)
-    for done in range(STEPS + 1):
+    for done in parts:
         to_the_end, read = bool(done % 2), []
         with meshkit.build_mesh(dp=2, tp=2) as mesh:
             loader = open_loader(mesh, kind, 2, workers)
@@ -245,20 +245,23 @@ def join(of_ranks: list[list[Batches]]) -> list[int]:
     ]
 
 
+ALL_PARTS = [*range(STEPS + 1)]
+KINDS = "plain", "shuffle", "weights", "stream"
+
+
 @pytest.mark.parametrize(
-    ("kind", "workers"),
+    ("kind", "workers", "parts"),
     [
-        *((kind, 0) for kind in ("plain", "shuffle", "weights", "stream")),
-        ("weights", 2),
-        *(pytest.param(kind, 2, marks=pytest.mark.slow) for kind in ("plain", "shuffle", "stream")),
+        *((kind, 0, ALL_PARTS) for kind in KINDS),
+        ("weights", 2, [0, 1]),  # for each part, 12 workers of each rank
+        *(pytest.param(kind, 2, ALL_PARTS, marks=pytest.mark.slow) for kind in KINDS),
     ],
 )
 def test_real_ranks_go_on_from_every_state_on_another_mesh(
-    pool: Pool, kind: str, workers: int
+    pool: Pool, kind: str, workers: int, parts: list[int]
 ) -> None:
-    reports = pool.run(go_on, kind, workers, timeout=300)
-    for done in range(STEPS + 1):
-        of_ranks = [report[done] for report in reports]
+    reports = pool.run(go_on, kind, workers, parts, timeout=300)
+    for of_ranks in zip(*reports, strict=True):
         assert len({(state, epoch) for state, epoch, _ in of_ranks}) == 1
         assert of_ranks[0][1] == 4
         epochs = [
