@@ -16,10 +16,9 @@ their own.
 from __future__ import annotations
 
 import random
-import sys
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ import numpy as np
 import torch
 from torch.utils.data import StackDataset, Subset, get_worker_info
 
-from ..launch.torch_program import Reader
+from ..launch.torch_program import read_within
 from .seeds import compute_seed
 
 Generators = tuple[torch.Tensor, Any, Any, torch.Tensor | None]
@@ -55,9 +54,8 @@ class Draws(NamedTuple):
 class SampleIndices(list[int]):
     """The indices of one micro batch, whose samples draw numbers of their own as they are read.
 
-    It lives as long as a DataLoader reads the micro batch. In the process of the trainer, which has
-    numbers of its own, these go on when it is dropped. A dataset may go through it several times,
-    as a StackDataset does for each of its parts, and draws other numbers each time.
+    A dataset may go through it several times, as a StackDataset does for each of its parts, and
+    draws other numbers each time.
     """
 
     def __init__(self, indices: list[int], draws: Draws, first: int) -> None:
@@ -65,8 +63,6 @@ class SampleIndices(list[int]):
         self._draws, self._first = draws, first  # the position of the first sample
         self._turns = count()
         self._is_read = False  # whether this process reads the samples
-        self._outer: Generators | None = None
-        self._subsets: list[Subset[Any]] = []
 
     def __iter__(self) -> Iterator[int]:
         """Yield the indices, and begin the numbers of each before it is read."""
@@ -82,26 +78,24 @@ class SampleIndices(list[int]):
         inner._turns, inner._is_read = self._turns, self._is_read
         return inner
 
-    def begin(self, dataset: object) -> SampleIndices:
-        """Let the generators draw the numbers of the first sample, until the end; return itself."""
-        changed = read_subsets_in_turn(dataset)
-        if get_worker_info() is None:  # a worker has neither numbers nor a dataset to restore
-            self._outer, self._subsets = _read_generators(), changed
+    def begin(self) -> SampleIndices:
+        """Let the generators draw the numbers of the first sample; return itself."""
         self._is_read = True
         self._draws.seed(self._first)
         return self
 
-    def end(self) -> None:
-        """Let the numbers of the trainer go on. Harmless to repeat."""
-        if self._outer is not None:
-            _write_generators(self._outer)
-            for subset in self._subsets:
+    @contextmanager
+    def active(self, dataset: object) -> Iterator[None]:
+        """Draw the numbers of the samples inside; those of the trainer go on afterwards."""
+        outer, changed = _read_generators(), read_subsets_in_turn(dataset)
+        self.begin()
+        try:
+            yield
+        finally:
+            self._is_read = False  # the dataset may keep the indices
+            for subset in changed:
                 vars(subset).pop("__getitems__", None)
-            self._is_read, self._outer = False, None
-
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
-            self.end()
+            _write_generators(outer)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Become the indices in a worker."""
@@ -111,7 +105,10 @@ class SampleIndices(list[int]):
 def _receive(indices: list[int], draws: Draws, first: int) -> SampleIndices:
     """Return indices; in a worker, also begin the numbers of the first one."""
     received, info = SampleIndices(indices, draws, first), get_worker_info()
-    return received if info is None else received.begin(info.dataset)
+    if info is None:
+        return received
+    read_subsets_in_turn(info.dataset)  # for good, as it is the dataset of the worker
+    return received.begin()
 
 
 def read_subsets_in_turn(dataset: object) -> list[Subset[Any]]:
@@ -146,26 +143,23 @@ def _read_subset(subset: Subset[Any], indices: list[int]) -> list[Any]:
 
 
 def draw_by_position(
-    batches: Iterator[tuple[int, list[int]]], reader: Reader | None, draws: Draws
+    batches: Iterator[tuple[int, list[int]]], reader: weakref.ref[Any] | None, draws: Draws
 ) -> Iterator[list[int]]:
     """Yield the micro batches of a pass; those that a DataLoader reads draw by their positions.
 
     Each micro batch comes with the position of its first sample.
     """
-    last: weakref.ref[SampleIndices] | None = None
-
-    def hand_out(indices: list[int], first: int, reader: Reader) -> SampleIndices:
-        nonlocal last
-        owned = SampleIndices(indices, draws, first)
-        last = weakref.ref(owned)
-        return owned if reader.num_workers else owned.begin(reader.dataset)
-
     for first, indices in batches:
-        if last and (held := last()) is not None:  # somebody keeps what has been read
-            held.end()
-            del held
-        # no name here refers to what is yielded, so that it lives as long as it is read
-        yield indices if reader is None else hand_out(indices, first, reader)
+        if reader is None:
+            yield indices
+            continue
+        read_within(reader, _numbers_of)
+        yield SampleIndices(indices, draws, first)
+
+
+def _numbers_of(dataset: object, indices: object) -> AbstractContextManager[None]:
+    """Return the context in which a DataLoader without workers reads samples."""
+    return indices.active(dataset) if isinstance(indices, SampleIndices) else nullcontext()
 
 
 class OwnNumbers:

@@ -87,8 +87,7 @@ class MicroBatchSampler(Sampler[list[int]]):
     Other samplers around this one change nothing, if they hand on whole micro batches. The current
     accelerator's generator follows the position too, in a process that has used it. A
     ``__getitems__`` of your own that looks at all indices before it reads draws with the numbers of
-    the last sample, which depend on the micro batch too. In a process without workers, a dataset
-    that keeps the list of indices keeps the numbers of the trainer away until the next micro batch.
+    the last sample, which depend on the micro batch too.
 
     The micro batches are the share of one rank: ``accelerator.prepare(loader)`` and other wrappers
     that divide them over the ranks again raise a BatchError.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain, count, islice, pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -44,8 +44,9 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
     The ``collate_fn`` of a DataLoader draws numbers of each micro batch, others on each data
     coordinate, and leaves those of the trainer alone.
 
-    Loaders that divide the micro batches over the ranks again raise a BatchError, except if one
-    rank reads for all, as in accelerate's ``prepare``, and it reads with workers.
+    Loaders that divide the micro batches over the ranks again, as accelerate's ``prepare`` does,
+    raise a BatchError. If workers read, only the ranks that read raise it, except from a loader
+    that calls ``set_epoch``, as that of accelerate does.
 
     ``iter`` of a loader that ``mesh.loader`` has made begins a pass, and waits for its first batch.
     A plain ``DataLoader`` with workers begins a pass with its first batch: until then ``epoch``,
@@ -67,6 +68,11 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         self._dataset = dataset
         self._plan = plan
         self._passes = Passes(epoch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields, which a worker that is not forked receives from the trainer."""
+        check_reader(self)  # the loader of another library is not in the worker
+        return vars(self)
 
     @property
     def epoch(self) -> int:
@@ -165,7 +171,11 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         """Begin an epoch at its start, as ``DistributedSampler.set_epoch`` does. Optional.
 
         An epoch that was loaded from a state keeps its position until it is read.
+
+        Raises:
+            BatchError: if a loader of another library would divide micro batches over ranks again.
         """
+        check_reader(self)
         number = parse_count("epoch", epoch)
         if self._passes[HAS_BEGUN] or number != self.epoch:
             self._passes.set(number, 0)

@@ -10,8 +10,9 @@ feature                           since  test
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -149,22 +150,41 @@ def _as_only_worker() -> Iterator[None]:
         worker._worker_info = info
 
 
-class Reader(NamedTuple):
-    """A pass of a DataLoader, as it begins to take indices of a sampler."""
+def read_within(
+    reader: weakref.ref[Any], context: Callable[[Any, Any], AbstractContextManager[None]]
+) -> None:
+    """Let a pass of a DataLoader read samples inside of ``context(dataset, indices)`` from now on.
 
-    num_workers: int
-    dataset: Any
+    Harmless to repeat, and nothing while the pass is made, or if workers read.
+    """
+    iterator: Any = reader()
+    fetcher = getattr(iterator, "_dataset_fetcher", None)
+    if fetcher is not None and not isinstance(fetcher, _Fetcher):
+        iterator._dataset_fetcher = _Fetcher(fetcher, context)
 
 
-def find_reader() -> Reader | None:
-    """Return the DataLoader that takes the indices of the caller, through any other sampler.
+class _Fetcher(NamedTuple):
+    """An object that reads the samples of a DataLoader, inside of a context."""
 
-    None if no DataLoader does. One that is reading a sample takes no indices.
+    fetcher: Any
+    context: Callable[[Any, Any], AbstractContextManager[None]]
+
+    def fetch(self, indices: Any) -> Any:  # noqa: ANN401
+        """Return the collated samples."""
+        with self.context(self.fetcher.dataset, indices):
+            return self.fetcher.fetch(indices)
+
+
+def find_reader() -> weakref.ref[Any] | None:
+    """Return the pass of a DataLoader that takes the indices of the caller, through any sampler.
+
+    None if no DataLoader does. One that is reading a sample takes no indices. The pass holds the
+    iterator of the sampler, which may hold the reference.
     """
     frame = inspect.currentframe()
     while frame := frame.f_back if frame else None:
         iterator = frame.f_locals.get("self")
         if isinstance(iterator, dataloader._BaseDataLoaderIter):
             reads_a_sample = frame.f_code.co_name == "_next_data"
-            return None if reads_a_sample else Reader(iterator._num_workers, iterator._dataset)
+            return None if reads_a_sample else weakref.ref(iterator)
     return None

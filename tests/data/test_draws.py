@@ -274,23 +274,46 @@ def test_indices_are_a_list_that_draws_nothing_by_itself(outer: Any) -> None:
     assert str(draws._read_generators()) == str(before)
 
 
-def test_numbers_go_on_when_the_indices_are_dropped_or_ended(outer: Any) -> None:
+def test_numbers_go_on_after_the_samples_are_read(outer: Any) -> None:
     before = draws._read_generators()
-    expected = [drawn() for _ in range(3)]
+    expected = [drawn() for _ in range(4)]
     draws._write_generators(before)
-    got = [drawn()]
-    indices = indices_of(3, 5).begin(range(6))
-    for _ in indices:
-        drawn()
-        break
-    del indices
+    got, indices = [drawn()], indices_of(3, 5)
+    with indices.active(range(6)):
+        for _ in indices:
+            drawn()
+            break
     got.append(drawn())
-    held = indices_of(3, 5).begin(range(6))
-    held.end()
-    held.end()
+    with pytest.raises(ZeroDivisionError), indices_of(3, 5).active(range(6)):
+        raise ZeroDivisionError
     got.append(drawn())
-    del held
+    assert [*indices] == [3, 5]  # which somebody kept
+    got.append(drawn())
     assert got == expected
+
+
+class Keeping(Augmented):
+    """The dataset keeps the indices that it has read."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        self.kept.append(indices)
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("inner", [Keeping, Augmented])
+def test_a_dataset_that_keeps_its_indices_leaves_the_numbers_of_the_trainer(
+    inner: Any, outer: Any
+) -> None:
+    loader: Any = DataLoader(inner(), batch_sampler=sampler_of(LENGTH, 4), collate_fn=list)
+    for _ in range(2):
+        batches = iter(loader)
+        before = draws._read_generators()
+        expected = [drawn() for _ in range(4)]
+        draws._write_generators(before)
+        assert [drawn() for _ in batches] == expected
 
 
 class Broken(Augmented):

@@ -467,6 +467,25 @@ def test_a_share_of_a_rank_is_not_divided_over_ranks_again(kind: str) -> None:
     assert len([*DIVIDERS[kind](1)]) == 4
 
 
+class SetsEpoch(Dispatches):
+    """As that of accelerate, which sets the epoch on the ranks that do not read, too."""
+
+    def __iter__(self) -> Any:
+        self.base_dataloader.dataset.set_epoch(0)  # type: ignore[attr-defined]
+        return iter(())
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+@pytest.mark.parametrize("kind", [Dispatches, SetsEpoch])
+def test_a_stream_that_workers_read_is_not_divided_over_ranks_again(
+    kind: type[Dispatches], context: str
+) -> None:
+    options: Any = {"num_workers": 1, "multiprocessing_context": context}
+    loader: DataLoader[Any] = DataLoader(blocks_stream(), batch_size=None, **options)
+    with pytest.raises(BatchError, match="over 2 ranks again"):
+        [*kind(loader, 2)]
+
+
 @pytest.mark.parametrize("options", WORKERS)
 def test_the_right_loaders_read_as_before(options: dict[str, Any]) -> None:
     own = SAMPLES.view(-1, 2)[::2].tolist()
