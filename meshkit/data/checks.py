@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..call import format_value
+from ..call import format_value, quotes_call
 from ..errors import SpecError
 from ..groups.groups import gather_bytes
+from ..groups.live_mesh import LiveMesh
 from ..groups.open_mesh import agree_in_mesh
 from ..groups.registry import MeshGroups
-from ..launch.job import Job
 from ..launch.memory import is_dtensor
 from ..layout.layout import Layout
 from ..text import article, dtype_name, format_sizes
@@ -35,34 +35,84 @@ CHUNK = 2**20  # elements that are widened to int64 at once
 WORDS = {1: torch.uint8, 2: torch.int16}  # bytes of an element to the integers that replace it
 
 
-def compare_batches(
-    mesh: MeshGroups, batch: object, data: str | tuple[str, ...] | None, device: torch.device
+@quotes_call("mesh.check_batch", by_name=("batch",))
+def check_batch(  # noqa: D417  # self
+    self: LiveMesh,
+    batch: object,
+    *,
+    data: str | tuple[str, ...] | None = None,
 ) -> None:
-    """Compare the batches of all ranks. See :meth:`meshkit.Mesh.check_batch`."""
-    layout = mesh.plan.layout
+    """Check that ranks which share samples hold equal batches, and other ranks different ones.
+
+    Collective over the mesh. The BatchError is the same on every rank, with the first key that
+    differs. Pass the batch as it was read, before sp cuts the sequence, and no filler. Two data
+    coordinates can hold equal batches by chance if the dataset repeats them.
+
+    Args:
+        batch: a tensor, or nested dicts, lists and tuples of tensors, int, float, str, bytes,
+            bool and None. Dtype, shape and bytes are compared, not the device or the order of
+            keys.
+        data: the axes that divide the samples, as in :meth:`batch`.
+
+    Cost: one gather of 265 bytes per rank, and one more if there is a conflict. Tensors are
+    copied to the host and hashed there, a second or two per gigabyte.
+    """
+    mesh, layout = self._groups, self._groups.plan.layout
     axes = resolve_data_axes(data, layout.sizes)
     mesh.check_usable()
     coordinate = layout.coordinate(mesh.rank)
     index = format_sizes({axis: coordinate.get(axis, 0) for axis in axes})
-    holdings = gather_conflicting(mesh, list_batch(batch, index), device, distinct=True)
+    holdings = gather_conflicting(mesh, list_batch(batch, index), self.device, distinct=True)
     if holdings and (error := compare.batch_conflict(layout, holdings)):
         raise error
 
 
-def compare_parameters(
-    mesh: MeshGroups, model: object, axes: str | tuple[str, ...] | None, device: torch.device
+@quotes_call("mesh.check_parameters", by_name=("model",))
+def check_parameters(
+    self: LiveMesh,
+    model: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
+    *,
+    axes: str | tuple[str, ...] | None = None,
 ) -> None:
-    """Compare the parameters of all ranks. See :meth:`meshkit.Mesh.check_parameters`."""
-    layout = mesh.plan.layout
+    """Check that parameters are equal on all ranks that average their gradients.
+
+    Collective over the mesh, between steps. It finds replicas that drift. A module is compared
+    without its buffers, which ``check_parameters(model.named_buffers())`` compares. A plain
+    tensor must be equal along ``axes``, by default those of :meth:`gradient_group`. The
+    placements of a DTensor say which ranks hold equal parts; :mod:`meshkit.data.checks` has the
+    mark of experts.
+
+    Raises:
+        DisagreementError: the same on every rank, with the first parameter that differs in
+            bytes, dtype, shape or placement. Also for a shard of FSDP1 or ZeRO-3.
+
+    Cost: one gather of 265 bytes per rank, and one more if there is a conflict. Bytes are
+    summed on the device of the parameter, in one pass.
+    """
+    mesh, layout = self._groups, self._groups.plan.layout
     mesh.collective_group(())  # raises on a rank outside the mesh, before the axes are resolved
     equal = compare.EqualAxes.of(layout.sizes, axes)
-    holdings = gather_conflicting(mesh, list_model(model, layout, mesh.rank, equal), device)
+    holdings = gather_conflicting(mesh, list_model(model, layout, mesh.rank, equal), self.device)
     if holdings and (error := compare.parameter_conflict(layout, equal, holdings)):
         raise error
 
 
-def compare_values(mesh: MeshGroups, job: Job, what: str, value: object) -> None:
-    """Compare a value over all ranks. See :meth:`meshkit.Mesh.agree`."""
+@quotes_call("mesh.agree")
+def agree(self: LiveMesh, what: str, value: object) -> None:
+    """Compare a value over all ranks of the mesh: a learning rate, a set of names, a config.
+
+    Collective over the mesh, on the host, without a process group. ``what`` is the name of the
+    value in one line. Values are compared by their ``repr``, without the order in sets, dicts,
+    namespaces and dataclasses at any depth; arrays and tensors exactly, whatever their device.
+
+    Raises:
+        SpecError: on all ranks, if a part of the value has no ``repr`` but its address, as a
+            function or an object of a plain class.
+        DisagreementError: if the values differ, with the value of each rank.
+
+    Cost: 4 store operations per rank. Large arrays are copied to the host and hashed.
+    """
+    mesh = self._groups
     if not (isinstance(what, str) and what.isprintable()):
         fix = 'a name in one line, for example "learning rate".'
         raise SpecError(f"what is {what!r}, not the name of a value.", fix=fix)
@@ -74,7 +124,7 @@ def compare_values(mesh: MeshGroups, job: Job, what: str, value: object) -> None
     facts, summary = {what: text}, f"ranks disagree about {what}."
     if conflict := mesh.registry.conflict:
         facts["batches"] = conflict
-    agree_in_mesh(mesh, job, "mesh.agree", facts, summary)
+    agree_in_mesh(mesh, self._proposal.job, "mesh.agree", facts, summary)
     if cause is not None:
         line = f"the value of {what} has no repr: {str(cause).partition(chr(10))[0]}"
         fix = "a value with one, such as vars(config), or the name of a function."

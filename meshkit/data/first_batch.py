@@ -25,24 +25,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sized
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-
-from torch.utils.data import IterableDataset
 
 from ..groups.registry import MeshGroups
 from ..launch.job import Job
 from ..launch.of_one_process import OfOneProcess
 from ..launch.store import Store, read_value
 from ..launch.times import TIMES
-from .batch import BatchPlan
 from .conflicts import order_conflict
-from .epoch import SampleOrder
-from .micro_batches import plan_of_rank
-from .rng import base_seed
-from .sampler import MicroBatchSampler, make_source
+from .sampler import MicroBatchSampler
 from .stream import MicroBatchStream
 
 KEPT = 16  # samplers whose records stay in the store, the newest ones of the mesh
@@ -103,22 +96,6 @@ class FirstBatch(OfOneProcess):
     def __reduce__(self) -> tuple[object, ...]:
         """Leave nothing to a worker that is spawned: it has no store."""
         return type(None), ()
-
-
-def open_source(
-    mesh: MeshGroups,
-    job: Job,
-    dataset: IterableDataset[Any] | Sized | int,
-    plan: BatchPlan,
-    samples: SampleOrder,
-) -> MicroBatchSampler | MicroBatchStream[Any]:
-    """Return the sampler or the stream of this rank, which compares its first batch. Local."""
-    source = make_source(dataset, plan_of_rank(mesh, plan), samples)
-    source.job_seed = base_seed(job.seed)
-    mesh.num_samplers += 1
-    if mesh.plan.layout.num_ranks > 1:
-        source.first_batch = FirstBatch(mesh, job, mesh.num_samplers, source)
-    return source
 
 
 def _parse(text: str) -> tuple[int, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""The batch plan, sampler, sequence and weights of one rank, by its index along the data axes."""
+"""The batch plan of one rank, by its index along the data axes, and the weights of its samples."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..call import Call, Verbatim
+from ..call import Call, Verbatim, quotes_call
 from ..errors import BatchError, SpecError
+from ..groups.live_mesh import LiveMesh
 from ..groups.registry import MeshGroups
 from ..launch.torch_program import keep_gradient_sync
 from ..layout.axes import (
     Names,
     axes_with_unknown,
     gradient_axes,
-    resolve_axes,
     unknown_axes,
     unknown_role_error,
 )
 from ..layout.position import group_rank
-from ..layout.sequence import Order, plan_sequence, sequence_axes
 from ..text import article, count_noun, format_sizes
 from .batch import (
     BatchPlan,
@@ -35,7 +34,6 @@ from .batch import (
     num_data_coordinates,
     resolve_data_axes,
 )
-from .sequence import SequenceShard
 
 Axes = str | tuple[str, ...]
 MAX_TOKENS = 2**40  # tokens of a micro batch, so that the sum over any job fits an int64
@@ -92,28 +90,83 @@ class RankBatch(BatchPlan):
             yield
 
 
-def plan_rank_batch(
-    mesh: MeshGroups, data: Axes | None, uneven: bool, **sizes: int | None
+@quotes_call("mesh.batch")
+def batch(  # noqa: D417  # self
+    self: LiveMesh,
+    *,
+    global_batch: int | None = None,
+    micro_batch: int | None = None,
+    accumulation_steps: int | None = None,
+    data: str | tuple[str, ...] | None = None,
+    uneven: bool = False,
 ) -> RankBatch:
-    """Return the batch plan of this rank. Local. See :meth:`meshkit.Mesh.batch`."""
-    layout = mesh.plan.layout
+    """Return the batch plan of this mesh: any two of the three sizes give the third. Local.
+
+    Args:
+        global_batch: samples in one optimizer step, over all ranks.
+        micro_batch: samples in one forward and backward of one rank.
+        accumulation_steps: micro batches per rank and optimizer step.
+        data: the axes that divide the samples; ranks along all others share them. Empty: all
+            ranks read the same samples. None: the axes whose names have the role of data or of
+            experts.
+        uneven: let some ranks run one micro batch more than others if the micro batches do not
+            divide; see :meth:`meshkit.BatchPlan.solve`.
+
+    Returns:
+        The plan, which knows this rank's share: ``plan.samples(step)``,
+        ``plan.micro_batches(step)`` and ``plan.sync_on_last(model, micro)``. Its ``repr`` is
+        equal on all ranks, for ``agree``.
+
+    Raises:
+        BatchError: if they do not divide, with the nearest batches that do.
+
+    Example:
+        >>> print(mesh.batch(global_batch=32, micro_batch=2))
+        global_batch 32 = micro_batch 2 x accumulation_steps 4 x dp 4
+    """
+    layout, rank = self._groups.plan.layout, self._groups.rank
     axes = resolve_data_axes(data, layout.sizes)
     dp = num_data_coordinates(layout.sizes, axes)
     try:
-        plan = BatchPlan.solve(dp=dp, uneven=uneven, **sizes)
+        plan = BatchPlan.solve(
+            dp=dp,
+            global_batch=global_batch,
+            micro_batch=micro_batch,
+            accumulation_steps=accumulation_steps,
+            uneven=uneven,
+        )
     except BatchError as error:
         raise error.but(evidence=(*error.evidence, *describe_data(layout.sizes, axes))) from None
-    index = group_rank(layout, mesh.rank, axes) if mesh.rank in layout else None
+    index = group_rank(layout, rank, axes) if rank in layout else None
     return RankBatch(**{**vars(plan), "data_index": index, "axes": axes})
 
 
-def weigh_tokens(
-    mesh: MeshGroups,
+@quotes_call("mesh.token_weights")
+def token_weights(  # noqa: D417  # self
+    self: LiveMesh,
     counts: Sequence[int] | torch.Tensor,
-    axes: tuple[Names, ...],
-    device: torch.device,
+    *axes: Names,
 ) -> torch.Tensor:
-    """Return the weights of micro batches by tokens. Collective: one all-reduce of two numbers."""
+    """Return the factors for the mean loss of each micro batch if samples differ in length.
+
+    Collective over the group of the axes: one all-reduce of two numbers. The factor is
+    ``size(*axes) * tokens / all tokens``: the gradient averaged over that group is then exactly
+    that of the mean over all tokens of the step.
+
+    Args:
+        counts: the tokens that count in each micro batch of the step on this rank, without
+            padding and masked ones; 0 for a filler. A mean over no token is NaN, also after
+            scaling by 0, so divide by at least one.
+        *axes: the axes over which gradients are averaged and tokens differ; without any, those
+            of :meth:`gradient_group`.
+
+    Returns:
+        float64 (micro batches,), on the cpu. It replaces ``micro.weight``.
+
+    Raises:
+        SpecError: if counts are not whole numbers of 0 or more, or no rank has a token.
+    """
+    mesh = self._groups
     mesh.check_can_communicate()
     sizes = mesh.plan.layout.sizes
     if not axes and unknown_axes(sizes):
@@ -123,7 +176,9 @@ def weigh_tokens(
     group = mesh.get(axes) if axes else mesh.gradient_group()
     tokens = _parse_counts(counts)
     # a rank with invalid counts joins the all-reduce too, as its peers wait for it
-    sums = torch.tensor([0 if tokens is None else int(tokens.sum()), tokens is None], device=device)
+    sums = torch.tensor(
+        [0 if tokens is None else int(tokens.sum()), tokens is None], device=self.device
+    )
     dist.all_reduce(sums, group=group)
     total, num_invalid = sums.tolist()
     if tokens is None:
@@ -150,18 +205,6 @@ def _parse_counts(counts: object) -> torch.Tensor | None:
     if tokens.ndim != 1 or bool(((tokens < 0) | (tokens > MAX_TOKENS)).any()):
         return None
     return tokens
-
-
-def shard_sequence(
-    mesh: MeshGroups, length: int, axes: Axes | None, order: Order, pad: bool, device: torch.device
-) -> SequenceShard:
-    """Return this rank's tokens of a sequence. Local. See :meth:`meshkit.Mesh.sequence`."""
-    mesh.check_usable()
-    layout = mesh.plan.layout
-    names = sequence_axes(layout) if axes is None else resolve_axes("axes", axes, layout.axes)
-    plan = plan_sequence(layout, names, length, order=order, pad=pad)
-    part = group_rank(layout, mesh.rank, names) if names else 0
-    return SequenceShard(plan, part, device, lambda: mesh.collective_group(names))
 
 
 def plan_of_rank(mesh: MeshGroups, plan: BatchPlan) -> BatchPlan:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..call import quotes_call
 from ..errors import MeshkitError, SpecError
+from ..groups.live_mesh import LiveMesh
 from ..launch.job import current_job
 from ..layout.layout import Layout
 from ..text import article
@@ -242,3 +243,33 @@ def _fits(state: object, current: Tensor | None) -> bool:
 
 def _copy(state: Mapping[str, Tensor]) -> State:
     return {kind: tensor.to("cpu", copy=True) for kind, tensor in state.items()}
+
+
+@quotes_call("mesh.seed")
+def seed(  # noqa: D417  # self
+    self: LiveMesh,
+    base: int | None = None,
+    *,
+    vary: str | tuple[str, ...] = (),
+) -> int:
+    """Return the seed of this rank: distinct along the axes of ``vary``, equal along others.
+
+    Local; no generator changes. It is :func:`meshkit.stream_seed` of the base and this rank's
+    coordinate along ``vary``, so it stays the same when another axis grows.
+
+    Args:
+        base: any int; None is the seed of ``meshkit.init``, also the number that it drew for
+            ``"shared"``, or 0 without one.
+        vary: the axes along which seeds differ; empty means that all ranks have the same.
+
+    Returns:
+        An int from 0 to 2**63 - 1, valid for every generator of torch. On fewer than 2**13
+        ranks its low 32 bits are distinct too: ``np.random.seed(mesh.seed() % 2**32)``.
+
+    Example:
+        >>> mesh.seed(7, vary=("dp",)) == meshkit.stream_seed(7, dp=2)
+        True
+    """
+    number = base_seed(self._proposal.job.seed) if base is None else base
+    layout, rank = self._groups.plan.layout, self._groups.rank
+    return compute_seed(number, "", select_coordinate(layout, rank, vary))

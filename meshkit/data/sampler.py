@@ -13,20 +13,16 @@ if it has one.
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import replace
-from itertools import chain, islice
 from os import PathLike
 from typing import Any, TypeVar, cast
 
 from torch.nn import Module
 from torch.utils.data import (
-    BatchSampler,
     DataLoader,
-    DistributedSampler,
     IterableDataset,
     Sampler,
-    default_collate,
 )
 
 from ..call import parse_integer, quotes_call
@@ -56,8 +52,6 @@ NO_DATASETS: tuple[tuple[Any, str, str], ...] = (
     ),
     (Module, "It is a model.", "the data."),
 )
-
-DECIDED = ("batch_size", "sampler", "batch_sampler", "drop_last")  # options of DataLoader
 
 
 class MicroBatchSampler(Sampler[list[int]]):
@@ -300,59 +294,3 @@ def count_samples(dataset: object) -> int | None:
 def is_scalar(dataset: object) -> bool:
     """Return whether an array or a tensor has no dim, and so neither a length nor samples."""
     return getattr(dataset, "shape", None) == ()
-
-
-class StreamLoader(DataLoader[Any]):
-    """A DataLoader whose ``iter`` waits for the first batch of a stream.
-
-    After it the workers have begun the pass, and an empty pass has ended, whatever the trainer
-    reads of it. The batches that the trainer gets are counted, as workers read ahead.
-    """
-
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # of the batches of one pass
-        """Begin a pass."""
-        batches = super().__iter__()
-        first = [*islice(batches, 1)]
-        return cast("MicroBatchStream[Any]", self.dataset).count(chain(first, batches))
-
-
-def make_loader(
-    dataset: object,
-    source: MicroBatchSampler | MicroBatchStream[Any],
-    options: Mapping[str, Any],
-) -> DataLoader[Any]:
-    """Return a DataLoader that yields one micro batch at a time. See ``mesh.loader``."""
-    for name in (name for name in options if name in DECIDED):
-        value = options[name]
-        shown = repr(value) if isinstance(value, int | None) else article(type(value).__name__)
-        line = f"{name} is {shown}, and the plan decides which samples a batch holds."
-        raise BatchError(line, fix=f"{find_counterpart(name, value, source)}.")
-    if isinstance(source, MicroBatchStream):
-        collate = options.get("collate_fn") or default_collate
-        return StreamLoader(source, batch_size=None, **{**options, "collate_fn": collate})
-    if not hasattr(dataset, "__getitem__"):
-        line = f"the dataset is {article(type(dataset).__name__)}, which has no samples."
-        raise BatchError(line, fix="a dataset; mesh.sampler(...) accepts a number of samples.")
-    return DataLoader(dataset, batch_sampler=source, **options)  # type: ignore[arg-type]
-
-
-def find_counterpart(name: str, value: object, source: object) -> str:
-    """Return what says the same as an option of DataLoader that the plan decides."""
-    order = value.sampler if isinstance(value, BatchSampler) else value
-    if value is None or value is False:
-        return f"leave out {name}"
-    if name == "batch_size":
-        return "leave out batch_size, or mesh.batch(micro_batch=...)"
-    if name == "drop_last":
-        return 'mesh.loader(dataset, plan, tail="drop")'
-    if isinstance(source, MicroBatchStream):
-        return f"leave out {name}, and shuffle in the dataset"
-    if isinstance(order, MicroBatchSampler):
-        return "DataLoader(dataset, batch_sampler=sampler)"
-    if isinstance(order, DistributedSampler):
-        return f"mesh.loader(dataset, plan{', shuffle=True' * order.shuffle})"
-    if name == "sampler":
-        return "mesh.loader(dataset, plan, order=sampler)"
-    if isinstance(value, BatchSampler):
-        return "mesh.loader(dataset, plan, order=batch_sampler.sampler)"
-    return "order=..., which yields single samples; the plan makes the batches"

@@ -14,8 +14,11 @@ from torch import Tensor
 from ..call import parse_integer, quotes_call
 from ..errors import MeshkitError, SpecError
 from ..groups.groups import all_gather
+from ..groups.live_mesh import LiveMesh
 from ..launch.of_one_process import OfOneProcess
-from ..layout.sequence import SequencePlan
+from ..layout.axes import resolve_axes
+from ..layout.position import group_rank
+from ..layout.sequence import Order, SequencePlan, plan_sequence, sequence_axes
 from ..text import count_noun
 
 
@@ -167,3 +170,40 @@ def _check_dim(tensor: Tensor, dim: object, wanted: int, evidence: str, fix: str
         line = f"dim {number} of a tensor of shape {shape} has {shape[number]} tokens."
     fitting = [f"dim={d}" for d, size in enumerate(shape) if size == wanted]
     raise SpecError(line, evidence, fix=f"{', or '.join(fitting)}." if fitting else fix)
+
+
+@quotes_call("mesh.sequence")
+def sequence(  # noqa: D417  # self
+    self: LiveMesh,
+    length: int,
+    *,
+    axes: str | tuple[str, ...] | None = None,
+    order: Order = "contiguous",
+    pad: bool = False,
+) -> SequenceShard:
+    """Return this rank's tokens of a sequence, the same number on every rank. Local.
+
+    The part of this rank is ``mesh.group_rank(*axes)``; along axes of size 1 it is the whole
+    sequence. A length that does not divide raises a SpecError with the nearest lengths, except
+    with ``pad``.
+
+    Args:
+        length: tokens in the sequence.
+        axes: the axes that divide it, ``"cp sp"`` or ``("cp", "sp")``. None is those of cp and
+            sp that the mesh has. Empty means that all ranks hold all of it.
+        order: ``"contiguous"``, one run of tokens per rank; or ``"zigzag"``, an early and a
+            late chunk per rank, equal work for all in causal ring attention. See
+            :class:`meshkit.SequencePlan`.
+        pad: whether a length that does not divide is filled with padding at its end.
+
+    Example:
+        >>> shard = mesh.sequence(8, order="zigzag")
+        >>> shard.take(torch.arange(100, 108)[None])
+        tensor([[102, 103, 104, 105]])
+    """
+    mesh, layout = self._groups, self._groups.plan.layout
+    mesh.check_usable()
+    names = sequence_axes(layout) if axes is None else resolve_axes("axes", axes, layout.axes)
+    plan = plan_sequence(layout, names, length, order=order, pad=pad)
+    part = group_rank(layout, mesh.rank, names) if names else 0
+    return SequenceShard(plan, part, self.device, lambda: mesh.collective_group(names))

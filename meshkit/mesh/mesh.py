@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -12,19 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils.data import DataLoader, IterableDataset
 
 from ..call import quotes_call
-from ..data.batch import BatchPlan
-from ..data.checks import compare_batches, compare_parameters, compare_values
-from ..data.epoch import SampleOrder
-from ..data.first_batch import open_source
-from ..data.micro_batches import RankBatch, plan_rank_batch, shard_sequence, weigh_tokens
-from ..data.rng import RandomStreams, base_seed
-from ..data.sampler import MicroBatchSampler, make_loader
-from ..data.seeds import compute_seed, select_coordinate
-from ..data.sequence import SequenceShard
-from ..data.stream import MicroBatchStream
+from ..data import checks, loaders, micro_batches
+from ..data import rng as random_streams
+from ..data import sequence as token_shards
 from ..errors import SpecError
 from ..groups import open_mesh
 from ..groups.close_mesh import close_mesh
@@ -45,7 +37,7 @@ from ..launch.torch_program import make_constant, mark_constant
 from ..layout.axes import Names
 from ..layout.layout import Coordinate, Layout
 from ..layout.position import Position, group_rank
-from ..layout.sequence import Order, SequencePlan
+from ..layout.sequence import SequencePlan
 from ..norm import norm
 from ..recover.admission import admit_newcomers
 from ..recover.recovery import Recovery
@@ -736,291 +728,26 @@ class Mesh(OfOneProcess):
 
     # -------------------------------------------------------------------- data
 
-    @quotes_call("mesh.batch")
-    def batch(
-        self,
-        *,
-        global_batch: int | None = None,
-        micro_batch: int | None = None,
-        accumulation_steps: int | None = None,
-        data: str | tuple[str, ...] | None = None,
-        uneven: bool = False,
-    ) -> RankBatch:
-        """Return the batch plan of this mesh: any two of the three sizes give the third. Local.
-
-        Args:
-            global_batch: samples in one optimizer step, over all ranks.
-            micro_batch: samples in one forward and backward of one rank.
-            accumulation_steps: micro batches per rank and optimizer step.
-            data: the axes that divide the samples; ranks along all others share them. Empty: all
-                ranks read the same samples. None: the axes whose names have the role of data or of
-                experts.
-            uneven: let some ranks run one micro batch more than others if the micro batches do not
-                divide; see :meth:`meshkit.BatchPlan.solve`.
-
-        Returns:
-            The plan, which knows this rank's share: ``plan.samples(step)``,
-            ``plan.micro_batches(step)`` and ``plan.sync_on_last(model, micro)``. Its ``repr`` is
-            equal on all ranks, for ``agree``.
-
-        Raises:
-            BatchError: if they do not divide, with the nearest batches that do.
-
-        Example:
-            >>> print(mesh.batch(global_batch=32, micro_batch=2))
-            global_batch 32 = micro_batch 2 x accumulation_steps 4 x dp 4
-        """
-        return plan_rank_batch(
-            self._groups,
-            data,
-            uneven,
-            global_batch=global_batch,
-            micro_batch=micro_batch,
-            accumulation_steps=accumulation_steps,
-        )
-
-    @quotes_call("mesh.token_weights")
-    def token_weights(self, counts: Sequence[int] | torch.Tensor, *axes: Names) -> torch.Tensor:
-        """Return the factors for the mean loss of each micro batch if samples differ in length.
-
-        Collective over the group of the axes: one all-reduce of two numbers. The factor is
-        ``size(*axes) * tokens / all tokens``: the gradient averaged over that group is then exactly
-        that of the mean over all tokens of the step.
-
-        Args:
-            counts: the tokens that count in each micro batch of the step on this rank, without
-                padding and masked ones; 0 for a filler. A mean over no token is NaN, also after
-                scaling by 0, so divide by at least one.
-            *axes: the axes over which gradients are averaged and tokens differ; without any, those
-                of :meth:`gradient_group`.
-
-        Returns:
-            float64 (micro batches,), on the cpu. It replaces ``micro.weight``.
-
-        Raises:
-            SpecError: if counts are not whole numbers of 0 or more, or no rank has a token.
-        """
-        return weigh_tokens(self._groups, counts, axes, self.device)
-
-    @overload
-    def sampler(  # noqa: D418
-        self,
-        dataset: IterableDataset[Sample],
-        plan: BatchPlan,
-        *,
-        shuffle: bool = False,
-        seed: int = 0,
-        epoch: int = 0,
-        tail: str | None = None,
-    ) -> MicroBatchStream[Sample]:
-        """Return the stream of an iterable dataset."""
-
-    @overload
-    def sampler(  # noqa: D418
-        self,
-        dataset: Sized | int,
-        plan: BatchPlan,
-        *,
-        shuffle: bool = False,
-        seed: int = 0,
-        epoch: int = 0,
-        tail: str | None = None,
-        order: Iterable[int] | None = None,
-    ) -> MicroBatchSampler:
-        """Return the sampler of a dataset that is read by index."""
-
-    @quotes_call("mesh.sampler", by_name=("plan",))
-    def sampler(
-        self,
-        dataset: IterableDataset[Any] | Sized | int,
-        plan: BatchPlan,
-        *,
-        shuffle: bool = False,
-        seed: int = 0,
-        epoch: int = 0,
-        tail: str | None = None,
-        order: Iterable[int] | None = None,
-    ) -> MicroBatchSampler | MicroBatchStream[Any]:
-        """Return this rank's micro batches of a dataset, for torch's DataLoader. Local.
-
-        There is one global order of samples for any mesh, so a state that is saved on one mesh
-        resumes on another. :mod:`meshkit.data.sampler` and :mod:`meshkit.data.first_batch` say how.
-
-        Args:
-            dataset: a dataset that is read by index, or its number of samples; or an
-                ``IterableDataset``.
-            plan: the result of :meth:`batch`; or a plain :class:`meshkit.BatchPlan` over the data
-                axes of the mesh.
-            shuffle: whether each epoch has its own order, by ``seed`` and its number. Not for a
-                stream.
-            seed: any int, the same on every rank.
-            epoch: the first epoch, from 0.
-            tail: the use of the samples at the end that do not fill a global batch. ``"keep"``
-                makes a smaller last step of them, with weights to match. ``"drop"`` leaves them
-                out. ``"pad"`` repeats the first samples of the epoch. None is ``"keep"``;
-                ``"drop"`` for a stream.
-            order: the dataset indices of an epoch, with repeats or gaps: a ``Sampler`` of torch of
-                single samples, or a sequence of ints. It is global, read anew for each epoch.
-
-        Returns:
-            A ``Sampler[list[int]]`` for ``DataLoader(dataset, batch_sampler=...)``. For an iterable
-            dataset, a :class:`~meshkit.data.stream.MicroBatchStream` for ``DataLoader(stream,
-            batch_size=None)``.
-
-        Raises:
-            BatchError: if the dataset is empty, or is none, such as a DataLoader or a dict; if a
-                tail is invalid; if ``"drop"`` leaves no step; if the plan is of another mesh; if an
-                order has no length, yields no dataset index, or differs when one epoch is read
-                twice.
-            DisagreementError: by the first batch, if ranks differ in an argument or in the length.
-
-        Cost: 0.1 microseconds per sample with shuffle, and 0.3 milliseconds per step; 8 bytes an
-        index of ``order``. One store operation at the first batch, which waits for no rank.
-
-        Example:
-            >>> plan = mesh.batch(global_batch=8, micro_batch=2)
-            >>> list(mesh.sampler(range(16), plan))
-            [[4, 5], [12, 13]]
-        """
-        samples = SampleOrder(shuffle, seed, epoch, tail, order)
-        return open_source(self._groups, self._proposal.job, dataset, plan, samples)
-
-    @quotes_call("mesh.loader", by_name=("dataset", "plan"))
-    def loader(
-        self,
-        dataset: IterableDataset[Any] | Sized,
-        plan: BatchPlan,
-        *,
-        shuffle: bool = False,
-        seed: int = 0,
-        epoch: int = 0,
-        tail: str | None = None,
-        order: Iterable[int] | None = None,
-        **options: Any,  # noqa: ANN401  # any option of DataLoader
-    ) -> DataLoader[Any]:
-        """Return torch's DataLoader over this rank's micro batches of a dataset. Local.
-
-        Each item is one collated micro batch. ``options`` are more options of ``DataLoader``, as
-        ``num_workers``; all other arguments are those of :meth:`sampler`. The position for a
-        checkpoint is ``loader.batch_sampler.state_dict(steps=...)``, for an iterable dataset
-        ``loader.dataset.state_dict(steps=...)``.
-
-        Raises:
-            BatchError: as :meth:`sampler`; if an option would change the samples of a batch, such
-                as ``batch_size``; if the dataset is a number.
-
-        Example:
-            ``for batch in mesh.loader(dataset, plan, shuffle=True): train(batch)``
-        """
-        samples = SampleOrder(shuffle, seed, epoch, tail, order)
-        source = open_source(self._groups, self._proposal.job, dataset, plan, samples)
-        return make_loader(dataset, source, options)
-
-    @quotes_call("mesh.check_batch", by_name=("batch",))
-    def check_batch(self, batch: object, *, data: str | tuple[str, ...] | None = None) -> None:
-        """Check that ranks which share samples hold equal batches, and other ranks different ones.
-
-        Collective over the mesh. The BatchError is the same on every rank, with the first key that
-        differs. Pass the batch as it was read, before sp cuts the sequence, and no filler. Two data
-        coordinates can hold equal batches by chance if the dataset repeats them.
-
-        Args:
-            batch: a tensor, or nested dicts, lists and tuples of tensors, int, float, str, bytes,
-                bool and None. Dtype, shape and bytes are compared, not the device or the order of
-                keys.
-            data: the axes that divide the samples, as in :meth:`batch`.
-
-        Cost: one gather of 265 bytes per rank, and one more if there is a conflict. Tensors are
-        copied to the host and hashed there, a second or two per gigabyte.
-        """
-        compare_batches(self._groups, batch, data, self.device)
-
-    @quotes_call("mesh.check_parameters", by_name=("model",))
-    def check_parameters(
-        self,
-        model: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
-        *,
-        axes: str | tuple[str, ...] | None = None,
-    ) -> None:
-        """Check that parameters are equal on all ranks that average their gradients.
-
-        Collective over the mesh, between steps. It finds replicas that drift. A module is compared
-        without its buffers, which ``check_parameters(model.named_buffers())`` compares. A plain
-        tensor must be equal along ``axes``, by default those of :meth:`gradient_group`. The
-        placements of a DTensor say which ranks hold equal parts; :mod:`meshkit.data.checks` has the
-        mark of experts.
-
-        Raises:
-            DisagreementError: the same on every rank, with the first parameter that differs in
-                bytes, dtype, shape or placement. Also for a shard of FSDP1 or ZeRO-3.
-
-        Cost: one gather of 265 bytes per rank, and one more if there is a conflict. Bytes are
-        summed on the device of the parameter, in one pass.
-        """
-        compare_parameters(self._groups, model, axes, self.device)
-
-    @quotes_call("mesh.sequence")
-    def sequence(
-        self,
-        length: int,
-        *,
-        axes: str | tuple[str, ...] | None = None,
-        order: Order = "contiguous",
-        pad: bool = False,
-    ) -> SequenceShard:
-        """Return this rank's tokens of a sequence, the same number on every rank. Local.
-
-        The part of this rank is ``mesh.group_rank(*axes)``; along axes of size 1 it is the whole
-        sequence. A length that does not divide raises a SpecError with the nearest lengths, except
-        with ``pad``.
-
-        Args:
-            length: tokens in the sequence.
-            axes: the axes that divide it, ``"cp sp"`` or ``("cp", "sp")``. None is those of cp and
-                sp that the mesh has. Empty means that all ranks hold all of it.
-            order: ``"contiguous"``, one run of tokens per rank; or ``"zigzag"``, an early and a
-                late chunk per rank, equal work for all in causal ring attention. See
-                :class:`meshkit.SequencePlan`.
-            pad: whether a length that does not divide is filled with padding at its end.
-
-        Example:
-            >>> shard = mesh.sequence(8, order="zigzag")
-            >>> shard.take(torch.arange(100, 108)[None])
-            tensor([[102, 103, 104, 105]])
-        """
-        return shard_sequence(self._groups, length, axes, order, pad, self.device)
-
-    @quotes_call("mesh.seed")
-    def seed(self, base: int | None = None, *, vary: str | tuple[str, ...] = ()) -> int:
-        """Return the seed of this rank: distinct along the axes of ``vary``, equal along others.
-
-        Local; no generator changes. It is :func:`meshkit.stream_seed` of the base and this rank's
-        coordinate along ``vary``, so it stays the same when another axis grows.
-
-        Args:
-            base: any int; None is the seed of ``meshkit.init``, also the number that it drew for
-                ``"shared"``, or 0 without one.
-            vary: the axes along which seeds differ; empty means that all ranks have the same.
-
-        Returns:
-            An int from 0 to 2**63 - 1, valid for every generator of torch. On fewer than 2**13
-            ranks its low 32 bits are distinct too: ``np.random.seed(mesh.seed() % 2**32)``.
-
-        Example:
-            >>> mesh.seed(7, vary=("dp",)) == meshkit.stream_seed(7, dp=2)
-            True
-        """
-        number = base_seed(self._proposal.job.seed) if base is None else base
-        return compute_seed(number, "", select_coordinate(self.layout, self.rank, vary))
+    batch = micro_batches.batch  # the batch plan of this mesh
+    token_weights = micro_batches.token_weights  # for samples that differ in length
+    sampler = loaders.sampler  # this rank's micro batches of a dataset
+    loader = loaders.loader  # torch's DataLoader over them
+    check_batch = checks.check_batch  # equal where ranks share samples, different elsewhere
+    check_parameters = checks.check_parameters  # equal where ranks average their gradients
+    agree = checks.agree  # compare any value over all ranks
+    sequence = token_shards.sequence  # this rank's tokens of a sequence
+    seed = random_streams.seed  # distinct along some axes, equal along others
 
     @cached_property
-    def rng(self) -> RandomStreams:
+    def rng(self) -> random_streams.RandomStreams:
         """The random streams of this rank, as :class:`~meshkit.data.rng.RandomStreams`.
 
         ``with mesh.rng("dropout", vary="dp"):`` draws numbers that are equal along sp.
         """
-        base = partial(base_seed, self._proposal.job.seed)  # no method of the mesh: avoids a cycle
-        return RandomStreams(self.layout, self.rank, self.device.type, base)
+        base = partial(
+            random_streams.base_seed, self._proposal.job.seed
+        )  # no method of the mesh: avoids a cycle
+        return random_streams.RandomStreams(self.layout, self.rank, self.device.type, base)
 
     # -------------------------------------------------------------------- gradients
 
@@ -1240,23 +967,6 @@ class Mesh(OfOneProcess):
         if self._recovery is None:
             self._recovery = Recovery(self._groups, self.layout.sizes)
         return self._recovery
-
-    @quotes_call("mesh.agree")
-    def agree(self, what: str, value: object) -> None:
-        """Compare a value over all ranks of the mesh: a learning rate, a set of names, a config.
-
-        Collective over the mesh, on the host, without a process group. ``what`` is the name of the
-        value in one line. Values are compared by their ``repr``, without the order in sets, dicts,
-        namespaces and dataclasses at any depth; arrays and tensors exactly, whatever their device.
-
-        Raises:
-            SpecError: on all ranks, if a part of the value has no ``repr`` but its address, as a
-                function or an object of a plain class.
-            DisagreementError: if the values differ, with the value of each rank.
-
-        Cost: 4 store operations per rank. Large arrays are copied to the host and hashed.
-        """
-        compare_values(self._groups, self._proposal.job, what, value)
 
     @quotes_call("mesh.close")
     def close(self) -> None:

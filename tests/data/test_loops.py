@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from meshkit import BatchError, BatchPlan
 from meshkit.data import draws
 from meshkit.data.epoch import Epoch, shuffle_indices
-from meshkit.data.sampler import MicroBatchSampler, make_loader
+from meshkit.data.loaders import make_loader
+from meshkit.data.sampler import MicroBatchSampler
 from meshkit.data.stream import MicroBatchStream
 
 LENGTH, GLOBAL = 22, 4  # the last step has two samples

@@ -29,7 +29,8 @@ from torch.utils.data import (
 import meshkit
 from meshkit import BatchError, BatchPlan
 from meshkit.data.epoch import SampleOrder
-from meshkit.data.sampler import MicroBatchSampler, make_loader, make_source
+from meshkit.data.loaders import make_loader
+from meshkit.data.sampler import MicroBatchSampler, make_source
 from tests.faults import error_of
 
 LENGTH = 24

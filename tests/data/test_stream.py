@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 
 from meshkit import BatchError, BatchPlan
 from meshkit.data.epoch import SampleOrder
-from meshkit.data.sampler import make_loader, make_stream
+from meshkit.data.loaders import make_loader
+from meshkit.data.sampler import make_stream
 from meshkit.data.stream import MicroBatchStream
 from meshkit.launch.worker import context_for
 
