@@ -19,11 +19,7 @@ from os import PathLike
 from typing import Any, TypeVar, cast
 
 from torch.nn import Module
-from torch.utils.data import (
-    DataLoader,
-    IterableDataset,
-    Sampler,
-)
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from ..call import parse_integer, quotes_call
 from ..errors import BatchError

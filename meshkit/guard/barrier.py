@@ -26,13 +26,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ..call import quotes_call
 from ..errors import CALL, CollectiveError, MeshkitError, RankTimeoutError
 from ..groups.groups import all_gather
-from ..groups.registry import MeshGroups
+from ..groups.live_mesh import LiveMesh
 from ..groups.status import in_collective
 from ..launch.agreement import Agreement
 from ..launch.disagreement import REBUILD_ADVICE, describe_coordinate
-from ..launch.job import Job
 from ..launch.judges import MAX_NAMES, Arrivals, Describe, RankState, missing_error
 from ..launch.process import current_process, state_of
 from ..launch.times import Time, parse_timeout
@@ -42,8 +42,8 @@ from ..layout.axes import Names
 from ..layout.group_plan import Axes
 from ..layout.layout import Layout
 from ..text import format_ranks, plural
-from .guard import guard_mesh
-from .state import GuardState
+from .guard import guard
+from .state import GuardedMesh
 from .verification import Verification, summarize_timings
 
 ARRIVAL_TIME = "at"  # when a rank came, in seconds of the monotonic clock of its host
@@ -52,10 +52,20 @@ STATES = {RankState.ENDED: "has ended since", RankState.STOPPED: "is stopped"}
 WRONG = -1.0  # instead of seconds, if a group holds other ranks than the layout
 
 
-def wait_at_barrier(
-    mesh: MeshGroups, job: Job, axes: tuple[Names, ...], timeout: Time | None
-) -> None:
-    """Wait for the ranks of this rank's group. See :meth:`meshkit.Mesh.barrier`."""
+@quotes_call("mesh.barrier")
+def barrier(self: LiveMesh, *axes: Names, timeout: Time | None = None) -> None:
+    """Wait until every rank of this rank's group over the axes has called this.
+
+    Collective over that group; without axes, over the whole mesh. It names missing ranks on any
+    backend. None as the timeout is that of the group.
+
+    Raises:
+        RankTimeoutError: with the coordinates of missing ranks. The group is then unusable.
+        CollectiveError: if the barrier broke earlier because a rank died.
+
+    Cost: one store operation per rank, beside the group's own barrier.
+    """
+    mesh, job = self._groups, self._proposal.job
     layout, group, device = mesh.plan.layout, mesh.collective_group(axes), job.world.device
     timeout_of_group = timeout_of(group)
     limit = parse_timeout("timeout", timeout) or timeout_of_group
@@ -164,12 +174,25 @@ def _late_ranks(seen: Arrivals, limit: float) -> dict[int, float]:
     return {rank: wait for rank, wait in waits.items() if wait >= 0.95 * limit}
 
 
-def verify_mesh(
-    mesh: MeshGroups, job: Job, state: GuardState, timeout: Time | None, device: torch.device
-) -> Verification:
-    """Check and time each group of the mesh. See :meth:`meshkit.Mesh.verify`."""
-    with guard_mesh(mesh, job, state, timeout):
-        return verify_groups(mesh.plan.layout, mesh.rank, mesh.groups.by_key, device)
+@quotes_call("mesh.verify")
+def verify(self: GuardedMesh, *, timeout: Time | None = None) -> Verification:
+    """Check each group with one collective, and time some more.
+
+    Collective over the mesh. On every group, ranks gather their numbers, which must arrive in
+    the order of the coordinate. Then the call is timed. ``timeout`` is as in :meth:`guard`.
+
+    Returns:
+        The time of each group, the slowest group, and the rank for which others waited most.
+
+    Raises:
+        CollectiveError: if a collective failed or did not complete, with the ranks behind.
+        MeshkitError: if a group holds other ranks than the layout.
+
+    Cost: six collectives of a few bytes per group, and one over all ranks.
+    """
+    mesh = self._groups
+    with guard(self, timeout=timeout):
+        return verify_groups(mesh.plan.layout, mesh.rank, mesh.groups.by_key, self.device)
 
 
 def verify_groups(

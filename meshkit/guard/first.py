@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from ..call import Call
 from ..errors import MeshkitError, SpecError
 from ..groups.hosts import NO_STORE, machines
+from ..groups.live_mesh import LiveMesh
 from ..groups.open_mesh import agreement_of
 from ..groups.registry import MeshGroups
 from ..launch.agreement import Agreement
@@ -39,6 +40,45 @@ LOOKERS = 4  # ranks that also look for the processes of missing ranks at the st
 FAILED = "the block of {}() has not run on all ranks."
 
 
+def first_on_node(  # noqa: D417  # self
+    self: LiveMesh, *, arrival_timeout: Time | None = None
+) -> AbstractContextManager[bool]:
+    """Run a block on the first rank of each node, then on all others: a download, a cache.
+
+    Collective over the mesh. The others run the block when all first ranks are done. ``as
+    is_first`` is whether this rank is the first one, for what must not run twice. A node is a
+    machine, as ``init`` found it. Call no collective and no other method of the mesh inside.
+
+    Args:
+        arrival_timeout: how long ranks wait for each other, the block of the first ranks
+            included; None is that of the mesh.
+
+    Raises:
+        DisagreementError: on all other ranks, before they run the block, if a first rank raises
+            in it, with its error; also if ranks make other calls.
+        RankTimeoutError: on all ranks, if ranks do not arrive, or first ranks are not done in
+            time; within 2 s if the process of a missing rank has ended, as
+            :mod:`meshkit.guard.first` says.
+
+    Cost: 4 store operations per rank, and one a second while it waits.
+
+    Example:
+        >>> with mesh.first_on_node() as is_first:
+        ...     data = "downloaded" if is_first else "cached"
+    """
+    call = "mesh.first_on_node"
+    return _run_first(self._groups, self._proposal.job, call, arrival_timeout, on_node=True)
+
+
+def first(self: LiveMesh, *, arrival_timeout: Time | None = None) -> AbstractContextManager[bool]:
+    """Run a block on the first rank of the mesh, then on all others.
+
+    As :meth:`first_on_node`, for a file system that all nodes share.
+    """
+    call = "mesh.first"
+    return _run_first(self._groups, self._proposal.job, call, arrival_timeout, on_node=False)
+
+
 def first_of_node(mesh: MeshGroups, job: Job) -> int:
     """Return the first rank of the mesh on the machine of this rank. Local."""
     names = machines(job)
@@ -47,7 +87,7 @@ def first_of_node(mesh: MeshGroups, job: Job) -> int:
 
 
 @contextmanager
-def run_first(
+def _run_first(
     mesh: MeshGroups, job: Job, name: str, timeout: Time | None, *, on_node: bool
 ) -> Iterator[bool]:
     """Yield True on the first ranks at once, and False on the others when all first are done."""

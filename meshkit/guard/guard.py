@@ -59,7 +59,7 @@ from ..layout.axes import has_pipeline
 from .hang import hang_error, lagging_ranks
 from .reentrant import ReentrantGuard
 from .roll_call import quote_guard, read_disagreement, report_failure
-from .state import Guard, GuardState, last_report, parse_facts
+from .state import Guard, GuardedMesh, GuardState, last_report, parse_facts
 from .watch import watching
 
 EXITS = "exits/{}"  # how many ranks have left the guard of this number; the last one deletes it
@@ -68,10 +68,36 @@ MESSAGES = "Sends and receives count too: make those of some ranks alone over a 
 UNEQUAL = "ranks have begun different numbers of collectives in their groups."
 
 
+@quotes_call("mesh.guard")
+def guard(self: GuardedMesh, *, timeout: Time | None = None) -> AbstractContextManager[None]:
+    """Report a failed collective inside with coordinates: the ranks behind, the ranks gone.
+
+    Enter it on every rank. Run on gloo, and with NCCL on one GPU that several ranks share. A
+    collective inside may take as long as ``timeout``; on other backends than gloo, so long may
+    a rank start none. Other errors pass unchanged. :mod:`meshkit.guard.guard` says how, and
+    what is compared at the end. A guard may be entered again, by several threads and tasks at
+    once, and decorate a function.
+
+    Raises:
+        CollectiveError: the same on every rank, within 4 s of torch's own error on the first
+            one, which is the cause. It ends the waits of all ranks, also over groups of the
+            user, within a second more. Call :meth:`recover` then; or close the mesh, shut down
+            and build again. Also on leaving, if ranks have begun different numbers of
+            collectives.
+
+    Cost: none without a timeout; with one, two store operations on leaving, which waits for
+    nobody, and a thread that reads the store twice a second.
+
+    Example:
+        ``with mesh.guard(timeout=60): loss.backward()``
+    """
+    return guard_mesh(self._groups, self._proposal.job, self._guard_state, timeout)
+
+
 def guard_mesh(
     mesh: MeshGroups, job: Job, state: GuardState, timeout: Time | None
 ) -> AbstractContextManager[None]:
-    """Check the arguments, and return a guard. See :meth:`meshkit.Mesh.guard`."""
+    """Check the arguments, and return a guard."""
     mesh.check_can_communicate()
     limit = parse_timeout("timeout", timeout)
 
@@ -87,12 +113,11 @@ def guard_mesh(
     return ReentrantGuard(begin)
 
 
-def post_end(mesh: MeshGroups, job: Job, state: GuardState | None, call: str) -> None:
+def post_end(mesh: MeshGroups, job: Job, state: GuardState, call: str) -> None:
     """Post the call by which this rank stops using a mesh. Local. Cost: one store operation.
 
     A rank that left a guard with an error of its own has posted that.
     """
-    state = state or GuardState()
     layout = mesh.plan.layout
     is_read = layout.num_ranks > 1 and mesh.rank in layout  # by the roll calls of the other ranks
     if is_read and not (mesh.is_closed or state.has_left):

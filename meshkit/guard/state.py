@@ -23,12 +23,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch.distributed as dist
 
 from ..errors import MeshkitError
 from ..groups.close_mesh import EXIT, READERS, STATUS
+from ..groups.live_mesh import LiveMesh
 from ..groups.registry import Edge, GroupKey
 from ..groups.status import CollectiveTracker, CurrentCollective, Frames, rank_status
 from ..launch.disagreement import RankStatus
@@ -92,6 +93,12 @@ class GuardState(OfOneProcess):
             yield
         finally:
             self.open.remove(tracker)
+
+
+class GuardedMesh(LiveMesh, Protocol):
+    """A mesh with the memory of its guards."""
+
+    _guard_state: GuardState
 
 
 @dataclass(frozen=True)

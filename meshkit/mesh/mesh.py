@@ -1,13 +1,17 @@
-"""Mesh: a layout, the rank of this process, and its live process groups."""
+"""Mesh: a layout, the rank of this process, and its live process groups.
+
+A method that is one line here, such as ``sampler = loaders.sampler``, is a function in that file,
+with its arguments, its text and what it does. A method that takes or returns a mesh stands here.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 import torch.distributed as dist
@@ -18,18 +22,17 @@ from ..data import checks, loaders, micro_batches
 from ..data import rng as random_streams
 from ..data import sequence as token_shards
 from ..errors import SpecError
+from ..groups import edges as edge_groups
 from ..groups import open_mesh
 from ..groups.close_mesh import close_mesh
 from ..groups.device_mesh import find_attribute
 from ..groups.device_mesh_groups import Owner, find_owner, make_device_mesh
-from ..groups.edges import edge_groups
 from ..groups.registry import GroupsReport, MeshGroups, report_groups
-from ..guard.barrier import verify_mesh, wait_at_barrier
-from ..guard.commit import commit_step
-from ..guard.first import run_first
-from ..guard.guard import guard_mesh, post_end
+from ..guard import barrier as barriers
+from ..guard import commit as commits
+from ..guard import first as first_ranks
+from ..guard import guard as guards
 from ..guard.state import GuardState
-from ..guard.verification import Verification
 from ..launch.log import Startup
 from ..launch.of_one_process import OfOneProcess
 from ..launch.times import Time
@@ -42,18 +45,16 @@ from ..norm import norm
 from ..recover.admission import admit_newcomers
 from ..recover.recovery import Recovery
 from ..recover.rounds import RecoveryRequest, Rounds, recover_mesh
+from ..redistribute import ring as rings
 from ..redistribute.dim_sizes import merge_dim_sizes
 from ..redistribute.mover import CHUNK
 from ..redistribute.moves import MeshMoves
 from ..redistribute.program import Handle
 from ..redistribute.redistribution import Redistribution
-from ..redistribute.ring import Ring, exchange_rows, make_ring
 from ..text import Ints, format_sizes
 from ..transfer.transfer import Transfer
 from ..transfer.whole_state import make_local, make_whole
 from .current_mesh import find_current_mesh, make_current
-
-Sample = TypeVar("Sample")
 
 
 @dataclass(eq=False, repr=False)
@@ -86,6 +87,7 @@ class Mesh(OfOneProcess):
     _proposal: open_mesh.MeshProposal  # with the job, the arrival timeout and the options
     _groups: MeshGroups  # those of this rank, with the plan and the registry of the mesh
     _recovery: Recovery | None = None  # the last one; None before the first
+    _guard_state: GuardState = field(default_factory=GuardState)
     _coordinate: Coordinate | None = None  # from its first use on
     _known_norms: norm.GradientNorms | None = None  # likewise
 
@@ -317,30 +319,7 @@ class Mesh(OfOneProcess):
         mesh: Mesh = find_owner(device_mesh).mesh
         return mesh
 
-    def edges(self, axis: str, *, wrap: bool = False) -> dict[tuple[int, int], dist.ProcessGroup]:
-        """Return this rank's groups for single directed edges between neighbors of an axis.
-
-        For pipelines whose sends and receives must not wait for one another; see
-        :mod:`meshkit.groups.edges`. The first call for an axis creates the groups: collective over
-        the world, also for ranks outside the mesh. Later calls are local. ``close`` closes the
-        groups.
-
-        Args:
-            axis: one axis.
-            wrap: also the edges between the last coordinate and the first, for several stages a
-                rank.
-
-        Returns:
-            ``(source, target)`` to group of two ranks, both as coordinates along the axis, for the
-            edges of this rank; empty along an axis of size 1, and outside the mesh.
-
-        Cost: 8 store operations and four or six rounds of groups for each axis, once.
-
-        Example:
-            >>> sorted(mesh.edges("sp"))
-            [(0, 1), (1, 0)]
-        """
-        return edge_groups(self._groups, self._proposal, axis, wrap)
+    edges = edge_groups.edges  # this rank's groups for single directed edges of an axis
 
     @quotes_call("mesh.view")
     def view(
@@ -653,43 +632,12 @@ class Mesh(OfOneProcess):
             tensor([3])
         """
         if torch.compiler.is_compiling():
-            ring: Ring = getattr(self._moves.rings, self._prepare_ring(axis))
+            ring: rings.Ring = getattr(self._moves.rings, self._prepare_ring(axis))
         else:
-            ring = make_ring(self._groups, axis)
+            ring = rings.make_ring(self._groups, axis)
         return self._moves.shift(ring, x, steps)
 
-    @quotes_call("mesh.exchange", by_name=("x",))
-    def exchange(
-        self, x: torch.Tensor, axis: str, counts: Sequence[int] | torch.Tensor
-    ) -> tuple[torch.Tensor, list[int]]:
-        """Send rows to the ranks of an axis, and return the rows that arrive. Differentiable.
-
-        Collective over the axis. The rows for the first rank come first, and so on.
-
-        Args:
-            x: the rows in its dim 0. All other dims and the dtype are equal on all ranks, which
-                compare them as in :meth:`redistribute`.
-            axis: the axis of the mesh.
-            counts: the number of rows for each rank of the axis, in their order; their sum is all
-                rows.
-
-        Returns:
-            The rows received, in the order of the ranks, and how many came from each: the counts of
-            a second call that sends results back.
-
-        Raises:
-            SpecError: if the counts do not fit the rows. The other ranks of the axis raise a
-                DisagreementError that repeats it.
-
-        Cost: two all_to_alls, the first one of the counts, which are read on the host.
-
-        Example:
-            >>> rows = torch.full((3, 1), mesh.rank)
-            >>> received, counts = mesh.exchange(rows, "sp", [1, 2])
-            >>> received.flatten().tolist(), counts
-            ([4, 4, 5, 5], [2, 2])
-        """
-        return exchange_rows(self._groups, x, axis, counts)
+    exchange = rings.exchange  # send rows to the ranks of an axis, and get those that arrive
 
     @quotes_call("mesh.checked")
     def checked(self) -> AbstractContextManager[None]:
@@ -744,9 +692,8 @@ class Mesh(OfOneProcess):
 
         ``with mesh.rng("dropout", vary="dp"):`` draws numbers that are equal along sp.
         """
-        base = partial(
-            random_streams.base_seed, self._proposal.job.seed
-        )  # no method of the mesh: avoids a cycle
+        # no method of the mesh, so that the two objects make no cycle
+        base = partial(random_streams.base_seed, self._proposal.job.seed)
         return random_streams.RandomStreams(self.layout, self.rank, self.device.type, base)
 
     # -------------------------------------------------------------------- gradients
@@ -763,125 +710,12 @@ class Mesh(OfOneProcess):
 
     # -------------------------------------------------------------------- checks and failures
 
-    @quotes_call("mesh.barrier")
-    def barrier(self, *axes: Names, timeout: Time | None = None) -> None:
-        """Wait until every rank of this rank's group over the axes has called this.
-
-        Collective over that group; without axes, over the whole mesh. It names missing ranks on any
-        backend. None as the timeout is that of the group.
-
-        Raises:
-            RankTimeoutError: with the coordinates of missing ranks. The group is then unusable.
-            CollectiveError: if the barrier broke earlier because a rank died.
-
-        Cost: one store operation per rank, beside the group's own barrier.
-        """
-        wait_at_barrier(self._groups, self._proposal.job, axes, timeout)
-
-    def first_on_node(self, *, arrival_timeout: Time | None = None) -> AbstractContextManager[bool]:
-        """Run a block on the first rank of each node, then on all others: a download, a cache.
-
-        Collective over the mesh. The others run the block when all first ranks are done. ``as
-        is_first`` is whether this rank is the first one, for what must not run twice. A node is a
-        machine, as ``init`` found it. Call no collective and no other method of the mesh inside.
-
-        Args:
-            arrival_timeout: how long ranks wait for each other, the block of the first ranks
-                included; None is that of the mesh.
-
-        Raises:
-            DisagreementError: on all other ranks, before they run the block, if a first rank raises
-                in it, with its error; also if ranks make other calls.
-            RankTimeoutError: on all ranks, if ranks do not arrive, or first ranks are not done in
-                time; within 2 s if the process of a missing rank has ended, as
-                :mod:`meshkit.guard.first` says.
-
-        Cost: 4 store operations per rank, and one a second while it waits.
-
-        Example:
-            >>> with mesh.first_on_node() as is_first:
-            ...     data = "downloaded" if is_first else "cached"
-        """
-        return run_first(
-            *(self._groups, self._proposal.job, "mesh.first_on_node", arrival_timeout), on_node=True
-        )
-
-    def first(self, *, arrival_timeout: Time | None = None) -> AbstractContextManager[bool]:
-        """Run a block on the first rank of the mesh, then on all others.
-
-        As :meth:`first_on_node`, for a file system that all nodes share.
-        """
-        return run_first(
-            *(self._groups, self._proposal.job, "mesh.first", arrival_timeout), on_node=False
-        )
-
-    @quotes_call("mesh.guard")
-    def guard(self, *, timeout: Time | None = None) -> AbstractContextManager[None]:
-        """Report a failed collective inside with coordinates: the ranks behind, the ranks gone.
-
-        Enter it on every rank. Run on gloo, and with NCCL on one GPU that several ranks share. A
-        collective inside may take as long as ``timeout``; on other backends than gloo, so long may
-        a rank start none. Other errors pass unchanged. :mod:`meshkit.guard.guard` says how, and
-        what is compared at the end. A guard may be entered again, by several threads and tasks at
-        once, and decorate a function.
-
-        Raises:
-            CollectiveError: the same on every rank, within 4 s of torch's own error on the first
-                one, which is the cause. It ends the waits of all ranks, also over groups of the
-                user, within a second more. Call :meth:`recover` then; or close the mesh, shut down
-                and build again. Also on leaving, if ranks have begun different numbers of
-                collectives.
-
-        Cost: none without a timeout; with one, two store operations on leaving, which waits for
-        nobody, and a thread that reads the store twice a second.
-
-        Example:
-            ``with mesh.guard(timeout=60): loss.backward()``
-        """
-        return guard_mesh(self._groups, self._proposal.job, self._guard_state, timeout)
-
-    @quotes_call("mesh.verify")
-    def verify(self, *, timeout: Time | None = None) -> Verification:
-        """Check each group with one collective, and time some more.
-
-        Collective over the mesh. On every group, ranks gather their numbers, which must arrive in
-        the order of the coordinate. Then the call is timed. ``timeout`` is as in :meth:`guard`.
-
-        Returns:
-            The time of each group, the slowest group, and the rank for which others waited most.
-
-        Raises:
-            CollectiveError: if a collective failed or did not complete, with the ranks behind.
-            MeshkitError: if a group holds other ranks than the layout.
-
-        Cost: six collectives of a few bytes per group, and one over all ranks.
-        """
-        return verify_mesh(
-            self._groups, self._proposal.job, self._guard_state, timeout, self.device
-        )
-
-    @quotes_call("mesh.commit")
-    def commit(self) -> None:
-        """Raise on every rank if a collective of this step has failed; call it before the step.
-
-        Every rank calls it once a step, after the backward and before ``optimizer.step()``, inside
-        a guard with a timeout. Run on gloo, and with NCCL on one GPU that several ranks share.
-        Collective on NCCL, where a failed collective leaves partial sums; local on gloo. See
-        :mod:`meshkit.guard.commit`.
-
-        Raises:
-            CollectiveError: the same on every rank, if a rank has seen a failure, or does not come
-                within the ``arrival_timeout`` of the mesh.
-            DisagreementError: the same on every rank, if ranks of a group made different calls of
-                :meth:`redistribute` and the like in this guard.
-
-        Cost: nothing on gloo. On NCCL a wait for the current stream, and 4 store operations per
-        rank.
-
-        Example:
-            ``loss.backward(); mesh.commit(); optimizer.step()``
-        """
-        commit_step(self._groups, self._proposal.job, self._guard_state)
+    barrier = barriers.barrier  # wait for all ranks, or name the missing ones
+    verify = barriers.verify  # check and time each group
+    first = first_ranks.first  # run a block on the first rank of the mesh before all others
+    first_on_node = first_ranks.first_on_node  # likewise on each node
+    guard = guards.guard  # report a collective that fails or hangs with the ranks behind
+    commit = commits.commit  # raise before the step if a collective of it has failed
 
     @quotes_call("mesh.recover")
     def recover(
@@ -991,7 +825,7 @@ class Mesh(OfOneProcess):
         if self._groups.pid != os.getpid():  # a fork: freeing the parent's groups would end it
             self._groups.is_closed = True
             return
-        post_end(self._groups, job, self.__dict__.get("_guard_state"), "mesh.close()")
+        guards.post_end(self._groups, job, self._guard_state, "mesh.close()")
         close_mesh(self._groups, job, error)
         self.__dict__.pop("_moves", None)  # programs that torch compiled hold groups
 
@@ -1002,11 +836,6 @@ class Mesh(OfOneProcess):
 
     def __str__(self) -> str:
         return self.layout.draw(mark=self.rank if self.inside else None)
-
-    @cached_property
-    def _guard_state(self) -> GuardState:
-        """The state of the roll calls of this mesh."""
-        return GuardState()
 
 
 def _groups_of(mesh: Mesh | None) -> MeshGroups | None:

@@ -16,14 +16,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..call import check_integer, parse_integer
+from ..call import check_integer, parse_integer, quotes_call
 from ..errors import MeshkitError, SpecError
+from ..groups.live_mesh import LiveMesh
 from ..groups.registry import MeshGroups
 from ..groups.status import in_collective
 from ..launch.memory import plain
 from ..launch.of_one_process import OfOneProcess
 from ..layout.axes import parse_axis
 from ..text import count_noun
+from . import operations
 from .equal_calls import (
     compare_calls,
     compare_refusal,
@@ -32,7 +34,7 @@ from .equal_calls import (
     refused_call,
     shorten_call,
 )
-from .operations import check_tensor, exchange
+from .operations import check_tensor
 
 Counts = list[int]
 REFUSED = -1  # in place of each count, from a rank that refuses its call
@@ -74,7 +76,7 @@ class Ring(OfOneProcess):
         result, ranks = torch.empty_like(source).view(-1), range(self.size)
         received = [source.numel() * (rank == origin) for rank in ranks]
         sent = [source.numel() * (rank == target) for rank in ranks]
-        exchange(result, source.view(-1), received, sent, self.group)
+        operations.exchange(result, source.view(-1), received, sent, self.group)
         return result.view(source.shape)
 
 
@@ -137,7 +139,7 @@ class ExchangeRows(torch.autograd.Function):
         """Send blocks of rows, and return the rows received."""
         ctx.group, ctx.sent, ctx.received = group, sent, received
         result = x.new_empty((sum(received), *x.shape[1:]))
-        exchange(result, plain(x).contiguous(), received, sent, group)
+        operations.exchange(result, plain(x).contiguous(), received, sent, group)
         return result
 
     @staticmethod
@@ -149,10 +151,38 @@ class ExchangeRows(torch.autograd.Function):
 apply_exchange: Callable[..., Tensor] = ExchangeRows.apply
 
 
-def exchange_rows(
-    mesh: MeshGroups, x: Tensor, axis: str, counts: Sequence[int] | Tensor
-) -> tuple[Tensor, Counts]:
-    """Exchange rows over an axis. See :meth:`meshkit.Mesh.exchange`."""
+@quotes_call("mesh.exchange", by_name=("x",))
+def exchange(  # noqa: D417  # self
+    self: LiveMesh, x: torch.Tensor, axis: str, counts: Sequence[int] | torch.Tensor
+) -> tuple[torch.Tensor, list[int]]:
+    """Send rows to the ranks of an axis, and return the rows that arrive. Differentiable.
+
+    Collective over the axis. The rows for the first rank come first, and so on.
+
+    Args:
+        x: the rows in its dim 0. All other dims and the dtype are equal on all ranks, which
+            compare them as in :meth:`redistribute`.
+        axis: the axis of the mesh.
+        counts: the number of rows for each rank of the axis, in their order; their sum is all
+            rows.
+
+    Returns:
+        The rows received, in the order of the ranks, and how many came from each: the counts of
+        a second call that sends results back.
+
+    Raises:
+        SpecError: if the counts do not fit the rows. The other ranks of the axis raise a
+            DisagreementError that repeats it.
+
+    Cost: two all_to_alls, the first one of the counts, which are read on the host.
+
+    Example:
+        >>> rows = torch.full((3, 1), mesh.rank)
+        >>> received, counts = mesh.exchange(rows, "sp", [1, 2])
+        >>> received.flatten().tolist(), counts
+        ([4, 4, 5, 5], [2, 2])
+    """
+    mesh = self._groups
     group, call = mesh.get((axis,)), f"exchange over {axis}"
     size, refusal, device = mesh.plan.layout.size(axis), None, device_of(x)
     sent = [REFUSED] * size
