@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..call import Call
 from ..errors import MeshkitError, SpecError
-from ..launch.creation import commit
+from ..launch.creation import create_on_all
 from ..launch.disagreement import describe_coordinate
 from ..launch.job import Job
 from ..launch.of_one_process import OfOneProcess
@@ -275,7 +275,7 @@ def create_agreed(
         register_fake_backend()
     before = dist.get_pg_count()
     try:
-        new: dict[GroupKey, dist.ProcessGroup | None] = commit(
+        new: dict[GroupKey, dist.ProcessGroup | None] = create_on_all(
             job.agreement(call.name, FAILURE, describe=describe),
             job.arrival_timeout,
             partial(create_requested, missing.missing, job, options),

@@ -27,7 +27,7 @@ from ..call import Call, Verbatim, format_value
 from ..errors import VERSION, MeshkitError, RankTimeoutError, SpecError
 from ..launch.agreement import ENDED, Agreement
 from ..launch.command import propose_command
-from ..launch.creation import Creation, commit
+from ..launch.creation import Creation, create_on_all
 from ..launch.disagreement import describe_coordinate
 from ..launch.job import Job, current_job, require_job
 from ..launch.join import announce_init_failure
@@ -322,7 +322,7 @@ def _open_groups(proposal: MeshProposal) -> MeshGroups:
     is_safe = is_view and not found.missing and not options.crossing
     began, before = time.monotonic(), dist.get_pg_count()
     try:
-        groups = commit(
+        groups = create_on_all(
             None if is_safe else job.agreement(call.name, FAILURE, describe=describe),
             job.arrival_timeout,
             partial(_create, proposal, found, number, warning, phases),

@@ -132,7 +132,7 @@ GroupStore.getNumKeys = GroupStore.num_keys  # type: ignore[attr-defined]
 GroupStore.deleteKey = GroupStore.delete_key  # type: ignore[attr-defined]
 
 
-def commit(
+def create_on_all(
     agreement: Agreement | None,
     timeout: timedelta,
     create: Callable[[Creation], Result],

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 
 from .agreement import ROUNDS, Agreement, Ending, delete_round
-from .creation import GroupStore, commit
+from .creation import GroupStore, create_on_all
 from .default_group import (
     create_default_group,
     default_group,
@@ -351,7 +351,7 @@ class Job:
         end = Agreement(store, REJOIN, world.rank, ranks, call=call, limit=limit, summary=FAILURE)
         with end:
             world = prepare(world)
-        group_store = commit(
+        group_store = create_on_all(
             end,
             limit,
             partial(create_default_group, world, store, self.default_timeout, self.bind),

@@ -24,7 +24,7 @@ from ..errors import VERSION, LaunchError, MeshkitError, RankTimeoutError, SpecE
 from ..text import count_noun
 from .agreement import Agreement, broadcast
 from .command import check_pod, propose_torchrun
-from .creation import commit
+from .creation import create_on_all
 from .default_group import (
     create_default_group,
     describe_added,
@@ -268,7 +268,7 @@ def _create_job(
     with end:  # python -W error raises the warning: the other ranks must not wait for this one
         warn_of_other_build(store, deadline)
         world = _prepare(find_node(world, store, round.arrivals, deadline), completed)
-    group_store = commit(
+    group_store = create_on_all(
         end,
         wait,
         partial(create_default_group, world, store, timeout, bind),

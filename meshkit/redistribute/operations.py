@@ -215,11 +215,11 @@ def start(
     result = x.new_empty(numel)
     if isinstance(step, ops.AllToAll):
         counts = _counts(step.receives, result), _counts(step.sends, result)
-        return exchange(result, source, *counts, group, is_async), result
+        return all_to_all(result, source, *counts, group, is_async), result
     return ALL_GATHER(carried(result), carried(source), group, is_async), result
 
 
-def exchange(result: Tensor, source: Tensor, *more: Any) -> Any:  # noqa: ANN401
+def all_to_all(result: Tensor, source: Tensor, *more: Any) -> Any:  # noqa: ANN401
     """Start an all_to_all of a contiguous tensor. Return its work."""
     return dist.all_to_all_single(carried(result), carried(source), *more)
 
@@ -280,7 +280,7 @@ def _start_route(step: ops.Route, x: Tensor, group: Any, is_async: bool) -> tupl
     source = torch.cat(packed) if packed else x.new_empty(0)
     sent, received = _region_sizes(step.sends), _region_sizes(step.receives)
     result = x.new_empty(sum(received))
-    return exchange(result, source, received, sent, group, is_async), result
+    return all_to_all(result, source, received, sent, group, is_async), result
 
 
 def finish_step(step: ops.GroupStep, x: Tensor, op: str, dtype: torch.dtype) -> Tensor:

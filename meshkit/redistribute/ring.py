@@ -25,7 +25,6 @@ from ..launch.memory import plain
 from ..launch.of_one_process import OfOneProcess
 from ..layout.axes import parse_axis
 from ..text import count_noun
-from . import operations
 from .equal_calls import (
     compare_calls,
     compare_refusal,
@@ -34,7 +33,7 @@ from .equal_calls import (
     refused_call,
     shorten_call,
 )
-from .operations import check_tensor
+from .operations import all_to_all, check_tensor
 
 Counts = list[int]
 REFUSED = -1  # in place of each count, from a rank that refuses its call
@@ -76,7 +75,7 @@ class Ring(OfOneProcess):
         result, ranks = torch.empty_like(source).view(-1), range(self.size)
         received = [source.numel() * (rank == origin) for rank in ranks]
         sent = [source.numel() * (rank == target) for rank in ranks]
-        operations.exchange(result, source.view(-1), received, sent, self.group)
+        all_to_all(result, source.view(-1), received, sent, self.group)
         return result.view(source.shape)
 
 
@@ -139,7 +138,7 @@ class ExchangeRows(torch.autograd.Function):
         """Send blocks of rows, and return the rows received."""
         ctx.group, ctx.sent, ctx.received = group, sent, received
         result = x.new_empty((sum(received), *x.shape[1:]))
-        operations.exchange(result, plain(x).contiguous(), received, sent, group)
+        all_to_all(result, plain(x).contiguous(), received, sent, group)
         return result
 
     @staticmethod

@@ -28,7 +28,7 @@ from meshkit.groups.close_mesh import CALLS
 from meshkit.guard import guard, roll_call, watch
 from meshkit.guard.state import Guard
 from meshkit.launch import join
-from meshkit.launch.creation import commit
+from meshkit.launch.creation import create_on_all
 from meshkit.launch.times import TIMES
 from meshkit.testing.faults import Played, Strike, play
 from tests.faults import free_address
@@ -139,7 +139,7 @@ def strike_before(fault: Callable[[], None], call: Callable[..., Any]) -> Callab
 
 
 def strike_after_creation(fault: Callable[[], None]) -> Callable[..., Any]:
-    """Return a commit that strikes as soon as this rank has created its groups."""
+    """Return a create_on_all that strikes as soon as this rank has created its groups."""
 
     def changed(*args: Any, **options: Any) -> Any:
         *first, create, undo = args
@@ -149,7 +149,7 @@ def strike_after_creation(fault: Callable[[], None]) -> Callable[..., Any]:
             fault()
             return created
 
-        return commit(*first, create_and_strike, undo, **options)
+        return create_on_all(*first, create_and_strike, undo, **options)
 
     return changed
 
@@ -186,15 +186,15 @@ def run_and_strike(strike: Strike, case: Case, address: str) -> Any:
     if is_odd and case.point == "before init":
         hit()
     if is_odd and case.point == "init, agreed":
-        patch.setattr(join, "commit", strike_before(hit, commit))
+        patch.setattr(join, "create_on_all", strike_before(hit, create_on_all))
     init(case.store, address, case.limit if "init" in case.point else 60)
     if is_odd and case.point == "before build":
         time.sleep(1)  # the others have left init
         hit()
     if is_odd and case.point == "agreed":
-        patch.setattr(open_mesh, "commit", strike_before(hit, commit))
+        patch.setattr(open_mesh, "create_on_all", strike_before(hit, create_on_all))
     if is_odd and case.point == "made":
-        patch.setattr(open_mesh, "commit", strike_after_creation(hit))
+        patch.setattr(open_mesh, "create_on_all", strike_after_creation(hit))
     if case.point == "creating":
         strike_in_new_group(strike, hit, case.odd, world.world_size)
     # with another timeout than the default group, so that two groups are created

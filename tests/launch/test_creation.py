@@ -15,7 +15,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch import creation as module
 from meshkit.launch.agreement import Agreement
-from meshkit.launch.creation import Creation, commit
+from meshkit.launch.creation import Creation, create_on_all
 from meshkit.launch.store import Store
 from meshkit.launch.times import TIMES, Deadline, wait_for_abandoned
 from meshkit.launch.world import World
@@ -42,7 +42,7 @@ def run_ranks(creates: list[Create | None], wait: float = 1.0) -> tuple[list[Any
             *(store, "init/end", rank, range(3)), call="init", limit=limit, summary=SUMMARY
         )
         try:
-            outcomes[rank] = commit(end, limit, create, undone.append, connects=True)
+            outcomes[rank] = create_on_all(end, limit, create, undone.append, connects=True)
         except BaseException as error:
             outcomes[rank] = error
 
@@ -130,4 +130,4 @@ def test_creation_that_never_ends_is_abandoned() -> None:
 
 
 def test_without_a_store_no_rank_waits() -> None:
-    commit(None, timedelta(seconds=9), Creation.check, print, connects=True)
+    create_on_all(None, timedelta(seconds=9), Creation.check, print, connects=True)
