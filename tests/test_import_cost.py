@@ -54,7 +54,7 @@ import meshkit.cli.ranks, meshkit.cli.inspect
 
 
 def test_a_dtensor_is_recognized_without_its_package() -> None:
-    code = "import torch\nfrom meshkit.launch.memory import is_dtensor\nis_dtensor(torch.ones(1))"
+    code = "import torch\nfrom meshkit.launch.tensors import is_dtensor\nis_dtensor(torch.ones(1))"
     assert "torch.distributed.tensor" not in loaded_modules(code)
 
 

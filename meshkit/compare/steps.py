@@ -34,7 +34,7 @@ import torch
 from ..errors import SpecError
 from ..launch.init import init
 from ..launch.join import shutdown
-from ..launch.memory import is_dtensor, plain
+from ..launch.tensors import is_dtensor, plain
 from ..launch.worker import (
     LONGEST,
     Context,

@@ -21,7 +21,7 @@ from ..groups.groups import gather_bytes
 from ..groups.live_mesh import LiveMesh
 from ..groups.open_mesh import agree_in_mesh
 from ..groups.registry import MeshGroups
-from ..launch.memory import is_dtensor
+from ..launch.tensors import is_dtensor
 from ..layout.layout import Layout
 from ..text import article, dtype_name, format_sizes
 from . import conflicts as compare

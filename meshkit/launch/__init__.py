@@ -24,7 +24,7 @@ The other files, by subject::
     decision     judges: pure functions; disagreement: their words
     loss         regroup: who lives, on which mesh; newcomer: a process that takes a lost rank
     process      spawn, worker, forkserver: local ranks; process: its identity and state;
-                 of_one_process: objects that never leave it; memory: its tensors; log;
+                 of_one_process: objects that never leave it; tensors: facts of one; log;
                  times: every deadline
     torch        torch_groups, torch_aborts, torch_meshes, torch_program, torch_rehearsal: the only
                  files with private names of torch

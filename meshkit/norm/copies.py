@@ -22,7 +22,7 @@ from torch import Tensor
 from ..data.checks import gather_conflicting
 from ..data.conflicts import Holdings, Row, find_conflicts
 from ..groups.registry import MeshGroups
-from ..launch.memory import plain
+from ..launch.tensors import plain
 from ..launch.torch_program import foreach_norms
 from ..layout.layout import Layout
 from ..redistribute.pattern import check_globs

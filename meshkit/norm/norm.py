@@ -40,8 +40,8 @@ from ..call import quotes_call
 from ..data.checks import Named, name_tied_parameters
 from ..errors import NonfiniteError, SpecError
 from ..groups.registry import MeshGroups
-from ..launch.memory import check_writable, is_dtensor, plain
 from ..launch.of_one_process import OfOneProcess
+from ..launch.tensors import check_writable, is_dtensor, plain
 from ..launch.torch_program import foreach_norms, foreach_scale
 from ..layout.axes import has_pipeline
 from .copies import OTHER, Copy, Share, are_telling, by_kind, check_matches, compare_copies

@@ -28,10 +28,10 @@ from ..groups.groups import batch_messages, message_timeout
 from ..groups.registry import MeshGroups
 from ..launch.job import require_job
 from ..launch.judges import failure_error
-from ..launch.memory import check_writable, is_dtensor
 from ..launch.process import current_process
 from ..launch.regroup import Regrouping, Sources
 from ..launch.store import error_from_json, error_to_json, read_value
+from ..launch.tensors import check_writable, is_dtensor
 from ..launch.torch_aborts import collective_count, wait_in_time
 from ..launch.torch_groups import backend_of
 from ..layout.layout import Layout

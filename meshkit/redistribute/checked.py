@@ -20,8 +20,8 @@ from torch import Tensor
 
 from ..errors import DisagreementError, MeshkitError, SpecError
 from ..groups.groups import all_gather, gather_bytes
-from ..launch.memory import plain
 from ..launch.of_one_process import OfOneProcess
+from ..launch.tensors import plain
 from ..layout.axes import gradient_axes
 from ..text import format_sizes
 from .pattern import Pattern, Side

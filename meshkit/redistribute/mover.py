@@ -28,8 +28,8 @@ from ..groups.registry import MeshGroups
 from ..groups.status import compares_calls, in_collective
 from ..launch.default_group import default_group
 from ..launch.job import require_job
-from ..launch.memory import plain
 from ..launch.of_one_process import OfOneProcess
+from ..launch.tensors import plain
 from ..launch.torch_aborts import collective_count, wait_in_time
 from ..launch.torch_groups import backend_of
 from ..layout.group_plan import missing_group_error

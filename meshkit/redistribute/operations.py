@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import SpecError
-from ..launch.memory import plain
+from ..launch.tensors import plain
 from ..launch.torch_program import has_dual_level
 from ..text import article
 from . import steps as ops

@@ -21,8 +21,8 @@ from ..errors import MeshkitError, SpecError
 from ..groups.live_mesh import LiveMesh
 from ..groups.registry import MeshGroups
 from ..groups.status import in_collective
-from ..launch.memory import plain
 from ..launch.of_one_process import OfOneProcess
+from ..launch.tensors import plain
 from ..layout.axes import parse_axis
 from ..text import count_noun
 from .equal_calls import (

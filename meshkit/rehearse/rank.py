@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..launch.job import Job, Membership, set_current_job
 from ..launch.judges import Process
-from ..launch.memory import is_dtensor
+from ..launch.tensors import is_dtensor
 from ..launch.times import ARRIVAL
 from ..launch.torch_rehearsal import BACKEND, LiveBytes, allow_meta_training
 from ..launch.worker import Surroundings, replace_environment, sendable_error

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..errors import SpecError
-from ..launch.memory import check_writable, is_dtensor
 from ..launch.of_one_process import OfOneProcess
+from ..launch.tensors import check_writable, is_dtensor
 from ..redistribute.mesh_pair import MeshPair
 from ..redistribute.mover import BATCHES, Leg, make_leg
 from ..redistribute.operations import run_local

@@ -29,8 +29,8 @@ from torch import Tensor
 from ..errors import MeshkitError, SpecError
 from ..launch.agreement import Agreement
 from ..launch.job import require_job
-from ..launch.memory import is_dtensor
 from ..launch.store import read_value
+from ..launch.tensors import is_dtensor
 from ..launch.times import TIMES
 from ..layout.layout import Layout
 from ..redistribute.dim_sizes import check_sizes_known, infer_dim_sizes, parse_layout_sizes

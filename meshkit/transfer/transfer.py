@@ -26,8 +26,8 @@ from torch import Tensor
 from ..call import quotes_call
 from ..errors import CollectiveError, SpecError
 from ..launch.job import require_job
-from ..launch.memory import check_equal_memory, find_tied
 from ..launch.of_one_process import OfOneProcess
+from ..launch.tensors import check_equal_memory, find_tied
 from ..redistribute.mesh_pair import MeshPair
 from ..redistribute.mover import Channel, Mover
 from ..redistribute.program import Handle

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SpecError
-from ..launch.memory import is_dtensor
+from ..launch.tensors import is_dtensor
 from ..layout.axes import check_axes_exist, has_pipeline
 from ..layout.layout import Layout
 from ..redistribute.dim_sizes import check_sizes_known, expand_to, parse_layout_sizes

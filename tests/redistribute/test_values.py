@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import meshkit
-from meshkit.launch.memory import plain
+from meshkit.launch.tensors import plain
 from tests.pool import Pool
 from tests.redistribute.values import KINDS, equal
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import meshkit
-from meshkit.launch.memory import is_dtensor
+from meshkit.launch.tensors import is_dtensor
 
 
 class Looks(torch.Tensor):
