@@ -310,9 +310,9 @@ def _largest_difference(copies: Copies, one: Array) -> str:
 def _narrow(verdict: Verdict, others: Sequence[Verdict]) -> list[Fit]:
     """Return the preferred hypotheses that agree with the other meshes.
 
-    Each of three conditions counts only if a hypothesis meets it: none of its axes is on a mesh
-    where the tensor is right; each mesh where it is wrong has one of them; and there the same
-    hypothesis holds.
+    Three filters come one after the other. One that would leave no hypothesis is skipped. First, no
+    axis of the hypothesis is on a mesh on which the tensor is right. Second, each mesh on which the
+    tensor is wrong has one of its axes. Third, the same hypothesis holds on these meshes.
     """
     fits = [*verdict.suspects]
     right = {axis for other in others if not other.fits for axis in other.long_axes}

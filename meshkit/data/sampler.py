@@ -5,9 +5,9 @@ shuffled order is the same for every version of torch and numpy. With ``tail="pa
 that fill the last step count twice. No array of all samples is made, except of ``order``.
 
 An order of the user serves weights and grouping by length too, and each rank takes its share of it.
-It is read anew for each epoch, with the global generators of torch, numpy and Python and its
-attribute ``generator`` seeded by the seed and the epoch, after a call of its ``set_epoch(epoch)``
-if it has one.
+Each epoch reads the order anew. First its ``set_epoch(epoch)`` is called, if it has one. Then the
+seed and the epoch seed its attribute ``generator`` and the global generators of torch, numpy and
+Python.
 """
 
 from __future__ import annotations

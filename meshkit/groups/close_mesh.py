@@ -13,9 +13,10 @@ The keys, below ``mesh/<id>``::
     closing/count      each rank that closes the mesh                once all have agreed
     closing/given_up   a rank that an error ended, and that no       stays
                        longer waits: the mark
-    round/<n>/...      each rank: the agreement to close             after the end of the mesh
     closed/<rank>      each rank of a mesh that has spares           after the end of the mesh
     waiting            spares: how many wait                         after a loss
+
+The agreement to close is a round of the mesh, as in :mod:`meshkit.launch.agreement`.
 
 If ranks are missing on NCCL, all groups of the job are aborted. An error that leaves ``with mesh``
 waits 5 s for the other ranks. After the report of a guard the end is local.
@@ -41,7 +42,7 @@ from .status import is_collective_error
 
 CALLS = "calls"  # the number of roll calls of a mesh
 OPENER = "opener/{}"  # the rank that opened a roll call
-STATUS = "left/{}"  # the status with which a rank left the guard, or stopped using the mesh
+STATUS = "status/{}"  # the status with which a rank left the guard, or stopped using the mesh
 EXIT = "exit/{}"  # what a rank had begun when it left its last guard without an error
 OVER = "over/{}"  # a false alarm: the rank that opened it left its guard without an error
 READERS = "readers"  # in a roll call: how many ranks have read the report

@@ -262,8 +262,8 @@ def rank_status(
 ) -> RankStatus:
     """Return the status of this rank, from its groups by their axes as text.
 
-    ``meshkits``: what meshkit itself has begun on a group, by its name, which is not counted.
-    ``more``: groups of the same mesh without axes of it, those of its views.
+    ``meshkits`` has, by the name of a group, how many collectives meshkit itself has begun there.
+    They are not counted. ``more`` has the groups of the views of the mesh.
     """
     counts = {}
     for axes, own in groups.items():

@@ -8,12 +8,13 @@ would apply partial sums. ``mesh.commit()`` stands between the backward and the 
     rank 1   all_reduce ... done      commit: waits for its device, votes yes ... reads no
                                       both raise the report before optimizer.step()
 
-The votes are a round of the mesh. Its keys go two rounds later::
+The votes are a round of the mesh: ``round/<n>`` if the mesh has all ranks of the job, and else
+``mesh/<id>/round/<n>``. Its keys go two rounds later::
 
-    key                               written by                        means
-    mesh/<id>/round/<n>/arrived       a rank that votes yes             its device is done
-    mesh/<id>/round/<n>/decision      a rank that votes no, with its    no rank takes the step
-                                      report; else the last to arrive   all ranks take the step
+    key         written by                                         means
+    arrived     a rank that votes yes                              its device is done
+    decision    a rank that votes no, with its report              no rank takes the step
+                else the last rank to arrive                       all ranks take the step
 
 The call waits for the current stream, asks each group for its error, and takes one vote of all
 ranks. Without a guard that has a timeout it waits for its device as long as torch does. On gloo the

@@ -7,9 +7,10 @@
     rank 2 of node b    body --- arrives ...
     rank 3 of node b    arrives ............ body
 
-The ranks meet in a round of the mesh, ``mesh/<id>/round/<n>``. A first rank arrives after its body,
-each other rank before, so the last arrival means that all first bodies are done. A first rank whose
-body raises writes the decision. The keys go two rounds later.
+The ranks meet in a round of the mesh: ``round/<n>`` if the mesh has all ranks of the job, and else
+``mesh/<id>/round/<n>``. A first rank arrives after its body, each other rank before, so the last
+arrival means that all first bodies are done. A first rank whose body raises writes the decision.
+The keys go two rounds later.
 
 The first rank of a node runs the block at once, and the others find its result. A node is a
 machine, as ``init`` found it, whatever the launcher says. Ranks that wait know within 2 s of a
@@ -118,8 +119,8 @@ def _run_first(
 def wait_for_all(mesh: MeshGroups, job: Job, agreement: Agreement) -> None:
     """Wait until all ranks have arrived, the first ones after their block. Collective.
 
-    A rank that finds a missing rank of its machine ended, ends the wait of all. The ranks that came
-    first also read at the store whether a missing rank has been started anew.
+    If the process of a missing rank has ended, a rank on its machine finds this, and ends the wait
+    of all. The first four ranks also read at the store whether a missing rank was started anew.
     """
     began, round = time.monotonic(), agreement.round
     known = round.store.within(TIMES.store, job.processes)

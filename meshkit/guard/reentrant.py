@@ -1,8 +1,8 @@
 """A guard that several threads and tasks enter, and that decorates functions of every kind.
 
 Python keeps one object for all blocks of ``guard = mesh.guard(timeout=60)``, and for all calls of a
-function that is decorated with it. So each entry has a context manager of its own, which its thread
-or task finds again by the tracker of its context::
+function that is decorated with it. So each entry makes a context manager of its own. On leaving, a
+thread or task finds the one that it has entered by the tracker of its context::
 
     with guard:          thread 1 enters its context manager ............... leaves it
         step()           thread 2 ........... enters its own ... leaves it

@@ -186,8 +186,8 @@ def _leave_last(guard: Guard, store: Store) -> None:
 def _may_read(guard: Guard, store: Store, call: Round, *, is_early: bool) -> bool:
     """Return whether some rank may still read the report.
 
-    A rank that has answered this roll call may. Early on, a rank may also that has not left, and
-    whose process can answer.
+    A rank that has answered this roll call may still read it. Early on, so may a rank that has not
+    left its guard, if its process may still run.
 
     Cost: four store operations, and on a rank that is missing early on up to four more.
     """

@@ -9,7 +9,7 @@ and deletes them once all ranks have closed the mesh::
     call/N/...        a round: the statuses and the report     all ranks
     call/N/readers    how many ranks have read the report      all ranks
     over/N            roll call N was a false alarm            the rank that opened it
-    left/RANK         the status at an error, or at a close    the rank
+    status/RANK       the status at an error, or at a close    the rank
     exit/RANK         its counts when it left its last guard   the rank
     exits/N           how many ranks have left guard N         all ranks; the last one deletes it
 """

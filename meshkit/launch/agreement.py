@@ -1,8 +1,8 @@
 """Let the ranks of a job, or some of them, agree: one question after the other, a round for each.
 
-The rounds of the same ranks are numbered. All of them have left a round once they are in the next
-one. The last rank to arrive in a round knows that the round before is over. It deletes the keys of
-that one when it arrives in the round after, for which all ranks wait::
+The rounds of the same ranks have numbers. A rank that arrives in round 2 has left round 1. So the
+last rank to arrive in round 2 knows that no rank reads round 1 any more. It deletes the keys of
+round 1 as it arrives in round 3, for which all ranks wait anyway::
 
     rank 0   round 1 ........ round 2 ............ round 3
     rank 1   ....... round 1 ........ round 2      round 3: deletes the keys of round 1

@@ -307,9 +307,9 @@ def _has_cpu(backend: str) -> bool:
 def nccl_parts(backend: str) -> dict[str, str]:
     """Return device type to name of each part of a backend that has NCCL's semantics. Pure.
 
-    These are NCCL under all its names, and the libraries of other vendors that are made after it: a
-    call returns before its work is done, no call raises what went wrong, a watchdog sees it, and
-    groups end by an abort. Each rank needs a device of its own. The type of a lone name is "".
+    These are NCCL under all its names, and similar libraries of other vendors. A call returns
+    before its work is done, and raises no error of that work: a watchdog finds the error, and an
+    abort ends the groups. Each rank needs a device of its own. The type of a lone name is "".
 
     Example:
         >>> nccl_parts("cpu:gloo,cuda:nccl2"), nccl_parts("nccl-lazy"), nccl_parts("gloo")

@@ -83,8 +83,8 @@ def differing_fields(requests: Sequence[Request]) -> list[str]:
 class TracedCall(NamedTuple):
     """A collective or a message that a rank has begun, as far as it is known.
 
-    The number of a collective is its place among the collectives of its group, that of a message
-    its place among those over its group with the same peer in the same direction, each from 1.
+    Collectives of a group are numbered from 1. Messages have numbers of their own, from 1 for each
+    group, peer and direction.
     """
 
     number: int = 0  # 0 if unknown

@@ -6,11 +6,11 @@ leave and join again. All ranks that join together find the same generation by t
 a rank that never joined begins with the first, the newest one stands in the store, and a rank whose
 last start is decided goes on to the next.
 
-A *lease* says which process holds a rank, and in which generation it took it. Another process may
-replace one that has exited; it then ends the start in which that one waits. If the first holder
-waits for the other ranks, or is still alive, the second process is rejected as a duplicate. Under
-torchrun it may belong to a node that took the place of another one; it waits until ranks that
-started anew have ended that start.
+A *lease* says which process holds a rank, and in which generation it took the rank. If that
+process has exited, a second one may take the rank, and ends the start in which the first one was.
+If the first holder waits for the other ranks, or is still alive, the second process is rejected as
+a duplicate. Under torchrun the second process may belong to a node that replaces a lost one. Then
+it waits until ranks that started anew have ended the old start.
 
 torchrun's agent counts only the restarts that failures of its own workers caused, so the counts of
 two agents differ within one attempt, and the store numbers the attempts::

@@ -1,11 +1,14 @@
 """The current job: the ranks of the default process group, their store and their timeouts.
 
-``_JOBS`` is the module state of meshkit. Beside it there are only: in ``join`` the rank of the
-thread that joins and the store of a failed call, in ``times`` the work that is still to be undone,
-in ``creation`` the creation of a thread, in ``file_store`` the last size of each file, in ``spawn``
-the modules that ranks preload, in ``torch_aborts`` the receives by which meshkit has looked for
-lost connections, in ``groups/status`` the context in which a guard follows collectives, and caches
-of pure functions.
+``_JOBS`` is the module state of meshkit. Beside it and caches of pure functions there is only::
+
+    join            the rank of the thread that joins, and the store of a failed call
+    times           the work that is still to be undone
+    creation        the groups that a thread creates
+    file_store      the last size of each file
+    spawn           the modules that ranks preload
+    torch_aborts    the receives by which meshkit has looked for lost connections
+    groups/status   the context in which a guard follows collectives
 """
 
 from __future__ import annotations
@@ -100,14 +103,15 @@ class Counts:
 class Job:
     """The ranks of a default process group, their store and their timeouts.
 
-    Three stores are parts of one another, since starts and recoveries leave keys of their own::
+    meshkit has up to three stores. Each is a part of the one above it, so that the keys of a start
+    and of a recovery stay apart::
 
         attempt       attempt/0/                         every start of this job
         base          attempt/0/meshkit/2/               this start, the second
         store         attempt/0/meshkit/2/membership/1/  the ranks that live since recovery 1
 
-    ``store`` is ``base`` until the first recovery. ``group_store`` is the fourth: torch's groups
-    meet there. If someone else created the default group, there is ``store`` alone, if any.
+    Until the first recovery ``store`` is ``base``. The groups of torch meet in one more store,
+    ``group_store``. If someone else created the default group, only ``store`` is there, or none.
     """
 
     world: World  # this process among the ranks

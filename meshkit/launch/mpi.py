@@ -1,9 +1,9 @@
 """Find a store for ranks that mpirun starts without an address.
 
-On one node it is a file named after mpirun's process, so no rank has to import MPI. The launcher is
-the nearest ancestor of a rank whose environment lacks the variable of the rank. All ranks have the
-same one, wrappers between them or not, and no other job has it: its process id and its start time
-name the file. On several nodes mpi4py broadcasts the address of a store that rank 0 hosts.
+On one node the store is a file, so no rank has to import MPI. The process id and the start time of
+the launcher name the file, so no other job has it. The launcher is the nearest ancestor of a rank
+whose environment lacks the variable of the rank. All ranks find the same ancestor, also through
+wrappers. On several nodes mpi4py broadcasts the address of a store that rank 0 hosts.
 """
 
 from __future__ import annotations

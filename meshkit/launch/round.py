@@ -6,10 +6,12 @@
     rank 1   arrive .... wait .................. wait ... reads "ok"
     rank 2   arrive, the last of three: writes "ok"
 
-A round is open until its decision is written. The last rank to arrive writes it, or the first one
-past its deadline, or in a polled round one of four ranks. A rank whose own call fails writes its
-error as the decision at once. A rank that comes later reads the decision. A judge of
-:mod:`meshkit.launch.judges` determines it. The keys of a round, below its name::
+A round is open until a rank writes the decision, which a judge of :mod:`meshkit.launch.judges`
+determines. The last rank to arrive writes it, or the first rank whose deadline has passed. Some
+rounds, for example a roll call, may end before all ranks have arrived. In these the first four
+ranks that wait look again and again at what has arrived, and one of them writes the decision. A
+rank whose own call fails writes its error as the decision at once. A rank that comes later reads
+the decision. The keys of a round, below its name::
 
     key            value                                      written by
     first          the facts of one rank, and their digest    the first rank that must be equal
@@ -17,7 +19,7 @@ error as the decision at once. A rank that comes later reads the decision. A jud
     unique/<key>   the rank that has this value               the first rank that has it
     arrived        a line for each: process and facts         each rank, before it counts
     count          how many ranks have arrived                each rank
-    judging        how many ranks look for missing ranks      each rank of a polled round
+    judging        how many ranks look again and again        each rank that waits, if some look
     deciders       how many ranks are past their deadline     each of these ranks
     decision       the outcome                                the last rank, a judge, a failed one
     read           how many ranks have read an error          each rank; rank 0 leaves last
@@ -58,7 +60,7 @@ from .times import TIMES, Deadline
 
 Result = TypeVar("Result")
 
-JUDGES = 4  # ranks that judge in a polled round; the others follow
+JUDGES = 4  # ranks that look again and again in a round that may end early; the others follow
 MAX_LOOKED = 1024  # missing ranks whose last process is looked at
 
 FIRST = "first"  # the digest of the first request, and the arrival of its rank
@@ -66,7 +68,7 @@ CONFLICT = "conflict"  # the first conflict: an error, or two ranks that differ
 UNIQUE = "unique/{}"  # the first rank that has a value which only one rank may have
 ARRIVED = "arrived"  # a line for each arrival; in a file a key for each: arrived/<rank>
 COUNT = "count"  # how many ranks have arrived
-JUDGING = "judging"  # how many ranks judge in a polled round, or would
+JUDGING = "judging"  # how many ranks wait in a round that may end early; the first four judge
 DECIDERS = "deciders"  # how many ranks have seen their deadline pass
 DECISION = "decision"
 READ = "read"  # how many ranks have read a decision that is an error

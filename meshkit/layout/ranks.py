@@ -208,9 +208,9 @@ def message_batches(
     """Return batches of messages that every rank can run one after the other, each with its peers.
 
     A batch has at most 128 messages: NCCL may hang with more than 256 (pytorch#174288). A rank runs
-    its next batch when all messages of this one have met their peers. So a message is in the batch
-    of the same key on both of its ranks: its number among those of the pair, and the distance that
-    it travels, in blocks of 64.
+    its next batch when all messages of this one have met their peers. So both ranks of a message
+    put it into the batch with the same key. The key has two numbers: which message of the pair it
+    is, and the distance between the ranks, in blocks of 64.
 
     Args:
         rank: the rank that sends and receives.

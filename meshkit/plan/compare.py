@@ -1,7 +1,7 @@
 """Compare two layouts of a job: the weights that each rank would fetch, the samples that it keeps.
 
-A rank holds the layers of its stage, its part of each matrix along tp, and of that its part along
-the axes that shard it. A part is an interval, so a rank keeps the product of the overlaps::
+A rank holds the layers of its stage. It holds one part of each matrix along tp, and one part of
+that along the axes that shard it. Both are intervals, so a rank keeps the product of the overlaps::
 
     rank 1 of tp=4       ..##....
     rank 1 of tp=2       ....####        keeps 0 of 4, fetches 4

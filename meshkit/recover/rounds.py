@@ -85,7 +85,8 @@ class RecoveryRequest(NamedTuple):
     step: int | None
     arrival_timeout: timedelta | None = None
     min_ranks: int | None = None
-    least: str | None = None  # min_ranks as text; None in an admission, which does not compare it
+    # the text of min_ranks, which must be equal on all ranks; None in an admission, which has none
+    min_ranks_text: str | None = None
 
     @classmethod
     def of_admission(cls, step: object) -> RecoveryRequest:
@@ -199,7 +200,7 @@ class Rounds(OfOneProcess):
     @property
     def _committed(self) -> int | None:
         """The steps that this rank has committed, if it recovers with a step and they count."""
-        is_recovery = self.request.least is not None and self.request.step is not None
+        is_recovery = self.request.min_ranks_text is not None and self.request.step is not None
         return committed_steps(self.mesh, self.last.step) if is_recovery else None
 
     def run(self, failure: KnownFailure) -> Recovered:
@@ -234,7 +235,7 @@ class Rounds(OfOneProcess):
         job, wait, layout = self.job, self._wait, self.mesh.plan.layout
         request = RecoveryFacts(
             f"{layout.sizes_text}, number {self.mesh.round_id}",
-            self.request.least,
+            self.request.min_ranks_text,
             failure.is_known,
             job.world.rank in layout and not self.last.lacks_state,
             self.request.step,

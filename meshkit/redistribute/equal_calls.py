@@ -7,9 +7,9 @@ negative of the digest, to the largest of each. Only if all calls are equal, the
     gloo   compare ... | move                                   each rank raises, and nothing moves
     NCCL   compare | move | ... | next call, commit, guard ends  each rank raises, before its step
 
-On NCCL no rank waits for the comparison inside a guard. It runs before the move on the same group,
-its result is copied to the host beside other work, and a rank reads that once it is there. Ranks
-may then find a difference in different calls, so they exchange the texts in the store.
+On NCCL no rank waits for the comparison inside a guard. It runs before the move on the same group.
+The result is copied to the host beside other work, and a later call reads the copy. Ranks may find
+a difference in different calls, so they exchange the texts of their calls in the store.
 """
 
 from __future__ import annotations

@@ -220,8 +220,8 @@ class Recorder:
 class RecordedAgreement(Agreement):
     """An agreement of which only this rank runs: all others agree.
 
-    If ranks of one kind state a fact more than the others (the source of a move states its tensor),
-    the others read it from one that was played before.
+    Some ranks state more than others: the source of a move also states its tensor. A rank that
+    does not state it reads it from such a rank, which was played before.
     """
 
     def __init__(self, recorder: Recorder, call: str, ranks: Sequence[int]) -> None:

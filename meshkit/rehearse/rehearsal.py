@@ -208,8 +208,8 @@ def _layouts(trace: Trace, world_size: int) -> list[Layout]:
 def _play_peers(stage: Stage, names: Names) -> set[str]:
     """Play the ranks whose messages corners get or need; return the axes of a pipeline.
 
-    A peer that does not do what its corner does is a stage of its own. One rank of each such stage
-    goes on to its own peers, so that one rank of each stage is played.
+    A peer that does something else than its corner is a stage of its own. One rank of each new
+    stage is played with its own peers, until no new stage appears.
     """
     layout, axes, played = names.layouts[0], set[str](), [*stage.traces]
     peers = sorted({*_peers(stage.traces.values()), *stage.wanted})
