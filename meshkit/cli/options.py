@@ -25,7 +25,6 @@ from ..data.batch import (
 from ..errors import BatchError, SpecError
 from ..layout.axes import axis_role, resolve_axes, unknown_axes
 from ..layout.group_plan import Axes
-from ..layout.hostfile import parse_hostfile
 from ..layout.layout import Layout
 from ..layout.sizes import (
     STANDARD_AXES,
@@ -36,7 +35,7 @@ from ..layout.sizes import (
     read_sizes,
     split_words,
 )
-from ..layout.topology import Topology
+from ..layout.topology import Topology, parse_hostfile
 from ..plan.memory import PRECISIONS, ModelShape
 from ..plan.step_time import MACHINES, TrainingJob
 from ..text import INTEGER, count_noun, dtype_name

@@ -43,11 +43,11 @@ from meshkit.layout.axes import resolve_axes
 from meshkit.layout.crossings import check_policies
 from meshkit.layout.draw import draw_page, join_pages
 from meshkit.layout.group_plan import GroupPlan, parse_group
-from meshkit.layout.hostfile import parse_hostfile
 from meshkit.layout.names import parse_axis_pattern
 from meshkit.layout.position import Position
 from meshkit.layout.sequence import plan_sequence
 from meshkit.layout.sizes import merge_sizes, view_sizes
+from meshkit.layout.topology import parse_hostfile
 from meshkit.norm.shares import NormLayout, form_error, parse_max_norm, parse_order
 from meshkit.plan.memory import ModelShape
 from meshkit.plan.search import fastest_cost
