@@ -1,7 +1,9 @@
 """The mesh as the wings see it, which stand below the class.
 
 A function of a wing whose first parameter is called ``self`` is a method of :class:`meshkit.Mesh`:
-``mesh/mesh.py`` names it in the class. Its text, its checks and its work stand in one file.
+``mesh/mesh.py`` names it in the class. Its text, its checks and its work stand in one file. Members
+of these protocols are fields or properties of Mesh: pyright takes no ``cached_property`` for one,
+and an editor would then show no signature.
 """
 
 from __future__ import annotations
