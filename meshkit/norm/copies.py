@@ -40,7 +40,7 @@ class Share(NamedTuple):
 
     name: str
     place: tuple[Any, ...]  # the DeviceMesh and the placements of a DTensor
-    num_dims: int
+    form: tuple[torch.Size, torch.dtype]  # of the parameter
     is_matched: bool  # whether a layout mentions it
     stated: frozenset[str]  # axes of which a layout says how ranks hold it
     copied: tuple[str, ...]  # the other axes, along which it must be a copy

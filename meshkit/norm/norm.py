@@ -10,6 +10,9 @@ then take part, and NaN in the sum is how one rank asks the others, without a se
 If a gradient itself is NaN or infinite, the sum is not finite either. The ranks then meet in the
 same comparison, find nothing to compare, and the second sum is the true result: not finite.
 
+A rank that refuses its arguments adds NaN too, and so all ranks raise. So do ranks whose call has
+parts of sums, or is the first one of its kind, which all ranks compare (calls.py).
+
 A plain parameter is a copy on each rank, and a DTensor along each axis that its DeviceMesh lacks,
 except along a pipeline, unless the layout says something else. ``o/tp``: each rank has a part.
 ``+tp``: the ranks have parts of a sum, which is added first, as that of a partial DTensor is.
@@ -38,14 +41,33 @@ from torch import Tensor
 
 from ..call import quotes_call
 from ..data.checks import Named, name_tied_parameters
-from ..errors import NonfiniteError, SpecError
+from ..data.conflicts import Holdings
+from ..errors import SpecError
 from ..groups.registry import MeshGroups
 from ..launch.of_one_process import OfOneProcess
-from ..launch.tensors import check_writable, is_dtensor, plain
-from ..launch.torch_program import foreach_norms, foreach_scale
+from ..launch.tensors import is_dtensor, plain
+from ..launch.torch_program import foreach_scale
 from ..layout.axes import has_pipeline
+from .calls import Call, announce, compare_calls, state_call
 from .copies import OTHER, Copy, Share, are_telling, by_kind, check_matches, compare_copies
-from .shares import NormLayout, counts, parse_max_norm, parse_order
+from .shares import (
+    NormLayout,
+    counts,
+    parse_max_norm,
+    parse_order,
+)
+from .totals import (
+    distinct,
+    local_part,
+    nonfinite_error,
+    read_gradient,
+    reduce_total,
+    sum_parts,
+    summed_placements,
+    tie_names,
+    total_of,
+    wide_dtype,
+)
 
 ASKED = 100  # the first calls at which a rank asks for a comparison; later it asks every 100th call
 
@@ -58,6 +80,11 @@ class KnownLayout(NamedTuple):
     # names to the calls at which this rank has asked for a comparison; 0 after it
     asked: dict[tuple[str, ...], int]
     unmatched: list[str]  # the globs that match no name of this rank, until ranks compare them
+    compared: dict[object, Call]  # the last call of each kind that all ranks have compared
+
+    def is_new(self, call: Call) -> bool:
+        """Return whether ranks have not compared this call yet."""
+        return self.compared.get(call.kind) != call
 
 
 class Gradients(NamedTuple):
@@ -65,9 +92,10 @@ class Gradients(NamedTuple):
 
     known: KnownLayout
     local: list[Tensor]  # all of them, to be scaled
-    counted: list[Tensor]  # those that this rank counts, after sums
+    counted: list[Tensor]  # those that this rank counts; those of sums after the sum
     others: list[Tensor]  # those that another rank counts: a NaN in one of them counts too
     presumed: dict[str, Copy]  # those that must be copies along some axes
+    pending: list[Copy]  # the parts of sums that are still to be added, by name
 
 
 class NormedMesh(Protocol):
@@ -107,14 +135,16 @@ def grad_norm(  # noqa: D417  # self
         float64 (), on the device of the gradients; the same bits on every rank.
 
     Raises:
-        SpecError: if the layout is invalid or does not fit a parameter. On all ranks, if a glob
-            matches no parameter of any rank, or if a gradient is no copy where its layout says
-            nothing.
+        SpecError: if the layout is invalid or does not fit a parameter, or if a gradient is sparse,
+            or lies in ``main_grad`` while ``grad`` is None. On all ranks, if a glob matches no
+            parameter of any rank, or if a gradient is no copy where its layout says nothing.
+        DisagreementError: if another rank refuses its arguments, or ranks call with other options
+            or layouts, or the parts of a sum do not fit.
         NonfiniteError: if ``error_if_nonfinite``, and the norm is not finite.
 
-    Cost: one all-reduce of 8 bytes, whose result is read on the host; one more for each axis of
-    ``+`` and each partial DTensor. The first call also sends plain gradients over their axes,
-    once.
+    Cost: one all-reduce of 8 bytes, whose result is read on the host. With ``+`` or partial
+    DTensors, two more of 20 bytes, and those of the sums. The first call also compares the calls of
+    all ranks, and sends plain gradients over their axes, once.
 
     Example:
         >>> linear = torch.nn.Linear(2, 2)
@@ -155,7 +185,8 @@ def clip_grad_norm(  # noqa: D417  # self
         SpecError: also if a gradient cannot be changed in place: it is expanded, or an
             inference tensor outside inference mode.
 
-    Cost: as :meth:`grad_norm`, and one pass over the gradients.
+    Cost: as :meth:`grad_norm`, and one pass over the gradients. A call with another ``max_norm``
+    than the one before compares the calls anew.
 
     Example:
         >>> linear = torch.nn.Linear(2, 2)
@@ -185,71 +216,105 @@ class GradientNorms(OfOneProcess):
         layout: object,
         error_if_nonfinite: bool,
         sizes: object,
+        *limit: object,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return the norm, and all local gradients. See :meth:`meshkit.Mesh.grad_norm`."""
+        """Return the norm, and all local gradients. See :meth:`meshkit.Mesh.grad_norm`.
+
+        ``limit`` is ``max_norm``, if the gradients are scaled after it.
+        """
         group = self._mesh.collective_group(())
-        order, named = parse_order(norm_type), name_tied_parameters(parameters)
-        read = self._read(named, layout, sizes)
-        own = _total(read.counted, order, self._device)
-        rest = _total(read.others, math.inf, self._device)
-        own = own.where(rest.isfinite(), own + rest)
-        total = _reduce(own * math.nan if self._asks(read, own) else own, order, group)
+        try:
+            most = parse_max_norm(*limit) if limit else None
+            order, named = parse_order(norm_type), name_tied_parameters(parameters)
+            call = Call(order, most, bool(error_if_nonfinite))
+            read = self._read(named, layout, sizes, is_clipped=bool(limit))
+            own = self._own_total(read, order)
+        except Exception as error:  # the other ranks wait in the sum, so this one joins it
+            nan = torch.full((), math.nan, dtype=torch.float64, device=self._device)
+            reduce_total(nan, 2.0, group)
+            self._vote([False, True, True], group)
+            announce(self._mesh, error, self._device)
+            raise
+        asks = self._asks(read, own)
+        is_asked = asks or bool(read.pending) or read.known.is_new(call)
+        total = reduce_total(own * math.nan if is_asked else own, order, group)
         if total.isnan():
-            self._compare(read, own, group, named)
-            total = _reduce(own, order, group)
+            own = self._meet(read, own, call, group, named, asks=asks)
+            total = reduce_total(own, order, group)
         norm = total if order in (1, math.inf) else total.pow(1 / order)
         if error_if_nonfinite and not norm.isfinite():
-            raise _nonfinite_error(norm, named)
+            raise nonfinite_error(norm, named)
         return norm.to(read.local[0].device if read.local else self._device), read.local
 
     @torch.no_grad()
     def clip(self, parameters: object, max_norm: object, *options: Any) -> Tensor:  # noqa: ANN401
         """Scale all gradients, and return their norm. See :meth:`meshkit.Mesh.clip_grad_norm`."""
-        most, named = parse_max_norm(max_norm), name_tied_parameters(parameters)
-        for name, parameter in named:
-            if parameter.grad is not None:
-                fix = "p.grad = p.grad.clone() for this parameter p."
-                check_writable(_local(parameter.grad), f"the gradient of {name}", fix)
-        norm, local = self.measure(named, *options)
-        factor = (most / (norm + 1e-6)).clamp(max=1.0)
-        for gradients in by_kind(_distinct(local)):
+        norm, local = self.measure(parameters, *options, max_norm)
+        factor = (parse_max_norm(max_norm) / (norm + 1e-6)).clamp(max=1.0)
+        for gradients in by_kind(distinct(local)):
             foreach_scale(gradients, factor)
         return norm
 
-    def _read(self, named: Named, layout: object, sizes: object) -> Gradients:
-        """Return the local gradients, after the sums that a layout or a placement asks for."""
-        ties = _tie(named)
+    def _read(self, named: Named, layout: object, sizes: object, *, is_clipped: bool) -> Gradients:
+        """Return the local gradients, and the parts of sums. Local."""
+        ties = tie_names(named)
         known = self._parse(layout, sizes, tuple(tuple(names) for names, _ in ties))
-        read = Gradients(known, [], [], [], {})
-        sums: dict[tuple[str, ...], list[Copy]] = {}
+        read = Gradients(known, [], [], [], {}, [])
         for index, (names, parameter) in enumerate(ties):
-            gradient: Any = parameter.grad
-            is_plain = gradient is None or not is_dtensor(gradient)
-            place = () if is_plain else (gradient.device_mesh, gradient.placements)
+            gradient = read_gradient(names[0], parameter, is_clipped=is_clipped)
+            holder: Any = parameter if gradient is None else gradient
+            is_plain = not is_dtensor(holder)
+            if gradient is None and not is_plain and not known.layout.sums:
+                continue
+            place = () if is_plain else (holder.device_mesh, holder.placements)
             share = known.shares[index]
-            if share is None or share.place != place or share.num_dims != parameter.ndim:
+            if (
+                share is None
+                or share.place != place
+                or share.form != (parameter.shape, parameter.dtype)
+            ):
                 share = known.shares[index] = self._share(names, parameter, place, known.layout)
                 known.asked.clear()
+                known.compared.clear()
             if gradient is not None:
-                local = gradient if is_plain else gradient.to_local()
+                local = local_part(gradient)
                 read.local.append(local)
                 if not share.counts:
                     read.others.append(local)
             elif share.sums:  # the other ranks wait for the sum
-                local = torch.zeros_like(parameter)
+                local = torch.zeros_like(local_part(parameter))
             else:
                 continue
-            part = _sum_parts(gradient, share.whole) if share.whole else local
-            copy = Copy(parameter if gradient is None else gradient, part, share)
-            if share.sums:
-                sums.setdefault(share.sums, []).append(copy)
-            else:
-                _add(read, copy)
-        for axes, parts in sums.items():
-            totals = self._sum_over(axes, [copy.local for copy in parts])
-            for copy, total in zip(parts, totals, strict=True):
-                _add(read, copy._replace(local=total))
+            copy = Copy(holder, local, share)
+            if share.copied:
+                read.presumed[share.name] = copy
+            if share.sums or share.whole:
+                read.pending.append(copy)
+            elif share.counts:
+                read.counted.append(local)
+        read.pending.sort(key=lambda copy: copy.share.name)  # in one order on all ranks
         return read
+
+    def _own_total(self, read: Gradients, order: float) -> Tensor:
+        """Return what this rank adds to the norm, or a number that is not finite. Local."""
+        own = total_of(read.counted, order, self._device)
+        rest = total_of(read.others, math.inf, self._device)
+        return own.where(rest.isfinite(), own + rest)
+
+    def _add_pending(self, read: Gradients) -> None:
+        """Add up the parts of sums. Collective over their axes, and over partial DTensors."""
+        sums: dict[tuple[str, ...], list[Copy]] = {}
+        for copy in read.pending:
+            if copy.share.whole:
+                copy = copy._replace(local=sum_parts(copy.gradient, copy.share.whole))
+            sums.setdefault(copy.share.sums, []).append(copy)
+        for axes, copies in sorted(sums.items(), key=lambda pair: pair[0]):
+            parts = [copy.local for copy in copies]
+            for copy, total in zip(copies, self._sum_over(axes, parts), strict=True):
+                if copy.share.counts:
+                    read.counted.append(total)
+                if copy.share.copied:
+                    read.presumed[copy.share.name] = copy._replace(local=total)
 
     def _parse(
         self, layout: object, sizes: object, names: tuple[tuple[str, ...], ...]
@@ -262,18 +327,20 @@ class GradientNorms(OfOneProcess):
         except (KeyError, TypeError):  # TypeError: a value without a hash is no str
             parsed = NormLayout.of(self._grid.sizes, {} if layout is None else layout, sizes)
         unmatched = parsed.unmatched([name for tied in names for name in tied])
-        return self._known.setdefault(key, KnownLayout(parsed, [None] * len(names), {}, unmatched))
+        return self._known.setdefault(
+            key, KnownLayout(parsed, [None] * len(names), {}, unmatched, {})
+        )
 
     def _share(
         self, names: Sequence[str], parameter: Tensor, place: tuple[Any, ...], layout: NormLayout
     ) -> Share:
         """Return the part of this rank in the norm of a parameter."""
         name = layout.known_as(names)
-        shape, num_dims = tuple(parameter.shape), parameter.ndim
+        shape, form = tuple(parameter.shape), (parameter.shape, parameter.dtype)
         shares = layout.shares(name, shape, is_plain=not is_dtensor(parameter))
         stated = shares.stated or frozenset()
         copied = tuple(axis for axis in self._axes if axis not in stated)
-        share = Share(name, place, num_dims, shares.stated is not None, stated, copied, copied)
+        share = Share(name, place, form, shares.stated is not None, stated, copied, copied)
         if not place:
             is_counted = counts(self._grid, self._rank, shares.own)
             return share._replace(counts=is_counted, sums=shares.sums)
@@ -285,7 +352,9 @@ class GradientNorms(OfOneProcess):
         pairs = zip(index, placements, strict=True)
         copies = [n for n, kind in pairs if kind.is_replicate() or kind.is_partial()]
         is_first = counts(self._grid, self._rank, shares.own, members) and not any(copies)
-        whole = _whole(placements) if any(kind.is_partial() for kind in placements) else ()
+        whole = (
+            summed_placements(placements) if any(kind.is_partial() for kind in placements) else ()
+        )
         share = share._replace(counts=is_first, whole=whole)
         return self._arrange(share, shares.sums, members, whole or placements)
 
@@ -318,7 +387,7 @@ class GradientNorms(OfOneProcess):
 
     def _sum_over(self, axes: tuple[str, ...], parts: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return the sums over some axes. Collective over each axis."""
-        wide = [part.flatten().to(self._device, _wide(part)) for part in parts]
+        wide = [part.flatten().to(self._device, wide_dtype(part)) for part in parts]
         flat = plain(torch.cat(wide))  # complex if one of them is
         for axis in axes:
             dist.all_reduce(flat, group=self._mesh.get((axis,)))
@@ -336,6 +405,49 @@ class GradientNorms(OfOneProcess):
         is_time = calls <= ASKED or calls % ASKED == 0
         return is_time and are_telling(read.presumed) and bool(own.isfinite())
 
+    def _meet(
+        self,
+        read: Gradients,
+        own: Tensor,
+        call: Call,
+        group: dist.ProcessGroup,
+        named: Named,
+        *,
+        asks: bool,
+    ) -> Tensor:
+        """Compare calls and copies, and add up the parts of sums, if a rank asks. Collective.
+
+        Returns:
+            what this rank adds to the norm, after sums.
+        """
+        known, is_old = read.known, not read.known.is_new(call)
+        votes = [True, is_old, not asks]
+        no_errors, all_old, no_asks = self._vote(votes, group)
+        if not (no_errors and all_old):
+            compare_calls(self._mesh, self._state(read, call, named), self._device)
+            known.compared[call.kind] = call
+        if read.pending:
+            self._add_pending(read)
+            own = self._own_total(read, call.order)
+        if not no_asks:
+            self._compare(read, own, group, named)
+        return own
+
+    def _state(self, read: Gradients, call: Call, named: Named) -> Holdings:
+        """Return what this rank calls with. Local."""
+        layout = read.known.layout
+        names = {tied[0]: layout.known_as(tied) for tied, _ in tie_names(named)}
+        places = (p.grad if p.grad is not None else p for _, p in named)
+        meshes = {x.device_mesh: None for x in places if is_dtensor(x)}
+        members = [mesh.mesh.flatten().tolist() for mesh in meshes]
+        return state_call(self._mesh, call, layout, names, read.pending, members)
+
+    def _vote(self, votes: Sequence[bool], group: dist.ProcessGroup) -> list[bool]:
+        """Return for each question whether all ranks say yes. Collective."""
+        all_votes = torch.tensor(votes, dtype=torch.int32, device=self._device)
+        dist.all_reduce(all_votes, dist.ReduceOp.MIN, group=group)
+        return [bool(vote) for vote in all_votes.tolist()]
+
     def _compare(
         self, read: Gradients, own: Tensor, group: dist.ProcessGroup, named: Named
     ) -> None:
@@ -344,102 +456,11 @@ class GradientNorms(OfOneProcess):
         Gradients are compared if all are finite and not zero.
         """
         known, is_finite = read.known, bool(own.isfinite())
-        states = [is_finite and are_telling(read.presumed), not known.unmatched]
-        ready = torch.tensor(states, dtype=torch.int32, device=self._device)
-        dist.all_reduce(ready, dist.ReduceOp.MIN, group=group)
-        is_ready, is_matched = ready.tolist()
+        is_telling = is_finite and are_telling(read.presumed)
+        is_ready, is_matched = self._vote([is_telling, not known.unmatched], group)
         if not is_matched:
             check_matches(self._mesh, known.unmatched, [name for name, _ in named], self._device)
             known.unmatched.clear()
         if is_ready:
             compare_copies(self._mesh, read.presumed, known.layout, self._device)
             known.asked[tuple(read.presumed)] = 0
-
-
-def _add(read: Gradients, copy: Copy) -> None:
-    """Add a gradient, after sums, to those that this rank counts or compares."""
-    if copy.share.counts:
-        read.counted.append(copy.local)
-    if copy.share.copied:
-        read.presumed[copy.share.name] = copy
-
-
-def _tie(named: Named) -> list[tuple[list[str], Any]]:
-    """Return each parameter with all its names."""
-    ties: dict[int, tuple[list[str], Any]] = {}
-    for name, parameter in named:
-        ties.setdefault(id(parameter), ([], parameter))[0].append(name)
-    return [*ties.values()]
-
-
-def _local(gradient: Any) -> Tensor:  # noqa: ANN401
-    """Return the local tensor of a gradient, which is no copy."""
-    local: Tensor = gradient.to_local() if is_dtensor(gradient) else gradient
-    return local
-
-
-def _whole(placements: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the placements of a partial DTensor after its sum."""
-    from torch.distributed.tensor import Replicate  # there is a DTensor, so it is imported
-
-    return tuple(Replicate() if kind.is_partial() else kind for kind in placements)
-
-
-def _sum_parts(gradient: Any, placements: tuple[Any, ...]) -> Tensor:  # noqa: ANN401
-    """Return the local part of a partial DTensor after its sum, in 64 bits a number. Collective."""
-    from torch.distributed.tensor import DTensor
-
-    wide = DTensor.from_local(
-        gradient.to_local().to(_wide(gradient)),
-        gradient.device_mesh,
-        gradient.placements,
-        run_check=False,
-        shape=gradient.shape,
-        stride=gradient.stride(),
-    )
-    whole: Tensor = wide.redistribute(placements=placements).to_local()
-    return whole
-
-
-def _wide(tensor: Tensor) -> torch.dtype:
-    """Return the dtype in which parts of a gradient are added up."""
-    return torch.complex128 if tensor.is_complex() else torch.float64
-
-
-def _distinct(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the tensors, each memory once: two parameters may share a gradient."""
-    places = {(t.data_ptr(), t.shape, t.stride()) if t.numel() else id(t): t for t in tensors}
-    return [*places.values()]
-
-
-def _total(counted: Sequence[Tensor], order: float, device: torch.device) -> Tensor:
-    """Return the sum of the powers of all elements, or the largest element: float64 ()."""
-    kinds = by_kind([tensor for tensor in counted if tensor.numel()])
-    norms = [torch.stack(foreach_norms(k, order, joined=True)).to(device) for k in kinds]
-    if not norms:
-        return torch.zeros((), dtype=torch.float64, device=device)
-    every = torch.cat(norms)
-    return every.max() if order == math.inf else every.pow(order).sum()
-
-
-def _reduce(own: Tensor, order: float, group: dist.ProcessGroup) -> Tensor:
-    """Return the sum, or the largest, of all ranks; NaN if one of them has NaN. Collective."""
-    total = own.abs()  # a NaN without a sign
-    if order != math.inf:
-        dist.all_reduce(total, group=group)
-    else:  # the bits of numbers of 0 or more have their order, and NaN is the largest
-        dist.all_reduce(total.view(torch.int64), dist.ReduceOp.MAX, group=group)
-    return total
-
-
-def _nonfinite_error(norm: Tensor, named: Named) -> NonfiniteError:
-    """Return the error of a norm that is infinite or not a number."""
-    gradients = ((names[0], p.grad) for names, p in _tie(named) if p.grad is not None)
-    names = [name for name, gradient in gradients if not _local(gradient).isfinite().all()]
-    more = f", nor are {len(names) - 1} others" * (len(names) > 1)
-    where = f"{names[0]} is not finite on this rank{more}." if names else ""
-    return NonfiniteError(
-        f"the norm of the gradients is {norm.item()}.",
-        where or "On this rank all gradients are finite.",
-        fix="skip this step; all ranks raise this.",
-    )

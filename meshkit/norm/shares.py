@@ -19,16 +19,17 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from ..call import either, is_number
-from ..data.conflicts import axes_along_which, content_lines
-from ..errors import MeshkitError, SpecError
+from ..data.conflicts import Row, axes_along_which, content_lines
+from ..errors import CALL, DisagreementError, MeshkitError, SpecError
 from ..layout.axes import axis_role, check_axes_exist, closest_axis, has_pipeline, unknown_axes
 from ..layout.layout import Layout
 from ..redistribute.dim_sizes import parse_layout_sizes
 from ..redistribute.pattern import DOTS, Dim, Side, first_match, parse_layout
 from ..synonyms import STANDARD
-from ..text import count_noun
+from ..text import count_noun, name_ranks, shorten
 
 NO_SIDE = Side(())
+MAX_FAULTS = 8  # ranks that an error shows
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -63,6 +64,17 @@ class NormLayout:
         """The axes that each side names."""
         return [frozenset(side.types) for side in self.sides.values()]
 
+    @property
+    def sums(self) -> list[tuple[str, ...]]:
+        """The axes along which each side that has a sum adds it, on this mesh."""
+        sums = (self._summed(side) for side in self.sides.values())
+        return [axes for axes in dict.fromkeys(sums) if axes]
+
+    def _summed(self, side: Side) -> tuple[str, ...]:
+        """Return the axes along which the ranks have the parts of a sum."""
+        kinds = side.types.items()
+        return tuple(a for a, kind in kinds if kind.symbol == "+" and self.sizes.get(a, 1) > 1)
+
     def apart(self, stated: Collection[str]) -> list[str]:
         """Return the axes along which ranks need not hold equal gradients."""
         return [axis for axis in self.sizes if axis in stated or has_pipeline([axis])]
@@ -85,12 +97,11 @@ class NormLayout:
         unknown = [axis for axis in unknown_axes(self.sizes) if axis not in side.types]
         if unknown and is_plain:  # a DTensor is a copy over axes that its mesh lacks
             raise _unknown_role_error(self.sizes, unknown[0], name, len(shape))
-        own, sums = [axis for axis in self.sizes if has_pipeline([axis])], []
+        own = [axis for axis in self.sizes if has_pipeline([axis])]
         for axis, kind in side.types.items():
             own = [other for other in own if other != axis] + [axis] * (kind.symbol == "/")
-            sums += [axis] * (kind.symbol == "+" and self.sizes.get(axis, 1) > 1)
         stated = None if glob is None else frozenset(side.types)
-        return Shares(frozenset(own), tuple(sums), stated)
+        return Shares(frozenset(own), self._summed(side), stated)
 
 
 def counts(layout: Layout, rank: int, own: Collection[str], members: Iterable[int] = ()) -> bool:
@@ -151,6 +162,54 @@ def form_error(
     axis = axes_along_which(grid, forms)[0]
     lines = (f"{line}." for line in content_lines(grid, forms))
     return differing_error(layout, name, axis, num_dims, *lines, is_whole=is_whole)
+
+
+def unequal_error(grid: Layout, row: Row, contents: Mapping[int, str]) -> DisagreementError:
+    """Return the error of ranks whose calls differ: an option, a side, or the parts of a sum."""
+    noun = row.ranks.partition(" ")[0]
+    if noun == "sum":
+        summary = f"the gradient of {row.name} cannot be added up: {row.ranks}."
+        fix = f"a gradient of {row.name} in one shape on these ranks; where its parameter has no "
+        fix += "gradient it counts as zeros, and a DTensor needs equal placements."
+    elif noun == "layout":
+        summary, fix = f"ranks give other layouts for {row.name}.", "one layout on all ranks."
+    else:
+        summary, fix = f"ranks call this with another {row.name}.", f"one {row.name} on all ranks."
+    return DisagreementError(
+        f"{CALL}: {summary}",
+        *(f"{line}." for line in content_lines(grid, contents)),
+        fix=fix,
+        requests=dict(contents),
+    )
+
+
+def refused_error(faults: Mapping[int, str]) -> DisagreementError:
+    """Return the error of a rank whose peers refuse their calls; ``faults`` has their errors."""
+    lines = [f"Rank {rank} gave up: {text}" for rank, text in faults.items()]
+    return DisagreementError(
+        f"{CALL}: {name_ranks([*faults])} cannot take the norm.",
+        *shorten(lines, MAX_FAULTS, "."),
+        fix=f"look at the error of {name_ranks([*faults][:1])} first.",
+        requests=dict(faults),
+    )
+
+
+def main_grad_error(name: str) -> SpecError:
+    """Return the error of a parameter whose gradient lies beside ``grad``."""
+    return SpecError(
+        f"{name} has main_grad, as in Megatron, and no grad.",
+        "The norm is that of p.grad of each parameter p.",
+        fix="t = torch.empty_like(p.main_grad), t.grad = p.main_grad, and {name: t} in place of "
+        "{name: p} for each such p.",
+    )
+
+
+def sparse_error(name: str, kind: str) -> SpecError:
+    """Return the error of a gradient whose numbers do not lie at their places in memory."""
+    return SpecError(
+        f"the gradient of {name} is a {kind} tensor.",
+        fix="p.grad = p.grad.to_dense() for this parameter p, or sparse=False in its Embedding.",
+    )
 
 
 def _sides(name: str, axis: str, num_dims: int, sides: Mapping[str, Side] = {}) -> list[str]:

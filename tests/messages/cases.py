@@ -31,7 +31,7 @@ from meshkit.call import quotes_call
 from meshkit.compare.parity import Held, Rules, find_differences
 from meshkit.data.batch import resolve_data_axes
 from meshkit.data.canonical import canonical_text
-from meshkit.data.conflicts import EqualAxes
+from meshkit.data.conflicts import EqualAxes, Row
 from meshkit.data.epoch import Epoch, SampleOrder, parse_count
 from meshkit.data.seeds import select_coordinate, select_streams
 from meshkit.errors import MeshkitError
@@ -48,7 +48,16 @@ from meshkit.layout.position import Position
 from meshkit.layout.sequence import plan_sequence
 from meshkit.layout.sizes import merge_sizes, view_sizes
 from meshkit.layout.topology import parse_hostfile
-from meshkit.norm.shares import NormLayout, form_error, parse_max_norm, parse_order
+from meshkit.norm.shares import (
+    NormLayout,
+    form_error,
+    main_grad_error,
+    parse_max_norm,
+    parse_order,
+    refused_error,
+    sparse_error,
+    unequal_error,
+)
 from meshkit.plan.memory import ModelShape
 from meshkit.plan.search import fastest_cost
 from meshkit.plan.step_time import MACHINES, TrainingJob
@@ -140,6 +149,17 @@ def refuse_form(
 ) -> object:
     layout = NormLayout.of({"dp": 2, "ep": 2}, sides or {})
     raise form_error(Layout(dp=2, ep=2), layout, "w", forms, **options)
+
+
+@quotes_call("mesh.clip_grad_norm", by_name=("model",))
+def refuse_call(model: object, max_norm: float, error: Exception) -> object:
+    raise error
+
+
+def refuse_unequal(ranks: str, name: str, first: str, other: str) -> object:
+    contents = dict.fromkeys(range(3), first) | {3: other}
+    error = unequal_error(Layout(dp=2, tp=2), Row(ranks, name, first), contents)
+    return refuse_call(None, 1.0, error)
 
 
 FORMS = dict.fromkeys((0, 2), "missing") | dict.fromkeys((1, 3), "torch.float32 (2, 4)")
@@ -636,6 +656,20 @@ CASES: dict[str, Callable[[], object]] = {
         None, FORMS, {"*": "... =dp"}
     ),
     "a DTensor that a rank lacks": lambda: refuse_form(None, FORMS, is_whole=True),
+    "a norm of which a rank asks another order": lambda: refuse_unequal(
+        "call", "norm_type", "2.0", "inf"
+    ),
+    "a norm for which a rank has another layout": lambda: refuse_unequal(
+        "layout", "up.weight", "o/tp i", "no layout"
+    ),
+    "a norm of a sum of which a rank has no part": lambda: refuse_unequal(
+        "sum over dp at tp=1", "up.bias", "(16,)", "missing"
+    ),
+    "a norm that a rank refuses": lambda: refuse_call(
+        None, 1.0, refused_error({1: "SpecError: max_norm is None, not a number of 0 or more."})
+    ),
+    "a gradient of Megatron": lambda: refuse_call(None, 1.0, main_grad_error("up.weight")),
+    "a sparse gradient": lambda: refuse_call(None, 1.0, sparse_error("up.weight", "sparse_coo")),
     # a rehearsal
     "a rehearsal with two orders of collectives": lambda: rehearsed_report().raise_if_mismatched(),
     # live
