@@ -127,7 +127,8 @@ class RankStatus:
     thread: str = ""  # the thread and task that left it; empty if others were in guards meanwhile
     waited: float = 0.0  # seconds since it began its last collective, as far as it knows
     sees_waits: bool = True  # False on nccl: a rank may wait for a collective at any line
-    # axes to the last calls over that group, the oldest first; a group that is missing is unknown
+    # axes to the last calls over that group, the oldest first, its last collective among them;
+    # a group that is missing is unknown
     calls: Mapping[str, tuple[TracedCall, ...]] = field(default_factory=dict)
 
     @classmethod
