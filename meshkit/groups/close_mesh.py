@@ -44,6 +44,7 @@ CALLS = "calls"  # the number of roll calls of a mesh
 OPENER = "opener/{}"  # the rank that opened a roll call
 STATUS = "status/{}"  # the status with which a rank left the guard, or stopped using the mesh
 EXIT = "exit/{}"  # what a rank had begun when it left its last guard without an error
+OWN = "own/{}"  # the own seconds of a rank in its last steps, in guards with stragglers=True
 OVER = "over/{}"  # a false alarm: the rank that opened it left its guard without an error
 READERS = "readers"  # in a roll call: how many ranks have read the report
 COUNT = "count"  # in the store of a mesh that ends: how many ranks close it
@@ -87,7 +88,7 @@ def end_lost_mesh(mesh: MeshGroups, before: Job, job: Job, old_ranks: Sequence[i
     if mesh.rank in mesh.plan.layout:
         ending = _ending_of(mesh, before, cast(Store, before.store))
         lost = {int(rank) for rank in mesh.plan.layout.grid.flat} - {*old_ranks}
-        names = (CLOSED, f"guard/{STATUS}", f"guard/{EXIT}")
+        names = (CLOSED, *(f"guard/{name}" for name in (STATUS, EXIT, OWN)))
         keys = [*ending.keys, WAITING, *(name.format(rank) for name in names for rank in lost)]
         size = ending.size - len(lost)
         job.counts.endings.append(replace(ending, size=size, keys=keys, is_lost=True))

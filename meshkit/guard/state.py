@@ -12,6 +12,7 @@ and deletes them once all ranks have closed the mesh::
     status/RANK       the status at an error, or at a close    the rank
     exit/RANK         its counts when it left its last guard   the rank
     exits/N           how many ranks have left guard N         all ranks; the last one deletes it
+    own/RANK          its own seconds in its last steps        the rank: sampling.py
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from ..launch.torch_groups import is_nccl
 from ..layout.group_plan import Axes, edge_rounds
 from ..layout.layout import Layout
 from ..text import Ints
+from .sampling import StepSampler
 
 POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 operations/s
 
@@ -64,6 +66,7 @@ class GuardState(OfOneProcess):
             an error, on a suspicion; 0 without one.
         is_lost: whether the store did not answer when this rank reported a failure.
         is_aborted: whether this rank has closed the connections of gloo after a report.
+        sampler: measures the steps of guards with ``stragglers=True``; None before the first one.
         answered: by number of a roll call, when this rank posted its status there.
         reports: by number of a roll call, the report that this rank has read, as JSON; None after
             a false alarm. A copy, since the process of the store may end first.
@@ -75,6 +78,7 @@ class GuardState(OfOneProcess):
     alarm: int = 0
     is_lost: bool = False
     is_aborted: bool = False
+    sampler: StepSampler | None = None
     answered: dict[int, float] = field(default_factory=dict)
     reports: dict[int, dict[str, Any] | None] = field(default_factory=dict)
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit import Mesh
 from meshkit.data.first_batch import KEPT
+from meshkit.guard.sampling import BATCH
 from meshkit.launch.job import current_job
 from meshkit.launch.times import TIMES
 from meshkit.launch.world import free_port
@@ -94,6 +95,14 @@ def device_mesh(_: Mesh) -> None:
 def build_and_close(_: Mesh) -> None:
     with meshkit.build_mesh(dp=4) as other, other.guard(timeout=30):
         other.barrier()
+
+
+def close_after_steps(_: Mesh) -> None:
+    """Post the own time of each rank in some steps."""
+    with meshkit.build_mesh(dp=4) as other:
+        for _ in range(2 * BATCH + 2):
+            with other.guard(timeout=30, stragglers=True):
+                meet()
 
 
 def build_of_a_part(_: Mesh) -> None:
@@ -186,6 +195,7 @@ KINDS: dict[str, Callable[[Mesh], Any]] = {
     "transfer": transfer,
     "commit on nccl": commit,
     "close": build_and_close,
+    "close after steps": close_after_steps,
     "close a part": build_of_a_part,
     "close a view": build_a_view,
     "close groups of the user": build_over_groups_of_the_user,
