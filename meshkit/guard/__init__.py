@@ -4,6 +4,9 @@ guard.py is the block around a step. Its failures open a roll call (roll_call.py
 of watch.py answers for a rank that hangs, and hang.py decides who is behind. state.py has what they
 share, and the keys in the store. reentrant.py lets threads and tasks use one guard.
 
+sampling.py measures what each rank does in a step, and stragglers.py finds the ranks that are late
+in each step.
+
 barrier.py names late ranks, commit.py is the vote before a step of the optimizer, and first.py lets
 one rank go first. verification.py is the result of a check.
 """
