@@ -121,11 +121,13 @@ class StepSampler(OfOneProcess):
 
     def _run(self) -> None:
         """Sample until the mesh is closed, the thread has ended, or no guard comes any more."""
-        while self.worker is threading.current_thread():
+        while True:
             elapsed = time.perf_counter() - self.ended
             pause = max(self.length / LOOKS, elapsed / PAUSES)
             time.sleep(min(max(pause, MIN_PAUSE), MAX_PAUSE) * random.uniform(0.7, 1.3))
             frame = frame_of_thread(self.thread)
+            if self.worker is not threading.current_thread():
+                break  # the mesh was closed meanwhile
             if frame is None or (elapsed > max(IDLE, 10 * self.length) and not self.open):
                 break
             is_own = not (may_wait(frame) and self._sleeps())
