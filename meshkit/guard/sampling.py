@@ -139,7 +139,8 @@ class StepSampler(OfOneProcess):
                 self.posted = self.step - is_first
                 self.due = time.monotonic() + len(self.ranks) / POSTS_PER_SECOND
                 if not (self._compare() if is_first else self._post()):
-                    break  # the store is lost
+                    self.store = None  # it is lost
+                    break
         self._close_state()
         self.thread = 0
 
