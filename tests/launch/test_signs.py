@@ -63,12 +63,19 @@ LARGER: list[tuple[Env, str]] = [
     ({"AWS_BATCH_JOB_NUM_NODES": "2", "AWS_BATCH_JOB_NODE_INDEX": "0"}, "AWS_BATCH_JOB_NUM_NODES"),
     ({"PET_N_PROC_PER_NODE": "4"}, "PET_N_PROC_PER_NODE"),
     ({"MPT_LRANK": "3"}, "MPT_LRANK"),
+    ({"BEAKER_REPLICA_RANK": "1"}, "BEAKER_REPLICA_RANK"),
+    ({"MF_PARALLEL_NODE_INDEX": "1"}, "MF_PARALLEL_NODE_INDEX"),
+    ({"BACKENDAI_CLUSTER_LOCAL_RANK": "1"}, "BACKENDAI_CLUSTER_LOCAL_RANK"),
+    ({"BACKENDAI_CLUSTER_HOSTS": "sub1,main1"}, "BACKENDAI_CLUSTER_HOSTS"),
+    ({"TPU_PROCESS_ADDRESSES": "a:8476,b:8476"}, "TPU_PROCESS_ADDRESSES"),
 ]
 ALONE: list[Env] = [
     {"SM_HOSTS": '["algo-1"]', "SM_NUM_GPUS": "8"},
     {"NNODES": "1", "NODE_RANK": "0", "NPROC_PER_NODE": "1", "MASTER_ADDR": "node0"},
     {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "auto", "PET_MASTER_ADDR": "node0"},
     {"MASTER_ADDR": "127.0.0.1"},
+    {"BEAKER_REPLICA_COUNT": "1", "BEAKER_REPLICA_RANK": "0", "BACKENDAI_CLUSTER_SIZE": "1"},
+    {"TPU_PROCESS_ADDRESSES": "local", "TPU_WORKER_ID": "0"},  # of Kaggle
     {"JAX_COORDINATOR_ADDRESS": "10.0.0.1:1234", "JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"},
     {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
     {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'},
