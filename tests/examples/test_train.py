@@ -32,7 +32,7 @@ MESHES_OF_FOUR = [
 ]
 MESHES_OF_EIGHT = ["--dp 2 --sp 2 --tp 2 --micro-batch 4"]
 Losses = dict[str, list[list[float]]]
-SMALL = ["--dtype=float64", "--steps=6", "--seq=32", "--dim=32", "--global-batch=8"]
+SMALL = ["--dtype=float64", "--steps=3", "--seq=32", "--dim=32", "--global-batch=8"]
 
 
 def train_rows(rows: Sequence[str]) -> dict[str, list[float]]:

@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 import meshkit
 from meshkit.launch.torch_aborts import timeout_of
 from meshkit.launch.torch_groups import KEEPS_ORDER
+from tests.preloaded_python import run_python
 from tests.resources import descriptors, live_groups
 
 pytestmark = pytest.mark.skipif(not KEEPS_ORDER, reason="the table speaks of torch 2.13")
@@ -159,12 +160,9 @@ def test_a_layout_without_a_job() -> None:
     """A layout needs no job; init_device_mesh needs the environment variables of a job."""
     ours = "import sys, meshkit as m; print(m.factor_world(8, sp=2), 'torch' in sys.modules)"
     theirs = "from torch.distributed.device_mesh import init_device_mesh as i; i('cpu', (4, 2))"
-    assert alone(ours).stdout.endswith("dp=3     6     7 False\n")
-    done = alone(theirs)
+    command = [sys.executable, "-c", ours]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    assert printed.endswith("dp=3     6     7 False\n")
+    done = run_python(theirs)
     assert done.returncode != 0
     assert "RANK" in done.stderr
-
-
-def alone(code: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
