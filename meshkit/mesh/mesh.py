@@ -584,7 +584,8 @@ class Mesh(OfOneProcess):
             SpecError: if the state is not a mapping, a side is invalid or does not fit its tensor,
                 a glob matches no tensor, or two tensors have one name after their keys are joined.
             DisagreementError: also if the tensors of one name are not the parts of a whole. Nothing
-                is sent then.
+                is sent then. Last, if DTensors of one name lie on several parts of an axis, and
+                differ, and no side names the axis.
 
         Cost: a round at the store, an all_gather for each tensor that is cut, and the memory of the
         whole state.

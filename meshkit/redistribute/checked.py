@@ -55,7 +55,7 @@ class Check(OfOneProcess):
                     axis=axis,
                 )
         for axis in self._axes(named.left, "*="):
-            digests = self._gather(_digest(x), x.device, axis)
+            digests = self._gather(digest_of(x), x.device, axis)
             if len({*digests}) > 1 and error is None:
                 mark = named.left.types[axis].symbol
                 error = SpecError(
@@ -70,7 +70,7 @@ class Check(OfOneProcess):
         """Raise if gradients differ at ``=``, or are equal at ``*``. Collective over the axes."""
         named, error = self.named, None
         for axis in self._axes(named.right, "=*"):
-            digests = self._gather(_digest(grad), grad.device, axis)
+            digests = self._gather(digest_of(grad), grad.device, axis)
             if error is not None:
                 continue
             is_equal = len({*digests}) == 1
@@ -121,7 +121,7 @@ class Check(OfOneProcess):
         return [bytes(part.tolist()) for part in parts]
 
 
-def _digest(x: Tensor) -> bytes:
+def digest_of(x: Tensor) -> bytes:
     """Return the sha256 of shape, dtype and values."""
     flat = plain(x.detach().cpu()).contiguous()
     digest = hashlib.sha256(f"{tuple(x.shape)} {x.dtype}".encode())

@@ -19,10 +19,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..errors import SpecError
+from ..errors import DisagreementError, SpecError
 from ..launch.tensors import is_dtensor
 from ..layout.axes import check_axes_exist, has_pipeline
 from ..layout.layout import Layout
+from ..redistribute.checked import digest_of
 from ..redistribute.dim_sizes import check_sizes_known, expand_to, parse_layout_sizes
 from ..redistribute.mesh_pair import MeshPair
 from ..redistribute.moves import MeshMoves
@@ -73,7 +74,50 @@ def make_whole(
         if name in known:
             side = cast(Side, first_match(sides_left, name))
             whole[name] = _move(moves, f"{side} -> {uncut(side)}", name, tensor, known[name])
+    _compare_replicas(meshes, sides, [table for _, table, _ in stated], whole)
     return _replace(state, whole)
+
+
+def _compare_replicas(
+    meshes: MeshPair,
+    sides: Mapping[str, Side],
+    tables: Iterable[Mapping[str, Any]],
+    whole: Mapping[str, Tensor],
+) -> None:
+    """Compare DTensors over a part of an axis of which no side says anything. Collective.
+
+    Several DeviceMeshes then hold tensors of one name: replicas, or other experts. A side with
+    ``=`` vouches for replicas.
+    """
+    names: dict[str, set[str]] = {}  # with all axes along which a tensor must be equal
+    for table in tables:
+        for name, (_, _, axes, partly) in table.items():
+            side = first_match(sides, name)
+            if {*partly} - {*(() if side is None else side.types)}:
+                names.setdefault(name, set()).update(axes, partly)
+    if not names:
+        return
+    grid, held = meshes.layouts[0], sorted({*names} & {*whole})
+
+    def read() -> dict[str, dict[str, Any]]:
+        digests = {name: digest_of(whole[name]).hex() for name in held}
+        at = grid.coordinate(meshes.rank)
+        places = {n: {a: i for a, i in at.items() if a not in names[n]} for n in held}
+        return {"source": {n: [format_sizes(places[n]), digests[n]] for n in held}}
+
+    first: dict[tuple[str, str], tuple[str, int]] = {}
+    for _, table, ranks in agree_on_tables(meshes, CALL, {}, read):
+        for name, (place, digest) in table.items():
+            other, rank = first.setdefault((name, place), (digest, ranks[0]))
+            if digest != other:
+                axes = " ".join(axis for axis in grid.axes if axis in names[name])
+                raise DisagreementError(
+                    f"{name} is a DTensor over some of the ranks along {axes}, and differs there.",
+                    f"Ranks {rank} and {ranks[0]} hold other numbers under this name.",
+                    fix="mesh.view(...).whole_state, on a view with an axis inside "
+                    f"{axes} for its ranks and one for the others, which the layout names.",
+                    requests={rank: other, ranks[0]: digest},
+                )
 
 
 def _part(tensor: Any, layout: Layout, rank: int) -> list[Any]:  # noqa: ANN401

@@ -228,6 +228,35 @@ def join_experts_over_a_part_of_dp() -> list[str]:
     return errors
 
 
+def join_over_a_part_of_dp_without_a_layout() -> list[str]:
+    """Shard tensors over pairs of ranks of dp: other experts, replicas, and own names."""
+    experts, errors = torch.arange(48.0).reshape(2, 4, 6), list[str]()
+    with meshkit.build_mesh(dp=4) as mesh, mesh.view(ep=2, dp=2, order="ep dp") as view:
+        ep, dp = view.coordinate["ep"], view.device_mesh("dp")
+        expert = distribute_tensor(experts[ep], dp, [Shard(0)])
+        for layout in {}, {"w": "o i"}:
+            with pytest.raises(meshkit.DisagreementError) as caught:
+                mesh.whole_state({"a": torch.ones(1), "w": expert}, layout)
+            errors.append(str(caught.value))
+        assert view.whole_state({"w": expert}, {"w": "o/ep i"})["w"].equal(experts.flatten(0, 1))
+        copy = distribute_tensor(experts[0], dp, [Shard(0)])  # HSDP by hand
+        own = {f"expert{ep}": expert, "copy": copy, "whole": torch.ones(1)}
+        for layout in {}, {"copy": "o i"}, {"*": "... =dp"}:
+            state = mesh.whole_state(own, layout)
+            assert state["copy"].equal(experts[0])
+            assert state[f"expert{ep}"].equal(experts[ep])
+        assert mesh.whole_state({"w": expert}, {"w": "o i =dp"})["w"].equal(experts[ep])
+    return errors
+
+
+def test_without_a_layout_dtensors_over_a_part_of_an_axis_must_be_replicas(pool: Pool) -> None:
+    by_rank = pool.run(join_over_a_part_of_dp_without_a_layout)
+    assert all(errors == by_rank[0] for errors in by_rank)
+    for text in by_rank[0]:
+        assert "w is a DTensor over some of the ranks along dp, and differs there." in text
+        assert "mesh.view(...).whole_state" in text
+
+
 def test_a_dtensor_over_a_part_of_an_axis_is_refused_on_all_ranks(pool: Pool) -> None:
     for errors in pool.run(join_experts_over_a_part_of_dp):
         assert all("w is a DTensor over some of the ranks along dp" in error for error in errors)
