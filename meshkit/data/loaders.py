@@ -134,7 +134,8 @@ def loader(
     Each item is one collated micro batch. ``options`` are more options of ``DataLoader``, as
     ``num_workers``; all other arguments are those of :meth:`sampler`. The position for a
     checkpoint is ``loader.batch_sampler.state_dict(steps=...)``, for an iterable dataset
-    ``loader.dataset.state_dict(steps=...)``.
+    ``loader.dataset.state_dict(steps=...)``. ``loader.set_epoch(epoch)`` is that of the sampler or
+    the stream; the Trainer of Transformers calls it.
 
     Raises:
         BatchError: as :meth:`sampler`; if an option would change the samples of a batch, such
@@ -163,7 +164,16 @@ def _open(
     return source
 
 
-class StreamLoader(DataLoader[Any]):
+class EpochLoader(DataLoader[Any]):
+    """A DataLoader whose epoch a trainer sets, as that of Transformers does where it resumes."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch at its start, as the sampler or the stream does."""
+        source: Any = self.dataset if self.batch_sampler is None else self.batch_sampler
+        source.set_epoch(epoch)
+
+
+class StreamLoader(EpochLoader):
     """A DataLoader whose ``iter`` waits for the first batch of a stream.
 
     After it the workers have begun the pass, and an empty pass has ended, whatever the trainer
@@ -194,7 +204,7 @@ def make_loader(
     if not hasattr(dataset, "__getitem__"):
         line = f"the dataset is {article(type(dataset).__name__)}, which has no samples."
         raise BatchError(line, fix="a dataset; mesh.sampler(...) accepts a number of samples.")
-    return DataLoader(dataset, batch_sampler=source, **options)  # type: ignore[arg-type]
+    return EpochLoader(dataset, batch_sampler=source, **options)  # type: ignore[arg-type]
 
 
 def find_counterpart(name: str, value: object, source: object) -> str:

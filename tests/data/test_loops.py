@@ -56,6 +56,11 @@ class Counting(IterableDataset[int]):
         yield from range(LENGTH)
 
 
+class Draws(Counting):
+    def __iter__(self) -> Iterator[Any]:
+        yield from (random.random() for _ in range(LENGTH))
+
+
 @pytest.fixture(autouse=True)
 def _restore_generators() -> Iterator[None]:
     before = draws._read_generators()
@@ -203,3 +208,25 @@ def test_a_stream_asks_for_the_steps_of_a_state(steps: Any) -> None:
     with pytest.raises(BatchError, match="how many steps") as caught:
         stream.state_dict(**steps)
     assert "steps=" in caught.value.fix
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_trainer_that_sets_the_epoch_of_its_loader(is_stream: bool, workers: int) -> None:
+    """The Trainer of Transformers does so where it resumes between two epochs."""
+    options = {"num_workers": workers, **({"multiprocessing_context": "fork"} if workers else {})}
+
+    def begin() -> Any:
+        if is_stream:
+            return make_loader(None, MicroBatchStream(Draws(), plan_of(2)), options)
+        return make_loader(Noisy(), sampler_of(2), options)
+
+    loader = begin()
+    whole = [str(samples(loader)) for _ in range(3)]
+    resumed = begin()
+    read = []
+    for epoch in (1, 2):
+        resumed.set_epoch(epoch)
+        read.append(str(samples(resumed)))
+    assert read == whole[1:]
+    assert len({*whole}) == 3
