@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..call import format_value, quotes_call
-from ..errors import SpecError
+from ..errors import DisagreementError, MeshkitError, SpecError
 from ..groups.groups import gather_bytes
 from ..groups.live_mesh import LiveMesh
-from ..groups.open_mesh import agree_in_mesh
+from ..groups.open_mesh import agree_in_mesh, agreement_of
 from ..groups.registry import MeshGroups
 from ..launch.tensors import is_dtensor
 from ..layout.layout import Layout
@@ -58,8 +59,12 @@ def check_batch(  # noqa: D417  # self
     copied to the host and hashed there, a second or two per gigabyte.
     """
     mesh, layout = self._groups, self._groups.plan.layout
-    axes = resolve_data_axes(data, layout.sizes)
     mesh.check_usable()
+    try:
+        axes = resolve_data_axes(data, layout.sizes)
+    except MeshkitError as refusal:
+        announce_refusal(mesh, refusal, self.device)
+        raise
     coordinate = layout.coordinate(mesh.rank)
     index = format_sizes({axis: coordinate.get(axis, 0) for axis in axes})
     holdings = gather_conflicting(mesh, list_batch(batch, index), self.device, distinct=True)
@@ -91,7 +96,11 @@ def check_parameters(
     """
     mesh, layout = self._groups, self._groups.plan.layout
     mesh.collective_group(())  # raises on a rank outside the mesh, before the axes are resolved
-    equal = compare.EqualAxes.of(layout.sizes, axes)
+    try:
+        equal = compare.EqualAxes.of(layout.sizes, axes)
+    except MeshkitError as refusal:
+        announce_refusal(mesh, refusal, self.device)
+        raise
     holdings = gather_conflicting(mesh, list_model(model, layout, mesh.rank, equal), self.device)
     if holdings and (error := compare.parameter_conflict(layout, equal, holdings)):
         raise error
@@ -112,11 +121,14 @@ def agree(self: LiveMesh, what: str, value: object) -> None:
 
     Cost: 4 store operations per rank. Large arrays are copied to the host and hashed.
     """
-    mesh = self._groups
+    mesh, job = self._groups, self._proposal.job
+    mesh.check_usable()
     if not (isinstance(what, str) and what.isprintable()):
         fix = 'a name in one line, for example "learning rate".'
-        raise SpecError(f"what is {what!r}, not the name of a value.", fix=fix)
-    mesh.check_usable()
+        error = SpecError(f"what is {what!r}, not the name of a value.", fix=fix)
+        if agreement := agreement_of(mesh, job, "mesh.agree", ""):
+            agreement.fail(error)  # the other ranks wait for this one
+        raise error
     try:
         text, cause = canonical_text(value, tensor_text), None
     except Exception as error:  # a value can raise anything, and the others wait for this rank
@@ -124,7 +136,7 @@ def agree(self: LiveMesh, what: str, value: object) -> None:
     facts, summary = {what: text}, f"ranks disagree about {what}."
     if conflict := mesh.registry.conflict:
         facts["batches"] = conflict
-    agree_in_mesh(mesh, self._proposal.job, "mesh.agree", facts, summary)
+    agree_in_mesh(mesh, job, "mesh.agree", facts, summary)
     if cause is not None:
         line = f"the value of {what} has no repr: {str(cause).partition(chr(10))[0]}"
         fix = "a value with one, such as vars(config), or the name of a function."
@@ -134,7 +146,11 @@ def agree(self: LiveMesh, what: str, value: object) -> None:
 def gather_conflicting(
     mesh: MeshGroups, own: compare.Holdings, device: torch.device, *, distinct: bool = False
 ) -> dict[int, compare.Holdings]:
-    """Return what each rank holds, if digests conflict; else an empty dict. Collective."""
+    """Return what each rank holds, if digests conflict; else an empty dict. Collective.
+
+    Raises:
+        DisagreementError: if a rank refuses its call; on all ranks.
+    """
     group = mesh.collective_group(())
     heads = gather_bytes(own.head(), compare.HEAD_BYTES, group, device)
     if not compare.heads_conflict(heads, distinct=distinct):
@@ -143,7 +159,17 @@ def gather_conflicting(
     rows = gather_bytes(own.packed(), max(sizes), group, device)
     packed = [row[:size] for row, size in zip(rows, sizes, strict=True)]
     ranks = [int(rank) for rank in mesh.plan.layout.grid.flat]  # in the order of the group
-    return dict(zip(ranks, map(compare.Holdings.unpacked, packed), strict=True))
+    held = dict(zip(ranks, map(compare.Holdings.unpacked, packed), strict=True))
+    if refusals := {rank: each.refusal for rank, each in held.items() if each.refusal}:
+        raise compare.refused_error(refusals)
+    return held
+
+
+def announce_refusal(mesh: MeshGroups, error: Exception, device: torch.device) -> None:
+    """Let the other ranks, which wait in a gather, know why this one refuses. Collective."""
+    text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    with suppress(DisagreementError):  # the error of the other ranks
+        gather_conflicting(mesh, compare.Holdings((), (), refusal=text), device)
 
 
 def list_batch(batch: object, index: str) -> compare.Holdings:

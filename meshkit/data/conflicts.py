@@ -73,16 +73,17 @@ class Holdings:
     # may state rows of other classes too
     classes: tuple[str, ...] = ()
     fault: str = ""  # the reason why the rows of this rank cannot be compared; empty if they can
+    refusal: str = ""  # the error of a rank that refuses the arguments of its call
 
     def packed(self) -> bytes:
         """Return bytes to send."""
-        return json.dumps([self.fault, self.classes, self.rows]).encode()
+        return json.dumps([self.fault, self.refusal, self.classes, self.rows]).encode()
 
     @classmethod
     def unpacked(cls, sent: bytes) -> Holdings:
         """Return the rows that another rank packed."""
-        fault, classes, rows = json.loads(sent)
-        return cls(tuple(Row(*row) for row in rows), tuple(classes), fault)
+        fault, refusal, classes, rows = json.loads(sent)
+        return cls(tuple(Row(*row) for row in rows), tuple(classes), fault, refusal)
 
     def head(self) -> bytes:
         """Return the digest of each class, with the length of the details; equal in any order."""
@@ -91,7 +92,7 @@ class Holdings:
             classes.setdefault(row.ranks, []).append((row.name, row.content))
         slots = [_hash(key) + _hash(json.dumps(sorted(rows))) for key, rows in classes.items()]
         content = b"".join(slots[:SLOTS]).ljust(SLOTS * 2 * DIGEST, b"\0")
-        needs_details = bool(self.fault) or len(slots) > SLOTS
+        needs_details = bool(self.fault or self.refusal) or len(slots) > SLOTS
         return content + len(self.packed()).to_bytes(8, "little") + bytes([needs_details])
 
 
@@ -145,6 +146,17 @@ def find_fault(layout: Layout, holdings: Mapping[int, Holdings]) -> tuple[int, s
     if rank is None:
         return None
     return rank, f"{holdings[rank].fault}, on {_describe_ranks(layout, [rank])}."
+
+
+def refused_error(refusals: Mapping[int, str]) -> DisagreementError:
+    """Return the error of a rank whose peers refuse their calls; ``refusals`` has their errors."""
+    lines = [f"Rank {rank} gave up: {text}" for rank, text in refusals.items()]
+    return DisagreementError(
+        f"{CALL}: this call has an error on {name_ranks([*refusals])}.",
+        *shorten(lines, MAX_CONTENTS, "."),
+        fix=f"look at the error of {name_ranks([*refusals][:1])} first.",
+        requests=dict(refusals),
+    )
 
 
 def batch_conflict(layout: Layout, holdings: Mapping[int, Holdings]) -> BatchError | None:

@@ -24,7 +24,7 @@ from ..layout.axes import has_pipeline
 from ..redistribute.pattern import first_match
 from ..text import format_sizes
 from .copies import Copy
-from .shares import NormLayout, refused_error, unequal_error
+from .shares import NormLayout, unequal_error
 
 CALL = "call"  # the class of all ranks
 
@@ -91,16 +91,8 @@ def compare_calls(mesh: MeshGroups, own: Holdings, device: torch.device) -> None
         DisagreementError: on all ranks, but for one that refuses.
     """
     grid, held = mesh.plan.layout, gather_conflicting(mesh, own, device)
-    if faults := {rank: holdings.fault for rank, holdings in held.items() if holdings.fault}:
-        raise refused_error(faults)
     for row, contents in find_conflicts(held).items():
         raise unequal_error(grid, row, contents)
-
-
-def announce(mesh: MeshGroups, error: Exception, device: torch.device) -> None:
-    """Let the other ranks know that this one refuses its call. Collective."""
-    summary = (str(error).splitlines() or [""])[0]
-    gather_conflicting(mesh, Holdings((), (), f"{type(error).__name__}: {summary}"), device)
 
 
 def _class_of_sum(at: Mapping[str, int], axes: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..call import quotes_call
-from ..data.checks import Named, name_tied_parameters
+from ..data.checks import Named, announce_refusal, name_tied_parameters
 from ..data.conflicts import Holdings
 from ..errors import SpecError
 from ..groups.registry import MeshGroups
@@ -48,7 +48,7 @@ from ..launch.of_one_process import OfOneProcess
 from ..launch.tensors import is_dtensor, plain
 from ..launch.torch_program import foreach_scale
 from ..layout.axes import has_pipeline
-from .calls import Call, announce, compare_calls, state_call
+from .calls import Call, compare_calls, state_call
 from .copies import OTHER, Copy, Share, are_telling, by_kind, check_matches, compare_copies
 from .shares import (
     NormLayout,
@@ -233,7 +233,7 @@ class GradientNorms(OfOneProcess):
             nan = torch.full((), math.nan, dtype=torch.float64, device=self._device)
             reduce_total(nan, 2.0, group)
             self._vote([False, True, True], group)
-            announce(self._mesh, error, self._device)
+            announce_refusal(self._mesh, error, self._device)
             raise
         asks = self._asks(read, own)
         is_asked = asks or bool(read.pending) or read.known.is_new(call)

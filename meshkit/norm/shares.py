@@ -26,10 +26,9 @@ from ..layout.layout import Layout
 from ..redistribute.dim_sizes import parse_layout_sizes
 from ..redistribute.pattern import DOTS, Dim, Side, first_match, parse_layout
 from ..synonyms import STANDARD
-from ..text import count_noun, name_ranks, shorten
+from ..text import count_noun
 
 NO_SIDE = Side(())
-MAX_FAULTS = 8  # ranks that an error shows
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -180,17 +179,6 @@ def unequal_error(grid: Layout, row: Row, contents: Mapping[int, str]) -> Disagr
         *(f"{line}." for line in content_lines(grid, contents)),
         fix=fix,
         requests=dict(contents),
-    )
-
-
-def refused_error(faults: Mapping[int, str]) -> DisagreementError:
-    """Return the error of a rank whose peers refuse their calls; ``faults`` has their errors."""
-    lines = [f"Rank {rank} gave up: {text}" for rank, text in faults.items()]
-    return DisagreementError(
-        f"{CALL}: {name_ranks([*faults])} cannot take the norm.",
-        *shorten(lines, MAX_FAULTS, "."),
-        fix=f"look at the error of {name_ranks([*faults][:1])} first.",
-        requests=dict(faults),
     )
 
 

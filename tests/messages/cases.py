@@ -31,7 +31,7 @@ from meshkit.call import quotes_call
 from meshkit.compare.parity import Held, Rules, find_differences
 from meshkit.data.batch import resolve_data_axes
 from meshkit.data.canonical import canonical_text
-from meshkit.data.conflicts import EqualAxes, Row
+from meshkit.data.conflicts import EqualAxes, Row, refused_error
 from meshkit.data.epoch import Epoch, SampleOrder, parse_count
 from meshkit.data.seeds import select_coordinate, select_streams
 from meshkit.errors import MeshkitError
@@ -54,7 +54,6 @@ from meshkit.norm.shares import (
     main_grad_error,
     parse_max_norm,
     parse_order,
-    refused_error,
     sparse_error,
     unequal_error,
 )
