@@ -174,6 +174,10 @@ class _Fetcher(NamedTuple):
         with self.context(self.fetcher.dataset, indices):
             return self.fetcher.fetch(indices)
 
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        """Return a field of the object, which torchdata's loader puts into its state."""
+        return getattr(self.fetcher, name)
+
 
 def find_reader() -> weakref.ref[Any] | None:
     """Return the pass of a DataLoader that takes the indices of the caller, through any sampler.
