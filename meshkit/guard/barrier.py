@@ -138,7 +138,7 @@ def _late_error(
     if agreement is not None:
         seen = agreement.round.arrivals()
         if seen.missing:
-            return missing_error(seen, seconds, describe=describe)
+            return missing_error(seen._replace(expired=True), seconds, describe=describe)
         evidence = f"All ranks of the group have arrived by now: {format_ranks(seen.expected)}."
         states = {rank: state_of(arrival.process) for rank, arrival in seen.arrived.items()}
         stopped = tuple(rank for rank, state in states.items() if state.is_certain)

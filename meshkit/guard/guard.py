@@ -251,11 +251,15 @@ def _report_of_abort(guard: Guard) -> MeshkitError | None:
 def _count_exit(guard: Guard, store: Store, number: int) -> bool:
     """Count that this rank has left a guard; return whether it is the last one. Local.
 
-    Each rank counts once for each guard, also if an error ends it, so that no key stays.
+    Each rank counts once for each guard, also if an error ends it, so that no key stays. A recovery
+    deletes those of the guards in which ranks were lost.
     """
-    is_last = store.add(EXITS.format(number), 1) == guard.layout.num_ranks
+    key = EXITS.format(number)
+    is_last = store.add(key, 1) == guard.layout.num_ranks
     if is_last:
-        store.delete(EXITS.format(number))
+        store.delete(key)
+    else:
+        guard.state.exits.append(key)
     return is_last
 
 

@@ -11,7 +11,8 @@ and deletes them once all ranks have closed the mesh::
     over/N            roll call N was a false alarm            the rank that opened it
     status/RANK       the status at an error, or at a close    the rank
     exit/RANK         its counts when it left its last guard   the rank
-    exits/N           how many ranks have left guard N         all ranks; the last one deletes it
+    exits/N           how many ranks have left guard N         all ranks; the last deletes it, or a
+                                                               recovery
     own/RANK          its own seconds in its last steps        the rank: sampling.py
 """
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -46,6 +48,7 @@ from ..layout.layout import Layout
 from ..text import Ints
 from .sampling import StepSampler
 
+MAX_AHEAD = 8  # guards that a rank may have left before another one is lost in the first of them
 POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 operations/s
 
 
@@ -61,6 +64,8 @@ class GuardState(OfOneProcess):
             guard withdraws the status that the rank posted then.
         numbers: counts the guards with a timeout that this rank enters. Equal numbers on two ranks
             mean the same block, so their collectives can be compared.
+        exits: the keys that count the ranks which have left the newest guards of this rank, if it
+            was not the last one to leave.
         open: the trackers of the guards in which this rank is now, one for each thread or task.
         alarm: the number of the roll call that the watching thread of this rank has opened without
             an error, on a suspicion; 0 without one.
@@ -74,6 +79,7 @@ class GuardState(OfOneProcess):
 
     has_left: bool = False
     numbers: Iterator[int] = field(default_factory=partial(itertools.count, 1))
+    exits: deque[str] = field(default_factory=partial(deque, maxlen=MAX_AHEAD))
     open: list[CollectiveTracker] = field(default_factory=list)
     alarm: int = 0
     is_lost: bool = False

@@ -44,7 +44,7 @@ from .judges import (
     all_same_and_stated,
     disagreement,
 )
-from .round import ANY, COUNT, DECISION, Round
+from .round import ANY, COUNT, DECISION, Processes, Round
 from .store import Store
 from .times import TIMES, Deadline
 
@@ -85,6 +85,7 @@ class Agreement:
         summary: str = "",
         describe: Describe | None = None,
         look: Look | None = None,
+        processes: Processes | None = None,
         number: int = 0,
         counter: str = "",
         before: Agreement | None = None,
@@ -94,7 +95,11 @@ class Agreement:
         self.summary, self.describe = summary or f"ranks disagree about {call}().", describe
         self.number, self.counter, self.before, self._clean = number, counter, before, clean
         self.round = Round(
-            *(store, name, rank, ranks), summary=self.summary, look=look, clean=self._forget
+            *(store, name, rank, ranks),
+            summary=self.summary,
+            look=look,
+            processes=processes,
+            clean=self._forget,
         )
 
     def __enter__(self) -> Agreement:
@@ -199,9 +204,9 @@ class Agreement:
         """Return the decision of all ranks, by default that of equal facts. Collective."""
         return self.round.decide(judge or self.judge(), deadline or self.deadline, poll=poll)
 
-    def has_failed(self) -> bool:
-        """Return whether a rank has announced a failure; a silent store says no. Local."""
-        return self.round.has_failed()
+    def has_failed(self, judge: Judge) -> bool:
+        """Return whether a rank has announced a failure, or has ended. Local."""
+        return self.round.has_failed(judge)
 
     def judge(self, seconds: float | None = None) -> Judge:
         """Return the judge of ranks that must state equal facts. Local."""
@@ -218,7 +223,7 @@ class Agreement:
         """Keep its keys as long as the store, and return what reads the records. Local."""
         self.round.keys = frozenset()
         kept = copy(self.round)
-        kept.look = kept.clean = None  # the job would refer to itself
+        kept.look = kept.processes = kept.clean = None  # the job would refer to itself
         return kept.arrivals
 
     def delete(self) -> None:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -162,7 +163,9 @@ def create_on_all(
     with agreement:
         try:
             if connects:
-                created = _in_time(limit, creation, create, undo, stop=agreement.has_failed)
+                created = _in_time(
+                    limit, creation, create, undo, stop=partial(agreement.has_failed, judge)
+                )
             else:
                 created = create(creation)
         except RuntimeError as error:  # torch's own: a peer may be the reason

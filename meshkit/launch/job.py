@@ -44,7 +44,7 @@ from .process import check_own_process, sight
 from .store import Store
 from .times import ARRIVAL, TIMES
 from .torch_aborts import LoweredTimeouts, abort_all_groups, timeout_of
-from .torch_groups import has_nccl, hidden_device, waits_for_peers
+from .torch_groups import forget_groups, has_nccl, hidden_device, waits_for_peers
 from .torch_meshes import clear_dtensor_cache
 from .world import World, follow_recovery
 
@@ -191,6 +191,7 @@ class Job:
             summary=summary,
             describe=describe,
             look=self.look,
+            processes=self.processes,
             number=number,
             counter=counter,
             before=before,
@@ -309,6 +310,7 @@ class Job:
     def _forget_recoveries(self, number: int, world: World) -> None:
         """Delete the rounds of earlier recoveries and of the membership that is over. Local.
 
+        Of a recovery that has failed meanwhile, all keys of its membership go.
         All ranks have left them. A rank that was left out reads that a later membership exists.
         """
         base, old = cast(Store, self.base), self.membership.number
@@ -325,6 +327,9 @@ class Job:
                 # newcomers are numbered beyond the ranks, at most one for each that was lost
                 ranks = range(2 * self.membership.size_before)
                 delete_round(base, RECOVERY.format(earlier), ranks, ADMISSION)
+            for failed in range(old + 1, number):
+                part = base.part(MEMBERSHIP.format(failed))
+                part.delete(*part.keys())
 
         base.within(TIMES.store, forget)
 
@@ -352,7 +357,24 @@ class Job:
         )
         store = Store(base.root, world, base.path).part(MEMBERSHIP.format(number))
         call, ranks = "mesh.recover", range(world.world_size)
-        end = Agreement(store, REJOIN, world.rank, ranks, call=call, limit=limit, summary=FAILURE)
+
+        def look(ranks: Sequence[int]) -> dict[int, Sighting]:
+            """Return the last processes of members; newcomers are unknown."""
+            seen = self.look([old_ranks[rank] for rank in ranks])
+            return {rank: seen[old_ranks[rank]] for rank in ranks if old_ranks[rank] in seen}
+
+        def processes() -> dict[int, Process]:
+            known = self.processes()
+            return {rank: known[old] for rank, old in enumerate(old_ranks) if old in known}
+
+        end = Agreement(
+            *(store, REJOIN, world.rank, ranks),
+            call=call,
+            limit=limit,
+            summary=FAILURE,
+            look=look,
+            processes=processes,
+        )
         with end:
             world = prepare(world)
         group_store = create_on_all(
@@ -369,7 +391,7 @@ class Job:
             world=world,
             store=store,
             membership=Membership(number, before, self.membership.size_before),
-            joined=end.round.arrivals,
+            joined=end.keep(),
             group_store=group_store,
             startup=Startup(),
             counts=Counts(),
@@ -381,10 +403,12 @@ class Job:
 
 
 def leave_default_group() -> None:
-    """Destroy the default group and all groups made on it, if it exists. Local."""
+    """Destroy the default group and all groups made on it, or what an error left of one. Local."""
     if dist.is_initialized():
         dist.destroy_process_group()
         clear_dtensor_cache()
+    elif dist.get_pg_count():
+        forget_groups()
 
 
 # A job lives as long as its default group.

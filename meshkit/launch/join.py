@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any, cast
 
 import numpy as np
@@ -55,7 +55,7 @@ from .generation import (
     last_seen,
 )
 from .job import LEFT, Job, Membership, current_job, set_current_job
-from .judges import Json, all_same
+from .judges import Json, Process, all_same
 from .launchers import BY_MPI, job_hosts, job_name
 from .log import ERROR_FILE, Startup, log_job, log_line, report_uncaught_error
 from .mpi import store_of_one_node, with_address
@@ -262,8 +262,18 @@ def _create_job(
     if seed is not None:
         number = draw_seed(seed, partial(broadcast, store, Deadline.after(wait)))
     began, look = time.monotonic(), partial(last_seen, base, lease.generation)
+
+    @cache
+    def processes() -> dict[int, Process]:
+        return {rank: arrival.process for rank, arrival in round.arrivals().arrived.items()}
+
     end = Agreement(
-        *(store, END, world.rank, ranks), call="init", limit=wait, summary=FAILURE, look=look
+        *(store, END, world.rank, ranks),
+        call="init",
+        limit=wait,
+        summary=FAILURE,
+        look=look,
+        processes=processes,
     )
     with end:  # python -W error raises the warning: the other ranks must not wait for this one
         warn_of_other_build(store, deadline)

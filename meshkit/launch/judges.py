@@ -83,6 +83,11 @@ class Arrivals(NamedTuple):
         return [rank for rank in self.expected if rank not in self.arrived]
 
     @property
+    def is_final(self) -> bool:
+        """Whether ranks wait no longer for missing ones: the deadline has passed, or one ended."""
+        return self.expired or RankState.ENDED in self.states.values()
+
+    @property
     def states(self) -> dict[int, RankState]:
         """The state of the missing ranks, as far as this machine knows."""
         return {rank: seen.state for rank, seen in self.seen.items()}
@@ -136,8 +141,8 @@ def all_same(
     def judge(seen: Arrivals) -> Decision | None:
         error = disagreement(summary, seen) or next(iter(seen.objections), None)
         if error is not None:
-            return Decision(error) if seen.expired or not seen.missing else None
-        if seen.missing and not seen.expired:
+            return Decision(error) if seen.is_final or not seen.missing else None
+        if seen.missing and not seen.is_final:
             return None
         return Decision(
             missing_error(seen, seconds, stage=stage, describe=describe, hosts=hosts())
@@ -203,7 +208,7 @@ def all_done(
     """
 
     def judge(seen: Arrivals) -> Decision | None:
-        if seen.missing and not seen.expired:
+        if seen.missing and not seen.is_final:
             return None
         error = disagreement(summary, seen)
         if error is None and seen.missing:
@@ -260,6 +265,7 @@ def missing_error(
 
     Ranks that have ended or are stopped come first. The other ranks are then only late.
     """
+    seconds = seconds if seen.expired else min(seconds, round(seen.waited, 1))
     certain = {rank: state for rank, state in seen.states.items() if state.is_certain}
     reasons = [*certain] or seen.missing
     names = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -71,6 +72,14 @@ def state_of(process: Process) -> RankState:
     if not process.start or _start(process.pid) != process.start:
         return RankState.ENDED
     return RankState.STOPPED if process_stat(process.pid)[:1] == ["T"] else RankState.BUSY
+
+
+def have_ended(processes: Iterable[Process]) -> bool:
+    """Return whether one of some processes has ended, as far as this machine can know it. Local."""
+    here = machine_id()
+    return any(
+        process.machine == here and state_of(process) is RankState.ENDED for process in processes
+    )
 
 
 def sight(process: Process, note: str = "") -> Sighting:

@@ -9,9 +9,10 @@
 A round is open until a rank writes the decision, which a judge of :mod:`meshkit.launch.judges`
 determines. The last rank to arrive writes it, or the first rank whose deadline has passed. Some
 rounds, for example a roll call, may end before all ranks have arrived. In these the first four
-ranks that wait look again and again at what has arrived, and one of them writes the decision. A
-rank whose own call fails writes its error as the decision at once. A rank that comes later reads
-the decision. The keys of a round, below its name::
+ranks that wait look again and again at what has arrived, and one of them writes the decision. In
+a round of a job that has begun, a rank that waits writes it as soon as the process of a missing
+rank has ended on its machine. A rank whose own call fails writes its error as the decision at once.
+A rank that comes later reads the decision. The keys of a round, below its name::
 
     key            value                                      written by
     first          the facts of one rank, and their digest    the first rank that must be equal
@@ -50,15 +51,17 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from ..errors import MeshkitError
+from ..errors import MeshkitError, RankTimeoutError
 from .judges import Arrival, Arrivals, Decision, Json, Judge, Look, Process, failure_error
-from .process import current_process
+from .process import current_process, have_ended
 from .store import Store, error_from_json, error_to_json, read_value
 from .times import TIMES, Deadline
 
 Result = TypeVar("Result")
+Processes = Callable[[], Mapping[int, Process]]  # of ranks, as far as known; in a deadline
 
 JUDGES = 4  # ranks that look again and again in a round that may end early; the others follow
 MAX_LOOKED = 1024  # missing ranks whose last process is looked at
@@ -99,8 +102,9 @@ class Round:
 
     As a context manager it announces an error that leaves the block before this rank has read a
     decision. ``summary`` begins the error that the others then raise. ``look`` returns the last
-    processes of missing ranks, for the judge. ``clean`` deletes keys of earlier rounds before this
-    rank counts as arrived.
+    processes of missing ranks, for the judge. ``processes`` returns those of all ranks: if one of
+    them has ended on the machine of a rank that waits, the round ends. ``clean`` deletes keys of
+    earlier rounds before this rank counts as arrived.
     """
 
     def __init__(
@@ -112,12 +116,13 @@ class Round:
         *,
         summary: str = "",
         look: Look | None = None,
+        processes: Processes | None = None,
         clean: Callable[[], object] | None = None,
     ) -> None:
         self.keys: AbstractSet[str] = ANY  # those that its ranks may have written
         self.name, self.rank, self.expected = name, rank, expected
         self.store = store.part(name)
-        self.summary, self.look, self.clean = summary, look, clean
+        self.summary, self.look, self.processes, self.clean = summary, look, processes, clean
         # of this rank, from 1 in the order of arrivals; 0 before it arrives
         self.arrival_number = 0
         self.is_over = False  # whether this rank has read a decision, announced a failure, or lost
@@ -208,10 +213,11 @@ class Round:
                     # the first ones may be lost too; many judges look less often
                     pause = poll if is_first else min(2.0, poll * len(self.expected) / JUDGES)
                     self._judge_until(judge, deadline, pause)
-            return self._hear(deadline) or self._judge_at_deadline(judge)
+            watch = partial(self._judge_if_lost, judge)
+            return self._hear(deadline, watch) or self._judge_at_deadline(judge)
 
         keys, self.keys = self.keys, ANY
-        decision = self._within(deadline.left + TIMES.store, lambda: self._end(wait()))
+        decision = self._within(deadline.left + TIMES.store, lambda: self._end(wait(), deadline))
         self.is_over = True
         if decision.error is None:
             self.keys = keys | {DECISION} | (set() if poll is None else {JUDGING})
@@ -241,12 +247,16 @@ class Round:
         """Return the decision, if there is one. Local. Cost: 1 or 2 store operations."""
         return self._within(TIMES.store, self._decision)
 
-    def has_failed(self) -> bool:
-        """Return whether a rank has announced a failure; a silent store says no. Local.
+    def has_failed(self, judge: Judge) -> bool:
+        """Return whether a rank has announced a failure, or has ended; a silent store says no.
 
-        Cost: 2 store operations.
+        Local. Cost: 2 store operations.
         """
-        look = lambda: self.store.has(CONFLICT) or self.store.has(DECISION)  # noqa: E731
+
+        def look() -> bool:
+            self._judge_if_lost(judge)
+            return self.store.has(CONFLICT) or self.store.has(DECISION)
+
         return bool(self.store.try_within(TIMES.store, look))
 
     def arrivals(self) -> Arrivals:
@@ -332,15 +342,31 @@ class Round:
             else:
                 time.sleep(min(poll, deadline.left))
 
+    def _judge_if_lost(self, judge: Judge) -> None:
+        """Judge before the deadline if the process of a rank has ended on this machine.
+
+        Cost: no store operation if none has.
+        """
+        if self.processes is None or len(self.expected) > MAX_LOOKED:
+            return
+        processes = self.processes()
+        if have_ended(processes[rank] for rank in self.expected if rank in processes):
+            decision = judge(self._see(self._began))
+            if decision is not None:
+                self._say(decision)
+
     def _judge_at_deadline(self, judge: Judge) -> Decision:
         """Judge, as the first rank whose deadline has passed; the others wait for it."""
         is_first = self.store.add(DECIDERS, 1) == 1
         decision = None if is_first else self._hear(Deadline.after(TIMES.host_stays))
         return decision or self._say(judge(self._see(self._began, expired=True)) or Decision())
 
-    def _end(self, decision: Decision) -> Decision:
+    def _end(self, decision: Decision, deadline: Deadline) -> Decision:
         """Return the decision; rank 0, which may host the store, leaves last if it is an error."""
-        if decision.error is not None:
+        error = decision.error
+        if isinstance(error, RankTimeoutError) and not deadline.expired:  # others have yet to come
+            self._leave_last(len(self.expected) - len(error.missing_ranks), TIMES.failure_stays)
+        elif error is not None:
             self._leave_last(self.store.number(COUNT), TIMES.host_stays)
         return decision
 
@@ -349,8 +375,10 @@ class Round:
         self.store.add(READ, 1)
         self.store.stay(seconds, lambda: self.store.number(READ) >= readers)
 
-    def _hear(self, deadline: Deadline) -> Decision | None:
-        text = self.store.wait(DECISION, deadline, len(self.expected))
+    def _hear(
+        self, deadline: Deadline, watch: Callable[[], None] = lambda: None
+    ) -> Decision | None:
+        text = self.store.wait(DECISION, deadline, len(self.expected), watch)
         return None if text is None else read_value(DECISION, text, decision_from_json)
 
     def _say(self, decision: Decision) -> Decision:

@@ -112,6 +112,10 @@ class Store:
         except (RuntimeError, RankTimeoutError):
             return None
 
+    def answers(self, seconds: float) -> bool:
+        """Return whether the store answers a question in so many seconds. Local."""
+        return self.try_within(seconds, lambda: self.has(ATTEMPT)) is not None
+
     @property
     def raw(self) -> dist.Store:
         """The store of torch for one operation, unless its host has left, as torch prints that."""
@@ -163,6 +167,10 @@ class Store:
         """Delete keys, which need not exist; return whether one did."""
         return sum(self.raw.delete_key(key) for key in keys) > 0
 
+    def keys(self) -> list[str]:
+        """Return all keys of this part. Cost: reads all keys of the store."""
+        return [*cast(Any, self.raw).list_keys()]
+
     def append(self, key: str, value: str) -> None:
         """Append to a value. A FileStore cannot."""
         cast(Any, self.raw).append(key, value)
@@ -171,12 +179,19 @@ class Store:
         """Return a value, parsed; None if there is none. Cost: one operation more, to look."""
         return read_value(key, self.get(key), parse) if self.has(key) else None
 
-    def wait(self, key: str, deadline: Deadline, ranks: int = 1) -> bytes | None:
+    def wait(
+        self,
+        key: str,
+        deadline: Deadline,
+        ranks: int = 1,
+        watch: Callable[[], None] = lambda: None,
+    ) -> bytes | None:
         """Wait for a key with other ranks; return its value, or None if there is none in time.
 
         It looks again and again, since a blocking ``get`` of torch would hold the client, which
-        the watching threads use too.
+        the watching threads use too. ``watch`` is called twice a second.
         """
+        watched = time.monotonic()
         pause = MIN_LOOK
         while not self.raw.check([key]):
             if deadline.expired:
@@ -184,6 +199,9 @@ class Store:
             time.sleep(min(pause, deadline.left))
             pause = min(1.25 * pause, max(MAX_LOOK, LOOK_PER_RANK * ranks))
             self.check()
+            if time.monotonic() - watched >= TIMES.watch:
+                watch()
+                watched = time.monotonic()
         return bytes(self.raw.get(key))
 
     def stay(self, seconds: float, is_done: Callable[[], bool]) -> None:

@@ -16,7 +16,8 @@ them out. The keys, below the generation of the job::
     recovery/<n>/admission     the first rank, for newcomers          with its round
     recovered                  rank 0: the newest n                   stays
     membership/<n>/rejoin/...  members of n: all groups created?      after a later recovery
-    membership/<n>/...         their rounds and meshes                as in a job without a loss
+    membership/<n>/...         their rounds and meshes                as in a job without a loss;
+                                                                      after a failure all at once
 
 A recovery destroys the default group and all groups on it, those of other meshes and of views too.
 The ranks decide at the store which of them live. Ranks are numbered anew: ``mesh.rank`` and
@@ -37,7 +38,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from typing import NamedTuple, cast
 
 from ..call import Call, parse_integer
@@ -134,13 +134,13 @@ def recover_mesh(rounds: Rounds, state: GuardState) -> Recovered | None:
         if mesh.rank not in mesh.plan.layout and not wait_for_loss(mesh, job, store):
             rounds.last.is_over = True
             return None
+        mesh.posted |= {f"guard/{key}" for key in state.exits}
         failure = find_known_failure(state)
         if failure.is_known:
             job.abort()
         return rounds.run(failure)
     except RankTimeoutError as error:
-        look = partial(has_begun, store)
-        if hosted_by_rank_0(job.world) and store.try_within(ANSWER_TIME, look) is None:
+        if hosted_by_rank_0(job.world) and not store.answers(ANSWER_TIME):
             lines = (
                 "Rank 0 hosted the store, without which the other ranks cannot find each other.",
                 "Three stores outlive the ranks: python -m meshkit store --port 29400 "

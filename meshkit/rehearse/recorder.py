@@ -230,7 +230,7 @@ class RecordedAgreement(Agreement):
         self.summary, self.describe = "", None
         self.arrived: dict[int, Arrival] = {}  # what this rank states, and one that states more
 
-    def has_failed(self) -> bool:
+    def has_failed(self, judge: Judge) -> bool:
         """Return False: no rank of a rehearsal announces a failure to another one."""
         return False
 

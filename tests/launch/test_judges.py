@@ -73,6 +73,10 @@ A, B = {"call": "build_mesh", "sizes": "dp=4"}, {"call": "build_mesh", "sizes": 
         ([A, None, None], EXPIRED | {"seen": {1: ENDED, 2: BUSY}}, LATE[1], LATE[1]),
         ([A, None, None], EXPIRED | {"seen": {2: STOPPED}}, LATE[2], LATE[2]),
         ([A, A], {"expired": True, "late": (1,)}, "ok", "ok"),
+        # a rank that has ended never comes, so the others do not wait until the deadline
+        ([A, None, None], {"seen": {1: ENDED, 2: BUSY}}, LATE[1], LATE[1]),
+        ([A, None, None], {"seen": {1: STOPPED, 2: BUSY}}, "wait", "wait"),
+        ([A, B, None], {"seen": {2: ENDED}}, *[("DisagreementError", 0, 1)] * 2),
     ],
 )
 def test_all_same_and_all_done(
@@ -109,6 +113,13 @@ def test_the_error_of_missing_ranks_names_what_is_known() -> None:
     error = missing_error(arrivals, 5, describe=lambda rank: f"dp={rank}", hosts=("h0", "h1", "h2"))
     text, known = str(error), ("1 (dp=1) has ended", "0, 3 on hosts h0, h1", "1 on host b, pid 7")
     assert all(part in text for part in (*known, "Rank 3 came late", "No rank came from host h2"))
+
+
+def test_before_the_deadline_the_error_has_the_seconds_that_have_passed() -> None:
+    arrivals = seen([A, None], seen={1: ENDED}, waited=0.6172)
+    decision = all_same("ranks disagree.", seconds=5)(arrivals)
+    assert decision is not None
+    assert "within 0.6 s" in str(decision.error)
 
 
 def test_the_error_of_very_many_missing_ranks_is_short() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,12 +18,16 @@ import torch.distributed as dist
 import meshkit
 from meshkit import Mesh
 from meshkit.data.first_batch import KEPT
+from meshkit.groups import open_mesh
 from meshkit.guard.sampling import BATCH
+from meshkit.launch import job
 from meshkit.launch.job import current_job
 from meshkit.launch.times import TIMES
 from meshkit.launch.world import free_port
 from meshkit.redistribute import equal_calls
+from meshkit.testing.faults import Strike, play
 from tests import nccl_like
+from tests.faults import free_address
 from tests.pool import Pool
 
 RANKS = 4
@@ -60,6 +67,20 @@ def recover(mesh: Mesh) -> Mesh:
         raise meshkit.CollectiveError("played")
     except meshkit.CollectiveError:
         return mesh.recover()
+
+
+def recover_at_the_second_try(module: ModuleType, name: str, mesh: Mesh) -> Mesh:
+    """Recover with a creation that fails on rank 1 before a function, and then succeeds."""
+    original, tries = getattr(module, name), iter([mesh.rank == 1])
+
+    def fail_once(*args: Any, **options: Any) -> Any:
+        if next(tries, False):
+            raise RuntimeError("played")
+        return original(*args, **options)
+
+    with pytest.MonkeyPatch().context() as patch:
+        patch.setattr(module, name, fail_once)
+        return recover(mesh)
 
 
 def run_first(mesh: Mesh) -> None:
@@ -191,6 +212,10 @@ KINDS: dict[str, Callable[[Mesh], Any]] = {
     "failure": failing_on_one_rank,
     "device mesh": device_mesh,
     "recovery": recover,
+    "recovery that fails first": partial(recover_at_the_second_try, job, "create_default_group"),
+    "recovery whose mesh fails first": partial(
+        recover_at_the_second_try, open_mesh, "create_groups"
+    ),
     "first on each node": run_first,
     "transfer": transfer,
     "commit on nccl": commit,
@@ -211,6 +236,8 @@ SLOW_KINDS = {
     "failure": 20,
     "device mesh": 30,
     "recovery": 20,
+    "recovery that fails": 3,
+    "recovery without a mesh": 3,
     "transfer": 20,
     "commit on nccl": 30,
     "unequal calls": 10,
@@ -252,6 +279,37 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_rounds_leave_no_keys(kind: str, url: str, pool: Pool) -> None:
     for before, after in pool.run(count_keys, kind, 2 + SLOW_KINDS.get(kind, 100) // 8, url):
         assert after == before
+
+
+def lose_ranks(strike: Strike, url: str) -> list[int]:
+    """Lose a rank inside a guard three times, and return how many keys the store holds after each.
+
+    Ranks leave a guard before others, so that the lost rank misses in two of them.
+    """
+    meshkit.init(init_method=url)
+    mesh, counts = meshkit.build_mesh(dp=-1), list[int]()
+    for last in (5, 4, 3):
+        with suppress(meshkit.CollectiveError):
+            while True:
+                with mesh.guard(timeout=60):
+                    dist.all_reduce(torch.ones(1), group=mesh.group())
+                    if strike.rank == last:
+                        strike.kill()
+        mesh = mesh.recover()
+        for _ in range(3):
+            mesh.agree("x", 1)
+        dist.barrier()
+        counts.append(int(root().num_keys()))
+        dist.barrier()
+    return counts
+
+
+def test_losses_inside_a_guard_leave_no_key() -> None:
+    played = play(lose_ranks, 6, (free_address(),), timeout=120)
+    assert [*played.ends.values()].count("SIGKILL") == 3
+    for rank in range(3):
+        counts = ast.literal_eval(played.outcomes[rank].text)
+        assert counts == [counts[0]] * 3
 
 
 def watch(url: str) -> list[tuple[int, int]]:

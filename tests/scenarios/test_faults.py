@@ -35,6 +35,8 @@ from tests.faults import free_address
 from tests.promises import BUSY
 
 LIMIT = 4.0  # arrival_timeout of build_mesh
+AGES = 60.0  # the same if a rank ends that others see, so that none waits for it
+SEEN = 1.0  # seconds until they have seen that
 START = 8.0  # arrival_timeout of init, if the fault is injected there
 GUARD = 3.0  # seconds of a collective inside the guard
 ANSWERS = 4.0  # seconds until the guard reports
@@ -66,8 +68,15 @@ class Case:
         return self.store == "tcp" and self.odd == 0
 
     @property
+    def is_seen(self) -> bool:
+        """Whether the others see that the rank has ended, before they have waited for it."""
+        return self.how == "kill" and self.point not in ("before init", "collective")
+
+    @property
     def limit(self) -> float:
         """The arrival_timeout of the call with the fault; 64 ranks need longer to start."""
+        if self.is_seen:
+            return AGES
         limit = START if "init" in self.point else LIMIT
         return 3 * limit if self.ranks == 64 else limit
 
@@ -76,6 +85,8 @@ class Case:
         """The most seconds from the fault to the last error; see docs/evidence/promises.md."""
         if self.point == "collective":
             return GUARD + (1.0 if self.how in LEAVES else ANSWERS)
+        if self.is_seen:
+            return SEEN
         if self.point in ("before init", "before build"):
             return self.limit + TIMES.store
         return max(self.limit, TIMES.create) + TIMES.create_report + TIMES.store
