@@ -310,8 +310,8 @@ class Job:
     def _forget_recoveries(self, number: int, world: World) -> None:
         """Delete the rounds of earlier recoveries and of the membership that is over. Local.
 
-        Of a recovery that has failed meanwhile, all keys of its membership go.
         All ranks have left them. A rank that was left out reads that a later membership exists.
+        If a recovery has failed meanwhile, all keys of its membership go too.
         """
         base, old = cast(Store, self.base), self.membership.number
 
