@@ -31,8 +31,8 @@ def meet_without(strike: Strike, call: str, fault: str, outer: bool) -> None:
     mesh = meshkit.build_mesh(dp=3)
     mesh.agree("begin", 0)
     if mesh.rank == 1:
-        if fault == "kill":
-            strike.kill()
+        if fault == "stop":
+            strike.stop()
         strike.note()
         time.sleep(LIMIT + 8)
         return
@@ -44,10 +44,10 @@ def meet_without(strike: Strike, call: str, fault: str, outer: bool) -> None:
 @pytest.mark.parametrize(
     ("call", "fault", "outer"),
     [
-        ("agree", "kill", False),
+        ("agree", "stop", False),
         ("agree", "sleep", True),
         ("transfer", "sleep", False),
-        pytest.param("whole_state", "kill", False, marks=pytest.mark.slow),
+        pytest.param("whole_state", "stop", False, marks=pytest.mark.slow),
     ],
 )
 def test_ranks_wait_for_a_missing_one_as_long_as_the_guard_says(
