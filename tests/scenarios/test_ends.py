@@ -105,7 +105,7 @@ def train(strike: Strike, how: str, ranks: int) -> Any:
 
     while step < STEPS and not mesh.recovery.is_over:
         if not mesh.inside:
-            mesh = mesh.recover(step=step)
+            mesh = mesh.recover(step=step, arrival_timeout=3)
             continue
         try:
             torch.manual_seed(0)
