@@ -10,7 +10,7 @@
       LaunchError(RuntimeError)        launcher variables missing, malformed or contradicting
       DisagreementError(RuntimeError)  ranks that requested different things
       RankTimeoutError(TimeoutError)   ranks that did not arrive in time
-        CollectiveError(RuntimeError)  a collective that failed or hung, with the ranks behind
+        CollectiveError(RuntimeError)  a collective that failed or hung: why, and the ranks
       SpawnError(RuntimeError)         ranks started by ``spawn`` that failed
       NonfiniteError(RuntimeError)     a norm of gradients that is not finite
 
@@ -185,6 +185,9 @@ class CollectiveError(RankTimeoutError, RuntimeError):
     """A collective that failed or did not complete; torch's own error is the cause."""
 
     behind: tuple[int, ...] = ()  # the ranks that have started fewer collectives than their peers
+    # why ranks wait: "dead", "stopped", "left", "mismatch", "order", "message", "behind", "busy",
+    # "wedge", "late" or "unknown"; empty if no rank waits
+    kind: str = ""
 
 
 class SpawnError(MeshkitError, RuntimeError):

@@ -1,26 +1,27 @@
-"""Decide why a collective failed or hangs, from the status of each rank.
+"""Write the report of a collective that failed or hangs, from the status of each rank.
 
-Ranks of one group begin the same collectives in the same order. A rank that has begun fewer than
-its peers is behind, and the peers wait for it. A rank behind may itself wait in another group. The
-first suspect is a rank behind that is in no collective, or a rank that does not answer::
+The judge (``verdict.py``) finds the root: the ranks for which others wait, and which wait for none.
+The report names it first, then the ranks behind, and then what all others do::
 
-    rank 0    has begun 8 of 8 over dp    in all_reduce over dp     waits for rank 2
-    rank 2    has begun 7 of 8 over dp    in all_gather over tp     behind, but waits for rank 3
-    rank 3    has begun 4 of 5 over tp    in load_batch             behind: the cause
+    Behind: rank 2 (dp=1 sp=0) has begun 7 of 8 collectives over dp; in no collective, load.py:9
+    Ranks 0, 1: wait 8.0 s in all_reduce over dp, [4] float32, begun at train.py:18 (step)
+
+A rank is behind that has begun fewer collectives than a peer. It may itself wait in another group.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from ..errors import CollectiveError
 from ..launch.disagreement import REBUILD_ADVICE, RankStatus, describe_coordinate
 from ..launch.judges import Arrivals, Decision, Judge, RankState, Sighting
 from ..layout.layout import Layout
-from ..text import Ints, format_ranks, plural, shorten
+from ..text import format_ranks, plural, shorten
+from .table import NO_ROWS, Rows, Table, Wait, Where, groups_over
+from .verdict import HangVerdict, Waits
 
 MAX_LINES = 8  # lines about single ranks, or about ranks with equal status
 STATES = {
@@ -31,12 +32,9 @@ STATES = {
 }
 NO_ANSWER = Sighting(RankState.UNKNOWN, "no answer")
 
-LATE = 1.0  # seconds, at least, by which a rank is late, and half of the longest wait
-
 # returns, for those of some ranks that left the guard before, the status that they posted
 ReadExits = Callable[[Sequence[int]], Mapping[int, "RankStatus"]]
-Rows = Mapping[str, Ints]  # axes of a view as text to its groups, (num_groups, group_size)
-NO_ROWS: Rows = {}
+HARMLESS = ("", "unknown", "late")  # kinds that alone are no report of a hang that is suspected
 
 
 class Lag(NamedTuple):
@@ -64,60 +62,14 @@ def lagging_ranks(
     return dict(sorted(lags.items()))
 
 
-def with_waits(
-    layout: Layout, statuses: Mapping[int, RankStatus], rows: Rows = NO_ROWS
-) -> dict[int, RankStatus]:
-    """Return the statuses with the waits that ranks on nccl do not see.
-
-    Such a rank waits in any operation that reads a result. If it has begun a collective that a peer
-    has not, it may wait for that peer.
-    """
-    waits: dict[int, str] = {}
-    for axes, begun in _counts(layout, statuses, rows):
-        waits |= {rank: axes for rank, count in begun.items() if count > min(begun.values())}
-    return {
-        rank: replace(status, function=status.function or "a collective", group=waits[rank])
-        if rank in waits and not (status.sees_waits or status.group or status.left_guard)
-        else status
-        for rank, status in statuses.items()
-    }
-
-
-def late_ranks(
-    layout: Layout, statuses: Mapping[int, RankStatus], rows: Rows = NO_ROWS
-) -> dict[int, float]:
-    """Return ranks that began the collective of their group late, with the seconds they were late.
-
-    They came back just before they reported, so that they are behind no more.
-    """
-    late: dict[int, float] = {}
-    for axes in dict.fromkeys(status.group for status in statuses.values() if status.function):
-        for row in _groups(layout, axes, rows):
-            inside = [statuses[r] for r in row if r in statuses and statuses[r].group == axes]
-            longest = max((status.waited for status in inside), default=0.0)
-            least = max(LATE, longest / 2)
-            late |= {s.rank: longest - s.waited for s in inside if longest - s.waited >= least}
-    return dict(sorted(late.items()))
-
-
 def _counts(
     layout: Layout, statuses: Mapping[int, RankStatus], rows: Rows
 ) -> Iterator[tuple[str, dict[int, int]]]:
     """Yield the axes of each group, and how many collectives its ranks have begun there."""
     for axes in dict.fromkeys(name for status in statuses.values() for name in status.begun):
-        for row in _groups(layout, axes, rows):
+        for row in groups_over(layout, axes, rows):
             known = [rank for rank in row if rank in statuses and axes in statuses[rank].begun]
             yield axes, {rank: statuses[rank].begun[axes] for rank in known}
-
-
-def _groups(layout: Layout, axes: str, rows: Rows) -> list[list[int]]:
-    """Return the groups over some axes of the mesh or of a view; none if they are unknown."""
-    names = axes.split()
-    known = bool(names) and {*names} <= {*layout.axes}
-    groups: list[list[int]] = (
-        rows[axes].tolist() if axes in rows else layout.groups(names).tolist() if known else []
-    )
-    return groups
 
 
 def who_is_behind(
@@ -154,7 +106,8 @@ def who_is_behind(
             known_ranks |= {r for r in missing if not missing[r].state.is_certain}
         silent = {r: sighting for r, sighting in missing.items() if r not in known_ranks}
         report = hang_error(summary, layout, statuses, silent, rows)
-        is_report = summary or report.behind or report.missing_ranks
+        is_hang = report.behind or report.missing_ranks or report.kind not in HARMLESS
+        is_report = summary or is_hang
         return Decision(report if is_report else None)
 
     return judge
@@ -167,92 +120,170 @@ def hang_error(
     silent: Mapping[int, Sighting],
     rows: Rows = NO_ROWS,
 ) -> CollectiveError:
-    """Return the error that all ranks raise."""
-    statuses = with_waits(layout, statuses, rows)
-    late = lagging_ranks(layout, statuses, rows)
-    first = _first_suspects(layout, statuses, late, silent, rows)
-    left = [rank for rank in sorted(statuses) if statuses[rank].has_left and rank not in late]
+    """Return the error that all ranks raise; without a summary, it says which ranks wait."""
+    waits = Waits(Table(layout, statuses, silent, rows))
+    table, fault = waits.table, waits.judge()
+    lags = lagging_ranks(layout, statuses, rows)
+    if fault.kind in ("", "unknown"):  # the counts may tell more
+        idle = [r for r in lags if table.where[r] is not Where.WAITS and r not in silent]
+        likely = [rank for rank in idle if rank in fault.root] or [*fault.root] or idle
+        fault = HangVerdict(fault.kind or ("behind" if idle else ""), tuple(likely or lags))
+    left = [rank for rank in sorted(statuses) if statuses[rank].has_left and rank not in lags]
     states = {rank: silence.state for rank, silence in silent.items()}
-    lines = []
-    for rank in sorted(
-        {*late, *left, *silent}, key=lambda r: (r not in first, states.get(r, -1), r)
-    ):
-        name = f"rank {rank} ({describe_coordinate(layout, rank)})"
-        count = f"has begun {late[rank]}" if rank in late else ""
-        if rank in silent:
-            kind = "Busy" if states[rank] is RankState.BUSY else "Silent"
-            more = f"; it {count}" * bool(count)
-            lines.append(f"{kind}: {name}: {silent[rank].text}; {STATES[states[rank]]}{more}.")
-        elif rank in left:
-            lines.append(f"Left: {name} {statuses[rank]}.")
-        else:
-            lines.append(f"Behind: {name} {count}; {statuses[rank]}.")
-    slow = {} if first else late_ranks(layout, statuses, rows)
-    lines += [
-        f"Late: rank {rank} ({describe_coordinate(layout, rank)}) began {statuses[rank].operation} "
-        f"{seconds:.1f} s after the first."
-        for rank, seconds in slow.items()
-    ]
-    first = first or [*slow]
-    alike: dict[str, list[int]] = {}
-    for rank in sorted(statuses.keys() - {*late, *left, *silent}):
-        alike.setdefault(str(statuses[rank]), []).append(rank)
-    lines += [
-        f"{plural('Rank', len(ranks))} {format_ranks(ranks)}: {status}."
-        for status, ranks in alike.items()
-    ]
-    fix = f"look at {plural('rank', len(first))} {format_ranks(first)} first"
-    places = Counter(status.line for status in statuses.values() if status.line)
-    if not first and len(places) > 1:  # the ranks are in different collectives of a group
-        fix = f"do all ranks reach {min(places, key=places.__getitem__)}? Look there"
-    elif not first:
-        fix = "look at the logs of all ranks"
+    named = {*lags, *left, *silent}
+    if fault.kind == "busy":
+        named |= {*fault.root}
+    first = sorted(named, key=lambda r: (r not in fault.root, states.get(r, -1), r))
+    lines = [*_root_lines(table, fault), *(_rank_line(table, rank, lags) for rank in first)]
+    alike: dict[tuple[str, str], list[int]] = {}
+    for rank in sorted(statuses.keys() - named):
+        alike.setdefault(_describe(table, rank), []).append(rank)
+    for (verb, text), ranks in alike.items():
+        doing = _say(verb, text, max(table.waited(ranks).values(), default=0.0), len(ranks))
+        lines.append(f"{plural('Rank', len(ranks))} {format_ranks(ranks)}: {doing}.")
     return CollectiveError(
-        summary,
+        summary or _summary(table),
         *shorten(lines, MAX_LINES, "."),
-        fix=f"{fix}; then {REBUILD_ADVICE}.",
-        missing_ranks=_missing(statuses, late, states),
-        behind=tuple(late),
+        fix=f"{_fix(table, fault)}; then {REBUILD_ADVICE}.",
+        missing_ranks=_missing(table, lags, states),
+        behind=tuple(lags),
+        kind=fault.kind,
     )
 
 
-def _missing(
-    statuses: Mapping[int, RankStatus], late: Iterable[int], states: Mapping[int, RankState]
-) -> tuple[int, ...]:
+def _summary(table: Table) -> str:
+    """Return the first line of a report of ranks that hang without an error of their own."""
+    waiting = sorted(table.waits)
+    if not waiting:
+        return "ranks begin no collective."
+    waits = "waits" if len(waiting) == 1 else "wait"
+    return f"{plural('rank', len(waiting))} {format_ranks(waiting)} {waits} for others."
+
+
+def _rank_line(table: Table, rank: int, lags: Mapping[int, Lag]) -> str:
+    """Return the line of a rank that is behind, has left, or has not answered."""
+    name = f"rank {rank} ({describe_coordinate(table.layout, rank)})"
+    count = f"has begun {lags[rank]}" if rank in lags else ""
+    if rank in table.silent:
+        state, text = table.silent[rank]
+        kind = "Busy" if state is RankState.BUSY else "Silent"
+        return f"{kind}: {name}: {text}; {STATES[state]}{f'; it {count}' * bool(count)}."
+    status = table.statuses[rank]
+    if status.has_left and not count:
+        return f"Left: {name} {status}."
+    doing = _say(*_describe(table, rank), status.waited, 1)
+    return f"Behind: {name} {count}; {doing}." if count else f"Busy: {name}: {doing}."
+
+
+def _root_lines(table: Table, fault: HangVerdict) -> list[str]:
+    """Return the lines of a root that lies in calls, and not in a rank alone."""
+    if fault.kind == "late":
+        return [_late_line(table, fault, rank) for rank in fault.root]
+    if fault.kind not in ("mismatch", "order", "message", "wedge"):
+        return []
+    alike: dict[str, list[int]] = {}
+    for rank, wait in sorted(fault.calls.items()):
+        alike.setdefault(_describe_wait(table, rank, wait), []).append(rank)
+    odd_first = sorted(alike.items(), key=lambda item: fault.root[:1] != tuple(item[1][:1]))
+    calls = "; ".join(
+        f"{plural('rank', len(ranks))} {format_ranks(ranks)} in {text}" for text, ranks in odd_first
+    )
+    ends = {
+        "mismatch": "these are one call of the group, and differ",
+        "order": "the groups are used in opposite orders, so these ranks wait for each other",
+        "message": f"the other end does not come{_missing_ends(fault)}",
+        "wedge": "all have begun it, with equal sizes, and it completes on none",
+    }
+    return [f"{fault.kind.capitalize()}: {calls}: {ends[fault.kind]}."]
+
+
+def _missing_ends(fault: HangVerdict) -> str:
+    """Return the messages that no rank has begun, as text."""
+    ends = [
+        f"rank {wait.call.peer} begins no {'receive from' if wait.call.is_send else 'send to'} "
+        f"rank {rank}"
+        for rank, wait in sorted(fault.calls.items())
+        if wait.call.is_message and wait.call.peer in fault.root
+    ]
+    return f": {', '.join(shorten(ends, MAX_LINES))}" if ends else ""
+
+
+def _late_line(table: Table, fault: HangVerdict, rank: int) -> str:
+    """Return the line of a rank that came late, but before the report."""
+    group = fault.calls[rank].group
+    waited = table.waited(r for r, wait in fault.calls.items() if wait.group == group)
+    name = f"rank {rank} ({describe_coordinate(table.layout, rank)})"
+    seconds = max(waited.values()) - waited[rank]
+    operation = _operation(table, rank, fault.calls[rank])
+    return f"Late: {name} began {operation} {seconds:.1f} s after the first."
+
+
+def _describe(table: Table, rank: int) -> tuple[str, str]:
+    """Return whether a rank waits, and the text on what it does."""
+    status, waits = table.statuses[rank], table.waits.get(rank)
+    if waits is None or rank in table.silent or not (waits or status.function):
+        return "", str(status)
+    if waits:
+        return "wait", _describe_wait(table, rank, waits[0])
+    return "wait", f"{status.operation}, {status.line or 'no line is known'}"
+
+
+def _say(verb: str, text: str, seconds: float, number: int) -> str:
+    """Return the text on what so many ranks do, and for how long at most."""
+    time = f" {seconds:.1f} s" * (seconds > 0)
+    return f"{verb}{'s' * (number == 1)}{time} in {text}" if verb else text
+
+
+def _describe_wait(table: Table, rank: int, wait: Wait) -> str:
+    """Return a call in which a rank waits, with its sizes and its line."""
+    status, call = table.statuses.get(rank), wait.call
+    parts = [_operation(table, rank, wait), call.content]
+    line = call.line or (status.line if status is not None else "")
+    is_begun_there = bool(call.line) or (status is not None and status.sees_waits)
+    parts += [f"{'begun' if is_begun_there else 'now'} at {line}" if line else "no line is known"]
+    return ", ".join(filter(None, parts))
+
+
+def _operation(table: Table, rank: int, wait: Wait) -> str:
+    """Return the operation of a call with its group, ``"send to rank 3 over pp"``."""
+    call, status = wait.call, table.statuses.get(rank)
+    name = call.name or (status.function if status is not None else "") or "a collective"
+    peer = f" {'to' if call.is_send else 'from'} rank {call.peer}" * (call.peer >= 0)
+    return f"{name}{peer} over {wait.group.axes}"
+
+
+def _fix(table: Table, fault: HangVerdict) -> str:
+    """Return what to do about the root, or where to look."""
+    ranks = f"{plural('rank', len(fault.root))} {format_ranks(fault.root)}"
+    operations = [*dict.fromkeys(_operation(table, r, w) for r, w in sorted(fault.calls.items()))]
+    if fault.kind == "mismatch":
+        return f"make the same call, with equal sizes and dtype, on {ranks} and their peers"
+    if fault.kind == "order":
+        return f"make {' and '.join(operations[:2])} in one order on all ranks"
+    if fault.kind == "message" and len(fault.root) > 1:
+        return f"give each send one receive, in one order, on {ranks}"
+    if fault.kind == "wedge":
+        on_nccl = any(not table.statuses[r].sees_waits for r in fault.root if r in table.statuses)
+        log = "run with NCCL_DEBUG=INFO, and " if on_nccl else ""
+        return f"{log}look at the network and the devices of {ranks}: the calls are equal"
+    if fault.root:
+        return f"look at {ranks} first"
+    places = Counter(status.line for status in table.statuses.values() if status.line)
+    if len(places) > 1:  # the ranks are in different collectives of a group
+        return f"do all ranks reach {min(places, key=places.__getitem__)}? Look there"
+    return "look at the logs of all ranks"
+
+
+def _missing(table: Table, lags: Iterable[int], states: Mapping[int, RankState]) -> tuple[int, ...]:
     """Return the ranks that have ended or are stopped; else those of unknown state, or the busy.
 
     A busy rank may only be slow: it is left out if a rank that has answered explains the failure.
     """
     certain = [rank for rank, state in states.items() if state.is_certain]
     unknown = [rank for rank, state in states.items() if state is RankState.UNKNOWN]
-    is_explained = bool(_causes(statuses, late))
-    is_explained |= any(not statuses[rank].function for rank in late)
+    is_explained = bool(_causes(table.statuses, lags))
+    is_explained |= any(table.where[r] is not Where.WAITS for r in lags if r not in states)
     return tuple(sorted(certain or unknown or ([] if is_explained else states)))
-
-
-def _first_suspects(
-    layout: Layout,
-    statuses: Mapping[int, RankStatus],
-    late: Iterable[int],
-    silent: Mapping[int, Sighting],
-    rows: Rows,
-) -> list[int]:
-    """Return the causes, or the ranks that have ended, or that wait for none, or are silent."""
-    certain = [rank for rank in sorted(silent) if silent[rank].state.is_certain]
-    idle = [rank for rank in late if not statuses[rank].function and not statuses[rank].has_left]
-    unknown = [rank for rank in silent if silent[rank].state is RankState.UNKNOWN]
-    waits = {status.group for status in statuses.values() if status.group in status.begun}
-    awaited = {
-        peer
-        for axes in waits  # else a group of the user
-        for row in _groups(layout, axes, rows)
-        if any(rank in statuses and statuses[rank].group == axes for rank in row)
-        for peer in row
-    }
-    kinds = [certain, sorted([*idle, *unknown]), sorted(silent)]
-    waits_for = [[rank for rank in ranks if rank in awaited] for ranks in kinds]
-    causes = _causes(statuses, late)
-    return next((ranks for ranks in [causes, *waits_for, *kinds] if ranks), list(late))
 
 
 def _causes(statuses: Mapping[int, RankStatus], late: Iterable[int]) -> list[int]:

@@ -135,7 +135,7 @@ def _judge(guard: Guard, store: Store, summary: str, *, is_alarm: bool) -> Judge
         decision = judge(seen)
         if decision is None or decision.error is None:
             return decision
-        error = decision.error.but(summary=summary or f"rank {guard.rank} begins no collective.")
+        error = decision.error
         missing = getattr(error, "missing_ranks", ())
         states = [seen.states.get(rank) for rank in missing]
         is_certain = any(state is not None and state.is_certain for state in states)

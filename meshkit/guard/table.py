@@ -45,8 +45,8 @@ class Where(Enum):
         return self in (Where.DEAD, Where.STOPPED, Where.LEFT)
 
 
-class Group(NamedTuple):
-    """The ranks of a process group, ``Group("dp", (0, 2))``."""
+class GroupRanks(NamedTuple):
+    """The ranks of a process group, ``GroupRanks("dp", (0, 2))``."""
 
     axes: str
     ranks: tuple[int, ...]
@@ -55,7 +55,7 @@ class Group(NamedTuple):
 class Wait(NamedTuple):
     """A call in which a rank waits."""
 
-    group: Group
+    group: GroupRanks
     call: TracedCall
 
 
@@ -80,24 +80,26 @@ class Table:
     where: dict[int, Where] = field(default_factory=dict)
     waits: dict[int, list[Wait]] = field(default_factory=dict)
     vague: set[int] = field(default_factory=set)
-    groups: dict[str, dict[int, Group]] = field(default_factory=dict)
+    groups: dict[str, dict[int, GroupRanks]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         statuses = self.statuses.values()
         names = [{*s.begun, *s.calls, s.group} for s in statuses]
         for axes in sorted(set().union(*names)):
-            rows = [Group(axes, tuple(row)) for row in groups_over(self.layout, axes, self.rows)]
+            rows = [
+                GroupRanks(axes, tuple(row)) for row in groups_over(self.layout, axes, self.rows)
+            ]
             self.groups[axes] = {rank: group for group in rows for rank in group.ranks}
         self._counted = {group for group in self.all_groups() if self._counts_are_equal(group)}
         self._least = {group: self._least_begun(group) for group in self.all_groups()}
         for rank in sorted({*map(int, self.layout.grid.flat), *self.statuses, *self.silent}):
             self.where[rank] = self._place(rank)
 
-    def all_groups(self) -> Iterable[Group]:
+    def all_groups(self) -> Iterable[GroupRanks]:
         """Return all groups that some status names."""
         return {group for rows in self.groups.values() for group in rows.values()}
 
-    def progress(self, rank: int, group: Group) -> int | None:
+    def progress(self, rank: int, group: GroupRanks) -> int | None:
         """Return how many collectives a rank has begun over its group; None if unknown."""
         status = self.statuses.get(rank)
         if status is None:
@@ -110,15 +112,19 @@ class Table:
             return 0
         return count if group in self._counted or not count else None
 
-    def call_at(self, rank: int, group: Group, number: int) -> TracedCall | None:
+    def call_at(self, rank: int, group: GroupRanks, number: int) -> TracedCall | None:
         """Return the collective of that number as a rank has begun it; None if unknown."""
         calls = self.statuses[rank].calls if rank in self.statuses else {}
         of_group = calls.get(group.axes, ())
         return next((c for c in of_group if c.number == number and not c.is_message), None)
 
     def waited(self, ranks: Iterable[int]) -> dict[int, float]:
-        """Return how long ranks wait, in seconds; 0 if unknown."""
-        return {r: self.statuses[r].waited if r in self.statuses else 0.0 for r in ranks}
+        """Return how long ranks wait, in seconds, of those that know.
+
+        A rank on gloo that has just begun to wait says 0, and so does a trace that does not know.
+        """
+        known = [self.statuses[rank] for rank in ranks if rank in self.statuses]
+        return {each.rank: each.waited for each in known if each.waited or each.sees_waits}
 
     def _place(self, rank: int) -> Where:
         """Return the place of a rank, and note the calls in which it waits."""
@@ -155,7 +161,7 @@ class Table:
         count = status.begun.get(group.axes, 0)
         if of_group or is_message or not count or group not in self._counted:
             return []
-        return [Wait(group, TracedCall(count, line=status.line))]
+        return [Wait(group, TracedCall(count))]
 
     def _waits_on_nccl(self, status: RankStatus) -> list[Wait] | None:
         """Return the calls in which the device of a rank waits; None if it waits in none.
@@ -171,7 +177,7 @@ class Table:
         for axes, begun in status.begun.items():
             group = self.groups[axes].get(status.rank)
             if group is not None and not status.calls.get(axes) and begun > self._least[group]:
-                waits.append(Wait(group, TracedCall(begun, line=status.line)))
+                waits.append(Wait(group, TracedCall(begun)))
         if waits:
             self.vague.add(status.rank)
         return waits or ([] if status.function else None)
@@ -191,7 +197,7 @@ class Table:
         begun = (axes for axes, count in status.begun.items() if count)
         return bool(status.line and status.calls) and {*begun} <= status.calls.keys()
 
-    def _counts_are_equal(self, group: Group) -> bool:
+    def _counts_are_equal(self, group: GroupRanks) -> bool:
         """Return whether ranks of a group that made the same calls have equal counts.
 
         gloo counts messages too. Each counts on both ranks, so the counts of two ranks are equal,
@@ -205,7 +211,7 @@ class Table:
         has_messages = any(call.is_message for call in traced)
         return not on_gloo or not (has_messages or has_pipeline(group.axes.split()))
 
-    def _least_begun(self, group: Group) -> int:
+    def _least_begun(self, group: GroupRanks) -> int:
         known = (self.progress(rank, group) for rank in group.ranks)
         return min((count for count in known if count is not None), default=0)
 

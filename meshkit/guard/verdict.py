@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeVar
 from ..launch.disagreement import RankStatus, TracedCall
 from ..launch.judges import RankState, Sighting
 from ..layout.layout import Layout
-from .table import NO_ROWS, Group, Rows, Table, Wait, Where
+from .table import NO_ROWS, GroupRanks, Rows, Table, Wait, Where
 
 LATE = 1.0  # seconds, at least, by which a rank is late, and half of the longest wait
 UNEVEN = ("all_to_all", "alltoall", "scatter", "gather")  # sizes may differ between ranks
@@ -42,7 +42,7 @@ SINKS = {
 }
 
 
-class Fault(NamedTuple):
+class HangVerdict(NamedTuple):
     """The root of a hang: why ranks wait, for which ranks, and in which calls."""
 
     kind: str = ""
@@ -50,24 +50,24 @@ class Fault(NamedTuple):
     calls: Mapping[int, Wait] = {}  # of the ranks at the root, or of those that wait for it
 
 
-class Call(NamedTuple):
+class CallNode(NamedTuple):
     """A node of the graph: a collective of a group by its number, or a message by its ends."""
 
-    group: Group
+    group: GroupRanks
     number: int  # if a message has none, below zero: its place among the open ones
     ends: tuple[int, int] | None = None  # the ranks that send and receive
 
 
-Node = int | Call  # a rank, or a call
+Node = int | CallNode  # a rank, or a call
 T = TypeVar("T")
 
 
-def find_fault(
+def judge_hang(
     layout: Layout,
     statuses: Mapping[int, RankStatus],
     silent: Mapping[int, Sighting],
     rows: Rows = NO_ROWS,
-) -> Fault:
+) -> HangVerdict:
     """Return the root of a hang; of kind ``""`` if nobody waits for a rank that does not come."""
     return Waits(Table(layout, statuses, silent, rows)).judge()
 
@@ -86,9 +86,9 @@ class Waits:
 
     table: Table
     edges: dict[Node, list[Node]] = field(default_factory=dict)
-    may: dict[Call, set[int]] = field(default_factory=dict)
-    at: dict[Call, dict[int, Wait]] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
+    may: dict[CallNode, set[int]] = field(default_factory=dict)
+    at: dict[CallNode, dict[int, Wait]] = field(default_factory=dict)
+    faults: list[HangVerdict] = field(default_factory=list)
     suspects: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -100,19 +100,19 @@ class Waits:
                     self.edges[rank].append(node)
                     self.at.setdefault(node, {})[rank] = wait
 
-    def _call(self, wait: Wait) -> Call | None:
+    def _call(self, wait: Wait) -> CallNode | None:
         """Return the node of a collective, with an edge to each rank that has not come to it."""
         group, number = wait.group, wait.call.number
         if not number:
             return None
-        node = Call(group, number)
+        node = CallNode(group, number)
         if node not in self.edges:
             come = {rank: self._has_come(rank, group, number) for rank in group.ranks}
             self.edges[node] = [rank for rank, has in come.items() if has is False]
             self.may[node] = {rank for rank, has in come.items() if has is None}
         return node
 
-    def _has_come(self, rank: int, group: Group, number: int) -> bool | None:
+    def _has_come(self, rank: int, group: GroupRanks, number: int) -> bool | None:
         """Return whether a rank has come to a collective of its group; None if unknown."""
         table, where = self.table, self.table.where[rank]
         count = table.progress(rank, group)
@@ -127,7 +127,7 @@ class Waits:
             return True if table.statuses[rank].calls.get(group.axes) else None
         return self._is_reached(rank, group, call)
 
-    def _is_reached(self, rank: int, group: Group, call: TracedCall) -> bool | None:
+    def _is_reached(self, rank: int, group: GroupRanks, call: TracedCall) -> bool | None:
         """Return whether the device of a rank has reached a call that the rank has begun."""
         if not call.is_open or self.table.statuses[rank].sees_waits:
             return True
@@ -135,7 +135,7 @@ class Waits:
             return None
         return Wait(group, call) in self.table.waits[rank]
 
-    def _message(self, rank: int, wait: Wait) -> Call | None:
+    def _message(self, rank: int, wait: Wait) -> CallNode | None:
         """Return the node of a message, with an edge to its other end if that does not come."""
         group, call = wait
         if call.peer not in group.ranks:
@@ -143,13 +143,13 @@ class Waits:
         own = [c for c in self._messages(rank, group, call.peer, call.is_send) if c.is_open]
         place = own.index(call)
         ends = (rank, call.peer) if call.is_send else (call.peer, rank)
-        node = Call(group, call.number or -1 - place, ends)
+        node = CallNode(group, call.number or -1 - place, ends)
         has_come = self._other_end_has_come(rank, wait, place)
         self.edges[node] = [call.peer] if has_come is False else []
         self.may[node] = {call.peer} if has_come is None else set()
         return node
 
-    def _messages(self, rank: int, group: Group, peer: int, is_send: bool) -> list[TracedCall]:
+    def _messages(self, rank: int, group: GroupRanks, peer: int, is_send: bool) -> list[TracedCall]:
         """Return the traced messages of a rank with a peer in one direction."""
         status = self.table.statuses.get(rank)
         calls = () if status is None else status.calls.get(group.axes, ())
@@ -181,7 +181,7 @@ class Waits:
             return False
         return False if status.sees_waits and status.begun.get(group.axes) == 0 else None
 
-    def judge(self) -> Fault:
+    def judge(self) -> HangVerdict:
         """Return the root of the hang."""
         for node in self.at:
             self._compare(node)
@@ -192,12 +192,12 @@ class Waits:
             if faults := [fault for fault in self.faults if fault.kind == kind]:
                 calls = {rank: call for fault in faults for rank, call in fault.calls.items()}
                 root = {rank for fault in faults for rank in fault.root}
-                return Fault(kind, tuple(sorted(root)), calls)
+                return HangVerdict(kind, tuple(sorted(root)), calls)
         return self._unknown()
 
     def _judge_ends(self) -> None:
         """Judge the cycles of waits, and the nodes that wait for none."""
-        needed_by: dict[Node, list[Call]] = {}
+        needed_by: dict[Node, list[CallNode]] = {}
         for call in self.at:
             for rank in self.edges[call]:
                 needed_by.setdefault(rank, []).append(call)
@@ -207,26 +207,26 @@ class Waits:
                 self._judge_cycle(component)
             elif self.edges.get(first):
                 continue
-            elif isinstance(first, Call):
+            elif isinstance(first, CallNode):
                 self._judge_call(first)
             elif first in needed_by:
                 self._judge_rank(first, needed_by[first])
 
-    def _judge_rank(self, rank: int, calls: Iterable[Call]) -> None:
+    def _judge_rank(self, rank: int, calls: Iterable[CallNode]) -> None:
         """Note a rank that some calls need, and which waits for none."""
         where = self.table.where[rank]
         waits = {r: wait for node in calls for r, wait in self.at[node].items()}
         if where is Where.PASSED and all(node.ends for node in calls):
-            self.faults.append(Fault("message", (rank,), waits))
+            self.faults.append(HangVerdict("message", (rank,), waits))
         elif where in SINKS:
-            self.faults.append(Fault(SINKS[where], (rank,), waits))
+            self.faults.append(HangVerdict(SINKS[where], (rank,), waits))
         else:
             self.suspects.add(rank)
 
     def _judge_cycle(self, component: Collection[Node]) -> None:
         """Note ranks that wait for each other: two groups in opposite orders, or a lost message."""
         ranks = {node for node in component if isinstance(node, int)}
-        calls = [node for node in component if isinstance(node, Call)]
+        calls = [node for node in component if isinstance(node, CallNode)]
         if ranks & self.table.vague:
             self.suspects |= ranks
             return
@@ -238,12 +238,16 @@ class Waits:
         }
         if cycles := [each for each in components(collectives) if len(each) > 1]:
             root = {node for each in cycles for node in each if isinstance(node, int)}
-            self.faults.append(Fault("order", tuple(sorted(root)), self._waits_of(root, inside)))
+            self.faults.append(
+                HangVerdict("order", tuple(sorted(root)), self._waits_of(root, inside))
+            )
             return
         is_closed = all(self.edges[node] == inside[node] for node in component)
         if is_closed and not any(self.may[node] for node in calls):
             ends = {rank for node in calls for rank in node.ends or ()}
-            self.faults.append(Fault("message", tuple(sorted(ends)), self._waits_of(ends, inside)))
+            self.faults.append(
+                HangVerdict("message", tuple(sorted(ends)), self._waits_of(ends, inside))
+            )
         else:
             self.suspects |= ranks
 
@@ -254,7 +258,7 @@ class Waits:
         nodes = {rank: [node for node in inside[rank] if node in self.at] for rank in sorted(ranks)}
         return {r: self.at[own[0]][r] for r, own in nodes.items() if own}
 
-    def _compare(self, node: Call) -> None:
+    def _compare(self, node: CallNode) -> None:
         """Note ranks that have begun different calls as the same one."""
         calls = self._calls_of(node)
         names = group_by({rank: call.name for rank, call in calls.items() if call.name})
@@ -274,9 +278,9 @@ class Waits:
         is_odd = len(usual) * 2 > size  # else nothing says which ones are
         root = sorted(r for ranks in names.values() for r in ranks if not is_odd or r not in usual)
         waits = {rank: Wait(node.group, call) for rank, call in calls.items()}
-        self.faults.append(Fault("mismatch", tuple(root), waits))
+        self.faults.append(HangVerdict("mismatch", tuple(root), waits))
 
-    def _calls_of(self, node: Call) -> dict[int, TracedCall]:
+    def _calls_of(self, node: CallNode) -> dict[int, TracedCall]:
         """Return a call as each rank has begun it, as far as it is known."""
         group, ends = node.group, node.ends
         if ends is None:
@@ -289,27 +293,29 @@ class Waits:
                 known.setdefault(wait.call.peer, other)
         return known
 
-    def _judge_call(self, node: Call) -> None:
+    def _judge_call(self, node: CallNode) -> None:
         """Note a call to which all ranks have come, or may have."""
         members, calls = node.ends or node.group.ranks, self._calls_of(node)
+        unknown = {rank for rank in members if not _is_described(calls.get(rank))}
         if self.may[node]:
             idle = {rank for rank in self.may[node] if not self.edges.get(rank)}
-            self.suspects |= {*idle, *members} if node.ends else idle or self.may[node]
+            self.suspects |= (idle or self.may[node]) | ({*members} if node.ends else unknown)
             return
-        waited = {r: s for r, s in self.table.waited(self.at[node]).items() if s > 0}
+        waited = self.table.waited(self.at[node])
         longest = max(waited.values(), default=0.0)
         least = max(LATE, longest / 2)
         late = [rank for rank, seconds in waited.items() if longest - seconds >= least]
         waits = dict(self.at[node])
         if late:
-            self.faults.append(Fault("late", tuple(sorted(late)), waits))
-        elif longest >= LATE and not self._is_wedge(members, calls, waited.keys()):
-            unknown = {rank for rank in members if not _is_described(calls.get(rank))}
+            self.faults.append(HangVerdict("late", tuple(sorted(late)), waits))
+        elif waited and longest < LATE:
+            return  # it may be on its way
+        elif not self._is_wedge(members, calls, waited.keys()):
             idle = {rank for rank in unknown if self.table.where[rank] is Where.RUNS}
             self.suspects |= idle or unknown or {*self.at[node]}
-        elif longest >= LATE:
+        else:
             waits |= {rank: Wait(node.group, call) for rank, call in calls.items()}
-            self.faults.append(Fault("wedge", tuple(sorted(members)), waits))
+            self.faults.append(HangVerdict("wedge", tuple(sorted(members)), waits))
 
     def _is_wedge(
         self, members: Collection[int], calls: Mapping[int, TracedCall], waiting: Collection[int]
@@ -326,9 +332,9 @@ class Waits:
             is_busy = rank in table.silent and table.silent[rank].state is RankState.BUSY
             has_raised = where is Where.LEFT and bool(table.statuses[rank].error)
             if where in (Where.DEAD, Where.STOPPED) or has_raised or (is_busy and where in SINKS):
-                self.faults.append(Fault(SINKS[where], (rank,)))
+                self.faults.append(HangVerdict(SINKS[where], (rank,)))
 
-    def _unknown(self) -> Fault:
+    def _unknown(self) -> HangVerdict:
         """Return the ranks that cannot be excluded, if there are such ranks."""
         where = self.table.where
         hidden = {
@@ -345,8 +351,8 @@ class Waits:
         idle = {rank for rank in peers if where[rank] in (Where.RUNS, Where.PASSED)}
         suspects = self.suspects | hidden | idle
         if not suspects:
-            return Fault()
-        return Fault("unknown", () if suspects >= where.keys() else tuple(sorted(suspects)))
+            return HangVerdict()
+        return HangVerdict("unknown", () if suspects >= where.keys() else tuple(sorted(suspects)))
 
 
 def _is_described(call: TracedCall | None) -> bool:

@@ -241,6 +241,7 @@ def error_to_json(error: MeshkitError) -> dict[str, Any]:
         "fix": error.fix_text,
         "requests": {str(rank): text for rank, text in getattr(error, "requests", {}).items()},
         **{name: list(getattr(error, name, ())) for name in RANK_ATTRIBUTES},
+        "kind": getattr(error, "kind", ""),
     }
 
 
@@ -253,6 +254,8 @@ def error_from_json(record: Mapping[str, Any]) -> MeshkitError:
     for name in RANK_ATTRIBUTES:
         if record.get(name):
             facts[name] = tuple(int(rank) for rank in record[name])
+    if record.get("kind"):
+        facts["kind"] = str(record["kind"])
     evidence = [str(line) for line in record.get("evidence", ())]
     return kind(str(record["summary"]), *evidence, fix=str(record.get("fix", "")), **facts)
 

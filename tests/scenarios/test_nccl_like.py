@@ -253,7 +253,7 @@ def test_a_rank_that_waits_outside_torch_is_not_taken_for_the_cause(played: Play
     for rank in range(3):
         text = eval(played.outcomes[rank].text)
         assert "look at rank 3 first" in text, text
-        assert "Behind: rank 1 (dp=0 tp=1) has begun 0 of 1 collectives over tp; in a coll" in text
+        assert "Behind: rank 1 (dp=0 tp=1) has begun 0 of 1 collectives over tp; waits" in text
 
 
 def close_after_report(strike: Strike, fault: str) -> Any:
