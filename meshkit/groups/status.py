@@ -18,10 +18,10 @@ import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -30,8 +30,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ..launch.disagreement import RankStatus
+from ..launch.default_group import default_group
+from ..launch.disagreement import RankStatus, TracedCall
 from ..launch.torch_aborts import collective_count, has_lost_connection
+from ..launch.torch_traces import describe_tensors
 from .requests import DESCRIPTION
 
 Frames = Iterable[tuple[FrameType, int | None]]  # outermost first, each with its line number
@@ -51,11 +53,15 @@ _CALLERS = (
 )
 
 
+Message = tuple[dist.P2POp, dist.Work]
+
+
 class CurrentCollective(NamedTuple):
     """A function of meshkit that waits for other ranks, for example ``"barrier"``."""
 
     name: str
     group: dist.ProcessGroup
+    messages: Sequence[Message] = ()  # the messages that it has begun
 
 
 @dataclass
@@ -187,12 +193,17 @@ def check_pending(*, wait: bool = False) -> None:
 
 
 @contextmanager
-def in_collective(name: str, group: dist.ProcessGroup) -> Iterator[None]:
-    """Announce a collective to the guards around it. Local."""
+def in_collective(
+    name: str, group: dist.ProcessGroup, messages: Sequence[Message] = ()
+) -> Iterator[None]:
+    """Announce a collective to the guards around it. Local.
+
+    ``messages`` may grow inside the block.
+    """
     tracker = current_tracker()
     trackers = () if tracker is None else tracker.of_thread()
     outer = next((each.current for each in trackers), None)
-    entered = outer or CurrentCollective(name, group)
+    entered = outer or CurrentCollective(name, group, messages)
     for each in trackers:
         each.current = entered
     try:
@@ -276,6 +287,7 @@ def rank_status(
             counts[axes] = count - (meshkits or {}).get(own.group_name, 0)
     function, line = "" if current is None else current.name, ""
     over: object = None if current is None else current.group
+    made = [] if current is None else [_traced_message(*message) for message in current.messages]
     for frame, number in frames:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         if line and file == "<string>" and not line.startswith(file):
@@ -288,6 +300,7 @@ def rank_status(
             continue
         elif frame.f_globals.get("__name__") == _COLLECTIVES:
             function, over = name, frame.f_locals.get("group") or dist.group.WORLD
+            made = _traced_calls(name, frame.f_locals)
         elif file.startswith(_TORCH + os.sep) and not function and not file.startswith(_LOADER):
             function = f"torch's {name}"
     names = [axes for axes, group in groups.items() if group is over]
@@ -295,7 +308,62 @@ def rank_status(
     group = "" if over is None else names[0] if names else description
     is_unknown = not names and all(group is not over for group in more)
     is_other_mesh = is_unknown and description.startswith(f"{DESCRIPTION} ")
-    return RankStatus(rank, counts, function, group, line, error, is_other_mesh=is_other_mesh)
+    calls = {group: tuple(call._replace(line=line) for call in made)} if names and made else {}
+    status = RankStatus(rank, counts, function, group, line, error, is_other_mesh=is_other_mesh)
+    return replace(status, calls=calls)
+
+
+def _traced_calls(name: str, arguments: Mapping[str, Any]) -> list[TracedCall]:
+    """Return the calls of a public function of torch in which a thread is, from its arguments.
+
+    Between ranks the tensors of some collectives may differ, so only messages have a content.
+    """
+    if operations := arguments.get("p2p_op_list"):
+        return [_traced_message(each) for each in operations]
+    call = TracedCall(name=name, state="begun")
+    end = "dst" if call.is_send else "src"
+    if not call.is_message or end not in arguments:
+        return [call]
+    group, peer, own = arguments.get("group"), arguments[end], arguments.get(f"group_{end}")
+    if peer is None and own is not None:
+        peer = dist.get_global_rank(group or default_group(), own)
+    content = _describe(arguments.get("tensor"))
+    return [call._replace(content=content, peer=-1 if peer is None else peer)]
+
+
+def _traced_message(operation: dist.P2POp, work: dist.Work | None = None) -> TracedCall:
+    """Return a message, which may be part of a batch."""
+    is_done = work is not None and work.is_completed()
+    state = "completed" if is_done else "begun"
+    name, content = operation.op.__name__, _describe(operation.tensor)
+    return TracedCall(0, name, content, "", operation.peer, state)
+
+
+def _describe(tensor: object) -> str:
+    """Return the sizes and the dtype of a tensor; empty for anything else."""
+    if not isinstance(tensor, torch.Tensor):
+        return ""
+    return describe_tensors([(tensor.shape, str(tensor.dtype).partition(".")[2])])
+
+
+def with_calls(
+    status: RankStatus, traced: Mapping[str, tuple[TracedCall, ...]], *, has_failed: bool
+) -> RankStatus:
+    """Return the status with the calls that torch has recorded, and with that of its frames.
+
+    The last collective over the group in which a rank waits is the one that it waits for. Once one
+    ``has_failed``, torch counts it as completed.
+    """
+    calls = {**traced}
+    own, recorded = status.calls.get(status.group, ()), calls.get(status.group, ())
+    is_last = any(not call.is_message for call in own)
+    is_last |= has_failed and not own and status.function not in ("", "wait")
+    if recorded and is_last:
+        last = recorded[-1]._replace(line=status.line, state="begun")
+        calls[status.group] = (*recorded[:-1], last)
+    elif own:
+        calls[status.group] = (*recorded, *own)
+    return replace(status, calls=calls)
 
 
 def _is_library(file: str) -> bool:

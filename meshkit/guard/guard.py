@@ -215,6 +215,7 @@ def _translate(
     line = ": ".join(filter(None, (type(error).__name__, _first_line(error))))
     arguments = frames_of_error(error), tracker.of_error(error)
     if is_collective_error(error):
+        guard.state.has_failed = True
         status = guard.status(tracker, *arguments)
         for each in tracker.around():
             each.leaving = time.monotonic(), status

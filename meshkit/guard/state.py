@@ -34,8 +34,14 @@ from ..errors import MeshkitError
 from ..groups.close_mesh import EXIT, READERS, STATUS
 from ..groups.live_mesh import LiveMesh
 from ..groups.registry import Edge, GroupKey
-from ..groups.status import CollectiveTracker, CurrentCollective, Frames, rank_status
-from ..launch.disagreement import RankStatus
+from ..groups.status import (
+    CollectiveTracker,
+    CurrentCollective,
+    Frames,
+    rank_status,
+    with_calls,
+)
+from ..launch.disagreement import RankStatus, TracedCall
 from ..launch.job import LEFT, Job
 from ..launch.judges import Decision
 from ..launch.of_one_process import OfOneProcess
@@ -43,12 +49,14 @@ from ..launch.round import Round
 from ..launch.store import Store, error_from_json
 from ..launch.times import TIMES
 from ..launch.torch_groups import is_nccl
+from ..launch.torch_traces import read_calls
 from ..layout.group_plan import Axes, edge_rounds
 from ..layout.layout import Layout
 from ..text import Ints
 from .sampling import StepSampler
 
 MAX_AHEAD = 8  # guards that a rank may have left before another one is lost in the first of them
+Calls = Mapping[str, tuple[TracedCall, ...]]  # the last calls by the axes of their group
 POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 operations/s
 
 
@@ -72,6 +80,9 @@ class GuardState(OfOneProcess):
         is_lost: whether the store did not answer when this rank reported a failure.
         is_aborted: whether this rank has closed the connections of gloo after a report.
         sampler: measures the steps of guards with ``stragglers=True``; None before the first one.
+        has_failed: whether a collective has raised on this rank; torch then counts it as completed.
+        traced: the collectives begun, and the calls that torch had recorded, when the watching
+            thread has last seen this rank wait for half of its limit.
         answered: by number of a roll call, when this rank posted its status there.
         reports: by number of a roll call, the report that this rank has read, as JSON; None after
             a false alarm. A copy, since the process of the store may end first.
@@ -85,6 +96,8 @@ class GuardState(OfOneProcess):
     is_lost: bool = False
     is_aborted: bool = False
     sampler: StepSampler | None = None
+    has_failed: bool = False
+    traced: tuple[Mapping[str, int], Calls] | None = None
     answered: dict[int, float] = field(default_factory=dict)
     reports: dict[int, dict[str, Any] | None] = field(default_factory=dict)
 
@@ -201,12 +214,27 @@ class Guard(OfOneProcess):
         ranks = sorted(int(rank) for rank in self.layout.grid.flat)
         return Round(store, f"call/{number}", self.rank, ranks, look=self.job.look)
 
+    def trace(self, begun: Mapping[str, int]) -> None:
+        """Keep the calls that torch has recorded, unless that was done since the last of these."""
+        if self.state.traced is None or self.state.traced[0] != begun:
+            self.state.traced = begun, read_calls(self.named())
+
+    def with_calls(self, status: RankStatus) -> RankStatus:
+        """Return a status with the last calls over each group, as far as torch records them.
+
+        After a failure those count that were read before it. Cost: that of ``read_calls``.
+        """
+        begun, traced = self.state.traced or ({}, {})
+        if not self.state.has_failed or begun != status.begun:
+            traced = read_calls(self.named())
+        return with_calls(status, traced, has_failed=self.state.has_failed)
+
     def answer(self, call: Round, number: int, status: RankStatus) -> None:
         """Leave the status of this rank in a roll call, unless another thread has done so."""
         now = time.monotonic()
         if self.state.answered.setdefault(number, now) is now:
             try:
-                call.arrive(status.to_facts())
+                call.arrive(self.with_calls(status).to_facts())
             except BaseException:  # the thread goes on, and answers again
                 self.state.answered.pop(number, None)
                 raise

@@ -87,6 +87,8 @@ def _watch(
             status = _status_of_thread(guard, tracker, thread)
             if status.begun != begun or (raises and not status.function):
                 since, begun, is_reported = time.monotonic(), status.begun, False
+            if raises and time.monotonic() - since > limit / 2:
+                guard.trace(status.begun)
             if time.monotonic() - since > patience and not is_reported:
                 since = time.monotonic()
                 is_reported = _report_hang(guard, tracker, status, timedelta(seconds=limit), raises)

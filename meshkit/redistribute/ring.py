@@ -20,7 +20,7 @@ from ..call import check_integer, parse_integer, quotes_call
 from ..errors import MeshkitError, SpecError
 from ..groups.live_mesh import LiveMesh
 from ..groups.registry import MeshGroups
-from ..groups.status import in_collective
+from ..groups.status import Message, in_collective
 from ..launch.of_one_process import OfOneProcess
 from ..launch.tensors import plain
 from ..layout.axes import parse_axis
@@ -59,13 +59,14 @@ class Ring(OfOneProcess):
             return result
         if torch.compiler.is_compiling():
             return self._pass_all_to_all(source, target, origin)
-        with in_collective(self.name, self.group):
-            works = dist.batch_isend_irecv(
-                [
-                    dist.P2POp(dist.isend, source, group=self.group, group_peer=target),
-                    dist.P2POp(dist.irecv, result, group=self.group, group_peer=origin),
-                ]
-            )
+        operations = [
+            dist.P2POp(dist.isend, source, group=self.group, group_peer=target),
+            dist.P2POp(dist.irecv, result, group=self.group, group_peer=origin),
+        ]
+        messages = list[Message]()
+        with in_collective(self.name, self.group, messages):
+            works = dist.batch_isend_irecv(operations)
+            messages += zip(operations, works, strict=False)  # one work for all on nccl
             for work in works:
                 work.wait()
         return result

@@ -1,0 +1,150 @@
+"""The last calls over each group of this process, from torch's flight recorder.
+
+torch keeps the last 2,000 collectives of a process in memory, of gloo and of NCCL in one record
+each. Both are read through private functions, which this file looks for: without one of them, or
+with ``TORCH_FR_BUFFER_SIZE=0``, the calls of that backend are unknown. The record says of each call
+whether it has completed. On NCCL it says too whether the device has started it, and it has sends
+and receives. On gloo a message leaves no record, and a call that failed counts as completed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .disagreement import TracedCall
+
+LAST = 4  # calls over a group, and of the open ones before them, that a status states
+MOST_TENSORS = 4  # tensors of one call that a text lists
+
+# gloo and newer backends write into the first record, ProcessGroupNCCL into the second one
+RECORDS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+_MESSAGE = re.compile(r"(\w+) (\d+)(->|<-)(\d+)")  # "send 0->1" of ranks of the group
+# the names of NCCL's engine for public functions
+_NAMES = {"_all_gather_base": "all_gather_into_tensor"}
+_NAMES |= {"_reduce_scatter_base": "reduce_scatter_tensor"}
+_UNEQUAL = ("scatter", "all_to_all", "alltoall")  # calls whose tensors may differ between ranks
+_DTYPES = {
+    "Byte": "uint8",
+    "Char": "int8",
+    "Short": "int16",
+    "Int": "int32",
+    "Long": "int64",
+    "Half": "float16",
+    "Float": "float32",
+    "Double": "float64",
+    "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128",
+}
+
+Entry = Mapping[str, Any]  # one call in the flight recorder
+
+
+def missing_records() -> list[str]:
+    """Return the functions of torch that this file needs and this torch does not have. Local.
+
+    A build without CUDA has no record of NCCL.
+    """
+    needed = RECORDS if dist.is_nccl_available() else RECORDS[:1]
+    return [name for name in needed if not hasattr(torch._C._distributed_c10d, name)]
+
+
+def read_calls(groups: Mapping[str, dist.ProcessGroup]) -> dict[str, tuple[TracedCall, ...]]:
+    """Return the last calls over each of these groups, without those that left no record. Local.
+
+    Cost: 50 to 100 ms of processor time for 2,000 calls, in which no other thread runs. So only a
+    rank that answers a roll call, or that has waited for half of a limit, reads them.
+    """
+    calls, ranks = {}, dist.get_process_group_ranks
+    by_name = group_entries(map(_read_record, RECORDS))
+    for axes, group in groups.items():
+        if axes and (entries := by_name.get(group.group_name)):
+            calls[axes] = last_calls(parse_entries(entries, ranks(group)))
+    return calls
+
+
+def _read_record(name: str) -> list[Entry]:
+    """Return the calls of one record, the oldest first; none if this torch does not have it."""
+    dump = getattr(torch._C._distributed_c10d, name, None)
+    record = {} if dump is None else json.loads(dump(includeCollectives=True, onlyActive=False))
+    return [*record.get("entries", ())]
+
+
+def group_entries(records: Iterable[Sequence[Entry]]) -> dict[str, list[Entry]]:
+    """Return the calls over each group by its name, each with its place among all calls.
+
+    Of a record that has dropped its oldest calls, the places begin where it begins.
+    """
+    by_name: dict[str, list[Entry]] = {}
+    whole = [
+        [{**entry, "whole": record[0]["record_id"] == 0} for entry in record] for record in records
+    ]
+    for place, entry in enumerate(heapq.merge(*whole, key=lambda e: e["time_created_ns"]), 1):
+        by_name.setdefault(entry["process_group"][0], []).append({**entry, "place": place})
+    return by_name
+
+
+def parse_entries(entries: Iterable[Entry], ranks: Sequence[int]) -> list[TracedCall]:
+    """Return the calls over one group, whose ranks are given in their order.
+
+    torch records a batch as its calls, whose state it does not follow, and one more that has the
+    state of all. A message has a number only if the record goes back to the first one. A group of an
+    earlier job in this process may have the same name: its calls are left out.
+    """
+    calls: list[tuple[TracedCall, tuple[int, int]]] = []
+    messages: Counter[tuple[str, int]] = Counter()
+    before = 0
+    for entry in entries:
+        text = str(entry["profiling_name"]).partition(":")[2]
+        number, batch = int(entry["collective_seq_id"]), _batch_of(entry)
+        is_done = entry["retired"] or entry["state"] == "completed"
+        state = "completed" if is_done else "started" if entry["state"] == "started" else "begun"
+        if text == "coalesced":
+            for i in range(len(calls) - 1, -1, -1):
+                if calls[i][1] != batch:
+                    break
+                calls[i] = calls[i][0]._replace(state=state), batch
+            continue
+        if entry["op_id"] <= before:
+            calls.clear()
+            messages.clear()
+        name, peer, before = _NAMES.get(text, text), -1, entry["op_id"]
+        if message := _MESSAGE.fullmatch(text):
+            name, peer = message[1], ranks[int(message[4])]
+            messages[name, peer] += 1
+            number = messages[name, peer] if entry["whole"] else 0
+        content = "" if name.startswith(_UNEQUAL) else _describe_inputs(entry)
+        call = TracedCall(number, name, content, "", peer, state, int(entry["place"]))
+        calls.append((call, batch))
+    return [call for call, _ in calls]
+
+
+def _batch_of(entry: Entry) -> tuple[int, int]:
+    """Return what the calls of one batch over a group have in common."""
+    return int(entry["collective_seq_id"]), int(entry["p2p_seq_id"])
+
+
+def _describe_inputs(entry: Entry) -> str:
+    pairs = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
+    return describe_tensors((sizes, _DTYPES.get(dtype, dtype.lower())) for sizes, dtype in pairs)
+
+
+def describe_tensors(tensors: Iterable[tuple[Sequence[int], str]]) -> str:
+    """Return the sizes and dtypes of the tensors of a call, ``"[4, 8] float32"``."""
+    texts = [f"{[*sizes]} {dtype}" for sizes, dtype in tensors]
+    more = len(texts) - MOST_TENSORS
+    return ", ".join([*texts[:MOST_TENSORS], *([f"and {more} more"] * (more > 0))])
+
+
+def last_calls(calls: Sequence[TracedCall]) -> tuple[TracedCall, ...]:
+    """Return the last calls over a group, and the first of those that have not completed."""
+    opened = [i for i, call in enumerate(calls) if call.is_open][:LAST]
+    last = range(max(0, len(calls) - LAST), len(calls))
+    return tuple(calls[i] for i in sorted({*opened, *last}))
