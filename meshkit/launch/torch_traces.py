@@ -80,7 +80,7 @@ def _read_record(name: str) -> list[Entry]:
 def group_entries(records: Iterable[Sequence[Entry]]) -> dict[str, list[Entry]]:
     """Return the calls over each group by its name, each with its place among all calls.
 
-    Of a record that has dropped its oldest calls, the places begin where it begins.
+    If a record has dropped its oldest calls, the places begin where it begins.
     """
     by_name: dict[str, list[Entry]] = {}
     whole = [
@@ -95,8 +95,8 @@ def parse_entries(entries: Iterable[Entry], ranks: Sequence[int]) -> list[Traced
     """Return the calls over one group, whose ranks are given in their order.
 
     torch records a batch as its calls, whose state it does not follow, and one more that has the
-    state of all. A message has a number only if the record goes back to the first one. A group of an
-    earlier job in this process may have the same name: its calls are left out.
+    state of all. A message has a number only if the record goes back to the first one. The calls of
+    a group of an earlier job in this process, which may have the same name, are left out.
     """
     calls: list[tuple[TracedCall, tuple[int, int]]] = []
     messages: Counter[tuple[str, int]] = Counter()
