@@ -92,6 +92,7 @@ class CollectiveTracker:
     pending: list[Any] = field(default_factory=list)
     pid: int = field(default_factory=os.getpid)
     progress: CallProgress = field(default_factory=CallProgress)
+    number: int = 0  # of its guard on this rank, from 1; 0 without a limit
     watched: Any = None  # the guard whose thread watches this one; the outer one of two meshes
     # the collectives begun over groups whose time the guard does not limit, when it was entered
     elsewhere: int = 0
@@ -144,10 +145,10 @@ def current_tracker() -> CollectiveTracker | None:
 
 
 @contextmanager
-def tracking(limit: timedelta | None = None) -> Iterator[CollectiveTracker]:
+def tracking(limit: timedelta | None = None, number: int = 0) -> Iterator[CollectiveTracker]:
     """Track the collectives of this thread or task for one guard. Local."""
     outer = current_tracker()
-    tracker = CollectiveTracker(outer, limit=limit)
+    tracker = CollectiveTracker(outer, limit=limit, number=number)
     if outer is not None and outer.limit is not None:
         tracker.limit = min(limit or outer.limit, outer.limit)
     if outer is not None:

@@ -163,7 +163,7 @@ def _guard(
     raises = _raises_in_caller(guard)
     number = None if limit is None else next(guard.state.numbers)
     with (
-        tracking(limit) as tracker,
+        tracking(limit, number or 0) as tracker,
         guard.job.counts.timeouts.lower(limited, limit),
         guard.state.opened(tracker, number),
         nullcontext() if sampler is None else sampler.measure(),

@@ -207,7 +207,7 @@ class Guard(OfOneProcess):
     @property
     def answer_time(self) -> float:
         """Seconds in which all ranks can answer."""
-        return TIMES.answer + 2 * self.poll_interval
+        return TIMES.answer + 2 * (self.poll_interval - TIMES.watch)
 
     def roll_call(self, store: Store, number: int) -> Round:
         """Return a roll call of this mesh."""
@@ -217,7 +217,7 @@ class Guard(OfOneProcess):
     def trace(self, begun: Mapping[str, int]) -> None:
         """Keep the calls that torch has recorded, unless that was done since the last of these."""
         if self.state.traced is None or self.state.traced[0] != begun:
-            self.state.traced = begun, read_calls(self.named())
+            self.state.traced = begun, read_calls(self.named(), begun)
 
     def with_calls(self, status: RankStatus) -> RankStatus:
         """Return a status with the last calls over each group, as far as torch records them.
@@ -226,7 +226,7 @@ class Guard(OfOneProcess):
         """
         begun, traced = self.state.traced or ({}, {})
         if not self.state.has_failed or begun != status.begun:
-            traced = read_calls(self.named())
+            traced = read_calls(self.named(), status.begun)
         return with_calls(status, traced, has_failed=self.state.has_failed)
 
     def answer(self, call: Round, number: int, status: RankStatus) -> None:

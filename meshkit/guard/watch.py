@@ -28,6 +28,7 @@ from ..launch.store import Store, error_to_json
 from ..launch.times import TIMES
 from ..launch.torch_aborts import close_gloo_groups, collective_count
 from ..launch.torch_groups import all_groups
+from .early import Lookout
 from .roll_call import quote_guard, report_failure, respond
 from .state import Guard
 
@@ -76,8 +77,8 @@ def _watch(
     over: threading.Event,
 ) -> None:
     """Answer roll calls; open one if the thread begins no collective for too long."""
-    # on gloo only a collective on a group of the user does not raise at the limit
-    patience = limit + (guard.answer_time if raises else 0)
+    # on gloo only a collective on a group of the user, or a message, does not raise at the limit
+    patience, lookout = limit + (TIMES.silent if raises else 0), Lookout(guard, tracker.number)
     since, begun, is_logged, is_reported = time.monotonic(), None, False, False
     store = cast(Store, guard.store)
     is_open = False  # whether a roll call is, whose report this rank has not read or acted on
@@ -87,11 +88,17 @@ def _watch(
             status = _status_of_thread(guard, tracker, thread)
             if status.begun != begun or (raises and not status.function):
                 since, begun, is_reported = time.monotonic(), status.begun, False
-            if raises and time.monotonic() - since > limit / 2:
+            idle, at = time.monotonic() - since, timedelta(seconds=limit)
+            if raises and idle > limit / 2:
                 guard.trace(status.begun)
-            if time.monotonic() - since > patience and not is_reported:
+            if idle > patience and not is_reported:
                 since = time.monotonic()
-                is_reported = _report_hang(guard, tracker, status, timedelta(seconds=limit), raises)
+                is_reported = _report_hang(guard, tracker, status, at, raises)
+            elif not is_open and (
+                sign := lookout.look(idle if status.function or not raises else 0)
+            ):
+                lookout.reported.add(sign)
+                is_reported |= _report(guard, sign, status, at)
             if guard.state.is_aborted and status.function and tracker.leaving is None:
                 is_ended = is_ended or close_gloo_groups(None, TIMES.answer)
             is_open = respond(guard, store, status)
@@ -129,8 +136,20 @@ def _report_hang(
     is_limited = status.group in guard.named()
     if not status.group:  # the group of a wait is unknown
         is_limited = tracker.elsewhere == _begun_elsewhere(guard)
-    is_alarm = raises and not is_limited
-    judge = _find_unequal(tracker)
+    is_alarm, judge = raises and not is_limited, _find_unequal(tracker)
+    return _report(guard, summary, status, limit, judge, is_alarm=is_alarm)
+
+
+def _report(
+    guard: Guard,
+    summary: str,
+    status: RankStatus,
+    limit: timedelta,
+    judge: Judge | None = None,
+    *,
+    is_alarm: bool = False,
+) -> bool:
+    """Report a failure, and end the collectives of this rank; return whether there was a report."""
     report = report_failure(guard, guard.store, summary, status, judge, is_alarm=is_alarm)
     if report is not None:
         guard.state.alarm = max(guard.state.reports, default=0)

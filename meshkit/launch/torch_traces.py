@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from .disagreement import TracedCall
 
-LAST = 4  # calls over a group, and of the open ones before them, that a status states
+LAST = 4  # collectives over a group, messages, and the first open ones, that a status states
 MOST_TENSORS = 4  # tensors of one call that a text lists
 
 # gloo and newer backends write into the first record, ProcessGroupNCCL into the second one
@@ -56,17 +56,24 @@ def missing_records() -> list[str]:
     return [name for name in needed if not hasattr(torch._C._distributed_c10d, name)]
 
 
-def read_calls(groups: Mapping[str, dist.ProcessGroup]) -> dict[str, tuple[TracedCall, ...]]:
-    """Return the last calls over each of these groups, without those that left no record. Local.
+def read_calls(
+    groups: Mapping[str, dist.ProcessGroup], begun: Mapping[str, int]
+) -> dict[str, tuple[TracedCall, ...]]:
+    """Return the last calls over each of these groups, by its axes. Local.
+
+    ``begun``: how many collectives were begun over it, as far as known. A group is left out if it
+    has some of which there is no record.
 
     Cost: 50 to 100 ms of processor time for 2,000 calls, in which no other thread runs. So only a
     rank that answers a roll call, or that has waited for half of a limit, reads them.
     """
-    calls, ranks = {}, dist.get_process_group_ranks
+    calls: dict[str, tuple[TracedCall, ...]] = {}
     by_name = group_entries(map(_read_record, RECORDS))
     for axes, group in groups.items():
         if axes and (entries := by_name.get(group.group_name)):
-            calls[axes] = last_calls(parse_entries(entries, ranks(group)))
+            calls[axes] = last_calls(parse_entries(entries, dist.get_process_group_ranks(group)))
+        elif axes and by_name and begun.get(axes) == 0:
+            calls[axes] = ()
     return calls
 
 
@@ -144,7 +151,9 @@ def describe_tensors(tensors: Iterable[tuple[Sequence[int], str]]) -> str:
 
 
 def last_calls(calls: Sequence[TracedCall]) -> tuple[TracedCall, ...]:
-    """Return the last calls over a group, and the first of those that have not completed."""
-    opened = [i for i, call in enumerate(calls) if call.is_open][:LAST]
-    last = range(max(0, len(calls) - LAST), len(calls))
-    return tuple(calls[i] for i in sorted({*opened, *last}))
+    """Return the last collectives and messages, and the first calls that have not completed."""
+    collectives = [i for i, call in enumerate(calls) if not call.is_message]
+    messages = [i for i, call in enumerate(calls) if call.is_message]
+    opened = [i for i, call in enumerate(calls) if call.is_open]
+    kept = {*collectives[-LAST:], *messages[-LAST:], *opened[:LAST]}
+    return tuple(calls[i] for i in sorted(kept))

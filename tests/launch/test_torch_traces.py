@@ -25,6 +25,7 @@ from tests.laws.derivations import law
 from tests.pool import Pool
 
 RANKS = 2
+STATES = ["begun", "started", "completed"]
 
 
 def entry(record: int, name: str, group: str = "1", **more: Any) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def test_a_record_without_an_entry_is_unknown(monkeypatch: pytest.MonkeyPatch) -
     recorder = torch._C._distributed_c10d
     monkeypatch.delattr(recorder, "_dump_fr_trace_json", raising=True)
     assert missing_records() == ["_dump_fr_trace_json"]
-    assert read_calls({}) == {}
+    assert read_calls({}, {}) == {}
 
 
 def test_the_state_and_the_content_of_a_call() -> None:
@@ -111,20 +112,24 @@ def test_calls_of_two_records_have_one_order() -> None:
 
 
 @law
-@given(st.lists(st.sampled_from(["begun", "started", "completed"]), max_size=20))
-def test_the_last_calls_and_the_first_open_ones_are_kept(states: list[str]) -> None:
-    calls = [TracedCall(i + 1, "all_reduce", state=state) for i, state in enumerate(states)]
+@given(st.lists(st.tuples(st.sampled_from(STATES), st.booleans()), max_size=30))
+def test_the_last_calls_and_the_first_open_ones_are_kept(made: list[tuple[str, bool]]) -> None:
+    calls = [
+        TracedCall(name="send" if is_message else "all_reduce", state=state, order=i)
+        for i, (state, is_message) in enumerate(made)
+    ]
     kept = last_calls(calls)
     assert [*kept] == [call for call in calls if call in kept]
-    assert {*calls[-LAST:]} <= {*kept}
-    opened = [call for call in calls if call.is_open]
-    assert {*opened[:LAST]} <= {*kept}
-    assert len(kept) <= 2 * LAST
+    for number, call in enumerate(calls):
+        later = [other for other in calls[number + 1 :] if other.is_message == call.is_message]
+        earlier = [other for other in calls[:number] if other.is_open]
+        assert (call in kept) == (len(later) < LAST or (call.is_open and len(earlier) < LAST))
 
 
 def record_an_open_call() -> Any:
     """Begin a call over an axis that the other rank begins a second later, and read the record."""
-    mesh = meshkit.build_mesh(dp=2)
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 60})
+    other = dist.new_group([0, 1])
     group, x = mesh.group("dp"), torch.ones(4, 8)
     dist.all_reduce(x, group=group)
     if mesh.rank == 0:
@@ -132,20 +137,23 @@ def record_an_open_call() -> Any:
     else:
         dist.recv(x, 0, group=group)
         time.sleep(1)
-    before = read_calls({"dp": group, "": group})
+    before = read_calls({"dp": group, "": group, "tp": other, "x": other}, {"tp": 0, "x": 1})
     work = dist.all_gather_into_tensor(torch.ones(8, 8), x, group=group, async_op=True)
-    during = read_calls({"dp": group})
+    during = read_calls({"dp": group}, {})
     assert work is not None
     work.wait()
     time.sleep(0.2)  # the thread of gloo notes the end after the caller goes on
-    after = read_calls({"dp": group})
+    after = read_calls({"dp": group}, {})
     mesh.close()
-    return [[[*call] for call in calls.get("dp", ())] for calls in (before, during, after)]
+    dist.destroy_process_group(other)
+    named = sorted(before.items())
+    return [[[*call] for call in calls["dp"]] for calls in (before, during, after)], named
 
 
 def test_gloo_records_collectives_and_their_ends_but_no_messages(pool: Pool) -> None:
-    first = pool.run(record_an_open_call)[0]
-    before, during, after = first
+    (before, during, after), named = pool.run(record_an_open_call)[0]
+    assert [axes for axes, _ in named] == ["dp", "tp"]
+    assert named[1][1] == ()  # nothing was begun; of "x" something was, and it is unknown
     assert [call[:3] for call in before][-1] == [1, "all_reduce", "[4, 8] float32"]
     assert before[-1][5] == "completed"
     assert during[-1][:3] == [2, "all_gather", "[4, 8] float32"]

@@ -1,0 +1,212 @@
+"""Each kind of hang, played by real ranks: the report names it and the rank that causes it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import meshkit
+from meshkit.guard import hang as hang_module
+from meshkit.testing.faults import Played, Strike, play
+from tests.faults import describe_error
+from tests.promises import BUSY
+
+LIMIT = 3.0  # seconds of the guard
+REPORT = 3.0  # seconds from the limit to the report
+SLEEP = LIMIT + REPORT + BUSY  # of a rank that sleeps until all others have their report
+SIZES = {4: {"dp": 2, "tp": 2}, 8: {"dp": 2, "pp": 2, "tp": 2}}
+
+
+def spin(strike: Strike) -> None:
+    """Compute without an end in sight."""
+    strike.note()
+    until = time.monotonic() + SLEEP
+    while time.monotonic() < until:
+        sum(range(1000))
+
+
+# ------------------------------------------------------------ the kinds, on the rank with the fault
+
+
+def pass_by(strike: Strike, mesh: meshkit.Mesh, x: torch.Tensor) -> None:
+    """Leave the guard without the collectives of the step."""
+    strike.note()
+
+
+def call_another(strike: Strike, mesh: meshkit.Mesh, x: torch.Tensor) -> None:
+    """Begin another collective than the peers."""
+    strike.note()
+    root = dist.get_global_rank(mesh.group("tp"), 1 - mesh.group_rank("tp"))
+    dist.broadcast(x, root, group=mesh.group("tp"))
+    dist.all_reduce(x, group=mesh.group())
+
+
+def change_the_order(strike: Strike, mesh: meshkit.Mesh, x: torch.Tensor) -> None:
+    """Begin the collectives of two groups in the other order than the peers."""
+    strike.note()
+    dist.all_reduce(x, group=mesh.group())
+    dist.all_reduce(x, group=mesh.group("tp"))
+
+
+def receive_what_nobody_sends(strike: Strike, mesh: meshkit.Mesh, x: torch.Tensor) -> None:
+    """Wait for a message of the peer over tp, which is in a collective of all ranks."""
+    peer = dist.get_global_rank(mesh.group("tp"), 1 - mesh.group_rank("tp"))
+    strike.note()
+    dist.recv(x, peer, group=mesh.group("tp"))
+
+
+def die(strike: Strike, mesh: meshkit.Mesh, x: torch.Tensor) -> None:
+    strike.kill()
+
+
+def stop(strike: Strike, mesh: meshkit.Mesh, x: torch.Tensor) -> None:
+    strike.stop()
+
+
+def compute(strike: Strike, mesh: meshkit.Mesh, x: torch.Tensor) -> None:
+    spin(strike)
+
+
+def leave(strike: Strike, mesh: meshkit.Mesh, x: torch.Tensor) -> None:
+    """Leave by an error of user code, in a process that goes on."""
+    strike.note()
+    raise ValueError("no batch")
+
+
+KINDS: dict[str, Callable[[Strike, meshkit.Mesh, torch.Tensor], None]] = {
+    "behind": pass_by,
+    "mismatch": call_another,
+    "order": change_the_order,
+    "message": receive_what_nobody_sends,
+    "dead": die,
+    "stopped": stop,
+    "busy": compute,
+    "left": leave,
+}
+
+
+def hang(strike: Strike, kind: str, odd: int) -> str:
+    """Take a step in which the odd rank has a fault, and return the report as JSON."""
+    meshkit.init(timeout=60, arrival_timeout=60)
+    return report_of(strike, kind, odd)
+
+
+def report_of(strike: Strike, kind: str, odd: int) -> str:
+    """Return the report of this rank, with the table that was judged last on it."""
+    mesh, x = meshkit.build_mesh(SIZES[dist.get_world_size()]), torch.ones(4, 8)
+    tables, outcome, real = list[dict[str, Any]](), dict[str, Any](), hang_module.hang_error
+
+    def keep(summary: str, layout: Any, statuses: Any, silent: Any, *rows: Any) -> Any:
+        table = {rank: status.to_facts() for rank, status in statuses.items()}
+        tables.append({**table, **dict.fromkeys(silent, "silent")})
+        return real(summary, layout, statuses, silent, *rows)
+
+    pytest.MonkeyPatch().setattr(hang_module, "hang_error", keep)
+    try:
+        with mesh.guard(timeout=LIMIT):
+            for group in (mesh.group("tp"), mesh.group(), mesh.group("tp")):
+                dist.all_reduce(x, group=group)
+            mesh.barrier()
+            began = time.monotonic()
+            if mesh.rank == odd:
+                KINDS[kind](strike, mesh, x)
+            else:
+                if kind == "message" and odd in mesh.peers("tp"):
+                    dist.all_reduce(x, group=mesh.group())
+                dist.all_reduce(x, group=mesh.group("tp"))
+                dist.all_reduce(x, group=mesh.group())
+            x.sum().item()
+    except (meshkit.CollectiveError, ValueError) as error:
+        outcome = {**describe_error(error), "seconds": time.monotonic() - began}
+    if mesh.rank == odd and kind in ("left", "behind"):
+        time.sleep(SLEEP)
+    return json.dumps({**outcome, "table": tables[-1] if tables else None})
+
+
+# the kinds at whose end the process of the odd rank has no report
+UNREPORTED = {"dead": "SIGKILL", "stopped": "stopped"}
+AT_ONCE_KINDS = ("dead",)
+
+
+def reports(played: Played) -> dict[int, dict[str, Any]]:
+    return {
+        rank: json.loads(ast.literal_eval(outcome.text))
+        for rank, outcome in played.outcomes.items()
+    }
+
+
+def check_report(kind: str, odd: int, played: Played) -> dict[str, Any]:
+    """Check when and whom the reports name, and return the table that was judged."""
+    assert played.fired == odd
+    assert played.ends[odd] == UNREPORTED.get(kind, "ended")
+    by_rank = reports(played)
+    failed = {r: seen for r, seen in by_rank.items() if seen.get("kind") == "CollectiveError"}
+    waiting = {r: seen for r, seen in failed.items() if r != odd}
+    assert waiting, by_rank
+    for report in waiting.values():
+        assert report["missing"] == ([odd] if kind in UNREPORTED else []), report
+        promised = 1.0 if kind in AT_ONCE_KINDS else LIMIT + REPORT
+        assert report["seconds"] < promised + BUSY, report
+    tables = [report["table"] for report in failed.values() if report["table"]]
+    assert tables, by_rank
+    table: dict[str, Any] = tables[0]
+    return table
+
+
+def check_table(kind: str, odd: int, table: dict[str, Any]) -> None:
+    """Check what the ranks have told: the calls that decide the kind."""
+    own, peer = table[str(odd)], table[str(odd ^ 1)]  # of one group over tp
+    if kind in UNREPORTED:
+        assert own == "silent"
+        return
+    if kind == "left":
+        assert own["error"].startswith("ValueError")
+        return
+    (whole,) = peer["calls"].keys() & {"dp tp", "pp dp tp"}
+    calls = {axes: peer["calls"][axes][-1] for axes in (whole, "tp")}
+    number = calls["tp"][0]
+    if kind != "behind":
+        mine = {axes: own["calls"][axes][-1] for axes in (whole, "tp")}
+    if kind == "behind":
+        assert own["left_guard"] == 1
+    elif kind == "mismatch":
+        assert mine["tp"][:3] == [number, "broadcast", "[4, 8] float32"]
+        assert calls["tp"][:3] == [number, "all_reduce", "[4, 8] float32"]
+        assert "(call_another)" in mine["tp"][3]
+    elif kind == "order":
+        assert mine[whole][5] == calls["tp"][5] == "begun"
+        assert (mine[whole][0], number) == (calls[whole][0] + 1, mine["tp"][0] + 1)
+    elif kind == "message":
+        assert mine["tp"][1:3] == ["recv", "[4, 8] float32"]
+        assert (mine["tp"][4], mine["tp"][5]) == (odd ^ 1, "begun")
+        assert own["function"] == "recv"
+    elif kind == "busy":
+        assert (own["function"], mine["tp"][0], mine["tp"][5]) == ("", number - 1, "completed")
+        assert "(spin)" in own["line"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_on_four_ranks(kind: str, played: Played) -> None:
+    check_table(kind, 3, check_report(kind, 3, played))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_on_eight_ranks(kind: str, played: Played) -> None:
+    check_table(kind, 5, check_report(kind, 5, played))
+
+
+AT_ONCE = 3
+JOBS: dict[str, Callable[[], Played]] = {
+    f"test_each_kind_on_{name}_ranks[{kind}]": partial(play, hang, ranks, (kind, odd), timeout=90)
+    for name, ranks, odd in (("four", 4, 3), ("eight", 8, 5))
+    for kind in KINDS
+}
