@@ -20,6 +20,7 @@
   each other: here they are refused;
 * healthy groups are destroyed by all of their ranks together;
 * a group connects in its creation beside a bound default group, else in its first work;
+* the flight recorder has each work, with its state on the device and the ends of a message;
 * every rank takes part in the creation of a group from a bound default group
   (``perform_nocolor_split``), whatever the backend of the new group.
 
@@ -29,6 +30,7 @@ belongs to the second one.
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import signal
@@ -59,6 +61,10 @@ ABORTED: list[str] = []  # the names of the groups that were aborted, in order
 OPTIONS: list[Any] = []  # the options of the groups of this process that were given some
 CONNECTED: list[int] = []  # the size of each communicator of this process, in order
 SIZES: list[int] = []  # how many messages each batch of this process had
+RECORD: list[dict[str, Any]] = []  # the works of this process as torch's flight recorder has them
+WEDGED: set[str] = set()  # the names of the groups whose works never end
+NAMES = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall_base": "all_to_all"}
+NAMES |= {"_allgather_base": "_all_gather_base"}
 _made: list[str] = []  # the names of all groups of this process
 _batch = threading.local()
 _on_device: set[int] = set()  # the storages of the second device
@@ -87,8 +93,15 @@ def register(patch: pytest.MonkeyPatch | None = None) -> None:
     # torch 2.15 can record only a group with a backend in C++, and not play the split of another
     patch.setenv("TORCH_FR_BUFFER_SIZE", "0")
     patch.setattr(dist.distributed_c10d, "_DistributedBackendOptions", Options)
+    recorder: Any = torch._C._distributed_c10d
+    patch.setattr(recorder, "_dump_nccl_trace_json", _dump_record, raising=False)
     threading.Thread(target=_watch, daemon=True).start()
     Waits().__enter__()
+
+
+def _dump_record(**_: bool) -> bytes:
+    """Return the flight recorder of NCCL, whose function a build without CUDA does not have."""
+    return json.dumps({"entries": RECORD}).encode()
 
 
 def on_device(tensor: torch.Tensor) -> torch.Tensor:
@@ -167,12 +180,14 @@ class Work(dist.Work):
         self.began, self.limit = time.monotonic(), group.timeout  # torch's own timeout is read-only
         self.done, self.failed = threading.Event(), ""
         self.is_waited = False  # whether the stream of the caller waits for it
+        self.entry: dict[str, Any] = {}  # in the flight recorder
         self.future: torch.futures.Future[Any] = torch.futures.Future()
         PENDING.append(self)
 
     def finish(self) -> None:
         """Let every waiting thread go on."""
         if self in PENDING:
+            self.entry |= {"state": "completed", "retired": True}
             PENDING.remove(self)
             self.done.set()
             self.future.set_result(self.tensors)
@@ -267,7 +282,7 @@ class Group(dist.ProcessGroup):
         self.store, self.timeout, self.mixed = options.store, options.timeout, mixed
         self.error, self.count, self.is_aborted = ErrorType.SUCCESS, 0, False
         self.options = SimpleNamespace(global_ranks_in_group=[])
-        self.number = len(_made)
+        self.number, self.num_records = len(_made), 0
         _made.append(str(options.group_id))
         self.handling = int(os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"))
         self._name, self._description, self._device = str(options.group_id), "", self.engine(self)
@@ -339,15 +354,24 @@ class Group(dist.ProcessGroup):
         self.is_connected = True
 
     def start(
-        self, call: Callable[[], Any], tensors: list[torch.Tensor], *, blocks: bool = False
+        self,
+        call: Callable[[], Any],
+        tensors: list[torch.Tensor],
+        *,
+        blocks: bool = False,
+        name: str = "",
     ) -> Work:
         """Put a collective into the stream."""
         if self.is_aborted:
             raise dist.DistBackendError("NCCL communicator was aborted on this rank.")
         self.connect()
         work = Work(self, tensors, blocks=blocks)
+        work.entry = self.record(NAMES.get(name, name), tensors) if name else {}
 
         def run() -> None:
+            work.entry["state"] = "started"
+            if self._name in WEDGED:
+                return
             try:
                 call().wait()
             except RuntimeError as error:  # a peer is lost: only the watchdog sees it
@@ -366,7 +390,31 @@ class Group(dist.ProcessGroup):
         self.count += 1
         if self.host is not None and outputs and _storage(outputs[0]) not in _on_device:
             return getattr(self.host, name)(*args)  # raises in the thread that waits
-        return self.start(lambda: getattr(self.inner, name)(*args), outputs, blocks=blocks)
+        call = lambda: getattr(self.inner, name)(*args)  # noqa: E731
+        return self.start(call, outputs, blocks=blocks, name=name)
+
+    def record(self, name: str, tensors: list[torch.Tensor]) -> dict[str, Any]:
+        """Return a new entry of the flight recorder."""
+        is_message = "->" in name or "<-" in name
+        with torch._C.DisableTorchFunction():
+            sizes = [[*tensor.shape] for tensor in tensors]
+            dtypes = [torch.typename(tensor).removesuffix("Tensor")[6:] for tensor in tensors]
+        self.num_records += 1
+        entry = {
+            "record_id": len(RECORD),
+            "process_group": [self._name, self._description],
+            "collective_seq_id": 0 if is_message else self.count,
+            "p2p_seq_id": self.num_records if is_message else 0,
+            "op_id": self.num_records,
+            "profiling_name": f"nccl:{name}",
+            "input_sizes": sizes,
+            "input_dtypes": dtypes,
+            "state": "scheduled",
+            "retired": False,
+            "time_created_ns": time.time_ns(),
+        }
+        RECORD.append(entry)
+        return entry
 
     def split(self) -> None:
         """Take part in a split of this group, which waits for all of its ranks."""
@@ -454,7 +502,7 @@ class Group(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> Any:
         self.count += 1
-        return self.start(self.inner.barrier, [], blocks=True)
+        return self.start(self.inner.barrier, [], blocks=True, name="barrier")
 
     # ------------------------------------------------------------ messages
 
@@ -479,6 +527,8 @@ class Group(dist.ProcessGroup):
             thread_of_pair.get().finish()
 
         work = Work(self, tensors)
+        arrow = "->" if direction == "send" else "<-"
+        work.entry = self.record(f"{direction} {self.rank()}{arrow}{peer}", tensors)
         thread_of_pair.put(work)
         threading.Thread(target=wait, daemon=True).start()
         return work

@@ -82,7 +82,7 @@ def guard(
     once, and decorate a function.
 
     Raises:
-        CollectiveError: the same on every rank, within 4 s of torch's own error on the first
+        CollectiveError: the same on every rank, within 3 s of torch's own error on the first
             one, which is the cause. It ends the waits of all ranks, also over groups of the
             user, within a second more. Call :meth:`recover` then; or close the mesh, shut down
             and build again. Also on leaving, if ranks have begun different numbers of

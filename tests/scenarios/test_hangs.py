@@ -16,8 +16,10 @@ import torch.distributed as dist
 import meshkit
 from meshkit.guard import hang as hang_module
 from meshkit.testing.faults import Played, Strike, play
+from tests import nccl_like
 from tests.faults import describe_error
 from tests.promises import BUSY
+from tests.scenarios.test_nccl_like import join
 
 LIMIT = 3.0  # seconds of the guard
 REPORT = 3.0  # seconds from the limit to the report
@@ -81,6 +83,14 @@ def leave(strike: Strike, mesh: meshkit.Mesh, x: torch.Tensor) -> None:
     raise ValueError("no batch")
 
 
+def wedge(strike: Strike, mesh: meshkit.Mesh, x: torch.Tensor) -> None:
+    """Begin the collectives of the step, of which one never ends."""
+    strike.note()
+    nccl_like.WEDGED.add(mesh.group("tp").group_name)
+    dist.all_reduce(x, group=mesh.group("tp"))
+    dist.all_reduce(x, group=mesh.group())
+
+
 KINDS: dict[str, Callable[[Strike, meshkit.Mesh, torch.Tensor], None]] = {
     "behind": pass_by,
     "mismatch": call_another,
@@ -90,7 +100,9 @@ KINDS: dict[str, Callable[[Strike, meshkit.Mesh, torch.Tensor], None]] = {
     "stopped": stop,
     "busy": compute,
     "left": leave,
+    "wedge": wedge,
 }
+ON_HOST = [kind for kind in KINDS if kind != "wedge"]
 
 
 def hang(strike: Strike, kind: str, odd: int) -> str:
@@ -131,9 +143,16 @@ def report_of(strike: Strike, kind: str, odd: int) -> str:
     return json.dumps({**outcome, "table": tables[-1] if tables else None})
 
 
+def hang_on_device(strike: Strike, kind: str, odd: int) -> str:
+    """Do the same on the stand-in for NCCL, where a call returns before its work is done."""
+    join()
+    return report_of(strike, kind, odd)
+
+
 # the kinds at whose end the process of the odd rank has no report
 UNREPORTED = {"dead": "SIGKILL", "stopped": "stopped"}
 AT_ONCE_KINDS = ("dead",)
+ON_DEVICE = "busy", "dead", "order", "wedge"
 
 
 def reports(played: Played) -> dict[int, dict[str, Any]]:
@@ -193,20 +212,51 @@ def check_table(kind: str, odd: int, table: dict[str, Any]) -> None:
         assert "(spin)" in own["line"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ON_HOST)
 def test_each_kind_on_four_ranks(kind: str, played: Played) -> None:
     check_table(kind, 3, check_report(kind, 3, played))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ON_HOST)
 def test_each_kind_on_eight_ranks(kind: str, played: Played) -> None:
     check_table(kind, 5, check_report(kind, 5, played))
+
+
+@pytest.mark.parametrize("kind", ON_DEVICE)
+def test_kinds_on_the_stand_in_for_nccl(kind: str, played: Played) -> None:
+    check_device_table(kind, check_report(kind, 3, played))
+
+
+def check_device_table(kind: str, table: dict[str, Any]) -> None:
+    """Check the table of ranks that wait nowhere in Python, by the calls on the device."""
+    whole, own, peer = "dp tp", table["3"], table["2"]
+    if kind == "dead":
+        assert own == "silent"
+        return
+    mine, calls = ({a: each["calls"][a][-1] for a in (whole, "tp")} for each in (own, peer))
+    assert not own["sees_waits"]
+    assert calls["tp"][:3] == [calls["tp"][0], "all_reduce", "[4, 8] float32"]
+    assert calls["tp"][5] == "started"
+    if kind == "busy":
+        assert (mine["tp"][0], mine["tp"][5]) == (calls["tp"][0] - 1, "completed")
+        assert "(spin)" in own["line"]
+    elif kind == "wedge":
+        assert (mine["tp"][0], mine["tp"][5]) == (calls["tp"][0], "started")
+        assert own["begun"] == peer["begun"]
+    elif kind == "order":
+        assert mine[whole][6] < mine["tp"][6]  # its place among all calls
+        assert calls[whole][6] > calls["tp"][6]
 
 
 AT_ONCE = 3
 JOBS: dict[str, Callable[[], Played]] = {
     f"test_each_kind_on_{name}_ranks[{kind}]": partial(play, hang, ranks, (kind, odd), timeout=90)
     for name, ranks, odd in (("four", 4, 3), ("eight", 8, 5))
-    for kind in KINDS
+    for kind in ON_HOST
+} | {
+    f"test_kinds_on_the_stand_in_for_nccl[{kind}]": partial(
+        play, hang_on_device, 4, (kind, 3), timeout=90
+    )
+    for kind in ON_DEVICE
 }
