@@ -48,13 +48,13 @@ def call_another(strike: Strike, mesh: meshkit.Mesh, x: torch.Tensor) -> None:
     strike.note()
     root = dist.get_global_rank(mesh.group("tp"), 1 - mesh.group_rank("tp"))
     dist.broadcast(x, root, group=mesh.group("tp"))
-    dist.all_reduce(x, group=mesh.group())
+    dist.all_reduce(torch.ones(4, 8), group=mesh.group())
 
 
 def change_the_order(strike: Strike, mesh: meshkit.Mesh, x: torch.Tensor) -> None:
     """Begin the collectives of two groups in the other order than the peers."""
     strike.note()
-    dist.all_reduce(x, group=mesh.group())
+    dist.all_reduce(torch.ones(4, 8), group=mesh.group())
     dist.all_reduce(x, group=mesh.group("tp"))
 
 
@@ -88,7 +88,7 @@ def wedge(strike: Strike, mesh: meshkit.Mesh, x: torch.Tensor) -> None:
     strike.note()
     nccl_like.WEDGED.add(mesh.group("tp").group_name)
     dist.all_reduce(x, group=mesh.group("tp"))
-    dist.all_reduce(x, group=mesh.group())
+    dist.all_reduce(torch.ones(4, 8), group=mesh.group())
 
 
 KINDS: dict[str, Callable[[Strike, meshkit.Mesh, torch.Tensor], None]] = {
@@ -132,9 +132,9 @@ def report_of(strike: Strike, kind: str, odd: int) -> str:
                 KINDS[kind](strike, mesh, x)
             else:
                 if kind == "message" and odd in mesh.peers("tp"):
-                    dist.all_reduce(x, group=mesh.group())
+                    dist.all_reduce(torch.ones(4, 8), group=mesh.group())
                 dist.all_reduce(x, group=mesh.group("tp"))
-                dist.all_reduce(x, group=mesh.group())
+                dist.all_reduce(torch.ones(4, 8), group=mesh.group())
             x.sum().item()
     except (meshkit.CollectiveError, ValueError) as error:
         outcome = {**describe_error(error), "seconds": time.monotonic() - began}
