@@ -154,7 +154,7 @@ def hang_on_device(strike: Strike, kind: str, odd: int) -> str:
 # the kinds at whose end the process of the odd rank has no report
 UNREPORTED = {"dead": "SIGKILL", "stopped": "stopped"}
 AT_ONCE_KINDS = ("dead",)
-ON_DEVICE = "busy", "dead", "wedge"  # two streams of the stand-in do not wait for each other
+ON_DEVICE = "busy", "dead"  # two streams of the stand-in do not wait for each other
 
 
 def reports(played: Played) -> dict[int, dict[str, Any]]:
