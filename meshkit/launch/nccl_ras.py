@@ -1,4 +1,4 @@
-"""What NCCL's own service says of ranks whose process does not answer. Local.
+"""Read from NCCL's own service the counts of ranks whose process does not answer. Local.
 
 NCCL has a thread in each process that answers for all ranks of its job (RAS, on localhost:28028),
 also while Python holds the lock of its interpreter. It lists each communicator with its ranks, the
