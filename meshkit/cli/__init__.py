@@ -5,6 +5,7 @@
     inspect    plan, explain, move, search: no process
     ranks      hello, check, bench, store: they start ranks
     doctor     doctor: this machine
+    status     status: a job that runs, from outside
     rehearse   rehearse: ranks of a program, played
 
 options.py reads the options that several commands share.

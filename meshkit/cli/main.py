@@ -33,6 +33,7 @@ MODULES = {
     **dict.fromkeys(("plan", "explain", "search", "move"), "inspect"),
     **{"check": "ranks", "bench": "ranks", "doctor": "doctor", "hello": "ranks", "store": "ranks"},
     "rehearse": "rehearse",
+    "status": "status",
 }
 COMMANDS = tuple(MODULES)
 DESCRIPTION = "Lay out a distributed PyTorch job: inspect it before it runs, then check it."

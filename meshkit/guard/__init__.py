@@ -6,7 +6,7 @@ wait, verdict.py finds the root of the hang, and hang.py writes the report. stat
 share, and the keys in the store. reentrant.py lets threads and tasks use one guard.
 
 sampling.py measures what each rank does in a step, and stragglers.py finds the ranks that are late
-in each step.
+in each step. answers.py answers ``meshkit status``, which looks at the job from outside.
 
 barrier.py names late ranks, commit.py is the vote before a step of the optimizer, and first.py lets
 one rank go first. verification.py is the result of a check.

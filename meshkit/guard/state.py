@@ -83,6 +83,7 @@ class GuardState(OfOneProcess):
         has_failed: whether a collective has raised on this rank; torch then counts it as completed.
         traced: the collectives begun, and the calls that torch had recorded, when the watching
             thread has last seen this rank wait for half of its limit.
+        asked: the last question of a client outside that this rank has answered.
         answered: by number of a roll call, when this rank posted its status there.
         reports: by number of a roll call, the report that this rank has read, as JSON; None after
             a false alarm. A copy, since the process of the store may end first.
@@ -98,6 +99,7 @@ class GuardState(OfOneProcess):
     sampler: StepSampler | None = None
     has_failed: bool = False
     traced: tuple[Mapping[str, int], Calls] | None = None
+    asked: str = ""
     answered: dict[int, float] = field(default_factory=dict)
     reports: dict[int, dict[str, Any] | None] = field(default_factory=dict)
 

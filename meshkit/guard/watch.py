@@ -28,6 +28,7 @@ from ..launch.store import Store, error_to_json
 from ..launch.times import TIMES
 from ..launch.torch_aborts import close_gloo_groups, collective_count
 from ..launch.torch_groups import all_groups
+from .answers import answer_outside
 from .early import Lookout
 from .roll_call import quote_guard, report_failure, respond
 from .state import Guard
@@ -102,6 +103,7 @@ def _watch(
             if guard.state.is_aborted and status.function and tracker.leaving is None:
                 is_ended = is_ended or close_gloo_groups(None, TIMES.answer)
             is_open = respond(guard, store, status)
+            answer_outside(guard, status)
             is_open |= guard.state.is_aborted and not is_ended
         except Exception as error:  # the store may answer again: the thread goes on
             if not is_logged:

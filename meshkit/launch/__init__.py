@@ -20,7 +20,8 @@ The other files, by subject::
                  with code; endpoint: variables as numbers; world: the answer; command: the command
                  that would start the ranks
     store        open_store; file_store: the file of a FileStore; connection: the socket to its
-                 host; name_lookup, urls: its address; token: for a store of several jobs
+                 host; name_lookup, urls: its address; token: for a store of several jobs;
+                 outside: a job as a client that is no rank sees it
     decision     judges: pure functions; disagreement: their words
     loss         regroup: who lives, on which mesh; newcomer: a process that takes a lost rank
     process      spawn, worker, forkserver: local ranks; process: its identity and state;

@@ -204,3 +204,22 @@ def _lost_error(path: str, reason: str) -> RankTimeoutError:
 def _free_bytes(path: str) -> int:
     room = os.statvfs(os.path.dirname(path))
     return room.f_bavail * room.f_frsize
+
+
+def read_values(path: Path) -> dict[str, str]:
+    """Return the keys of a FileStore with their values, without becoming one of its users. Local.
+
+    torch writes a deleted key with ``-`` before it, and any other with ``/``.
+    """
+    content, values, end = path.read_bytes(), dict[str, str](), 0
+    parts: list[str] = []
+    while end + 4 <= len(content):
+        length = int(struct.unpack_from("=I", content, end)[0])
+        parts.append(content[end + 4 : end + 4 + length].decode(errors="replace"))
+        end += 4 + length
+    for key, value in zip(parts[::2], parts[1::2], strict=False):
+        if key.startswith("-"):
+            values.pop(key.removeprefix("-/"), None)
+        else:
+            values[key.removeprefix("/")] = value
+    return {key: value for key, value in values.items() if "/default_group/" not in key}
