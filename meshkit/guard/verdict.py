@@ -330,6 +330,7 @@ class Waits:
         table = self.table
         for rank, where in table.where.items():
             is_busy = rank in table.silent and table.silent[rank].state is RankState.BUSY
+            is_busy &= not self.suspects or rank in self.suspects
             has_raised = where is Where.LEFT and bool(table.statuses[rank].error)
             if where in (Where.DEAD, Where.STOPPED) or has_raised or (is_busy and where in SINKS):
                 self.faults.append(HangVerdict(SINKS[where], (rank,)))
