@@ -32,6 +32,7 @@ FIXES = {  # the fix of a field; a field before others is their cause
     "torch": VERSIONS,
 }
 ALONE = {  # the fix of a field if no other one differs
+    "grad": "x.requires_grad_() on every rank or on none, and the same for torch.no_grad().",
     "destroyed": "destroy a group on all its ranks; if the mesh leaves ranks out, close it and "
     "build it again instead.",
     "ranks": "pass equal ranks on every rank; of a DeviceMesh, the whole mesh and not a slice.",

@@ -437,9 +437,9 @@ class Mesh(OfOneProcess):
                 maximum, or below float32 without ``grad_dtype``; if a group is missing; to another
                 mesh, if the tensor is not that of the first call, before anything is sent.
             CoordinateError: if a mark lies outside its axis.
-            DisagreementError: on gloo and nccl, if ranks differ in pattern, options, sizes or
-                dtype, in the first call over a group and in all calls inside a guard with a
-                timeout.
+            DisagreementError: on gloo and nccl, if ranks differ in pattern, options, sizes, dtype
+                or in whether a gradient flows, in the first call over a group and in all calls
+                inside a guard with a timeout.
 
         Cost: no more than each rank lacks, in at most one collective of each kind; see
         :func:`meshkit.plan_redistribution`. The plan is made once for each shape.
@@ -625,7 +625,7 @@ class Mesh(OfOneProcess):
         """Send a tensor some steps along an axis, and return the one that arrives. Differentiable.
 
         Collective over the axis, a ring: the rank at index i gets the tensor of index i - steps.
-        Shape, dtype and steps are equal on all ranks, which compare them as in
+        Shape, dtype, ``requires_grad`` and steps are equal on all ranks, which compare them as in
         :meth:`redistribute`.
 
         Example:

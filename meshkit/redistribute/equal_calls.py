@@ -1,8 +1,9 @@
 """Compare the calls of the ranks of a group: their patterns, sizes and dtypes must be equal.
 
 Tensors of different sizes end a process in gloo, without an error of Python, and NCCL returns
-garbage. So before a tensor moves, the ranks of its group reduce a digest of the call, and the
-negative of the digest, to the largest of each. Only if all calls are equal, their sum is zero::
+garbage. If a gradient flows on some ranks only, these wait for the others in the backward. So
+before a tensor moves, the ranks of its group reduce a digest of the call, and the negative of the
+digest, to the largest of each. Only if all calls are equal, their sum is zero::
 
     gloo   compare ... | move                                   each rank raises, and nothing moves
     NCCL   compare | move | ... | next call, commit, guard ends  each rank raises, before its step
@@ -40,14 +41,21 @@ from ..text import format_sizes, name_ranks
 
 MAX_FACTS = 3 * 256  # bytes of a call that ranks show each other
 MAX_FIELD = 200  # bytes of its pattern, and of its sizes; the dtype is shorter
-FIELDS = ("call", "sizes", "dtype", "error")  # the last one of a rank that refuses the call
+FIELDS = ("call", "sizes", "dtype", "grad", "error")  # the last of a rank that refuses the call
 NONE = "none"  # in place of a field
 SAME_ORDER = (
     "the same calls in the same order on all ranks of the group, with equal sizes and dtypes."
 )
 
 
-def compare_calls(groups: MeshGroups, group: dist.ProcessGroup, x: Tensor, facts: str) -> bool:
+def compare_calls(
+    groups: MeshGroups,
+    group: dist.ProcessGroup,
+    x: Tensor,
+    facts: str,
+    *,
+    has_backward: bool = True,
+) -> bool:
     """Raise on every rank of a group if its ranks make different calls.
 
     Calls are compared inside a guard with a timeout, and outside it the first call over each group;
@@ -60,8 +68,11 @@ def compare_calls(groups: MeshGroups, group: dist.ProcessGroup, x: Tensor, facts
     Args:
         groups: the groups of the mesh.
         group: the one over which the tensor moves.
-        x: the local tensor; its dtype is compared.
+        x: the local tensor, without ``requires_grad`` if no gradient flows. Both that and its dtype
+            are compared.
         facts: the call and the global sizes as text, equal on all ranks.
+        has_backward: whether ranks wait for each other in the backward; else gradients may flow on
+            some of them only.
 
     Returns:
         Whether this rank knows that all calls are equal.
@@ -71,7 +82,8 @@ def compare_calls(groups: MeshGroups, group: dist.ProcessGroup, x: Tensor, facts
         DisagreementError: if the calls differ, or on nccl those of an earlier call.
     """
     check_own_process(groups.rank, groups.pid)
-    return not x.is_meta and _compare(groups, group, x.device, f"{facts}; {x.dtype}")
+    grad = ("no", "yes")[x.requires_grad] if has_backward else NONE
+    return not x.is_meta and _compare(groups, group, x.device, f"{facts}; {x.dtype}; {grad}")
 
 
 def _compare(
@@ -132,7 +144,12 @@ def compare_refusal(
 def refused_call(call: str, error: MeshkitError) -> str:
     """Return the fields of a call that this rank refuses."""
     reason = f"{type(error).__name__}: {error.summary}".replace("; ", ", ")
-    return f"{call}; {NONE}; {NONE}; {reason}"
+    return "; ".join([call, NONE, NONE, NONE, reason])
+
+
+def drop_idle_gradient(x: Tensor) -> Tensor:
+    """Return a tensor, without ``requires_grad`` if no gradient flows, as in no_grad. Local."""
+    return x.detach() if x.requires_grad and not torch.is_grad_enabled() else x
 
 
 def device_of(x: object) -> torch.device:

@@ -29,10 +29,13 @@ sizes that vary are given by keyword, on all ranks.
 On gloo and nccl ranks compare the first call over each group, and all calls inside a guard with a
 timeout, by an all-reduce of 16 bytes; none is made while a CUDA graph is captured. There on nccl no
 rank waits: the next call, ``mesh.commit()`` or the end of the guard raises. A comparison also tells
-ranks that one of them refuses its tensor. Elsewhere they wait for that one, gloo may end a process
-whose tensor has another size, and nccl returns garbage. To another mesh all ranks know of a refused
-tensor in the first call with a pattern, and on gloo in all calls inside a guard with a timeout,
-which end with a round at the store.
+ranks that one of them refuses its tensor, or that a gradient flows on some of them only, if the
+backward is collective. A forward that is local, as of ``a =tp -> a *tp``, compares nothing.
+
+Elsewhere they wait for that one, gloo may end a process whose tensor has another size, and nccl
+returns garbage. To another mesh all ranks know of a refused tensor in the first call with a
+pattern, and on gloo in all calls inside a guard with a timeout, which end with a round at the
+store.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -58,7 +62,7 @@ from ..text import format_sizes
 from . import move
 from .checked import Check
 from .dim_sizes import expand_to, infer_dim_sizes, sizes_on_left
-from .equal_calls import compare_calls, compare_refusal, device_of
+from .equal_calls import compare_calls, compare_refusal, device_of, drop_idle_gradient
 from .mesh_and_view import MeshAndView
 from .operations import UnknownSizes, check_differentiable, check_dtype, check_tensor
 from .pattern import DOTS, Pattern
@@ -170,7 +174,7 @@ class Redistribution(OfOneProcess):
         if pair.is_identity:
             return x.view_as(x)
         if not needs_gradient and not has_dual_level():
-            return pair.run_forward(x, sizes)
+            return pair.run_forward(drop_idle_gradient(x), sizes)
         y: Tensor = apply_pair(x, pair, sizes)
         return y
 
@@ -190,7 +194,7 @@ class Redistribution(OfOneProcess):
             raise
         if pair.check is not None:
             pair.check.check_values(x)
-        return Handle(pair.forward.begin(x))
+        return Handle(pair.forward.begin(drop_idle_gradient(x)))
 
     def _refuse(self, x: object, error: MeshkitError, *, first: bool) -> None:
         """Let the other ranks know that this one refuses their call, where they compare it.
@@ -291,8 +295,13 @@ class Redistribution(OfOneProcess):
             make_program(plan, place.coordinate, place.group_of, op, name, unknowns)
             for plan, op in zip(plans, (self._op, "sum"), strict=False)
         )
-        groups, facts = place.mesh, f"{self._describe_call()}; {format_sizes(sizes)}"
-        forward = replace(forward, compare=lambda group, x: compare_calls(groups, group, x, facts))
+        compare = partial(
+            compare_calls,
+            place.mesh,
+            facts=f"{self._describe_call()}; {format_sizes(sizes)}",
+            has_backward=any(program.group_steps for program in others),
+        )
+        forward = replace(forward, compare=compare)
         if not others:
             return ProgramPair(forward, None, None, False, is_linear)
         backward = replace(others[0], divisor=forward.divisor)  # a share of an average

@@ -30,6 +30,7 @@ from .equal_calls import (
     compare_refusal,
     device_of,
     differing_calls,
+    drop_idle_gradient,
     refused_call,
     shorten_call,
 )
@@ -118,7 +119,7 @@ def shift_tensor(mesh: MeshGroups, ring: Ring, x: Tensor, steps: int) -> Tensor:
     if not torch.compiler.is_compiling():
         with in_collective(ring.name, ring.group):
             facts = f"{ring.name} by {number}; shape={[*x.shape]}"
-            compare_calls(mesh, ring.group, x, facts)
+            compare_calls(mesh, ring.group, drop_idle_gradient(x), facts)
     return apply_shift(x, ring, number)
 
 
@@ -160,8 +161,8 @@ def exchange(  # noqa: D417  # self
     Collective over the axis. The rows for the first rank come first, and so on.
 
     Args:
-        x: the rows in its dim 0. All other dims and the dtype are equal on all ranks, which
-            compare them as in :meth:`redistribute`.
+        x: the rows in its dim 0. All other dims, the dtype and ``requires_grad`` are equal on all
+            ranks, also on one without rows. They compare them as in :meth:`redistribute`.
         axis: the axis of the mesh.
         counts: the number of rows for each rank of the axis, in their order; their sum is all
             rows.
@@ -198,7 +199,7 @@ def exchange(  # noqa: D417  # self
         refusal, facts = error, refused_call(call, error)
     with in_collective(call, group):
         if refusal is None:
-            compare_calls(mesh, group, x, facts)
+            compare_calls(mesh, group, drop_idle_gradient(x), facts)
         elif compare_refusal(mesh, group, x, call, refusal) or device.type == "meta":
             raise refusal
         numbers = torch.tensor(sent, device=device)

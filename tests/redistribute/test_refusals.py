@@ -164,3 +164,63 @@ def test_all_ranks_of_two_meshes_know_that_a_rank_calls_with_other_options(
             is_told = rank != odd or name.startswith("another ")
             assert text.startswith("DisagreementError") == is_told, (name, rank, text)
             assert later == "[8, 2]", (name, rank)
+
+
+# ------------------------------------------------------------------ a gradient on some ranks only
+
+FLOWS: dict[str, Call] = {
+    "sum": lambda m, _, x: m.redistribute(x, "a b +dp -> a b *dp"),
+    "gather": lambda m, _, x: m.redistribute(x, "a/dp b -> a b *dp"),
+    "mean": lambda m, _, x: m.redistribute(x, "a b +dp -> a/dp b", op="avg"),
+    "shift": lambda m, _, x: m.shift(x, "dp", 1),
+    "exchange": lambda m, _, x: m.exchange(x, "dp", [2, 2])[0],
+}
+GRADIENTS = {  # of the odd rank: requires_grad and grad mode; all others have the opposite of one
+    "only on it": (True, True),
+    "missing on it": (False, True),
+    "no_grad on it": (True, False),
+}
+
+
+def flow(call: str, odd: int, guarded: bool) -> dict[str, str]:
+    """Return the errors of this rank where a gradient flows on some ranks only."""
+    errors = {}
+    for kind, (requires, enabled) in GRADIENTS.items():
+        with meshkit.build_mesh(dp=2, tp=2) as mesh:
+            is_odd, make = mesh.rank == odd, partial(FLOWS[call], mesh, None)
+            x = GOOD.clone().requires_grad_(requires == is_odd or not enabled)
+            if guarded:
+                make(x.detach())
+            with mesh.guard(timeout=60 if guarded else None):
+                with torch.set_grad_enabled(enabled or not is_odd):
+                    errors[kind] = attempt(make, x)
+                errors[f"{kind}, no_grad on all"] = attempt(torch.no_grad()(make), x)
+    return errors
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize("call", FLOWS)
+def test_ranks_know_before_the_backward_that_one_of_them_has_another_gradient(
+    pool: Pool, call: str, guarded: bool
+) -> None:
+    odd = 1 + guarded
+    for rank, errors in enumerate(pool.run(flow, call, odd, guarded)):
+        for kind, text in errors.items():
+            is_refused = kind in GRADIENTS and (rank ^ odd) in ALONG_DP
+            assert text.startswith("DisagreementError" if is_refused else "no error"), (kind, text)
+            assert ("grad=yes" in text and "grad=no" in text) == is_refused, (kind, text)
+
+
+def move_with_a_local_backward(odd: int) -> list[str]:
+    """Return the errors of this rank if one rank has a gradient that needs no other rank."""
+    with meshkit.build_mesh(dp=2, tp=2) as mesh, mesh.guard(timeout=60):
+        x = GOOD.clone().requires_grad_(mesh.rank == odd)
+        patterns = ["a/dp b -> a b =dp", "a b +dp -> a b =dp", "a b @dp:0 -> a b =dp"]
+        texts = [attempt(lambda x, p=p: mesh.redistribute(x, p), x) for p in patterns]
+        with torch.no_grad():
+            texts.append(attempt(lambda x: mesh.begin(x, "a b +dp -> a b *dp").wait(), x))
+        return texts
+
+
+def test_a_gradient_that_stays_on_its_rank_may_differ(pool: Pool) -> None:
+    assert pool.run(move_with_a_local_backward, 1) == [["no error"] * 4] * RANKS
