@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 from uuid import uuid4
 
+import torch
 import torch.distributed as dist
 
 from ..errors import LaunchError, MeshkitError
@@ -130,6 +131,11 @@ class Keys:
         base, prefix = cast(Any, self.store), ""
         while hasattr(base, "underlying_store"):
             prefix, base = f"{base.prefix}/{prefix}", base.underlying_store
+        if not hasattr(base, "list_keys"):
+            raise LaunchError(
+                f"torch {torch.__version__} cannot list the keys of a store.",
+                fix="run this command with torch 2.13 or newer; that of the job may be older.",
+            )
         names = [key.removeprefix(prefix) for key in base.list_keys() if key.startswith(prefix)]
         own = [key for key in names if "/default_group/" not in key]
         values = {}

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.cli.status import draw
+from meshkit.launch import outside
 from meshkit.launch.job import current_job
 from meshkit.launch.outside import ANSWER, ASK, JobView, find_job, look_at_job, waiting_rounds
 from meshkit.launch.world import free_port
@@ -187,6 +188,12 @@ def test_a_store_that_does_not_answer_is_an_error_in_time() -> None:
     with pytest.raises(meshkit.LaunchError, match="no store answers at tcp:"):
         look_at_job(tcp(), 1.0)
     assert time.monotonic() - began < 2 + BUSY
+
+
+def test_an_older_torch_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside, "open_store", lambda *_: object())
+    with pytest.raises(meshkit.LaunchError, match="cannot list the keys of a store"):
+        look_at_job(tcp(), 5.0)
 
 
 def test_a_store_without_a_job_is_an_error(tmp_path: Path) -> None:
