@@ -72,8 +72,19 @@ def _counts(
             yield axes, {rank: statuses[rank].begun[axes] for rank in known}
 
 
+def no_statuses(ranks: Sequence[int]) -> Mapping[int, RankStatus]:
+    """Return no status."""
+    return {}
+
+
 def who_is_behind(
-    layout: Layout, summary: str, read_exits: ReadExits, *, known: float, rows: Rows = NO_ROWS
+    layout: Layout,
+    summary: str,
+    read_exits: ReadExits,
+    *,
+    known: float,
+    read_silent: ReadExits = no_statuses,
+    rows: Rows = NO_ROWS,
 ) -> Judge:
     """Return the judge of a roll call, whose decision is the report of all ranks.
 
@@ -85,6 +96,7 @@ def who_is_behind(
         summary: the first line of the report.
         read_exits: returns the status of those of some ranks that left the guard before.
         known: seconds for the answers if a rank has left that explains the failure.
+        read_silent: returns what is known of some ranks that do not answer, from another source.
         rows: the groups of views whose guards are inside that of the mesh.
     """
 
@@ -105,6 +117,7 @@ def who_is_behind(
         if is_early:  # a rank that runs had no time to answer
             known_ranks |= {r for r in missing if not missing[r].state.is_certain}
         silent = {r: sighting for r, sighting in missing.items() if r not in known_ranks}
+        statuses |= read_silent([*silent])
         report = hang_error(summary, layout, statuses, silent, rows)
         is_hang = report.behind or report.missing_ranks or report.kind not in HARMLESS
         is_report = summary or is_hang

@@ -31,6 +31,7 @@ from ..launch.times import TIMES, Deadline
 from ..launch.torch_aborts import close_gloo_groups
 from ..launch.torch_groups import has_nccl
 from .hang import hang_error, who_is_behind
+from .silent import ask_nccl
 from .state import Guard
 
 ALARM = "alarm"  # in a report: whether a hang is only suspected, so that no collective is ended
@@ -129,7 +130,14 @@ def _judge(guard: Guard, store: Store, summary: str, *, is_alarm: bool) -> Judge
     A decision with an error would make rank 0 wait for ranks that answered by a watching thread.
     """
     read_exits = partial(guard.left, store)
-    judge = who_is_behind(guard.layout, summary, read_exits, known=TIMES.known, rows=guard.rows())
+    judge = who_is_behind(
+        guard.layout,
+        summary,
+        read_exits,
+        known=TIMES.known,
+        read_silent=partial(ask_nccl, guard),
+        rows=guard.rows(),
+    )
 
     def with_value(seen: Arrivals) -> Decision | None:
         decision = judge(seen)

@@ -141,6 +141,7 @@ def report_of(strike: Strike, kind: str, odd: int) -> str:
             (x[0] + x[1]).sum().item()
     except (meshkit.CollectiveError, ValueError) as error:
         outcome = {**describe_error(error), "seconds": time.monotonic() - began}
+        outcome["hang"] = getattr(error, "kind", "")
     if mesh.rank == odd and kind in ("left", "behind"):
         time.sleep(SLEEP)
     return json.dumps({**outcome, "table": tables[-1] if tables else None})
@@ -155,7 +156,7 @@ def hang_on_device(strike: Strike, kind: str, odd: int) -> str:
 # the kinds at whose end the process of the odd rank has no report
 UNREPORTED = {"dead": "SIGKILL", "stopped": "stopped"}
 AT_ONCE_KINDS = ("dead",)
-ON_DEVICE = "busy", "dead"  # two streams of the stand-in do not wait for each other
+ON_DEVICE = "busy", "dead", "wedge"  # two streams of the stand-in do not wait for each other
 
 
 def reports(played: Played) -> dict[int, dict[str, Any]]:
@@ -175,6 +176,7 @@ def check_report(kind: str, odd: int, played: Played) -> dict[str, Any]:
     assert waiting, by_rank
     for report in waiting.values():
         assert report["missing"] == ([odd] if kind in UNREPORTED else []), report
+        assert report["hang"] == kind, report
         promised = 1.0 if kind in AT_ONCE_KINDS else LIMIT + REPORT
         assert report["seconds"] < promised + BUSY, report
     tables = [report["table"] for report in failed.values() if report["table"]]
