@@ -308,7 +308,7 @@ class Waits:
         waits = dict(self.at[node])
         if late:
             self.faults.append(HangVerdict("late", tuple(sorted(late)), waits))
-        elif waited and longest < LATE:
+        elif (waited and longest < LATE) or self._has_gone_on(node):
             return  # it may be on its way
         elif not self._is_wedge(members, calls, waited.keys()):
             idle = {rank for rank in unknown if self.table.where[rank] is Where.RUNS}
@@ -316,6 +316,11 @@ class Waits:
         else:
             waits |= {rank: Wait(node.group, call) for rank, call in calls.items()}
             self.faults.append(HangVerdict("wedge", tuple(sorted(members)), waits))
+
+    def _has_gone_on(self, node: CallNode) -> bool:
+        """Return whether a rank has just completed a call in which others still wait."""
+        members = {*(node.ends or node.group.ranks)} - self.at[node].keys()
+        return any(seconds < LATE for seconds in self.table.waited(members).values())
 
     def _is_wedge(
         self, members: Collection[int], calls: Mapping[int, TracedCall], waiting: Collection[int]

@@ -189,5 +189,5 @@ def test_messages_without_numbers_are_paired_by_what_is_open() -> None:
     assert judge(waits(0, "dp", send), waits(2, "dp", receive), *rest) == ("wedge", (0, 2))
     passed = runs(2, left_guard=1)
     assert judge(waits(0, "dp", send), passed, *rest) == ("message", (2,))
-    done = runs(2, calls={"dp": (receive._replace(state="completed"),), "tp": ()})
+    done = runs(2, waited=8.0, calls={"dp": (receive._replace(state="completed"),), "tp": ()})
     assert judge(waits(0, "dp", send), done, *rest)[0] == "unknown"  # it may be on its way

@@ -24,7 +24,7 @@ from meshkit.launch.judges import RankState, Sighting
 SIZES = {"dp": 8, "cp": 4, "tp": 4, "pp": 2}  # at most; pp may have four stages
 FAULTS = ("dead", "stopped", "left", "busy", "behind", "mismatch", "order", "message", "wedge")
 GONE = ("dead", "stopped", "left")
-RING = 6  # collectives, and messages, that a trace keeps for each group
+RING = 24  # collectives, and messages, that a trace keeps for each group
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "barrier")
 
 
@@ -309,10 +309,10 @@ class Played:
         return {axes: last_of(calls) for axes, calls in traced.items()}
 
 
-def last_of(calls: list[TracedCall]) -> tuple[TracedCall, ...]:
+def last_of(calls: Sequence[TracedCall], number: int = RING) -> tuple[TracedCall, ...]:
     """Return the last collectives and the last messages, in their order."""
-    collectives = [call for call in calls if not call.is_message][-RING:]
-    messages = [call for call in calls if call.is_message][-RING:]
+    collectives = [call for call in calls if not call.is_message][-number:]
+    messages = [call for call in calls if call.is_message][-number:]
     return tuple(sorted([*collectives, *messages], key=lambda call: call.order))
 
 

@@ -17,7 +17,16 @@ from meshkit import Layout
 from meshkit.guard.verdict import HangVerdict, judge_hang
 from meshkit.launch.disagreement import RankStatus, TracedCall
 from meshkit.launch.judges import RankState, Sighting
-from tests.laws.played_hangs import FAULTS, Plan, Played, draw_layout, draw_programs, plant, play
+from tests.laws.played_hangs import (
+    FAULTS,
+    Plan,
+    Played,
+    draw_layout,
+    draw_programs,
+    last_of,
+    plant,
+    play,
+)
 
 Knowledge = tuple[dict[int, RankStatus], dict[int, Sighting]]
 
@@ -63,6 +72,8 @@ def forget_fields(rng: random.Random, status: RankStatus) -> RankStatus:
         status = replace(status, line="", left_guard=0)
     if rng.random() < 0.2:
         return replace(status, calls={})
+    if rng.random() < 0.2:  # a short ring has dropped the oldest
+        return replace(status, calls={axes: last_of(c, 2) for axes, c in status.calls.items()})
     fields = rng.sample(["content", "name", "order", "number", "state"], rng.randint(1, 2))
     calls = {
         axes: tuple(forget_call(call, fields) for call in made)
