@@ -95,7 +95,7 @@ def guard(
 
     Cost: none without a timeout; with one, two store operations on leaving, which waits for
     nobody, and a thread that reads the store twice a second. With ``stragglers=True`` a thread that
-    takes 0.1 ms a step, and a store operation in 6 steps.
+    takes 0.1 to 0.5 ms a step, and a store operation in 6 steps.
 
     Example:
         ``with mesh.guard(timeout=60): loss.backward()``
