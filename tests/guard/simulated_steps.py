@@ -29,7 +29,7 @@ class Load:
     """The time that work takes on a rank: with a bell, rare long pauses, and the load on its host.
 
     Live runs of 8 ranks on two cores with a load of 28 have differences that change by 5 to 15 ms
-    from a step to the next, in the median. Those of a step and the next hardly correlate (six runs).
+    from a step to the next, in the median. Those of two steps hardly correlate, in six runs.
     The length of the load on one rank is an assumption: if it is longer, more ranks are named.
     """
 
