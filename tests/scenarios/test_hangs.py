@@ -26,7 +26,7 @@ REPORT = 3.0  # seconds from the limit to the report
 LONG = 25.0  # seconds of the guard in which a report comes at once
 SLEEP = LIMIT + REPORT + BUSY  # of a rank that sleeps until all others have their report
 Pair = tuple[torch.Tensor, torch.Tensor]  # for the collective over tp, and for that of all ranks
-SIZES = {4: {"dp": 2, "tp": 2}, 8: {"dp": 2, "pp": 2, "tp": 2}}
+SIZES = {4: {"dp": 2, "tp": 2}, 8: {"pp": 2, "dp": 2, "tp": 2}}
 
 
 def spin(strike: Strike) -> None:
