@@ -355,7 +355,7 @@ class Waits:
             for rank in group.ranks
         }
         idle = {rank for rank in peers if where[rank] in (Where.RUNS, Where.PASSED)}
-        suspects = self.suspects | hidden | idle
+        suspects = self.suspects | hidden | idle | self.table.vague
         if not suspects:
             return HangVerdict()
         return HangVerdict("unknown", () if suspects >= where.keys() else tuple(sorted(suspects)))
