@@ -611,7 +611,8 @@ class Mesh(OfOneProcess):
         """Return this rank's parts of a whole state, as the layout of :meth:`whole_state` says.
 
         Local, with its errors. Parts may have different sizes, cut as by ``numpy.array_split``.
-        DTensors become whole first, which is collective over their ranks.
+        DTensors become whole first, which is collective over their ranks: if one of these refuses
+        its arguments, they all raise.
 
         Example:
             >>> mesh.local_state({"w": torch.ones(8, 3)}, {"w": "o/sp i"})["w"].shape

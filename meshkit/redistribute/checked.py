@@ -11,7 +11,7 @@ along the checked axes then raise, those with equal tensors as well.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -92,23 +92,8 @@ class Check(OfOneProcess):
         self.share(error, grad.device)
 
     def share(self, error: MeshkitError | None, device: torch.device) -> None:
-        """Raise the error of this rank, or one that repeats that of another. Collective.
-
-        A rank passes on along the next axis what it has learned along the one before.
-        """
-        text = b""
-        if error is not None:
-            own = f"{dist.get_rank()} has raised {type(error).__name__}: {error.summary}"
-            text = own.encode()[:MAX_TEXT]
-        for group in self.groups.values():
-            texts = gather_bytes(text, MAX_TEXT, group, device)
-            text = text or next(filter(None, (each.rstrip(b"\0") for each in texts)), b"")
-        if error is not None:
-            raise error
-        if text:
-            line = f"Rank {text.decode(errors='ignore')}"
-            summary = f'another rank raises in "{self.pattern}".'
-            raise DisagreementError(summary, line, fix="look at the error of that rank first.")
+        """Raise the error of this rank, or one that repeats that of another. Collective."""
+        share_error(error, self.groups.values(), device, f'"{self.pattern}"')
 
     def _axes(self, side: Side, symbols: str) -> list[str]:
         types = side.types
@@ -119,6 +104,31 @@ class Check(OfOneProcess):
         own = torch.tensor([*digest], dtype=torch.uint8, device=device)
         parts = all_gather(own, self.groups[axis])
         return [bytes(part.tolist()) for part in parts]
+
+
+def share_error(
+    error: MeshkitError | None,
+    groups: Iterable[dist.ProcessGroup],
+    device: torch.device,
+    call: str,
+) -> None:
+    """Raise the error of this rank, or one that repeats that of another. Collective.
+
+    A rank passes on over the next group what it has learned over the one before.
+    """
+    text = b""
+    if error is not None:
+        own = f"{dist.get_rank()} has raised {type(error).__name__}: {error.summary}"
+        text = own.encode()[:MAX_TEXT]
+    for group in groups:
+        texts = gather_bytes(text, MAX_TEXT, group, device)
+        text = text or next(filter(None, (each.rstrip(b"\0") for each in texts)), b"")
+    if error is not None:
+        raise error
+    if text:
+        line = f"Rank {text.decode(errors='ignore')}"
+        summary = f"another rank raises in {call}."
+        raise DisagreementError(summary, line, fix="look at the error of that rank first.")
 
 
 def digest_of(x: Tensor) -> bytes:

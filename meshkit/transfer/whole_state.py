@@ -11,19 +11,20 @@ three tensors, ``dict(zip("qkv", qkv.split([...])))``, each ``"o/tp i"``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from glob import escape
 from math import prod
+from operator import itemgetter
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ..errors import DisagreementError, SpecError
+from ..errors import DisagreementError, MeshkitError, SpecError
 from ..launch.tensors import is_dtensor
 from ..layout.axes import check_axes_exist, has_pipeline
 from ..layout.layout import Layout
-from ..redistribute.checked import digest_of
+from ..redistribute.checked import digest_of, share_error
 from ..redistribute.dim_sizes import check_sizes_known, expand_to, parse_layout_sizes
 from ..redistribute.mesh_pair import MeshPair
 from ..redistribute.moves import MeshMoves
@@ -169,24 +170,51 @@ def _without(side: Side, axes: Collection[str]) -> Side:
 
 
 def make_local(moves: MeshMoves, state: object, layout: object, sizes: object) -> Any:  # noqa: ANN401
-    """Return this rank's parts of a whole state. See :meth:`meshkit.Mesh.local_state`."""
-    sides, given = _parse_layout(moves, layout, sizes)
-    tensors = _name_tensors(state)
-    if not any(
-        size > 1 and has_pipeline([axis]) for axis, size in moves.groups.plan.layout.sizes.items()
-    ):
-        check_globs(sides, tensors, "tensor")  # a stage of a pipeline may lack it
-    local = {}
-    for name, tensor in tensors.items():
-        side = first_match(sides, name)
-        if is_dtensor(tensor):
-            tensor = local[name] = tensor.full_tensor()
-        if side is not None and tensor.dim():
-            check_sizes_known(name, side, given)
-            known = _sizes_of(side, tensor, given)
-            part = _move(moves, f"{uncut(side)} -> {side}", name, tensor, known)
-            local[name] = part.clone()  # else a saved part would have the memory of the whole
+    """Return this rank's parts of a whole state. See :meth:`meshkit.Mesh.local_state`.
+
+    Plain tensors are cut first, and zeros in place of DTensors, so that a rank that refuses its
+    state lets the other ranks know before a DTensor is made whole.
+    """
+    error, tensors, local = None, {}, {}
+    cuts: dict[str, tuple[str, str, dict[str, int]]] = {}
+    try:
+        sides, given = _parse_layout(moves, layout, sizes)
+        tensors = _name_tensors(state)
+        if not any(
+            size > 1 and has_pipeline([axis])
+            for axis, size in moves.groups.plan.layout.sizes.items()
+        ):
+            check_globs(sides, tensors, "tensor")  # a stage of a pipeline may lack it
+        for name, tensor in tensors.items():
+            side = first_match(sides, name)
+            if side is not None and tensor.dim():
+                check_sizes_known(name, side, given)
+                cuts[name] = f"{uncut(side)} -> {side}", name, _sizes_of(side, tensor, given)
+                local[name] = _cut(moves, *cuts[name], _stand_in(tensor))
+    except MeshkitError as refusal:
+        error = refusal
+    whole = sorted((pair for pair in _tensors(state) if is_dtensor(pair[1])), key=itemgetter(0))
+    _share_refusal(error, [tensor for _, tensor in whole])
+    for name, dtensor in whole:  # in one order on all ranks
+        tensor = cast(Any, dtensor).full_tensor()
+        local[name] = _cut(moves, *cuts[name], tensor) if name in cuts else tensor
     return _replace(state, local)
+
+
+def _cut(
+    moves: MeshMoves, pattern: str, name: str, sizes: Mapping[str, int], tensor: Tensor
+) -> Tensor:
+    """Return a part of a whole tensor, in memory of its own. Local."""
+    part: Tensor = _move(moves, pattern, name, tensor, sizes)
+    return part.clone()  # else a saved part would have the memory of the whole
+
+
+def _share_refusal(error: MeshkitError | None, dtensors: Sequence[Any]) -> None:
+    """Raise if a rank refuses its state. Collective over the ranks of its DTensors."""
+    meshes = {x.device_mesh: None for x in dtensors if x.device_mesh.get_coordinate() is not None}
+    groups = [mesh.get_group(dim) for mesh in meshes for dim in range(mesh.ndim)]
+    device = dtensors[0].to_local().device if dtensors else torch.device("cpu")
+    share_error(error, groups, device, "this call")
 
 
 def _parse_layout(
@@ -197,6 +225,14 @@ def _parse_layout(
     for side in sides.values():
         check_axes_exist(side.types, moves.groups.plan.layout.axes)
     return sides, parse_layout_sizes(sizes, sides.values())
+
+
+def _stand_in(tensor: Any) -> Tensor:  # noqa: ANN401
+    """Return a tensor, or zeros of the shape of a DTensor, in the memory of one. Local."""
+    if is_dtensor(tensor):
+        return tensor.to_local().new_zeros(()).expand(tensor.shape)
+    whole: Tensor = tensor
+    return whole
 
 
 def _sizes_of(side: Side, tensor: Tensor, given: Mapping[str, int]) -> dict[str, int]:

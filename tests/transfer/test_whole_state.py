@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 import meshkit
 from tests.pool import Pool
+from tests.promises import BUSY
 
 RANKS = 4  # of the pool
 LAYOUT = {"*up.weight*": "o/tp i", "*down.weight*": "o i/tp"}
@@ -322,3 +324,50 @@ def test_unknown_axes_and_states_that_are_none_raise_on_all_ranks(pool: Pool) ->
         assert "w: x is a sparse tensor." in errors[1]
         assert "the state is a Linear, not a mapping." in errors[2]
         assert "the state is a NoneType, not a mapping." in errors[3]
+
+
+REFUSED: dict[str, dict[str, Any]] = {  # what the odd rank passes in place of the arguments
+    "an unknown axis": {"layout": {"w": "o/zz i"}},
+    "a glob without a tensor": {"layout": {"none": "o/tp i"}},
+    "another number of dims": {"w": torch.ones(2, 2, 2)},
+    "a DTensor that does not divide": {"layout": {"z": "(o k/tp) i"}, "sizes": {"k": 3}},
+    "an unknown size": {"layout": {"a": "(o h/dp) i"}},
+    "one name twice": {"b": {"c": torch.ones(2)}, "b.c": torch.ones(2)},
+}
+
+
+def refuse_whole_dtensors(odd: int) -> dict[str, str]:
+    """Return the errors of this rank if one rank refuses a state with DTensors, and a result."""
+    texts = {}
+    with meshkit.build_mesh(dp=2, tp=2, timeout=20) as mesh:
+        parts = [distribute_tensor(torch.ones(4, 3), mesh.device_mesh("dp tp"), [Shard(0)] * 2)]
+        parts += [distribute_tensor(torch.ones(4, 3), mesh.device_mesh("tp"), [Shard(0)])]
+        for kind, bad in REFUSED.items():
+            state: dict[str, Any] = {"a": parts[0], "w": torch.ones(4, 3), "z": parts[1]}
+            own = {"layout": {"w": "o/tp i", "z": "o/dp i"}, "sizes": None}
+            if mesh.rank == odd:
+                own |= {name: bad[name] for name in own if name in bad}
+                state |= {name: value for name, value in bad.items() if name not in own}
+            began, text = time.monotonic(), "no error"
+            try:
+                mesh.local_state(state, own["layout"], sizes=own["sizes"])
+            except meshkit.MeshkitError as error:
+                text = f"{type(error).__name__}: {error}"
+            assert time.monotonic() - began < 3 + BUSY, text
+            texts[kind] = text
+        whole = mesh.local_state({"a": parts[0], "z": parts[1]}, {"z": "o/dp i"})
+        texts["later"] = str([[*x.shape] for x in whole.values()])
+    return texts
+
+
+@pytest.mark.parametrize("odd", [0, 3])
+def test_a_rank_that_refuses_a_state_with_dtensors_tells_the_others(pool: Pool, odd: int) -> None:
+    by_rank = pool.run(refuse_whole_dtensors, odd)
+    for rank, texts in enumerate(by_rank):
+        assert texts.pop("later") == "[[4, 3], [2, 3]]"
+        for kind, text in texts.items():
+            own = by_rank[odd][kind]
+            assert own.startswith(("SpecError", "UnknownAxisError")), (kind, own)
+            if rank != odd:
+                assert text.startswith("DisagreementError"), (kind, rank, text)
+                assert f"Rank {odd} has raised {own.partition(':')[0]}: " in text, (kind, text)
