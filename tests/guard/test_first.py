@@ -167,6 +167,26 @@ def test_a_rank_that_is_killed_is_named_at_once(lost: int, on_node: bool, machin
         assert played.seconds(rank) < 3 + BUSY
 
 
+def lose_the_last_rank(strike: Strike) -> None:
+    """Kill the last rank before it arrives, and after the only one on its machine has looked."""
+    os.environ["MESHKIT_MACHINE"] = "aaaabb"[int(os.environ["RANK"])]
+    meshkit.init(arrival_timeout=60)
+    mesh = meshkit.build_mesh(dp=6)
+    time.sleep({4: 0.5, 5: 3}.get(mesh.rank, 0))
+    if mesh.rank == 5:
+        strike.kill()
+    with mesh.first():
+        pass
+
+
+def test_a_rank_that_arrives_fifth_looks_again_and_again() -> None:
+    """The first four are on another machine."""
+    played = play(lose_the_last_rank, 6, timeout=100)
+    for rank in range(5):
+        assert played.outcomes[rank].missing_ranks == (5,), played.outcomes[rank]
+        assert played.seconds(rank) < 3 + BUSY
+
+
 def lose_a_lone_rank(strike: Strike) -> None:
     """Kill the only rank of a machine in its block; its launcher starts it anew."""
     os.environ["MESHKIT_MACHINE"] = os.environ["RANK"]

@@ -64,6 +64,7 @@ def run_in_threads(kind: str, limit: float | None) -> Any:
             time.sleep(PAUSES[(number + mesh.rank) % 3])
             total = add(groups[number])
             time.sleep(PAUSES[(number + 2 * mesh.rank) % 3])
+            assert is_tracked()  # although another thread has left the guard meanwhile
             return total
 
         call = block if kind == "block" else guard(work)
