@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import socket
 import subprocess
 import sys
@@ -20,7 +21,8 @@ ERROR = (
 
 
 def test_every_rank_raises_the_same_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert disagree.main() == 0
+    with pytest.raises(SystemExit, match=r"^0$"):
+        runpy.run_path(disagree.__file__, run_name="__main__")
     assert re.sub(r"pid \d+", "pid 311", capsys.readouterr().out) == ERROR
 
 
