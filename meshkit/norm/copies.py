@@ -50,6 +50,37 @@ class Share(NamedTuple):
     sums: tuple[str, ...] = ()  # axes along which a layout says that ranks have parts of a sum
     whole: tuple[Any, ...] = ()  # the placements after the sum that a partial DTensor needs
 
+    def arranged(
+        self,
+        grid: Layout,
+        rank: int,
+        axes: Sequence[str],
+        members: Sequence[int],
+        placements: Sequence[Any],
+    ) -> Share:
+        """Return the share of a DTensor, with how its ranks lie on the axes that it has.
+
+        A layout says nothing about the axes that it has. Along ``axes`` ranks may hold copies.
+        """
+        cut = [axis for axis in grid.axes if {*members} & {*grid.peers(rank, axis)} != {rank}]
+        stated = self.stated - ({*self.sums} & {*cut})
+        copied = tuple(axis for axis in axes if axis not in stated)
+        along = tuple(axis for axis in copied if axis not in cut)
+        box = grid.peers(rank, *cut).tolist() if cut else [rank]
+        arrangement = OTHER * bool(copied)
+        if sorted(members) == sorted(box):
+            places = {member: place for place, member in enumerate(box)}
+            order = [places[member] for member in members] if members != box else "in order"
+            arrangement = f"{along} {placements} {order}" * bool(along)
+            copied *= bool(along)
+        return self._replace(
+            stated=stated,
+            copied=copied,
+            along=along,
+            arrangement=arrangement,
+            sums=tuple(axis for axis in self.sums if axis not in cut),
+        )
+
 
 class Copy(NamedTuple):
     """A gradient that must be a copy along some axes."""

@@ -49,7 +49,7 @@ from ..launch.tensors import is_dtensor, plain
 from ..launch.torch_program import foreach_scale
 from ..layout.axes import has_pipeline
 from .calls import Call, compare_calls, state_call
-from .copies import OTHER, Copy, Share, are_telling, by_kind, check_matches, compare_copies
+from .copies import Copy, Share, are_telling, by_kind, check_matches, compare_copies
 from .shares import (
     NormLayout,
     counts,
@@ -355,35 +355,8 @@ class GradientNorms(OfOneProcess):
         whole = (
             summed_placements(placements) if any(kind.is_partial() for kind in placements) else ()
         )
-        share = share._replace(counts=is_first, whole=whole)
-        return self._arrange(share, shares.sums, members, whole or placements)
-
-    def _arrange(
-        self, share: Share, sums: Sequence[str], members: Sequence[int], placements: Sequence[Any]
-    ) -> Share:
-        """Return the share of a DTensor, with how its ranks lie on the axes that it has.
-
-        A layout says nothing about the axes that it has.
-        """
-        grid, rank = self._grid, self._rank
-        cut = [axis for axis in grid.axes if {*members} & {*grid.peers(rank, axis)} != {rank}]
-        stated = share.stated - ({*sums} & {*cut})
-        copied = tuple(axis for axis in self._axes if axis not in stated)
-        along = tuple(axis for axis in copied if axis not in cut)
-        box = grid.peers(rank, *cut).tolist() if cut else [rank]
-        arrangement = OTHER * bool(copied)
-        if sorted(members) == sorted(box):
-            places = {member: place for place, member in enumerate(box)}
-            order = [places[member] for member in members] if members != box else "in order"
-            arrangement = f"{along} {placements} {order}" * bool(along)
-            copied *= bool(along)
-        return share._replace(
-            stated=stated,
-            copied=copied,
-            along=along,
-            arrangement=arrangement,
-            sums=tuple(axis for axis in sums if axis not in cut),
-        )
+        share = share._replace(counts=is_first, whole=whole, sums=shares.sums)
+        return share.arranged(self._grid, self._rank, self._axes, members, whole or placements)
 
     def _sum_over(self, axes: tuple[str, ...], parts: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return the sums over some axes. Collective over each axis."""
