@@ -51,7 +51,7 @@ from ..groups.registry import MeshGroups
 from ..groups.status import CollectiveTracker, frames_of_error, is_collective_error, tracking
 from ..launch.disagreement import RankStatus
 from ..launch.job import Job
-from ..launch.judges import Decision
+from ..launch.judges import MAX_NAMES, Decision
 from ..launch.store import Store, error_to_json
 from ..launch.times import TIMES, Time, parse_timeout
 from ..launch.torch_groups import backend_of, is_nccl, knows_group
@@ -223,8 +223,10 @@ def _translate(
             return None  # the guard of that mesh reports it, if there is one
         summary = f"{status.operation or 'a collective'} failed on rank {guard.rank}: {line}."
         return report_failure(guard, guard.store, summary, status)
-    if isinstance(error, RankTimeoutError) and (disagreement := read_disagreement(guard)):
-        return disagreement  # why ranks did not come to a barrier
+    if isinstance(error, RankTimeoutError):
+        if disagreement := read_disagreement(guard):
+            return disagreement  # why ranks did not come to a barrier
+        error.evidence = (*error.evidence, *_how_left(guard, error.missing_ranks))
     if not isinstance(error, CollectiveError):
         status = guard.status(tracker, *arguments, line)
         guard.post(status)
@@ -233,6 +235,15 @@ def _translate(
             decision = Decision(value=error_to_json(error))
             report_failure(guard, guard.store, "", status, lambda _: decision)
     return None
+
+
+def _how_left(guard: Guard, ranks: Sequence[int]) -> list[str]:
+    """Return with which errors ranks have left the guard, as lines. Local."""
+    if (store := guard.store) is None:
+        return []
+    named = [rank for rank in ranks if rank in guard.layout][:MAX_NAMES]
+    left = store.try_within(TIMES.answer, lambda: guard.left(store, named)) or {}
+    return [f"Rank {rank} {str(s).rstrip('.')}." for rank, s in left.items() if s.has_left]
 
 
 def _first_line(error: BaseException) -> str:
