@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -63,6 +64,18 @@ def test_rounds_at_a_store_of_someone_else_continue_after_the_job(
     assert agree(first) == 1
     set_current_job(Job(first.world, first.store, None, ARRIVAL, first.membership))
     assert agree(require_job()) == 2
+
+
+def test_a_new_job_ends_the_one_before_although_its_group_lives() -> None:
+    """Ctrl-C in the callback of a weak reference leaves the entry of a dead group, too."""
+    groups, jobs = [], []
+    for _ in range(2):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        groups.append(dist.group.WORLD)
+        set_current_job(Job(WORLD, None, None, ARRIVAL, Membership(0, range(2), 2)))
+        jobs.append(weakref.ref(require_job()))
+        dist.destroy_process_group()
+    assert [job() is None for job in jobs] == [True, False]
 
 
 def test_without_a_store_a_rank_waits_for_no_other_rank() -> None:
