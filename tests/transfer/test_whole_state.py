@@ -96,6 +96,8 @@ def collect_parts() -> list[Any]:
     with meshkit.build_mesh(dp=2, tp=2) as mesh:
         whole = {"w": torch.arange(15).reshape(5, 3), "n": [torch.tensor(3), 7], "c": torch.ones(2)}
         local = mesh.local_state(whole, {"w": "o/dp/tp i", "n*": "d/dp"})
+        again = mesh.local_state(whole, {"w": "o/dp/tp i"}, sizes={"o": 5, "i": 3})
+        assert again["w"].equal(local["w"])
         texts = []
         for layout in ({"w": "o/dp -> o"}, {"w": "o/dp"}, {"w": "o/xp i"}, None):
             try:
