@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import meshkit
 from meshkit.guard import barrier as barrier_module
-from meshkit.launch.judges import Arrival, Arrivals, Process
+from meshkit.launch.judges import Arrival, Arrivals, Process, RankState, Sighting
 from meshkit.launch.process import current_process
 from meshkit.testing.faults import Strike, play
 from tests.faults import error_of
@@ -73,6 +74,23 @@ def test_only_ranks_of_this_host_that_came_when_the_time_was_over_were_late() ->
         for rank, (process, at) in came.items()
     }
     assert barrier_module._late_ranks(Arrivals(range(4), arrived), 2.0) == {2: 6.0}
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (RankState.ENDED, "has ended"),
+        (RankState.STOPPED, "is stopped"),
+        (RankState.UNKNOWN, "has not arrived at the barrier"),
+        (RankState.BUSY, "has not arrived at the barrier"),
+    ],
+)
+def test_a_barrier_that_breaks_says_what_a_missing_rank_does(state: RankState, text: str) -> None:
+    came, missing = {0: Arrival(current_process(), {})}, {1: Sighting(state, "host b, pid 3")}
+    round = SimpleNamespace(arrivals=lambda: Arrivals(range(2), came, seen=missing))
+    agreement: Any = SimpleNamespace(round=round)
+    error = barrier_module._broken_error(agreement, RuntimeError("closed"), "dp={}".format)
+    assert f"Rank 1 (dp=1) {text}: host b, pid 3." in str(error)
 
 
 def sleep_before(seconds: float, call: Callable[..., Any]) -> Callable[..., Any]:
