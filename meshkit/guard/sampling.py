@@ -30,6 +30,7 @@ from typing import cast
 
 import numpy as np
 
+from ..errors import MeshkitError
 from ..groups.close_mesh import OWN
 from ..groups.status import frame_of_thread, may_wait
 from ..launch.job import Job
@@ -44,7 +45,7 @@ LOOKS = 3  # samples a step
 MIN_PAUSE, MAX_PAUSE = 0.003, 0.1  # seconds between two samples
 PAUSES = 20  # samples at least in a step that is longer than the last one, whatever it takes
 IDLE = 60.0  # seconds without a guard, or 10 steps if they are longer, after which the thread ends
-BATCH = 6  # steps a post
+BATCH = 6  # steps a post, unless many ranks post
 KEPT = 16  # steps in a post; those before are known
 MAX_NAMES = 8  # ranks in a report
 POSTS_PER_SECOND = 1000  # posts of all ranks, at most; a store serves 85,000 operations/s
@@ -65,7 +66,7 @@ class StepSampler(OfOneProcess):
         self.times, self.finder = OwnTime(), StragglerFinder(self.ranks)
         self.step, self.length = 0, 0.0  # the number of the current step, seconds of the last one
         self.steps = dict[int, tuple[float, float]]()  # the last steps
-        self.posted, self.due = 0, 0.0  # the last step that was posted, and when the next may be
+        self.posted = 0  # the last step that was posted
         self.thread, self.state = 0, -1  # the guarded thread, and its file in /proc
         self.open = 0  # guards in which this rank is
         self.is_mixed = False  # whether two threads were in guards in this step
@@ -87,10 +88,11 @@ class StepSampler(OfOneProcess):
         try:
             yield
         finally:
-            with self.lock:
-                self.open -= 1
-                if not self.open:
-                    self._end_step()
+            if self.job.pid == os.getpid():  # a forked child leaves the block of its parent
+                with self.lock:
+                    self.open -= 1
+                    if not self.open:
+                        self._end_step()
 
     def stop(self) -> None:
         """End the thread, as the mesh is closed."""
@@ -105,7 +107,7 @@ class StepSampler(OfOneProcess):
             with suppress(OSError):
                 path = f"/proc/self/task/{threading.get_native_id()}/stat"
                 self.state = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        if self.worker is None or not self.worker.is_alive():
+        if self.worker is None:
             self.times = OwnTime()
             self.times.end_step(now)
             self.worker = threading.Thread(target=self._run, name="meshkit-steps", daemon=True)
@@ -120,29 +122,46 @@ class StepSampler(OfOneProcess):
             self.steps.pop(self.step - KEPT, None)
 
     def _run(self) -> None:
-        """Sample until the mesh is closed, the thread has ended, or no guard comes any more."""
-        while True:
-            elapsed = time.perf_counter() - self.ended
-            pause = max(self.length / LOOKS, elapsed / PAUSES)
-            time.sleep(min(max(pause, MIN_PAUSE), MAX_PAUSE) * random.uniform(0.7, 1.3))
-            frame = frame_of_thread(self.thread)
-            if self.worker is not threading.current_thread():
-                break  # the mesh was closed meanwhile
-            if frame is None or (elapsed > max(IDLE, 10 * self.length) and not self.open):
-                break
-            is_own = not (may_wait(frame) and self._sleeps())
-            del frame
-            with self.lock:
-                self.times.sample(time.perf_counter(), is_own=is_own)
-            is_first = self.rank == self.ranks[0]  # which reads once the others have posted
-            if self.step >= self.posted + BATCH + is_first and time.monotonic() >= self.due:
-                self.posted = self.step - is_first
-                self.due = time.monotonic() + len(self.ranks) / POSTS_PER_SECOND
-                if not (self._compare() if is_first else self._post()):
-                    self.store = None  # it is lost
-                    break
+        """Sample and post until the mesh is closed, no guard comes, or the store is lost."""
+        is_first = self.rank == self.ranks[0]
+        while self._sample():
+            step = self.step - is_first  # the first rank reads once the others have posted
+            interval = steps_between_posts(len(self.ranks), self.length)
+            if step // interval == self.posted // interval:
+                continue
+            self.posted = step
+            try:
+                answers = self._compare() if is_first else self._post()
+            except MeshkitError as error:
+                LOGGER.warning("the steps of ranks are measured no more: %s", error)
+                answers = False
+            if not answers:
+                with self.lock:
+                    self.store = None
+                    self._end()
+
+    def _sample(self) -> bool:
+        """Wait, and count a sample; return whether more are to come."""
+        elapsed = time.perf_counter() - self.ended
+        pause = max(self.length / LOOKS, elapsed / PAUSES)
+        time.sleep(min(max(pause, MIN_PAUSE), MAX_PAUSE) * random.uniform(0.7, 1.3))
+        frame = frame_of_thread(self.thread)
+        has_ended, waits = frame is None, frame is not None and may_wait(frame)
+        del frame
+        with self.lock:
+            if self.worker is threading.current_thread():
+                now = time.perf_counter()
+                is_idle = not self.open and now - self.ended > max(IDLE, 10 * self.length)
+                if not (has_ended or is_idle):
+                    self.times.sample(now, is_own=not (waits and self._sleeps()))
+                    return True
+            self._end()
+        return False
+
+    def _end(self) -> None:
+        """End the thread that samples; the next guard starts another one. Call it with the lock."""
         self._close_state()
-        self.thread = 0
+        self.thread, self.worker = 0, None
 
     def _close_state(self) -> None:
         if self.state >= 0:
@@ -161,7 +180,7 @@ class StepSampler(OfOneProcess):
         """Return the last steps of this rank as JSON: the number, the seconds, its own seconds."""
         with self.lock:
             steps = [*self.steps.items()]
-        return json.dumps([[step, round(all, 5), round(own, 5)] for step, (all, own) in steps])
+        return json.dumps([[step, round(whole, 5), round(own, 5)] for step, (whole, own) in steps])
 
     def _post(self) -> bool:
         """Post the last steps of this rank; return whether the store answers."""
@@ -197,6 +216,18 @@ class StepSampler(OfOneProcess):
         return texts is not None
 
 
+def steps_between_posts(num_ranks: int, seconds: float) -> int:
+    """Return how many steps lie between two posts of a rank, if a step takes so many seconds.
+
+    They are doubled until all ranks together post seldom enough. A rank posts after multiples of
+    them, so all ranks post the same steps, also if they disagree on the seconds.
+    """
+    steps = BATCH
+    while steps * max(seconds, MIN_PAUSE) < num_ranks / POSTS_PER_SECOND:
+        steps *= 2
+    return steps
+
+
 def parse_steps(text: str) -> dict[int, tuple[float, float]]:
     """Return the steps that a rank has posted: by their number, seconds and own seconds."""
-    return {int(step): (float(all), float(own)) for step, all, own in json.loads(text)}
+    return {int(step): (float(whole), float(own)) for step, whole, own in json.loads(text)}

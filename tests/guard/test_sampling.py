@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
+import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.nn.parallel import DistributedDataParallel
 
 import meshkit
@@ -212,3 +217,63 @@ def test_a_step_costs_few_samples_and_a_post_in_six_steps(pool: Pool) -> None:
         assert samples <= 5 * steps
         assert posts <= steps // sampling.BATCH
         assert has_ended
+
+
+class Alone:
+    """A job and a store of one process, for a sampler without a job."""
+
+    is_file = False
+    world = SimpleNamespace(rank=0)
+
+    def __init__(self, text: bytes = b"[]") -> None:
+        self.pid, self.text = os.getpid(), text
+
+    def try_within(self, _: float, work: Callable[[], Any]) -> Any:
+        return work()
+
+    def get_all(self, keys: list[str]) -> list[bytes]:
+        return [self.text] * len(keys)
+
+
+def alone(text: bytes = b"[]") -> StepSampler:
+    job: Any = Alone(text)
+    return StepSampler(meshkit.Layout(dp=2), job, job)
+
+
+def test_a_process_that_is_forked_in_a_step_leaves_it() -> None:
+    """Its thread is not in the child, and may hold the lock at the fork."""
+    sampler = alone()
+    with ExitStack() as stack:
+        stack.enter_context(sampler.measure())
+        sampler.lock.acquire()
+        child = os.fork()
+        if not child:
+            signal.alarm(10)
+            stack.close()
+            os._exit(0)
+        sampler.lock.release()
+    sampler.stop()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_foreign_value_ends_the_measurement_with_one_line() -> None:
+    sampler, worker = alone(b"theirs"), None
+    with log() as lines:
+        for _ in range(200):
+            with sampler.measure():
+                worker = worker or sampler.worker
+                time.sleep(0.002)
+    assert worker is not None
+    worker.join(10)
+    assert not worker.is_alive()
+    assert sampler.store is None
+    (line,) = lines
+    assert line.startswith("the steps of ranks are measured no more: the key 'own/1' of")
+
+
+@given(st.integers(2, 200_000), st.floats(0.001, 100), st.floats(0.001, 100))
+def test_all_ranks_post_the_same_steps(ranks: int, seconds: float, others: float) -> None:
+    """Ranks measure other seconds, and begin to post at other times: their last 16 steps meet."""
+    interval, theirs = (sampling.steps_between_posts(ranks, each) for each in (seconds, others))
+    assert max(interval, theirs) % min(interval, theirs) == 0
+    assert interval * max(seconds, sampling.MIN_PAUSE) >= ranks / sampling.POSTS_PER_SECOND
