@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import torch
@@ -23,6 +24,7 @@ from ..launch.disagreement import describe_coordinate
 from ..launch.judges import RankState
 from ..launch.process import current_process, state_of
 from ..launch.store import Store
+from ..launch.times import TIMES
 from ..launch.torch_aborts import error_of
 from ..launch.torch_groups import is_nccl
 from .state import Guard
@@ -81,7 +83,7 @@ class Lookout:
         known = guard.job.processes()
         ended = [rank for rank in self._neighbors if state_of(known[rank]) is RankState.ENDED]
         for rank in ended:
-            left = guard.left(store, [rank]).get(rank)
+            left = store.within(TIMES.store, partial(guard.left, store, [rank])).get(rank)
             if left is not None and not left.error and left.left_guard >= self.number:
                 self._neighbors.remove(rank)
                 continue

@@ -2,8 +2,9 @@
 
 torch keeps the last 2,000 collectives of a process in memory, of gloo and of NCCL in one record
 each. Both are read through private functions, which this file looks for: without one of them, or
-with ``TORCH_FR_BUFFER_SIZE=0``, the calls of that backend are unknown. The record says of each call
-whether it has completed. On NCCL it says too whether the device has started it, and it has sends
+with ``TORCH_FR_BUFFER_SIZE=0``, the calls of that backend are unknown. So are all calls if a newer
+torch writes another format, as no report may fail by that. The record says of each call whether it
+has completed. On NCCL it says too whether the device has started it, and it has sends
 and receives. On gloo a message leaves no record, and a call that failed counts as completed.
 """
 
@@ -68,12 +69,16 @@ def read_calls(
     rank that answers a roll call, or that has waited for half of a limit, reads them.
     """
     calls: dict[str, tuple[TracedCall, ...]] = {}
-    by_name = group_entries(map(_read_record, RECORDS))
-    for axes, group in groups.items():
-        if axes and (entries := by_name.get(group.group_name)):
-            calls[axes] = last_calls(parse_entries(entries, dist.get_process_group_ranks(group)))
-        elif axes and by_name and begun.get(axes) == 0:
-            calls[axes] = ()
+    try:
+        by_name = group_entries(map(_read_record, RECORDS))
+        for axes, group in groups.items():
+            if axes and (entries := by_name.get(group.group_name)):
+                ranks = dist.get_process_group_ranks(group)
+                calls[axes] = last_calls(parse_entries(entries, ranks))
+            elif axes and by_name and begun.get(axes) == 0:
+                calls[axes] = ()
+    except (AttributeError, LookupError, TypeError, ValueError):  # a record of another format
+        return {}
     return calls
 
 

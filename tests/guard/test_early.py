@@ -12,10 +12,12 @@ from meshkit.guard import early
 from meshkit.guard.early import LOOKED_AT, READERS_PER_SECOND, Lookout
 from meshkit.launch.disagreement import RankStatus
 from meshkit.launch.process import current_process
+from meshkit.launch.times import TIMES
 
 HERE = current_process()
 ENDED = HERE._replace(start="0")  # its process has another start
 ELSEWHERE = HERE._replace(machine="another")
+STORE = SimpleNamespace(within=lambda _, work: work())
 
 
 class Job:
@@ -38,7 +40,7 @@ def lookout(
         layout=meshkit.Layout(dp=len(job.processes())),
         job=job,
         rank=rank,
-        store=None,
+        store=STORE,
         named=lambda: groups,
         left=lambda _, ranks: {r: s for r, s in (left or {}).items() if r in ranks},
     )
@@ -54,6 +56,15 @@ def test_a_process_that_ended_in_this_guard_is_a_sign_and_one_that_left_it_is_no
     assert lookout(job, left={2: before}).look(5.0) == sign
     assert lookout(job, left={2: after}).look(5.0) == ""
     assert lookout(job, left={2: RankStatus(2, error="ValueError", left_guard=3)}).look(5.0) == sign
+
+
+def test_a_store_that_does_not_answer_holds_no_thread() -> None:
+    """Whether the rank left the guard is asked within a deadline."""
+    deadlines = list[float]()
+    look = lookout(Job({0: HERE, 1: ENDED}))
+    look.guard.store = SimpleNamespace(within=lambda s, work: deadlines.append(s) or work())
+    assert look.look(5.0)
+    assert deadlines == [TIMES.store]
 
 
 def test_a_rank_that_begins_collectives_looks_at_no_process() -> None:

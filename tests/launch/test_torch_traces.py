@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,6 +53,19 @@ def parse(entries: list[dict[str, Any]], ranks: list[int]) -> list[TracedCall]:
 
 def test_this_torch_has_the_records_that_are_read() -> None:
     assert missing_records() == []
+
+
+@pytest.mark.parametrize(
+    "record", ["no JSON", "[]", '{"entries": [{"process_group": []}]}', '{"entries": 1}']
+)
+def test_a_record_of_another_format_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, record: str
+) -> None:
+    """A report of a hang does not fail by what a newer torch writes."""
+    recorder = torch._C._distributed_c10d
+    monkeypatch.setattr(recorder, "_dump_fr_trace_json", lambda **_: record, raising=True)
+    group: Any = SimpleNamespace(group_name="1")
+    assert read_calls({"dp": group}, {"dp": 0}) == {}
 
 
 def test_a_record_without_an_entry_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
