@@ -8,6 +8,10 @@ sockets on torch's connection.
 An operation that the host has not answered when it ends prints a trace too. So a host that exits
 closes its connections while its server still runs, and all its clients see the end before their
 next operation. A host that is killed cannot, nor reaches this an operation that is just on its way.
+
+Before version 3.14, Python ends a thread that returns from torch while the interpreter ends, and C++
+aborts the process then: "terminate called without an active exception". So if a store has not
+answered when a process exits, its answer is dropped, and the thread waits until the process is gone.
 """
 
 from __future__ import annotations
@@ -17,20 +21,25 @@ import ctypes
 import os
 import select
 import socket
+import struct
 import sys
+import time
 import weakref
 from contextlib import suppress
 from typing import Any
 
 import torch.distributed as dist
 
-from .times import Deadline
+from .times import Deadline, has_running
 
 DESCRIPTORS = "/proc/self/fd"  # on Linux
 MAX_ADDRESS = 128  # bytes of a socket address: its family, the port if it is of IP, and the host
 UNKNOWN = -1, 0  # a descriptor, and the inode of its socket
 ANSWERED = 16  # looks, 0.5 ms apart, after which the last question of a client has its answer
 LAST_ANSWERS = 0.2  # seconds in which a host that ends answers what its clients have asked
+SO_ATTACH_FILTER = 26  # the kernel's number of an option that Python lacks
+DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # a socket filter: return 0, the bytes to keep
+LAST_TAKEN = 0.05  # seconds in which a thread takes an answer that is here already
 LIBC = ctypes.CDLL(None)
 
 
@@ -91,16 +100,33 @@ def _port(descriptor: int, end: Any) -> int | None:  # noqa: ANN401  # a functio
     return int.from_bytes(address.raw[2:4], "big") if is_ip else None
 
 
-def end_at_exit(store: dist.TCPStore) -> None:
-    """Close the connections of a store that this process hosts when it exits. Local."""
-    host, pid = weakref.ref(store), os.getpid()
+def end_at_exit(store: dist.TCPStore, *, is_host: bool) -> None:
+    """Drop late answers of a store, and as its host close all connections, at exit. Local."""
+    hosted, port, pid = weakref.ref(store), store.port, os.getpid()
 
     def end() -> None:
-        store = host()
-        if store is not None and os.getpid() == pid:  # a forked child has the same connections
-            close_connections(store.port)
+        if os.getpid() != pid:  # a forked child has the same connections
+            return
+        if has_running():
+            drop_answers(port)
+        if is_host and hosted() is not None:
+            close_connections(port)
 
     atexit.register(end)
+
+
+def drop_answers(port: int) -> None:
+    """Let nothing more arrive at the clients of this process to a port of any host. Local."""
+    if sys.platform != "linux":
+        return
+    instruction = ctypes.create_string_buffer(DROP_ALL, len(DROP_ALL))
+    program = struct.pack("HP", 1, ctypes.addressof(instruction))  # of one instruction
+    for descriptor in map(int, os.listdir(DESCRIPTORS)):
+        if _port(descriptor, LIBC.getpeername) == port:
+            LIBC.setsockopt(
+                descriptor, socket.SOL_SOCKET, SO_ATTACH_FILTER, program, len(program)
+            )
+    time.sleep(LAST_TAKEN)
 
 
 def close_connections(port: int) -> None:

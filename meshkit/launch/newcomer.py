@@ -127,7 +127,7 @@ def find_newcomers(job: Job) -> tuple[int, dict[int, Process]]:
 
 def _agree(job: Job, base: Store, waiting: Round, arrived: Mapping[int, Arrival]) -> bool:
     """Return whether newcomers have called ``init`` as this job did; else refuse them."""
-    own = init_round(base, job.generation, ()).first()
+    own = base.within(TIMES.store, init_round(base, job.generation, ()).first)
     if own is None:
         return False
     compared = {job.membership.ranks_before[job.world.rank]: own, **arrived}

@@ -100,8 +100,7 @@ def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.St
     try:
         store = create() if is_host else run_with_deadline(max(deadline.left, MIN_CONNECT), create)
         store.set_timeout(deadline.timeout)
-        if is_host:
-            end_at_exit(store)
+        end_at_exit(store, is_host=is_host)
         return store
     except (RuntimeError, DeadlineExceededError) as error:  # of DistNetworkError too
         if not is_host:

@@ -77,6 +77,21 @@ def hold(root: dist.Store, rank: int, process: Process, number: int = 1) -> Leas
     return lease
 
 
+def test_a_rank_that_takes_its_rank_waits_for_a_slow_store_as_long_as_init(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The host of a store looks up the names of other ranks, which may come at any moment."""
+    read = Store.read
+
+    def read_late(*args: Any) -> Any:
+        time.sleep(0.5)
+        return read(*args)
+
+    monkeypatch.setattr(rounds, "TIMES", replace(rounds.TIMES, store=0.1))
+    monkeypatch.setattr(Store, "read", read_late)
+    assert take(dist.HashStore(), 0) == 1
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_after_any_exceptions_the_next_start_has_one_generation(seed: int) -> None:
     chance, root = random.Random(seed), dist.HashStore()
