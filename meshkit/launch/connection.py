@@ -9,9 +9,9 @@ An operation that the host has not answered when it ends prints a trace too. So 
 closes its connections while its server still runs, and all its clients see the end before their
 next operation. A host that is killed cannot, nor reaches this an operation that is just on its way.
 
-Before version 3.14, Python ends a thread that returns from torch while the interpreter ends, and C++
-aborts the process then: "terminate called without an active exception". So if a store has not
-answered when a process exits, its answer is dropped, and the thread waits until the process is gone.
+Before version 3.14, Python ends a thread that returns from torch while the interpreter ends. C++
+then aborts the process: "terminate called without an active exception". So a process that exits
+drops the answer that a store still owes it, and the thread waits until the process is gone.
 """
 
 from __future__ import annotations
@@ -123,9 +123,7 @@ def drop_answers(port: int) -> None:
     program = struct.pack("HP", 1, ctypes.addressof(instruction))  # of one instruction
     for descriptor in map(int, os.listdir(DESCRIPTORS)):
         if _port(descriptor, LIBC.getpeername) == port:
-            LIBC.setsockopt(
-                descriptor, socket.SOL_SOCKET, SO_ATTACH_FILTER, program, len(program)
-            )
+            LIBC.setsockopt(descriptor, socket.SOL_SOCKET, SO_ATTACH_FILTER, program, len(program))
     time.sleep(LAST_TAKEN)
 
 
