@@ -138,6 +138,15 @@ def test_host_names_differ_between_nodes() -> None:
     assert groups == {tuple(range(8)), (4, 5)}
 
 
+def check_host(name: str) -> None:
+    assert socket.gethostname() == name
+
+
+def test_ranks_of_one_node_have_the_name_of_this_host() -> None:
+    report = rehearse(check_host, 2, (socket.gethostname(),), ranks="all")
+    assert report.raised == {}
+
+
 def test_values_of_ranks_that_were_not_played_are_not_proved() -> None:
     report = rehearse(run, 64, (group_by_host,), nodes=8)
     assert "ranks that were not played pass the values of played ones, read at" in str(report)
