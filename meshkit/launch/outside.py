@@ -50,7 +50,7 @@ Result = TypeVar("Result")
 ASK = "ask"  # in the store of a job: the id of the question of a client outside
 ANSWER = "answer/{}"  # rank: the id of the question, the process, the coordinate and the status
 LOOK = 0.1  # seconds between two looks for answers
-ANSWERS = 2.0  # seconds that the ranks have: their threads look twice a second
+ANSWERS = 2.0  # seconds that the ranks have, or half of the time: they look twice a second
 STATES = {
     RankState.ENDED: "ended",
     RankState.STOPPED: "stopped",
@@ -122,7 +122,7 @@ class Keys:
             ) from error
 
     def read(self) -> dict[str, str]:
-        """Return all keys of the job with their values, without those of torch's groups."""
+        """Return all keys of the job with their values, without those of groups and meshes."""
         if self.path is not None:
             return self.within(partial(read_values, self.path))
         return self.within(self._read)
@@ -137,7 +137,7 @@ class Keys:
                 fix="run this command with torch 2.13 or newer; that of the job may be older.",
             )
         names = [key.removeprefix(prefix) for key in base.list_keys() if key.startswith(prefix)]
-        own = [key for key in names if "/default_group/" not in key]
+        own = [key for key in names if not ("/default_group/" in key or "/mesh/" in key)]
         values = {}
         for key in own:
             if cast(Any, self.store).check([key]):  # a get of a deleted key would wait
@@ -158,12 +158,12 @@ class Keys:
             return known
 
         def run() -> dict[int, Answer]:
-            limit = Deadline.after(min(ANSWERS, self.deadline.left))
+            limit = Deadline.after(min(ANSWERS, self.deadline.left / 4))
             while bytes(store.compare_set(ASK, "", id)) != id.encode():  # another client asks
                 if not limit.sleep(LOOK):  # it has left its question behind
                     store.set(ASK, id)
                     break
-            limit = Deadline.after(min(ANSWERS, self.deadline.left))
+            limit = Deadline.after(min(ANSWERS, self.deadline.left / 2))
             try:
                 while not store.check([*keys.values()]) and limit.sleep(LOOK):
                     pass

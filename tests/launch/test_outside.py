@@ -183,6 +183,31 @@ def test_a_round_that_waits_is_shown_with_the_ranks_that_are_missing(
     assert {rank.where for rank in view.ranks} == {""}
 
 
+def test_ranks_that_are_asked_for_a_short_time_are_shown_and_no_key_stays() -> None:
+    """Nobody answers, so the client waits; it needs time to read and to delete its keys."""
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    job = "attempt/0/meshkit/1"
+    line = '[0, ["h", 1, "", "", ""], {}]'
+    keys = {f"{job}/init/arrived": line, f"{job}/init/decision": "{}"}
+    keys |= {"attempt": "0", "attempt/0/meshkit/newest": "1"}
+    for key, text in keys.items():
+        server.set(key, text)
+    began, url = time.monotonic(), f"tcp://127.0.0.1:{server.port}"
+    view = look_at_job(url, 1.0)
+    assert [rank.state for rank in view.ranks] == ["unknown"]
+    assert time.monotonic() - began < 1 + BUSY
+    assert sorted(server.list_keys()) == sorted(keys)
+
+
+def test_keys_of_meshes_are_not_read() -> None:
+    """A mesh has some for each rank; each read is two operations."""
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for key in ("attempt", "attempt/0/meshkit/1/mesh/1/guard/exit/3"):
+        server.set(key, "0")
+    values = outside.Keys(f"tcp://127.0.0.1:{server.port}", 5.0).read()
+    assert values == {"attempt": "0"}
+
+
 def test_a_store_that_does_not_answer_is_an_error_in_time() -> None:
     began = time.monotonic()
     with pytest.raises(meshkit.LaunchError, match="no store answers at tcp:"):
