@@ -41,6 +41,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import torch.distributed as dist
 
@@ -52,7 +53,7 @@ from ..groups.status import CollectiveTracker, frames_of_error, is_collective_er
 from ..launch.disagreement import RankStatus
 from ..launch.job import Job
 from ..launch.judges import MAX_NAMES, Decision
-from ..launch.store import Store, error_to_json
+from ..launch.store import Store, error_to_json, read_value
 from ..launch.times import TIMES, Time, parse_timeout
 from ..launch.torch_groups import backend_of, is_nccl, knows_group
 from ..layout.axes import has_pipeline
@@ -293,7 +294,7 @@ def _leave(guard: Guard, number: int, thread: str) -> MeshkitError | None:
     On other backends than nccl sends and receives count too, so groups along a pipeline are left
     out there. Local.
 
-    Cost: two store operations; on the last rank up to two more per rank, and one.
+    Cost: two store operations; on the last rank three more, or two per rank in a file.
     """
     store, layout = guard.store, guard.layout
     if store is None or layout.num_ranks == 1:
@@ -312,8 +313,8 @@ def _leave(guard: Guard, number: int, thread: str) -> MeshkitError | None:
 
     def compare() -> MeshkitError | None:
         statuses = {}
-        for rank in map(int, layout.grid.flat):
-            status = RankStatus.from_facts(rank, store.read(EXIT.format(rank), parse_facts) or {})
+        for rank, facts in read_exits(store, [*map(int, layout.grid.flat)]).items():
+            status = RankStatus.from_facts(rank, facts)
             counts = {name: n for name, n in status.begun.items() if name not in uncounted}
             if thread and (status.left_guard, status.thread) == (number, thread):
                 statuses[rank] = replace(status, begun=counts)
@@ -329,3 +330,16 @@ def _leave(guard: Guard, number: int, thread: str) -> MeshkitError | None:
         guard.post(RankStatus(guard.rank, begun, error=f"CollectiveError: {error.summary}"))
         guard.state.has_left = True
     return error
+
+
+def read_exits(store: Store, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """Return what ranks have posted as they left their last guard; empty for those that have not.
+
+    Cost: two store operations; two per rank in a file, or if a rank has not.
+    """
+    keys = [EXIT.format(rank) for rank in ranks]
+    if texts := [] if store.is_file else store.get_all(keys):
+        read = partial(read_value, parse=parse_facts)
+        return dict(zip(ranks, map(read, keys, texts), strict=True))
+    facts = (store.read(key, parse_facts) or {} for key in keys)
+    return dict(zip(ranks, facts, strict=True))
