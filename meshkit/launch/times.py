@@ -28,30 +28,30 @@ class Times:
 
     arrival: float = 300.0  # how long ranks wait for each other by default (D)
     # how long the store may take beyond a deadline: a FileStore rounds up to a second, and one rank
-    # reads all arrivals for a second (3, 5)
+    # reads all arrivals for a second (3, 12)
     store: float = 4.0
-    # how long the error of a silent store may take to look up a name, as its host does (4)
+    # how long the error of a silent store may take to look up a name, as its host does (12)
     lookup: float = 1.0
     # how long rank 0, which may host the store, stays until all have read a decision that is an
-    # error; also how long ranks leave the judgement at a deadline to one of them (3, 4)
+    # error; also how long ranks leave the judgement at a deadline to one of them (5, 12)
     host_stays: float = 1.0
     failure_stays: float = 5.0  # the same after its own call failed: others may still start (2)
-    create: float = 10.0  # how long ranks have at least to create groups (C of 8 and 9)
-    create_report: float = 3.0  # how long a rank may take beyond that to report (8)
-    answer: float = 3.0  # how long a roll call waits for answers (13, 14)
-    known: float = 0.3  # the same if a rank has posted the error with which it left (13, 20)
+    create: float = 10.0  # how long ranks have at least to create groups (C of 16)
+    create_report: float = 3.0  # how long a rank may take beyond that to report (16)
+    answer: float = 3.0  # how long a roll call waits for answers (24, 25)
+    known: float = 0.3  # the same if a rank has posted the error with which it left (24, 29)
     # how long a recovery waits for a rank that a report names as silent, and how long a rank
-    # without an answer may take to read the report (29)
+    # without an answer may take to read the report (31)
     silent: float = 1.0
-    # how long the aborts of all groups of nccl may take together: 0.3 to 1.0 s on a GPU (29)
+    # how long the aborts of all groups of nccl may take together: 0.3 to 1.0 s on a GPU (25)
     abort: float = 5.0
-    newcomer: float = 30.0  # how long ranks and those that they admit wait for each other (45)
-    newcomer_arrival: float = 5.0  # how long a round waits for newcomers at the store (44)
+    newcomer: float = 30.0  # how long ranks and those that they admit wait for each other (46)
+    newcomer_arrival: float = 5.0  # how long a round waits for newcomers at the store (45)
     # how long a rank of torchrun waits for the end of a start in which a process of another host
     # holds its rank: the agent of that host may be gone, and the ranks of the others start anew (9)
     replaced: float = 20.0
-    poll: float = 0.05  # the interval of a judge's looks at the store (29, 33)
-    watch: float = 0.5  # the interval of a watching thread's looks (13)
+    poll: float = 0.05  # the interval of a judge's looks at the store (24, 31)
+    watch: float = 0.5  # the interval of a watching thread's looks (25)
     # how long a result is waited for beyond a deadline: a process that is resumed after SIGSTOP
     # sees the deadline before its thread delivers the result
     resume: float = 0.2
