@@ -96,9 +96,8 @@ class StragglerFinder:
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self.ranks = ranks
-        self.late_by = np.zeros(
-            (0, len(ranks))
-        )  # seconds in the last steps, (num_steps, num_ranks)
+        # seconds in the last steps, (num_steps, num_ranks)
+        self.late_by = np.zeros((0, len(ranks)))
         self.steps: Ints = np.zeros(0, np.int64)  # their numbers
         self.count = np.zeros(len(ranks), np.int64)  # late steps less the others, of each rank
         self.since = np.zeros(len(ranks), np.int64)  # the step at which it began to count
@@ -124,12 +123,12 @@ class StragglerFinder:
 
     def late(self) -> list[Straggler]:
         """Return the ranks that are late of their own now, the latest first."""
-        found = []
+        late = []
         for column in np.flatnonzero(self.count >= ENOUGH).tolist():
             rows = self.steps >= self.since[column]
             seconds = float(np.median(self.late_by[rows, column]))
-            found.append(Straggler(self.ranks[column], seconds, int(self.since[column])))
-        return sorted(found, key=lambda each: -each.seconds)
+            late.append(Straggler(self.ranks[column], seconds, int(self.since[column])))
+        return sorted(late, key=lambda rank: -rank.seconds)
 
     def report(self, now: float) -> list[Straggler]:
         """Return the ranks to report; none within a minute of the last report."""

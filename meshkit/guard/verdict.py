@@ -380,7 +380,7 @@ def components(edges: Mapping[Node, Collection[Node]]) -> list[set[Node]]:
     low: dict[Node, int] = {}
     stack: list[Node] = []
     inside: set[Node] = set()
-    found: list[set[Node]] = []
+    parts: list[set[Node]] = []
     for start in edges:
         path = [] if start in index else [(start, iter(edges[start]))]
         while path:
@@ -401,8 +401,8 @@ def components(edges: Mapping[Node, Collection[Node]]) -> list[set[Node]]:
                     parent = path[-1][0]
                     low[parent] = min(low[parent], low[node])
                 if low[node] == index[node]:
-                    found.append({node})
+                    parts.append({node})
                     while (top := stack.pop()) != node:
-                        found[-1].add(top)
-                    inside -= found[-1]
-    return found
+                        parts[-1].add(top)
+                    inside -= parts[-1]
+    return parts
