@@ -19,7 +19,7 @@ NOT_ASKED = "The ranks of a job with a file as its store cannot be asked where t
 NO_GUARD = "A rank says where it is inside mesh.guard(timeout=...) alone."
 
 
-def run(args: Namespace) -> Result:
+def show_status(args: Namespace) -> Result:
     """Show the ranks of the job whose store is at an address."""
     from ..launch.detect import check_url
     from ..launch.outside import look_at_job
@@ -62,6 +62,6 @@ STATUS = Command(
     "status",
     "show where each rank of a running job is, from outside",
     _add_options,
-    run,
+    show_status,
     ("--store tcp://node1:29500", "--store store://node1:29400/job-1 --json"),
 )

@@ -27,8 +27,9 @@ The other files, by subject::
     process      spawn, worker, forkserver: local ranks; process: its identity and state;
                  of_one_process: objects that never leave it; tensors: facts of one; log;
                  times: every deadline
-    torch        torch_groups, torch_aborts, torch_meshes, torch_program, torch_rehearsal: the only
-                 files with private names of torch
+    torch        torch_groups, torch_aborts, torch_meshes, torch_program, torch_rehearsal,
+                 torch_traces: the only files with private names of torch
+    nccl         nccl_ras: the counts that NCCL's own service has
 
 No other package reads the environment.
 """
