@@ -29,7 +29,7 @@ from .shares import NormLayout, unequal_error
 CALL = "call"  # the class of all ranks
 
 
-class Call(NamedTuple):
+class NormCall(NamedTuple):
     """The options of a call."""
 
     order: float
@@ -44,7 +44,7 @@ class Call(NamedTuple):
 
 def state_call(
     mesh: MeshGroups,
-    call: Call,
+    call: NormCall,
     layout: NormLayout,
     names: Mapping[str, str],
     pending: Sequence[Copy],
@@ -84,7 +84,7 @@ def state_call(
     return Holdings(tuple(rows), tuple(dict.fromkeys(classes)))
 
 
-def compare_calls(mesh: MeshGroups, own: Holdings, device: torch.device) -> None:
+def compare_norm_calls(mesh: MeshGroups, own: Holdings, device: torch.device) -> None:
     """Raise if ranks call with other options, or one of them refuses its call. Collective.
 
     Raises:

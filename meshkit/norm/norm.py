@@ -48,7 +48,7 @@ from ..launch.of_one_process import OfOneProcess
 from ..launch.tensors import is_dtensor, plain
 from ..launch.torch_program import foreach_scale
 from ..layout.axes import has_pipeline
-from .calls import Call, compare_calls, state_call
+from .calls import NormCall, compare_norm_calls, state_call
 from .copies import Copy, Share, are_telling, by_kind, check_matches, compare_copies
 from .shares import (
     NormLayout,
@@ -80,9 +80,9 @@ class KnownLayout(NamedTuple):
     # names to the calls at which this rank has asked for a comparison; 0 after it
     asked: dict[tuple[str, ...], int]
     unmatched: list[str]  # the globs that match no name of this rank, until ranks compare them
-    compared: dict[object, Call]  # the last call of each kind that all ranks have compared
+    compared: dict[object, NormCall]  # the last call of each kind that all ranks have compared
 
-    def is_new(self, call: Call) -> bool:
+    def is_new(self, call: NormCall) -> bool:
         """Return whether ranks have not compared this call yet."""
         return self.compared.get(call.kind) != call
 
@@ -226,7 +226,7 @@ class GradientNorms(OfOneProcess):
         try:
             most = parse_max_norm(*limit) if limit else None
             order, named = parse_order(norm_type), name_tied_parameters(parameters)
-            call = Call(order, most, bool(error_if_nonfinite))
+            call = NormCall(order, most, bool(error_if_nonfinite))
             read = self._read(named, layout, sizes, is_clipped=bool(limit))
             own = self._own_total(read, order)
         except Exception as error:  # the other ranks wait in the sum, so this one joins it
@@ -382,7 +382,7 @@ class GradientNorms(OfOneProcess):
         self,
         read: Gradients,
         own: Tensor,
-        call: Call,
+        call: NormCall,
         group: dist.ProcessGroup,
         named: Named,
         *,
@@ -397,7 +397,7 @@ class GradientNorms(OfOneProcess):
         votes = [True, is_old, not asks]
         no_errors, all_old, no_asks = self._vote(votes, group)
         if not (no_errors and all_old):
-            compare_calls(self._mesh, self._state(read, call, named), self._device)
+            compare_norm_calls(self._mesh, self._state(read, call, named), self._device)
             known.compared[call.kind] = call
         if read.pending:
             self._add_pending(read)
@@ -406,7 +406,7 @@ class GradientNorms(OfOneProcess):
             self._compare(read, own, group, named)
         return own
 
-    def _state(self, read: Gradients, call: Call, named: Named) -> Holdings:
+    def _state(self, read: Gradients, call: NormCall, named: Named) -> Holdings:
         """Return what this rank calls with. Local."""
         layout = read.known.layout
         names = {tied[0]: layout.known_as(tied) for tied, _ in tie_names(named)}
