@@ -585,7 +585,7 @@ class CountedStore(Store):
 
 
 def test_the_last_rank_reads_the_exits_of_all_in_two_operations() -> None:
-    """It does so in each step: of 8,000 ranks one by one it took a second."""
+    """It does so in each step; one by one these are two operations for each rank."""
     store = CountedStore(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
     for rank in range(100):
         store.set(f"exit/{rank}", json.dumps({"begun": {"dp": rank}}))
