@@ -22,6 +22,7 @@ import torch
 
 from ..launch.disagreement import describe_coordinate
 from ..launch.judges import RankState
+from ..launch.of_one_process import OfOneProcess
 from ..launch.process import current_process, state_of
 from ..launch.store import Store
 from ..launch.times import TIMES
@@ -36,7 +37,7 @@ READERS_PER_SECOND = 50
 
 
 @dataclass
-class Lookout:
+class Lookout(OfOneProcess):
     """The signs that the watching thread of one guard has seen.
 
     Attributes:

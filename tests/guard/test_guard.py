@@ -102,7 +102,8 @@ def test_a_rank_that_hangs_is_behind_and_its_line_is_reported(results: Results) 
     line = r"in no collective, test_guard.py:\d+ \(load_batch\)\."
     assert re.search(re.escape(behind) + line, text), text
     assert re.search(
-        r"Ranks 1, 3: wait [\d.]+ s in all_reduce over sp, begun at test_guard.py:\d+ \(sleep_on_",
+        r"Ranks 1, 3: wait [\d.]+ s in all_reduce over sp, \[1\] float32, "
+        r"begun at test_guard.py:\d+ \(sleep_on_",
         text,
     )
     assert "Fix: look at rank 2 first; then mesh.close(), meshkit.shutdown()" in text
@@ -310,10 +311,11 @@ def test_the_guards_of_a_mesh_and_its_view_make_one_report(results: Results) -> 
     assert "Behind: rank 3 (dp=3) has begun 0 of 1 collectives over" in text
     assert "(load_batch)" in text
     assert (
-        "in all_reduce over y, begun at test_guard.py:" in text
+        "in all_reduce over y, [1] float32, begun at test_guard.py:" in text
     )  # of rank 2, which waits for rank 3
     assert re.search(
-        r"Ranks 0-1: wait [\d.]+ s in all_reduce over dp, begun at test_guard.py:", text
+        r"Ranks 0-1: wait [\d.]+ s in all_reduce over dp, \[1\] float32, begun at test_guard.py:",
+        text,
     )
     assert "Fix: look at rank 3 first;" in text
     assert "Busy" not in text

@@ -115,7 +115,7 @@ def wait_at_the_end(strike: Strike) -> Any:
 def test_a_rank_that_waits_at_the_end_of_a_guard_says_for_which_group(played: Played) -> None:
     text = eval(played.outcomes[2].text)
     assert "look at rank 3 first" in text
-    assert re.search(r"Rank 2: waits [\d.]+ s in wait over tp, ", text)
+    assert re.search(r"Rank 2: waits [\d.]+ s in \w+ over tp, ", text)
     assert played.seconds(2) < LIMIT + ANSWER + BUSY
 
 
