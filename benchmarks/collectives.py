@@ -23,8 +23,8 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.bench.measure import PreparedCall, prepare_call
-from meshkit.bench.measure import run_calls as call
+from meshkit.bench.calls import PreparedCall, prepare_call
+from meshkit.bench.calls import run_calls as call
 from meshkit.bench.results import OPERATIONS
 
 from .harness import Goal, Row, compare, turn

@@ -7,16 +7,14 @@
     concurrent    every group at once, as in training
     overlap       every group of both axes at once
 
-The input numbers differ between ranks and between positions in the array: a part that went to the
-wrong rank, came from outside the group or lies at the wrong position is a wrong element.
+The calls are made in rounds of all targets and sizes, so that a load of some seconds falls on the
+calls of all groups. Without a number of calls, rounds are added until ``BUDGET`` is spent, and
+sizes for which ``MIN_JUDGED`` rounds do not fit are left out: first the large ones that are too
+slow, then those between the smallest and the largest. Every exchange carries the seconds since the
+start, and their maximum decides: all ranks decide alike.
 
 The barrier is one all_gather of a few bytes over the whole mesh. A group that leaves it early does
 not disturb those that are still in it.
-
-On the cpu the host's clock measures the calls; on CUDA events on the stream do, so that neither the
-launch nor the host's own work counts. Calls are launched one by one, as in nccl-tests without its
-option ``-G``. On other accelerators the host's clock measures each call together with a
-synchronization. Neither CUDA nor other accelerators have ever been run.
 """
 
 from __future__ import annotations
@@ -24,21 +22,18 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
-from typing import Any
+from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from ..errors import CollectiveError, MeshkitError
 from ..groups.groups import all_gather
 from ..groups.hosts import gather_hosts
-from ..groups.status import is_collective_error, wait
+from ..groups.status import is_collective_error
 from ..launch.init import init
 from ..launch.job import require_job
 from ..launch.log import Progress, show_progress
@@ -46,8 +41,8 @@ from ..layout.group_plan import Axes
 from ..layout.layout import Layout
 from ..mesh.build_mesh import build_mesh
 from ..mesh.mesh import Mesh
-from ..redistribute.operations import ALL_GATHER, REDUCE_SCATTER
-from ..text import Seconds, count_noun
+from ..text import Seconds
+from .calls import PreparedCall, prepare_call, run_calls, synchronize, time_calls
 from .results import (
     ALONE,
     ITEM_BYTES,
@@ -55,226 +50,209 @@ from .results import (
     OPERATIONS,
     BenchmarkRun,
     Case,
+    FirstCall,
     Measurement,
     Target,
     modes,
     plan_cases,
     sample_groups,
+    slowest_of_groups,
+    split_calls,
     summarize_case,
     total_passes,
 )
+from .slow import MIN_JUDGED
 
-EXACT = 2**24  # float32 has every whole number up to here
-UNSET = -1.0  # a number that no rank puts in
-# Numbers of distinct ranks and positions; primes, so that no power of two hides a shift.
-DISTINCT = ((31, 251), (31, 31), (7, 17), (3, 5))
+BUDGET = 10.0  # seconds of a run without a number of calls
+LONGEST = 14.0  # seconds of such a run until it has ``MIN_JUDGED`` rounds
+ALONE_EACH = 3  # rounds of such a run, of which one measures groups alone
+SLICE = 0.01  # seconds of one pass of such a run
+MAX_CALLS = 20  # in one pass of such a run
 SHARE = 0.25  # of the timeout for one measurement, so that ranks at the barrier can wait for it
 DISAGREEMENT = "ranks disagree about what to measure; nothing was measured."
 
 NumCalls = tuple[int, int]  # warm-up calls, timed calls
-Works = Sequence[dist.Work | None]
 
 
-def num_distinct(group_size: int) -> tuple[int, int]:
-    """Return the numbers of distinct ranks and positions: the most of which a sum is exact."""
-    exact = (pair for pair in DISTINCT if group_size * (math.prod(pair) - 1) < EXACT)
-    return next(exact, DISTINCT[-1])
-
-
-def input_pattern(rank: int, group_size: int, items: int, start: int = 0) -> Tensor:
-    """Return the input of a rank: (items,) numbers that differ between ranks and positions."""
-    ranks, positions = num_distinct(group_size)
-    return (positions * (rank % ranks) + torch.arange(start, start + items) % positions).float()
-
-
-def expected_output(op: str, members: Sequence[int], group_rank: int, items: int) -> Tensor:
-    """Return the correct output on one member, for an array of ``items`` in all."""
-    size, part = len(members), items // len(members)
-    if op in ("all_reduce", "reduce_scatter"):
-        ranks, positions = num_distinct(size)
-        total = sum(rank % ranks for rank in members)
-        sums = (positions * total + size * (torch.arange(items) % positions)).float()
-        return sums if op == "all_reduce" else sums.chunk(size)[group_rank]
-    if op == "all_gather":
-        return torch.cat([input_pattern(rank, size, part) for rank in members])
-    if op == "all_to_all":
-        return torch.cat([input_pattern(rank, size, part, group_rank * part) for rank in members])
-    root = members[0 if op == "broadcast" else group_rank - 1]  # send_recv: the member before
-    return input_pattern(root, size, items)
-
-
-def begin_collective(
-    op: str, out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool
-) -> Works:
-    """Begin a collective. Without ``async_op``, wait for it if the call itself can."""
-    options: dict[str, Any] = {"group": group, "async_op": async_op}
-    if op == "all_reduce":
-        return [dist.all_reduce(out, **options)]
-    if op == "broadcast":
-        return [dist.broadcast(out, dist.get_global_rank(group, 0), **options)]
-    if op != "send_recv":
-        calls = {
-            "all_gather": ALL_GATHER,
-            "reduce_scatter": REDUCE_SCATTER,
-            "all_to_all": dist.all_to_all_single,
-        }
-        return [calls[op](out, source, **options)]
-    size, group_rank = group.size(), group.rank()  # in a ring
-    if size == 1:  # torch sends nothing to itself
-        out.copy_(source)
-        return []
-    after, before = (dist.get_global_rank(group, (group_rank + i) % size) for i in (1, -1))
-    send = dist.P2POp(dist.isend, source, after, group)
-    return dist.batch_isend_irecv([send, dist.P2POp(dist.irecv, out, before, group)])
-
-
-@dataclass(frozen=True)
-class PreparedCall:
-    """A collective on one group with its tensors, which can be called repeatedly."""
-
-    op: str
-    members: Sequence[int]  # ranks of the group, in its order
-    items: int  # of the total array
-    group: dist.ProcessGroup
-    source: Tensor  # input of this rank
-    out: Tensor  # output of this rank
-
-    def begin(self, async_op: bool = True) -> Works:
-        """Begin the call. Without ``async_op``, wait for it if the call itself can."""
-        return begin_collective(self.op, self.out, self.source, self.group, async_op)
-
-    def num_wrong(self, rank: int) -> int:
-        """Return the number of wrong elements of this rank after one :func:`checked_call`."""
-        group_rank = list(self.members).index(rank)
-        expected = expected_output(self.op, self.members, group_rank, self.items)
-        return int((self.out.cpu() != expected).sum())
-
-
-def prepare_call(
-    op: str,
-    members: Sequence[int],
-    items: int,
-    group: dist.ProcessGroup,
-    device: torch.device,
-    *,
-    checked: bool,
-) -> PreparedCall:
-    """Return a call for timing, or one to be called once whose output is then checked. Local."""
-    operation, size = OPERATIONS[op], len(members)
-    num_source = items // size if operation.source_is_part else items
-    num_out = items // size if operation.output_is_part else items
-    source, out = torch.zeros(num_source), torch.zeros(num_out)
-    if checked:
-        source = input_pattern(dist.get_rank(), size, num_source)
-        out = source if operation.in_place else torch.full((num_out,), UNSET)
-    out = out.to(device, copy=True)
-    return PreparedCall(op, members, items, group, source.to(device), out)
-
-
-def run_calls(calls: Sequence[PreparedCall]) -> None:
-    """Begin all calls, then wait for all. Collective over their groups."""
-    async_op = len(calls) > 1
-    for group, work in [(call.group, work) for call in calls for work in call.begin(async_op)]:
-        wait(work, group)
-
-
-def time_calls(
-    call: Callable[[], None], warm_up: int, calls: int, device: torch.device
-) -> list[float]:
-    """Return the seconds of each call on this rank, made at once after the warm-up calls."""
-    for _ in range(warm_up):
-        call()
-    synchronize(device)
-    if device.type != "cuda":
-        seconds = []
-        for _ in range(calls):
-            began = time.perf_counter()
-            call()
-            synchronize(device)
-            seconds.append(time.perf_counter() - began)
-        return seconds
-    events = [torch.Event(device, enable_timing=True) for _ in range(calls + 1)]
-    events[0].record()
-    for event in events[1:]:
-        call()
-        event.record()
-    synchronize(device)
-    return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for queued work of an accelerator; a cpu queues nothing."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
+def grow_seconds(seconds: Mapping[int, float], size: int) -> float:
+    """Return the seconds of a size on the line through the two sizes before; 0 if unknown."""
+    if len(seconds) < 2:
+        return 0.0
+    (less, shorter), (more, longer) = [*seconds.items()][-2:]
+    return longer + max(longer - shorter, 0.0) * (size - more) / (more - less)
 
 
 @dataclass(frozen=True)
 class SweepOptions:
     """How to measure."""
 
-    warm_up: int  # calls before the timed ones
-    iters: int  # timed calls, 2 or more; fewer if they would exceed ``SHARE`` of ``timeout``
+    warm_up: int  # calls before the timed ones of the first round; later rounds make one at most
+    iters: int | None  # timed calls, 2 or more; None: as many as ``BUDGET`` allows
     timeout: float  # seconds that a collective may take
     max_alone: int | None = None  # groups of a target that are measured alone at most; None: all
 
-    def num_calls(self, slowest: float) -> NumCalls:
-        """Return the warm-up and timed calls that fit into a quarter of the timeout."""
-        limit = int(SHARE * self.timeout / max(slowest, 1e-9))
-        return min(self.warm_up, limit), max(MIN_CALLS, min(self.iters, limit))
+    @property
+    def rounds(self) -> list[int] | None:
+        """The timed calls of each round; None if the time decides."""
+        return None if self.iters is None else split_calls(self.iters)
+
+    def num_calls(self, number: int, slowest: float) -> NumCalls:
+        """Return the warm-up and timed calls of a round, at most a quarter of the timeout each."""
+        slowest = max(slowest, 1e-9)
+        limit = int(SHARE * self.timeout / slowest)
+        warm_up = self.warm_up if number == 0 else min(self.warm_up, 1)
+        if self.rounds is None:
+            calls = min(int(SLICE / slowest), MAX_CALLS)
+            warm_up = warm_up if slowest < SLICE else 0  # the check has made two calls
+        else:
+            calls = self.rounds[number]
+        return min(warm_up, limit), max(MIN_CALLS, min(calls, limit))
 
 
-@dataclass(frozen=True)
+class Check(NamedTuple):
+    """The checked call of a case."""
+
+    wrong: int  # elements, of all ranks
+    slowest: float  # seconds of the call after it, on the slowest rank
+
+
 class Sweep:
-    """A mesh to be measured."""
+    """The measurement of a mesh that has groups for all targets."""
 
-    mesh: Mesh  # with groups for all targets
-    device: torch.device
-    options: SweepOptions
-    progress: Progress
+    def __init__(
+        self, mesh: Mesh, device: torch.device, options: SweepOptions, progress: Progress
+    ) -> None:
+        self.mesh, self.device, self.options = mesh, device, options
+        self.first_calls: dict[Axes, FirstCall] = {}
+        self._progress, self._current = progress, "the barrier"
+        self._began, self._elapsed = time.monotonic(), 0.0  # seconds, the same on every rank
+        self._checks: dict[Case, Check] = {}
+        self._seconds: dict[tuple[Case, str], list[Seconds]] = {}  # of each round
 
     def run(self, cases: Sequence[Case]) -> list[Measurement]:
-        """Measure all cases; the same on every rank. Collective."""
-        measurements: list[Measurement] = []
-        current = ""
+        """Measure the cases, in their order, the same on every rank. Collective."""
         try:
             with self.mesh.guard(timeout=self.options.timeout):
-                for number, case in enumerate(cases):
-                    current = str(case)
-                    self.progress.show(f"{100 * number // len(cases)} %: {current}")
-                    self._measure(case, measurements)
+                self._connect_all()
+                chosen = self._choose(cases)
+                number, before = 0, 0.0
+                while self._has_time(number, before):
+                    before = self._elapsed
+                    for case in chosen:
+                        self._measure(number, case)
+                    number += 1
         except CollectiveError as error:
-            line = f"It was one of the collectives that measure {current}."
+            line = f"It was one of the collectives that measure {self._current}."
             raise error.but(evidence=(*error.evidence, line)) from error.__cause__
-        return measurements
-
-    def _measure(self, case: Case, measurements: list[Measurement]) -> None:
-        """Check a case, then append its measurement in every mode."""
         layout = self.mesh.layout
-        wrong, slowest = self._check(case)
-        num_calls = self.options.num_calls(slowest)
+        return [
+            summarize_case(layout, case, mode, self._seconds[case, mode], self._checks[case].wrong)
+            for case in chosen
+            for mode in modes(layout, case.target)
+        ]
+
+    def _choose(self, cases: Sequence[Case]) -> list[Case]:
+        """Check the cases, and return those of the sizes for which there is time."""
+        levels: dict[int, list[Case]] = {}  # bytes to cases, ascending
+        for case in sorted(cases, key=lambda case: case.bytes):
+            levels.setdefault(case.bytes, []).append(case)
+        seconds: dict[int, float] = {}  # bytes to the seconds of a round
+        for size, level in levels.items():
+            if not self._fits(grow_seconds(seconds, size)):
+                break
+            for case in level:
+                self._show(case)
+                self._checks[case] = self._check(case)
+            seconds[size] = sum(map(self._seconds_of_round, level))
+        smallest, *others = seconds
+        chosen = {smallest}
+        for size in reversed(others):
+            if self._fits(sum(seconds[kept] for kept in (*chosen, size))):
+                chosen.add(size)
+        return [case for case in cases if case.bytes in chosen]
+
+    def _fits(self, seconds: float) -> bool:
+        """Return whether there is time for enough rounds of so many seconds."""
+        enough = self._elapsed + MIN_JUDGED * seconds <= BUDGET
+        return self.options.iters is not None or enough
+
+    def _seconds_of_round(self, case: Case) -> float:
+        """Return the least seconds of a round of a case, with a share of the calls alone."""
+        passes = total_passes(self.mesh.layout, [case], self.options.max_alone)
+        others = sum(mode != ALONE for mode in modes(self.mesh.layout, case.target))
+        passes_of_round = others + (passes - others) / ALONE_EACH
+        return passes_of_round * MIN_CALLS * self._checks[case].slowest
+
+    def _has_time(self, number: int, before: float) -> bool:
+        """Return whether there is another round: one as long as the last one must end in time."""
+        if self.options.rounds:
+            return number < len(self.options.rounds)
+        last = self._elapsed - before if number else 0.0
+        return self._elapsed + last <= (BUDGET if number >= MIN_JUDGED else LONGEST)
+
+    def _show(self, case: Case, number: int = 0) -> None:
+        self._current = str(case)
+        self._progress.show(f"{case}, {self._seconds_left(number):.0f} s left")
+
+    def _measure(self, number: int, case: Case) -> None:
+        """Make the calls of one round of a case in every mode."""
+        self._show(case, number)
+        num_calls = self.options.num_calls(number, self._checks[case].slowest)
         prepared = self._prepare(case, checked=False)
-        for mode in modes(layout, case.target):
+        for mode in modes(self.mesh.layout, case.target):
+            if mode == ALONE and self.options.rounds is None and number % ALONE_EACH:
+                continue
             if mode == ALONE:
                 seconds = self._time_alone(case.target.span, prepared, num_calls)
             else:
                 seconds = self._time(prepared, num_calls)
-            measurements.append(
-                summarize_case(layout, case, mode, self._all_gather(seconds), wrong)
-            )
+            self._seconds.setdefault((case, mode), []).append(self._all_gather(seconds))
 
-    def _check(self, case: Case) -> tuple[int, float]:
-        """Return the wrong elements of all ranks, and the seconds of the slowest."""
+    def _seconds_left(self, number: int) -> float:
+        """Return the expected seconds until the end of the run."""
+        rounds = self.options.rounds
+        if rounds is None:
+            return max(BUDGET - self._elapsed, 0.0)
+        return self._elapsed * (len(rounds) - number) / max(number, 1)
+
+    def _connect_all(self) -> None:
+        """Note the first call of the group of all ranks, which is the first barrier."""
+        free, began = self._free_memory(), time.perf_counter()
+        self._barrier()
+        seconds, used = time.perf_counter() - began, free - self._free_memory()
+        everything = tuple(axis for axis in self.mesh.layout.axes if self.mesh.size(axis) > 1)
+        self._note_first_call(everything, self._all_gather([seconds, used]))
+
+    def _note_first_call(self, axes: Axes, rows: Seconds) -> None:
+        """Keep the seconds and bytes, (num_ranks, 2), of the first call of some groups."""
+        seconds = slowest_of_groups(self.mesh.layout, axes, rows[:, :1])[:, 0]
+        memory = tuple(map(int, rows[:, 1])) if self.device.type == "cuda" else None
+        self.first_calls.setdefault(axes, FirstCall(axes, tuple(seconds.tolist()), memory))
+
+    def _free_memory(self) -> int:
+        """Return the free bytes of a CUDA device; 0 on other devices."""
+        return torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 0
+
+    def _check(self, case: Case) -> Check:
+        """Call each group twice: compare every element of the first, and time the second."""
         self._barrier()
         prepared = self._prepare(case, checked=True)
-        began = time.perf_counter()
         others = ",".join(op for op in OPERATIONS if op != case.op)
         with _reporting(case, self.mesh.rank, "the backend does not have it", f"--ops {others}."):
-            run_calls(prepared)
-            synchronize(self.device)
-        seconds = time.perf_counter() - began
+            first = self._call_once(prepared)
         wrong = sum(call.num_wrong(self.mesh.rank) for call in prepared)
-        rows = self._all_gather([wrong, seconds])  # (num_ranks, 2)
-        return int(rows[:, 0].sum()), float(rows[:, 1].max())
+        rows = self._all_gather([*first, wrong])  # (num_ranks, 3)
+        if len(case.target.groups) == 1:
+            self._note_first_call(case.target.span, rows)
+        seconds = self._all_gather(self._call_once(prepared))[:, 0]
+        return Check(int(rows[:, 2].sum()), float(seconds.max()))
+
+    def _call_once(self, prepared: Sequence[PreparedCall]) -> tuple[float, float]:
+        """Return the seconds of a call on this rank, and the bytes that it took on its device."""
+        free, began = self._free_memory(), time.perf_counter()
+        run_calls(prepared)
+        synchronize(self.device)
+        return time.perf_counter() - began, free - self._free_memory()
 
     def _prepare(self, case: Case, *, checked: bool) -> list[PreparedCall]:
         items = case.bytes // ITEM_BYTES
@@ -305,12 +283,15 @@ class Sweep:
     def _barrier(self) -> None:
         """Wait for all ranks."""
         synchronize(self.device)
-        self._all_gather([0.0])
+        self._all_gather([])
 
     def _all_gather(self, values: Sequence[float]) -> Seconds:
         """Return the values of every rank, (num_ranks, values), by position. Collective."""
-        own = torch.tensor(values, dtype=torch.float64, device=self.device)
-        return torch.stack(all_gather(own, self.mesh.group())).cpu().numpy()
+        row = [time.monotonic() - self._began, *values]
+        own = torch.tensor(row, dtype=torch.float64, device=self.device)
+        rows: Seconds = torch.stack(all_gather(own, self.mesh.group())).cpu().numpy()
+        self._elapsed = float(rows[:, 0].max())
+        return rows[:, 1:]
 
 
 @contextmanager
@@ -344,7 +325,7 @@ class BenchRequest:
             "--ops": ",".join(self.operations),
             "--axes": ",".join(target.name for target in self.targets),
             "--sizes": ",".join(map(str, self.sizes)),
-            "--iters": str(self.options.iters),
+            "--iters": str(self.options.iters or "by time"),
             "--warm-up": str(self.options.warm_up),
             "--alone": str(self.options.max_alone or "all"),
         }
@@ -362,14 +343,12 @@ def run_benchmark(
         hosts = gather_hosts(require_job(), "meshkit bench", request.fields, DISAGREEMENT, fix)
         began = time.monotonic()
         cases = plan_cases(layout, request.operations, targets, request.sizes)
-        rows = count_noun(sum(len(modes(layout, case.target)) for case in cases), "row")
-        passes = count_noun(total_passes(layout, cases, options.max_alone), "pass")
-        calls = f"each of up to {options.warm_up + options.iters} calls"
         progress = Progress("meshkit bench", None if world.rank else sys.stderr)
-        progress.write_line(f"{rows} in {passes}, one after the other, {calls}")
+        progress.write_line(describe_plan(cases, options))
         place = world.device or torch.device("cpu")
+        sweep = Sweep(mesh, place, options, progress)
         with show_progress(progress):
-            measurements = Sweep(mesh, place, options, progress).run(cases)
+            measurements = sweep.run(cases)
     return world.rank, BenchmarkRun(
         sizes=layout.sizes,
         launcher=world.launcher,
@@ -379,6 +358,17 @@ def run_benchmark(
         hosts=tuple(hosts),
         warm_up=options.warm_up,
         iters=options.iters,
+        first_calls=tuple(sweep.first_calls.values()),
         measurements=tuple(measurements),
         seconds=time.monotonic() - began,
     )
+
+
+def describe_plan(cases: Sequence[Case], options: SweepOptions) -> str:
+    """Return the line that is shown before the first call."""
+    operations = ", ".join(dict.fromkeys(case.op for case in cases))
+    targets = ", ".join(dict.fromkeys(case.target.name for case in cases))
+    sizes = sorted({case.bytes for case in cases})
+    span = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
+    calls = f"{options.iters} calls each" if options.iters else f"about {BUDGET:.0f} s"
+    return f"meshkit bench: {operations} over {targets}, {span} bytes: {calls}"

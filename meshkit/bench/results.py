@@ -1,4 +1,4 @@
-"""The plan of a benchmark, its results and their table. Pure: without torch.
+"""The plan of a benchmark and its results. Pure: without torch.
 
 Conventions are those of nccl-tests, ``doc/PERFORMANCE.md`` of github.com/NVIDIA/nccl-tests. S is
 the size of the total array in bytes, t the time, n the number of ranks. GB are decimal::
@@ -18,12 +18,9 @@ at equal distances are measured alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import combinations, groupby
-from operator import itemgetter
-from typing import Any
+from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -32,11 +29,13 @@ from ..errors import SpecError
 from ..layout.axes import check_axes_exist, parse_axes
 from ..layout.group_plan import Axes
 from ..layout.layout import Layout
-from ..text import Seconds, count_noun, format_sizes, format_table, wrap_lines
+from ..text import Seconds
+from .slow import GroupTime, judge_groups
 
 ITEM_BYTES = 4  # of a float32
 MAX_BYTES = 2**40  # of the largest array
 MIN_CALLS = 2  # that are timed in each pass, however slow they are
+MAX_ROUNDS = 10  # over which a fixed number of calls is spread
 ALONE, CONCURRENT, OVERLAP = "alone", "concurrent", "overlap"
 DEFAULT_ALONE = 16  # groups of a target that are measured alone at most, by default
 WORLD = "world"  # all axes, unless an axis has this name
@@ -103,8 +102,13 @@ class Measurement:
     calls: int  # timed calls of each group
     median: float  # seconds of a call, on the slowest rank of its group
     p99: float  # not exceeded by 99 of 100 calls; the slowest of fewer calls
-    groups: int  # number of measured groups; ``"alone"`` measures some of many
     num_groups: int  # of the target
+    by_group: tuple[GroupTime, ...]  # the measured groups; ``"alone"`` measures some of many
+
+    @property
+    def groups(self) -> int:
+        """The number of measured groups."""
+        return len(self.by_group)
 
     @property
     def algbw(self) -> float | None:
@@ -114,8 +118,22 @@ class Measurement:
     @property
     def busbw(self) -> float | None:
         """Decimal GB/s of a link, by the factor of nccl-tests; None as for ``algbw``."""
-        algbw = self.algbw
-        return None if algbw is None else algbw * busbw_factor(self.case.op, self.sizes[0])
+        return self.busbw_of(self.median)
+
+    def busbw_of(self, seconds: float) -> float | None:
+        """Return the busbw of a call of so many seconds; None for two axes at once."""
+        if len(self.sizes) > 1:
+            return None
+        return self.case.bytes / seconds / 1e9 * busbw_factor(self.case.op, self.sizes[0])
+
+
+@dataclass(frozen=True)
+class FirstCall:
+    """The first collective of the groups of some axes, in which a backend may connect them."""
+
+    axes: Axes
+    seconds: tuple[float, ...]  # of each group, on its slowest rank
+    memory: tuple[int, ...] | None  # bytes that it took on the device of each rank; None: no CUDA
 
 
 @dataclass(frozen=True)
@@ -129,8 +147,9 @@ class BenchmarkRun:
     torch: str
     hosts: tuple[str, ...]  # the host name of each rank
     warm_up: int  # requested calls before the timed ones
-    iters: int  # requested timed calls; each measurement has the actual number
-    measurements: tuple[Measurement, ...]  # in measured order
+    iters: int | None  # requested timed calls; None: as many as the time allowed
+    first_calls: tuple[FirstCall, ...]
+    measurements: tuple[Measurement, ...]  # in the order of the plan
     seconds: float
 
     @property
@@ -221,46 +240,61 @@ def total_passes(layout: Layout, cases: Sequence[Case], max_alone: int | None) -
     return passes
 
 
-def num_barriers(layout: Layout, cases: Sequence[Case], max_alone: int | None) -> int:
+def split_calls(iters: int) -> list[int]:
+    """Return the timed calls of each round, ``MIN_CALLS`` or more."""
+    rounds = min(MAX_ROUNDS, max(1, iters // MIN_CALLS))
+    return [iters // rounds + (number < iters % rounds) for number in range(rounds)]
+
+
+def num_barriers(
+    layout: Layout, cases: Sequence[Case], max_alone: int | None, rounds: int = 1
+) -> int:
     """Return how often ranks wait for each other, each time one timeout at most.
 
     ::
 
-        per run     4: to join, to build the mesh, to compare requests, to learn the hosts
-        per case    3: the barrier, the checked call, the exchange of its result
-        per pass    the barrier and MIN_CALLS calls; more are made only if all of them fit
-                    into a quarter of the timeout
-        per mode    1: the exchange of its times
+        per run             5: to join, to build the mesh, to compare requests, to learn the
+                            hosts, and to connect
+        per case            5: the barrier, the checked call and the next, their two exchanges
+        per pass and round  the barrier and MIN_CALLS calls; more are made only if all of them
+                            fit into a quarter of the timeout
+        per mode and round  1: the exchange of its times
     """
     exchanges = sum(len(modes(layout, case.target)) for case in cases)
-    return 4 + 3 * len(cases) + (1 + MIN_CALLS) * total_passes(layout, cases, max_alone) + exchanges
+    passes = (1 + MIN_CALLS) * total_passes(layout, cases, max_alone)
+    return 5 + 5 * len(cases) + rounds * (passes + exchanges)
 
 
 def summarize_case(
-    layout: Layout, case: Case, mode: str, seconds: Seconds, wrong: int
+    layout: Layout, case: Case, mode: str, rounds: Sequence[Seconds], wrong: int
 ) -> Measurement:
     """Return the measurement of a case from the time of each call on each rank.
 
-    ``seconds`` is (num_ranks, calls), nan if the group of the rank was skipped. A call takes as
+    Each round is (num_ranks, calls), nan if the group of the rank was skipped. A call takes as
     long as on the slowest rank of its group; median and p99 are those of all groups and calls.
     """
-    groups = layout.groups(*case.target.span)  # (num_groups, group_size)
-    position = {int(rank): index for index, rank in enumerate(layout.grid.flat)}
-    positions = np.array([[position[int(rank)] for rank in group] for group in groups])
-    slowest = seconds[positions].max(axis=1)  # (num_groups, calls)
-    was_measured = ~np.isnan(slowest).any(axis=1)
-    times = np.sort(slowest[was_measured], axis=None)
+    by_group = [slowest_of_groups(layout, case.target.span, seconds) for seconds in rounds]
+    slowest = np.hstack(by_group)  # (num_groups, calls)
+    times = np.sort(slowest[~np.isnan(slowest)], axis=None)
     return Measurement(
         case,
         mode,
         tuple(layout.size(*axes) for axes in case.target.groups),
         wrong,
-        seconds.shape[1],
+        slowest.shape[1],
         float(np.median(times)),
         float(times[-(-99 * len(times) // 100) - 1]),
-        int(was_measured.sum()),
-        len(groups),
+        len(slowest),
+        judge_groups(by_group),
     )
+
+
+def slowest_of_groups(layout: Layout, axes: Axes, seconds: Seconds) -> Seconds:
+    """Return (num_groups, calls) from (num_ranks, calls) by position: the slowest rank of each."""
+    groups = layout.groups(*axes)  # (num_groups, group_size)
+    position = {int(rank): index for index, rank in enumerate(layout.grid.flat)}
+    positions = np.array([[position[int(rank)] for rank in group] for group in groups])
+    return np.asarray(seconds[positions].max(axis=1))
 
 
 def slowdowns(measurements: Sequence[Measurement]) -> list[float | None]:
@@ -287,71 +321,3 @@ def slowdowns(measurements: Sequence[Measurement]) -> list[float | None]:
         return row.median / max(known) if len(known) == len(bases) else None
 
     return [slowdown(row) for row in measurements]
-
-
-FORMATS = {  # column of the table to the format of its numbers
-    **dict.fromkeys(("mode", "bytes"), ""),
-    **{"us": ".1f", "p99": ".1f", "algbw": ".4f", "busbw": ".4f", "ratio": ".2f"},
-    **dict.fromkeys(("wrong", "calls"), ""),
-}
-LEGEND = (
-    "us: the median call, on the slowest rank of its group. GB/s decimal, as nccl-tests: "
-    "algbw = bytes / us, busbw = algbw * factor(op, n). ratio: all groups at once over one alone; "
-    "for two axes at once, over the slower of the two. calls: timed calls of each group; "
-    "fewer if they are slow."
-)
-
-
-def results_table(run: BenchmarkRun, width: int = 80, *, ascii: bool = False) -> str:
-    """Return the whole run as text, one table for each operation and target."""
-    ranks = count_noun(math.prod(run.sizes.values()), "rank")
-    hosts = count_noun(len(set(run.hosts)), "host")
-    software = f"launcher {run.launcher}; {run.backend} on {run.device}, torch {run.torch}"
-    calls = f"up to {run.iters} calls a row after {run.warm_up} to warm up, float32"
-    title = f"{format_sizes(run.sizes)}: {ranks} on {hosts}, {software}; {calls}"
-    lines = wrap_lines(title, width)
-    for (op, axes), group in groupby(result_rows(run), itemgetter("op", "axes")):
-        rows = list(group)
-        sizes, first = " and ".join(map(str, rows[0]["ranks"])), rows[0]
-        heading = f"{op} over {axes}, n = {sizes}"
-        if first["groups"] < first["num_groups"]:
-            num_groups = count_noun(first["num_groups"], "group")
-            heading += f"; {first['mode']}: {first['groups']} of {num_groups}"
-        lines += ["", *wrap_lines(heading, width)]
-        cells = [
-            ["-" if row[name] is None else format(row[name], FORMATS[name]) for name in FORMATS]
-            for row in rows
-        ]
-        lines.append(format_table(cells, [*FORMATS], width=width, ascii=ascii))
-    done, wrong = count_noun(len(run.measurements), "row"), count_noun(run.wrong, "wrong element")
-    last = f"{'FAILED' if run.wrong else 'OK'}: {done} in {run.seconds:.1f} s; {wrong}."
-    return "\n".join([*lines, "", *wrap_lines(LEGEND, width), *wrap_lines(last, width)])
-
-
-def result_rows(run: BenchmarkRun) -> list[dict[str, Any]]:
-    """Return a row for each measurement, with times in microseconds."""
-    return [
-        {
-            "op": row.case.op,
-            "axes": row.case.target.name,
-            "ranks": list(row.sizes),
-            "mode": row.mode,
-            "bytes": row.case.bytes,
-            "us": row.median * 1e6,
-            "p99": row.p99 * 1e6,
-            "algbw": row.algbw,
-            "busbw": row.busbw,
-            "ratio": ratio,
-            "wrong": row.wrong,
-            "calls": row.calls,
-            "groups": row.groups,
-            "num_groups": row.num_groups,
-        }
-        for row, ratio in zip(run.measurements, slowdowns(run.measurements), strict=True)
-    ]
-
-
-def run_to_json(run: BenchmarkRun) -> dict[str, Any]:
-    """Return the whole run as dictionaries, lists, numbers and strings."""
-    rows = result_rows(run)
-    return {"ok": not run.wrong, **asdict(run), "measurements": rows, "wrong": run.wrong}

@@ -18,7 +18,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..bench import results
+from ..bench import report, results
 from ..call import drop_none
 from ..errors import CALL, LaunchError, MeshkitError, SpawnError, SpecError
 from ..guard.verification import CheckReport
@@ -38,6 +38,8 @@ ENDING = 10.0  # seconds beyond the time limit of a command before its ranks are
 STAGES = 3  # of a check that may take --timeout each: joining, building, one collective
 BENCH_SIZES = "1K:16M:16"
 FACTOR = 4  # between two sizes
+DEFAULT_OPERATIONS = ("all_reduce",)
+ALL_ITERS = 20  # calls of each row with --all
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30}  # powers of two, as nccl-tests reads them
 ROW = 1024  # bytes of one greeting: a host name has 253 at most
 MAX_PORT = 65535
@@ -187,12 +189,12 @@ def run_check(args: Namespace) -> Result:
     more = drop_none(order=args.order, groups=args.groups)
     given = {**options.read_axis_sizes(args.words), **more}, args.timeout
     if args.n is None:
-        report = run_under_launcher("meshkit check", check_mesh, args.device, *given)
+        checked = run_under_launcher("meshkit check", check_mesh, args.device, *given)
     else:
         limit = STAGES * args.timeout + ENDING
         ranks = partial(spawn_ranks, timeout=limit, title="meshkit check")
-        report = ranks(check_mesh, args.n, args.device, given)[0]
-    return Result(report.as_dict, report.draw) if report.rank == 0 else Result()
+        checked = ranks(check_mesh, args.n, args.device, given)[0]
+    return Result(checked.as_dict, checked.draw) if checked.rank == 0 else Result()
 
 
 def check_mesh(device: str | None, request: Mapping[str, Any], timeout: float) -> CheckReport:
@@ -228,9 +230,9 @@ def run_hello(args: Namespace) -> Result:
     else:
         rank, greetings = run_under_launcher("meshkit hello", greet_all, args.device, args.timeout)
     ok = all(greeting["ok"] for greeting in greetings)
-    report = {"ok": ok, "world_size": len(greetings), "ranks": greetings}
+    as_dict = {"ok": ok, "world_size": len(greetings), "ranks": greetings}
     draw = partial(format_greetings, greetings)
-    return Result(ok=ok) if rank else Result(lambda: report, draw, ok)
+    return Result(ok=ok) if rank else Result(lambda: as_dict, draw, ok)
 
 
 def greet(device: str | None, timeout: float) -> Greeting:
@@ -336,16 +338,20 @@ def run_bench(args: Namespace) -> Result:
         summary = "every axis has 1 rank, so no data moves."
         raise SpecError(summary, fix="for example meshkit bench dp=2 -n 2.")
 
-    from ..bench.measure import BenchRequest, SweepOptions
+    from ..bench.measure import LONGEST, BenchRequest, SweepOptions
 
-    sweep = SweepOptions(args.warm_up, args.iters, args.timeout, args.alone)
+    operations = args.ops or (tuple(results.OPERATIONS) if args.all else DEFAULT_OPERATIONS)
+    iters = args.iters or (ALL_ITERS if args.all else None)
+    sweep = SweepOptions(args.warm_up, iters, args.timeout, args.alone)
     sizes = options.read_axis_sizes(args.words)
-    request = BenchRequest(sizes, args.order, args.ops, targets, args.bytes, sweep)
+    request = BenchRequest(sizes, args.order, operations, targets, args.bytes, sweep)
     if args.n is None:
         rank, run = run_under_launcher("", measure, args.device, request, layout)
     else:
-        cases = results.plan_cases(layout, args.ops, targets, args.bytes)
-        limit = results.num_barriers(layout, cases, args.alone) * args.timeout + ENDING
+        cases = results.plan_cases(layout, operations, targets, args.bytes)
+        rounds = len(sweep.rounds or ["another one begins only if it ends in time"])
+        waits = results.num_barriers(layout, cases, args.alone, rounds)
+        limit = waits * args.timeout + LONGEST + ENDING
         smaller = f"--sizes {max(args.bytes[-1] // 4, 1)}"
         given = request, layout
         by_rank = spawn_ranks(measure, args.n, args.device, given, timeout=limit, smaller=smaller)
@@ -353,7 +359,8 @@ def run_bench(args: Namespace) -> Result:
     ok = not run.wrong
     if rank:
         return Result(ok=ok)
-    return Result(partial(results.run_to_json, run), partial(results.results_table, run), ok)
+    draw = partial(report.draw_rows if args.all else report.draw_screen, run)
+    return Result(partial(report.run_to_json, run), draw, ok)
 
 
 def measure(
@@ -378,18 +385,22 @@ def _add_bench(parser: ArgumentParser) -> None:
         metavar="SIZES",
         help=help,
     )
-    default = ",".join(results.OPERATIONS)
-    help = f"operations, separated by commas (default: {default})"
-    add("--ops", type=read_operations, default=default, help=help)
+    help = (
+        f"operations, separated by commas, of {','.join(results.OPERATIONS)} "
+        f"(default {','.join(DEFAULT_OPERATIONS)})"
+    )
+    add("--ops", type=read_operations, help=help)
+    help = f"show every row: all operations, sizes and modes, {ALL_ITERS} calls each"
+    add("--all", action="store_true", help=help)
     help = (
         "the groups to measure, separated by commas: dp, 'dp sp' for both axes in one group, dp+sp "
         "for both at once, world for all (default: each axis, each two, all, and those that "
         "overlap in training)"
     )
     add("--axes", type=lambda text: tuple(text.split(",")), metavar="TARGETS", help=help)
-    help = "timed calls for each row, fewer if they are slow (default 20)"
+    help = "timed calls for each row, fewer if they are slow (default: as many as fit into 10 s)"
     at_least_2 = partial(options.read_integer, least=2)  # one call has no spread
-    add("--iters", type=at_least_2, default=20, metavar="CALLS", help=help)
+    add("--iters", type=at_least_2, metavar="CALLS", help=help)
     help = "calls before the timed ones (default 3)"
     add(
         "--warm-up",

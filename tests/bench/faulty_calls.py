@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from meshkit.bench import measure
-from meshkit.bench.measure import PreparedCall
+from meshkit.bench import calls
+from meshkit.bench.calls import PreparedCall
 
 
 def return_wrong_elements(patch: pytest.MonkeyPatch, op: str, number: int) -> None:
@@ -25,14 +25,14 @@ def return_wrong_elements(patch: pytest.MonkeyPatch, op: str, number: int) -> No
 
 def before_each_call(patch: pytest.MonkeyPatch, op: str, act: Callable[[], Any]) -> None:
     """Run a function before each call of an operation."""
-    begin = measure.begin_collective
+    begin = calls.begin_collective
 
-    def act_and_begin(name: str, *given: Any) -> measure.Works:
+    def act_and_begin(name: str, *given: Any) -> calls.Works:
         if name == op:
             act()
         return begin(name, *given)
 
-    patch.setattr(measure, "begin_collective", act_and_begin)
+    patch.setattr(calls, "begin_collective", act_and_begin)
 
 
 def raise_not_supported(patch: pytest.MonkeyPatch, op: str) -> None:

@@ -1,36 +1,31 @@
-"""Collectives of a benchmark: their outputs, their times, and a sweep of real ranks."""
+"""The sweep of a benchmark on real ranks: its rows, faults, disagreements and progress."""
 
 from __future__ import annotations
 
 import io
 import itertools
 import os
+import re
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import meshkit
 from meshkit import SpawnError
-from meshkit.bench import measure
+from meshkit.bench import calls, measure
+from meshkit.bench.calls import begin_collective
 from meshkit.bench.measure import (
     BenchRequest,
     Sweep,
     SweepOptions,
-    begin_collective,
-    expected_output,
-    input_pattern,
-    prepare_call,
+    grow_seconds,
     run_benchmark,
-    run_calls,
-    time_calls,
 )
 from meshkit.bench.results import (
     ALONE,
@@ -43,109 +38,11 @@ from meshkit.bench.results import (
 )
 from meshkit.launch.log import LOG_INTERVAL, Progress
 from tests.bench.faulty_calls import before_each_call, raise_not_supported
+from tests.promises import BUSY
 
 LIMIT = 90
 CPU = torch.device("cpu")
 LATE = {"slow": 0.2, "stuck": 3.0}  # seconds
-
-
-# ---------------------------------------------------------------- outputs
-
-
-@pytest.mark.parametrize("members", [[0], [1, 3], [0, 2, 4, 6], [5, 40, 7]])
-def test_expected_outputs_element_by_element(members: list[int]) -> None:
-    ranks, part = len(members), 7
-    items = ranks * part
-    # whole[m, p, i]: item i of the part p of member m
-    whole = np.array([[251 * (m % 31) + k % 251 for k in range(items)] for m in members])
-    whole = whole.reshape(ranks, ranks, part)
-    pieces = np.array([[251 * (m % 31) + k for k in range(part)] for m in members])
-    for place in range(ranks):
-        outputs = {
-            "all_reduce": whole.sum(0),
-            "all_gather": pieces,
-            "reduce_scatter": whole[:, place].sum(0),
-            "all_to_all": whole[:, place],
-            "broadcast": whole[0],
-            "send_recv": whole[(place - 1) % ranks],
-        }
-        assert outputs.keys() == OPERATIONS.keys()
-        for op, numbers in outputs.items():
-            expected = expected_output(op, members, place, items)
-            assert expected.tolist() == numbers.reshape(-1).tolist()
-
-
-def test_inputs_differ_between_ranks_and_positions_and_their_sum_is_exact() -> None:
-    held = torch.stack([input_pattern(rank, 8, 251) for rank in range(31)])
-    assert len(held.unique()) == 31 * 251
-    members, whole = range(5, 16_384 + 5), torch.zeros(40)
-    for rank in members:  # one after another: the order in which errors grow the most
-        whole += input_pattern(rank, len(members), 40)
-    assert whole.tolist() == expected_output("all_reduce", members, 0, 40).tolist()
-
-
-def every_call() -> tuple[dict[tuple[str, str], int], dict[str, int]]:
-    """Return the wrong elements of each call, and of each that was never made."""
-    wrong, silent = {}, {}
-    with meshkit.build_mesh(dp=3, sp=2) as mesh:
-        for op in OPERATIONS:
-            for axis in ("dp", "sp"):
-                group = mesh.peers(axis).tolist(), 24, mesh.group(axis), CPU
-                call = prepare_call(op, *group, checked=True)
-                if axis == "dp" and not OPERATIONS[op].in_place:
-                    silent[op] = call.num_wrong(mesh.rank)
-                run_calls([call])
-                wrong[op, axis] = call.num_wrong(mesh.rank)
-        mesh.barrier()
-    return wrong, silent
-
-
-def test_every_call_is_correct_on_real_groups_and_one_never_made_is_wrong() -> None:
-    for wrong, silent in meshkit.spawn(every_call, 6, timeout=60):
-        assert wrong == {(op, axis): 0 for op in OPERATIONS for axis in ("dp", "sp")}
-        assert silent == {"all_gather": 24, "reduce_scatter": 8, "all_to_all": 24, "send_recv": 24}
-
-
-# ---------------------------------------------------------------- times
-
-
-class Device:
-    """A stand-in for an accelerator: its acts in order, and the second of its stream."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.acts: list[str] = []
-        self.clock = 0.0
-        patch.setattr(measure.torch, "Event", self.event)
-        patch.setattr(measure, "synchronize", lambda _: self.acts.append("synchronize"))
-
-    def call(self) -> None:
-        self.acts.append("call")
-        self.clock += 0.5 * len(self.acts)
-
-    def event(self, device: torch.device, *, enable_timing: bool) -> SimpleNamespace:
-        assert enable_timing
-        event = SimpleNamespace(at=None)
-
-        def record() -> None:
-            self.acts.append("event")
-            event.at = self.clock
-
-        event.record = record
-        event.elapsed_time = lambda after: (after.at - event.at) * 1e3  # milliseconds
-        return event
-
-
-def test_on_cuda_events_are_read_once_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Device(monkeypatch)
-    took = time_calls(device.call, 1, 2, torch.device("cuda", 0))
-    assert device.acts == ["call", "synchronize", "event", *["call", "event"] * 2, "synchronize"]
-    assert took == pytest.approx([0.5 * 4, 0.5 * 6])
-
-
-def test_on_another_accelerator_each_call_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Device(monkeypatch)
-    assert len(time_calls(device.call, 1, 2, torch.device("xpu", 0))) == 2
-    assert device.acts == ["call", "synchronize", *["call", "synchronize"] * 2]
 
 
 # ---------------------------------------------------------------- sweeps of real ranks
@@ -156,6 +53,7 @@ def sweep_on_a_mesh(
     names: Sequence[str],
     fault: str = "",
     timeout: float = 20.0,
+    iters: int = 4,
 ) -> list[Measurement]:
     """Return the rows of a sweep with a fault on some ranks."""
     groups = [name for name in names if " " in name] or None
@@ -180,7 +78,7 @@ def sweep_on_a_mesh(
         if fault in LATE and rank == 2:
             before_each_call(patch, "all_reduce", lambda: time.sleep(LATE[fault]))
         cases = plan_cases(mesh.layout, operations, parse_targets(mesh.layout, names), [64])
-        options, progress = SweepOptions(1, 4, timeout), Progress("", None)
+        options, progress = SweepOptions(1, iters, timeout), Progress("", None)
         patch.setattr(progress, "show", begin_case)
         return Sweep(mesh, CPU, options, progress).run(cases)
 
@@ -208,14 +106,14 @@ def times_of_calls(max_alone: int | None = None) -> list[tuple[float, float]]:
     times: list[tuple[float, float]] = []
     with meshkit.build_mesh(dp=2, sp=2) as mesh, pytest.MonkeyPatch.context() as patch:
 
-        def begin(*given: Any) -> measure.Works:
+        def begin(*given: Any) -> calls.Works:
             began = time.monotonic()
             begin_collective(*given)
             time.sleep(0.03)
             times.append((began, time.monotonic()))
             return []
 
-        patch.setattr(measure, "begin_collective", begin)
+        patch.setattr(calls, "begin_collective", begin)
         cases = plan_cases(mesh.layout, ["all_reduce"], parse_targets(mesh.layout, ["dp"]), [64])
         options = SweepOptions(0, 2, 20.0, max_alone)
         Sweep(mesh, CPU, options, Progress("", None)).run(cases)
@@ -224,12 +122,12 @@ def times_of_calls(max_alone: int | None = None) -> list[tuple[float, float]]:
 
 def test_alone_groups_take_turns_and_concurrent_groups_do_not() -> None:
     by_rank = meshkit.spawn(times_of_calls, 4, timeout=LIMIT)
-    assert {len(row) for row in by_rank} == {5}  # one checked, two alone, two concurrent
+    assert {len(row) for row in by_rank} == {6}  # one checked, the next, two alone, two concurrent
 
     def span(rank: int, calls: slice) -> tuple[float, float]:
         return by_rank[rank][calls][0][0], by_rank[rank][calls][-1][1]
 
-    alone, concurrent = slice(1, 3), slice(3, 5)
+    alone, concurrent = slice(2, 4), slice(4, 6)
     for rank, other in ((0, 1), (2, 3), (0, 3)):  # members of sp=0 and of sp=1
         assert span(rank, alone)[1] <= span(other, alone)[0]
         assert span(rank, concurrent)[0] < span(other, concurrent)[1]
@@ -238,13 +136,13 @@ def test_alone_groups_take_turns_and_concurrent_groups_do_not() -> None:
 
 def test_only_a_sample_of_the_groups_takes_turns() -> None:
     by_rank = meshkit.spawn(times_of_calls, 4, (1,), timeout=LIMIT)
-    assert [len(row) for row in by_rank] == [5, 3, 5, 3]  # the second group is not alone
+    assert [len(row) for row in by_rank] == [6, 4, 6, 4]  # the second group is not alone
 
 
 def test_a_slow_call_is_made_less_often() -> None:
-    # one group takes 0.2 s: a quarter of 2 s holds two calls, of four requested
-    rows = swept(["all_reduce"], ["dp"], "slow", 2.0)
-    assert [row.calls for row in rows] == [2, 2]
+    # one group takes 0.2 s: a quarter of 2 s holds two calls, of three in each of ten rounds
+    rows = swept(["all_reduce"], ["dp"], "slow", 2.0, 30)
+    assert [row.calls for row in rows] == [20, 20]
     assert all(row.p99 > 0.2 for row in rows)
 
 
@@ -319,7 +217,7 @@ def disagreements(others: Sequence[dict[str, Any]]) -> list[str]:
     usual = BenchRequest({"dp": 2}, None, ("broadcast",), targets, (64,), SweepOptions(1, 2, 20.0))
     errors = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "begin_collective", lambda *_: sys.exit("it was measured"))
+        patch.setattr(calls, "begin_collective", lambda *_: sys.exit("it was measured"))
         for other in others:
             request = replace(usual, **other) if meshkit.detect().rank == 1 else usual
             with pytest.raises(meshkit.DisagreementError) as caught:
@@ -362,6 +260,44 @@ def lines_of_a_run(seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]
 
 def test_progress_shows_the_case_that_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     start, *lines = lines_of_a_run(LOG_INTERVAL, monkeypatch)
-    assert start == "2 rows in 2 passes, one after the other, each of up to 2 calls"
+    assert start == "meshkit bench: broadcast over dp, 64 to 256 bytes: 2 calls each"
     states = dict.fromkeys(line.partition(" s: ")[2] for line in lines)
-    assert [*states] == ["0 %: broadcast over dp, 64 bytes", "50 %: broadcast over dp, 256 bytes"]
+    cases = [re.sub(r", \d+ s left$", "", state) for state in states]
+    assert cases == ["broadcast over dp, 64 bytes", "broadcast over dp, 256 bytes"]
+
+
+def test_seconds_grow_on_the_line_through_two_sizes() -> None:
+    assert grow_seconds({}, 1) == grow_seconds({4: 1.0}, 16) == 0.0
+    assert grow_seconds({1: 9.0, 4: 2.0, 16: 5.0}, 64) == 5.0 + 3.0 * 48 / 12
+    assert grow_seconds({4: 2.0, 16: 1.5}, 64) == 1.5  # by chance the larger was the faster
+
+
+def sizes_by_time(late: float) -> tuple[float, list[int], list[int]]:
+    """Return the seconds, sizes and calls of a sweep by time in which each element costs time."""
+    with meshkit.build_mesh(dp=2, sp=2) as mesh, pytest.MonkeyPatch.context() as patch:
+        begin = calls.begin_collective
+
+        def begin_late(op: str, out: torch.Tensor, *given: Any) -> calls.Works:
+            if mesh.rank == 1:  # the ranks must still choose alike
+                time.sleep(late * out.numel())
+            return begin(op, out, *given)
+
+        patch.setattr(calls, "begin_collective", begin_late)
+        patch.setattr(measure, "BUDGET", 3.0)
+        targets = parse_targets(mesh.layout, ["dp"])
+        cases = plan_cases(mesh.layout, ["all_reduce"], targets, [64, 256, 1024, 4096, 65536])
+        sweep = Sweep(mesh, CPU, SweepOptions(1, None, 20.0), Progress("", None))
+        began = time.monotonic()
+        rows = sweep.run(cases)
+        return time.monotonic() - began, [row.case.bytes for row in rows], [r.calls for r in rows]
+
+
+def test_sizes_and_calls_are_chosen_by_time_alike_on_all_ranks() -> None:
+    # 65536 bytes would take 0.16 s a call, 9 in each of 9 rounds
+    by_rank = meshkit.spawn(sizes_by_time, 4, (1e-5,), timeout=LIMIT)
+    assert all(row[1:] == by_rank[0][1:] for row in by_rank)
+    seconds, sizes, num_calls = by_rank[0]
+    assert seconds < measure.LONGEST + BUSY
+    assert sizes[0] == 64
+    assert 65536 not in sizes
+    assert min(num_calls) >= 2

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -17,6 +15,7 @@ from meshkit import Layout, SpecError, UnknownAxisError
 from meshkit.bench.results import (
     ALONE,
     CONCURRENT,
+    MIN_CALLS,
     OPERATIONS,
     OVERLAP,
     SEQUENTIAL,
@@ -28,16 +27,15 @@ from meshkit.bench.results import (
     num_barriers,
     parse_targets,
     plan_cases,
-    results_table,
-    run_to_json,
     sample_groups,
     slowdowns,
+    split_calls,
     summarize_case,
     sweep_sizes,
     total_passes,
 )
 from meshkit.testing import layouts
-from tests.bench.example_runs import BOTH, CLEAN, DP, LAYOUT, REPORT, ROWS, SP
+from tests.bench.example_runs import BOTH, DP, LAYOUT, ROWS, SP
 
 quick = settings(deadline=None, max_examples=50, database=None)
 
@@ -172,10 +170,21 @@ def test_the_modes_of_a_target() -> None:
 
 
 def test_how_often_ranks_wait_for_each_other_by_hand() -> None:
-    assert num_barriers(LAYOUT, [], 16) == 4
-    for name, each in (("dp", 3 + (3 * 2 + 1) + (3 + 1)), ("dp sp", 3 + 4), ("dp+sp", 3 + 4)):
+    assert num_barriers(LAYOUT, [], 16) == 5
+    for name, each in (("dp", 5 + (3 * 2 + 1) + (3 + 1)), ("dp sp", 5 + 4), ("dp+sp", 5 + 4)):
         cases = plan_cases(LAYOUT, ["broadcast"], parse_targets(LAYOUT, [name]), [64, 256])
-        assert num_barriers(LAYOUT, cases, None) == 4 + 2 * each
+        assert num_barriers(LAYOUT, cases, None) == 5 + 2 * each
+        assert num_barriers(LAYOUT, cases, None, 3) == 5 + 2 * (5 + 3 * (each - 5))
+
+
+@given(st.integers(2, 10**6))
+def test_calls_are_spread_over_rounds(iters: int) -> None:
+    rounds = split_calls(iters)
+    assert sum(rounds) == iters
+    assert 1 <= len(rounds) <= 10
+    assert min(rounds) >= MIN_CALLS
+    assert max(rounds) - min(rounds) <= 1
+    assert len(rounds) == 10 or iters < 2 * (len(rounds) + 1)
 
 
 # ---------------------------------------------------------------- measurements
@@ -184,11 +193,11 @@ def test_how_often_ranks_wait_for_each_other_by_hand() -> None:
 def test_a_measurement_by_hand() -> None:
     # ranks 0 and 2 are one group, 1 and 3 the other; two calls
     seconds = np.array([[1.0, 2.0], [3.0, 5.0], [2.0, 1.0], [4.0, 4.0]])
-    row = summarize_case(LAYOUT, Case("all_reduce", DP, 8 * 10**9), CONCURRENT, seconds, 7)
+    row = summarize_case(LAYOUT, Case("all_reduce", DP, 8 * 10**9), CONCURRENT, [seconds], 7)
     assert (row.median, row.p99) == (3.0, 5.0)  # of 2, 2, 4, 5
     assert (row.calls, row.wrong, row.sizes) == (2, 7, (2,))
     assert row.algbw == row.busbw == pytest.approx(8 / 3)  # 2 (n-1)/n is 1 for two ranks
-    overlap = summarize_case(LAYOUT, Case("all_reduce", BOTH, 1024), OVERLAP, seconds[:, :1], 0)
+    overlap = summarize_case(LAYOUT, Case("all_reduce", BOTH, 1024), OVERLAP, [seconds[:, :1]], 0)
     assert (overlap.sizes, overlap.median, overlap.algbw, overlap.busbw) == ((2, 2), 4, None, None)
 
 
@@ -203,7 +212,9 @@ def test_times_of_measured_groups_by_loops(layout: Layout, calls: int, seed: int
         chosen = groups[: rng.integers(1, len(groups) + 1)]
         skipped = seconds.copy()
         skipped[~np.isin(layout.grid.ravel(), chosen)] = np.nan
-        row = summarize_case(layout, Case("broadcast", target, 4), ALONE, skipped, 0)
+        row = summarize_case(
+            layout, Case("broadcast", target, 4), ALONE, [skipped[:, :1], skipped[:, 1:]][:calls], 0
+        )
         times = [max(by_rank[r][call] for r in group) for group in chosen for call in range(calls)]
         assert row.median == pytest.approx(statistics.median(times))
         assert row.p99 == min(t for t in times if sum(w <= t for w in times) >= 0.99 * len(times))
@@ -220,60 +231,3 @@ def test_the_slowdown_is_relative_to_the_slower_part_measured_by_itself() -> Non
     assert slowdowns([*ROWS[:2], overlap])[2] is None  # sp was not measured
     alone = [ROWS[0], ROWS[4], overlap]  # an axis of one group has no other mode
     assert slowdowns(alone)[2] == pytest.approx(5 / 1.5)
-
-
-# ---------------------------------------------------------------- output
-
-TABLE = """\
-dp=2 sp=2: 4 ranks on 2 hosts, launcher spawn; gloo on cpu, torch 2.13.0; up to
-  20 calls a row after 3 to warm up, float32
-
-all_reduce over dp, n = 2
-mode          bytes      us     p99   algbw   busbw  ratio  wrong  calls
-----------  -------  ------  ------  ------  ------  -----  -----  -----
-alone          1024  1500.0  2100.0  0.0007  0.0007      -      0      3
-concurrent     1024  2500.0  3100.0  0.0004  0.0004   1.67      0      3
-alone       1048576  4000.0  4100.0  0.2621  0.2621      -      0      3
-concurrent  1048576  7000.0  8100.0  0.1498  0.1498   1.75      0      3
-
-all_reduce over sp, n = 2
-mode        bytes      us     p99   algbw   busbw  ratio  wrong  calls
-----------  -----  ------  ------  ------  ------  -----  -----  -----
-alone        1024  1000.0  1100.0  0.0010  0.0010      -      3      3
-concurrent   1024  1500.0  2100.0  0.0007  0.0007   1.50      3      3
-
-all_reduce over dp+sp, n = 2 and 2
-mode     bytes      us     p99  algbw  busbw  ratio  wrong  calls
--------  -----  ------  ------  -----  -----  -----  -----  -----
-overlap   1024  5000.0  5100.0      -      -   2.00      0      3
-
-us: """
-
-
-def test_the_table() -> None:
-    text = results_table(REPORT, 80, ascii=True)
-    assert text.startswith(TABLE)
-    assert max(map(len, text.splitlines())) <= 80
-    assert text.endswith("\nFAILED: 7 rows in 1.2 s; 3 wrong elements.")
-    assert results_table(CLEAN).endswith("\nOK: 4 rows in 1.2 s; 0 wrong elements.")
-    sampled = replace(CLEAN, measurements=(replace(ROWS[0], groups=16, num_groups=1000), ROWS[1]))
-    assert "\nall_reduce over dp, n = 2; alone: 16 of 1000 groups\n" in results_table(sampled)
-
-
-def test_the_json() -> None:
-    report = json.loads(json.dumps(run_to_json(REPORT)))
-    rows = report.pop("measurements")
-    assert report == {
-        **{"ok": False, "wrong": 3, "seconds": 1.25},
-        **{"sizes": {"dp": 2, "sp": 2}, "launcher": "spawn", "device": "cpu", "backend": "gloo"},
-        **{"torch": "2.13.0", "hosts": ["a", "a", "b", "b"], "warm_up": 3, "iters": 20},
-    }
-    algbw = 1024 / 2.5e-3 / 1e9
-    assert rows[1] == {
-        **{"op": "all_reduce", "axes": "dp", "ranks": [2], "mode": "concurrent", "bytes": 1024},
-        **{"us": pytest.approx(2500), "p99": pytest.approx(3100)},
-        **{"algbw": pytest.approx(algbw), "busbw": pytest.approx(algbw)},
-        **{"ratio": pytest.approx(2.5 / 1.5), "wrong": 0, "calls": 3},
-        **{"groups": 2, "num_groups": 2},
-    }
-    assert run_to_json(CLEAN)["ok"]

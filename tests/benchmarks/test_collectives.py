@@ -14,7 +14,7 @@ import torch.distributed as dist
 import meshkit
 from benchmarks import collectives
 from benchmarks.collectives import check, mean_row, pairs_of
-from meshkit.bench import measure as bench_collectives
+from meshkit.bench import calls as bench_collectives
 from meshkit.bench.results import OPERATIONS
 
 

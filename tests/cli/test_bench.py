@@ -6,13 +6,14 @@ import json
 import os
 import re
 import signal
+import time
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
 import pytest
 
 from meshkit import SpawnError
-from meshkit.bench.measure import BenchRequest
+from meshkit.bench.measure import LONGEST, BenchRequest
 from meshkit.bench.results import OPERATIONS, BenchmarkRun
 from meshkit.cli import ranks
 from meshkit.cli.main import CommandParser, load_command, main
@@ -20,8 +21,9 @@ from meshkit.cli.ranks import measure, read_max_alone, read_operations, read_siz
 from meshkit.launch.detect import detect
 from meshkit.layout.layout import Layout
 from tests.bench.example_runs import CLEAN, REPORT
-from tests.bench.faulty_calls import return_wrong_elements
+from tests.bench.faulty_calls import before_each_call, return_wrong_elements
 from tests.cli.processes import begun, ended
+from tests.promises import BUSY
 
 QUICK = ["--device", "cpu", "--iters", "2", "--warm-up", "0"]
 
@@ -30,7 +32,7 @@ QUICK = ["--device", "cpu", "--iters", "2", "--warm-up", "0"]
 
 
 def test_four_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "dp=2", "sp=2", "-n", "4", "--sizes", "64", *QUICK]) == 0
+    assert main(["bench", "dp=2", "sp=2", "-n", "4", "--all", "--sizes", "64", *QUICK]) == 0
     out, error = capsys.readouterr()
     assert error == ""
     lines = out.splitlines()
@@ -45,6 +47,18 @@ def test_four_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     assert {(row[1], row[7], row[8]) for row in rows} == {("64", "0", "2")}
     assert re.fullmatch(r"OK: 36 rows in \d+\.\d s; 0 wrong elements\.", lines[-1])
     assert all(len(line) <= 80 for line in lines)
+
+
+def test_one_screen_without_options(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "dp=2", "sp=2", "-n", "4", "--device", "cpu"]) == 0
+    out, _ = capfd.readouterr()
+    lines = out.splitlines()
+    assert len(lines) <= 24
+    assert all(len(line) <= 80 for line in lines)
+    targets = [line.split("  ")[0] for line in lines[5 : lines.index("", 5)]]
+    assert targets == ["dp", "sp", "dp sp", "dp+sp"]
+    seconds = float(re.search(r"OK: \d+ rows in (\d+\.\d) s; ", lines[-1])[1])
+    assert seconds < LONGEST + BUSY
 
 
 def test_a_sample_of_the_groups_of_eight_ranks(capfd: pytest.CaptureFixture[str]) -> None:
@@ -79,6 +93,39 @@ def test_a_wrong_result_fails(
     assert re.search(r"FAILED: 2 rows in \d+\.\d s; 4 wrong elements\.\n$", out)
 
 
+def rank_3_is_late(
+    device: str | None, request: BenchRequest, layout: Layout
+) -> tuple[int, BenchmarkRun]:
+    """Measure with a rank that begins each all-reduce 0.05 s late."""
+    with pytest.MonkeyPatch.context() as patch:
+        if detect().rank == 3:
+            before_each_call(patch, "all_reduce", lambda: time.sleep(0.05))
+        return measure(device, request, layout)
+
+
+@pytest.mark.parametrize(
+    "run", [0, *(pytest.param(run, marks=pytest.mark.slow) for run in range(1, 20))]
+)
+def test_the_groups_of_a_late_rank_are_named(
+    run: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ranks, "measure", rank_3_is_late)
+    typed = "dp=2 sp=2 -n 4 --axes dp,sp --sizes 1K --iters 20 --device cpu --json"
+    assert main(["bench", *typed.split()]) == 0
+    slow = json.loads(capsys.readouterr().out)["slow"]
+    assert [(group["axes"], group["group"], group["ranks"]) for group in slow] == [
+        ("dp", "sp=1", [1, 3]),
+        ("sp", "dp=1", [2, 3]),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", range(20))
+def test_no_group_of_healthy_ranks_is_named(run: int, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "dp=2", "sp=2", "-n", "4", "--device", "cpu", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["slow"] == []
+
+
 # ---------------------------------------------------------------- Ctrl-C
 
 
@@ -87,7 +134,7 @@ def test_ctrl_c_ends_the_ranks_and_the_command() -> None:
         "-m", "meshkit", "bench", "dp=2", "-n", "2", "--iters", "400", "--device", "cpu"
     )
     assert process.stderr is not None
-    assert "rows in" in process.stderr.readline()
+    assert "all_reduce over dp, 1024 to 4194304 bytes: 400 calls each" in process.stderr.readline()
     os.killpg(process.pid, signal.SIGINT)
     code, out, error = ended(process)
     assert (code, out) == (130, "")
@@ -113,7 +160,7 @@ def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
     args = CommandParser(load_command("bench")).parse([*typed, "--timeout", "2", "--device", "cpu"])
     with pytest.raises(SpawnError) as error:
         args.command.run(args)
-    assert seen == [(4 + 2 * (3 + 3 + 1)) * 2 + 10]  # two plan_cases, each of one group
+    assert seen == [(5 + 2 * (5 + 3 + 1)) * 2 + 14 + 10]  # two plan_cases, each of one group
     assert str(error.value).splitlines()[-1] == (
         "  Fix: run meshkit doctor; or --sizes 1048576, which needs fewer resources."
     )

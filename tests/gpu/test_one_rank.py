@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.bench.measure import time_calls
+from meshkit.bench.calls import time_calls
 from meshkit.launch.torch_groups import bound_device, can_split
 from meshkit.redistribute import operations
 

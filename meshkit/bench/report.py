@@ -1,0 +1,188 @@
+"""The report of a benchmark: one screen, a table of all rows, and JSON. Pure: no torch.
+
+The screen has a line for each target: the latency at the smallest size and the busbw at the
+largest, of one group alone and of all groups at once, and the slowest of these.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from ..text import (
+    count_noun,
+    format_figure,
+    format_sizes,
+    format_table,
+    summarize,
+    wrap_lines,
+)
+from .results import ALONE, BenchmarkRun, Measurement, Target, slowdowns
+from .verdict import NamedGroup, format_us, name_group, slow_groups
+
+HEADER = ("groups", "first ms", "us", "us all", "GB/s", "GB/s all", "wrong", "slowest group")
+SCREEN_LEGEND = (
+    "us: the median call of the smallest size; GB/s: busbw of the largest, as nccl-tests; each of "
+    "one group alone, and of all at once. The slowest group has its factor to the median of its "
+    "peers, and SLOW if that is more than its noise. first ms: the first call of each group. "
+    "--all shows every row."
+)
+FORMATS = {  # column of the table to the format of its numbers
+    **dict.fromkeys(("mode", "bytes"), ""),
+    **{"us": ".1f", "p99": ".1f", "algbw": ".4f", "busbw": ".4f", "ratio": ".2f"},
+    **dict.fromkeys(("wrong", "calls"), ""),
+}
+LEGEND = (
+    "us: the median call, on the slowest rank of its group. GB/s decimal, as nccl-tests: "
+    "algbw = bytes / us, busbw = algbw * factor(op, n). ratio: all groups at once over one alone; "
+    "for two axes at once, over the slower of the two. calls: timed calls of each group; "
+    "fewer if they are slow."
+)
+
+
+def draw_screen(run: BenchmarkRun, *, width: int = 80, ascii: bool = False) -> str:
+    """Return a line for each operation and target, the slow groups and the outcome."""
+    cells = [[*_cells(run, [*rows])] for _, rows in groupby(run.measurements, _op_and_target)]
+    table = format_table(cells, HEADER, width=width, ascii=ascii)
+    return "\n".join([*_title(run, width), "", table, "", *_end(run, SCREEN_LEGEND, width)])
+
+
+def draw_rows(run: BenchmarkRun, *, width: int = 80, ascii: bool = False) -> str:
+    """Return every row, one table for each operation and target, and the same end."""
+    lines = _title(run, width)
+    for (op, axes), group in groupby(result_rows(run), itemgetter("op", "axes")):
+        rows = list(group)
+        sizes, first = " and ".join(map(str, rows[0]["ranks"])), rows[0]
+        heading = f"{op} over {axes}, n = {sizes}"
+        if first["groups"] < first["num_groups"]:
+            num_groups = count_noun(first["num_groups"], "group")
+            heading += f"; {first['mode']}: {first['groups']} of {num_groups}"
+        lines += ["", *wrap_lines(heading, width)]
+        cells = [
+            ["-" if row[name] is None else format(row[name], FORMATS[name]) for name in FORMATS]
+            for row in rows
+        ]
+        lines.append(format_table(cells, [*FORMATS], width=width, ascii=ascii))
+    return "\n".join([*lines, "", *_end(run, LEGEND, width)])
+
+
+def _title(run: BenchmarkRun, width: int) -> list[str]:
+    ranks = count_noun(math.prod(run.sizes.values()), "rank")
+    hosts = count_noun(len(set(run.hosts)), "host")
+    software = f"launcher {run.launcher}; {run.backend} on {run.device}, torch {run.torch}"
+    operations = ", ".join(dict.fromkeys(row.case.op for row in run.measurements))
+    sizes = sorted({row.case.bytes for row in run.measurements})
+    span = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
+    title = f"{format_sizes(run.sizes)}: {ranks} on {hosts}, {software}"
+    return [*wrap_lines(title, width), *wrap_lines(f"{operations} of {span} bytes, float32", width)]
+
+
+def _end(run: BenchmarkRun, legend: str, width: int) -> list[str]:
+    slow = [group.describe() for group in slow_groups(run)]
+    done, wrong = count_noun(len(run.measurements), "row"), count_noun(run.wrong, "wrong element")
+    names = f"{count_noun(len(slow), 'slow group')}; " if slow else ""
+    last = f"{'FAILED' if run.wrong else 'OK'}: {done} in {run.seconds:.1f} s; {names}{wrong}."
+    return [line for text in (legend, *slow, last) for line in wrap_lines(text, width)]
+
+
+def _op_and_target(row: Measurement) -> tuple[str, Target]:
+    return row.case.op, row.case.target
+
+
+def _cells(run: BenchmarkRun, rows: Sequence[Measurement]) -> Iterator[str]:
+    """Yield the cells of a line of the table. Sizes of the rows ascend."""
+    target = rows[0].case.target
+    yield target.name if _num_operations(run) == 1 else f"{rows[0].case.op} {target.name}"
+    first = [max(call.seconds) for call in run.first_calls if (call.axes,) == target.groups]
+    yield format_figure(first[0] * 1e3) if first else "-"
+    alone = [row for row in rows if row.mode == ALONE]
+    together = [row for row in rows if row.mode != ALONE]
+    for mode in (alone, together):
+        yield format_us(mode[0].median) if mode else "-"
+    for mode in (alone, together):
+        yield format_figure(mode[-1].busbw) if mode and mode[-1].busbw else "-"
+    yield str(sum({row.case: row.wrong for row in rows}.values()))
+    judged = [(row, time) for row in together for time in row.by_group if row.num_groups > 1]
+    worst = max(judged, key=lambda pair: (pair[1].is_slow, pair[1].factor), default=None)
+    yield _describe_slowest(name_group(run, *worst)) if worst else "-"
+
+
+def _describe_slowest(group: NamedGroup) -> str:
+    mark = " SLOW" * group.time.is_slow
+    return f"{group.coordinate} on {summarize(group.hosts)}: {group.time.factor:.2f}{mark}"
+
+
+def _num_operations(run: BenchmarkRun) -> int:
+    return len({row.case.op for row in run.measurements})
+
+
+def result_rows(run: BenchmarkRun) -> list[dict[str, Any]]:
+    """Return a row for each measurement, with times in microseconds."""
+    return [
+        {
+            "op": row.case.op,
+            "axes": row.case.target.name,
+            "ranks": list(row.sizes),
+            "mode": row.mode,
+            "bytes": row.case.bytes,
+            "us": row.median * 1e6,
+            "p99": row.p99 * 1e6,
+            "algbw": row.algbw,
+            "busbw": row.busbw,
+            "ratio": ratio,
+            "wrong": row.wrong,
+            "calls": row.calls,
+            "groups": row.groups,
+            "num_groups": row.num_groups,
+            "group_us": _spread([time.median * 1e6 for time in row.by_group]),
+            "by_group": [_group_json(name_group(run, row, time)) for time in row.by_group],
+        }
+        for row, ratio in zip(run.measurements, slowdowns(run.measurements), strict=True)
+    ]
+
+
+def run_to_json(run: BenchmarkRun) -> dict[str, Any]:
+    """Return the whole run as dictionaries, lists, numbers and strings."""
+    first_calls = [
+        {
+            "axes": " ".join(call.axes),
+            "ms": _spread([seconds * 1e3 for seconds in call.seconds]),
+            "memory": call.memory and max(call.memory),
+        }
+        for call in run.first_calls
+    ]
+    return {
+        "ok": not run.wrong,
+        **asdict(replace(run, measurements=(), first_calls=())),
+        "first_calls": first_calls,
+        "slow": [
+            {"op": group.row.case.op, "axes": group.row.case.target.name, **_group_json(group)}
+            for group in slow_groups(run)
+        ],
+        "measurements": result_rows(run),
+        "wrong": run.wrong,
+    }
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    """Return the least, the median and the most of values of groups."""
+    return {"min": min(values), "median": statistics.median(values), "max": max(values)}
+
+
+def _group_json(group: NamedGroup) -> dict[str, Any]:
+    time = group.time
+    return {
+        "group": group.coordinate,
+        "ranks": list(group.ranks),
+        "hosts": list(group.hosts),
+        "us": time.median * 1e6,
+        "low": time.low * 1e6,
+        "high": time.high * 1e6,
+        "factor": time.factor,
+        "slow": time.is_slow,
+    }
