@@ -33,6 +33,7 @@ import torch.distributed as dist
 from ..launch.default_group import default_group
 from ..launch.disagreement import RankStatus, TracedCall
 from ..launch.torch_aborts import collective_count, has_lost_connection
+from ..launch.torch_groups import is_nccl
 from ..launch.torch_traces import describe_tensors
 from .requests import DESCRIPTION
 
@@ -42,6 +43,8 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 _TORCH, _STDLIB = os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"]
 _LOADER = os.path.join(_TORCH, "utils", "data") + os.sep  # waiting for data is no collective
 _COLLECTIVES = dist.distributed_c10d.__name__  # torch's public functions, with a group argument
+# What waits for no rank until it calls the user or a collective: an import, or a compilation.
+_IMPORTS, _COMPILERS = "<frozen importlib.", ("torch._dynamo.", "torch._inductor.")
 # Modules that call a collective in C++ or wait for one, as DDP does in the backward of autograd.
 _CALLERS = (
     "meshkit.",
@@ -97,8 +100,9 @@ class CollectiveTracker:
     # the collectives begun over groups whose time the guard does not limit, when it was entered
     elsewhere: int = 0
     is_alone: bool = True  # whether no other thread or task was in a guard of the mesh meanwhile
-    # when the error of a collective came that is on its way through the guards, and in which one
-    leaving: tuple[float, RankStatus] | None = None
+    # when an error came that is on its way through the guards, and out of which collective; without
+    # a status as long as it is unknown whether one has failed
+    leaving: tuple[float, RankStatus | None] | None = None
     # the last collective that an error left, with the id of that error
     failed: tuple[int, CurrentCollective] | None = None
 
@@ -297,13 +301,10 @@ def rank_status(
             line = f"{os.path.basename(file)}{f':{number}' if number else ''} ({name})"
             if over is None:
                 function = "wait" if ".wait(" in linecache.getline(file, number or 0) else ""
-        elif over is not None:
-            continue
-        elif frame.f_globals.get("__name__") == _COLLECTIVES:
+        elif over is None and frame.f_globals.get("__name__") == _COLLECTIVES:
             function, over = name, frame.f_locals.get("group") or dist.group.WORLD
             made = _traced_calls(name, frame.f_locals)
-        elif file.startswith(_TORCH + os.sep) and not function and not file.startswith(_LOADER):
-            function = f"torch's {name}"
+    function = function or _torch_function(frames)
     names = [axes for axes, group in groups.items() if group is over]
     description = str(getattr(over, "group_desc", "") or "a group of its own")
     group = "" if over is None else names[0] if names else description
@@ -312,6 +313,24 @@ def rank_status(
     calls = {group: tuple(call._replace(line=line) for call in made)} if names and made else {}
     status = RankStatus(rank, counts, function, group, line, error, is_other_mesh=is_other_mesh)
     return replace(status, calls=calls)
+
+
+def _torch_function(frames: Frames) -> str:
+    """Return the function of torch that a line of the user is in, ``"torch's backward"``.
+
+    Empty if it loads data, imports or compiles: these wait for no rank.
+    """
+    found = ""
+    for frame, _ in reversed([*frames]):
+        file = frame.f_code.co_filename
+        module = f"{frame.f_globals.get('__name__')}."
+        if file.startswith(_IMPORTS) or module.startswith(_COMPILERS):
+            return ""
+        if not _is_library(file) and file != "<string>":
+            return found
+        if file.startswith(_TORCH + os.sep) and not file.startswith(_LOADER):
+            found = f"torch's {frame.f_code.co_name}"
+    return found
 
 
 def _traced_calls(name: str, arguments: Mapping[str, Any]) -> list[TracedCall]:
@@ -328,7 +347,7 @@ def _traced_calls(name: str, arguments: Mapping[str, Any]) -> list[TracedCall]:
     group, peer, own = arguments.get("group"), arguments[end], arguments.get(f"group_{end}")
     if peer is None and own is not None:
         peer = dist.get_global_rank(group or default_group(), own)
-    content = _describe(arguments.get("tensor"))
+    content = _describe(arguments.get("tensor"), arguments.get("tag"), group)
     return [call._replace(content=content, peer=-1 if peer is None else peer)]
 
 
@@ -336,15 +355,19 @@ def _traced_message(operation: dist.P2POp, work: dist.Work | None = None) -> Tra
     """Return a message, which may be part of a batch."""
     is_done = work is not None and work.is_completed()
     state = "completed" if is_done else "begun"
-    name, content = operation.op.__name__, _describe(operation.tensor)
-    return TracedCall(0, name, content, "", operation.peer, state)
+    content = _describe(operation.tensor, operation.tag, operation.group)
+    return TracedCall(0, operation.op.__name__, content, "", operation.peer, state)
 
 
-def _describe(tensor: object) -> str:
-    """Return the sizes and the dtype of a tensor; empty for anything else."""
+def _describe(tensor: object, tag: int | None, group: dist.ProcessGroup | None) -> str:
+    """Return the sizes, the dtype and the tag of a message; empty for anything but a tensor.
+
+    nccl matches messages by their order, and ignores tags.
+    """
     if not isinstance(tensor, torch.Tensor):
         return ""
-    return describe_tensors([(tensor.shape, str(tensor.dtype).partition(".")[2])])
+    text = describe_tensors([(tensor.shape, str(tensor.dtype).partition(".")[2])])
+    return f"{text}, tag {tag}" if tag and not is_nccl(group or default_group()) else text
 
 
 def with_calls(
@@ -373,6 +396,7 @@ def _is_library(file: str) -> bool:
     Files in site-packages, for example those of torchtitan, count as user code.
     """
     of_python = file.startswith(_STDLIB + os.sep) and "site-packages" not in file
+    of_python |= file.startswith(_IMPORTS)
     return of_python or file.startswith((_TORCH + os.sep, _PACKAGE + os.sep))
 
 

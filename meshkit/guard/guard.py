@@ -213,6 +213,8 @@ def _translate(
     guard: Guard, tracker: CollectiveTracker, error: BaseException
 ) -> MeshkitError | None:
     """Return the report on a failed collective; for any other error, post it and return None."""
+    for each in tracker.around():
+        each.leaving = time.monotonic(), None
     line = ": ".join(filter(None, (type(error).__name__, _first_line(error))))
     arguments = frames_of_error(error), tracker.of_error(error)
     if is_collective_error(error):
@@ -235,6 +237,8 @@ def _translate(
         if isinstance(error, DisagreementError) and error.for_all:
             decision = Decision(value=error_to_json(error))
             report_failure(guard, guard.store, "", status, lambda _: decision)
+    for each in tracker.around()[1:]:  # the block around this guard may go on
+        each.leaving = None
     return None
 
 

@@ -140,7 +140,9 @@ def hang_error(
     if fault.kind in ("", "unknown"):  # the counts may tell more
         idle = [r for r in lags if table.where[r] is not Where.WAITS and r not in silent]
         likely = [rank for rank in idle if rank in fault.root] or [*fault.root] or idle
-        fault = HangVerdict(fault.kind or ("behind" if idle else ""), tuple(likely or lags))
+        # a rank that waits may be behind because of any other one
+        counted = () if fault.kind else lags
+        fault = HangVerdict(fault.kind or ("behind" if idle else ""), tuple(likely or counted))
     left = [rank for rank in sorted(statuses) if statuses[rank].has_left and rank not in lags]
     states = {rank: silence.state for rank, silence in silent.items()}
     named = {*lags, *left, *silent}

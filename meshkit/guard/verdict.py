@@ -356,6 +356,10 @@ class Waits:
         }
         idle = {rank for rank in peers if where[rank] in (Where.RUNS, Where.PASSED)}
         suspects = self.suspects | hidden | idle | self.table.vague
+        if any(where[rank] is Where.WAITS for rank in hidden):
+            suspects |= (
+                self.table.waits.keys()
+            )  # a rank that waits elsewhere may have skipped that call
         if not suspects:
             return HangVerdict()
         return HangVerdict("unknown", () if suspects >= where.keys() else tuple(sorted(suspects)))

@@ -87,6 +87,8 @@ def _watch(
     while not over.wait(guard.poll_interval * (TIMES.poll / TIMES.watch if is_open else 1)):
         try:
             status = _status_of_thread(guard, tracker, thread)
+            if status is None:
+                continue
             if status.begun != begun or (raises and not status.function):
                 since, begun, is_reported = time.monotonic(), status.begun, False
             idle, at = time.monotonic() - since, timedelta(seconds=limit)
@@ -111,10 +113,11 @@ def _watch(
             is_logged = True
 
 
-def _status_of_thread(guard: Guard, tracker: CollectiveTracker, thread: int) -> RankStatus:
+def _status_of_thread(guard: Guard, tracker: CollectiveTracker, thread: int) -> RankStatus | None:
     """Return the status of another thread; without its line on any error, as its frames change.
 
-    While the error of a collective leaves the guards, the thread is in that collective.
+    While the error of a collective leaves the guards, the thread is in that collective. None as
+    long as it is unknown whether an error is that of a collective.
     """
     try:
         if tracker.leaving is not None:

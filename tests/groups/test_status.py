@@ -7,6 +7,8 @@ import threading
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -207,6 +209,37 @@ def test_a_failed_collective_is_told_from_any_other_error_of_torch(healthy: bool
     kinds = eval(played.outcomes[0].text)
     others = dict.fromkeys([*OTHERS, "last"], False)
     assert kinds == others | dict.fromkeys(CALLERS if healthy else FAILURES, not healthy)
+
+
+def frames_through(*modules: str) -> Any:
+    """Return the frames of a thread in functions of these modules, the outermost first."""
+    call: Callable[[], Any] = partial(frames_of_thread, threading.get_ident())
+    for module in reversed(modules):
+        is_torch = module.startswith("torch.")
+        path = str(Path(torch.__file__).parents[1] / f"{module.replace('.', '/')}.py")
+        code = compile(
+            "def step(): return call()", path if is_torch else f"<frozen {module}>", "exec"
+        )
+        names = {"__name__": module, "call": call}
+        exec(code, names)
+        call = names["step"]  # type: ignore[assignment]
+    return call()
+
+
+@pytest.mark.parametrize(
+    ("modules", "function"),
+    [
+        (["torch.nn.parallel.distributed"], "torch's step"),
+        (["torch.nn.parallel.distributed", "importlib._bootstrap", "torch.optim.adam"], ""),
+        (["torch.nn.parallel.distributed", "torch._dynamo.eval_frame", "torch.fx.graph"], ""),
+        (["torch._tensor", "torch._inductor.compile_fx"], ""),
+    ],
+)
+def test_an_import_or_a_compilation_inside_of_torch_is_no_wait(
+    modules: list[str], function: str
+) -> None:
+    status = rank_status(0, {}, frames_through(*modules))
+    assert (status.function, status.line.partition(":")[0]) == (function, "test_status.py")
 
 
 def find_operations() -> Any:

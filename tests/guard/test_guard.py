@@ -60,11 +60,60 @@ def results() -> Iterator[Results]:
         "many guards": partial(spawn, count_keys, 2),
         "two meshes": partial(spawn, hang_in_two_meshes, 4),
         "late": partial(spawn, come_late, 2),
+        "slow to judge": partial(spawn, judge_slowly, 3),
+        "tags": partial(spawn, send_with_another_tag, 2),
         "agreement": lambda: spawn(hang_in_an_agreement, 2, (free_address(),)),
         "connection": lambda: spawn(lose_the_store_twice, 2, (free_address(),)),
     }
     with side_by_side(jobs, at_once=3) as futures:
         yield futures
+
+
+def judge_slowly() -> str:
+    """Time out on ranks 0 and 1, of which the latter takes a second to look at its error."""
+    mesh = meshkit.build_mesh(dp=3)
+    real = guard_module.is_collective_error
+
+    def look(error: BaseException) -> bool:
+        time.sleep(1.2 if mesh.rank == 1 else 0)
+        return real(error)
+
+    with mock.patch.object(guard_module, "is_collective_error", look):
+        try:
+            with mesh.guard(timeout=2):
+                if mesh.rank == 2:
+                    load_batch(8)
+                dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+        except meshkit.CollectiveError as error:
+            return str(error)
+    return ""
+
+
+def test_a_rank_that_looks_at_its_error_is_still_in_its_collective(results: Results) -> None:
+    for text in results["slow to judge"].result():
+        assert "look at rank 2 first" in text
+        assert re.search(r"  Ranks 0-1: wait .* in all_reduce over dp, ", text), text
+
+
+def send_with_another_tag() -> tuple[str, str]:
+    """Send a message with another tag than that of its receive."""
+    mesh = meshkit.build_mesh(dp=2)
+    try:
+        with mesh.guard(timeout=2):
+            if mesh.rank == 0:
+                dist.send(torch.ones(1), 1, tag=3)
+                dist.barrier()
+            else:
+                dist.recv(torch.ones(1), 0, tag=4)
+    except meshkit.CollectiveError as error:
+        return error.kind, str(error)
+    return "", ""
+
+
+def test_a_send_and_a_receive_with_other_tags_are_a_mismatch(results: Results) -> None:
+    for kind, text in results["tags"].result():
+        assert kind == "mismatch", text
+        assert re.search(r"send to rank 1 over dp, \[1\] float32, tag 3, .*tag 4", text), text
 
 
 def load_batch(seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -160,6 +161,17 @@ def test_two_groups_in_opposite_orders_where_all_calls_are_begun(state: str) -> 
         on_nccl(status.rank, **{axes: (reduce(1),) for axes in GROUPS}) for status in table
     ]
     assert judge(*unordered) == ("unknown", ())  # a wedge, or an order: no call says which
+
+
+def test_a_wait_whose_call_is_unknown_names_no_rank_that_waits_for_it() -> None:
+    """Rank 2 waits in a work or in a group of the user; rank 1 may have skipped the other end."""
+    reduces = [waits(r, axes, reduce(1)) for r, axes in [(0, "dp"), (1, "tp"), (3, "dp")]]
+    lost = RankStatus(2, dict.fromkeys(GROUPS, 0), "wait", "", "here.py:2 (f)", waited=8.0)
+    assert judge(*reduces, lost) == ("unknown", ())
+    in_own_group = replace(lost, function="all_reduce", group="undefined")
+    assert judge(*reduces, in_own_group) == ("unknown", ())
+    error = report(*reduces, lost)
+    assert error.fix_text.startswith("do all ranks reach here.py:2 (f)? Look there")
 
 
 def test_a_chain_of_waits_through_three_groups_ends_at_its_root() -> None:
