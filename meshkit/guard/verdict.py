@@ -22,13 +22,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from ..launch.disagreement import RankStatus, TracedCall
+from ..launch.disagreement import UNEVEN_CALLS, RankStatus, TracedCall
 from ..launch.judges import RankState, Sighting
 from ..layout.layout import Layout
 from .table import NO_ROWS, GroupRanks, Rows, Table, Wait, Where
 
 LATE = 1.0  # seconds, at least, by which a rank is late, and half of the longest wait
-UNEVEN = ("all_to_all", "alltoall", "scatter", "gather")  # sizes may differ between ranks
 KINDS = (  # what is certain, the first cause first
     *("dead", "stopped", "left", "mismatch", "order", "message"),
     *("behind", "busy", "wedge", "late"),
@@ -263,7 +262,7 @@ class Waits:
         calls = self._calls_of(node)
         names = group_by({rank: call.name for rank, call in calls.items() if call.name})
         if node.ends or len(names) == 1:
-            is_uneven = not node.ends and any(each.startswith(UNEVEN) for each in names)
+            is_uneven = not node.ends and any(each.startswith(UNEVEN_CALLS) for each in names)
             names = group_by(
                 {
                     rank: call.content.rpartition(" ")[2] if is_uneven else call.content

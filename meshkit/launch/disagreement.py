@@ -81,6 +81,10 @@ def differing_fields(requests: Sequence[Request]) -> list[str]:
     return [name for name in names if len({request.get(name) for request in requests}) > 1]
 
 
+# calls in which the sizes of tensors may differ between ranks
+UNEVEN_CALLS = ("all_to_all", "alltoall", "scatter", "gather")
+
+
 class TracedCall(NamedTuple):
     """A collective or a message that a rank has begun, as far as it is known.
 

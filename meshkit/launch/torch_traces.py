@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .disagreement import TracedCall
+from .disagreement import UNEVEN_CALLS, TracedCall
 
 LAST = 4  # collectives over a group, messages, and the first open ones, that a status states
 MOST_TENSORS = 4  # tensors of one call that a text lists
@@ -31,7 +31,6 @@ _MESSAGE = re.compile(r"(\w+) (\d+)(->|<-)(\d+)")  # "send 0->1" of ranks of the
 # the names of NCCL's engine for public functions
 _NAMES = {"_all_gather_base": "all_gather_into_tensor"}
 _NAMES |= {"_reduce_scatter_base": "reduce_scatter_tensor"}
-_UNEQUAL = ("scatter", "all_to_all", "alltoall")  # calls whose tensors may differ between ranks
 _DTYPES = {
     "Byte": "uint8",
     "Char": "int8",
@@ -132,7 +131,7 @@ def parse_entries(entries: Iterable[Entry], ranks: Sequence[int]) -> list[Traced
             name, peer = message[1], ranks[int(message[4])]
             messages[name, peer] += 1
             number = messages[name, peer] if entry["whole"] else 0
-        content = "" if name.startswith(_UNEQUAL) else _describe_inputs(entry)
+        content = "" if name.startswith(UNEVEN_CALLS) else _describe_inputs(entry)
         call = TracedCall(number, name, content, "", peer, state, int(entry["place"]))
         calls.append((call, batch))
     return [call for call, _ in calls]

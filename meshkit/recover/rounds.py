@@ -134,6 +134,8 @@ def recover_mesh(rounds: Rounds, state: GuardState) -> Recovered | None:
         if mesh.rank not in mesh.plan.layout and not wait_for_loss(mesh, job, store):
             rounds.last.is_over = True
             return None
+        if state.sampler is not None:
+            state.sampler.stop()
         mesh.posted |= {f"guard/{key}" for key in state.exits}
         failure = find_known_failure(state)
         if failure.is_known:
