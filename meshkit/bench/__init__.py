@@ -1,4 +1,5 @@
 """The speed of collectives on a mesh: each axis by itself, as in training, and beside another.
 
-measure.py times them on the ranks of a mesh, and results.py is the pure arithmetic and the table.
+measure.py times the collectives of calls.py on the ranks of a mesh. The other files are pure:
+results.py (plan and figures), slow.py and verdict.py (slow groups), report.py (text and JSON).
 """
