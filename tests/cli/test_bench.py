@@ -96,10 +96,10 @@ def test_a_wrong_result_fails(
 def rank_3_is_late(
     device: str | None, request: BenchRequest, layout: Layout
 ) -> tuple[int, BenchmarkRun]:
-    """Measure with a rank that begins each all-reduce 0.05 s late."""
+    """Measure with a rank that begins each all-reduce 0.2 s late."""
     with pytest.MonkeyPatch.context() as patch:
         if detect().rank == 3:
-            before_each_call(patch, "all_reduce", lambda: time.sleep(0.05))
+            before_each_call(patch, "all_reduce", lambda: time.sleep(0.2))
         return measure(device, request, layout)
 
 
@@ -110,8 +110,8 @@ def test_the_groups_of_a_late_rank_are_named(
     run: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ranks, "measure", rank_3_is_late)
-    typed = "dp=2 sp=2 -n 4 --axes dp,sp --sizes 1K --iters 20 --device cpu --json"
-    assert main(["bench", *typed.split()]) == 0
+    typed = "dp=2 sp=2 -n 4 --axes dp,sp --sizes 1K --iters 20 --alone 1 --warm-up 0 --json"
+    assert main(["bench", *typed.split(), "--device", "cpu"]) == 0
     slow = json.loads(capsys.readouterr().out)["slow"]
     assert [(group["axes"], group["group"], group["ranks"]) for group in slow] == [
         ("dp", "sp=1", [1, 3]),
