@@ -197,6 +197,7 @@ def move_to_the_same_ranks() -> tuple[bool, list[float], str]:
         return x.data_ptr() == y.data_ptr(), first.tolist(), text
 
 
+@needs_order
 def test_a_result_of_another_mesh_has_memory_of_its_own_and_one_derivative(pool: Pool) -> None:
     for rank, (is_shared, first, text) in enumerate(pool.run(move_to_the_same_ranks)):
         assert not is_shared

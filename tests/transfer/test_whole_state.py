@@ -17,6 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import meshkit
+from tests.newer_torch import needs_order
 from tests.pool import Pool
 from tests.promises import BUSY
 
@@ -253,6 +254,7 @@ def join_over_a_part_of_dp_without_a_layout() -> list[str]:
     return errors
 
 
+@needs_order
 def test_without_a_layout_dtensors_over_a_part_of_an_axis_must_be_replicas(pool: Pool) -> None:
     by_rank = pool.run(join_over_a_part_of_dp_without_a_layout)
     assert all(errors == by_rank[0] for errors in by_rank)
@@ -261,6 +263,7 @@ def test_without_a_layout_dtensors_over_a_part_of_an_axis_must_be_replicas(pool:
         assert "mesh.view(...).whole_state" in text
 
 
+@needs_order
 def test_a_dtensor_over_a_part_of_an_axis_is_refused_on_all_ranks(pool: Pool) -> None:
     for errors in pool.run(join_experts_over_a_part_of_dp):
         assert all("w is a DTensor over some of the ranks along dp" in error for error in errors)
