@@ -188,6 +188,9 @@ class CollectiveError(RankTimeoutError, RuntimeError):
     # why ranks wait: "dead", "stopped", "left", "mismatch", "order", "message", "behind", "busy",
     # "wedge", "late" or "unknown"; empty if no rank waits
     kind: str = ""
+    # the ranks at the cause: others wait for them, and they wait for none, or for each other; of
+    # kind "unknown" those that cannot be excluded
+    root: tuple[int, ...] = ()
 
 
 class SpawnError(MeshkitError, RuntimeError):

@@ -37,6 +37,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         "text": str(error),
         "missing": list(getattr(error, "missing_ranks", ())),
         "behind": list(getattr(error, "behind", ())),
+        "root": list(getattr(error, "root", ())),
         "cause": type(error.__cause__).__name__,
     }
 

@@ -35,7 +35,7 @@ FILLED = [
     LaunchError("text", variables={"RANK": "0", "WORLD_SIZE": None}),
     DisagreementError("text", requests={0: "dp=4", 1: "dp=2"}),
     RankTimeoutError("text", missing_ranks=(6, 7)),
-    CollectiveError("text", missing_ranks=(6,), behind=(2, 3)),
+    CollectiveError("text", missing_ranks=(6,), behind=(2, 3), kind="dead", root=(6,)),
     SpawnError("text", errors={1: ValueError("x")}, tracebacks={1: "Traceback"}),
     NonfiniteError("text"),
     MeshkitError("text"),

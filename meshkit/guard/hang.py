@@ -163,6 +163,7 @@ def hang_error(
         missing_ranks=_missing(table, lags, states),
         behind=tuple(lags),
         kind=fault.kind,
+        root=fault.root,
     )
 
 

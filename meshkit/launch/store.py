@@ -56,7 +56,7 @@ MIN_LOOK, MAX_LOOK, LOOK_PER_RANK = 0.0005, 0.02, 0.0003
 KINDS = "CollectiveError", "DisagreementError", "LaunchError", "RankTimeoutError", "SpecError"
 SLOW_NAMES_FIX = "export RES_OPTIONS=attempts:0 on all ranks, so that names come from /etc/hosts "
 SLOW_NAMES_FIX += "alone; or repair the DNS of these hosts."
-RANK_ATTRIBUTES = ("missing_ranks", "behind")  # attributes of errors that hold ranks
+RANK_ATTRIBUTES = ("missing_ranks", "behind", "root")  # attributes of errors that hold ranks
 
 
 class Store:

@@ -31,6 +31,7 @@ LIMIT = 8.0 if GPU else 3.0  # seconds of a guard
 ASLEEP = 2.5 * LIMIT
 FAR = 0.3  # how far a planned number of bytes may be from the measured one
 LAST = 3  # the rank of a fault, of four
+HANGS = {"raise": "left", "sleep": "busy", "kill": "dead", "stop": "stopped"}  # error.kind of each
 
 
 def join() -> None:
@@ -303,6 +304,7 @@ def fault(strike: Strike, kind: str) -> Any:
     except (ValueError, meshkit.CollectiveError) as error:
         missing = getattr(error, "missing_ranks", ())
         found["error"] = type(error).__name__, missing, str(error).split("\n")[:9]
+        found["kind"], found["root"] = getattr(error, "kind", ""), getattr(error, "root", ())
     mark("report")
     found["freeing"] = error_of(wait_for_device)
     mark("freed")
@@ -451,7 +453,9 @@ def is_right(case: Case, played: Played) -> bool:
         ends = all("'closing': 'through', 'closed'" in text for text in texts)
         # after a skipped collective its rank, and perhaps one beside it, leave the guard in time
         least = 1 if case.args == ("skip",) else LAST
-        return len(named) >= least and bool(repeats) and ends
+        kind = HANGS.get(str(case.args[0]), "")
+        is_named = all(f"'kind': '{kind}', 'root': ({LAST},)" in text for text in named if kind)
+        return len(named) >= least and bool(repeats) and ends and is_named
     if case.run is recover:
         return all(text.startswith("(6.0, 3, ") for text in texts)
     if case.run is unequal:

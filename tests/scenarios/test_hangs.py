@@ -156,6 +156,7 @@ def hang_on_device(strike: Strike, kind: str, odd: int) -> str:
 # the kinds at whose end the process of the odd rank has no report
 UNREPORTED = {"dead": "SIGKILL", "stopped": "stopped"}
 AT_ONCE_KINDS = ("dead",)
+ALONE = ("dead", "stopped", "left", "busy", "behind")  # the kinds of which one rank is the root
 ON_DEVICE = "busy", "dead", "wedge"  # two streams of the stand-in do not wait for each other
 
 
@@ -177,6 +178,8 @@ def check_report(kind: str, odd: int, played: Played) -> dict[str, Any]:
     for report in waiting.values():
         assert report["missing"] == ([odd] if kind in UNREPORTED else []), report
         assert report["hang"] == kind, report
+        # ranks that wait for each other are the root together, and a wedge has none of its own
+        assert report["root"] == [odd] or (kind not in ALONE and odd in report["root"]), report
         promised = 1.0 if kind in AT_ONCE_KINDS else LIMIT + REPORT
         assert report["seconds"] < promised + BUSY, report
     tables = [report["table"] for report in failed.values() if report["table"]]
