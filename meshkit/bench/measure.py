@@ -109,7 +109,7 @@ class SweepOptions:
         return min(warm_up, limit), max(MIN_CALLS, min(calls, limit))
 
 
-class Check(NamedTuple):
+class CheckedCall(NamedTuple):
     """The checked call of a case."""
 
     wrong: int  # elements, of all ranks
@@ -126,7 +126,7 @@ class Sweep:
         self.first_calls: dict[Axes, FirstCall] = {}
         self._progress, self._current = progress, "the barrier"
         self._began, self._elapsed = time.monotonic(), 0.0  # seconds, the same on every rank
-        self._checks: dict[Case, Check] = {}
+        self._checks: dict[Case, CheckedCall] = {}
         self._seconds: dict[tuple[Case, str], list[Seconds]] = {}  # of each round
 
     def run(self, cases: Sequence[Case]) -> list[Measurement]:
@@ -233,7 +233,7 @@ class Sweep:
         """Return the free bytes of a CUDA device; 0 on other devices."""
         return torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 0
 
-    def _check(self, case: Case) -> Check:
+    def _check(self, case: Case) -> CheckedCall:
         """Call each group twice: compare every element of the first, and time the second."""
         self._barrier()
         prepared = self._prepare(case, checked=True)
@@ -245,7 +245,7 @@ class Sweep:
         if len(case.target.groups) == 1:
             self._note_first_call(case.target.span, rows)
         seconds = self._all_gather(self._call_once(prepared))[:, 0]
-        return Check(int(rows[:, 2].sum()), float(seconds.max()))
+        return CheckedCall(int(rows[:, 2].sum()), float(seconds.max()))
 
     def _call_once(self, prepared: Sequence[PreparedCall]) -> tuple[float, float]:
         """Return the seconds of a call on this rank, and the bytes that it took on its device."""

@@ -1,4 +1,4 @@
-"""What NCCL's service adds to a roll call about a rank whose process does not answer."""
+"""NCCL's service adds to a roll call what it knows of a rank whose process does not answer."""
 
 from __future__ import annotations
 
