@@ -153,7 +153,7 @@ def test_a_stopped_worker_of_torchrun(tmp_path: Path) -> None:
     agent = subprocess.Popen(command, env=clean_environ(), stderr=subprocess.DEVNULL)
     try:
         first = tmp_path / "agree"
-        wait_for([first / f"{rank}.ready" for rank in range(2)], 90)
+        wait_for([first / f"{rank}.ready" for rank in range(2)], 300)
         stopped = int((first / "1.ready").read_text())
         os.kill(stopped, signal.SIGSTOP)
         while Path(f"/proc/{stopped}/stat").read_text().rpartition(")")[2].split()[0] != "T":
