@@ -281,7 +281,8 @@ def missing_error(
     if late := [rank for rank in seen.missing if rank not in certain] if certain else []:
         ranks = f"{plural('Rank', len(late))} {shorten_ranks(late)}"
         lines.append(f"{ranks}: late, and not known to have ended.")
-    if last := [f"{rank} on {sight.text}" for rank, sight in seen.seen.items() if sight.text]:
+    by_state = sorted(seen.seen.items(), key=lambda item: item[1].state)  # the ended ranks first
+    if last := [f"{rank} on {sight.text}" for rank, sight in by_state if sight.text]:
         lines.append(f"Last seen: {'; '.join(last[:MAX_NAMES])}.")
     if seen.late:
         ranks = f"{plural('Rank', len(seen.late))} {format_ranks(seen.late)}"
