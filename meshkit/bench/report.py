@@ -9,21 +9,23 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from ..layout.layout import Layout
 from ..text import (
     count_noun,
     format_figure,
     format_sizes,
     format_table,
+    name_ranks,
     summarize,
     wrap_lines,
 )
 from .results import ALONE, BenchmarkRun, Measurement, Target, slowdowns
-from .verdict import NamedGroup, format_us, name_group, slow_groups
+from .slow import GroupTime
 
 HEADER = ("groups", "first ms", "us", "us all", "GB/s", "GB/s all", "wrong", "slowest group")
 SCREEN_LEGEND = (
@@ -186,3 +188,58 @@ def _group_json(group: NamedGroup) -> dict[str, Any]:
         "factor": time.factor,
         "slow": time.is_slow,
     }
+
+
+@dataclass(frozen=True)
+class NamedGroup:
+    """A group of a target in one row of a run."""
+
+    row: Measurement
+    time: GroupTime
+    coordinate: str  # on the axes outside the target: sp=1
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]  # each once
+
+    def __str__(self) -> str:
+        return f"{self.row.case.target.name} at {self.coordinate} ({name_ranks(self.ranks)})"
+
+    def describe(self) -> str:
+        """Return the sentence about a slow group."""
+        case, time = self.row.case, self.time
+        return (
+            f"SLOW: {self} on {summarize(self.hosts)}: {case.op} of {case.bytes} bytes "
+            f"takes {format_us(time.median)} us, {time.factor:.2f} times the median of its peers."
+        )
+
+
+def format_us(seconds: float) -> str:
+    """Return seconds as microseconds with three digits."""
+    return format_figure(seconds * 1e6)
+
+
+def name_group(run: BenchmarkRun, row: Measurement, time: GroupTime) -> NamedGroup:
+    """Return a measured group with its coordinate, ranks and hosts."""
+    layout, span = Layout.of(run.sizes), row.case.target.span
+    ranks = layout.groups(*span)[time.index].tolist()
+    coordinate = layout.coordinate(ranks[0])
+    outside = {
+        axis: i for axis, i in coordinate.items() if axis not in span and run.sizes[axis] > 1
+    }
+    hosts = tuple(dict.fromkeys(run.hosts[rank] for rank in ranks))
+    return NamedGroup(row, time, format_sizes(outside) or "all", tuple(sorted(ranks)), hosts)
+
+
+def all_at_once(run: BenchmarkRun) -> list[Measurement]:
+    """Return the rows with all groups of a target at once; those of one group are always so."""
+    return [row for row in run.measurements if row.mode != ALONE or row.num_groups == 1]
+
+
+def slow_groups(run: BenchmarkRun) -> list[NamedGroup]:
+    """Return each slow group of each operation and target once: its row with the largest factor."""
+    slowest: dict[tuple[str, Target, int], NamedGroup] = {}
+    for row in all_at_once(run):
+        for time in row.by_group:
+            key = row.case.op, row.case.target, time.index
+            if time.is_slow and not (key in slowest and slowest[key].time.factor >= time.factor):
+                slowest[key] = name_group(run, row, time)
+    return list(slowest.values())

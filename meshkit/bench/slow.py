@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..text import Floats, Seconds
+from ..guard.stragglers import median_of_others
+from ..text import Seconds
 
 WORTH = 1.25  # least factor of a slow group
 MIN_JUDGED = 9  # rounds; fewer say nothing about the noise
@@ -60,13 +61,3 @@ def judge_groups(rounds: Sequence[Seconds]) -> tuple[GroupTime, ...]:
         GroupTime(*row, factor, is_slow)
         for row, factor, is_slow in zip(rows, factors, slow, strict=True)
     )
-
-
-def median_of_others(values: Floats) -> Floats:
-    """Return for each of two or more values the median of the others, the lower of a middle two."""
-    order = np.argsort(values, kind="stable")
-    ranked = values[order]
-    middle = (len(values) - 2) // 2
-    medians = np.full(len(values), ranked[middle])
-    medians[order[: middle + 1]] = ranked[middle + 1]  # without itself, the next one is there
-    return medians

@@ -43,7 +43,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 _TORCH, _STDLIB = os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"]
 _LOADER = os.path.join(_TORCH, "utils", "data") + os.sep  # waiting for data is no collective
 _COLLECTIVES = dist.distributed_c10d.__name__  # torch's public functions, with a group argument
-# What waits for no rank until it calls the user or a collective: an import, or a compilation.
+# files and modules that wait for no rank: those of an import, and those that compile
 _IMPORTS, _COMPILERS = "<frozen importlib.", ("torch._dynamo.", "torch._inductor.")
 # Modules that call a collective in C++ or wait for one, as DDP does in the backward of autograd.
 _CALLERS = (

@@ -7,7 +7,8 @@ ranks that do not answer, and early.py sees failures before the limit. state.py 
 and the keys in the store. reentrant.py lets threads and tasks use one guard.
 
 sampling.py measures what each rank does in a step, and stragglers.py finds the ranks that are late
-in each step. answers.py answers ``meshkit status``, which looks at the job from outside.
+in each step. The thread of watch.py also answers ``meshkit status``, which looks at the job from
+outside.
 
 barrier.py names late ranks, commit.py is the vote before a step of the optimizer, and first.py lets
 one rank go first. verification.py is the result of a check.

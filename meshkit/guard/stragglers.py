@@ -76,19 +76,19 @@ class OwnTime:
         return step
 
 
-def differences(own: Floats) -> Floats:
-    """Return by how much each rank is later than the lower median of the others, in each step.
+def median_of_others(values: Floats) -> Floats:
+    """Return for each value the median of the others in its row, the lower one of a middle two.
 
     Args:
-        own: seconds, (num_steps, num_ranks), for two ranks or more.
+        values: (..., num_values), with two values in a row or more.
 
     Returns:
-        seconds, of the same shape.
+        medians, of the same shape.
     """
-    ordered = np.sort(own, axis=1)
-    middle = (own.shape[1] - 2) // 2
-    lower, upper = ordered[:, middle, None], ordered[:, middle + 1, None]
-    return own - np.where(own <= lower, upper, lower)
+    ordered = np.sort(values, axis=-1)
+    middle = (values.shape[-1] - 2) // 2
+    lower, upper = ordered[..., middle, None], ordered[..., middle + 1, None]
+    return np.where(values <= lower, upper, lower)
 
 
 class StragglerFinder:
@@ -111,7 +111,7 @@ class StragglerFinder:
             own: seconds of each rank without its waits, (num_steps, num_ranks).
             seconds: seconds of each step, (num_steps,).
         """
-        late_by = differences(own)
+        late_by = own - median_of_others(own)
         self.late_by = np.concatenate([self.late_by, late_by])[-KEPT:]
         self.steps = np.concatenate([self.steps, steps])[-KEPT:]
         changes = np.abs(np.diff(self.late_by, axis=0))

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import cast
 
 from ..errors import DisagreementError
@@ -24,11 +25,12 @@ from ..groups.status import CollectiveTracker, frames_of_thread
 from ..launch.disagreement import RankStatus
 from ..launch.judges import Decision, Judge
 from ..launch.log import log_line
+from ..launch.outside import ANSWER, ASK, Answer, answer_to_json
+from ..launch.process import current_process
 from ..launch.store import Store, error_to_json
 from ..launch.times import TIMES
 from ..launch.torch_aborts import close_gloo_groups, collective_count
 from ..launch.torch_groups import all_groups
-from .answers import answer_outside
 from .early import Lookout
 from .roll_call import quote_guard, report_failure, respond
 from .state import Guard
@@ -105,7 +107,7 @@ def _watch(
             if guard.state.is_aborted and status.function and tracker.leaving is None:
                 is_ended = is_ended or close_gloo_groups(None, TIMES.answer)
             is_open = respond(guard, store, status)
-            answer_outside(guard, status)
+            _answer_outside(guard, status)
             is_open |= guard.state.is_aborted and not is_ended
         except Exception as error:  # the store may answer again: the thread goes on
             if not is_logged:
@@ -177,3 +179,16 @@ def _begun_elsewhere(guard: Guard) -> int:
     """Return how many collectives this rank has begun over other groups. Local."""
     own = {*guard.named().values()}
     return sum(collective_count(group) or 0 for group in all_groups() if group not in own)
+
+
+def _answer_outside(guard: Guard, status: RankStatus) -> None:
+    """Answer the question of ``meshkit status``, once.
+
+    Cost: one store operation without a question, else three.
+    """
+    job = cast(Store, guard.job.store)
+    asked = None if job.is_file else job.within(TIMES.store, partial(job.read, ASK, str))
+    if asked and asked != guard.state.asked:
+        guard.state.asked = asked
+        text = answer_to_json(asked, Answer(guard.layout, current_process(), status))
+        job.within(TIMES.store, lambda: job.set(ANSWER.format(guard.rank), text))

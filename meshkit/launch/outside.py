@@ -178,7 +178,7 @@ class Keys:
 
 
 def look_at_job(url: str, seconds: float) -> JobView:
-    """Return what is known about the job whose store is at a URL. Local, read-only.
+    """Return what is known about the job whose store is at a URL. Local; it leaves no key.
 
     Raises:
         LaunchError: if no store answers in time, or holds no job of meshkit.

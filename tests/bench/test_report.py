@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshkit.bench.report import draw_rows, draw_screen, run_to_json
+from meshkit.bench.report import draw_rows, draw_screen, format_us, run_to_json, slow_groups
 from meshkit.bench.results import CONCURRENT, summarize_case
-from meshkit.bench.verdict import format_us, slow_groups
 from tests.bench.example_runs import CLEAN, LAYOUT, REPORT, ROWS
 
 TABLE = """\

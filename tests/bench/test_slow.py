@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit.bench.slow import MIN_JUDGED, WORTH, judge_groups, median_of_others
+from meshkit.bench.slow import MIN_JUDGED, WORTH, judge_groups
 
 quick = settings(deadline=None, max_examples=100, database=None)
 
@@ -33,13 +33,6 @@ def slow(seconds: np.ndarray, calls: int = 1) -> list[int]:
     """Return the indices of the slow groups."""
     judged = judge_groups(in_rounds(seconds, calls))
     return [group.index for group in judged if group.is_slow]
-
-
-@given(st.lists(st.integers(0, 9), min_size=2, max_size=12))
-def test_the_median_of_the_others_by_loops(numbers: list[int]) -> None:
-    others = [numbers[:i] + numbers[i + 1 :] for i in range(len(numbers))]
-    expected = [statistics.median_low(rest) for rest in others]
-    assert median_of_others(np.array(numbers, dtype=float)).tolist() == expected
 
 
 @quick
