@@ -192,16 +192,22 @@ def look_at_job(url: str, seconds: float) -> JobView:
             f"It has {count_noun(len(values), 'key')}.",
             fix="the address of the store in which meshkit.init() met; its log has it.",
         )
-    job = {key.removeprefix(path): text for key, text in values.items() if key.startswith(path)}
-    start = path.partition("membership/")[0]
-    first = {k.removeprefix(start): text for k, text in values.items() if k.startswith(start)}
+    job, start = _below(path, values), path.partition("membership/")[0]
+    first = _below(start, values)
     processes = arrived(job, REJOIN) or arrived(first, INIT)
     size = max([world_size(first), *(rank + 1 for rank in processes)])
     ranks = range(len(processes) if path != start else size)
-    asks = keys.store is not None and f"{INIT}/{DECISION}" in first
-    answers = keys.ask(path.rstrip("/"), ranks) if asks else {}
+    answers, can_ask = dict[int, Answer](), keys.store is not None
+    if can_ask and f"{INIT}/{DECISION}" in first:
+        answers = keys.ask(path.rstrip("/"), ranks)
+        job = _below(path, keys.read())  # rounds may have ended meanwhile
     views = [_view(rank, processes.get(rank), answers, job) for rank in ranks]
-    return JobView(views, waiting_rounds(job, ranks), asks)
+    return JobView(views, waiting_rounds(job, ranks), can_ask)
+
+
+def _below(path: str, values: Mapping[str, str]) -> dict[str, str]:
+    """Return the keys below a path, without it."""
+    return {key.removeprefix(path): text for key, text in values.items() if key.startswith(path)}
 
 
 def find_job(values: Mapping[str, str]) -> str | None:

@@ -19,7 +19,7 @@ import meshkit
 from meshkit.cli.status import draw
 from meshkit.launch import outside
 from meshkit.launch.job import current_job
-from meshkit.launch.outside import ANSWER, ASK, JobView, find_job, look_at_job, waiting_rounds
+from meshkit.launch.outside import ANSWER, ASK, JobView, Keys, find_job, look_at_job, waiting_rounds
 from meshkit.launch.world import free_port
 from tests.pool import Pool
 from tests.promises import BUSY
@@ -197,6 +197,40 @@ def test_ranks_that_are_asked_for_a_short_time_are_shown_and_no_key_stays() -> N
     assert [rank.state for rank in view.ranks] == ["unknown"]
     assert time.monotonic() - began < 1 + BUSY
     assert sorted(server.list_keys()) == sorted(keys)
+
+
+def test_a_round_that_ends_while_ranks_answer_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    job = "attempt/0/meshkit/1"
+    lines = ['[0, ["h", 1, "", "", ""], {}]', '[1, ["h", 2, "", "", ""], {}]']
+    keys = {"attempt": "0", "attempt/0/meshkit/newest": "1", f"{job}/round/1/arrived": lines[0]}
+    keys |= {f"{job}/init/arrived": "\n".join(lines), f"{job}/init/decision": "{}"}
+    for key, text in keys.items():
+        server.set(key, text)
+
+    def ask(self: Keys, path: str, ranks: object) -> dict[int, object]:
+        server.set(f"{path}/round/1/decision", "{}")
+        return {}
+
+    url = f"tcp://127.0.0.1:{server.port}"
+    with monkeypatch.context() as patch:
+        patch.setattr(Keys, "ask", lambda *_: {})
+        assert look_at_job(url, LIMIT).waits == ["Rank 0 waits in a call of all ranks for rank 1."]
+        patch.setattr(Keys, "ask", ask)
+        assert look_at_job(url, LIMIT).waits == []
+
+
+def test_a_job_that_starts_over_tcp_is_none_with_a_file() -> None:
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    keys = {"attempt": "0", "attempt/0/meshkit/newest": "1"}
+    keys |= {"attempt/0/meshkit/1/init/arrived": '[1, ["h", 1, "", "", ""], {"call": "init"}]'}
+    for key, text in keys.items():
+        server.set(key, text)
+    view = look_at_job(f"tcp://127.0.0.1:{server.port}", LIMIT)
+    assert view.is_asked
+    assert view.waits == ["Rank 1 waits in init for rank 0."]
 
 
 def test_keys_of_meshes_are_not_read() -> None:
