@@ -46,7 +46,7 @@ meshkit.detect({})
 str(meshkit.plan_redistribution("dp=4 tp=2", "o/dp/tp i -> o/tp i/dp", o=64, i=64))
 [getattr(meshkit, name) for name in meshkit.__all__ if name.endswith("Error")]
 import meshkit.layout.group_plan, meshkit.bench.results
-import meshkit.cli.ranks, meshkit.cli.inspect
+import meshkit.cli.bench, meshkit.cli.ranks, meshkit.cli.inspect
 """
     modules = loaded_modules(code)
     assert "numpy" in modules

@@ -15,9 +15,9 @@ import pytest
 from meshkit import SpawnError
 from meshkit.bench.measure import LONGEST, BenchRequest
 from meshkit.bench.results import OPERATIONS, BenchmarkRun
-from meshkit.cli import ranks
+from meshkit.cli import bench
+from meshkit.cli.bench import measure, read_max_alone, read_operations, read_size, read_sweep_sizes
 from meshkit.cli.main import CommandParser, load_command, main
-from meshkit.cli.ranks import measure, read_max_alone, read_operations, read_size, read_sweep_sizes
 from meshkit.launch.detect import detect
 from meshkit.layout.layout import Layout
 from tests.bench.example_runs import CLEAN, REPORT
@@ -86,7 +86,7 @@ def one_is_wrong(
 def test_a_wrong_result_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ranks, "measure", one_is_wrong)
+    monkeypatch.setattr(bench, "measure", one_is_wrong)
     arguments = ["dp=2", "-n", "2", "--ops", "broadcast", "--sizes", "64:256", *QUICK]
     assert main(["bench", *arguments]) == 1
     out, _ = capsys.readouterr()
@@ -109,7 +109,7 @@ def rank_3_is_late(
 def test_the_groups_of_a_late_rank_are_named(
     run: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ranks, "measure", rank_3_is_late)
+    monkeypatch.setattr(bench, "measure", rank_3_is_late)
     typed = "dp=2 sp=2 -n 4 --axes dp,sp --sizes 1K --iters 20 --alone 1 --warm-up 0 --json"
     assert main(["bench", *typed.split(), "--device", "cpu"]) == 0
     slow = json.loads(capsys.readouterr().out)["slow"]
@@ -180,7 +180,7 @@ def test_only_rank_0_prints_and_all_leave_with_one_code(
 ) -> None:
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setattr(ranks, "run_under_launcher", lambda *_: (rank, report))
+    monkeypatch.setattr(bench, "run_under_launcher", lambda *_: (rank, report))
     assert main(["bench", "dp=2", "sp=2", "--json"]) == code
     out, error = capsys.readouterr()
     assert error == ""
@@ -209,4 +209,4 @@ def test_options_as_typed() -> None:
     assert read_sweep_sizes("1K:64K") == (1024, 4096, 16384, 65536)
     assert read_sweep_sizes("1k:1M:1024") == (1024, 1048576)
     assert read_sweep_sizes("1G") == (2**30,)
-    assert read_sweep_sizes(ranks.BENCH_SIZES) == (1024, 16384, 262144, 4194304)
+    assert read_sweep_sizes(bench.BENCH_SIZES) == (1024, 16384, 262144, 4194304)

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from meshkit import LaunchError, SpecError
-from meshkit.cli import main, ranks
+from meshkit.cli import bench, main, ranks
 from meshkit.cli.main import Command, Result
 from meshkit.errors import VERSION
 from tests.bench.example_runs import CLEAN
@@ -134,7 +134,8 @@ def test_sizes_in_every_spelling_give_one_output(
         requests.append(str(given))
         return [REPORT] if given[0] is ranks.check_mesh else [(0, CLEAN)]
 
-    monkeypatch.setattr(ranks, "spawn_ranks", keep)
+    for module in (ranks, bench):
+        monkeypatch.setattr(module, "spawn_ranks", keep)
     outcome = answer(command.format(sizes))
     assert outcome[0] == 0, outcome
     assert outcome == answer(command.format("dp=4 tp=2"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from meshkit.cli import main, ranks
+from meshkit.cli import bench, main, ranks
 from meshkit.launch import open_store
 from tests.cli.processes import Answers
 
@@ -107,8 +107,9 @@ def _starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(*_: object, **__: object) -> None:
         raise AssertionError("a wrong line started ranks or a store")
 
-    monkeypatch.setattr(ranks, "spawn_ranks", started)
-    monkeypatch.setattr(ranks, "run_under_launcher", started)
+    for module in (ranks, bench):
+        monkeypatch.setattr(module, "spawn_ranks", started)
+        monkeypatch.setattr(module, "run_under_launcher", started)
     monkeypatch.setattr(open_store, "serve_store", started)
 
 
