@@ -9,8 +9,8 @@ alone. ``python -m benchmarks --docs`` measures nothing: it puts the results int
 into ``benchmarks/results/redistribute``. ``python -m benchmarks recovery`` does so for the seconds
 from the loss of a rank to the next step, ``numerics`` for thirty wrong programs, and ``norms`` for
 the norm of 1,000 gradients. ``transfer`` moves weights over slow links.
-``cost_model`` and ``memory`` put tables into the docs: the predicted steps of published runs,
-and the memory of small decoders.
+``cost_model`` and ``memory`` write tables: the predicted steps of published runs, and the memory
+of small decoders.
 
 ``pip install -c constraints.txt -e '.[bench]'`` installs the peers; the table names missing ones.
 """

@@ -3,7 +3,8 @@
 ``published_runs.json`` has the figures of each run, its source, and what had to be assumed. A
 throughput gives the seconds of a step, and the seconds give an MFU, with the same operations on
 both sides: 6 for each weight and token that passes it, and those of causal attention.
-``python -m benchmarks cost_model`` puts the table into docs/evidence/cost-model.md.
+``python -m benchmarks cost_model`` writes the table into ``results/cost_model.md``, and its errors
+into docs/evidence/cost-model.md.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from meshkit.plan.memory import RECOMPUTE, SHARDS, ModelShape, ParallelConfig
 from meshkit.plan.step_time import AXES, MACHINES, TrainingJob, model_flops, step_terms
 from meshkit.text import format_sizes
 
-from .report import put_section
+from .report import markdown_table, put_section
 
 RUNS = Path(__file__).parent / "published_runs.json"
+TABLE = Path(__file__).parent / "results" / "cost_model.md"
 PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "cost-model.md"
 BEGIN, END = "<!-- published runs -->", "<!-- /published runs -->"
 GPUS_PER_NODE = 8
@@ -117,30 +119,33 @@ def megatron_operations(model: ModelShape, batch: int, seq: int) -> float:
     return 96 * batch * seq * layers * h**2 * inside
 
 
-def section(runs: list[PublishedRun]) -> str:
-    """Return the table, the errors and the sources in Markdown, between its markers."""
-    lines = [HEAD, ["---"] * len(HEAD), *map(_cells, runs)]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    sets = {
-        "all": runs,
-        "the share was chosen on them": [run for run in runs if run.is_fitted],
-        "predicted, with a share chosen on others": [run for run in runs if not run.is_fitted],
-        "predicted and checked": [run for run in runs if run.is_checked and not run.is_fitted],
-        "from memory": [run for run in runs if not run.is_checked],
-        **{name: [run for run in runs if name in run.machine] for name in MACHINES},
-    }
-    errors = {name: [run.error for run in some] for name, some in sets.items()}
-    summary = [
-        f"- {name}: {len(some)} runs, median error {median(map(abs, some)):.0%}, "
-        f"from {min(some):+.0%} to {max(some):+.0%}"
-        for name, some in errors.items()
-        if some
-    ]
+def table(runs: list[PublishedRun]) -> str:
+    """Return the table of the runs and their sources, in Markdown."""
     sources = [
         f"{number}. {source['title']}. {source['notes']}"
         for number, source in enumerate(json.loads(RUNS.read_text())["sources"].values(), 1)
     ]
-    return "\n\n".join(["", table, "\n".join(summary), "\n".join(sources), ""])
+    lines = [HEAD, *map(_cells, runs)]
+    return f"{markdown_table(lines)}\n\n" + "\n".join(sources) + "\n"
+
+
+def section(runs: list[PublishedRun]) -> str:
+    """Return the errors of the runs in Markdown, between the markers of the page."""
+    sets = {
+        "all": runs,
+        "share of the peak chosen on them": [run for run in runs if run.is_fitted],
+        "predicted": [run for run in runs if not run.is_fitted],
+        "predicted, figure checked": [run for run in runs if run.is_checked and not run.is_fitted],
+        **{name: [run for run in runs if name in run.machine] for name in MACHINES},
+    }
+    errors = {name: [run.error for run in some] for name, some in sets.items() if some}
+    lines = [
+        [name, str(len(some)), f"{median(map(abs, some)):.0%}", f"{min(some):+.0%}",
+         f"{max(some):+.0%}"]
+        for name, some in errors.items()
+    ]  # fmt: skip
+    head = ["published runs", "number", "median error", "least", "most"]
+    return f"\n\n{markdown_table([head, *lines])}\n\n"
 
 
 def _cells(run: PublishedRun) -> list[str]:
@@ -157,6 +162,8 @@ def _cells(run: PublishedRun) -> list[str]:
 
 
 def update_page() -> str:
-    """Put the table into the page, and return it."""
-    put_section(PAGE, BEGIN, END, table := section(published_runs()))
-    return table
+    """Write the table, put its errors into the page, and return both."""
+    runs = published_runs()
+    TABLE.write_text(table(runs))
+    put_section(PAGE, BEGIN, END, section(runs))
+    return table(runs) + section(runs)

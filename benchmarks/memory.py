@@ -6,8 +6,8 @@ its norm is ``LayerNorm`` without a bias, since torch has a kernel of it for a C
 RMSNorm has to keep. In bf16 gradients, optimizer and a copy of the weights are fp32.
 
 ``cheap`` and ``full`` use ``torch.utils.checkpoint`` and a loss that reuses its softmax. ``none``
-is a plain program with ``cross_entropy``. ``python -m benchmarks memory`` puts the table into
-docs/evidence/cost-model.md.
+is a plain program with ``cross_entropy``. ``python -m benchmarks memory`` writes the table into
+``results/memory.md``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from torch.utils.checkpoint import checkpoint
 
 from meshkit.plan.memory import RECOMPUTE, ModelShape, ParallelConfig, bytes_per_rank
 
-from .report import put_section
+from .report import markdown_table
 
-PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "cost-model.md"
-BEGIN, END = "<!-- memory -->", "<!-- /memory -->"
+TABLE = Path(__file__).parent / "results" / "memory.md"
 TORCH = {"bf16": torch.bfloat16, "fp32": torch.float32}
 PARTS = ("weights", "gradients", "optimizer", "activations")
 SHAPES = {
@@ -206,8 +205,8 @@ def predict(case: Case) -> dict[str, float]:
     return {part: float(parts[part]) for part in PARTS}
 
 
-def section() -> str:
-    """Return the table in Markdown, between its markers: a row for each decoder and dtype."""
+def table() -> str:
+    """Return the table in Markdown: a row for each decoder and dtype."""
     rows: dict[tuple[str, str], list[str]] = {}
     for case in CASES:
         measured, predicted = measure(case), predict(case)
@@ -218,12 +217,10 @@ def section() -> str:
             for part in parts
         ]
     head = ["decoder", "dtype", *PARTS[:3], *(f"activations, {way}" for way in RECOMPUTE)]
-    lines = [head, ["---"] * len(head), *([*key, *row] for key, row in rows.items())]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"\n\n{table}\n\n"
+    return markdown_table([head, *([*key, *row] for key, row in rows.items())]) + "\n"
 
 
 def update_page() -> str:
-    """Put the table into the page, and return it."""
-    put_section(PAGE, BEGIN, END, table := section())
-    return table
+    """Write the table, and return it."""
+    TABLE.write_text(text := table())
+    return text

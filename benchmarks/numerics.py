@@ -2,7 +2,7 @@
 
 Each bug runs on four meshes, and so does its twin. Beside it stand the checker of spmd_types on the
 same programs without annotations, and the loss of 50 steps of Adam on one of the meshes. The table
-of all bugs is written into ``docs/evidence/numerics.md``, unless the run is quick.
+of all bugs is written into ``results/numerics/bugs.md``, unless the run is quick.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from meshkit.testing import compare_meshes
 from tests.compare.miniatures import MINIATURES, Miniature
 
 from .harness import INSTALL, Goal, Row, single
-from .report import put_section
+from .report import markdown_table
 
-PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "numerics.md"
-BEGIN, END = "<!-- numerics -->", "<!-- /numerics -->"
+TABLE = Path(__file__).parent / "results" / "numerics" / "bugs.md"
 PEER = "spmd_types, no annotations"
 EIGHT = ("dp=8", "tp=8", "dp=2 tp=4", "dp=4 tp=2", "dp=4", "tp=4", "dp=2 tp=2", "tp=2")
 CLOSE = 1e-2  # relative, of the loss of each step
@@ -65,7 +64,7 @@ def run(quick: bool) -> list[Row]:
     whole = time.perf_counter() - began
     rows.append(single("the whole table", 8, "s", [whole], Goal("ours", "<=", 600)))
     if not quick:
-        put_section(PAGE, BEGIN, END, f"\n{table(results)}\n")
+        TABLE.write_text(table(results) + "\n")
     return rows
 
 
@@ -159,7 +158,7 @@ def count_rows(results: list[Result]) -> list[Row]:
 def table(results: list[Result]) -> str:
     """Return the table of all bugs in Markdown."""
     head = ["bug", "issue", "meshes", "first difference", "cause", "axis", "spmd_types", "loss"]
-    lines = [head, ["---"] * len(head)]
+    lines = [head]
     for result in results:
         mini, rows = result.miniature, result.wrong.differences
         repository, _, number = mini.issue.partition("#")
@@ -167,4 +166,4 @@ def table(results: list[Result]) -> str:
         cells = [rows[0].name, rows[0].cause, " ".join(rows[0].axes)] if rows else ["-"] * 3
         loss = f"{result.loss:.1g}"
         lines.append([mini.name, link, ", ".join(mini.meshes), *cells, result.types, loss])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table(lines)

@@ -1,7 +1,7 @@
 """The report of a run: ``results.json``, the table of all rows, the section of the docs.
 
-The section has one line for each goal. If a goal holds at several numbers of ranks, the line shows
-the row that is farthest from the goal.
+The section has one line for each peer of each benchmark: the row in which meshkit does worst. A
+goal that holds at several numbers of ranks counts once, by the row that is farthest from it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from meshkit.text import format_table
 
-from .harness import Goal, Ratio, Row, figure_text
+from .harness import ITSELF, Goal, Ratio, Row, figure_text
 
 PACKAGES = ("meshkit", "torch", "numpy", "einops", "megatron-core", "deepspeed", "spmd_types")
 BEGIN, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 FOLDER = "benchmarks/results"
 HEAD = ("what", "ranks", "meshkit", "peer", "its figure", "meshkit / peer (quartiles)", "goal", "")
+PAGE_HEAD = ("worst row", "ranks", "meshkit", "peer", "meshkit / peer", "its best row")
 
 Machine = Mapping[str, Any]
 Rows = Mapping[str, Sequence[Row]]  # benchmark -> its rows
@@ -113,14 +115,43 @@ def put_section(page: Path, begin: str, end: str, text: str) -> None:
 
 def section(rows: Rows, machine: Machine) -> str:
     """Return the benchmark section in Markdown, between its markers."""
-    every_row = [row for some in rows.values() for row in some]
-    lines = [HEAD, ["---"] * len(HEAD), *map(cells, farthest_rows(every_row))]
+    goals = farthest_rows([row for some in rows.values() for row in some])
+    missed = sum(row.met is False for row in goals)
+    lines = [line for some in rows.values() for line in worst_rows(some)]
     parts = [
-        f"One run of `python -m benchmarks`: medians; all rows are in `{FOLDER}/results.txt`.",
+        f"One run of `python -m benchmarks`; {missed} of {len(goals)} goals were missed. All rows, "
+        f"with their goals, are in `{FOLDER}/results.txt`.",
         format_machine(machine),
-        "\n".join(f"| {' | '.join(line)} |" for line in lines),
+        markdown_table([PAGE_HEAD, *lines]),
     ]
     return "\n" + "\n\n".join(parts) + "\n"
+
+
+def markdown_table(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines of cells as a table in Markdown; the first line is the head."""
+    head, *body = lines
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body])
+
+
+def worst_rows(rows: Sequence[Row]) -> list[list[str]]:
+    """Return, for each peer, the cells of the row in which meshkit does worst, and the best ratio.
+
+    Rows without a ratio or a goal are left out, as are those of meshkit beside itself.
+    """
+    peers: dict[str, list[tuple[float, Row]]] = {}
+    for row in rows:
+        if row.ratio and row.goal and row.peer != ITSELF:
+            sign = 1 if row.goal.sense == "<=" else -1  # a throughput is better if it is larger
+            peers.setdefault(row.peer, []).append((sign * row.ratio.median, row))
+    lines = []
+    for peer, pairs in peers.items():
+        (best, _), (worst, row) = (choose(pairs, key=itemgetter(0)) for choose in (min, max))
+        ours, ratios = (
+            f"{figure_text(row.ours)} {row.unit}",
+            map(figure_text, map(abs, (worst, best))),
+        )
+        lines.append([row.what, f"{row.scale:,}", ours, peer, *ratios])
+    return lines
 
 
 def farthest_rows(rows: Sequence[Row]) -> list[Row]:

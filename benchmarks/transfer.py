@@ -31,10 +31,10 @@ from torch import Tensor
 
 import meshkit
 
-from .harness import Goal, Row, compare, single
+from .harness import Goal, Row, compare, figure_text, single
 from .hosts import NoHostsError, hosts_on_a_switch, read_figures, read_payload, start_rank
 from .moves.planners import generality_rows, planning_rows
-from .report import HEAD, cells, put_section
+from .report import markdown_table, put_section
 
 RATE, BYTES_PER_SECOND = "200mbit", 200e6 / 8
 TRAINER, PER_HOST = 4, 2  # ranks of the trainer, and of each host
@@ -50,6 +50,7 @@ PEERS = {
 }
 
 PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "transfer.md"
+BEGIN, END = "<!-- transfer -->", "<!-- /transfer -->"
 
 State = dict[str, Tensor]
 
@@ -66,15 +67,19 @@ def run(quick: bool) -> list[Row]:
             continue
         rows += link_rows(what, TRAINER + PER_HOST * hosts, figures)
     if not quick:
-        write_page(rows, "transfer")
+        put_section(PAGE, BEGIN, END, f"\n{table(rows)}\n")
     return rows
 
 
-def write_page(rows: Sequence[Row], name: str) -> None:
-    """Put the table of all rows of a benchmark into the page."""
-    lines = [HEAD, ["---"] * len(HEAD), *map(cells, rows)]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    put_section(PAGE, f"<!-- {name} -->", f"<!-- /{name} -->", f"\n{table}\n")
+def table(rows: Sequence[Row]) -> str:
+    """Return the times over the bound as a table in Markdown, a line for each way."""
+    times = [row for row in rows if row.what.endswith(": time")]
+    shapes = list(dict.fromkeys(row.what.removesuffix(": time") for row in times))
+    ways = {"meshkit": [figure_text(row.ours) for row in times if row.peer == "-"]}
+    for row in times:
+        if row.theirs is not None:
+            ways.setdefault(row.peer, []).append(figure_text(row.theirs))
+    return markdown_table([["", *shapes], *([way, *figures] for way, figures in ways.items())])
 
 
 def link_rows(what: str, ranks: int, figures: Mapping[str, Any]) -> list[Row]:

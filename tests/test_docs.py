@@ -24,7 +24,8 @@ from tests.redistribute.test_transitions import TABLE
 
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "concepts" / "redistribution.md").read_text()
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
+PROMISES = ROOT / "tests" / "scenarios" / "promises.md"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", PROMISES, *DOCS.rglob("*.md")]
 COMMANDS = [path.stem for path in (DOCS / "commands").glob("*.md") if path.stem != "index"]
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
@@ -154,15 +155,25 @@ def _anchor(title: str) -> str:
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
 
 
-def test_promises_are_numbered_in_order() -> None:
-    page = (DOCS / "evidence" / "promises.md").read_text()
-    numbers = [int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)]
+def test_promises_are_numbered_in_order_and_are_in_the_summary() -> None:
+    numbers = [
+        int(number) for number in re.findall(r"^\| (\d+) \|", PROMISES.read_text(), re.MULTILINE)
+    ]
     assert numbers == [*range(1, len(numbers) + 1)] != []
+    page = (DOCS / "evidence" / "promises.md").read_text()
+    rows = [line.rsplit("|", 2)[1] for line in page.splitlines() if re.match(r"\| .*\d \|$", line)]
+    spans = [span.split("-") for row in rows for span in row.split(",")]
+    shown = [
+        number
+        for first, *last in spans
+        for number in range(int(first), int([first, *last][-1]) + 1)
+    ]
+    assert sorted(shown) == numbers
 
 
 def test_the_tests_that_the_evidence_names_exist() -> None:
     """A path may be shortened to its end."""
     tests = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
-    for page in (DOCS / "evidence").glob("*.md"):
+    for page in (PROMISES, *(DOCS / "evidence").glob("*.md")):
         for name in re.findall(r"`((?:[\w-]+/)*test_\w+\.py)", page.read_text()):
             assert any(f"/{path}".endswith(f"/{name}") for path in tests), f"{page.name}: {name}"

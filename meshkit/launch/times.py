@@ -24,7 +24,7 @@ MOST = 1e9  # seconds, about 30 years, so that sums of timeouts never overflow
 
 @dataclass(frozen=True)
 class Times:
-    """The seconds of waits among ranks, with the promises of promises.md that need them."""
+    """The seconds of waits among ranks, with the numbers of tests/scenarios/promises.md."""
 
     arrival: float = 300.0  # how long ranks wait for each other by default (D)
     # how long the store may take beyond a deadline: a FileStore rounds up to a second, and one rank

@@ -98,8 +98,8 @@ class Machine:
 # 405B: 430, 400 and 380 TFLOP/s of an H100 over a whole step (arXiv 2407.21783, table 4; 8192 and
 # 16,384 ranks, and 131,072 tokens). With it this model predicts 422, 397 and 402.
 ATTAINED = 0.55
-# An A100 attains more. With this share, half of the 19 runs of docs/evidence/cost-model.md are
-# shorter than predicted and half are longer. Their median error is 8 %; with 0.55 it is 14 %.
+# An A100 attains more. With this share, half of the 19 runs of benchmarks/results/cost_model.md
+# are shorter than predicted and half are longer. Their median error is 8 %; with 0.55 it is 14 %.
 ATTAINED_A100 = 0.63
 
 _LATENCY = "latency: NCCL, src/graph/tuning.cc, hwLat, Ring Simple"

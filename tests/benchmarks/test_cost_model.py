@@ -8,7 +8,7 @@ import math
 import pytest
 
 from benchmarks import cost_model
-from benchmarks.cost_model import PAGE, RUNS, megatron_operations, published_runs
+from benchmarks.cost_model import PAGE, RUNS, TABLE, megatron_operations, published_runs
 from meshkit.plan.memory import ModelShape
 from meshkit.plan.step_time import MACHINES, TrainingJob, model_flops
 
@@ -16,8 +16,9 @@ DATA = json.loads(RUNS.read_text())
 WITH_MFU = [run for run in DATA["runs"] if "mfu" in run]
 
 
-def test_the_page_has_the_table_of_the_runs() -> None:
+def test_the_page_has_the_errors_of_the_runs_and_a_file_the_table() -> None:
     assert cost_model.section(published_runs()) in PAGE.read_text()
+    assert cost_model.table(published_runs()) == TABLE.read_text()
 
 
 def test_ten_sources_and_more_are_all_used() -> None:
@@ -61,10 +62,11 @@ def test_models_have_as_many_weights_as_their_names_say() -> None:
 def test_the_command_writes_the_page_anew(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = tmp_path_factory.mktemp("docs") / "page.md"
+    folder = tmp_path_factory.mktemp("docs")
+    page, table = folder / "page.md", folder / "table.md"
     page.write_text(f"before {cost_model.BEGIN} old {cost_model.END} after")
     monkeypatch.setattr(cost_model, "PAGE", page)
-    assert cost_model.update_page() in page.read_text()
-    assert page.read_text().startswith("before <!--")
-    assert page.read_text().endswith("--> after")
-    assert " old " not in page.read_text()
+    monkeypatch.setattr(cost_model, "TABLE", table)
+    errors = cost_model.update_page().removeprefix(table.read_text())
+    assert page.read_text() == f"before {cost_model.BEGIN}{errors}{cost_model.END} after"
+    assert len(table.read_text().splitlines()) > len(DATA["runs"])

@@ -1,4 +1,4 @@
-"""The memory of the cost model beside that of torch: each part within a tenth, and on the page."""
+"""The memory of the cost model beside that of torch: each part within a tenth, and in the table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from benchmarks import memory
-from benchmarks.memory import CASES, PAGE, PARTS, LiveBytes, measure, predict
+from benchmarks.memory import CASES, PARTS, TABLE, LiveBytes, measure, predict
+from tests.pages import ROOT
 
 
 def params() -> list[object]:
@@ -30,15 +31,24 @@ def test_each_part_is_within_a_tenth_of_what_torch_allocates(case: memory.Case) 
 
 
 @pytest.mark.slow
-def test_the_page_has_the_measured_table() -> None:
+def test_the_file_has_the_measured_table() -> None:
     """The bytes of another version of torch may differ in the last digit."""
     number = re.compile(r"[-+]?[0-9.]+")
-    table = memory.section()
-    shown = PAGE.read_text().partition(memory.BEGIN)[2].partition(memory.END)[0]
+    table, shown = memory.table(), TABLE.read_text()
     assert number.sub("", table) == number.sub("", shown)
     assert [float(n) for n in number.findall(table) if n not in "-+."] == pytest.approx(
         [float(n) for n in number.findall(shown) if n not in "-+."], rel=0.05, abs=1
     )
+
+
+def test_the_page_has_the_largest_errors_of_the_table() -> None:
+    rows = [line.split(" | ")[2:] for line in TABLE.read_text().splitlines()[2:]]
+    errors = [[abs(float(cell.rpartition(", ")[2].strip("% |"))) for cell in row] for row in rows]
+    states, activations = (
+        max(max(row[part]) for row in errors) for part in (slice(3), slice(3, 6))
+    )
+    page = (ROOT / "docs" / "evidence" / "cost-model.md").read_text()
+    assert f"at most {states} % for the states and {activations} % for activations" in page
 
 
 def test_bytes_are_those_of_storages_that_are_alive() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import __main__ as runner
 from benchmarks import report
-from benchmarks.harness import INSTALL, Goal, Row, compare, single
+from benchmarks.harness import INSTALL, ITSELF, Goal, Row, compare, single
 
 MACHINE = {
     "cores": 2,
@@ -26,19 +26,19 @@ ROWS = [
     single("plan", 16_384, "s", [0.2], Goal("ours", "<=", 0.4)),
     single("plan", 16_384, "s", [0.2], Goal("ours", "<=", 0.3)),
     compare("training", 8, "DDP", "seqs/s", ([900.0], [1200.0]), Goal("ratio", ">=", 1)),
+    compare("training", 4, "DDP", "seqs/s", ([900.0], [1000.0]), Goal("ratio", ">=", 1)),
+    compare("a map", 64, ITSELF, "s", ([1.0], [1.0]), Goal("ratio", "<=", 1.5)),
 ]
 SECTION = """
-One run of `python -m benchmarks`: medians; all rows are in \
+One run of `python -m benchmarks`; 2 of 5 goals were missed. All rows, with their goals, are in \
 `benchmarks/results/results.txt`.
 
 2 cores of Some CPU, Linux 6, Python 3.11.2; meshkit 0.1.0, torch 2.13.0.
 
-| what | ranks | meshkit | peer | its figure | meshkit / peer (quartiles) | goal |  |
-| --- | --- | --- | --- | --- | --- | --- | --- |
-| a map | 64 | 2.6 s | numpy | 4 s | 0.65 (0.65-0.65) | ratio <= 0.5 | missed by 30 % |
-| plan | 16,384 | 0.2 s | - |  |  | ours <= 0.4 | met |
-| plan | 16,384 | 0.2 s | - |  |  | ours <= 0.3 | met |
-| training | 8 | 900 seqs/s | DDP | 1,200 seqs/s | 0.75 (0.75-0.75) | ratio >= 1 | missed by 33 % |
+| worst row | ranks | meshkit | peer | meshkit / peer | its best row |
+| --- | --- | --- | --- | --- | --- |
+| a map | 64 | 2.6 s | numpy | 0.65 | 0.25 |
+| training | 8 | 900 seqs/s | DDP | 0.75 | 0.9 |
 """
 EMPTY = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import transfer
+from benchmarks import report, transfer
+from benchmarks.__main__ import RESULTS
 from benchmarks.moves.planners import RandomMove, Side, is_m2n, is_megatron, is_planned
 from meshkit import Layout
 
@@ -49,3 +50,11 @@ def test_the_rows_of_a_shape_have_a_goal_for_time_and_bytes() -> None:
     rows = transfer.link_rows("a state", 8, figures)
     assert [row.met for row in rows if row.goal] == [True, True, False]
     assert [row.peer for row in rows[1:4]] == [*transfer.PEERS.values()]
+
+
+def test_the_page_has_the_times_of_the_committed_run() -> None:
+    rows, _, quick = report.read(RESULTS / "transfer" / "results.json")
+    assert not quick
+    shown = f"{transfer.BEGIN}\n{transfer.table(rows['transfer'])}\n{transfer.END}"
+    assert shown in transfer.PAGE.read_text()
+    assert "\n| gather + broadcast | 4.49 | 8.37 |\n" in shown

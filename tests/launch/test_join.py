@@ -198,7 +198,7 @@ def test_a_missing_rank_is_named_within_the_deadline(over: str, absent: int) -> 
     assert max(seconds for _, seconds, _ in results) >= (1.5 if absent else 1)
     for missing, seconds, initialised in results:
         assert (missing, initialised) == ((absent,), False)
-        assert seconds < 1.5 + 3 + BUSY  # as promised in docs/evidence/promises.md
+        assert seconds < 1.5 + 3 + BUSY  # as promised in tests/scenarios/promises.md
 
 
 def count_reads(method: str | None) -> Any:

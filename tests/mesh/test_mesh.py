@@ -372,5 +372,5 @@ def test_a_rank_missing_at_build_mesh_is_named_with_its_coordinate(
         assert rest[0].startswith(f"  Last seen: 1 on host {socket.gethostname()}, pid ")
         assert rest[1:-1] == (["  Rank 1 came after that."] if rank == 1 else [])
         assert (missing, groups) == ((1,), 0)
-        assert seconds < 1 + 3 + BUSY  # as promised in docs/evidence/promises.md
+        assert seconds < 1 + 3 + BUSY  # as promised in tests/scenarios/promises.md
         assert members == [rank // 2 * 2, rank // 2 * 2 + 1]  # the next build works

@@ -34,9 +34,7 @@ FAULTS = ("kill", "stop", "sleep", "raise", "exit")
 STORES = ("file", "tcp")
 LIMIT = 4.0  # seconds that ranks wait for each other, and for a collective
 SLEEP = 60.0  # seconds of a rank that sleeps
-CREATION = (
-    10.0  # seconds that the creation of groups may take at least, see docs/evidence/promises.md
-)
+CREATION = 10.0  # seconds that the creation of groups may take at least, see promises.md
 GRACE = 9.0  # the most seconds that a promise adds: a guard whose collector has gone too
 BUSY = 6.0  # seconds that other work on the machine may add
 KINDS = ("CollectiveError", "RankTimeoutError", "DisagreementError", "LaunchError", "returned")

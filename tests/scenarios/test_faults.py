@@ -82,7 +82,7 @@ class Case:
 
     @property
     def promised(self) -> float:
-        """The most seconds from the fault to the last error; see docs/evidence/promises.md."""
+        """The most seconds from the fault to the last error; see promises.md."""
         if self.point == "collective":
             return GUARD + (1.0 if self.how in LEAVES else ANSWERS)
         if self.is_seen:

@@ -38,7 +38,7 @@ from tests.promises import BUSY
 
 STEPS, GLOBAL_BATCH = 8, 8
 GUARD = 3.0  # seconds of a collective inside the guard
-ROLL_CALL = 4.0  # seconds until the guard reports, see docs/evidence/promises.md
+ROLL_CALL = 4.0  # seconds until the guard reports, see promises.md
 WAIT = 60.0  # seconds for a process to start on a busy machine
 
 Fault = tuple[int, int, str]  # rank, step, and kill, stop or cut
