@@ -3,6 +3,7 @@
 ``main`` reads the command line and prints errors. The commands stand in files by what they need::
 
     inspect    plan, explain, move, search: no process
+    eject      eject: no process
     ranks      hello, check, bench, store: they start ranks
     doctor     doctor: this machine
     status     status: a job that runs, from outside

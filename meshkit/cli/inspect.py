@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from itertools import zip_longest
-from pathlib import Path
 
 from ..call import divisors, drop_none
 from ..data.batch import BatchPlan, resolve_data_axes
@@ -71,7 +70,7 @@ def run_plan(args: Namespace) -> Result:
     ]
     report = PlanReport(tuple(reports), costs)
     if args.html is not None:
-        write_page(args.html, report)
+        options.write_file("page", args.html, report.draw_page())
     fits = costs is None or all(cost.fits for cost in costs.costs[: len(layouts)])
     return Result(report.as_dict, report.draw, fits)
 
@@ -143,16 +142,6 @@ def read_cost(
                     fix=f"{other.sizes_text} in place of {layout.sizes_text}."
                 ) from None
         raise
-
-
-def write_page(path: str, report: PlanReport) -> None:
-    """Draw the page of a report into a file, which is replaced."""
-    text = report.draw_page()
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        summary = f"the page cannot be written: {error.strerror}."
-        raise SpecError(summary, fix="a file in an existing folder with write access.") from error
 
 
 def _add_plan(parser: ArgumentParser) -> None:

@@ -31,6 +31,7 @@ from ..text import format_table
 # Command to the file that has it, imported when the command is typed
 MODULES = {
     **dict.fromkeys(("plan", "explain", "search", "move"), "inspect"),
+    "eject": "eject",
     **{"check": "ranks", "bench": "bench", "doctor": "doctor", "hello": "ranks", "store": "ranks"},
     "rehearse": "rehearse",
     "status": "status",

@@ -127,6 +127,15 @@ def read_json_file(option: str, path: str, fix: str) -> dict[str, object]:
     return value
 
 
+def write_file(noun: str, path: str, text: str) -> None:
+    """Write a text into a file, which is replaced."""
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        summary = f"the {noun} cannot be written: {error.strerror}."
+        raise SpecError(summary, fix="a file in an existing folder with write access.") from error
+
+
 def add_grid(parser: ArgumentParser) -> None:
     """Add the options ``--world-size`` and ``--order``."""
     add_world_size(parser, "the number of ranks, if a size is -1 or dp is left out")
