@@ -179,7 +179,7 @@ def run_command(command: str, folder: str) -> str:
     printed = io.TextIOWrapper(io.BytesIO(), "utf-8")
     both = contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed)
     with pytest.MonkeyPatch.context() as patch, both[0], both[1]:
-        patch.chdir(ROOT)
+        patch.chdir(folder if "-o" in args else ROOT)  # where it writes, or where examples/ is
         patch.setenv("COLUMNS", "100")
         patch.setattr(terminal, "get_line_characters", lambda: terminal.LINES)
         main(args)

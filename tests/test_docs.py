@@ -105,11 +105,11 @@ def test_every_command_has_a_page() -> None:
     assert sorted(COMMANDS) == sorted(re.findall(r"^\| \[(\w+)\]", index, re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", ["plan", "explain", "move", "search", "doctor"])
+@pytest.mark.parametrize("name", ["plan", "explain", "move", "search", "doctor", "eject"])
 def test_the_json_fields_of_a_command_are_those_of_its_page(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(tmp_path if name == "eject" else ROOT)  # it writes a file
     text = (DOCS / "commands" / f"{name}.md").read_text()
     example = next(block.body for block in read_blocks(text) if block.kind == "console")
     main([*shlex.split(example.partition("\n")[0])[2:], "--json"])
