@@ -90,20 +90,31 @@ class Store:
         return self.world.rank == 0 and hosted_by_rank_0(self.world)
 
     def within(self, seconds: float, work: Callable[[], Result]) -> Result:
-        """Return the result of ``work``, which uses the store, or raise that the store is lost."""
+        """Return the result of ``work``, which uses the store, or raise that the store is lost.
+
+        An operation that waits for no rank, with a limit of ``TIMES.store``, waits longer if names
+        are slow: a process that joins, or looks at the job, stalls the store for all ranks.
+        """
 
         def check_and_work() -> Result:
             self.check()
             return work()
 
         try:
-            return run_with_deadline(seconds, check_and_work)
+            extend = self._time_for_names if seconds == TIMES.store else None
+            return run_with_deadline(seconds, check_and_work, extend=extend)
         except MeshkitError:
             raise
         except RuntimeError as error:  # of any store; DistStoreError for an unreadable file
             raise lost_error(self.world) from error
         except DeadlineExceededError:
             raise lost_error(self.world, silent=True) from None
+
+    def _time_for_names(self) -> float:
+        """Return how many more seconds a silent store may need to look up a name. Local."""
+        host, _ = address(self.world)
+        is_slow = host is not None and describe_lookup(host, TIMES.lookup)[0]
+        return TIMES.slow_lookup if is_slow else 0.0
 
     def try_within(self, seconds: float, work: Callable[[], Result]) -> Result | None:
         """Return the result of ``work``; None if the store is lost. Local."""

@@ -32,6 +32,9 @@ class Times:
     store: float = 4.0
     # how long the error of a silent store may take to look up a name, as its host does (12)
     lookup: float = 1.0
+    # how much longer an operation waits for a store that looks up a name while lookups are slow:
+    # a resolver asks a name server that does not answer twice, for 5 s (12)
+    slow_lookup: float = 12.0
     # how long rank 0, which may host the store, stays until all have read a decision that is an
     # error; also how long ranks leave the judgement at a deadline to one of them (5, 12)
     host_stays: float = 1.0
@@ -123,19 +126,23 @@ def run_with_deadline(
     *,
     late: Callable[[Result], object] | None = None,
     stop: Callable[[], bool] | None = None,
+    extend: Callable[[], float] | None = None,
 ) -> Result:
     """Return the result of ``work()``, or raise its error, if it finishes in time. Local.
 
     A store whose host is stopped never answers, so the work runs in a thread, as a daemon. It is
     given up as soon as ``stop()`` is True, which is asked twice a second. ``late`` undoes a result
-    that comes too late. Cost: 0.1 ms beside the work itself.
+    that comes too late. ``extend`` is asked once, at the deadline, for more seconds, or 0.
+    Cost: 0.1 ms beside the work itself.
     """
     task, deadline = _Task(work, late), Deadline.after(seconds)
     _thread.start_new_thread(task.run, ())  # in half of the time of a Thread, for a daemon
     try:
         while not task.ended.wait(deadline.left if stop is None else min(LOOK, deadline.left)):
             if deadline.expired and not task.ended.wait(TIMES.resume):
-                raise DeadlineExceededError(f"it did not finish within {seconds:g} s")
+                deadline, extend = Deadline.after(extend() if extend else 0), None
+                if deadline.expired:
+                    raise DeadlineExceededError(f"it did not finish within {seconds:g} s")
             if stop is not None and stop():
                 raise DeadlineExceededError("another rank has given up")
     except BaseException:  # a KeyboardInterrupt too

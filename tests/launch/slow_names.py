@@ -34,14 +34,15 @@ int getnameinfo(const struct sockaddr *address, socklen_t length, char *host, so
                 char *service, socklen_t service_size, int flags) {
     lookup *next = (lookup *)dlsym(RTLD_NEXT, "getnameinfo");
     const char *log = getenv("LOOKUPS"), *seconds = getenv("SLOW_SECONDS");
-    const char *which = getenv("SLOW_LOOKUP");
+    const char *which = getenv("SLOW_LOOKUP"), *from = getenv("SLOW_FROM");
     if (host != NULL && !(flags & NI_NUMERICHOST)) {
         static int count;
         int number = __sync_add_and_fetch(&count, 1);
         int file = open(log, O_WRONLY | O_APPEND | O_CREAT, 0644);
         if (write(file, "x", 1) != 1) abort();
         close(file);
-        if (seconds != NULL && (which == NULL || atoi(which) == number))
+        if (seconds != NULL && (which == NULL || atoi(which) == number) &&
+            (from == NULL || atoi(from) <= number))
             usleep((useconds_t)(1e6 * atof(seconds)));
         flags |= NI_NUMERICHOST;
     }
@@ -49,17 +50,35 @@ int getnameinfo(const struct sockaddr *address, socklen_t length, char *host, so
 }
 """
 
-# Each rank is forked from a process which has imported torch, and which ends after them.
+# Each rank is forked from a process which has imported torch, and which ends after them. It starts
+# a rank that was killed anew, once the others have recovered.
 PROGRAM = """
-import json, os, sys, time
+import json, os, signal, sys, time
+import torch
 import torch.distributed as dist
 import meshkit.mesh.build_mesh
 
-def be_rank(arrival_timeout):
+def train(mesh, is_new):
+    while mesh.size() < len(ranks) or not mesh.recovery.new_ranks:
+        try:
+            with mesh.guard(timeout=60):
+                if mesh.rank == len(ranks) - 1 and not is_new:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                dist.all_reduce(torch.ones(1), group=mesh.group())
+            time.sleep(0.1)
+            mesh = mesh.admit()
+        except meshkit.CollectiveError:
+            mesh = mesh.recover()
+            print("recovered", flush=True)
+    return mesh
+
+def be_rank(arrival_timeout, is_new):
     began = time.monotonic()
     try:
         meshkit.init(arrival_timeout=arrival_timeout)
         mesh = meshkit.build_mesh(dp=-1)
+        if loses:
+            mesh = train(mesh, is_new)
         mesh.barrier()
         with mesh.guard(timeout=60):
             mesh.agree("step", 1)
@@ -71,15 +90,25 @@ def be_rank(arrival_timeout):
         print(f"{type(error).__name__}: {error}")
     print(f"after {time.monotonic() - began:.1f} s")
 
-ranks = json.loads(sys.argv[1])
-for environ, output in ranks:
-    if os.fork() == 0:
+def start(rank, is_new=False):
+    environ, output = ranks[rank]
+    started = os.fork()
+    if not started:
         os.environ.update(environ)
-        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT), 1)
-        be_rank(float(sys.argv[2]))
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
+        be_rank(float(sys.argv[2]), is_new)
         sys.exit()
-for _ in ranks:
-    os.wait()
+    return started
+
+ranks, loses = json.loads(sys.argv[1]), json.loads(sys.argv[3])
+running = {start(rank): rank for rank in range(len(ranks))}
+while running:
+    ended, status = os.wait()
+    rank = running.pop(ended)
+    if loses and status == signal.SIGKILL:
+        while "recovered" not in open(ranks[0][1]).read():
+            time.sleep(0.1)
+        running[start(rank, is_new=True)] = rank
 """
 
 
@@ -93,9 +122,18 @@ def build_library(folder: Path) -> Path:
 
 
 def start_ranks(
-    library: Path, num_ranks: int, arrival_timeout: float, slow: Mapping[str, str] | None = None
+    library: Path,
+    num_ranks: int,
+    arrival_timeout: float,
+    slow: Mapping[str, str] | None = None,
+    *,
+    slow_elsewhere: Mapping[str, str] | None = None,
+    loses: bool = False,
 ) -> list[str]:
     """Return what each rank printed; ``slow`` are the variables of rank 0, which hosts the store.
+
+    ``slow_elsewhere`` are those of the other ranks. If the job ``loses`` a rank, the last one kills
+    itself, is started anew, and is admitted by the others.
 
     The lookups of a rank are counted in a file beside the library, named after the rank.
     """
@@ -109,10 +147,11 @@ def start_ranks(
             **{"RANK": str(rank), "WORLD_SIZE": str(num_ranks), "LOCAL_RANK": str(rank)},
             **{"LOCAL_WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "localhost"},
             **{"MASTER_PORT": str(port), "LOOKUPS": str(log)},
-            **((slow or {}) if rank == 0 else {}),
+            **((slow_elsewhere if rank else slow) or {}),
         }
         ranks.append((environ, str(output)))
     command = [sys.executable, "-c", PROGRAM, json.dumps(ranks), str(arrival_timeout)]
+    command.append(json.dumps(loses))
     with subprocess.Popen(
         command, env={**os.environ, "LD_PRELOAD": str(library)}, start_new_session=True
     ) as parent:

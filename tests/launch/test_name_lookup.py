@@ -57,6 +57,22 @@ def test_ranks_wait_for_a_slow_lookup(lookup: str, library: Path) -> None:
 
 
 @needs_gcc
+def test_a_slow_lookup_of_a_newcomer_ends_no_rank(library: Path) -> None:
+    """The store answers nobody meanwhile, also no operation that waits for no rank."""
+    slow = {"SLOW_SECONDS": str(SLOW)}
+    printed = start_ranks(
+        library,
+        RANKS,
+        60,
+        slow={**slow, "SLOW_FROM": str(RANKS + 2)},
+        slow_elsewhere={**slow, "SLOW_FROM": "2"},
+        loses=True,
+    )
+    assert all("joined" in text.splitlines() for text in printed), printed
+    assert max(map(seconds, printed)) > SLOW - 1, "the lookup was not slow"
+
+
+@needs_gcc
 def test_ranks_that_wait_less_long_than_a_lookup_all_end_alike(library: Path) -> None:
     printed = start_ranks(library, RANKS, 3, slow={"SLOW_SECONDS": "20"})
     assert [text.partition(":")[0] for text in printed] == ["RankTimeoutError"] * RANKS

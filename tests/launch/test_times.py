@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,23 @@ def wait_for_threads(number: int) -> None:
     limit = Deadline.after(10)
     while len(os.listdir("/proc/self/task")) > number:
         assert limit.sleep(0.01)
+
+
+def test_work_may_ask_once_for_more_time() -> None:
+    asked: list[float] = []
+
+    def extend(seconds: float) -> float:
+        asked.append(seconds)
+        return seconds
+
+    begun = threading.Event()
+    work = partial(begun.wait, 10 + BUSY)
+    threading.Timer(0.5, begun.set).start()
+    assert run_with_deadline(0.01, work, extend=partial(extend, 10 + BUSY))
+    for more in (0, 0.05):
+        with pytest.raises(DeadlineExceededError):
+            run_with_deadline(0.01, partial(time.sleep, 1 + BUSY), extend=partial(extend, more))
+    assert asked == [10 + BUSY, 0, 0.05]
 
 
 def test_the_result_and_the_error_of_the_work_pass_through() -> None:
