@@ -320,6 +320,9 @@ def _node_fields(row: Launcher, env: Env, world_size: int) -> Fields:
     }
     if "node_rank" in fields and first_set(row.tasks_per_node, env):
         (counts, name), (node, variable) = _task_counts(row, env), fields["node_rank"]
+        if len(counts) == 1 and "num_nodes" in fields:  # Spur has one count for all nodes
+            nodes = fields["num_nodes"][0]
+            counts *= nodes if counts[0] * nodes == world_size else 1
         if node >= len(counts):
             fault = f"is a node that is missing from {name}"
             raise_conflict(row.name, env, variable, name, fault)

@@ -236,6 +236,7 @@ SLURM = Launcher(
     rank=("SLURM_PROCID",),
     world_size=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"),
     local_rank=("SLURM_LOCALID",),
+    local_world_size=("LOCAL_WORLD_SIZE",),  # Spur lists no tasks of a step
     node_rank=("SLURM_NODEID",),
     num_nodes=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
     tasks_per_node=("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),

@@ -45,6 +45,21 @@ def test_an_exported_world_is_detected_again(name: str) -> None:
     assert exported_fields(beside) == exported_fields(world)
 
 
+@pytest.mark.parametrize("name", EXPECTED)
+def test_variables_of_another_node_are_not_exported(name: str) -> None:
+    """A script has exported them. No child takes a number that this process does not state."""
+    for variable in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES"):
+        for value in ("1", "2"):
+            environ = {variable: value, **ALL[name]}
+            try:
+                world = meshkit.detect(environ)
+            except meshkit.LaunchError:  # it contradicts the launcher
+                continue
+            world.export(environ)
+            child = meshkit.detect(environ)
+            assert exported_fields(child)[:4] == exported_fields(world)[:4], variable
+
+
 def test_export_removes_contradicting_variables() -> None:
     environ = {**OPEN_MPI_5, "LOCAL_WORLD_SIZE": "2", "HOME": "/"}
     complete(environ)
