@@ -7,6 +7,8 @@
   that reads or writes the tensor does, as a kernel of the same stream would
   (``synchronize()`` waits for all works, as ``torch.cuda.synchronize``, and an ``Event`` for those
   that some ``work.wait()`` has put before it into the stream of the caller);
+* the stream of a group waits for that of the caller, so a work starts on the device after all works
+  of other groups for which the caller has called ``work.wait()``;
 * nothing raises in the thread that waits: a lost peer or a hang is seen by a watchdog only, which
   ends the process at the timeout, unless TORCH_NCCL_ASYNC_ERROR_HANDLING is 0 when the group
   is made (unset it counts as 3);
@@ -116,12 +118,17 @@ def synchronize(device: object = None) -> None:
         work.block()
 
 
+def waited_works() -> list[Work]:
+    """Return the works for which the stream of the caller waits."""
+    return [work for work in PENDING if work.is_waited]
+
+
 class Event:
     """A point in the stream of the caller, as ``torch.cuda.Event``."""
 
     def record(self, stream: object = None) -> None:
         """Set the point."""
-        self.works = [work for work in PENDING if work.is_waited]
+        self.works = waited_works()
 
     def synchronize(self) -> None:
         """Wait for the works before it; nothing is raised."""
@@ -183,6 +190,13 @@ class Work(dist.Work):
         self.entry: dict[str, Any] = {}  # in the flight recorder
         self.future: torch.futures.Future[Any] = torch.futures.Future()
         PENDING.append(self)
+
+    def start_after(self, works: Iterable[Work]) -> None:
+        """Wait on the device for the works before this one, and start it."""
+        for work in works:
+            work.done.wait()
+        if not self.done.is_set():
+            self.entry["state"] = "started"
 
     def finish(self) -> None:
         """Let every waiting thread go on."""
@@ -365,12 +379,13 @@ class Group(dist.ProcessGroup):
         if self.is_aborted:
             raise dist.DistBackendError("NCCL communicator was aborted on this rank.")
         self.connect()
+        ahead = waited_works()
         work = Work(self, tensors, blocks=blocks)
         work.entry = self.record(NAMES.get(name, name), tensors) if name else {}
 
         def run() -> None:
-            work.entry["state"] = "started"
-            if self._name in WEDGED:
+            work.start_after(ahead)
+            if self._name in WEDGED or work.done.is_set():
                 return
             try:
                 call().wait()
@@ -521,10 +536,13 @@ class Group(dist.ProcessGroup):
         self.connect()
         started = getattr(self.inner, direction)(tensors, peer, tag)  # at once: no stream order
         thread_of_pair: queue.SimpleQueue[Work] = queue.SimpleQueue()
+        ahead = waited_works()
 
         def wait() -> None:
+            work = thread_of_pair.get()
+            work.start_after(ahead)
             started.wait(LONG)
-            thread_of_pair.get().finish()
+            work.finish()
 
         work = Work(self, tensors)
         arrow = "->" if direction == "send" else "<-"

@@ -383,7 +383,8 @@ def with_calls(
     is_last = any(not call.is_message for call in own)
     is_last |= has_failed and not own and status.function not in ("", "wait")
     if recorded and is_last:
-        last = recorded[-1]._replace(line=status.line, state="begun")
+        last = recorded[-1]._replace(line=status.line)
+        last = last if last.is_open else last._replace(state="begun")
         calls[status.group] = (*recorded[:-1], last)
     elif own:
         calls[status.group] = (*recorded, *own)
