@@ -22,7 +22,8 @@
   each other: here they are refused;
 * healthy groups are destroyed by all of their ranks together;
 * a group connects in its creation beside a bound default group, else in its first work;
-* the flight recorder has each work, with its state on the device and the ends of a message;
+* the flight recorder has each work, with its state on the device and the ends of a message, but
+  whether a work has started only with TORCH_NCCL_ENABLE_TIMING=1;
 * every rank takes part in the creation of a group from a bound default group
   (``perform_nocolor_split``), whatever the backend of the new group.
 
@@ -195,7 +196,7 @@ class Work(dist.Work):
         """Wait on the device for the works before this one, and start it."""
         for work in works:
             work.done.wait()
-        if not self.done.is_set():
+        if not self.done.is_set() and os.environ.get("TORCH_NCCL_ENABLE_TIMING") == "1":
             self.entry["state"] = "started"
 
     def finish(self) -> None:

@@ -24,6 +24,7 @@ import meshkit
 from benchmarks.memory import Layer, LiveBytes
 from meshkit.plan.memory import RECOMPUTE, ModelShape, ParallelConfig, bytes_per_rank
 from meshkit.testing.faults import Played, Strike, play
+from tests.scenarios.test_hangs import check_report, report_of
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda:0" if GPU else "cpu")
@@ -338,6 +339,12 @@ def strike_as(strike: Strike, kind: str) -> None:
         strike.stop()
 
 
+def hang(strike: Strike, kind: str) -> str:
+    """Hang by the calls of the last rank; return the report."""
+    join()
+    return report_of(strike, kind, LAST, LIMIT)
+
+
 def recover(strike: Strike, kind: str) -> Any:
     """Train six steps; the last rank is lost before the fourth, and the others go on without it."""
     join()
@@ -432,6 +439,7 @@ CASES = {
     "again": Case(again, 4),
     "speed": Case(speed, 1),
     **{f"fault {kind}": faulted(kind) for kind in ("raise", "sleep", "kill", "stop", "skip")},
+    **{f"hang {kind}": Case(hang, 4, (kind,)) for kind in ("mismatch", "order", "message")},
     **{f"recover {kind}": Case(recover, 4, (kind,), lost=1) for kind in ("kill", "stop")},
     "error in mesh": Case(error_in_mesh, 4),
     "unequal": Case(unequal, 2),
@@ -456,6 +464,13 @@ def is_right(case: Case, played: Played) -> bool:
         kind = HANGS.get(str(case.args[0]), "")
         is_named = all(f"'kind': '{kind}', 'root': ({LAST},)" in text for text in named if kind)
         return len(named) >= least and bool(repeats) and ends and is_named
+    if case.run is hang:
+        try:
+            check_report(case.args[0], LAST, played, LIMIT)
+        except AssertionError as error:
+            print(error)
+            return False
+        return True
     if case.run is recover:
         return all(text.startswith("(6.0, 3, ") for text in texts)
     if case.run is unequal:

@@ -53,6 +53,7 @@ INDEPENDENT = [
     job("fault raise", 120),
     job("fault sleep", 120),
     job("recover stop", 110),
+    *(job(f"hang {kind}", 100) for kind in ("mismatch", "order", "message")),
     job("error in mesh", 90),
     job("unequal", 100),
     job("groups", 80, is_healthy=True),

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,9 @@ from meshkit.groups.status import (
     rank_status,
     tracking,
     wait,
+    with_calls,
 )
+from meshkit.launch.disagreement import RankStatus, TracedCall
 from meshkit.launch.torch_aborts import collective_count
 from meshkit.testing.faults import Strike, play
 
@@ -298,3 +301,14 @@ def test_only_the_error_that_left_a_collective_has_one() -> None:
     tracker = CollectiveTracker(failed=(id(error), barrier))
     assert tracker.of_error(error) is barrier
     assert tracker.of_error(RuntimeError()) is None
+
+
+def test_a_call_that_the_device_has_started_stays_started_while_its_thread_waits_in_it() -> None:
+    status = replace(
+        RankStatus(0, {"dp": 3}, "all_reduce", "dp", "a.py:3 (f)"),
+        calls={"dp": (TracedCall(name="all_reduce", state="begun"),)},
+    )
+    for recorded, seen in (("started", "started"), ("begun", "begun"), ("completed", "begun")):
+        traced = {"dp": (TracedCall(3, "all_reduce", state=recorded),)}
+        (call,) = with_calls(status, traced, has_failed=False).calls["dp"]
+        assert call == TracedCall(3, "all_reduce", line="a.py:3 (f)", state=seen)

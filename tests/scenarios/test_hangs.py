@@ -103,7 +103,7 @@ def wedge(strike: Strike, mesh: meshkit.Mesh, x: Pair) -> None:
 
 
 def drop_packets() -> None:
-    """Let the kernel drop what comes to this process over TCP; no peer notices. The store is a file.
+    """Let the kernel drop what comes to this process over TCP. The store is a file.
 
     A filter of each socket accepts 0 bytes of a packet, so it is neither read nor acknowledged.
     """
@@ -137,10 +137,13 @@ def hang(strike: Strike, kind: str, odd: int) -> str:
     return report_of(strike, kind, odd)
 
 
-def report_of(strike: Strike, kind: str, odd: int) -> str:
+def report_of(strike: Strike, kind: str, odd: int, limit: float = LIMIT) -> str:
     """Return the report of this rank, with the table that was judged last on it."""
     mesh = meshkit.build_mesh(SIZES[dist.get_world_size()])
-    x = torch.ones(4, 8), torch.ones(4, 8)
+    for axes in (("tp",), (), ("tp",)):
+        dist.all_reduce(torch.ones(4, 8, device=mesh.device), group=mesh.group(*axes))
+    mesh.barrier()
+    x = torch.ones(4, 8, device=mesh.device), torch.ones(4, 8, device=mesh.device)
     tables, outcome, real = list[dict[str, Any]](), dict[str, Any](), hang_module.hang_error
 
     def keep(summary: str, layout: Any, statuses: Any, silent: Any, *rows: Any) -> Any:
@@ -150,10 +153,7 @@ def report_of(strike: Strike, kind: str, odd: int) -> str:
 
     pytest.MonkeyPatch().setattr(hang_module, "hang_error", keep)
     try:
-        with mesh.guard(timeout=LONG if kind in AT_ONCE_KINDS else LIMIT):
-            for axes in (("tp",), (), ("tp",)):
-                dist.all_reduce(torch.ones(4, 8), group=mesh.group(*axes))
-            mesh.barrier()
+        with mesh.guard(timeout=LONG if kind in AT_ONCE_KINDS else limit):
             began = time.monotonic()
             if mesh.rank == odd or (kind == "wedge" and dist.get_backend() == "gloo"):
                 KINDS[kind](strike, mesh, x)
@@ -173,6 +173,7 @@ def report_of(strike: Strike, kind: str, odd: int) -> str:
 
 def hang_on_device(strike: Strike, kind: str, odd: int) -> str:
     """Do the same on the stand-in for NCCL, where a call returns before its work is done."""
+    os.environ["TORCH_NCCL_ENABLE_TIMING"] = TIMED[odd]
     join()
     return report_of(strike, kind, odd)
 
@@ -181,6 +182,7 @@ def hang_on_device(strike: Strike, kind: str, odd: int) -> str:
 UNREPORTED = {"dead": "SIGKILL", "stopped": "stopped"}
 AT_ONCE_KINDS = ("dead",)
 ALONE = ("dead", "stopped", "left", "busy", "behind")  # the kinds of which one rank is the root
+TIMED = {3: "0", 5: "1"}  # by the odd rank of 4 and of 8: whether the device says what has started
 ON_DEVICE = ("busy", "dead", "mismatch", "order", "message", "wedge")
 
 
@@ -191,7 +193,7 @@ def reports(played: Played) -> dict[int, dict[str, Any]]:
     }
 
 
-def check_report(kind: str, odd: int, played: Played) -> dict[str, Any]:
+def check_report(kind: str, odd: int, played: Played, limit: float = LIMIT) -> dict[str, Any]:
     """Check when and whom the reports name, and return the table that was judged."""
     assert played.fired == odd or kind == "wedge"
     assert played.ends[odd] == UNREPORTED.get(kind, "ended")
@@ -204,7 +206,7 @@ def check_report(kind: str, odd: int, played: Played) -> dict[str, Any]:
         assert report["hang"] == kind, report
         # ranks that wait for each other are the root together, and a wedge has none of its own
         assert report["root"] == [odd] or (kind not in ALONE and odd in report["root"]), report
-        promised = 1.0 if kind in AT_ONCE_KINDS else LIMIT + REPORT
+        promised = 1.0 if kind in AT_ONCE_KINDS else limit + REPORT
         assert report["seconds"] < promised + BUSY, report
     tables = [report["table"] for report in failed.values() if report["table"]]
     assert tables, by_rank
@@ -277,23 +279,23 @@ def check_device_table(kind: str, odd: int, table: dict[str, Any]) -> None:
         return
     (whole,) = peer["calls"].keys() & {"dp tp", "pp dp tp"}
     mine, calls = ({a: each["calls"][a][-1] for a in (whole, "tp")} for each in (own, peer))
-    number = calls["tp"][0]
+    number, started = calls["tp"][0], "started" if TIMED[odd] == "1" else "begun"
     assert not own["sees_waits"]
     if kind == "message":  # the peer is in the collective of all ranks, before that over tp
-        assert mine["tp"][1:6] == ["recv", "[4, 8] float32", "", odd ^ 1, "started"]
-        assert (calls[whole][5], calls["tp"][5]) == ("started", "begun")
+        assert mine["tp"][1:6] == ["recv", "[4, 8] float32", "", odd ^ 1, started]
+        assert (calls[whole][5], calls["tp"][5]) == (started, "begun")
         return
     assert calls["tp"][1:3] == ["all_reduce", "[4, 8] float32"]
-    assert (calls["tp"][5], calls[whole][5]) == ("started", "begun")
+    assert (calls["tp"][5], calls[whole][5]) == (started, "begun")
     if kind == "busy":
         assert (mine["tp"][0], mine["tp"][5]) == (number - 1, "completed")
         assert "(spin)" in own["line"]
     elif kind == "mismatch":
         assert mine["tp"][:3] == [number, "broadcast", "[4, 8] float32"]
     elif kind == "order":
-        assert (mine["tp"][5], mine[whole][5]) == ("begun", "started")
+        assert (mine["tp"][5], mine[whole][5]) == ("begun", started)
     elif kind == "wedge":
-        assert (mine["tp"][0], mine["tp"][5]) == (number, "started")
+        assert (mine["tp"][0], mine["tp"][5]) == (number, started)
         assert own["begun"] == peer["begun"]
 
 
