@@ -21,6 +21,7 @@ from ..text import (
     format_sizes,
     format_table,
     name_ranks,
+    shorten,
     summarize,
     wrap_lines,
 )
@@ -34,6 +35,7 @@ SCREEN_LEGEND = (
     "peers, and SLOW if that is more than its noise. first ms: the first call of each group. "
     "--all shows every row."
 )
+MAX_MISSES = 12  # sentences on the screen
 FORMATS = {  # column of the table to the format of its numbers
     **dict.fromkeys(("mode", "bytes"), ""),
     **{"us": ".1f", "p99": ".1f", "algbw": ".4f", "busbw": ".4f", "ratio": ".2f"},
@@ -47,14 +49,18 @@ LEGEND = (
 )
 
 
-def draw_screen(run: BenchmarkRun, *, width: int = 80, ascii: bool = False) -> str:
-    """Return a line for each operation and target, the slow groups and the outcome."""
+def draw_screen(
+    run: BenchmarkRun, misses: Sequence[Miss] = (), *, width: int = 80, ascii: bool = False
+) -> str:
+    """Return a line for each operation and target, the named groups and the outcome."""
     cells = [[*_cells(run, [*rows])] for _, rows in groupby(run.measurements, _op_and_target)]
     table = format_table(cells, HEADER, width=width, ascii=ascii)
-    return "\n".join([*_title(run, width), "", table, "", *_end(run, SCREEN_LEGEND, width)])
+    return "\n".join([*_title(run, width), "", table, "", *_end(run, misses, SCREEN_LEGEND, width)])
 
 
-def draw_rows(run: BenchmarkRun, *, width: int = 80, ascii: bool = False) -> str:
+def draw_rows(
+    run: BenchmarkRun, misses: Sequence[Miss] = (), *, width: int = 80, ascii: bool = False
+) -> str:
     """Return every row, one table for each operation and target, and the same end."""
     lines = _title(run, width)
     for (op, axes), group in groupby(result_rows(run), itemgetter("op", "axes")):
@@ -70,7 +76,7 @@ def draw_rows(run: BenchmarkRun, *, width: int = 80, ascii: bool = False) -> str
             for row in rows
         ]
         lines.append(format_table(cells, [*FORMATS], width=width, ascii=ascii))
-    return "\n".join([*lines, "", *_end(run, LEGEND, width)])
+    return "\n".join([*lines, "", *_end(run, misses, LEGEND, width)])
 
 
 def _title(run: BenchmarkRun, width: int) -> list[str]:
@@ -84,12 +90,22 @@ def _title(run: BenchmarkRun, width: int) -> list[str]:
     return [*wrap_lines(title, width), *wrap_lines(f"{operations} of {span} bytes, float32", width)]
 
 
-def _end(run: BenchmarkRun, legend: str, width: int) -> list[str]:
+def _end(run: BenchmarkRun, misses: Sequence[Miss], legend: str, width: int) -> list[str]:
     slow = [group.describe() for group in slow_groups(run)]
+    missed = shorten(
+        [miss.describe() for miss in misses], MAX_MISSES, " miss a limit; --json has all."
+    )
+    counts = [f"{count_noun(len(slow), 'slow group')}; "] * bool(slow)
+    counts += [f"{count_noun(len(misses), 'missed limit')}; "] * bool(misses)
     done, wrong = count_noun(len(run.measurements), "row"), count_noun(run.wrong, "wrong element")
-    names = f"{count_noun(len(slow), 'slow group')}; " if slow else ""
-    last = f"{'FAILED' if run.wrong else 'OK'}: {done} in {run.seconds:.1f} s; {names}{wrong}."
-    return [line for text in (legend, *slow, last) for line in wrap_lines(text, width)]
+    outcome = "OK" if is_ok(run, misses) else "FAILED"
+    last = f"{outcome}: {done} in {run.seconds:.1f} s; {''.join(counts)}{wrong}."
+    return [line for text in (legend, *slow, *missed, last) for line in wrap_lines(text, width)]
+
+
+def is_ok(run: BenchmarkRun, misses: Sequence[Miss]) -> bool:
+    """Return whether no element was wrong and no limit was missed."""
+    return not run.wrong and not misses
 
 
 def _op_and_target(row: Measurement) -> tuple[str, Target]:
@@ -139,6 +155,7 @@ def result_rows(run: BenchmarkRun) -> list[dict[str, Any]]:
             "ratio": ratio,
             "wrong": row.wrong,
             "calls": row.calls,
+            "rounds": row.rounds,
             "groups": row.groups,
             "num_groups": row.num_groups,
             "group_us": _spread([time.median * 1e6 for time in row.by_group]),
@@ -148,7 +165,7 @@ def result_rows(run: BenchmarkRun) -> list[dict[str, Any]]:
     ]
 
 
-def run_to_json(run: BenchmarkRun) -> dict[str, Any]:
+def run_to_json(run: BenchmarkRun, misses: Sequence[Miss] = ()) -> dict[str, Any]:
     """Return the whole run as dictionaries, lists, numbers and strings."""
     first_calls = [
         {
@@ -159,13 +176,14 @@ def run_to_json(run: BenchmarkRun) -> dict[str, Any]:
         for call in run.first_calls
     ]
     return {
-        "ok": not run.wrong,
+        "ok": is_ok(run, misses),
         **asdict(replace(run, measurements=(), first_calls=())),
         "first_calls": first_calls,
         "slow": [
             {"op": group.row.case.op, "axes": group.row.case.target.name, **_group_json(group)}
             for group in slow_groups(run)
         ],
+        "missed": [miss.as_dict() for miss in misses],
         "measurements": result_rows(run),
         "wrong": run.wrong,
     }
@@ -210,6 +228,41 @@ class NamedGroup:
             f"SLOW: {self} on {summarize(self.hosts)}: {case.op} of {case.bytes} bytes "
             f"takes {format_us(time.median)} us, {time.factor:.2f} times the median of its peers."
         )
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A group that misses a limit in one row of a run."""
+
+    option: str  # "min-busbw", "max-latency" or "against"
+    group: NamedGroup
+    figure: float  # of the group: GB/s of a busbw, or microseconds
+    limit: float  # in the same unit; the microseconds of the saved run
+
+    @property
+    def factor(self) -> float:
+        """The figure over the limit."""
+        return self.figure / self.limit
+
+    def describe(self) -> str:
+        """Return the sentence about the group."""
+        case, figure = self.group.row.case, format_figure(self.figure)
+        group = f"{self.group} on {summarize(self.group.hosts)}: {case.op} of {case.bytes} bytes"
+        limit = format_figure(self.limit)
+        if self.option == "min-busbw":
+            return f"BELOW: {group} has a busbw of {figure} GB/s, under --min-busbw {limit}."
+        if self.option == "max-latency":
+            return f"ABOVE: {group} takes {figure} us, over --max-latency {limit}."
+        return (
+            f"SLOWER: {group} takes {figure} us, {self.factor:.2f} times the {limit} us of the "
+            "saved run."
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the miss in JSON types."""
+        case, group = self.group.row.case, _group_json(self.group)
+        row = {"op": case.op, "axes": case.target.name, "bytes": case.bytes}
+        return {"option": self.option, **row, **group, "figure": self.figure, "limit": self.limit}
 
 
 def format_us(seconds: float) -> str:

@@ -100,6 +100,7 @@ class Measurement:
     sizes: tuple[int, ...]  # ranks in a group, or in each of two groups if two axes run at once
     wrong: int  # wrong elements in the results of all ranks
     calls: int  # timed calls of each group
+    rounds: int  # over which they were spread
     median: float  # seconds of a call, on the slowest rank of its group
     p99: float  # not exceeded by 99 of 100 calls; the slowest of fewer calls
     num_groups: int  # of the target
@@ -282,6 +283,7 @@ def summarize_case(
         tuple(layout.size(*axes) for axes in case.target.groups),
         wrong,
         slowest.shape[1],
+        len(rounds),
         float(np.median(times)),
         float(times[-(-99 * len(times) // 100) - 1]),
         len(slowest),

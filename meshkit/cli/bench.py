@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..bench import report, results
+from ..bench.limits import SAVE_AGAIN, Limits, find_misses, parse_saved, resolve_limits
+from ..bench.slow import MIN_JUDGED
 from ..errors import SpecError
 from ..launch.detect import detect
 from ..layout.layout import Layout
@@ -67,39 +72,102 @@ def read_max_alone(text: str) -> int | None:
     return None if text == "all" else options.read_count(text)
 
 
+def read_limits(text: str, unit: str, most: float) -> list[tuple[str, float]]:
+    """Read numbers for targets, separated by commas: ``tp=200,dp=30``."""
+    limits = []
+    for part in text.split(","):
+        name, equals, number = part.rpartition("=")
+        if not equals:
+            raise ArgumentTypeError(f"{text!r} is not TARGET=NUMBER, such as dp=30")
+        limits.append((name, options.read_number(number, unit, most)))
+    return limits
+
+
+@dataclass(frozen=True)
+class BenchPlan:
+    """A benchmark as typed: all that can be known before a rank starts."""
+
+    args: Namespace
+    layout: Layout
+    request: BenchRequest
+    limits: Limits
+
+    def run(self) -> Result:
+        """Measure ranks started here, or this rank and its peers. Collective."""
+        args, request, layout = self.args, self.request, self.layout
+        if args.n is None:
+            rank, run = run_under_launcher("", measure, args.device, request, layout)
+        else:
+            smaller = f"--sizes {max(request.sizes[-1] // 4, 1)}"
+            given, limit = (request, layout), self._time_limit()
+            rank, run = spawn_ranks(
+                measure, args.n, args.device, given, timeout=limit, smaller=smaller
+            )[0]
+        if self.limits.saved is not None:
+            self.limits.saved.check_device(run)
+        misses = find_misses(run, self.limits)
+        if rank:
+            return Result(ok=report.is_ok(run, misses))
+        if args.save is not None:
+            Path(args.save).write_text(json.dumps(report.run_to_json(run, misses)))
+        draw = partial(report.draw_rows if args.all else report.draw_screen, run, misses)
+        as_dict = partial(report.run_to_json, run, misses)
+        return Result(as_dict, draw, report.is_ok(run, misses))
+
+    def _time_limit(self) -> float:
+        """Return the seconds after which ranks that are started here are ended."""
+        from ..bench.measure import LONGEST
+
+        request, sweep = self.request, self.request.options
+        cases = results.plan_cases(self.layout, request.operations, request.targets, request.sizes)
+        rounds = len(sweep.rounds or ["another one begins only if it ends in time"])
+        waits = results.num_barriers(self.layout, cases, sweep.max_alone, rounds)
+        return waits * sweep.timeout + LONGEST + ENDING
+
+
 def run_bench(args: Namespace) -> Result:
     """Measure a mesh of ``n`` ranks started here, or of this rank and its peers. Collective."""
-    layout = read_launched_layout(args)
-    targets = results.default_targets(layout)
+    return plan_bench(args).run()
+
+
+def plan_bench(args: Namespace) -> BenchPlan:
+    """Return the benchmark of the options, or raise if anything in them is wrong. Local."""
+    layout, saved = read_launched_layout(args), None
+    operations = tuple(results.OPERATIONS) if args.all else DEFAULT_OPERATIONS
+    targets, sizes = results.default_targets(layout), read_sweep_sizes(BENCH_SIZES)
+    # by time, a size that has become too slow would be left out
+    iters = ALL_ITERS if args.all or args.save or args.against else None
+    if args.against is not None:
+        text = options.read_json_file("against", args.against, SAVE_AGAIN)
+        saved = parse_saved(layout, text)
+        operations, targets, sizes = saved.operations, saved.targets, saved.sizes
+    operations, sizes, iters = args.ops or operations, args.bytes or sizes, args.iters or iters
     if args.axes is not None:
         targets = results.parse_targets(layout, args.axes)
     if not targets:
         summary = "every axis has 1 rank, so no data moves."
         raise SpecError(summary, fix="for example meshkit bench dp=2 -n 2.")
+    if saved is not None:
+        saved.check_measures(results.plan_cases(layout, operations, targets, sizes))
+    for option in ("save", "against"):
+        needed = MIN_JUDGED * results.MIN_CALLS
+        if getattr(args, option) is not None and iters is not None and iters < needed:
+            summary = f"--{option} needs {needed} calls, in {MIN_JUDGED} rounds, to know the noise."
+            raise SpecError(summary, fix=f"--iters {needed}, or leave it out.")
+    if args.save is not None and not detect().rank:
+        options.check_writable("save", args.save)
+    limits = Limits(
+        resolve_limits(layout, targets, "--min-busbw", args.min_busbw or ()),
+        resolve_limits(layout, targets, "--max-latency", args.max_latency or ()),
+        saved,
+    )
 
-    from ..bench.measure import LONGEST, BenchRequest, SweepOptions
+    from ..bench.measure import BenchRequest, SweepOptions
 
-    operations = args.ops or (tuple(results.OPERATIONS) if args.all else DEFAULT_OPERATIONS)
-    iters = args.iters or (ALL_ITERS if args.all else None)
     sweep = SweepOptions(args.warm_up, iters, args.timeout, args.alone)
-    sizes = options.read_axis_sizes(args.words)
-    request = BenchRequest(sizes, args.order, operations, targets, args.bytes, sweep)
-    if args.n is None:
-        rank, run = run_under_launcher("", measure, args.device, request, layout)
-    else:
-        cases = results.plan_cases(layout, operations, targets, args.bytes)
-        rounds = len(sweep.rounds or ["another one begins only if it ends in time"])
-        waits = results.num_barriers(layout, cases, args.alone, rounds)
-        limit = waits * args.timeout + LONGEST + ENDING
-        smaller = f"--sizes {max(args.bytes[-1] // 4, 1)}"
-        given = request, layout
-        by_rank = spawn_ranks(measure, args.n, args.device, given, timeout=limit, smaller=smaller)
-        rank, run = by_rank[0]
-    ok = not run.wrong
-    if rank:
-        return Result(ok=ok)
-    draw = partial(report.draw_rows if args.all else report.draw_screen, run)
-    return Result(partial(report.run_to_json, run), draw, ok)
+    axes = options.read_axis_sizes(args.words)
+    request = BenchRequest(axes, args.order, operations, targets, sizes, sweep)
+    return BenchPlan(args, layout, request, limits)
 
 
 def measure(
@@ -120,7 +188,6 @@ def _add_bench(parser: ArgumentParser) -> None:
         "--sizes",
         dest="bytes",
         type=read_sweep_sizes,
-        default=BENCH_SIZES,
         metavar="SIZES",
         help=help,
     )
@@ -153,6 +220,25 @@ def _add_bench(parser: ArgumentParser) -> None:
         f"(default {results.DEFAULT_ALONE}, or fewer if there are fewer)"
     )
     add("--alone", type=read_max_alone, default=results.DEFAULT_ALONE, metavar="GROUPS", help=help)
+    add_limits(parser)
+
+
+def add_limits(parser: ArgumentParser) -> None:
+    """Add the options whose limits decide the exit status, and ``--save``."""
+    for flag, unit, most, help in (
+        ("--min-busbw", "GB/s", 1e6, "fail if a group has less at the largest size: tp=200,dp=30"),
+        ("--max-latency", "us", 1e9, "fail if a group takes longer at the smallest size: dp=30"),
+    ):
+        read = partial(read_limits, unit=unit, most=most)
+        metavar = f"TARGET={unit.upper()}"
+        parser.add_argument(flag, type=read, action="extend", metavar=metavar, help=help)
+    help = f"write the result into a file, which is replaced ({ALL_ITERS} calls each)"
+    parser.add_argument("--save", metavar="FILE", help=help)
+    help = (
+        "measure what a file of --save has, and fail if a group takes longer than in the file, by "
+        "more than its noise"
+    )
+    parser.add_argument("--against", metavar="FILE", help=help)
 
 
 BENCH = Command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import os
 import re
 import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -72,12 +73,12 @@ def read_counts(text: str) -> tuple[int, ...]:
 
 def read_seconds(text: str) -> float:
     """Read a time in seconds, from 0.001 to 1e9."""
-    return _read_float(text, "seconds", 1e9)
+    return read_number(text, "seconds", 1e9)
 
 
 def read_gigabytes(text: str) -> float:
     """Read a number of GB, from 0.001 to 1e6."""
-    return _read_float(text, "GB", 1e6)
+    return read_number(text, "GB", 1e6)
 
 
 def read_dtype(text: str) -> str:
@@ -90,7 +91,8 @@ def read_links(text: str) -> str:
     return text.lower() if text.lower() in MACHINES else text
 
 
-def _read_float(text: str, unit: str, most: float) -> float:
+def read_number(text: str, unit: str, most: float) -> float:
+    """Read a number of a unit, from 0.001 to the most."""
     try:
         number = float(text)
     except ValueError:
@@ -98,6 +100,14 @@ def _read_float(text: str, unit: str, most: float) -> float:
     if not 0.001 <= number <= most:  # nan fails every comparison
         raise ArgumentTypeError(f"{text!r} is not a number of {unit} from 0.001 to {most:g}")
     return number
+
+
+def check_writable(option: str, path: str) -> None:
+    """Check that a file can be written, before the work whose result it will have."""
+    file = Path(path)
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        summary = f"the file of --{option} cannot be written."
+        raise SpecError(summary, fix="a file in an existing folder with write access.")
 
 
 def read_file(option: str, path: str, fix: str) -> str:

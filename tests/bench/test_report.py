@@ -52,7 +52,7 @@ def test_the_json() -> None:
     report = json.loads(json.dumps(run_to_json(REPORT)))
     rows = report.pop("measurements")
     assert report == {
-        **{"ok": False, "wrong": 3, "seconds": 1.25, "slow": []},
+        **{"ok": False, "wrong": 3, "seconds": 1.25, "slow": [], "missed": []},
         **{"sizes": {"dp": 2, "sp": 2}, "launcher": "spawn", "device": "cpu", "backend": "gloo"},
         **{"torch": "2.13.0", "hosts": ["a", "a", "b", "b"], "warm_up": 3, "iters": 20},
         "first_calls": [
@@ -65,7 +65,7 @@ def test_the_json() -> None:
         **{"op": "all_reduce", "axes": "dp", "ranks": [2], "mode": "concurrent", "bytes": 1024},
         **{"us": pytest.approx(2500), "p99": pytest.approx(3100)},
         **{"algbw": pytest.approx(algbw), "busbw": pytest.approx(algbw)},
-        **{"ratio": pytest.approx(2.5 / 1.5), "wrong": 0, "calls": 3},
+        **{"ratio": pytest.approx(2.5 / 1.5), "wrong": 0, "calls": 3, "rounds": 1},
         **{"groups": 2, "num_groups": 2},
         "group_us": pytest.approx({"min": 2000, "median": 2500, "max": 3000}),
     }

@@ -9,6 +9,7 @@ import signal
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +23,7 @@ from meshkit.launch.detect import detect
 from meshkit.layout.layout import Layout
 from tests.bench.example_runs import CLEAN, REPORT
 from tests.bench.faulty_calls import before_each_call, return_wrong_elements
-from tests.cli.processes import begun, ended
+from tests.cli.processes import ROOT, Answers, begun, ended
 from tests.promises import BUSY
 
 QUICK = ["--device", "cpu", "--iters", "2", "--warm-up", "0"]
@@ -124,6 +125,79 @@ def test_the_groups_of_a_late_rank_are_named(
 def test_no_group_of_healthy_ranks_is_named(run: int, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "dp=2", "sp=2", "-n", "4", "--device", "cpu", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["slow"] == []
+
+
+# ---------------------------------------------------------------- the verdict
+
+
+def all_ranks_are_fast(
+    device: str | None, request: BenchRequest, layout: Layout
+) -> tuple[int, BenchmarkRun]:
+    """Measure with ranks that are all a little late, so that load hardly matters."""
+    with pytest.MonkeyPatch.context() as patch:
+        before_each_call(patch, "all_reduce", lambda: time.sleep(0.05))
+        return measure(device, request, layout)
+
+
+def test_a_group_that_became_slower_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = str(tmp_path / "before.json")
+    monkeypatch.setattr(bench, "measure", all_ranks_are_fast)
+    typed = "bench dp=2 sp=2 -n 4 --axes dp --sizes 1K --alone 1 --warm-up 0 --device cpu"
+    line = typed.split()
+    assert main([*line, "--save", file, "--max-latency", "dp=60000000"]) == 0
+    assert json.loads(Path(file).read_text())["iters"] == 20
+    capsys.readouterr()
+    monkeypatch.setattr(bench, "measure", rank_3_is_late)
+    now = [
+        "bench",
+        "dp=2",
+        "sp=2",
+        "-n",
+        "4",
+        "--alone",
+        "1",
+        "--warm-up",
+        "0",
+        "--device",
+        "cpu",
+        "--json",
+    ]
+    assert main([*now, "--against", file, "--min-busbw", "dp=999"]) == 1
+    out = json.loads(capsys.readouterr().out)
+    assert out["ok"] is False
+    assert [row["axes"] for row in out["measurements"]] == ["dp", "dp"]  # what the file has
+    missed = [(row["option"], row["group"], row["ranks"]) for row in out["missed"]]
+    assert missed == [
+        ("min-busbw", "sp=0", [0, 2]),
+        ("min-busbw", "sp=1", [1, 3]),
+        ("against", "sp=1", [1, 3]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--save /nonexistent/file", "the file of --save cannot be written."),
+        ("--save .", "the file of --save cannot be written."),
+        ("--against /nonexistent/file", "the file of --against cannot be read."),
+        ("--against README.md", "the file of --against is not JSON."),
+        ("--against tests/launch/environments.json", "the file of --against "),
+        ("--save x --iters 17", "--save needs 18 calls, in 9 rounds, to know the noise."),
+        ("--min-busbw dp=1 --min-busbw dp=2", "--min-busbw has dp twice."),
+        ("--max-latency dp", "--max-latency: 'dp' is not TARGET=NUMBER, such as dp=30."),
+        ("--max-latency dp=nan", "--max-latency: 'nan' is not a number of us from 0.001 to 1e+09."),
+    ],
+)
+def test_a_wrong_limit_is_refused_before_a_rank_starts(
+    words: str, line: str, monkeypatch: pytest.MonkeyPatch, answer: Answers
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(bench, "spawn_ranks", lambda *_, **__: pytest.fail("ranks were started"))
+    code, out, error = answer(f"bench dp=2 -n 2 {words}")
+    assert (code, out) == (2, "")
+    assert f": {line}" in error
 
 
 # ---------------------------------------------------------------- Ctrl-C

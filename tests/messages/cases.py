@@ -26,7 +26,9 @@ from meshkit import (
     split_world,
     stream_seed,
 )
-from meshkit.bench.results import parse_targets, sweep_sizes
+from meshkit.bench.limits import SavedRun, parse_saved, resolve_limits
+from meshkit.bench.report import run_to_json
+from meshkit.bench.results import Case, parse_targets, sweep_sizes
 from meshkit.call import quotes_call
 from meshkit.compare.parity import Held, Rules, find_differences
 from meshkit.data.batch import resolve_data_axes
@@ -68,6 +70,7 @@ from meshkit.rehearse.record import GroupRecord, Names, Operation, Trace
 from meshkit.rehearse.report import RehearsalReport
 from meshkit.transfer.state import StatePatterns, plan_moves
 from meshkit.transfer.whole import whole_sizes
+from tests.bench import example_runs
 from tests.launch import recorded
 
 SHAPES = {"w": (2, 4), "v": (3,)}
@@ -278,6 +281,15 @@ def whole(*shapes: list[int], side: str = "o/tp i", **sizes: int) -> object:
 
 
 ENDED = Sighting(RankState.ENDED, "host n2, pid 71")
+
+
+SAVED = run_to_json(example_runs.REPORT)
+
+
+def limits(option: str, *given: tuple[str, float]) -> object:
+    """Return the limits of a run that measures dp, and dp and sp at once."""
+    targets = example_runs.DP, example_runs.BOTH
+    return resolve_limits(example_runs.LAYOUT, targets, option, given)
 
 
 def rehearsed_report() -> RehearsalReport:
@@ -574,6 +586,22 @@ CASES: dict[str, Callable[[], object]] = {
     "a sweep without sizes": lambda: sweep_sizes(64, 32, 2),
     "a target without axes": lambda: parse_targets(LAYOUT, ["dp", "dp+"]),
     "a target over groups of one rank": lambda: parse_targets(LAYOUT, ["tp"]),
+    "a limit for groups that are not measured": lambda: limits("--min-busbw", ("sp", 2.0)),
+    "two limits for one target": lambda: limits("--max-latency", ("dp", 2.0), ("dp", 3.0)),
+    "a busbw of two axes at once": lambda: limits("--min-busbw", ("dp+sp", 2.0)),
+    "a saved run that is none": lambda: parse_saved(LAYOUT, {"sizes": {"dp": 2}}),
+    "a saved run without a group": lambda: parse_saved(
+        example_runs.LAYOUT,
+        {**SAVED, "measurements": [SAVED["measurements"][1] | {"by_group": []}]},
+    ),
+    "a saved run of another mesh": lambda: parse_saved(Layout(dp=4), SAVED),
+    "a saved run without rounds": lambda: parse_saved(example_runs.LAYOUT, SAVED),
+    "a saved run of other cases": lambda: SavedRun("cpu", "gloo", {}).check_measures(
+        [Case("broadcast", example_runs.DP, 64)]
+    ),
+    "a saved run on another device": lambda: SavedRun("cuda", "nccl", {}).check_device(
+        example_runs.REPORT
+    ),
     # launch
     "a launcher variable that is not set": lambda: detect({"WORLD_SIZE": "8"}),
     "a launcher variable that is not set on rank 0": lambda: detect({"RANK": "0"}),
