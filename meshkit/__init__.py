@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .errors import BatchError as BatchError
     from .errors import CollectiveError as CollectiveError
     from .errors import CoordinateError as CoordinateError
+    from .errors import DeviceMeshError as DeviceMeshError
     from .errors import DisagreementError as DisagreementError
     from .errors import LaunchError as LaunchError
     from .errors import MeshkitError as MeshkitError
@@ -46,8 +47,9 @@ if TYPE_CHECKING:
     from .redistribute.report import plan_redistribution as plan_redistribution
 
 _NAMES = {
-    "errors": "BatchError CollectiveError CoordinateError DisagreementError LaunchError "
-    "MeshkitError NonfiniteError RankTimeoutError SpawnError SpecError UnknownAxisError",
+    "errors": "BatchError CollectiveError CoordinateError DeviceMeshError DisagreementError "
+    "LaunchError MeshkitError NonfiniteError RankTimeoutError SpawnError SpecError "
+    "UnknownAxisError",
     "data.batch": "BatchPlan",
     "data.schedule": "BatchSchedule",
     "data.seeds": "stream_seed",

@@ -4,6 +4,7 @@
 
     MeshkitError
       SpecError(ValueError)            names, sizes, order, product
+        DeviceMeshError(RuntimeError)  the same of ``init_device_mesh``, as torch raises it
       UnknownAxisError(KeyError)       an axis that the mesh does not have, with the closest name
       CoordinateError(IndexError)      a rank or an index outside the grid
       BatchError(ValueError)           a batch that does not divide
@@ -134,6 +135,10 @@ class SpecError(MeshkitError, ValueError):
         None  # if tokens or nodes do not divide, the nearest smaller number, or None
     )
     above: int | None = None  # the nearest larger one
+
+
+class DeviceMeshError(SpecError, RuntimeError):
+    """A request of ``init_device_mesh`` that is invalid. torch raises a RuntimeError there."""
 
 
 class UnknownAxisError(MeshkitError, KeyError):

@@ -16,6 +16,7 @@ from meshkit.errors import (
     BatchError,
     CollectiveError,
     CoordinateError,
+    DeviceMeshError,
     DisagreementError,
     LaunchError,
     MeshkitError,
@@ -28,6 +29,7 @@ from meshkit.errors import (
 
 FILLED = [
     SpecError("text", sizes={"dp": 4}, world_size=6),
+    DeviceMeshError("text", sizes={"dp": 4}, num_ranks=8),
     UnknownAxisError("text", axis="tq", axes=("dp", "tp"), suggestion="tp"),
     SpecError("text", axis="r", axes=("dp",), suggestion=None, sizes={"r": 2}),
     CoordinateError("text", axis="dp", index=9, size=4),

@@ -72,7 +72,7 @@ def _make_root(
         row = layout.peers(rank, *(axis for part in parts for axis in part))
         grid = torch.from_numpy(row.reshape([layout.size(*part) for part in parts]))
         root = DeviceMesh.from_group([*groups], device_type, mesh=grid, mesh_dim_names=names)
-    return copy_root(root, named=True, number=number) if number else root
+    return copy_root(root, names=names, number=number) if number else root
 
 
 def check_members(

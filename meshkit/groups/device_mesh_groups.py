@@ -52,6 +52,8 @@ FAILURE = "a rank could not create more groups of a mesh; all are closed again."
 class Owner(OfOneProcess):
     """The mesh whose groups a root DeviceMesh has. It is not pickled with the DeviceMesh."""
 
+    on_all_ranks = False  # whether ranks outside the mesh have the DeviceMesh too
+
     def __init__(self, mesh: object, proposal: MeshProposal, groups: MeshGroups) -> None:
         self.mesh: Any = mesh  # the Mesh, whose file imports this one
         self.proposal = proposal
@@ -131,23 +133,31 @@ def parse_joint(joint: object, layout: Layout) -> dict[str, tuple[str, ...]]:
 
 def add_joint(root: DeviceMesh, joint: dict[str, tuple[str, ...]], groups: MeshGroups) -> None:
     """Give a root DeviceMesh names for several axes together. Local; their groups exist."""
+    names = dict(zip(groups.plan.layout.axes, root.mesh_dim_names or (), strict=False))
     for name, axes in joint.items():
         group = groups.find(*axes) if axes else groups.groups.by_key[()]
         try:
-            join_dims(root, name, axes, group)
+            join_dims(root, name, tuple(names[axis] for axis in axes), group)
         except ValueError as error:
             line = f"the DeviceMesh has another joint dim {name!r} already."
             raise SpecError(line, fix="another name.") from error
 
 
-def serve_torch(owner: Owner, method: str, dims: list[DimRequest]) -> list[dist.ProcessGroup]:
+def serve_torch(
+    owner: Owner, method: str, dims: list[DimRequest]
+) -> list[dist.ProcessGroup | None]:
     """Return the group of each dim that torch requests of a DeviceMesh. See provide_groups."""
     sizes = {dim.name: len(dim.ranks) for dim in dims}
     return provide_groups(owner, Call(f"device_mesh.{method}", (format_sizes(sizes),)), dims)
 
 
-def provide_groups(owner: Owner, call: Call, dims: list[DimRequest]) -> list[dist.ProcessGroup]:
-    """Return the group of each dim. Local if all groups exist; else collective over the world."""
+def provide_groups(
+    owner: Owner, call: Call, dims: list[DimRequest]
+) -> list[dist.ProcessGroup | None]:
+    """Return the group of each dim, None on a rank outside the mesh.
+
+    Local if all groups exist; else collective over the world.
+    """
     mesh, proposal = owner.groups, owner.proposal
     try:
         mesh.check_open()
@@ -156,15 +166,11 @@ def provide_groups(owner: Owner, call: Call, dims: list[DimRequest]) -> list[dis
             plan = mesh.plan
             found = match_groups(plan, requests, proposal.job, mesh.registry)
             _forget_external_of_other_backends(found, mesh)
-            new = _create_agreed(found, mesh, proposal, call, dims) if found.missing else {}
+            new = _create_agreed(found, owner, call, dims) if found.missing else {}
     except MeshkitError as error:
         error.quote(call)
         raise
-    groups: list[dist.ProcessGroup] = []
-    for request in requests:
-        group = found.found.get(request.axes)
-        groups.append(group or new[request.key])  # type: ignore[arg-type]  # this rank is a member
-    return groups
+    return [found.found.get(request.axes) or new.get(request.key) for request in requests]
 
 
 def _request(mesh: MeshGroups, proposal: MeshProposal, dim: DimRequest) -> GroupRequest:
@@ -223,15 +229,11 @@ def _forget_external_of_other_backends(found: FoundGroups, mesh: MeshGroups) -> 
 
 
 def _create_agreed(
-    found: FoundGroups,
-    mesh: MeshGroups,
-    proposal: MeshProposal,
-    call: Call,
-    dims: list[DimRequest],
+    found: FoundGroups, owner: Owner, call: Call, dims: list[DimRequest]
 ) -> dict[GroupKey, dist.ProcessGroup | None]:
     """Create the missing groups once all ranks have requested the same. Collective."""
-    job, layout = proposal.job, mesh.plan.layout
-    if layout.num_ranks < job.world.world_size:
+    mesh, job, layout = owner.groups, owner.proposal.job, owner.groups.plan.layout
+    if layout.num_ranks < job.world.world_size and not owner.on_all_ranks:
         raise SpecError(
             f"there is no group over {' '.join(dim.name for dim in dims)}, and ranks outside the "
             "mesh cannot help to create it.",
@@ -242,7 +244,7 @@ def _create_agreed(
         "dims": format_sizes({dim.name: len(dim.ranks) for dim in dims}),
         "members": "; ".join(_describe_steps(request.key[0]) for request in found.requests),
     }
-    return create_agreed(found, mesh, job, proposal.options, call, facts)
+    return create_agreed(found, mesh, job, owner.proposal.options, call, facts)
 
 
 def create_agreed(

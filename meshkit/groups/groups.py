@@ -71,6 +71,7 @@ def create_requested(
     except BaseException:
         destroy_groups(group for group in new.values() if group is not None)
         raise
+    job.counts.made.update(group for group in new.values() if group is not None)
     return new
 
 

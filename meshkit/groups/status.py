@@ -32,10 +32,10 @@ import torch.distributed as dist
 
 from ..launch.default_group import default_group
 from ..launch.disagreement import RankStatus, TracedCall
+from ..launch.job import current_job
 from ..launch.torch_aborts import collective_count, has_lost_connection
 from ..launch.torch_groups import is_nccl
 from ..launch.torch_traces import describe_tensors
-from .requests import DESCRIPTION
 
 Frames = Iterable[tuple[FrameType, int | None]]  # outermost first, each with its line number
 
@@ -309,7 +309,8 @@ def rank_status(
     description = str(getattr(over, "group_desc", "") or "a group of its own")
     group = "" if over is None else names[0] if names else description
     is_unknown = not names and all(group is not over for group in more)
-    is_other_mesh = is_unknown and description.startswith(f"{DESCRIPTION} ")
+    job = current_job()
+    is_other_mesh = is_unknown and job is not None and over in job.counts.made
     calls = {group: tuple(call._replace(line=line) for call in made)} if names and made else {}
     status = RankStatus(rank, counts, function, group, line, error, is_other_mesh=is_other_mesh)
     return replace(status, calls=calls)

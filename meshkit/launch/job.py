@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch.distributed as dist
 
@@ -96,6 +96,8 @@ class Counts:
     # the groups of the last mesh of all ranks in order, which later DeviceMeshes share; or None
     shared: Any = None
     private: int = 0  # how many meshes have had groups of their own
+    # the groups that a mesh of this job has created, as long as they exist
+    made: WeakSet[dist.ProcessGroup] = field(default_factory=WeakSet)
     unbound: bool = False  # whether ``meshkit.unbound()`` hides the device of the default group
 
 

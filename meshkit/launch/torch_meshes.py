@@ -5,11 +5,13 @@ feature                           since  test
 ================================  =====  ====================================================
 ``_mesh_layout._FlatLayout``      2.13   tests/groups/test_device_mesh.py
 groups of a later dim of a mesh   none   tests/groups/test_device_mesh.py
+description of a group            none   tests/mesh/test_dims_as_torch.py
 ================================  =====  ====================================================
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +37,7 @@ class DimRequest(NamedTuple):
     """A dim of a DeviceMesh for which torch requests a group."""
 
     name: str
-    ranks: list[int]  # of this rank's group, in order
+    ranks: list[int]  # of this rank's group, in order; on a rank outside, of the first group
     backend: str | None  # None is that of the default group
     options: object  # of the backend; None are its defaults
 
@@ -88,7 +90,7 @@ def root_of(device_mesh: DeviceMesh) -> DeviceMesh:
 
 
 def serve_groups(
-    serve: Callable[[Any, str, list[DimRequest]], list[dist.ProcessGroup]],
+    serve: Callable[[Any, str, list[DimRequest]], list[dist.ProcessGroup | None]],
 ) -> None:
     """Let a function return the groups of each later dim of a DeviceMesh that meshkit has made.
 
@@ -122,24 +124,58 @@ def serve_groups(
             names_of_groups: list[str] = make_groups(layout, rank_map, names, override, *more)
             return names_of_groups
         dims = [
-            DimRequest(name, _own_row(layout, dim, rank_map), *override[dim])
+            DimRequest(str(name), _own_row(layout, dim, rank_map), *override[dim])
             for dim, name in enumerate(names or map("dim_{}".format, range(len(layout))))
         ]
         flattens = not hasattr(self, "_dim_group_names")  # the DeviceMesh is just being made
         groups = serve(owner, "_flatten" if flattens else "_unflatten", dims)
-        return [group.group_name for group in groups]
+        return [group.group_name for group in groups if group is not None]  # none outside
 
     init_process_groups.serve = serve  # type: ignore[attr-defined]
     setattr(DeviceMesh, GROUPS_METHOD, init_process_groups)
+    _describe_groups(DeviceMesh)
+
+
+def _describe_groups(device_mesh: type[DeviceMesh]) -> None:
+    """Let ``get_group`` describe a group by the dim that is asked, as torch does. Local.
+
+    Dims with equal groups share one here, which has one description at a time.
+    """
+    get_group = device_mesh.get_group
+
+    @functools.wraps(get_group)
+    def get_described(self: DeviceMesh, mesh_dim: int | str | None = None) -> dist.ProcessGroup:
+        group: dist.ProcessGroup = get_group(self, mesh_dim)
+        if torch.compiler.is_compiling() or group is dist.group.WORLD:
+            return group
+        if vars(root_of(self)).get(MADE_BY):
+            names, dim = self.mesh_dim_names, 0 if mesh_dim is None else mesh_dim
+            name = dim if isinstance(dim, str) else names[dim] if names else f"dim_{dim}"
+            group._set_group_desc(f"mesh_{name}")
+        return group
+
+    device_mesh.get_group = get_described  # type: ignore[method-assign]
 
 
 def _own_row(layout: Any, dim: int, rank_map: torch.Tensor) -> list[int]:  # noqa: ANN401
-    """Return the ranks along a dim of a DeviceMesh that include this rank, in order."""
+    """Return the ranks along a dim that include this rank, in order; outside, the first ones."""
     flat = layout[dim]
     nested = type(layout)([flat]) if can_slice() else flat.nest()
     rows = nested.remap_to_tensor(rank_map).reshape(-1, flat.numel())
-    ranks: list[int] = rows[(rows == dist.get_rank()).any(dim=1)][0].tolist()
+    own = (rows == dist.get_rank()).any(dim=1)
+    ranks: list[int] = (rows[own] if own.any() else rows)[0].tolist()
     return ranks
+
+
+def device_mesh_outside(
+    device_type: str, ranks: torch.Tensor, names: tuple[str, ...] | None
+) -> DeviceMesh:
+    """Return the DeviceMesh of a rank that is not in it: it has no coordinate and no group."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    root = DeviceMesh(device_type, ranks, mesh_dim_names=names, _init_backend=False)
+    root._dim_group_names = []
+    return root
 
 
 def join_dims(root: DeviceMesh, name: str, axes: tuple[str, ...], group: dist.ProcessGroup) -> None:
@@ -150,8 +186,8 @@ def join_dims(root: DeviceMesh, name: str, axes: tuple[str, ...], group: dist.Pr
         root._flatten_mapping[name] = slice_device_mesh(root, {name: ()}, [group])
 
 
-def copy_root(root: DeviceMesh, *, named: bool, number: int) -> DeviceMesh:
-    """Return a copy of a root DeviceMesh, with or without names, that compares unequal to others.
+def copy_root(root: DeviceMesh, *, names: tuple[str, ...] | None, number: int) -> DeviceMesh:
+    """Return a copy of a root DeviceMesh, with other names, that compares unequal to others.
 
     torch compares two DeviceMeshes by their ranks and not by their groups, also in the caches of
     DTensor. Two meshes over the same ranks with groups of their own would then be taken for one. A
@@ -168,7 +204,7 @@ def copy_root(root: DeviceMesh, *, named: bool, number: int) -> DeviceMesh:
     others = torch.full((root._rank_map.numel() * bool(number),), -number, dtype=torch.int)
     remade = DeviceMesh(
         root.device_type,
-        mesh_dim_names=root.mesh_dim_names if named else None,
+        mesh_dim_names=names,
         _init_backend=False,
         _layout=root._layout,
         _rank_map=torch.cat([root._rank_map, others]),

@@ -195,7 +195,7 @@ def closest_axis(name: object, axes: Collection[str]) -> str | None:
 def check_names(names: Collection[object]) -> None:
     """Check that einops, Python and meshkit's own options accept the names as axes."""
     for name in names:
-        reason = _name_fault(name)
+        reason = name_fault(name)
         if reason:
             fix = "a short lower-case word, such as dp, sp or tp."
             if name in RESERVED:
@@ -206,7 +206,8 @@ def check_names(names: Collection[object]) -> None:
         raise SpecError(f"{CALL} has {len(names)} axes.", f"A mesh has 1 to {MAX_AXES}.", fix=fix)
 
 
-def _name_fault(name: object) -> str | None:
+def name_fault(name: object) -> str | None:
+    """Return why a name cannot be that of an axis; None if it can."""
     if not isinstance(name, str):
         return f"is {article(type(name).__name__)}, not a str"
     if not (name.isascii() and name.isidentifier()):

@@ -143,7 +143,7 @@ def equal_that_of_torch_without_names() -> None:
 def refuse_invalid_arguments() -> None:
     names = {"mesh_dim_names": ("dp", "tp")}
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
-        (("cpu", (3, 2)), names),
+        (("cpu", (3, 3)), names),
         (("cpu", (4, 2)), {"joint": {"all": "dp tp"}}),
         (("cpu", (4, 2)), {**names, "joint": {"all": "tp dp"}}),
         (("cpu", (4, 2)), {**names, "joint": {"tp": "dp tp"}}),
@@ -158,9 +158,10 @@ def refuse_invalid_arguments() -> None:
     ]
     errors = [error_of(lambda c=call: meshkit.init_device_mesh(*c[0], **c[1])) for call in calls]
     kinds = [error and error[0] for error in errors]
-    assert kinds == ["SpecError"] * 11 + ["UnknownAxisError"]
+    of_joint = ["SpecError"] * 4
+    assert kinds == ["DeviceMeshError", *of_joint, *["DeviceMeshError"] * 6, "UnknownAxisError"]
     assert errors[0] is not None
-    assert errors[0][1].endswith("Fix: mesh_shape=(4, 2), or start 6 ranks.")
+    assert errors[0][1].endswith("Fix: start 9 ranks.")
 
 
 def name_a_rank_that_asks_for_something_else_at_once() -> None:
