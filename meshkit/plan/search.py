@@ -253,9 +253,9 @@ def _sizes(column: Iterable[int]) -> dict[str, int]:
 HOW_TO = {  # the page with a program that trains on a mesh with this axis
     "pp": "pipeline",
     "ep": "moe",
-    "cp": "context-parallel",
+    "cp": "ddp-sp",
     "sp": "ddp-sp",
-    "tp": "fsdp-tp",
+    "tp": "fsdp",
     "dp": "fsdp",
 }
 
@@ -274,7 +274,8 @@ def format_search(
     """
     if result.best:
         sizes = result.best[0].sizes
-        pages = [f"docs/how-to/{page}.md" for axis, page in HOW_TO.items() if axis in sizes]
+        names = dict.fromkeys(page for axis, page in HOW_TO.items() if axis in sizes)
+        pages = [f"docs/how-to/{name}.md" for name in names]
         lines = [table.draw(width=width, ascii=ascii, traffic=False)]
         lines += wrap_lines("Each row is the fastest of all layouts with its axes.", width)
         lines += ["", "Next, its nodes, groups and traffic, and programs that train with its axes:"]

@@ -230,7 +230,7 @@ Each row is the fastest of all layouts with its axes.
 
 Next, its nodes, groups and traffic, and programs that train with its axes:
   meshkit plan 'pp=16 dp=128 tp=8' --seq 8192
-  docs/how-to/pipeline.md docs/how-to/fsdp-tp.md docs/how-to/fsdp.md
+  docs/how-to/pipeline.md docs/how-to/fsdp.md
 
 1845 of 3060 layouts fit.
     210 out: pp divides neither 126 layers nor 128: pp=256 dp=1 tp=64
