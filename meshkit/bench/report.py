@@ -53,16 +53,16 @@ def draw_screen(
     run: BenchmarkRun, misses: Sequence[Miss] = (), *, width: int = 80, ascii: bool = False
 ) -> str:
     """Return a line for each operation and target, the named groups and the outcome."""
-    cells = [[*_cells(run, [*rows])] for _, rows in groupby(run.measurements, _op_and_target)]
-    table = format_table(cells, HEADER, width=width, ascii=ascii)
-    return "\n".join([*_title(run, width), "", table, "", *_end(run, misses, SCREEN_LEGEND, width)])
+    table = format_table(summary_cells(run), HEADER, width=width, ascii=ascii)
+    end = end_lines(run, misses, SCREEN_LEGEND, width)
+    return "\n".join([*title_lines(run, width), "", table, "", *end])
 
 
 def draw_rows(
     run: BenchmarkRun, misses: Sequence[Miss] = (), *, width: int = 80, ascii: bool = False
 ) -> str:
     """Return every row, one table for each operation and target, and the same end."""
-    lines = _title(run, width)
+    lines = title_lines(run, width)
     for (op, axes), group in groupby(result_rows(run), itemgetter("op", "axes")):
         rows = list(group)
         sizes, first = " and ".join(map(str, rows[0]["ranks"])), rows[0]
@@ -76,10 +76,11 @@ def draw_rows(
             for row in rows
         ]
         lines.append(format_table(cells, [*FORMATS], width=width, ascii=ascii))
-    return "\n".join([*lines, "", *_end(run, misses, LEGEND, width)])
+    return "\n".join([*lines, "", *end_lines(run, misses, LEGEND, width)])
 
 
-def _title(run: BenchmarkRun, width: int) -> list[str]:
+def title_lines(run: BenchmarkRun, width: int) -> list[str]:
+    """Return the lines about the job and about what was measured."""
     ranks = count_noun(math.prod(run.sizes.values()), "rank")
     hosts = count_noun(len(set(run.hosts)), "host")
     software = f"launcher {run.launcher}; {run.backend} on {run.device}, torch {run.torch}"
@@ -90,7 +91,8 @@ def _title(run: BenchmarkRun, width: int) -> list[str]:
     return [*wrap_lines(title, width), *wrap_lines(f"{operations} of {span} bytes, float32", width)]
 
 
-def _end(run: BenchmarkRun, misses: Sequence[Miss], legend: str, width: int) -> list[str]:
+def end_lines(run: BenchmarkRun, misses: Sequence[Miss], legend: str, width: int) -> list[str]:
+    """Return the legend, a sentence for each named group, and the outcome."""
     slow = [group.describe() for group in slow_groups(run)]
     missed = shorten(
         [miss.describe() for miss in misses], MAX_MISSES, " miss a limit; --json has all."
@@ -106,6 +108,11 @@ def _end(run: BenchmarkRun, misses: Sequence[Miss], legend: str, width: int) -> 
 def is_ok(run: BenchmarkRun, misses: Sequence[Miss]) -> bool:
     """Return whether no element was wrong and no limit was missed."""
     return not run.wrong and not misses
+
+
+def summary_cells(run: BenchmarkRun) -> list[list[str]]:
+    """Return the cells of the screen: a line for each operation and target."""
+    return [[*_cells(run, [*rows])] for _, rows in groupby(run.measurements, _op_and_target)]
 
 
 def _op_and_target(row: Measurement) -> tuple[str, Target]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..bench import report, results
 from ..bench.limits import SAVE_AGAIN, Limits, find_misses, parse_saved, resolve_limits
+from ..bench.page import draw_page
 from ..bench.slow import MIN_JUDGED
 from ..errors import SpecError
 from ..launch.detect import detect
@@ -110,6 +111,8 @@ class BenchPlan:
             return Result(ok=report.is_ok(run, misses))
         if args.save is not None:
             Path(args.save).write_text(json.dumps(report.run_to_json(run, misses)))
+        if args.html is not None:
+            options.write_file("page", args.html, draw_page(run, misses))
         draw = partial(report.draw_rows if args.all else report.draw_screen, run, misses)
         as_dict = partial(report.run_to_json, run, misses)
         return Result(as_dict, draw, report.is_ok(run, misses))
@@ -154,8 +157,9 @@ def plan_bench(args: Namespace) -> BenchPlan:
         if getattr(args, option) is not None and iters is not None and iters < needed:
             summary = f"--{option} needs {needed} calls, in {MIN_JUDGED} rounds, to know the noise."
             raise SpecError(summary, fix=f"--iters {needed}, or leave it out.")
-    if args.save is not None and not detect().rank:
-        options.check_writable("save", args.save)
+    for option in ("save", "html"):
+        if getattr(args, option) is not None and not detect().rank:
+            options.check_writable(option, getattr(args, option))
     limits = Limits(
         resolve_limits(layout, targets, "--min-busbw", args.min_busbw or ()),
         resolve_limits(layout, targets, "--max-latency", args.max_latency or ()),
@@ -220,6 +224,8 @@ def _add_bench(parser: ArgumentParser) -> None:
         f"(default {results.DEFAULT_ALONE}, or fewer if there are fewer)"
     )
     add("--alone", type=read_max_alone, default=results.DEFAULT_ALONE, metavar="GROUPS", help=help)
+    help = "also write a page with time and busbw over size for each target"
+    add("--html", metavar="FILE", help=help)
     add_limits(parser)
 
 

@@ -50,6 +50,20 @@ def test_four_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(line) <= 80 for line in lines)
 
 
+def test_the_page_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "bench.html"
+    typed = ["bench", "dp=2", "-n", "2", "--sizes", "64:1K", *QUICK, "--html"]
+    for path in (tmp_path, tmp_path / "none" / "bench.html"):
+        assert main([*typed, str(path)]) == 2  # before a rank starts
+        assert "the file of --html cannot be written" in capsys.readouterr().err
+    assert main([*typed, str(page)]) == 0
+    screen = capsys.readouterr().out.splitlines()
+    text = page.read_text()
+    assert f'<p class="good">{screen[-1]}</p>' in text
+    assert text.count("<polyline") == 2  # time and busbw of the only group
+    assert text.count("<circle") == 2 * 3
+
+
 def test_one_screen_without_options(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "dp=2", "sp=2", "-n", "4", "--device", "cpu"]) == 0
     out, _ = capfd.readouterr()
