@@ -162,7 +162,7 @@ def _draw_target(number: int, rows: Sequence[Row], color: str) -> str:
     wrong = sum({row["bytes"]: row["wrong"] for row in rows}.values())
     items = [(line.kind, line.name) for line in drawn]
     if len(slow) > MAX_MARKED:
-        items.append(("slow", f"and {len(slow) - MAX_MARKED} more slow groups"))
+        items.append(("slow", f"and {count_noun(len(slow) - MAX_MARKED, 'more slow group')}"))
     if wrong:
         items.append(("bad", count_noun(wrong, "wrong element")))
     listed = "".join(f'<li class="{kind}">{escape(name)}</li>' for kind, name in items)
@@ -178,8 +178,9 @@ def _draw_target(number: int, rows: Sequence[Row], color: str) -> str:
 def _name_alone(row: Row) -> str:
     if row["num_groups"] == 1:
         return "the only group"
-    sample = f" ({row['groups']} of {row['num_groups']} groups)"
-    return "one group alone" + sample * (row["groups"] < row["num_groups"])
+    if row["groups"] < row["num_groups"]:
+        return f"one group alone ({row['groups']} of {row['num_groups']} groups)"
+    return "one group alone"
 
 
 def _slow_lines(rows: Sequence[Row]) -> list[Line]:

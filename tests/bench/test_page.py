@@ -145,7 +145,7 @@ def test_slow_groups_are_marked_and_named_the_slowest_first(number: int) -> None
         f"{2 + index / 4:.2f} times the median of its peers at 1M"
         for letter, index in zip("ABCDEF", range(15, 15 - number, -1), strict=False)
     ]
-    expected += ["and 1 more slow groups"] * (number > MAX_MARKED)
+    expected += ["and 1 more slow group"] * (number > MAX_MARKED)
     assert page.texts["li"] == ["all 16 at once", *expected]
     drawn = min(number, MAX_MARKED)
     marks = [text for text in page.texts["text"] if text in [*"ABCDEF"]]
