@@ -6,8 +6,8 @@ Each rank states rows, and ranks of one class must have equal ones::
     layout                   layers.0.weight   o/tp i        a side, of those who have the name
     sum over dp at tp=0      layers.0.bias     (16)          the ranks that take part in a sum
 
-Ranks compare the first call with some names, layout and options, each call with another max_norm
-than the one before, and calls in which a rank refuses its arguments.
+Ranks compare the first call with some names, layout and options, and calls in which a rank refuses
+its arguments, or whose max_norm is not that of the others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The norm of all gradients of a model on a mesh, and their clipping: one collective a call.
 
-Each rank adds up the gradients that it counts, and an all-reduce of one float64 gives the sum of
-all ranks. Some calls also compare the gradients that must be copies of each other. All ranks must
-then take part, and NaN in the sum is how one rank asks the others, without a second collective::
+Each rank adds up the gradients that it counts, and an all-reduce gives the sum of all ranks, and
+whether all have the same ``max_norm``. Some calls also compare the gradients that must be copies of
+each other. All ranks must then take part, and NaN in the sum is how one rank asks the others,
+without a second collective::
 
     rank 0    own sum 3.0, asks for a comparison    adds NaN    reads NaN    compares    adds 3.0
     rank 1    own sum 5.0                           adds 5.0    reads NaN    compares    adds 5.0
@@ -80,11 +81,7 @@ class KnownLayout(NamedTuple):
     # names to the calls at which this rank has asked for a comparison; 0 after it
     asked: dict[tuple[str, ...], int]
     unmatched: list[str]  # the globs that match no name of this rank, until ranks compare them
-    compared: dict[object, NormCall]  # the last call of each kind that all ranks have compared
-
-    def is_new(self, call: NormCall) -> bool:
-        """Return whether ranks have not compared this call yet."""
-        return self.compared.get(call.kind) != call
+    compared: set[object]  # the kinds of calls that all ranks have compared
 
 
 class Gradients(NamedTuple):
@@ -142,7 +139,7 @@ def grad_norm(  # noqa: D417  # self
             or layouts, or the parts of a sum do not fit.
         NonfiniteError: if ``error_if_nonfinite``, and the norm is not finite.
 
-    Cost: one all-reduce of 8 bytes, whose result is read on the host. With ``+`` or partial
+    Cost: one all-reduce of 72 bytes, whose result is read on the host. With ``+`` or partial
     DTensors, two more of 20 bytes, and those of the sums. The first call also compares the calls of
     all ranks, and sends plain gradients over their axes, once.
 
@@ -185,8 +182,7 @@ def clip_grad_norm(  # noqa: D417  # self
         SpecError: also if a gradient cannot be changed in place: it is expanded, or an
             inference tensor outside inference mode.
 
-    Cost: as :meth:`grad_norm`, and one pass over the gradients. A call with another ``max_norm``
-    than the one before compares the calls anew.
+    Cost: as :meth:`grad_norm`, and one pass over the gradients.
 
     Example:
         >>> linear = torch.nn.Linear(2, 2)
@@ -231,17 +227,19 @@ class GradientNorms(OfOneProcess):
             own = self._own_total(read, order)
         except Exception as error:  # the other ranks wait in the sum, so this one joins it
             nan = torch.full((), math.nan, dtype=torch.float64, device=self._device)
-            reduce_total(nan, 2.0, group)
+            reduce_total(nan, 2.0, group, None)
             self._vote([False, True, True], group)
             announce_refusal(self._mesh, error, self._device)
             raise
         asks = self._asks(read, own)
-        is_asked = asks or bool(read.pending) or read.known.is_new(call)
-        total = reduce_total(own * math.nan if is_asked else own, order, group)
-        if total.isnan():
+        is_asked = asks or bool(read.pending) or call.kind not in read.known.compared
+        total = reduce_total(own * math.nan if is_asked else own, order, group, most)
+        if total.is_nan:
             own = self._meet(read, own, call, group, named, asks=asks)
-            total = reduce_total(own, order, group)
-        norm = total if order in (1, math.inf) else total.pow(1 / order)
+            total = reduce_total(own, order, group, most)
+        if not total.is_alike:
+            compare_norm_calls(self._mesh, self._state(read, call, named), self._device)
+        norm = total.value if order in (1, math.inf) else total.value.pow(1 / order)
         if error_if_nonfinite and not norm.isfinite():
             raise nonfinite_error(norm, named)
         return norm.to(read.local[0].device if read.local else self._device), read.local
@@ -328,7 +326,7 @@ class GradientNorms(OfOneProcess):
             parsed = NormLayout.of(self._grid.sizes, {} if layout is None else layout, sizes)
         unmatched = parsed.unmatched([name for tied in names for name in tied])
         return self._known.setdefault(
-            key, KnownLayout(parsed, [None] * len(names), {}, unmatched, {})
+            key, KnownLayout(parsed, [None] * len(names), {}, unmatched, set())
         )
 
     def _share(
@@ -393,12 +391,12 @@ class GradientNorms(OfOneProcess):
         Returns:
             what this rank adds to the norm, after sums.
         """
-        known, is_old = read.known, not read.known.is_new(call)
-        votes = [True, is_old, not asks]
+        known = read.known
+        votes = [True, call.kind in known.compared, not asks]
         no_errors, all_old, no_asks = self._vote(votes, group)
         if not (no_errors and all_old):
             compare_norm_calls(self._mesh, self._state(read, call, named), self._device)
-            known.compared[call.kind] = call
+            known.compared.add(call.kind)
         if read.pending:
             self._add_pending(read)
             own = self._own_total(read, call.order)

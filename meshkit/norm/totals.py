@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,9 @@ from ..launch.tensors import check_writable, is_dtensor
 from ..launch.torch_program import foreach_norms
 from .copies import by_kind
 from .shares import main_grad_error, sparse_error
+
+MOST = 2.0**16 - 1  # of 16 bits
+NO_LIMIT = -1.0  # for a call without max_norm
 
 
 def read_gradient(name: str, parameter: Any, *, is_clipped: bool) -> Any:  # noqa: ANN401
@@ -84,14 +88,35 @@ def total_of(counted: Sequence[Tensor], order: float, device: torch.device) -> T
     return every.max() if order == math.inf else every.pow(order).sum()
 
 
-def reduce_total(own: Tensor, order: float, group: dist.ProcessGroup) -> Tensor:
-    """Return the sum, or the largest, of all ranks; NaN if one of them has NaN. Collective."""
-    total = own.abs()  # a NaN without a sign
-    if order != math.inf:
-        dist.all_reduce(total, group=group)
+class Total(NamedTuple):
+    """The norm of all ranks, to the power of its order, and what a rank reads beside it."""
+
+    value: Tensor  # float64 ()
+    is_nan: bool  # whether one of them has NaN
+    is_alike: bool  # whether all ranks have the same limit
+
+
+def reduce_total(own: Tensor, order: float, group: dist.ProcessGroup, limit: float | None) -> Total:
+    """Return the sum, or the largest, of all ranks; NaN if one of them has NaN. Collective.
+
+    The limit of each rank travels beside it, as four numbers below 2^16. All numbers of ``n`` ranks
+    are equal if ``n * sum(x * x) == sum(x) ** 2``, which is exact: these are integers up to 2^53.
+    With the largest, they are equal if ``max(x)`` is the least one, ``MOST - max(MOST - x)``.
+    """
+    bits = struct.unpack("<4H", struct.pack("<d", NO_LIMIT if limit is None else limit + 0.0))
+    is_sum = order != math.inf
+    checks = [x * x if is_sum else MOST - x for x in bits]
+    beside = torch.tensor([*bits, *checks], dtype=torch.float64, device=own.device)
+    numbers = torch.cat([own.abs().reshape(1), beside])  # a NaN without a sign
+    if is_sum:
+        dist.all_reduce(numbers, group=group)
     else:  # the bits of numbers of 0 or more have their order, and NaN is the largest
-        dist.all_reduce(total.view(torch.int64), dist.ReduceOp.MAX, group=group)
-    return total
+        dist.all_reduce(numbers.view(torch.int64), dist.ReduceOp.MAX, group=group)
+    total, *read = numbers.tolist()
+    pairs = zip(read[:4], read[4:], strict=True)
+    ranks = group.size()
+    is_alike = all(ranks * y == x * x if is_sum else x + y == MOST for x, y in pairs)
+    return Total(numbers[0].clone(), math.isnan(total), is_alike)
 
 
 def tie_names(named: Named) -> list[tuple[list[str], Any]]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import meshkit
+from meshkit.norm import norm
 from tests.pool import Pool
 from tests.promises import BUSY
 
@@ -256,6 +257,34 @@ def test_all_ranks_raise_at_once_if_one_rank_calls_otherwise(
             summary = texts[odd].splitlines()[0].partition("): ")[2]
             assert f"Rank {odd} gave up" in peer
             assert summary in peer
+
+
+def change_the_limit(mesh: meshkit.Mesh, odd: int) -> None:
+    """Clip to another limit in each call; only one rank has another one, by one bit."""
+    compared = []
+    with pytest.MonkeyPatch.context() as patch:
+        real = norm.compare_norm_calls
+        patch.setattr(norm, "compare_norm_calls", lambda *x: (compared.append(1), real(*x)))
+        for order in (1.0, 2.0, math.inf):
+            for limit in LIMITS:
+                mesh.clip_grad_norm(three(mesh.rank), limit, order)
+            assert len(compared) == 1, "only the first call of an order"
+            for limit in LIMITS:
+                named, own = three(mesh.rank), limit
+                if mesh.rank == odd:
+                    own = math.nextafter(limit, 5.0)
+                with pytest.raises(meshkit.DisagreementError, match="max_norm"):
+                    mesh.clip_grad_norm(named, own, order)
+                assert named["b"].grad.tolist() == [3.0, 3.0]
+            compared.clear()
+
+
+LIMITS = (0.0, 5e-324, 1.0, 1e300, math.inf, 0.25)
+
+
+@pytest.mark.parametrize("odd", [0, 3])
+def test_a_limit_may_change_in_each_call_if_all_ranks_have_it(pool: Pool, odd: int) -> None:
+    pool.run(on_a_mesh, change_the_limit, odd)
 
 
 # ---------------------------------------------------------------- scaled losses
