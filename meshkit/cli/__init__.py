@@ -4,10 +4,12 @@
 
     inspect    plan, explain, move, search: no process
     eject      eject: no process
-    ranks      hello, check, bench, store: they start ranks
+    ranks      hello, check, store: they start ranks
+    bench      bench: it starts ranks, too
     doctor     doctor: this machine
     status     status: a job that runs, from outside
     rehearse   rehearse: ranks of a program, played
+    preflight  preflight: doctor, bench and rehearse as one
 
 options.py reads the options that several commands share.
 """

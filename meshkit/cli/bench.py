@@ -97,25 +97,27 @@ class BenchPlan:
         """Measure ranks started here, or this rank and its peers. Collective."""
         args, request, layout = self.args, self.request, self.layout
         if args.n is None:
-            rank, run = run_under_launcher("", measure, args.device, request, layout)
-        else:
-            smaller = f"--sizes {max(request.sizes[-1] // 4, 1)}"
-            given, limit = (request, layout), self._time_limit()
-            rank, run = spawn_ranks(
-                measure, args.n, args.device, given, timeout=limit, smaller=smaller
-            )[0]
+            return self.judge(*run_under_launcher("", measure, args.device, request, layout))
+        smaller = f"--sizes {max(request.sizes[-1] // 4, 1)}"
+        given, limit = (request, layout), self._time_limit()
+        ranks = partial(spawn_ranks, timeout=limit, smaller=smaller)
+        return self.judge(*ranks(measure, args.n, args.device, given)[0])
+
+    def judge(self, rank: int, run: results.BenchmarkRun) -> Result:
+        """Return the result on a rank, with the limits that were missed. Rank 0 writes the file."""
+        args = self.args
         if self.limits.saved is not None:
             self.limits.saved.check_device(run)
         misses = find_misses(run, self.limits)
+        ok = report.is_ok(run, misses)
         if rank:
-            return Result(ok=report.is_ok(run, misses))
+            return Result(ok=ok)
         if args.save is not None:
             Path(args.save).write_text(json.dumps(report.run_to_json(run, misses)))
         if args.html is not None:
             options.write_file("page", args.html, draw_page(run, misses))
         draw = partial(report.draw_rows if args.all else report.draw_screen, run, misses)
-        as_dict = partial(report.run_to_json, run, misses)
-        return Result(as_dict, draw, report.is_ok(run, misses))
+        return Result(partial(report.run_to_json, run, misses), draw, ok)
 
     def _time_limit(self) -> float:
         """Return the seconds after which ranks that are started here are ended."""
@@ -249,7 +251,7 @@ def add_limits(parser: ArgumentParser) -> None:
 
 BENCH = Command(
     "bench",
-    "measure every collective on a mesh of real ranks",
+    "measure the groups of a mesh of real ranks, and name slow ones",
     _add_bench,
     run_bench,
     ("dp=2 tp=2 -n 4 --sizes 1K:64K --iters 5", "dp=2 -n 2 --ops all_reduce --sizes 64K"),

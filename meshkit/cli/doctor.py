@@ -69,7 +69,11 @@ def failed(name: str, error: MeshkitError) -> Finding:
 
 def run(args: Namespace) -> Result:
     """Check the environment. Local; imports torch, joins nothing."""
-    findings = checkup(environment(), deadline=args.timeout)
+    return as_result(checkup(environment(), deadline=args.timeout))
+
+
+def as_result(findings: Sequence[Finding]) -> Result:
+    """Return findings as the result of a command."""
     ok = all(finding.ok for finding in findings)
     report = {"ok": ok, "findings": [asdict(finding) for finding in findings]}
     return Result(lambda: report, partial(as_text, findings), ok)
@@ -357,11 +361,14 @@ def as_text(findings: Sequence[Finding], *, width: int, ascii: bool = True) -> s
         texts = [part for line in finding.found.split("\n") for part in wrap_lines(line, columns)]
         texts += [f"Fix: {finding.advice}"] * bool(finding.advice)
         lines.append(head + f"\n{' ' * len(head)}".join(texts))
+    return "\n".join([*lines, "", count_failed(findings)])
+
+
+def count_failed(findings: Sequence[Finding]) -> str:
+    """Return the sentence with the number of checks and the names of the failed ones."""
     wrong = [finding.name for finding in findings if not finding.ok]
-    last = f"All {count_noun(len(findings), 'check')} OK."
-    if wrong:
-        last = f"{len(wrong)} of {count_noun(len(findings), 'check')} failed: {', '.join(wrong)}."
-    return "\n".join([*lines, "", last])
+    checks = count_noun(len(findings), "check")
+    return f"{len(wrong)} of {checks} failed: {', '.join(wrong)}." if wrong else f"All {checks} OK."
 
 
 def _add_options(parser: ArgumentParser) -> None:

@@ -34,6 +34,7 @@ MODULES = {
     "eject": "eject",
     **{"check": "ranks", "bench": "bench", "doctor": "doctor", "hello": "ranks", "store": "ranks"},
     "rehearse": "rehearse",
+    "preflight": "preflight",
     "status": "status",
 }
 COMMANDS = tuple(MODULES)

@@ -259,17 +259,22 @@ def check_all_reduce(rank: int, world_size: int, device: str) -> bool:
 
 def greet_all(device: str | None, timeout: float) -> tuple[int, list[Greeting]]:
     """Return this rank, and the greetings of all. Collective."""
+    greeting = greet(device, timeout)
+    with torch_errors(f"sending the greeting of rank {greeting['rank']}"):
+        texts = gather_texts(json.dumps(greeting), greeting["device"])
+    return greeting["rank"], [json.loads(text) for text in texts]
+
+
+def gather_texts(text: str, device: str) -> list[str]:
+    """Return the text of each rank, of at most ``ROW`` bytes each. Collective over the world."""
     import torch
 
     from ..groups.groups import all_gather
 
-    greeting = greet(device, timeout)
-    text = json.dumps(greeting).encode()
     row = torch.zeros(ROW, dtype=torch.uint8)
-    row[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    with torch_errors(f"sending the greeting of rank {greeting['rank']}"):
-        rows = all_gather(row.to(greeting["device"]))
-    return greeting["rank"], [json.loads(bytes(row.tolist()).rstrip(b"\0")) for row in rows]
+    own = text.encode()
+    row[: len(own)] = torch.tensor([*own], dtype=torch.uint8)
+    return [bytes(other.tolist()).rstrip(b"\0").decode() for other in all_gather(row.to(device))]
 
 
 def format_greetings(greetings: Sequence[Greeting], *, width: int, ascii: bool = True) -> str:

@@ -26,10 +26,7 @@ def run_rehearse(args: Namespace) -> Result:
     """Rehearse a script, and report what was found."""
     from ..rehearse.rehearsal import rehearse, run_script  # they import torch
 
-    path, *words = args.script or [""]
-    if not Path(path).is_file():
-        line = f"there is no script {path!r}." if path else "no script is given."
-        raise SpecError(line, fix="the path of a Python script, and its arguments, last.")
+    path, *words = read_script(args)
     job = _read_job(args)
     name, model = (None, None) if args.model is None else read_model(args)
     report = rehearse(
@@ -60,6 +57,15 @@ def run_rehearse(args: Namespace) -> Result:
         partial(_draw_with, report, text),
         ok=report.ok,
     )
+
+
+def read_script(args: Namespace) -> list[str]:
+    """Return the path of the script and its arguments; the file must exist."""
+    path, *words = args.script or [""]
+    if not Path(path).is_file():
+        line = f"there is no script {path!r}." if path else "no script is given."
+        raise SpecError(line, fix="the path of a Python script, and its arguments, last.")
+    return [path, *words]
 
 
 def _draw_with(report: RehearsalReport, line: str, *, width: int = 80, ascii: bool = False) -> str:

@@ -31,7 +31,7 @@ def test_the_commands_are_listed(arguments: list[str], capsys: pytest.CaptureFix
     out, err = capsys.readouterr()
     for name in main.COMMANDS:
         command = main.load_command(name)
-        assert f"  {name:8}  {command.help}\n" in out
+        assert f"  {name:9}  {command.help}\n" in out
         assert command.name == name
     assert out.endswith("examples:\n  meshkit help plan\n  meshkit plan dp=4 sp=2 --nodes 2\n")
     assert out.isascii()

@@ -68,7 +68,9 @@ MISUSE = {
     "bench": (
         *("dp=3 sp=2 -n 8", "dp=4 sp=2 --axes 'dp,dp sp'", "dp=1 tp=1 -n 1"),
         *("dp=2 -n 2 --axes 'dp,zz zz'", "dp=2 -n 2 --sizes 1K:x"),
+        *("dp=2 -n 2 --min-busbw zz=1", f"dp=2 -n 2 --against {MISSING}"),
     ),
+    "preflight": ("dp=3 sp=2 -n 8", "dp=2 -n 2 --skip all", f"dp=2 -n 2 --rehearse {MISSING}"),
     "store": ("--port 70000",),
     "help": ("plam",),
     "diff": ("dp=2 dp=4",),

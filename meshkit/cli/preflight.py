@@ -1,0 +1,171 @@
+"""``meshkit preflight``: doctor, bench and rehearse as one command with one page and one status."""
+
+from __future__ import annotations
+
+import socket
+from argparse import REMAINDER, ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ..bench import results
+from ..errors import MeshkitError
+from ..launch.detect import detect, environment
+from ..layout.layout import Layout
+from ..text import wrap_lines
+from . import doctor, options
+from .bench import BENCH, BenchPlan, measure, plan_bench
+from .main import Command, CommandParser, Result, error_dict
+from .ranks import gather_texts, read_launched_layout, run_under_launcher, torch_errors
+from .rehearse import REHEARSE, read_script
+
+PARTS = ("doctor", "bench", "rehearse")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A part of the page that ended with an error."""
+
+    error: MeshkitError
+
+    def draw(self, *, width: int, ascii: bool) -> str:
+        """Return the text of the error."""
+        return self.error.text
+
+    def as_dict(self) -> Mapping[str, object]:
+        """Return the error in JSON types."""
+        return {"ok": False, "error": error_dict(self.error)}
+
+
+def run_preflight(args: Namespace) -> Result:
+    """Run the parts that were not skipped. Collective if a launcher has started this rank."""
+    plan = None if "bench" in args.skip else plan_bench(args)
+    rehearsal = _read_rehearsal(args, plan.layout if plan else _read_layout(args))
+    world, parts = detect(), dict[str, Result]()
+    launched = args.n is None and world.world_size > 1
+    if "doctor" not in args.skip and not world.local_rank:
+        parts["doctor"] = _check_host()
+    if launched:
+        ok = "doctor" not in parts or parts["doctor"].ok
+        failed = "" if ok else f"{socket.gethostname()}: run meshkit doctor there."
+        given = args.device, args.timeout, failed, plan
+        rank, hosts, run = run_under_launcher("", check_hosts, *given)
+        if rank:  # rank 0 has the page and the exit status
+            return Result()
+        if "doctor" in parts:
+            parts["doctor"] = _with_hosts(parts["doctor"], [host for host in hosts[1:] if host])
+        if plan is not None and run is not None:
+            parts["bench"] = _part(lambda: plan.judge(0, run))
+    elif plan is not None:
+        parts["bench"] = _part(plan.run)
+    if rehearsal is not None:
+        parts["rehearse"] = _part(lambda: REHEARSE.run(rehearsal))
+    return _join_parts(parts)
+
+
+def check_hosts(
+    device: str | None, timeout: float, failed: str, plan: BenchPlan | None
+) -> tuple[int, list[str], results.BenchmarkRun | None]:
+    """Return this rank, the failures of the host of each, and what was measured. Collective."""
+    from ..launch.init import init
+
+    with torch_errors("joining the job"):
+        world = init(device=device, timeout=timeout)
+    hosts = gather_texts(failed, str(world.device))
+    run = None if plan is None else measure(device, plan.request, plan.layout)[1]
+    return world.rank, hosts, run
+
+
+def _check_host() -> Result:
+    """Check this host. The page shows each check only if one has failed."""
+    findings = doctor.checkup(environment())
+    checked = doctor.as_result(findings)
+    if not checked.ok:
+        return checked
+    return replace(checked, draw=lambda **_: f"doctor: {doctor.count_failed(findings)}")
+
+
+def _part(run: Callable[[], Result]) -> Result:
+    """Return the result of a part, also if it raises."""
+    try:
+        return run()
+    except MeshkitError as error:
+        failure = Failure(error)
+        return Result(failure.as_dict, failure.draw, False)
+
+
+def _with_hosts(checked: Result, hosts: list[str]) -> Result:
+    """Return the checks of this host with those that failed on others."""
+    if not hosts or checked.as_dict is None or checked.draw is None:
+        return checked
+    as_dict, draw = checked.as_dict, checked.draw
+    return replace(
+        checked,
+        as_dict=lambda: {**as_dict(), "ok": False, "other_hosts": hosts},
+        draw=lambda **how: "\n".join([draw(**how), *(f"FAILED on {host}" for host in hosts)]),
+        ok=False,
+    )
+
+
+def _join_parts(parts: Mapping[str, Result]) -> Result:
+    """Return one page, and one object, of all parts."""
+    failed = [name for name, part in parts.items() if not part.ok]
+    others = [name for name in PARTS if name not in parts]
+    last = f"FAILED: {', '.join(failed)}" if failed else f"OK: {', '.join(parts)}"
+    last += f"; not run: {', '.join(others)}." if others else "."
+
+    def draw(*, width: int, ascii: bool) -> str:
+        drawn = [part.draw for part in parts.values() if part.draw is not None]
+        pages = [page(width=width, ascii=ascii) for page in drawn]
+        return "\n\n".join([*pages, "\n".join(wrap_lines(last, width))])
+
+    def as_dict() -> Mapping[str, object]:
+        each = {name: part.as_dict() for name, part in parts.items() if part.as_dict is not None}
+        return {"ok": not failed, **each}
+
+    return Result(as_dict, draw, not failed)
+
+
+def _read_layout(args: Namespace) -> Layout:
+    """Return the layout of a job that is not measured, which may have no ranks here."""
+    if args.n is not None or detect().launcher != "single":
+        return read_launched_layout(args)
+    return options.read_layout(args.words, Namespace(order=args.order, world_size=None))
+
+
+def _read_rehearsal(args: Namespace, layout: Layout) -> Namespace | None:
+    """Return the options of the rehearsal, or None without one."""
+    if args.rehearse is None:
+        return None
+    words = ["--world-size", str(layout.num_ranks), *args.rehearse]
+    rehearsal = CommandParser(REHEARSE).parse(words)
+    read_script(rehearsal)
+    return rehearsal
+
+
+def read_parts(text: str) -> tuple[str, ...]:
+    """Read the parts to leave out, separated by commas."""
+    parts = tuple(text.split(","))
+    for part in parts:
+        if part not in PARTS[:2]:
+            raise ArgumentTypeError(f"{part!r} is neither doctor nor bench")
+    return parts
+
+
+def _add_options(parser: ArgumentParser) -> None:
+    BENCH.add_options(parser)
+    help = "leave out doctor, bench, or both: doctor,bench"
+    parser.add_argument("--skip", type=read_parts, default=(), metavar="PARTS", help=help)
+    help = "rehearse a script on the ranks of the mesh: its path and arguments, last on the line"
+    parser.add_argument("--rehearse", nargs=REMAINDER, metavar="SCRIPT", help=help)
+
+
+PREFLIGHT = Command(
+    "preflight",
+    "run doctor, bench and rehearse as one check before a job",
+    _add_options,
+    run_preflight,
+    (
+        "dp=2 -n 2 --axes dp --sizes 1K --iters 4 --max-latency dp=1e6",
+        "dp=8 --skip doctor,bench \\\n    --rehearse --ranks 0,7 examples/train.py --steps 1",
+    ),
+)
