@@ -165,7 +165,7 @@ PREFLIGHT = Command(
     _add_options,
     run_preflight,
     (
-        "dp=2 -n 2 --axes dp --sizes 1K --iters 4 --max-latency dp=1e6",
-        "dp=8 --skip doctor,bench \\\n    --rehearse --ranks 0,7 examples/train.py --steps 1",
+        "dp=2 -n 2 --iters 4 --max-latency dp=1e6",
+        "dp=8 --skip doctor,bench \\\n    --rehearse --ranks 0 examples/train.py --steps 1",
     ),
 )
