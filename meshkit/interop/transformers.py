@@ -82,12 +82,15 @@ def distribute(
     Example:
         ``model, view = distribute(LlamaForCausalLM.from_pretrained(path), mesh)``
     """
-    mesh_class = _device_mesh_class()
+    mesh_class = device_mesh_class()
     world = require_job().world
     keywords = {"data": None if data == "fsdp" else data, **options}
     with announcing_failure(world, Call("distribute", (model, mesh), keywords, ("model", "mesh"))):
-        sizes = _sizes(model, mesh.layout, data, world.world_size)
-        config = _config(sizes, options)
+        sizes = sizes_of_view(model, mesh.layout, data, world.world_size)
+        config = make_config(sizes, options)
+        if config.ep_size > 1:
+            fix = "meshkit.interop.transformers_experts.distribute_experts(model, mesh, ep=...)."
+            raise SpecError("experts need groups that a view does not have.", fix=fix)
     with ExitStack() as stack:
         view = stack.enter_context(mesh.view(sizes, order=" ".join(sizes)))
         dense = view.device_mesh(" ".join(AXES))
@@ -96,7 +99,7 @@ def distribute(
     return distributed, view
 
 
-def _device_mesh_class() -> Any:  # noqa: ANN401  # untyped if Transformers is missing
+def device_mesh_class() -> Any:  # noqa: ANN401  # untyped if Transformers is missing
     """Return the class of Transformers that wraps a DeviceMesh."""
     try:
         from transformers.distributed.utils import TransformersDeviceMesh
@@ -106,7 +109,7 @@ def _device_mesh_class() -> Any:  # noqa: ANN401  # untyped if Transformers is m
     return TransformersDeviceMesh
 
 
-def _sizes(model: object, layout: Layout, data: str, world: int) -> dict[str, int]:
+def sizes_of_view(model: object, layout: Layout, data: str, world: int) -> dict[str, int]:
     """Return the sizes of the view, the outermost first."""
     if data not in NAMES_OF_DP:
         fix = f"data={' or data='.join(map(repr, NAMES_OF_DP))}."
@@ -177,7 +180,7 @@ def fold_context(layout: Layout) -> Layout:
     return layout.view(**{**folded, name: sizes[cp] * sizes.get(name, 1)})
 
 
-def _config(sizes: dict[str, int], options: dict[str, Any]) -> DistributedConfig:
+def make_config(sizes: dict[str, int], options: dict[str, Any]) -> DistributedConfig:
     """Return the config of Transformers for the sizes."""
     from transformers.distributed import DistributedConfig
 
@@ -190,7 +193,4 @@ def _config(sizes: dict[str, int], options: dict[str, Any]) -> DistributedConfig
             fix="options that Transformers accepts.",
             sizes=sizes,
         ) from error
-    if config.ep_size > 1:
-        fix = "leave out ep_size and enable_expert_parallel."
-        raise SpecError("experts need groups that a view does not have.", fix=fix)
     return config
