@@ -381,8 +381,10 @@ def wait_for_a_stopped_rank(strike: Strike, how: str, address: str) -> Any:
     init("file", address, 60)
     mesh = meshkit.build_mesh(dp=4, timeout=90)
     own, large = dist.new_group([0, 1]), torch.ones(1 << 25)  # more than a connection buffers
-    with mesh.guard(timeout=GUARD):
+    with mesh.guard(timeout=60):  # a loaded machine takes its time until all ranks are here
         dist.all_reduce(torch.ones(1), group=mesh.group())
+    mesh.barrier()
+    with mesh.guard(timeout=GUARD):
         if mesh.rank == 1:
             strike.stop()
         if mesh.rank == 0 and how == "work":
