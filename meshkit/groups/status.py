@@ -342,14 +342,17 @@ def _traced_calls(name: str, arguments: Mapping[str, Any]) -> list[TracedCall]:
     if operations := arguments.get("p2p_op_list"):
         return [_traced_message(each) for each in operations]
     call = TracedCall(name=name, state="begun")
-    end = "dst" if call.is_send else "src"
-    if not call.is_message or end not in arguments:
+    end = next((each for each in ("src", "dst") if each in arguments), "")
+    if not end:
         return [call]
-    group, peer, own = arguments.get("group"), arguments[end], arguments.get(f"group_{end}")
-    if peer is None and own is not None:
-        peer = dist.get_global_rank(group or default_group(), own)
+    group, other, own = arguments.get("group"), arguments[end], arguments.get(f"group_{end}")
+    if other is None and own is not None:
+        other = dist.get_global_rank(group or default_group(), own)
+    other = -1 if other is None else other
+    if not call.is_message:
+        return [call._replace(root=other)]
     content = _describe(arguments.get("tensor"), arguments.get("tag"), group)
-    return [call._replace(content=content, peer=-1 if peer is None else peer)]
+    return [call._replace(content=content, peer=other)]
 
 
 def _traced_message(operation: dist.P2POp, work: dist.Work | None = None) -> TracedCall:
@@ -384,7 +387,7 @@ def with_calls(
     is_last = any(not call.is_message for call in own)
     is_last |= has_failed and not own and status.function not in ("", "wait")
     if recorded and is_last:
-        last = recorded[-1]._replace(line=status.line)
+        last = recorded[-1]._replace(line=status.line, root=own[-1].root if own else -1)
         last = last if last.is_open else last._replace(state="begun")
         calls[status.group] = (*recorded[:-1], last)
     elif own:

@@ -265,6 +265,7 @@ def _operation(table: Table, rank: int, wait: Wait) -> str:
     call, status = wait.call, table.statuses.get(rank)
     name = call.name or (status.function if status is not None else "") or "a collective"
     peer = f" {'to' if call.is_send else 'from'} rank {call.peer}" * (call.peer >= 0)
+    peer += f" with root {call.root}" * (call.root >= 0)
     return f"{name}{peer} over {wait.group.axes}"
 
 
@@ -273,7 +274,7 @@ def _fix(table: Table, fault: HangVerdict) -> str:
     ranks = f"{plural('rank', len(fault.root))} {format_ranks(fault.root)}"
     operations = [*dict.fromkeys(_operation(table, r, w) for r, w in sorted(fault.calls.items()))]
     if fault.kind == "mismatch":
-        return f"make the same call, with equal sizes and dtype, on {ranks} and their peers"
+        return _fix_mismatch(table, fault)
     if fault.kind == "order":
         return f"make {' and '.join(operations[:2])} in one order on all ranks"
     if fault.kind == "message" and len(fault.root) > 1:
@@ -288,6 +289,23 @@ def _fix(table: Table, fault: HangVerdict) -> str:
     if len(places) > 1:  # the ranks are in different collectives of a group
         return f"do all ranks reach {min(places, key=places.__getitem__)}? Look there"
     return "look at the logs of all ranks"
+
+
+def _fix_mismatch(table: Table, fault: HangVerdict) -> str:
+    """Return which part of a call to make equal, with its values and their ranks."""
+    texts = [f"{value} on {_place(table, ranks)}" for value, ranks in fault.values.items()]
+    values = ", ".join(shorten(texts, MAX_LINES))
+    wait = next(fault.calls[rank] for ranks in fault.values.values() for rank in ranks)
+    name = "the message" if wait.call.is_message else wait.call.name or "the collective"
+    if fault.part == "operation":
+        return f"make one call over {wait.group.axes}: {values}"
+    return f"make the {fault.part} of {name} over {wait.group.axes} equal: {values}"
+
+
+def _place(table: Table, ranks: Sequence[int]) -> str:
+    """Return ranks as text, a single one with its coordinate."""
+    text = f"{plural('rank', len(ranks))} {format_ranks(sorted(ranks))}"
+    return f"{text} ({describe_coordinate(table.layout, ranks[0])})" if len(ranks) == 1 else text
 
 
 def _missing(table: Table, lags: Iterable[int], states: Mapping[int, RankState]) -> tuple[int, ...]:

@@ -18,7 +18,8 @@ the root holds the ranks that cannot be excluded. The cost grows with the ranks 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -47,6 +48,9 @@ class HangVerdict(NamedTuple):
     kind: str = ""
     root: tuple[int, ...] = ()
     calls: Mapping[int, Wait] = {}  # of the ranks at the root, or of those that wait for it
+    # of a mismatch: what differs, "sizes", and the ranks of each value as text
+    part: str = ""
+    values: Mapping[str, Sequence[int]] = {}
 
 
 class CallNode(NamedTuple):
@@ -57,6 +61,7 @@ class CallNode(NamedTuple):
     ends: tuple[int, int] | None = None  # the ranks that send and receive
 
 
+_TENSOR = re.compile(r"(\[[^]]*\]) (\w+)")  # in the content of a call, "[4, 8] float32"
 Node = int | CallNode  # a rank, or a call
 T = TypeVar("T")
 
@@ -178,7 +183,12 @@ class Waits:
             return None
         if group.axes in status.calls or (status.calls and not status.sees_waits):
             return False
-        return False if status.sees_waits and status.begun.get(group.axes) == 0 else None
+        if not status.sees_waits:
+            return None
+        # gloo moves a message that its thread has left behind, so one that still waits is not begun
+        waits_long = self.table.statuses[rank].waited >= LATE
+        is_idle = where is Where.RUNS and waits_long
+        return False if is_idle or status.begun.get(group.axes) == 0 else None
 
     def judge(self) -> HangVerdict:
         """Return the root of the hang."""
@@ -191,7 +201,8 @@ class Waits:
             if faults := [fault for fault in self.faults if fault.kind == kind]:
                 calls = {rank: call for fault in faults for rank, call in fault.calls.items()}
                 root = {rank for fault in faults for rank in fault.root}
-                return HangVerdict(kind, tuple(sorted(root)), calls)
+                first = faults[0]
+                return HangVerdict(kind, tuple(sorted(root)), calls, first.part, first.values)
         return self._unknown()
 
     def _judge_ends(self) -> None:
@@ -260,24 +271,15 @@ class Waits:
     def _compare(self, node: CallNode) -> None:
         """Note ranks that have begun different calls as the same one."""
         calls = self._calls_of(node)
-        names = group_by({rank: call.name for rank, call in calls.items() if call.name})
-        if node.ends or len(names) == 1:
-            is_uneven = not node.ends and any(each.startswith(UNEVEN_CALLS) for each in names)
-            names = group_by(
-                {
-                    rank: call.content.rpartition(" ")[2] if is_uneven else call.content
-                    for rank, call in calls.items()
-                    if call.content
-                }
-            )
-        if len(names) < 2:
+        part, values = find_difference(calls)
+        if not part:
             return
         size = len(node.ends or node.group.ranks)
-        usual = max(names.values(), key=len)
+        usual = max(values.values(), key=len)
         is_odd = len(usual) * 2 > size  # else nothing says which ones are
-        root = sorted(r for ranks in names.values() for r in ranks if not is_odd or r not in usual)
+        root = sorted(r for ranks in values.values() for r in ranks if not is_odd or r not in usual)
         waits = {rank: Wait(node.group, call) for rank, call in calls.items()}
-        self.faults.append(HangVerdict("mismatch", tuple(root), waits))
+        self.faults.append(HangVerdict("mismatch", tuple(root), waits, part, values))
 
     def _calls_of(self, node: CallNode) -> dict[int, TracedCall]:
         """Return a call as each rank has begun it, as far as it is known."""
@@ -367,6 +369,37 @@ class Waits:
 def _is_described(call: TracedCall | None) -> bool:
     """Return whether a call can be compared with that of a peer."""
     return call is not None and bool((call.name and call.content) or call.name == "barrier")
+
+
+def find_difference(calls: Mapping[int, TracedCall]) -> tuple[str, dict[str, list[int]]]:
+    """Return what differs first between calls that are one, and the ranks of each value.
+
+    Sizes may differ between ranks in some collectives, so nothing is compared without a name. The
+    two ends of a message have two names.
+    """
+    is_message = any(call.is_message for call in calls.values())
+    if not any(call.name for call in calls.values()):
+        return "", {}
+    is_uneven = any(call.name.startswith(UNEVEN_CALLS) for call in calls.values())
+    parts: dict[str, dict[int, str]] = {} if is_message else {"operation": {}}
+    parts |= {"sizes": {}, "dtype": {}, "tag": {}, "tensors": {}, "root": {}}
+    for rank, call in calls.items():
+        parts.get("operation", {})[rank] = call.name
+        text, _, tag = call.content.partition(", tag ")
+        tensors = _TENSOR.findall(text)
+        if text and not is_uneven:
+            parts["sizes"][rank] = ", ".join(sizes for sizes, _ in tensors)
+            parts["tensors"][rank] = text
+        if text:
+            parts["dtype"][rank] = ", ".join(dict.fromkeys(dtype for _, dtype in tensors))
+            parts["tag"][rank] = tag or "0"
+        if call.root >= 0:
+            parts["root"][rank] = f"rank {call.root}"
+    for part, texts in parts.items():
+        values = group_by({rank: text for rank, text in texts.items() if text})
+        if len(values) > 1:
+            return part, values
+    return "", {}
 
 
 def group_by(values: Mapping[int, T]) -> dict[T, list[int]]:

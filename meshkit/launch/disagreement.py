@@ -99,6 +99,7 @@ class TracedCall(NamedTuple):
     peer: int = -1  # the rank at the other end of a message; -1 of a collective, or if unknown
     state: str = ""  # ``"begun"``, ``"started"`` on the device, or ``"completed"``
     order: int = 0  # its place among all calls of the rank over all groups, from 1; 0 if unknown
+    root: int = -1  # the rank from which, or to which, a collective moves; -1 of others, or unknown
 
     @property
     def is_message(self) -> bool:

@@ -62,6 +62,8 @@ def results() -> Iterator[Results]:
         "late": partial(spawn, come_late, 2),
         "slow to judge": partial(spawn, judge_slowly, 3),
         "tags": partial(spawn, send_with_another_tag, 2),
+        "roots": partial(spawn, broadcast_from_two_roots, 4),
+        "stages": partial(spawn, sleep_before_a_send, 3),
         "agreement": lambda: spawn(hang_in_an_agreement, 2, (free_address(),)),
         "connection": lambda: spawn(lose_the_store_twice, 2, (free_address(),)),
     }
@@ -114,6 +116,52 @@ def test_a_send_and_a_receive_with_other_tags_are_a_mismatch(results: Results) -
     for kind, text in results["tags"].result():
         assert kind == "mismatch", text
         assert re.search(r"send to rank 1 over dp, \[1\] float32, tag 3, .*tag 4", text), text
+
+
+def broadcast_from_two_roots() -> tuple[str, tuple[int, ...], str]:
+    """Broadcast from rank 3 on rank 3, and from rank 0 on all others."""
+    mesh = meshkit.build_mesh(dp=2, tp=2)
+    try:
+        with mesh.guard(timeout=2):
+            dist.broadcast(torch.ones(4), 3 if mesh.rank == 3 else 0)
+            dist.barrier()
+    except meshkit.CollectiveError as error:
+        return error.kind, error.root, str(error)
+    return "", (), ""
+
+
+def test_a_broadcast_from_two_roots_is_a_mismatch(results: Results) -> None:
+    for kind, root, text in results["roots"].result():
+        assert (kind, 3 in root) == ("mismatch", True), text
+        assert "rank 3 in broadcast with root 3 over dp tp, [4] float32, begun at test_" in text
+        values = r"rank 0 on rank \d \(dp=\d tp=\d\), rank 3 on rank 3 \(dp=1 tp=1\)"
+        assert re.search(f"Fix: make the root of broadcast over dp tp equal: {values};", text), text
+
+
+def sleep_before_a_send() -> tuple[str, tuple[int, ...], str]:
+    """Sleep on the second of three stages between its receive and its send."""
+    mesh = meshkit.build_mesh(pp=3)
+    group, x = mesh.group("pp"), torch.ones(4)
+    try:
+        with mesh.guard(timeout=2):
+            for micro_batch in range(2):
+                if mesh.rank > 0:
+                    dist.recv(x, mesh.rank - 1, group=group)
+                if mesh.rank == 1 and micro_batch == 1:
+                    load_batch(12)
+                if mesh.rank < 2:
+                    dist.send(x, mesh.rank + 1, group=group)
+            dist.barrier()
+    except meshkit.CollectiveError as error:
+        return error.kind, error.root, str(error)
+    return "", (), ""
+
+
+def test_a_stage_that_sleeps_before_its_send_is_busy(results: Results) -> None:
+    for kind, root, text in results["stages"].result():
+        assert (kind, root) == ("busy", (1,)), text
+        line = r"Busy: rank 1 \(pp=1 dp=0\): .*test_guard.py:\d+ \(load_batch\)"
+        assert re.search(line, text), text
 
 
 def load_batch(seconds: float) -> None:

@@ -83,7 +83,8 @@ REPORTS: dict[str, tuple[CollectiveError, str, str]] = {
         "Mismatch: rank 0 in all_reduce over dp, [4] float32, begun at train.py:1 (step); "
         "rank 2 in all_reduce over dp, [5] float32, begun at train.py:1 (step): these are one "
         "call of the group, and differ.",
-        "make the same call, with equal sizes and dtype, on ranks 0, 2 and their peers",
+        "make the sizes of all_reduce over dp equal: [4] on rank 0 (dp=0 tp=0), "
+        "[5] on rank 2 (dp=1 tp=0)",
     ),
     "order": (
         report(*(waits(rank, GROUPS[rank in (1, 2)], reduce(1)) for rank in range(4))),
@@ -203,3 +204,74 @@ def test_messages_without_numbers_are_paired_by_what_is_open() -> None:
     assert judge(waits(0, "dp", send), passed, *rest) == ("message", (2,))
     done = runs(2, waited=8.0, calls={"dp": (receive._replace(state="completed"),), "tp": ()})
     assert judge(waits(0, "dp", send), done, *rest)[0] == "unknown"  # it may be on its way
+
+
+SENT = message("send", 2)
+# the calls of ranks 0 and 2 that are one and differ, and the fix
+DIFFERENCES: dict[str, tuple[TracedCall, TracedCall, str]] = {
+    "operation": (
+        reduce(1),
+        reduce(1)._replace(name="broadcast"),
+        "make one call over dp: all_reduce on {}, broadcast on {}",
+    ),
+    "sizes of several": (
+        reduce(1, "[4] float32, [2] bool, and 3 more"),
+        reduce(1, "[4] float32, [2, 1] bool, and 3 more"),
+        "make the sizes of all_reduce over dp equal: [4], [2] on {}, [4], [2, 1] on {}",
+    ),
+    "number of tensors": (
+        reduce(1, "[4] float32, and 3 more"),
+        reduce(1, "[4] float32, and 4 more"),
+        "make the tensors of all_reduce over dp equal: [4] float32, and 3 more on {}, "
+        "[4] float32, and 4 more on {}",
+    ),
+    "dtype": (
+        SENT,
+        message("recv", 0)._replace(content="[2, 8] bool"),
+        "make the dtype of the message over dp equal: float32 on {}, bool on {}",
+    ),
+    "tag": (
+        SENT._replace(content=f"{SENT.content}, tag 3"),
+        message("recv", 0),
+        "make the tag of the message over dp equal: 3 on {}, 0 on {}",
+    ),
+    "root": (
+        reduce(1, root=2)._replace(name="broadcast"),
+        reduce(1, root=0)._replace(name="broadcast"),
+        "make the root of broadcast over dp equal: rank 2 on {}, rank 0 on {}",
+    ),
+}
+
+
+@pytest.mark.parametrize("part", DIFFERENCES)
+def test_the_fix_of_a_mismatch_names_what_differs(part: str) -> None:
+    own, other, fix = DIFFERENCES[part]
+    error = report(waits(0, "dp", own), waits(2, "dp", other), runs(1), runs(3))
+    assert (error.kind, error.root) == ("mismatch", (0, 2))
+    text = fix.format("rank 0 (dp=0 tp=0)", "rank 2 (dp=1 tp=0)")
+    assert error.fix_text.partition(";")[0] == text
+
+
+def test_a_root_that_is_unknown_differs_from_none() -> None:
+    """gloo lets some ranks of a broadcast go on, of which no root is known."""
+    layout, call = Layout(dp=4), reduce(1)._replace(name="broadcast")
+    done = call._replace(state="completed")
+    table = {rank: waits(rank, "dp", call._replace(root=root)) for rank, root in [(1, 0), (3, 3)]}
+    gone_on = {rank: waits(rank, "dp", done, reduce(2)) for rank in (0, 2)}
+    assert judge_hang(layout, table | gone_on, {})[:2] == ("mismatch", (1, 3))
+    assert judge_hang(layout, {1: table[1], **gone_on}, {})[0] == "unknown"
+
+
+def test_a_message_that_waits_on_gloo_is_not_begun_by_a_rank_in_user_code() -> None:
+    """Messages are in no trace of gloo: stage 1 has received one, and sleeps before its send."""
+    layout = Layout(pp=3)
+    stages = [
+        RankStatus(0, {"pp": 1}, line="train.py:9 (step)", left_guard=1),
+        RankStatus(1, {"pp": 1}, line="load.py:9 (load)"),
+        RankStatus(2, {"pp": 1}, "recv", "pp", "pipe.py:7 (stage)", waited=8.0),
+    ]
+    receive = message("recv", 1)._replace(number=0)
+    stages[2] = replace(stages[2], calls={"pp": (receive,)})
+    assert judge_hang(layout, dict(enumerate(stages)), {})[:2] == ("busy", (1,))
+    stages[2] = replace(stages[2], waited=0.5)  # the message may be on its way
+    assert judge_hang(layout, dict(enumerate(stages)), {})[0] == "unknown"
