@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import TypeVar
 
-VERSION = "0.1.0"  # equal on all ranks of a job, and to pyproject.toml
+VERSION = "0.1.0"  # of the package; equal on all ranks of a job
 
 CALL = "{call}"  # the place of the call in a summary, a line of evidence or a fix
 

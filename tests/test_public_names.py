@@ -68,9 +68,12 @@ def test_the_text_of_a_folder_names_its_files(folder: Path) -> None:
     )
 
 
-def test_the_version_is_that_of_the_package() -> None:
-    project = (Path(meshkit.__file__).parents[1] / "pyproject.toml").read_text()
-    assert re.findall(r'^version = "(.+)"', project, re.MULTILINE) == [meshkit.__version__]
+def test_the_changelog_and_the_citation_have_the_version() -> None:
+    root = Path(meshkit.__file__).parents[1]
+    newest = re.search(r"^## (\S+)", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == meshkit.__version__
+    assert f"\nversion: {meshkit.__version__}\n" in (root / "CITATION.cff").read_text()
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
