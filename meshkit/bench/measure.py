@@ -43,12 +43,14 @@ from ..mesh.build_mesh import build_mesh
 from ..mesh.mesh import Mesh
 from ..text import Seconds
 from .calls import PreparedCall, prepare_call, run_calls, synchronize, time_calls
+from .compute import measure_beside
 from .results import (
     ALONE,
     ITEM_BYTES,
     MIN_CALLS,
     OPERATIONS,
     BenchmarkRun,
+    Beside,
     Case,
     FirstCall,
     Measurement,
@@ -90,6 +92,7 @@ class SweepOptions:
     iters: int | None  # timed calls, 2 or more; None: as many as ``BUDGET`` allows
     timeout: float  # seconds that a collective may take
     max_alone: int | None = None  # groups of a target that are measured alone at most; None: all
+    overlap_compute: bool = False  # whether collectives are measured beside matrix products too
 
     @property
     def rounds(self) -> list[int] | None:
@@ -125,7 +128,8 @@ class Sweep:
         self.mesh, self.device, self.options = mesh, device, options
         self.first_calls: dict[Axes, FirstCall] = {}
         self._progress, self._current = progress, "the barrier"
-        self._began, self._elapsed = time.monotonic(), 0.0  # seconds, the same on every rank
+        self.beside: list[Beside] = []
+        self._began, self.elapsed = time.monotonic(), 0.0  # seconds, the same on every rank
         self._checks: dict[Case, CheckedCall] = {}
         self._seconds: dict[tuple[Case, str], list[Seconds]] = {}  # of each round
 
@@ -137,13 +141,20 @@ class Sweep:
                 chosen = self._choose(cases)
                 number, before = 0, 0.0
                 while self._has_time(number, before):
-                    before = self._elapsed
+                    before = self.elapsed
                     for case in chosen:
                         self._measure(number, case)
                     number += 1
+                rows = self._summarize(chosen)
+                if self.options.overlap_compute:
+                    self.beside = measure_beside(self, rows)
+                return rows
         except CollectiveError as error:
             line = f"It was one of the collectives that measure {self._current}."
             raise error.but(evidence=(*error.evidence, line)) from error.__cause__
+
+    def _summarize(self, chosen: Sequence[Case]) -> list[Measurement]:
+        """Return the measurements of the cases that were measured."""
         layout = self.mesh.layout
         return [
             summarize_case(layout, case, mode, self._seconds[case, mode], self._checks[case].wrong)
@@ -173,7 +184,7 @@ class Sweep:
 
     def _fits(self, seconds: float) -> bool:
         """Return whether there is time for enough rounds of so many seconds."""
-        enough = self._elapsed + MIN_JUDGED * seconds <= BUDGET
+        enough = self.elapsed + MIN_JUDGED * seconds <= BUDGET
         return self.options.iters is not None or enough
 
     def _seconds_of_round(self, case: Case) -> float:
@@ -187,18 +198,22 @@ class Sweep:
         """Return whether there is another round: one as long as the last one must end in time."""
         if self.options.rounds:
             return number < len(self.options.rounds)
-        last = self._elapsed - before if number else 0.0
-        return self._elapsed + last <= (BUDGET if number >= MIN_JUDGED else LONGEST)
+        last = self.elapsed - before if number else 0.0
+        return self.elapsed + last <= (BUDGET if number >= MIN_JUDGED else LONGEST)
 
     def _show(self, case: Case, number: int = 0) -> None:
-        self._current = str(case)
-        self._progress.show(f"{case}, {self._seconds_left(number):.0f} s left")
+        self.announce(str(case), f", {self._seconds_left(number):.0f} s left")
+
+    def announce(self, work: str, more: str = "") -> None:
+        """Show what is measured next, for the line of progress and the error of a collective."""
+        self._current = work
+        self._progress.show(f"{work}{more}")
 
     def _measure(self, number: int, case: Case) -> None:
         """Make the calls of one round of a case in every mode."""
         self._show(case, number)
         num_calls = self.options.num_calls(number, self._checks[case].slowest)
-        prepared = self._prepare(case, checked=False)
+        prepared = self.prepare(case, checked=False)
         for mode in modes(self.mesh.layout, case.target):
             if mode == ALONE and self.options.rounds is None and number % ALONE_EACH:
                 continue
@@ -206,22 +221,22 @@ class Sweep:
                 seconds = self._time_alone(case.target.span, prepared, num_calls)
             else:
                 seconds = self._time(prepared, num_calls)
-            self._seconds.setdefault((case, mode), []).append(self._all_gather(seconds))
+            self._seconds.setdefault((case, mode), []).append(self.all_gather(seconds))
 
     def _seconds_left(self, number: int) -> float:
         """Return the expected seconds until the end of the run."""
         rounds = self.options.rounds
         if rounds is None:
-            return max(BUDGET - self._elapsed, 0.0)
-        return self._elapsed * (len(rounds) - number) / max(number, 1)
+            return max(BUDGET - self.elapsed, 0.0)
+        return self.elapsed * (len(rounds) - number) / max(number, 1)
 
     def _connect_all(self) -> None:
         """Note the first call of the group of all ranks, which is the first barrier."""
         free, began = self._free_memory(), time.perf_counter()
-        self._barrier()
+        self.barrier()
         seconds, used = time.perf_counter() - began, free - self._free_memory()
         everything = tuple(axis for axis in self.mesh.layout.axes if self.mesh.size(axis) > 1)
-        self._note_first_call(everything, self._all_gather([seconds, used]))
+        self._note_first_call(everything, self.all_gather([seconds, used]))
 
     def _note_first_call(self, axes: Axes, rows: Seconds) -> None:
         """Keep the seconds and bytes, (num_ranks, 2), of the first call of some groups."""
@@ -235,16 +250,16 @@ class Sweep:
 
     def _check(self, case: Case) -> CheckedCall:
         """Call each group twice: compare every element of the first, and time the second."""
-        self._barrier()
-        prepared = self._prepare(case, checked=True)
+        self.barrier()
+        prepared = self.prepare(case, checked=True)
         others = ",".join(op for op in OPERATIONS if op != case.op)
         with _reporting(case, self.mesh.rank, "the backend does not have it", f"--ops {others}."):
             first = self._call_once(prepared)
         wrong = sum(call.num_wrong(self.mesh.rank) for call in prepared)
-        rows = self._all_gather([*first, wrong])  # (num_ranks, 3)
+        rows = self.all_gather([*first, wrong])  # (num_ranks, 3)
         if len(case.target.groups) == 1:
             self._note_first_call(case.target.span, rows)
-        seconds = self._all_gather(self._call_once(prepared))[:, 0]
+        seconds = self.all_gather(self._call_once(prepared))[:, 0]
         return CheckedCall(int(rows[:, 2].sum()), float(seconds.max()))
 
     def _call_once(self, prepared: Sequence[PreparedCall]) -> tuple[float, float]:
@@ -254,7 +269,8 @@ class Sweep:
         synchronize(self.device)
         return time.perf_counter() - began, free - self._free_memory()
 
-    def _prepare(self, case: Case, *, checked: bool) -> list[PreparedCall]:
+    def prepare(self, case: Case, *, checked: bool) -> list[PreparedCall]:
+        """Return the calls of a case on this rank, one for each of its groups. Local."""
         items = case.bytes // ITEM_BYTES
         groups = [(self.mesh.peers(*a).tolist(), self.mesh.group(*a)) for a in case.target.groups]
         fault, fix = "the arrays do not fit into memory", f"--sizes {max(case.bytes // 4, 1)}."
@@ -265,7 +281,7 @@ class Sweep:
             ]
 
     def _time(self, prepared: Sequence[PreparedCall], num_calls: NumCalls) -> list[float]:
-        self._barrier()
+        self.barrier()
         return time_calls(partial(run_calls, prepared), *num_calls, self.device)
 
     def _time_alone(
@@ -275,22 +291,22 @@ class Sweep:
         groups = self.mesh.layout.groups(*axes)  # (num_groups, group_size)
         seconds = [math.nan] * num_calls[1]
         for group in sample_groups(len(groups), self.options.max_alone):
-            self._barrier()
+            self.barrier()
             if self.mesh.rank in groups[group]:
                 seconds = time_calls(partial(run_calls, prepared), *num_calls, self.device)
         return seconds
 
-    def _barrier(self) -> None:
+    def barrier(self) -> None:
         """Wait for all ranks."""
         synchronize(self.device)
-        self._all_gather([])
+        self.all_gather([])
 
-    def _all_gather(self, values: Sequence[float]) -> Seconds:
+    def all_gather(self, values: Sequence[float]) -> Seconds:
         """Return the values of every rank, (num_ranks, values), by position. Collective."""
         row = [time.monotonic() - self._began, *values]
         own = torch.tensor(row, dtype=torch.float64, device=self.device)
         rows: Seconds = torch.stack(all_gather(own, self.mesh.group())).cpu().numpy()
-        self._elapsed = float(rows[:, 0].max())
+        self.elapsed = float(rows[:, 0].max())
         return rows[:, 1:]
 
 
@@ -328,6 +344,7 @@ class BenchRequest:
             "--iters": str(self.options.iters or "by time"),
             "--warm-up": str(self.options.warm_up),
             "--alone": str(self.options.max_alone or "all"),
+            "--overlap-compute": str(self.options.overlap_compute),
         }
 
 
@@ -361,6 +378,7 @@ def run_benchmark(
         first_calls=tuple(sweep.first_calls.values()),
         measurements=tuple(measurements),
         seconds=time.monotonic() - began,
+        beside=tuple(sweep.beside),
     )
 
 

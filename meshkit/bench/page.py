@@ -23,7 +23,17 @@ from ..layout.axes import axis_colors
 from ..layout.draw import ESCAPES
 from ..layout.page_script import STYLE
 from ..text import count_noun, format_sizes, name_ranks, summarize
-from .report import HEADER, Miss, end_lines, result_rows, summary_cells, title_lines
+from .report import (
+    BESIDE_HEADER,
+    HEADER,
+    Miss,
+    beside_cells,
+    beside_legend,
+    end_lines,
+    result_rows,
+    summary_cells,
+    title_lines,
+)
 from .results import ALONE, BenchmarkRun
 
 WIDTH, HEIGHT = 360, 230  # of a picture, in pixels of the page at its smallest
@@ -48,7 +58,7 @@ table {border-collapse: collapse; margin: 12px 0; font-variant-numeric: tabular-
 th, td {padding: 3px 12px 3px 0; text-align: right; vertical-align: top;
   border-bottom: 1px solid var(--line)}
 th {font-weight: normal; color: var(--faint)}
-th:first-child, td:first-child, th:last-child, td:last-child {text-align: left;
+th:first-child, td:first-child, .summary th:last-child, .summary td:last-child {text-align: left;
   overflow-wrap: anywhere}
 a {color: inherit}
 section {margin-top: 20px; padding-top: 8px; border-top: 1px solid var(--line)}
@@ -86,7 +96,8 @@ svg text.slow {fill: var(--slow); font-weight: bold}
   tr {display: grid; grid-template-columns: repeat(6, minmax(0, 1fr)); padding: 4px 0;
     border-bottom: 1px solid var(--line)}
   th, td {border: 0; padding: 1px 0; font-size: 13px}
-  th:first-child, td:first-child, th:last-child, td:last-child {grid-column: 1 / -1}
+  th:first-child, td:first-child, .summary th:last-child, .summary td:last-child {
+    grid-column: 1 / -1}
   td:first-child {font-weight: bold}
 }
 @media print {section {break-inside: avoid}}
@@ -127,9 +138,9 @@ def draw_page(run: BenchmarkRun, misses: Sequence[Miss] = ()) -> str:
 <p>{escape(job.partition(": ")[2])}</p>
 <p>{escape(measured)}</p>
 <p class="{kind}">{outcome}</p>
-{marks}{_draw_summary(run)}
-<p>{escape(LEGEND)}</p>
-{"".join(sections)}<script>onload = () => performance.mark("drawn");</script></body></html>
+{marks}{_draw_summary(run)}<p>{escape(LEGEND)}</p>
+{_draw_beside(run)}{"".join(sections)}
+<script>onload = () => performance.mark("drawn");</script></body></html>
 """
 
 
@@ -139,13 +150,26 @@ def escape(text: str) -> str:
 
 
 def _draw_summary(run: BenchmarkRun) -> str:
-    head = "".join(f"<th>{name}</th>" for name in HEADER)
     lines = []
     for number, (name, *cells) in enumerate(summary_cells(run)):
         cells[-1] = cells[-1].removeprefix("-")  # no slowest group
         columns = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
         lines.append(f'<tr><td><a href="#t{number}">{escape(name)}</a></td>{columns}</tr>\n')
-    return f"<table><tbody><tr>{head}</tr>\n{''.join(lines)}</tbody></table>"
+    return _draw_table("summary", HEADER, lines)
+
+
+def _draw_beside(run: BenchmarkRun) -> str:
+    """Return the table of collectives beside a matrix product, if they were measured."""
+    if not run.beside:
+        return ""
+    rows = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in beside_cells(run)]
+    table = _draw_table("beside", BESIDE_HEADER, [f"<tr>{row}</tr>\n" for row in rows])
+    return f"{table}<p>{escape(beside_legend(run))}</p>\n"
+
+
+def _draw_table(kind: str, header: Sequence[str], lines: Sequence[str]) -> str:
+    head = "".join(f"<th>{name}</th>" for name in header)
+    return f'<table class="{kind}"><tbody><tr>{head}</tr>\n{"".join(lines)}</tbody></table>\n'
 
 
 def _draw_target(number: int, rows: Sequence[Row], color: str) -> str:

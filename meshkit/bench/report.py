@@ -25,7 +25,7 @@ from ..text import (
     summarize,
     wrap_lines,
 )
-from .results import ALONE, BenchmarkRun, Measurement, Target, slowdowns
+from .results import ALONE, BenchmarkRun, Case, Measurement, Target, is_at_once, slowdowns
 from .slow import GroupTime
 
 HEADER = ("groups", "first ms", "us", "us all", "GB/s", "GB/s all", "wrong", "slowest group")
@@ -34,6 +34,13 @@ SCREEN_LEGEND = (
     "one group alone, and of all at once. The slowest group has its factor to the median of its "
     "peers, and SLOW if that is more than its noise. first ms: the first call of each group. "
     "--all shows every row."
+)
+BESIDE_HEADER = (
+    *("beside a product", "bytes", "us", "product us", "in turn us", "both us", "hidden %"),
+)
+BESIDE_LEGEND = (
+    "us: all groups at once. in turn us: the collective, then a matrix product, with nothing "
+    "hidden. both us: the collective begun, the product, the wait. hidden %: of the shorter one."
 )
 MAX_MISSES = 12  # sentences on the screen
 FORMATS = {  # column of the table to the format of its numbers
@@ -55,7 +62,8 @@ def draw_screen(
     """Return a line for each operation and target, the named groups and the outcome."""
     table = format_table(summary_cells(run), HEADER, width=width, ascii=ascii)
     end = end_lines(run, misses, SCREEN_LEGEND, width)
-    return "\n".join([*title_lines(run, width), "", table, "", *end])
+    beside = _beside_lines(run, width, ascii=ascii)
+    return "\n".join([*title_lines(run, width), "", table, "", *beside, *end])
 
 
 def draw_rows(
@@ -76,7 +84,8 @@ def draw_rows(
             for row in rows
         ]
         lines.append(format_table(cells, [*FORMATS], width=width, ascii=ascii))
-    return "\n".join([*lines, "", *end_lines(run, misses, LEGEND, width)])
+    lines += ["", *_beside_lines(run, width, ascii=ascii)]
+    return "\n".join([*lines, *end_lines(run, misses, LEGEND, width)])
 
 
 def title_lines(run: BenchmarkRun, width: int) -> list[str]:
@@ -115,6 +124,33 @@ def summary_cells(run: BenchmarkRun) -> list[list[str]]:
     return [[*_cells(run, [*rows])] for _, rows in groupby(run.measurements, _op_and_target)]
 
 
+def _beside_lines(run: BenchmarkRun, width: int, *, ascii: bool) -> list[str]:
+    """Return the table of collectives beside a matrix product, if they were measured."""
+    if not run.beside:
+        return []
+    table = format_table(beside_cells(run), BESIDE_HEADER, width=width, ascii=ascii)
+    return [table, "", *wrap_lines(beside_legend(run), width), ""]
+
+
+def beside_cells(run: BenchmarkRun) -> list[list[str]]:
+    """Return the cells of collectives beside a matrix product, a line for each."""
+    return [
+        [
+            _line_name(run, row.case),
+            str(row.case.bytes),
+            *map(format_us, (row.collective, row.product, row.in_turn, row.both)),
+            f"{100 * row.hidden:.0f}",
+        ]
+        for row in run.beside
+    ]
+
+
+def beside_legend(run: BenchmarkRun) -> str:
+    """Return what the columns of these lines mean."""
+    shared = " On the cpu both compete for its cores." * (run.device == "cpu")
+    return f"{BESIDE_LEGEND}{shared}"
+
+
 def _op_and_target(row: Measurement) -> tuple[str, Target]:
     return row.case.op, row.case.target
 
@@ -122,7 +158,7 @@ def _op_and_target(row: Measurement) -> tuple[str, Target]:
 def _cells(run: BenchmarkRun, rows: Sequence[Measurement]) -> Iterator[str]:
     """Yield the cells of a line of the table. Sizes of the rows ascend."""
     target = rows[0].case.target
-    yield target.name if _num_operations(run) == 1 else f"{rows[0].case.op} {target.name}"
+    yield _line_name(run, rows[0].case)
     first = [max(call.seconds) for call in run.first_calls if (call.axes,) == target.groups]
     yield format_figure(first[0] * 1e3) if first else "-"
     alone = [row for row in rows if row.mode == ALONE]
@@ -142,8 +178,9 @@ def _describe_slowest(group: NamedGroup) -> str:
     return f"{group.coordinate} on {summarize(group.hosts)}: {group.time.factor:.2f}{mark}"
 
 
-def _num_operations(run: BenchmarkRun) -> int:
-    return len({row.case.op for row in run.measurements})
+def _line_name(run: BenchmarkRun, case: Case) -> str:
+    several = len({row.case.op for row in run.measurements}) > 1
+    return f"{case.op} {case.target.name}" if several else case.target.name
 
 
 def result_rows(run: BenchmarkRun) -> list[dict[str, Any]]:
@@ -184,13 +221,26 @@ def run_to_json(run: BenchmarkRun, misses: Sequence[Miss] = ()) -> dict[str, Any
     ]
     return {
         "ok": is_ok(run, misses),
-        **asdict(replace(run, measurements=(), first_calls=())),
+        **asdict(replace(run, measurements=(), first_calls=(), beside=())),
         "first_calls": first_calls,
         "slow": [
             {"op": group.row.case.op, "axes": group.row.case.target.name, **_group_json(group)}
             for group in slow_groups(run)
         ],
         "missed": [miss.as_dict() for miss in misses],
+        "beside": [
+            {
+                "op": row.case.op,
+                "axes": row.case.target.name,
+                "bytes": row.case.bytes,
+                "us": row.collective * 1e6,
+                "product_us": row.product * 1e6,
+                "in_turn_us": row.in_turn * 1e6,
+                "both_us": row.both * 1e6,
+                "hidden": row.hidden,
+            }
+            for row in run.beside
+        ],
         "measurements": result_rows(run),
         "wrong": run.wrong,
     }
@@ -291,7 +341,7 @@ def name_group(run: BenchmarkRun, row: Measurement, time: GroupTime) -> NamedGro
 
 def all_at_once(run: BenchmarkRun) -> list[Measurement]:
     """Return the rows with all groups of a target at once; those of one group are always so."""
-    return [row for row in run.measurements if row.mode != ALONE or row.num_groups == 1]
+    return [*filter(is_at_once, run.measurements)]
 
 
 def slow_groups(run: BenchmarkRun) -> list[NamedGroup]:

@@ -38,6 +38,8 @@ MIN_CALLS = 2  # that are timed in each pass, however slow they are
 MAX_ROUNDS = 10  # over which a fixed number of calls is spread
 ALONE, CONCURRENT, OVERLAP = "alone", "concurrent", "overlap"
 DEFAULT_ALONE = 16  # groups of a target that are measured alone at most, by default
+COMPUTE_ROUNDS = 10  # at most, of a collective beside a matrix product
+PRODUCT_SIDES = tuple(2**n for n in range(6, 13))  # of the matrices that are tried
 WORLD = "world"  # all axes, unless an axis has this name
 SEQUENTIAL = frozenset({"ep", "cp", "sp", "tp"})  # one after the other inside a layer
 
@@ -138,6 +140,30 @@ class FirstCall:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A collective of all groups of a target beside a matrix product on each rank.
+
+    The seconds are of the median call, on the slowest rank of its group.
+    """
+
+    case: Case
+    collective: float  # by itself
+    product: float  # by itself
+    both: float  # the collective begun, the product, the wait
+
+    @property
+    def in_turn(self) -> float:
+        """Seconds of one after the other, with nothing hidden."""
+        return self.collective + self.product
+
+    @property
+    def hidden(self) -> float:
+        """The share of the shorter one that the longer one hides, from 0 to 1."""
+        share = (self.in_turn - self.both) / min(self.collective, self.product)
+        return min(max(share, 0.0), 1.0)
+
+
+@dataclass(frozen=True)
 class BenchmarkRun:
     """The results of one run."""
 
@@ -152,6 +178,7 @@ class BenchmarkRun:
     first_calls: tuple[FirstCall, ...]
     measurements: tuple[Measurement, ...]  # in the order of the plan
     seconds: float
+    beside: tuple[Beside, ...] = ()  # with ``--overlap-compute``
 
     @property
     def wrong(self) -> int:
@@ -248,7 +275,12 @@ def split_calls(iters: int) -> list[int]:
 
 
 def num_barriers(
-    layout: Layout, cases: Sequence[Case], max_alone: int | None, rounds: int = 1
+    layout: Layout,
+    cases: Sequence[Case],
+    max_alone: int | None,
+    rounds: int = 1,
+    *,
+    overlap_compute: bool = False,
 ) -> int:
     """Return how often ranks wait for each other, each time one timeout at most.
 
@@ -260,10 +292,15 @@ def num_barriers(
         per pass and round  the barrier and MIN_CALLS calls; more are made only if all of them
                             fit into a quarter of the timeout
         per mode and round  1: the exchange of its times
+        beside a product    per operation and target: the exchange for each side, and per round
+                            one, and the barrier and 1 + MIN_CALLS calls of each of three
     """
     exchanges = sum(len(modes(layout, case.target)) for case in cases)
     passes = (1 + MIN_CALLS) * total_passes(layout, cases, max_alone)
-    return 5 + 5 * len(cases) + rounds * (passes + exchanges)
+    targets = {(case.op, case.target) for case in cases if len(case.target.groups) == 1}
+    beside = len(PRODUCT_SIDES) + COMPUTE_ROUNDS * (1 + 3 * (2 + MIN_CALLS))
+    more = beside * len(targets) if overlap_compute else 0
+    return 5 + 5 * len(cases) + rounds * (passes + exchanges) + more
 
 
 def summarize_case(
@@ -289,6 +326,11 @@ def summarize_case(
         len(slowest),
         judge_groups(by_group),
     )
+
+
+def is_at_once(row: Measurement) -> bool:
+    """Return whether a row has all groups of its target at once; a single one is always so."""
+    return row.mode != ALONE or row.num_groups == 1
 
 
 def slowest_of_groups(layout: Layout, axes: Axes, seconds: Seconds) -> Seconds:

@@ -126,7 +126,9 @@ class BenchPlan:
         request, sweep = self.request, self.request.options
         cases = results.plan_cases(self.layout, request.operations, request.targets, request.sizes)
         rounds = len(sweep.rounds or ["another one begins only if it ends in time"])
-        waits = results.num_barriers(self.layout, cases, sweep.max_alone, rounds)
+        waits = results.num_barriers(
+            self.layout, cases, sweep.max_alone, rounds, overlap_compute=sweep.overlap_compute
+        )
         return waits * sweep.timeout + LONGEST + ENDING
 
 
@@ -170,7 +172,7 @@ def plan_bench(args: Namespace) -> BenchPlan:
 
     from ..bench.measure import BenchRequest, SweepOptions
 
-    sweep = SweepOptions(args.warm_up, iters, args.timeout, args.alone)
+    sweep = SweepOptions(args.warm_up, iters, args.timeout, args.alone, args.overlap_compute)
     axes = options.read_axis_sizes(args.words)
     request = BenchRequest(axes, args.order, operations, targets, sizes, sweep)
     return BenchPlan(args, layout, request, limits)
@@ -226,6 +228,8 @@ def _add_bench(parser: ArgumentParser) -> None:
         f"(default {results.DEFAULT_ALONE}, or fewer if there are fewer)"
     )
     add("--alone", type=read_max_alone, default=results.DEFAULT_ALONE, metavar="GROUPS", help=help)
+    help = "also measure how much of each collective hides behind a matrix product"
+    add("--overlap-compute", action="store_true", help=help)
     help = "also write a page with time and busbw over size for each target"
     add("--html", metavar="FILE", help=help)
     add_limits(parser)

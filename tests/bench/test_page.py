@@ -28,7 +28,14 @@ from meshkit.bench.page import (
     widen,
 )
 from meshkit.bench.report import summary_cells
-from meshkit.bench.results import CONCURRENT, BenchmarkRun, Case, parse_targets, summarize_case
+from meshkit.bench.results import (
+    CONCURRENT,
+    BenchmarkRun,
+    Beside,
+    Case,
+    parse_targets,
+    summarize_case,
+)
 from tests.bench.example_runs import CLEAN, REPORT
 
 VALUES = st.floats(1e-12, 1e15)
@@ -105,6 +112,14 @@ def test_each_target_has_its_figures_and_lines() -> None:
     titles = [text for text in page.texts["text"] if text in ("time of a call", "busbw, GB/s")]
     assert titles == ["time of a call", "busbw, GB/s"] * 2 + ["time of a call"]
     assert "FAILED: 7 rows in 1.2 s; 3 wrong elements." in page.texts["p"]
+
+
+def test_collectives_beside_a_product_have_a_table_when_measured() -> None:
+    run = replace(CLEAN, beside=(Beside(CLEAN.measurements[0].case, 4e-3, 5e-3, 6e-3),))
+    rows = [line.split("<td>")[1:] for line in draw_page(run).splitlines() if "<tr><td>" in line]
+    texts = [re.sub("<.*", "", cell) for cell in rows[-1]]
+    assert texts == ["dp", "1024", "4000", "5000", "9000", "6000", "75"]
+    assert 'class="beside"' not in draw_page(CLEAN)
 
 
 def test_lines_rise_by_the_logarithm_of_their_figures() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from meshkit.bench.page import draw_page
-from meshkit.bench.results import BenchmarkRun
+from meshkit.bench.results import BenchmarkRun, Beside
 from tests.bench.example_runs import REPORT
 from tests.bench.test_page import run_with_slow_groups
 from tests.browser import CHROMIUM, Browser, open_browser
@@ -16,7 +17,9 @@ from tests.browser import CHROMIUM, Browser, open_browser
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium; Debian's chromium-headless-shell has one"
 )
+BESIDE = tuple(Beside(row.case, 1.2345, 123.45, 99.9) for row in REPORT.measurements[::3])
 RUNS = {
+    "beside a product": replace(REPORT, beside=BESIDE),
     "wrong elements": REPORT,
     "slow groups": run_with_slow_groups(7),
     "long names": run_with_slow_groups(4, host="a-host-with-a-long-name" * 8),

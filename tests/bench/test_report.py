@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from meshkit.bench.report import draw_rows, draw_screen, format_us, run_to_json, slow_groups
-from meshkit.bench.results import CONCURRENT, summarize_case
+from meshkit.bench.results import CONCURRENT, Beside, summarize_case
 from tests.bench.example_runs import CLEAN, LAYOUT, REPORT, ROWS
 
 TABLE = """\
@@ -55,6 +55,7 @@ def test_the_json() -> None:
         **{"ok": False, "wrong": 3, "seconds": 1.25, "slow": [], "missed": []},
         **{"sizes": {"dp": 2, "sp": 2}, "launcher": "spawn", "device": "cpu", "backend": "gloo"},
         **{"torch": "2.13.0", "hosts": ["a", "a", "b", "b"], "warm_up": 3, "iters": 20},
+        "beside": [],
         "first_calls": [
             {"axes": "dp", "ms": {"min": 250.0, "median": 375.0, "max": 500.0}, "memory": None}
         ],
@@ -118,6 +119,29 @@ def test_a_slow_group_is_named_with_its_ranks_and_hosts() -> None:
     assert f"sp=1 on a, b: {factor} SLOW\n" in text
     (named,) = run_to_json(run)["slow"]
     assert (named["axes"], named["group"], named["hosts"]) == ("dp", "sp=1", ["a", "b"])
+
+
+BESIDE = (Beside(ROWS[2].case, 4e-3, 5e-3, 6e-3), Beside(ROWS[4].case, 1e-3, 1e-3, 3e-3))
+BESIDE_TABLE = """
+beside a product    bytes    us  product us  in turn us  both us  hidden %
+----------------  -------  ----  ----------  ----------  -------  --------
+dp                1048576  4000        5000        9000     6000        75
+sp                   1024  1000        1000        2000     3000         0
+
+us: all groups at once. in turn us: """
+
+
+def test_collectives_beside_a_product_have_a_table() -> None:
+    run = replace(REPORT, beside=BESIDE)
+    for text in (draw_screen(run, ascii=True), draw_rows(run, ascii=True)):
+        assert BESIDE_TABLE in text
+        assert " On the cpu both compete for its cores." in text.replace("\n ", "")
+        assert max(map(len, text.splitlines())) <= 80
+    assert "cores" not in draw_screen(replace(run, device="cuda"))
+    row, _ = run_to_json(run)["beside"]
+    assert [row.pop(name) for name in ("op", "axes", "bytes")] == ["all_reduce", "dp", 1048576]
+    figures = {"us": 4000, "product_us": 5000, "in_turn_us": 9000, "both_us": 6000, "hidden": 0.75}
+    assert row == pytest.approx(figures)
 
 
 def test_several_operations_are_named_in_their_lines() -> None:

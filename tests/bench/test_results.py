@@ -19,6 +19,7 @@ from meshkit.bench.results import (
     OPERATIONS,
     OVERLAP,
     SEQUENTIAL,
+    Beside,
     Case,
     Target,
     busbw_factor,
@@ -175,6 +176,22 @@ def test_how_often_ranks_wait_for_each_other_by_hand() -> None:
         cases = plan_cases(LAYOUT, ["broadcast"], parse_targets(LAYOUT, [name]), [64, 256])
         assert num_barriers(LAYOUT, cases, None) == 5 + 2 * each
         assert num_barriers(LAYOUT, cases, None, 3) == 5 + 2 * (5 + 3 * (each - 5))
+        beside = 0 if "+" in name else 7 + 10 * (1 + 3 * 4)
+        waits = num_barriers(LAYOUT, cases, None, overlap_compute=True)
+        assert waits == 5 + 2 * each + beside
+
+
+TIMES = st.floats(1e-6, 1e3)
+
+
+@given(TIMES, TIMES, st.floats(0, 1))
+def test_the_hidden_share_is_that_of_the_time_saved(first: float, second: float, h: float) -> None:
+    case, shorter = ROWS[0].case, min(first, second)
+    row = Beside(case, first, second, max(first, second) + (1 - h) * shorter)
+    assert row.hidden == pytest.approx(h, abs=1e-6 * max(first, second) / shorter)
+    assert Beside(case, first, second, 2 * row.in_turn).hidden == 0  # they disturb each other
+    assert Beside(case, first, second, shorter / 2).hidden == 1  # noise
+    assert row.in_turn == first + second
 
 
 @given(st.integers(2, 10**6))
