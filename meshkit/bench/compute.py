@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from ..groups.status import wait
+from ..mesh.mesh import Mesh
 from ..text import Seconds
 from .calls import PreparedCall, run_calls, time_calls
 from .results import (
@@ -29,14 +30,31 @@ from .results import (
     slowest_of_groups,
 )
 
-if TYPE_CHECKING:
-    from .measure import Sweep
-
 SHARE = 4  # of the collective's time for one product; it is repeated to take as long
 MIN_ROUNDS = 3  # of a target, however long they take
 SECONDS = 1.5  # of a target, after which no other round begins
 SLICE = 0.01  # seconds of the calls of a round
 MAX_CALLS = 20
+
+
+class Sweep(Protocol):
+    """What a measurement needs of the sweep that it belongs to; measure.py has it."""
+
+    mesh: Mesh
+    device: torch.device
+    elapsed: float  # seconds, the same on every rank
+
+    def announce(self, work: str) -> None:
+        """Show what is measured next."""
+
+    def prepare(self, case: Case, *, checked: bool) -> list[PreparedCall]:
+        """Return the calls of a case on this rank."""
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+
+    def all_gather(self, values: Sequence[float]) -> Seconds:
+        """Return the values of every rank, (num_ranks, values)."""
 
 
 class MatrixProduct:

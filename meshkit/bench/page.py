@@ -93,9 +93,10 @@ svg text.slow {fill: var(--slow); font-weight: bold}
 }
 @media (max-width: 760px) {
   table, tbody {display: block}
-  tr {display: grid; grid-template-columns: repeat(6, minmax(0, 1fr)); padding: 4px 0;
-    border-bottom: 1px solid var(--line)}
-  th, td {border: 0; padding: 1px 0; font-size: 13px}
+  tr {display: grid; column-gap: 6px; padding: 4px 0; border-bottom: 1px solid var(--line);
+    grid-template-columns: repeat(3, minmax(0, 1fr)) repeat(2, minmax(0, 1.35fr)) minmax(0, 0.8fr)}
+  .beside tr {grid-template-columns: repeat(6, minmax(0, 1fr))}
+  th, td {border: 0; padding: 1px 0; font-size: 12px; overflow-wrap: anywhere}
   th:first-child, td:first-child, .summary th:last-child, .summary td:last-child {
     grid-column: 1 / -1}
   td:first-child {font-weight: bold}

@@ -29,6 +29,10 @@ OUTSIDE = """
   .filter(part => part.getBoundingClientRect().right > document.documentElement.clientWidth)
   .map(part => part.outerHTML)
 """
+TOO_WIDE = """
+[...document.querySelectorAll('td, th')].filter(cell => cell.scrollWidth > cell.clientWidth + 1)
+  .map(cell => cell.outerHTML)
+"""
 CUT = """
 [...document.querySelectorAll('svg text, svg circle')].filter(part => {
   const [own, all] = [part, part.ownerSVGElement].map(e => e.getBoundingClientRect());
@@ -65,6 +69,7 @@ def test_all_is_inside_the_window_and_labels_can_be_read(
     browser.open(page, width=width)
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run(OUTSIDE) == []
+    assert browser.run(TOO_WIDE) == []
     assert browser.run(CUT) == []
     assert browser.run(OVERLAPPING) == 0
     assert 10 <= browser.run(LETTER) * browser.run(SCALE) <= 17  # pixels on the screen
