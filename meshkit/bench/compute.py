@@ -3,7 +3,7 @@
 All groups of a target communicate at once, at the largest measured size. Each round times the
 collective, the product, and both: the collective is begun, the product runs, then the collective is
 waited for. On CUDA the collective has its own stream, and events on the current stream time all
-three; that has never been run. On the cpu gloo's threads and the product compete for cores.
+three. CUDA has never been run. On the cpu gloo's threads and the product compete for cores.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_CALLS = 20
 
 
 class Sweep(Protocol):
-    """What a measurement needs of the sweep that it belongs to; measure.py has it."""
+    """Parts of the sweep of measure.py that are needed here."""
 
     mesh: Mesh
     device: torch.device
