@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import meshkit
 from examples.howto import sampler_resume
-from tests.pages import run_program
+from tests.pages import ROOT, run_program
 
 MESHES = {  # of each program, whose ranks import it: a collection of the tests need not
     "ddp_sp": [{"dp": 4, "sp": 1}, {"dp": 2, "sp": 2}, {"dp": 1, "sp": 4}],
@@ -47,3 +49,12 @@ def test_a_resumed_run_reads_the_rest_of_the_epoch_and_the_next_one_on_other_ran
     for texts in (runs[:2], runs[2:]):  # two epochs
         rows = re.findall(r"samples (\[.*\])", "".join(texts))
         assert sorted(sample for row in rows for sample in json.loads(row)) == [*range(64)]
+
+
+@pytest.mark.slow
+def test_a_launcher_of_ones_own_starts_ranks_that_find_each_other() -> None:
+    command = [sys.executable, "-m", "examples.howto.launch", "4", "examples/hello.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    ranks = re.findall(r"rank (\d) of 4 .* hears 4", done.stdout)
+    assert sorted(ranks) == ["0", "1", "2", "3"]
