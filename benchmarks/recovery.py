@@ -131,6 +131,7 @@ def train_under_torchrun(folder: Path) -> None:
             torch.save(state, checkpoint.with_suffix(".new"))
             checkpoint.with_suffix(".new").rename(checkpoint)
     (folder / f"{rank}.finished").write_text(str(time.monotonic()))
+    mesh.close()  # a process that ends without it is aborted now and then, and counts as a loss
 
 
 if __name__ == "__main__":

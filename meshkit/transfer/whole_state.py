@@ -11,6 +11,7 @@ three tensors, ``dict(zip("qkv", qkv.split([...])))``, each ``"o/tp i"``.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from glob import escape
 from math import prod
@@ -18,9 +19,11 @@ from operator import itemgetter
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import DisagreementError, MeshkitError, SpecError
+from ..groups.groups import gather_bytes
 from ..launch.tensors import is_dtensor
 from ..layout.axes import check_axes_exist, has_pipeline
 from ..layout.layout import Layout
@@ -37,7 +40,7 @@ from ..redistribute.pattern import (
     parse_layout,
     parse_pattern,
 )
-from ..text import article, dtype_name, format_sizes
+from ..text import article, dtype_name, format_ranks, format_sizes, plural
 from .state_tables import agree_on_tables, local_tensor
 from .whole import uncut, whole_sizes
 
@@ -194,7 +197,7 @@ def make_local(moves: MeshMoves, state: object, layout: object, sizes: object) -
     except MeshkitError as refusal:
         error = refusal
     whole = sorted((pair for pair in _tensors(state) if is_dtensor(pair[1])), key=itemgetter(0))
-    _share_refusal(error, [tensor for _, tensor in whole])
+    _share_refusal(error, whole)
     for name, dtensor in whole:  # in one order on all ranks
         tensor = cast(Any, dtensor).full_tensor()
         local[name] = _cut(moves, *cuts[name], tensor) if name in cuts else tensor
@@ -209,12 +212,36 @@ def _cut(
     return part.clone()  # else a saved part would have the memory of the whole
 
 
-def _share_refusal(error: MeshkitError | None, dtensors: Sequence[Any]) -> None:
-    """Raise if a rank refuses its state. Collective over the ranks of its DTensors."""
-    meshes = {x.device_mesh: None for x in dtensors if x.device_mesh.get_coordinate() is not None}
-    groups = [mesh.get_group(dim) for mesh in meshes for dim in range(mesh.ndim)]
-    device = dtensors[0].to_local().device if dtensors else torch.device("cpu")
-    share_error(error, groups, device, "this call")
+def _share_refusal(error: MeshkitError | None, whole: Sequence[tuple[str, Any]]) -> None:
+    """Raise if a rank refuses its state, or has other DTensors. Collective over their ranks."""
+    held: dict[Any, list[str]] = {}
+    for name, x in whole:
+        if x.device_mesh.get_coordinate() is not None:
+            form = f"{name} {tuple(x.shape)} {x.dtype} {x.placements}"
+            held.setdefault(x.device_mesh, []).append(form)
+    groups = {mesh: [mesh.get_group(dim) for dim in range(mesh.ndim)] for mesh in held}
+    device = whole[0][1].to_local().device if whole else torch.device("cpu")
+    everywhere = [group for each in groups.values() for group in each]
+    share_error(error, everywhere, device, "this call")
+    for mesh, forms in held.items():
+        own = hashlib.sha256("\n".join(forms).encode()).digest()
+        for group in groups[mesh]:
+            others = gather_bytes(own, len(own), group, device)
+            ranks = zip(dist.get_process_group_ranks(group), others, strict=True)
+            if unequal := [rank for rank, other in ranks if other != own]:
+                error = error or _unequal_error(forms, unequal)
+    share_error(error, everywhere, device, "this call")
+
+
+def _unequal_error(forms: Sequence[str], ranks: Sequence[int]) -> DisagreementError:
+    """Return the error of DTensors that other ranks of their DeviceMesh do not have."""
+    more = f", and {len(forms) - 1} more" * (len(forms) > 1)
+    return DisagreementError(
+        "ranks of one DeviceMesh give other DTensors.",
+        f"Rank {dist.get_rank()} has {forms[0]}{more}.",
+        f"Other names, shapes or placements: {plural('rank', len(ranks))} {format_ranks(ranks)}.",
+        fix="give this call the same DTensors, under the same names, on all their ranks.",
+    )
 
 
 def _parse_layout(

@@ -22,6 +22,7 @@ Call = Callable[[meshkit.Mesh, bool], object]
 X = torch.ones(4, 4)
 CALLS: dict[str, Call] = {
     "barrier": lambda m, odd: m.barrier("zz" if odd else "tp"),
+    "timeout": lambda m, odd: m.barrier(timeout=-1 if odd else None),
     "shift": lambda m, odd: m.shift(X, "zz" if odd else "tp"),
     "exchange": lambda m, odd: m.exchange(X, "zz" if odd else "tp", [2, 2]),
     "pattern": lambda m, odd: m.redistribute(X, "a/zz b -> a b" if odd else "a/tp b -> a b"),

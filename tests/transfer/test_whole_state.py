@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import meshkit
 from tests.newer_torch import needs_order
@@ -363,6 +363,32 @@ def refuse_whole_dtensors(odd: int) -> dict[str, str]:
         whole = mesh.local_state({"a": parts[0], "z": parts[1]}, {"z": "o/dp i"})
         texts["later"] = str([[*x.shape] for x in whole.values()])
     return texts
+
+
+def give_other_dtensors(odd: int) -> list[str]:
+    """Return the errors of this rank if one rank has other DTensors of the same DeviceMesh."""
+    texts = []
+    with meshkit.build_mesh(dp=2, tp=2, timeout=20) as mesh:
+        whole = torch.ones(4, 3)
+        x = distribute_tensor(whole, mesh.device_mesh("dp tp"), [Shard(0)] * 2)
+        copies = distribute_tensor(whole, mesh.device_mesh("dp tp"), [Replicate()] * 2)
+        for other in ({"a": x}, {"a": x, "c": x}, {"a": x, "b": copies}):
+            began = time.monotonic()
+            with pytest.raises(meshkit.DisagreementError) as caught:
+                mesh.local_state(other if mesh.rank == odd else {"a": x, "b": x}, {})
+            assert time.monotonic() - began < 3 + BUSY
+            texts.append(str(caught.value))
+    return texts
+
+
+@pytest.mark.parametrize("odd", [0, 3])
+def test_ranks_with_other_dtensors_of_one_device_mesh_all_raise(pool: Pool, odd: int) -> None:
+    by_rank = pool.run(give_other_dtensors, odd)
+    for text in by_rank[odd]:
+        assert f"Rank {odd} has a (4, 3) torch.float32" in text
+        assert "Other names, shapes or placements: rank" in text
+    for texts in by_rank:
+        assert all("DTensors" in text for text in texts), texts
 
 
 @pytest.mark.parametrize("odd", [0, 3])
