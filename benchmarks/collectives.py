@@ -8,6 +8,11 @@ on torch's. Each begins after a barrier on a third group: a gloo call is slower 
 its own group. The first repetition of all calls comes before the second of any, since threads that
 share cores disturb a call for a stretch of time. The time is that of the slowest rank.
 
+The second row is the figure of ``meshkit bench`` for the groups of dp, beside that of a plain loop
+around ``dist.all_reduce`` on torch's groups of the same ranks: sizes, calls and the median over the
+slowest ranks are the same. Each repetition measures both, in turns. ``meshkit bench`` measures
+inside a guard, which the loop does not have.
+
 A group of meshkit is a plain ``ProcessGroup``. A ratio that stays away from 1 over several runs is
 a bug.
 """
@@ -16,8 +21,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import geometric_mean, median
 
 import torch
 import torch.distributed as dist
@@ -25,14 +31,25 @@ import torch.distributed as dist
 import meshkit
 from meshkit.bench.calls import PreparedCall, prepare_call
 from meshkit.bench.calls import run_calls as call
-from meshkit.bench.results import OPERATIONS
+from meshkit.bench.measure import Sweep, SweepOptions
+from meshkit.bench.results import (
+    CONCURRENT,
+    OPERATIONS,
+    Case,
+    parse_targets,
+    plan_cases,
+    split_calls,
+)
+from meshkit.launch.log import Progress
 
-from .harness import Goal, Row, compare, turn
+from .harness import Figures, Goal, Row, compare, turn
 from .maps import numpy_groups
 
 RANKS = 4
 CALLS = {4 * 1024: 50, 1024 * 1024: 5}  # bytes of the whole array -> calls in a row
 WITHIN_NOISE = Goal("low", "<=", 1)
+EQUAL = Goal("ratio", "<=", 1.03)
+BENCH_CALLS, WARM_UP = 40, 3  # timed calls of a size, and calls before those of its first round
 
 
 @dataclass(frozen=True)
@@ -54,7 +71,54 @@ class Pair:
 
 def run(quick: bool) -> list[Row]:
     """Return the row of all collectives together."""
-    return [meshkit.spawn(measure, RANKS, (3 if quick else 25,), timeout=600)[0]]
+    repeats = (3 if quick else 25,)
+    return [
+        meshkit.spawn(part, RANKS, repeats, timeout=600)[0] for part in (measure, measure_bench)
+    ]
+
+
+def measure_bench(repeats: int) -> Row:
+    """Return the row of ``meshkit bench`` beside a plain loop, equal on every rank. Collective."""
+    meshkit.init(device="cpu")
+    figures: Figures = ([], [])
+    with meshkit.build_mesh(tp=2) as mesh:
+        targets = parse_targets(mesh.layout, ["dp"])
+        cases = plan_cases(mesh.layout, ["all_reduce"], targets, [*CALLS])
+        group = next(pair.groups[1]() for pair in pairs_of(mesh) if pair.axis == "dp")
+        for repeat in range(1 + repeats):
+            for side in turn(repeat):
+                clock = (bench_microseconds, loop_microseconds)[side]
+                figures[side].append(clock(mesh, cases, group))
+    what = "all_reduce by meshkit bench, geometric mean of two sizes"
+    measured = figures[0][1:], figures[1][1:]  # the first is a warm-up
+    return compare(what, RANKS, "a loop around dist.all_reduce", "us", measured, EQUAL)
+
+
+def bench_microseconds(mesh: meshkit.Mesh, cases: Sequence[Case], _: dist.ProcessGroup) -> float:
+    """Return the mean over the sizes of the median call as ``meshkit bench`` has it. Collective."""
+    options = SweepOptions(WARM_UP, BENCH_CALLS, 60.0, max_alone=1)
+    rows = Sweep(mesh, torch.device("cpu"), options, Progress("", None)).run(cases)
+    return geometric_mean([row.median * 1e6 for row in rows if row.mode == CONCURRENT])
+
+
+def loop_microseconds(mesh: meshkit.Mesh, cases: Sequence[Case], group: dist.ProcessGroup) -> float:
+    """Return the same of a plain loop, on the slowest rank of each group. Collective."""
+    rounds = split_calls(BENCH_CALLS)
+    seconds: dict[int, list[float]] = {case.bytes: [] for case in cases}
+    for number, calls in enumerate(rounds):
+        for size, own in seconds.items():
+            array, gathered = torch.zeros(size // 4), torch.zeros(RANKS, calls, dtype=torch.float64)
+            dist.barrier()
+            for index in range(-(1 if number else WARM_UP), calls):
+                began = time.perf_counter()
+                dist.all_reduce(array, group=group)
+                if index >= 0:
+                    gathered[mesh.rank, index] = time.perf_counter() - began
+            dist.all_reduce(gathered)
+            slowest = [gathered[ranks].amax(dim=0) for ranks in mesh.layout.groups("dp").tolist()]
+            own += torch.cat(slowest).tolist()
+    medians = [median(own) for own in seconds.values()]
+    return geometric_mean([value * 1e6 for value in medians])
 
 
 def measure(repeats: int) -> Row:
