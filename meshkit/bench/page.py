@@ -75,6 +75,7 @@ li {margin-bottom: 5px; padding-left: 8px; border-left: 4px solid transparent}
 .alone {border-color: var(--alone)}
 .all {border-color: var(--all)}
 .slow {border-color: var(--slow)}
+p {overflow-wrap: anywhere}
 .bad {color: var(--slow); font-weight: bold}
 svg {display: block; width: 100%; font: 11px system-ui, sans-serif}
 svg text {fill: var(--faint)}

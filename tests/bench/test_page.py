@@ -138,18 +138,18 @@ def test_lines_rise_by_the_logarithm_of_their_figures() -> None:
     assert [y for _, y in band] == pytest.approx(edges, abs=0.2)
 
 
-def run_with_slow_groups(num_slow: int, host: str = "a") -> BenchmarkRun:
+def run_with_slow_groups(num_slow: int, host: str = "a", axis: str = "dp") -> BenchmarkRun:
     """Return a run of one size over 16 groups, of which the last ones are slow."""
-    layout = Layout(dp=2, tp=16)
-    (target,) = parse_targets(layout, ["dp"])
+    sizes = {axis: 2, "tp": 16}
+    layout = Layout.of(sizes)
+    (target,) = parse_targets(layout, [axis])
     seconds = np.full((32, 9), 1e-3)
     for index in range(16 - num_slow, 16):
         seconds[[index, 16 + index]] *= 2 + index / 4
     rows = summarize_case(
         layout, Case("all_reduce", target, 2**20), CONCURRENT, np.hsplit(seconds, 9), 0
     )
-    hosts, sizes = (host,) * 32, {"dp": 2, "tp": 16}
-    return replace(CLEAN, sizes=sizes, hosts=hosts, first_calls=(), measurements=(rows,))
+    return replace(CLEAN, sizes=sizes, hosts=(host,) * 32, first_calls=(), measurements=(rows,))
 
 
 @pytest.mark.parametrize("number", [0, 1, 4, 7])

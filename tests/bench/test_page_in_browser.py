@@ -22,7 +22,8 @@ RUNS = {
     "beside a product": replace(REPORT, beside=BESIDE),
     "wrong elements": REPORT,
     "slow groups": run_with_slow_groups(7),
-    "long names": run_with_slow_groups(4, host="a-host-with-a-long-name" * 8),
+    "long hosts": run_with_slow_groups(4, host="a-host-with-a-long-name" * 8),
+    "long axes": run_with_slow_groups(4, axis="an_axis_with_a_long_name" * 8),
 }
 OUTSIDE = """
 [...document.querySelectorAll('h1, h2, p, td, th, li, svg')]
