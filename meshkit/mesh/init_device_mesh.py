@@ -239,9 +239,12 @@ def _parse_overrides(override: object, axis_of: Mapping[object, str]) -> Overrid
         axis = axis_of.get(dim)
         if axis is None or axis in parsed:
             again = "again " * (axis in parsed)
-            reason = "redundant dim index and name" if again else "invalid keys"
+            reason = f"Found invalid keys in backend_override: got {[key]!r}."
+            if again:
+                place = f"dim index {dims.index(dim)} and name {dim}"
+                reason = f"Found redundant {place} in backend_override."
             line = f"backend_override names {key!r} {again}as a dim."
-            raise DeviceMeshError(line, f"torch says: Found {reason} in backend_override.", fix=fix)
+            raise DeviceMeshError(line, f"torch says: {reason}", fix=fix)
         if isinstance(value, str):
             parsed[axis] = value, None
         elif isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):

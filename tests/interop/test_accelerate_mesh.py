@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh
-from torch.utils.data import IterableDataset
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, IterableDataset
 
 import meshkit
 from meshkit.testing import rehearse
@@ -72,6 +73,76 @@ def test_a_job_of_8192_ranks_is_rehearsed(odd: int) -> None:
     assert report.ok is (odd < 0), report
     assert report.names.layouts[0].shape == (4, 128, 2, 8)
     assert all(odd in mismatch.ranks for mismatch in report.mismatches)
+
+
+def mean_loss(model: torch.nn.Linear, expert: torch.nn.Linear, part: int) -> torch.Tensor:
+    x = torch.arange(4.0).reshape(1, 4) + part
+    return expert(model(x)).square().mean()
+
+
+def make_layers() -> tuple[torch.nn.Linear, torch.nn.Linear]:
+    torch.manual_seed(0)
+    return torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+
+def bring_a_mesh() -> dict[str, Any]:
+    """Give accelerate a mesh of HSDP and tp, and shard experts over a view that it does not know.
+
+    An Accelerator refuses a ParallelismConfig on CPUs, so this sets what its constructor sets.
+    """
+    from accelerate import Accelerator
+    from accelerate.parallelism_config import ParallelismConfig
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import FullyShardedDataParallelPlugin
+    from accelerate.utils.fsdp_utils import fsdp2_prepare_model
+
+    dense = {"dp_replicate": 2, "dp_shard": 2, "tp": 2}
+    dp = "dp_replicate dp_shard"
+    with meshkit.build_mesh(dense, order=[*dense], groups=[dp]) as mesh:
+        experts = mesh.view({"dp_replicate": 2, "ep": 4})
+        config = ParallelismConfig(**{f"{axis}_size": size for axis, size in dense.items()})
+        joint = {"dp": dp, "dp_cp": dp, "dp_shard_cp": "dp_shard"}
+        config.device_mesh = mesh.device_mesh(joint=joint)
+        before = dist.get_pg_count()
+        accelerator, state = Accelerator(cpu=True), AcceleratorState()
+        state.parallelism_config, state.device_mesh = config, config.get_device_mesh("cpu")
+        state.fsdp_plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
+        model, expert = make_layers()
+        model = fsdp2_prepare_model(accelerator, model)
+        fully_shard(expert, mesh=experts.device_mesh("dp_replicate ep"))
+        at = mesh.coordinate
+        mean_loss(model, expert, 2 * at["dp_replicate"] + at["dp_shard"]).backward()
+        state.distributed_type = "MULTI_CPU"
+        loader = accelerator.prepare_data_loader(DataLoader(torch.arange(16), batch_size=2))
+        gradients = {**dict(model.named_parameters()), "expert": expert.weight}
+        results = {
+            "made": dist.get_pg_count() - before,
+            "batch": next(iter(loader)).tolist(),
+            "ranks": (accelerator.data_parallel_rank, accelerator.data_parallel_shard_rank),
+            "is of the mesh": meshkit.Mesh.of(accelerator.torch_device_mesh) is mesh,
+            "gradients": {name: p.grad.full_tensor() for name, p in gradients.items()},
+            "norm": float(mesh.grad_norm(gradients)),
+        }
+        experts.close()
+    return results
+
+
+def test_accelerate_takes_a_mesh_with_hsdp_tp_and_experts(pool: Pool) -> None:
+    model, expert = make_layers()
+    for part in range(4):
+        (mean_loss(model, expert, part) / 4).backward()
+    want = {**dict(model.named_parameters()), "expert": expert.weight}
+    squares = sum(float(p.grad.double().square().sum()) for p in want.values())
+    for rank, got in enumerate(pool.run(bring_a_mesh)):
+        replica, shard = rank // 4, rank // 2 % 2
+        part = 2 * replica + shard
+        assert got["made"] == 0
+        assert got["batch"] == [2 * part, 2 * part + 1]  # equal along tp
+        assert got["ranks"] == (replica, shard)
+        assert got["is of the mesh"]
+        for name, parameter in want.items():
+            assert torch.allclose(got["gradients"][name], parameter.grad, atol=1e-6)
+        assert got["norm"] == pytest.approx(squares**0.5, rel=1e-5)
 
 
 class Numbers(IterableDataset[int]):

@@ -157,10 +157,14 @@ def raise_what_torch_raises() -> None:
         (("cpu", (8,)), names, "mesh_shape and mesh_dim_names should have same length!"),
         (("cpu", (4, 2)), {"mesh_dim_names": ()}, "mesh_shape and mesh_dim_names should have same"),
         (("cuda:0", (4, 2)), names, "Device type with index is not supported"),
-        (("cpu", (4, 2)), {**names, "backend_override": {"pp": "gloo"}}, "Found invalid keys in"),
+        (("cpu", (4, 2)), {**names, "backend_override": {"pp": "gloo"}}, r"override: got \['pp'\]"),
         (("cpu", (4, 2)), {**names, "backend_override": {2: "gloo"}}, "Found invalid keys in"),
         (("cpu", (4, 2)), {"backend_override": {"dp": "gloo"}}, "Found invalid keys in"),
-        (("cpu", (4, 2)), {**names, "backend_override": {0: "gloo", "dp": "gloo"}}, "Found redund"),
+        (
+            ("cpu", (4, 2)),
+            {**names, "backend_override": {0: "gloo", "dp": "gloo"}},
+            "Found redundant dim index 0 and name dp in backend_override",
+        ),
         (("cpu", (2.0, 4)), {}, ""),
         (("cpu", (-1, 8)), {}, ""),
     ]
