@@ -137,7 +137,7 @@ def no_waiting() -> Iterator[None]:
         store.has(key)
         return decision_to_json(Decision()).encode()
 
-    def run_here(seconds: float, work: Callable[[], object]) -> object:
+    def run_here(seconds: float, work: Callable[[], object], **_: object) -> object:
         return work()
 
     same_thread = patch.object(stores, run_with_deadline.__name__, run_here)
