@@ -1,0 +1,67 @@
+"""Run torch's own tests of DeviceMesh on meshkit's groups.
+
+    python .ci/torch_tests.py          the tests of the installed torch, fetched from its repository
+    python .ci/torch_tests.py FILE     another copy of test/distributed/test_device_mesh.py
+
+The tests run twice: with torch's ``init_device_mesh``, and with meshkit's in its place. Each test
+that passes with torch's must pass with meshkit's. Tests that need a GPU skip themselves. At night
+or by hand, not in the gate: it takes minutes, and needs the network, without which it skips.
+Needs ``pip install expecttest``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import urllib.request
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import torch
+
+NAME = "test_device_mesh.py"
+ADDRESS = "https://raw.githubusercontent.com/pytorch/pytorch/v{}/test/distributed/" + NAME
+# the tests start processes, which import the file again, so it replaces the name itself
+HEAD = """import torch.distributed.device_mesh
+import meshkit
+torch.distributed.device_mesh.init_device_mesh = meshkit.init_device_mesh
+"""
+
+
+def main() -> int:
+    """Compare both runs; return 1 if a test fails on meshkit's groups only."""
+    version = torch.__version__.partition("+")[0]
+    try:
+        text = Path(sys.argv[1]).read_text() if sys.argv[1:] else fetch(version)
+    except OSError as error:
+        sys.stdout.write(f"skipped: {NAME} of torch {version} cannot be read: {error}\n")
+        return 0
+    passed, on_meshkit = run(text), run(HEAD + text)
+    failed = sorted(passed - on_meshkit)
+    sys.stdout.write("".join(f"fails on meshkit's groups: {name}\n" for name in failed))
+    count = f"{len(passed) - len(failed)} of {len(passed)}"
+    sys.stdout.write(f"torch {version}: {count} tests of {NAME} pass as with torch\n")
+    return int(bool(failed) or not passed)
+
+
+def fetch(version: str) -> str:
+    """Return torch's file at the tag of a version."""
+    with urllib.request.urlopen(ADDRESS.format(version), timeout=60) as answer:
+        content: bytes = answer.read()
+    return content.decode()
+
+
+def run(text: str) -> set[str]:
+    """Return the names of the tests that pass."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, NAME).write_text(text)
+        command = ["env", "CUDA_VISIBLE_DEVICES=", sys.executable, "-m", "pytest", "-q"]
+        command += ["-p", "no:cacheprovider", "--junitxml=report.xml", NAME]
+        subprocess.run(command, cwd=folder, check=False)
+        cases = ElementTree.parse(Path(folder, "report.xml")).iter("testcase")
+        return {f"{case.get('classname')}.{case.get('name')}" for case in cases if not len(case)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
