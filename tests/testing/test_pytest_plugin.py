@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "how-to" / "pytest.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "testing.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 IS_INSTALLED = any(entry_points(group="pytest11", name="meshkit"))  # then pytest loads it itself
 
