@@ -161,7 +161,7 @@ def quotes_call(
                 error.quote(quote(args, kwargs))
                 raise
             except TypeError as error:
-                misfit = misfit_error(name, parameters, args, kwargs, quote)
+                misfit = misfit_error(name, parameters, code.co_argcount, args, kwargs, quote)
                 if _was_entered(error) or misfit is None:
                     raise
                 raise misfit.quote(quote(args, kwargs)) from None

@@ -64,7 +64,7 @@ OTHER_NAMES = {
     "device": "device_id",
     "init_method": "url",
     "backend": "dist_backend",
-    "world_size": "nprocs",
+    "world_size": "nprocs nproc_per_node",
     "nodes": "nnodes num_nodes",
     "seq": "seq_len seq_length sequence_length max_seq_len",
 }
@@ -101,12 +101,16 @@ def known_name(name: str, names: Collection[str]) -> str | None:
 
 def misfit_error(
     name: str,
-    parameters: Collection[str],
+    parameters: Sequence[str],
+    num_positional: int,
     args: Sequence[object],
     kwargs: Mapping[str, object],
     quote: Quote,
 ) -> MeshkitError | None:
-    """Return the error for arguments that do not fit a call; None if their names say nothing."""
+    """Return the error for arguments that do not fit a call; None if their names say nothing.
+
+    The first ``num_positional`` parameters are not by name only.
+    """
     if name == "build_mesh":
         return device_mesh_error(args, kwargs)
     fitting = {option: value for option, value in kwargs.items() if option in parameters}
@@ -126,11 +130,18 @@ def misfit_error(
             elsewhere.setdefault(owner, []).append(f"{word}={value!r}")
         else:
             unknown.append(f"there is no argument {option} here.")
+    surplus, named = args[num_positional:], parameters[num_positional:]
+    if surplus and named and name != "init":
+        lines.append(f"{name} takes these arguments by name: {', '.join(named)}.")
     if not lines:
         return None
     kind = BatchError if name in ("mesh.batch", "BatchPlan.solve") else SpecError
     calls = [str(quote(args, fitting)), *(f"{at}({', '.join(o)})" for at, o in elsewhere.items())]
-    return kind(*lines, *unknown, fix=f"{', and '.join(calls)}." * has_place)
+    fix = f"{', and '.join(calls)}." * has_place
+    if surplus and named and name != "init":
+        value = repr(surplus[0]) if isinstance(surplus[0], int | float | str) else "..."
+        fix = f"write the name before the value, for example {named[0]}={value}."
+    return kind(*lines, *unknown, fix=fix)
 
 
 def _join_address(fitting: dict[str, object], others: dict[str, object]) -> list[str]:

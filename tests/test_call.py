@@ -119,6 +119,21 @@ def test_arguments_of_another_library_are_explained_and_others_are_a_type_error(
     assert (batch(4), batch.__doc__) == (4, "Return the batch.")
 
 
+def test_a_value_by_position_is_told_the_names_that_the_call_takes() -> None:
+    @quotes_call("mesh.guard")
+    def guard(self: object, group: str = "", *, timeout: float, stragglers: bool = False) -> None:
+        """Take two arguments by name."""
+
+    with pytest.raises(SpecError) as caught:
+        guard(None, "dp", 5)  # type: ignore[misc]
+    assert caught.value.text.splitlines() == [
+        "mesh.guard('dp', 5): mesh.guard takes these arguments by name: timeout, stragglers.",
+        "  Fix: write the name before the value, for example timeout=5.",
+    ]
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument"):
+        guard(None)  # type: ignore[call-arg]
+
+
 class Unprintable(list[int]):
     """A list whose repr fails, as that of a CUDA tensor after an error of its device."""
 

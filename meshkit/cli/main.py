@@ -19,7 +19,7 @@ from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NoReturn
 
 from ..errors import VERSION, BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
@@ -93,6 +93,9 @@ class CommandParser(ArgumentParser):
         words = shlex.split(" ".join(self.examples).replace("\\\n    ", ""))
         values = [value for flag, value in pairwise(words) if flag == option]
         fix = f"meshkit help {self.prog.split()[-1]} shows the options."
+        if "required" in text:
+            line = self.examples[0].replace("\\\n", "")
+            fix = f"for example {' '.join(line.split())}"
         action = self._option_string_actions.get(option)
         if action is not None and action.nargs == 0:
             fix = f"write {option} alone: it takes no value."
@@ -119,6 +122,10 @@ class CommandParser(ArgumentParser):
         if not flag.startswith("-") or flag == "->" or (is_axis and not takes_words):
             others = "" if takes_words else f", and {self.prog} takes no other words"
             summary = f"{word!r} is no option{others}."
+            is_count = word.isdecimal() and "-n" in self._option_string_actions
+            if is_count and not {"-n", "--world-size"} & {*typed}:
+                counted = (["-n", word] if other == word else [other] for other in typed)
+                line = shlex.join([*self.prog.split(), *chain.from_iterable(counted)])
             advice = [self.other_words] if self.other_words else []
             return SpecError(summary, *advice, fix="" if advice else line)
         if is_axis:

@@ -127,4 +127,4 @@ def find_attribute(owner: object, name: str) -> object:
     calls = {what: calls[what]} if what in calls else calls
     of_axis = [f"mesh.{call}({axis!r})" for call in calls.values()] if axis in axes else []
     hint = f"; use {', '.join(of_axis)}" if of_axis else ""
-    raise AttributeError(f"a Mesh has no attribute {name!r}{hint}.", name=name, obj=mesh)
+    raise AttributeError(f"a Mesh has no attribute {name!r}{hint}", name=name, obj=mesh)

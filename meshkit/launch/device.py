@@ -205,10 +205,14 @@ def select_device(requested: str | torch.device | None, local_rank: int | None) 
         return device
     if index >= num_visible:
         fewer = f"start {count_noun(num_visible, 'rank')} on this node, or " if num_visible else ""
+        is_built = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
+        lacks = device.type == "cuda" and not is_built
+        built = f"This torch {torch.__version__} is built without cuda."
         raise LaunchError(
             f"there is no {device.type}:{index} for local_rank {local_rank}.",
             f"This process sees {count_noun(num_visible, device.type + ' device')}.",
-            fix=f"{fewer}'cpu' as the device.",
+            *[built] * lacks,
+            fix=f"{fewer}'cpu' as the device{', or a torch built with cuda' * lacks}.",
         )
     chosen = torch.device(device.type, index)
     make_current = getattr(torch.get_device_module(chosen), "set_device", None)

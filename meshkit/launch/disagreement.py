@@ -46,6 +46,8 @@ def describe_disagreement(
     """Return the evidence and the fix of the error that every rank raises."""
     groups = group_equal_requests(requests)
     fields = differing_fields([request for request, _ in groups])
+    if "sizes" in fields:  # which axes may cross nodes follows from them
+        fields = [field for field in fields if field != "crossing"]
     lines = []
     for number, (request, ranks) in enumerate(groups):
         known = [processes[rank] for rank in ranks[:MAX_HOSTS] if rank in processes]

@@ -35,6 +35,7 @@ from ..synonyms import (
     STANDARD_OF,
     Role,
     option_owner,
+    standard_axis,
 )
 from ..text import article
 
@@ -173,7 +174,9 @@ def check_axes_exist(names: Iterable[str], axes: tuple[str, ...]) -> None:
 
 
 def _unknown_axis_error(name: object, axes: tuple[str, ...]) -> UnknownAxisError:
-    suggestion = closest_axis(name, axes)
+    meant = standard_axis(str(name)) or STANDARD_OF.get(str(name))
+    same = [axis for axis in axes if STANDARD_OF.get(axis) == meant] if meant else [*axes]
+    suggestion = same[0] if meant and len(same) == 1 else closest_axis(name, same)
     return UnknownAxisError(
         f"there is no axis {name!r}.",
         f"The axes are {', '.join(axes)}.",

@@ -19,8 +19,9 @@ from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeVar
 
+from ..call import format_value
 from ..errors import SpecError
-from ..text import shorten
+from ..text import article, shorten
 
 NAME = r"[^\W\d_]\w*"
 TOKEN = re.compile(
@@ -159,7 +160,10 @@ class Pattern:
 def parse_pattern(text: str) -> Pattern:
     """Return the parsed pattern of a text, from a cache if it was parsed before."""
     if not isinstance(text, str):  # a list has no hash for the cache
-        raise SpecError(f"the pattern is {text!r}, not a str.", fix=EXAMPLE)
+        raise SpecError(
+            f"the pattern is {format_value(text, article(type(text).__name__))}, not a str.",
+            fix=EXAMPLE,
+        )
     return parse_text(text)
 
 

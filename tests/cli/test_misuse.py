@@ -124,6 +124,25 @@ def test_misuse_has_exit_code_2_and_a_fix(line: str, answer: Answers) -> None:
     assert text.splitlines()[-1].startswith("  Fix: ")
 
 
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("hello 4", "meshkit hello -n 4"),
+        ("hello --device cpu 4", "meshkit hello --device cpu -n 4"),
+        ("hello --nproc-per-node 2", "meshkit hello --world-size 2"),
+        ("hello -n 2 4", "meshkit hello -n 2"),
+        ("rehearse train.py", "for example meshkit rehearse --world-size 64 --nodes 8 "),
+        ("plan", "for example meshkit plan dp=4 sp=2 --nodes 2 "),
+    ],
+)
+def test_a_fix_keeps_a_number_of_ranks_and_shows_a_line(
+    line: str, fix: str, answer: Answers
+) -> None:
+    code, _, error = answer(line)
+    assert code == 2
+    assert error.splitlines()[-1].startswith(f"  Fix: {fix}")
+
+
 @pytest.mark.parametrize("line", HOSTILE)
 def test_a_hostile_line_is_one_message(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path

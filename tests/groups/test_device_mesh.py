@@ -110,10 +110,10 @@ def use_habits() -> None:
         assert describe_error(lambda: mesh.group("tq")).startswith("UnknownAxisError")
         assert hasattr(copy.copy(mesh), "layout")
         errors = {name: describe_error(lambda n=name: getattr(mesh, n)) for name in OTHERS}
-    assert errors["dp_size"].endswith("use mesh.size('dp').")
-    assert errors["dp_group"].endswith("use mesh.group('dp').")
+    assert errors["dp_size"].endswith("use mesh.size('dp')")
+    assert errors["dp_group"].endswith("use mesh.group('dp')")
     assert errors["dp"].count("('dp')") == 4
-    assert errors["nothing"] == "AttributeError: a Mesh has no attribute 'nothing'."
+    assert errors["nothing"] == "AttributeError: a Mesh has no attribute 'nothing'"
 
 
 def train_on_slices() -> None:

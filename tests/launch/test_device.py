@@ -82,6 +82,19 @@ def test_a_local_rank_without_a_device_raises(cuda: DeviceModule) -> None:
     assert cuda.current == []
 
 
+@pytest.mark.parametrize("built", [False, True])
+def test_a_torch_that_is_built_without_cuda_is_named(
+    cuda: DeviceModule, monkeypatch: pytest.MonkeyPatch, built: bool
+) -> None:
+    cuda.count = 0
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: built)
+    with pytest.raises(meshkit.LaunchError) as caught:
+        device.select_device("cuda", 0)
+    named = f"This torch {torch.__version__} is built without cuda." in caught.value.evidence
+    assert named is not built
+    assert ("a torch built with cuda" in str(caught.value.fix)) is not built
+
+
 def test_the_device_is_chosen_once_the_local_rank_is_known(cuda: DeviceModule) -> None:
     """Ranks without a known index claim no device."""
     world = meshkit.detect({}, rank=3, world_size=4)

@@ -39,6 +39,14 @@ def lines_of(odd: Mapping[int, Mapping[str, str]], *missing: int, ranks: int = 8
             ],
         ),
         (
+            {4: {"sizes": "dp=2 sp=4 tp=1", "crossing": "sp=warn"}},  # it follows from the sizes
+            [
+                "ranks 0-3 and 5-7:  dp=4 sp=2 tp=1",
+                "rank 4 (host a, pid 304):  dp=2 sp=4 tp=1",
+                "pass equal sizes on every rank.",
+            ],
+        ),
+        (
             {1: {"timeout": "30 s"}, 2: {"timeout": "60 s"}},
             [
                 "ranks 0 and 3-7:  dp=4 sp=2 tp=1, timeout=default",
@@ -56,7 +64,7 @@ def lines_of(odd: Mapping[int, Mapping[str, str]], *missing: int, ranks: int = 8
             ],
         ),
     ],
-    ids=["sizes", "timeouts", "a large minority"],
+    ids=["sizes", "sizes and what follows", "timeouts", "a large minority"],
 )
 def test_the_lines_of_a_disagreement(
     odd: Mapping[int, Mapping[str, str]], lines: list[str]

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit import Layout, SpecError, factor_world
+from meshkit import Layout, SpecError, UnknownAxisError, factor_world
 from meshkit.layout.axes import (
     MAX_AXES,
     RESERVED,
     axis_role,
+    check_axes_exist,
     check_names,
     closest_axis,
     data_axes,
@@ -29,6 +30,27 @@ from meshkit.testing import axis_names
 def test_parse_axes_splits_a_str_and_keeps_a_sequence() -> None:
     assert parse_axes(" dp  sp ") == parse_axes(["dp", "sp"]) == ("dp", "sp")
     assert parse_axes("") == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "axes", "suggestion"),
+    [
+        ("fsdp", ("dp", "sp"), "dp"),  # nearer to the letters of sp, but it means dp
+        ("data", ("dp", "sp"), "dp"),
+        ("tensor_parallel_size", ("dp", "tp"), "tp"),
+        ("tensor", ("data", "model"), "model"),
+        ("fsdp", ("sp", "tp"), None),
+        ("shards", ("replicate", "shard"), "shard"),
+        ("replica", ("replicate", "shard"), "replicate"),
+        ("tpp", ("dp", "tp"), "tp"),
+    ],
+)
+def test_a_name_of_another_library_means_the_axis_of_its_role(
+    name: str, axes: tuple[str, ...], suggestion: str | None
+) -> None:
+    with pytest.raises(UnknownAxisError) as caught:
+        check_axes_exist([name], axes)
+    assert caught.value.suggestion == suggestion
 
 
 def test_the_closest_axis_to_a_misspelt_name() -> None:
