@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from ..errors import MeshkitError
 from ..launch.default_group import default_group
 from ..launch.disagreement import RankStatus, TracedCall
 from ..launch.job import current_job
@@ -229,10 +230,14 @@ def wait(work: dist.Work | None, group: dist.ProcessGroup) -> None:
             work.wait()
 
 
-def frames_of_error(error: BaseException) -> Frames:
-    """Return the frames that an error came through, outermost first."""
+def frames_of_error(error: BaseException, origin: BaseException) -> Frames:
+    """Return the frames that an error, and the one that it was raised from, came through.
+
+    The outermost frame is the first one.
+    """
     outer = list(traceback.walk_stack(sys._getframe(1)))[::-1]
-    return [*outer, *traceback.walk_tb(error.__traceback__)]
+    frames = [*outer, *traceback.walk_tb(error.__traceback__)]
+    return frames if origin is error else [*frames, *traceback.walk_tb(origin.__traceback__)]
 
 
 def frame_of_thread(ident: int) -> FrameType | None:
@@ -246,17 +251,30 @@ def frames_of_thread(ident: int) -> Frames:
     return list(traceback.walk_stack(frame))[::-1] if frame is not None else []
 
 
-def is_collective_error(error: BaseException) -> bool:
-    """Return whether a collective failed or timed out, by the type and the origin of an error.
+def find_collective_error(error: BaseException | None) -> BaseException | None:
+    """Return the error of a collective that an error is, or was raised from; None for any other.
 
-    gloo raises a RuntimeError like any other one. It comes out of C++, from a call of torch's or
-    meshkit's modules or from a wait of the user, and a connection of a gloo group is lost then.
+    torch's pipelines raise an error of their own from it. gloo raises a RuntimeError like any other
+    one. It comes out of C++, from a call of torch's or meshkit's modules or from a wait of the
+    user, and a connection of a gloo group is lost then. An error of meshkit is none: it says itself
+    what has failed.
 
     Cost: nothing for most errors; else a message of some bytes to each peer of each gloo group.
     """
-    if isinstance(error, dist.DistError):
-        return True
-    return type(error) is RuntimeError and _left_a_collective(error) and has_lost_connection()
+    seen: set[int] = set()
+    while not (error is None or isinstance(error, MeshkitError) or id(error) in seen):
+        if isinstance(error, dist.DistError):
+            return error
+        if type(error) is RuntimeError and _left_a_collective(error) and has_lost_connection():
+            return error
+        seen.add(id(error))
+        error = error.__cause__
+    return None
+
+
+def is_collective_error(error: BaseException) -> bool:
+    """Return whether a collective failed or timed out, and an error is or comes from that."""
+    return find_collective_error(error) is not None
 
 
 def _left_a_collective(error: BaseException) -> bool:

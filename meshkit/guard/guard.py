@@ -49,7 +49,12 @@ from ..call import quotes_call
 from ..errors import CollectiveError, DisagreementError, MeshkitError, RankTimeoutError
 from ..groups.close_mesh import EXIT, OVER, OWN, STATUS
 from ..groups.registry import MeshGroups
-from ..groups.status import CollectiveTracker, frames_of_error, is_collective_error, tracking
+from ..groups.status import (
+    CollectiveTracker,
+    find_collective_error,
+    frames_of_error,
+    tracking,
+)
 from ..launch.disagreement import RankStatus
 from ..launch.job import Job
 from ..launch.judges import MAX_NAMES, Decision
@@ -177,11 +182,12 @@ def _guard(
             if guard.job.pid != os.getpid():  # a forked child leaves the block of its parent
                 raise
             translated = None
-            if reporter is guard or is_collective_error(error):
+            if reporter is guard or find_collective_error(error):
                 translated = _translate(reporter, tracker, error)
             _end_by_error(guard, number)
-            if translated is None:
-                raise
+            of_torch = type(error) is RuntimeError or isinstance(error, dist.DistError)
+            if translated is None or not (of_torch or isinstance(error, MeshkitError)):
+                raise  # an error of the user passes, also one raised from a failure
             raise quote_guard(translated, limit) from error
         if guard.job.pid != os.getpid():
             return
@@ -215,9 +221,11 @@ def _translate(
     """Return the report on a failed collective; for any other error, post it and return None."""
     for each in tracker.around():
         each.leaving = time.monotonic(), None
-    line = ": ".join(filter(None, (type(error).__name__, _first_line(error))))
-    arguments = frames_of_error(error), tracker.of_error(error)
-    if is_collective_error(error):
+    failure = find_collective_error(error)
+    origin = failure or error
+    line = ": ".join(filter(None, (type(origin).__name__, _first_line(origin))))
+    arguments = frames_of_error(error, origin), tracker.of_error(origin)
+    if failure is not None:
         guard.state.has_failed = True
         status = guard.status(tracker, *arguments)
         for each in tracker.around():

@@ -23,6 +23,7 @@ from meshkit.groups.status import (
     CollectiveTracker,
     CurrentCollective,
     compares_calls,
+    find_collective_error,
     frames_of_error,
     frames_of_thread,
     is_collective_error,
@@ -50,7 +51,7 @@ def test_the_line_of_user_code() -> None:
     try:
         meshkit.Layout(dp=0)
     except meshkit.SpecError as error:
-        status = rank_status(3, {}, frames_of_error(error), error="SpecError: x")
+        status = rank_status(3, {}, frames_of_error(error, error), error="SpecError: x")
     assert (status.rank, status.operation, status.error) == (3, "", "SpecError: x")
     assert status.line.startswith("test_status.py:")
     assert status.line.endswith("(test_the_line_of_user_code)")
@@ -119,6 +120,19 @@ def test_the_type_of_an_error_decides_and_not_its_text(
     assert is_collective_error(caught.value) is expected
     error.__traceback__ = None
     assert is_collective_error(error) is expected
+
+
+def test_an_error_may_be_raised_from_the_failure_of_a_collective() -> None:
+    failure, circle = dist.DistNetworkError("x"), ValueError("y")
+    for wrapper, found in (
+        (RuntimeError("Failed to run stage backward"), failure),
+        (KeyError("of the user"), failure),
+        (meshkit.SpecError("says itself what has failed"), None),
+    ):
+        wrapper.__cause__ = failure
+        assert find_collective_error(wrapper) is found
+    circle.__cause__ = circle
+    assert find_collective_error(circle) is None
 
 
 class SumGradients(torch.autograd.Function):

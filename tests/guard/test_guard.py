@@ -64,6 +64,7 @@ def results() -> Iterator[Results]:
         "tags": partial(spawn, send_with_another_tag, 2),
         "roots": partial(spawn, broadcast_from_two_roots, 4),
         "stages": partial(spawn, sleep_before_a_send, 3),
+        "wrapped": partial(spawn, raise_from_a_failure, 3),
         "agreement": lambda: spawn(hang_in_an_agreement, 2, (free_address(),)),
         "connection": lambda: spawn(lose_the_store_twice, 2, (free_address(),)),
     }
@@ -74,13 +75,13 @@ def results() -> Iterator[Results]:
 def judge_slowly() -> str:
     """Time out on ranks 0 and 1, of which the latter takes a second to look at its error."""
     mesh = meshkit.build_mesh(dp=3)
-    real = guard_module.is_collective_error
+    real = guard_module.find_collective_error
 
-    def look(error: BaseException) -> bool:
+    def look(error: BaseException) -> BaseException | None:
         time.sleep(1.2 if mesh.rank == 1 else 0)
         return real(error)
 
-    with mock.patch.object(guard_module, "is_collective_error", look):
+    with mock.patch.object(guard_module, "find_collective_error", look):
         try:
             with mesh.guard(timeout=2):
                 if mesh.rank == 2:
@@ -538,6 +539,35 @@ def test_without_a_fault_timeouts_are_restored_and_errors_of_the_user_pass(
         assert times == [50, 7, 3, 7, 50, 50]
         assert num_threads == (1, 0)
         assert passed == [True] * 4
+
+
+class OfTheUser(Exception):
+    """An error that a user's loop waits for."""
+
+
+def raise_from_a_failure() -> tuple[str, str]:
+    """Time out on two ranks, which raise other errors from it, as torch's pipelines do."""
+    mesh = meshkit.build_mesh(dp=3)
+    kind = RuntimeError if mesh.rank == 0 else OfTheUser
+    try:
+        with mesh.guard(timeout=3):
+            if mesh.rank == 2:
+                load_batch(9)
+            try:
+                dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+            except RuntimeError as error:
+                raise kind("failed to run stage backward") from error
+    except (meshkit.CollectiveError, OfTheUser) as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def test_a_failure_is_reported_if_code_raises_another_error_from_it(results: Results) -> None:
+    (first, report), *others = results["wrapped"].result()
+    assert first == "CollectiveError"
+    assert "Behind: rank 2" in report
+    assert "load_batch" in report
+    assert others == [("OfTheUser", "failed to run stage backward")] * 2
 
 
 def enter_again_and_fork() -> Any:
