@@ -185,10 +185,21 @@ class Waits:
             return False
         if not status.sees_waits:
             return None
-        # gloo moves a message that its thread has left behind, so one that still waits is not begun
+        # gloo moves a message that its thread has left behind. One that still waits is not begun,
+        # unless the peer has begun another one in its place, with another tag
         waits_long = self.table.statuses[rank].waited >= LATE
-        is_idle = where is Where.RUNS and waits_long
+        is_idle = where is Where.RUNS and waits_long and not self._has_begun_all(call.peer, group)
         return False if is_idle or status.begun.get(group.axes) == 0 else None
+
+    def _has_begun_all(self, rank: int, group: GroupRanks) -> bool:
+        """Return whether a rank has begun as many calls over a group as all others together.
+
+        gloo counts a message on both of its ranks, so no message is left that only they have begun.
+        """
+        statuses = (self.table.statuses.get(r) for r in group.ranks if r != rank)
+        others = [None if s is None else s.begun.get(group.axes) for s in statuses]
+        count = self.table.statuses[rank].begun.get(group.axes, 0)
+        return count >= sum(n for n in others if n is not None) and None not in others
 
     def judge(self) -> HangVerdict:
         """Return the root of the hang."""

@@ -62,6 +62,7 @@ def results() -> Iterator[Results]:
         "late": partial(spawn, come_late, 2),
         "slow to judge": partial(spawn, judge_slowly, 3),
         "tags": partial(spawn, send_with_another_tag, 2),
+        "tag of an isend": partial(spawn, sleep_after_a_send_with_another_tag, 2),
         "roots": partial(spawn, broadcast_from_two_roots, 4),
         "stages": partial(spawn, sleep_before_a_send, 3),
         "wrapped": partial(spawn, raise_from_a_failure, 3),
@@ -117,6 +118,27 @@ def test_a_send_and_a_receive_with_other_tags_are_a_mismatch(results: Results) -
     for kind, text in results["tags"].result():
         assert kind == "mismatch", text
         assert re.search(r"send to rank 1 over dp, \[1\] float32, tag 3, .*tag 4", text), text
+
+
+def sleep_after_a_send_with_another_tag() -> tuple[str, tuple[int, ...], str]:
+    """Begin a send on rank 1 with another tag than the receive of rank 0, then sleep."""
+    mesh = meshkit.build_mesh(dp=2)
+    try:
+        with mesh.guard(timeout=2):
+            if mesh.rank:
+                dist.isend(torch.ones(4), 0, tag=3)
+                load_batch(12)
+            else:
+                dist.recv(torch.ones(4), 1, tag=4)
+            dist.barrier()
+    except meshkit.CollectiveError as error:
+        return error.kind, error.root, str(error)
+    return "", (), ""
+
+
+def test_a_rank_that_sleeps_after_a_send_with_another_tag_is_not_busy(results: Results) -> None:
+    for kind, root, text in results["tag of an isend"].result():
+        assert (kind, root) == ("unknown", ()), text
 
 
 def broadcast_from_two_roots() -> tuple[str, tuple[int, ...], str]:

@@ -275,3 +275,25 @@ def test_a_message_that_waits_on_gloo_is_not_begun_by_a_rank_in_user_code() -> N
     assert judge_hang(layout, dict(enumerate(stages)), {})[:2] == ("busy", (1,))
     stages[2] = replace(stages[2], waited=0.5)  # the message may be on its way
     assert judge_hang(layout, dict(enumerate(stages)), {})[0] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("counts", "verdict"),
+    [
+        ((1, 1), ("unknown", ())),  # of both ranks: an isend with another tag, for example
+        ((2, 1), ("busy", (1,))),
+        ((2, 4, 2), ("unknown", (0, 1))),
+        ((2, 3, 2), ("busy", (1,))),
+    ],
+)
+def test_a_rank_that_has_begun_as_many_messages_as_all_others_may_have_come(
+    counts: tuple[int, ...], verdict: tuple[str, tuple[int, ...]]
+) -> None:
+    layout, receive = Layout(pp=len(counts)), message("recv", 1)._replace(number=0)
+    stages = [
+        RankStatus(0, {"pp": counts[0]}, "recv", "pp", "pipe.py:7 (stage)", waited=8.0),
+        RankStatus(1, {"pp": counts[1]}, line="load.py:9 (load)"),
+        *(RankStatus(2, {"pp": n}, line="train.py:9 (step)", left_guard=1) for n in counts[2:]),
+    ]
+    stages[0] = replace(stages[0], calls={"pp": (receive,)})
+    assert judge_hang(layout, dict(enumerate(stages)), {})[:2] == verdict
