@@ -219,13 +219,16 @@ def _share_refusal(error: MeshkitError | None, whole: Sequence[tuple[str, Any]])
         if x.device_mesh.get_coordinate() is not None:
             form = f"{name} {tuple(x.shape)} {x.dtype} {x.placements}"
             held.setdefault(x.device_mesh, []).append(form)
-    groups = {mesh: [mesh.get_group(dim) for dim in range(mesh.ndim)] for mesh in held}
+    # in one order on all ranks, whatever the names of the tensors
+    meshes = sorted(held, key=lambda x: (x.mesh_dim_names or (), x.mesh.flatten().tolist()))
+    groups = {mesh: [mesh.get_group(dim) for dim in range(mesh.ndim)] for mesh in meshes}
     device = whole[0][1].to_local().device if whole else torch.device("cpu")
     everywhere = [group for each in groups.values() for group in each]
     share_error(error, everywhere, device, "this call")
-    for mesh, forms in held.items():
+    for mesh, of_mesh in groups.items():
+        forms = held[mesh]
         own = hashlib.sha256("\n".join(forms).encode()).digest()
-        for group in groups[mesh]:
+        for group in of_mesh:
             others = gather_bytes(own, len(own), group, device)
             ranks = zip(dist.get_process_group_ranks(group), others, strict=True)
             if unequal := [rank for rank, other in ranks if other != own]:

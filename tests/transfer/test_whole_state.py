@@ -391,6 +391,23 @@ def test_ranks_with_other_dtensors_of_one_device_mesh_all_raise(pool: Pool, odd:
         assert all("DTensors" in text for text in texts), texts
 
 
+def swap_the_device_meshes() -> str:
+    """Return the error of this rank if two ranks have each name on the other DeviceMesh."""
+    with meshkit.build_mesh(dp=2, tp=2, timeout=20) as mesh:
+        meshes = map(mesh.device_mesh, ("dp", "tp"))
+        tensors = [distribute_tensor(torch.ones(4), each, [Shard(0)]) for each in meshes]
+        state = dict(zip("ab", tensors[:: -1 if mesh.rank in (0, 3) else 1], strict=True))
+        began = time.monotonic()
+        with pytest.raises(meshkit.DisagreementError) as caught:
+            mesh.local_state(state, {})
+        assert time.monotonic() - began < 3 + BUSY
+        return str(caught.value)
+
+
+def test_ranks_with_each_name_on_another_device_mesh_all_raise(pool: Pool) -> None:
+    assert all("DTensors" in text for text in pool.run(swap_the_device_meshes))
+
+
 @pytest.mark.parametrize("odd", [0, 3])
 def test_a_rank_that_refuses_a_state_with_dtensors_tells_the_others(pool: Pool, odd: int) -> None:
     by_rank = pool.run(refuse_whole_dtensors, odd)
