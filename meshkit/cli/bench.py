@@ -7,7 +7,6 @@ import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..bench import report, results
@@ -113,7 +112,7 @@ class BenchPlan:
         if rank:
             return Result(ok=ok)
         if args.save is not None:
-            Path(args.save).write_text(json.dumps(report.run_to_json(run, misses)))
+            options.write_file("result", args.save, json.dumps(report.run_to_json(run, misses)))
         if args.html is not None:
             options.write_file("page", args.html, draw_page(run, misses))
         draw = partial(report.draw_rows if args.all else report.draw_screen, run, misses)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import cast
@@ -23,21 +22,32 @@ CPU = torch.device("cpu")
 EACH = 0.2  # seconds of a collective, and of a product
 
 
+class Clock:
+    """The clock of a rank, which only collectives and products move."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        """Return the seconds."""
+        return self.now
+
+
 class LateWork(dist.Work):
     """A collective that is over some time after it has begun."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__()
-        self.end = time.monotonic() + EACH
+        self.clock, self.end = clock, clock.now + EACH
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait until then."""
-        time.sleep(max(0.0, self.end - time.monotonic()))
+        self.clock.now = max(self.clock.now, self.end)
         return True
 
 
-def measure_beside_sleep(is_async: bool) -> list[Beside]:
-    """Measure a product that sleeps, beside collectives that run by themselves or do not."""
+def measure_late_calls(is_async: bool) -> list[Beside]:
+    """Measure a product beside collectives that run by themselves or do not."""
+    clock = Clock()
     with meshkit.build_mesh(dp=2, sp=2) as mesh, pytest.MonkeyPatch.context() as patch:
         begin = calls.begin_collective
 
@@ -45,13 +55,17 @@ def measure_beside_sleep(is_async: bool) -> list[Beside]:
             for work in begin(op, *given):  # type: ignore[arg-type]
                 if work is not None:
                     work.wait()
-            late = LateWork()
+            late = LateWork(clock)
             if not is_async:
                 late.wait()
             return [late]
 
+        def compute(product: MatrixProduct) -> None:
+            clock.now += EACH
+
+        patch.setattr(calls, "time", clock)
         patch.setattr(calls, "begin_collective", begin_late)
-        patch.setattr(MatrixProduct, "__call__", lambda _: time.sleep(EACH))
+        patch.setattr(MatrixProduct, "__call__", compute)
         targets = parse_targets(mesh.layout, ["dp", "dp+sp"])
         cases = plan_cases(mesh.layout, ["all_reduce"], targets, [64, 256])
         options = SweepOptions(0, 2, 20.0, 1, overlap_compute=True)
@@ -62,13 +76,13 @@ def measure_beside_sleep(is_async: bool) -> list[Beside]:
 
 @pytest.mark.parametrize("is_async", [True, False])
 def test_only_what_runs_by_itself_is_hidden(is_async: bool) -> None:
-    by_rank = meshkit.spawn(measure_beside_sleep, 4, (is_async,), timeout=120)
+    by_rank = meshkit.spawn(measure_late_calls, 4, (is_async,), timeout=120)
     assert all(rows == by_rank[0] for rows in by_rank)
     (row,) = by_rank[0]  # at the largest size, and not of two axes at once
     assert (row.case.target.name, row.case.bytes) == ("dp", 256)
-    assert min(row.collective, row.product) >= EACH
-    assert row.both >= (EACH if is_async else 2 * EACH)
-    assert row.hidden > 0.6 if is_async else row.hidden < 0.4
+    seconds = EACH, EACH, EACH if is_async else 2 * EACH
+    assert (row.collective, row.product, row.both) == pytest.approx(seconds)
+    assert row.hidden == pytest.approx(float(is_async), abs=1e-6)
 
 
 def measure_products() -> list[Beside]:
@@ -91,12 +105,14 @@ def test_each_operation_is_measured_beside_a_real_product() -> None:
 def test_the_chosen_product_takes_as_long_as_the_collective(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def sleep(product: MatrixProduct) -> None:
-        time.sleep(product.repeats * 0.05 * (product.side / 128) ** 3)
+    clock = Clock()
 
-    monkeypatch.setattr(MatrixProduct, "__call__", sleep)
+    def compute(product: MatrixProduct) -> None:
+        clock.now += product.repeats * 0.05 * (product.side / 128) ** 3
+
+    monkeypatch.setattr(calls, "time", clock)
+    monkeypatch.setattr(MatrixProduct, "__call__", compute)
     one_rank = cast(Sweep, SimpleNamespace(device=CPU, all_gather=lambda row: np.array([row])))
     product = choose_product(one_rank, 0.15)  # 64 takes 0.006 s, less than a quarter
-    assert product.side == 128
-    assert product.repeats in (2, 3)
+    assert (product.side, product.repeats) == (128, 3)
     assert choose_product(one_rank, 1e-4).repeats == 1

@@ -291,6 +291,16 @@ def test_an_invalid_option_is_quoted(read: Callable[[str], object], text: str) -
         read(text)
 
 
+@pytest.mark.parametrize(("option", "noun"), [("save", "result"), ("html", "page")])
+def test_a_full_disk_is_an_error_with_a_fix(
+    option: str, noun: str, monkeypatch: pytest.MonkeyPatch, answer: Answers
+) -> None:
+    monkeypatch.setattr(bench, "spawn_ranks", lambda *_, **__: [(0, CLEAN)])
+    code, out, error = answer(f"bench dp=2 sp=2 -n 4 --{option} /dev/full")
+    assert (code, out) == (2, "")
+    assert f"the {noun} cannot be written: No space left on device." in error
+
+
 def test_options_as_typed() -> None:
     assert read_operations("broadcast,all_reduce,broadcast") == ("broadcast", "all_reduce")
     assert [read_max_alone(text) for text in ("16", "all")] == [16, None]
