@@ -48,7 +48,13 @@ def run_preflight(args: Namespace) -> Result:
         ok = "doctor" not in parts or parts["doctor"].ok
         failed = "" if ok else f"{socket.gethostname()}: run meshkit doctor there."
         given = args.device, args.timeout, failed, plan
-        rank, hosts, run = run_under_launcher("", check_hosts, *given)
+        try:
+            rank, hosts, run = run_under_launcher("", check_hosts, *given)
+        except MeshkitError as error:
+            if world.rank or plan is None:
+                raise
+            # the page comes at once, since a launcher ends this rank when the others have failed
+            return _join_parts({**parts, "bench": _failed(error)})
         if rank:  # rank 0 has the page and the exit status
             return Result()
         if "doctor" in parts:
@@ -89,8 +95,13 @@ def _part(run: Callable[[], Result]) -> Result:
     try:
         return run()
     except MeshkitError as error:
-        failure = Failure(error)
-        return Result(failure.as_dict, failure.draw, False)
+        return _failed(error)
+
+
+def _failed(error: MeshkitError) -> Result:
+    """Return the result of a part that has raised."""
+    failure = Failure(error)
+    return Result(failure.as_dict, failure.draw, False)
 
 
 def _with_hosts(checked: Result, hosts: list[str]) -> Result:

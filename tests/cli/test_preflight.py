@@ -9,11 +9,9 @@ import pytest
 
 import meshkit
 from meshkit import LaunchError
-from meshkit.bench.measure import BenchRequest
 from meshkit.cli import bench, doctor, preflight
 from meshkit.cli.doctor import Finding
 from meshkit.cli.main import CommandParser
-from meshkit.layout.layout import Layout
 from tests.cli.processes import Answers, begun, ended
 
 QUICK = "-n 2 --device cpu --axes dp --sizes 64 --iters 2 --warm-up 0"
@@ -57,7 +55,7 @@ def test_the_json_has_each_part_that_was_run(answer: Answers, tmp_path: Path) ->
     assert (code, report["rehearse"]["world_size"], report["rehearse"]["ranks"]) == (0, 2, [0])
 
 
-def cannot_join(_: str | None, request: BenchRequest, layout: Layout) -> None:
+def cannot_join(*_: object) -> None:
     """Fail as ranks that cannot join a job."""
     raise LaunchError("joining the job failed.", fix="x.")
 
@@ -117,6 +115,24 @@ def run_on_a_host(words: list[str]) -> tuple[bool, str]:
         result = preflight.run_preflight(CommandParser(preflight.PREFLIGHT).parse(words))
     page = "" if result.draw is None else result.draw(width=100, ascii=True)
     return result.ok, page
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_that_cannot_join_leave_the_checks_of_the_host_on_the_page(
+    rank: int, answer: Answers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(preflight, "run_under_launcher", cannot_join)
+    code, out, error = answer(f"preflight dp=2 --rehearse {script(tmp_path)}")
+    assert code == 1
+    if rank:
+        assert out == ""
+        assert "joining the job failed." in error
+    else:
+        assert out.startswith("doctor: All 1 check OK.\n\n")
+        assert "joining the job failed." in out
+        assert out.endswith("\nFAILED: bench; not run: rehearse.\n")
 
 
 @pytest.mark.parametrize("parts", ["", "--skip bench"])
