@@ -43,7 +43,7 @@ class Pool:
         by_rank = {pipe.recv(): pipe for pipe in accepted}
         self._pipes = [by_rank[rank] for rank in range(num_ranks)]
 
-    def run(self, body: Callable[..., Any], *args: Any, timeout: float = 60) -> list[Any]:
+    def run(self, body: Callable[..., Any], *args: Any, timeout: float = 120) -> list[Any]:
         """Return the results of a function at the top level of a module, in rank order.
 
         Raises:

@@ -37,7 +37,7 @@ SLICE = 0.01  # seconds of the calls of a round
 MAX_CALLS = 20
 
 
-class Sweep(Protocol):
+class SweepOfRanks(Protocol):
     """Parts of the sweep of measure.py that are needed here."""
 
     mesh: Mesh
@@ -78,7 +78,7 @@ def run_beside(calls: Sequence[PreparedCall], product: Callable[[], None]) -> No
         wait(work, group)
 
 
-def measure_beside(sweep: Sweep, rows: Sequence[Measurement]) -> list[Beside]:
+def measure_beside(sweep: SweepOfRanks, rows: Sequence[Measurement]) -> list[Beside]:
     """Measure each operation and target of one set of groups at its largest size. Collective."""
     largest: dict[object, Measurement] = {}
     for row in rows:
@@ -88,7 +88,7 @@ def measure_beside(sweep: Sweep, rows: Sequence[Measurement]) -> list[Beside]:
     return [_measure(sweep, row.case, row.median) for row in largest.values()]
 
 
-def _measure(sweep: Sweep, case: Case, seconds: float) -> Beside:
+def _measure(sweep: SweepOfRanks, case: Case, seconds: float) -> Beside:
     sweep.announce(f"{case} beside a matrix product")
     prepared, product = sweep.prepare(case, checked=False), choose_product(sweep, seconds)
     calls = partial(run_calls, prepared), product, partial(run_beside, prepared, product)
@@ -109,7 +109,7 @@ def _measure(sweep: Sweep, case: Case, seconds: float) -> Beside:
     return Beside(case, *(float(np.median(np.hstack(part))) for part in parts))
 
 
-def choose_product(sweep: Sweep, seconds: float) -> MatrixProduct:
+def choose_product(sweep: SweepOfRanks, seconds: float) -> MatrixProduct:
     """Return a product that takes about so many seconds, the same on every rank. Collective."""
     for side in PRODUCT_SIDES:
         times = time_calls(MatrixProduct(side, 1, sweep.device), 1, 3, sweep.device)

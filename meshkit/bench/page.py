@@ -119,7 +119,7 @@ class Line:
     marked: frozenset[int] = frozenset()  # sizes in bytes
 
 
-def draw_page(run: BenchmarkRun, misses: Sequence[Miss] = ()) -> str:
+def draw_run(run: BenchmarkRun, misses: Sequence[Miss] = ()) -> str:
     """Return the page of a run. Cost: about 8 kB for each operation and target."""
     targets = [[*rows] for _, rows in groupby(result_rows(run), key=itemgetter("op", "axes"))]
     job, measured = title_lines(run, WIDE)

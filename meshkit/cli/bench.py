@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..bench import report, results
 from ..bench.limits import SAVE_AGAIN, Limits, find_misses, parse_saved, resolve_limits
-from ..bench.page import draw_page
+from ..bench.page import draw_run
 from ..bench.slow import MIN_JUDGED
 from ..errors import SpecError
 from ..launch.detect import detect
@@ -79,7 +79,7 @@ def read_limits(text: str, unit: str, most: float) -> list[tuple[str, float]]:
         name, equals, number = part.rpartition("=")
         if not equals:
             raise ArgumentTypeError(f"{text!r} is not TARGET=NUMBER, such as dp=30")
-        limits.append((name, options.read_number(number, unit, most)))
+        limits.append((name, options.parse_number(number, unit, most)))
     return limits
 
 
@@ -114,7 +114,7 @@ class BenchPlan:
         if args.save is not None:
             options.write_file("result", args.save, json.dumps(report.run_to_json(run, misses)))
         if args.html is not None:
-            options.write_file("page", args.html, draw_page(run, misses))
+            options.write_file("page", args.html, draw_run(run, misses))
         draw = partial(report.draw_rows if args.all else report.draw_screen, run, misses)
         return Result(partial(report.run_to_json, run, misses), draw, ok)
 
@@ -162,7 +162,7 @@ def plan_bench(args: Namespace) -> BenchPlan:
             raise SpecError(summary, fix=f"--iters {needed}, or leave it out.")
     for option in ("save", "html"):
         if getattr(args, option) is not None and not detect().rank:
-            options.check_writable(option, getattr(args, option))
+            options.check_output_file(option, getattr(args, option))
     limits = Limits(
         resolve_limits(layout, targets, "--min-busbw", args.min_busbw or ()),
         resolve_limits(layout, targets, "--max-latency", args.max_latency or ()),

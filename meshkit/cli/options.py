@@ -73,12 +73,12 @@ def read_counts(text: str) -> tuple[int, ...]:
 
 def read_seconds(text: str) -> float:
     """Read a time in seconds, from 0.001 to 1e9."""
-    return read_number(text, "seconds", 1e9)
+    return parse_number(text, "seconds", 1e9)
 
 
 def read_gigabytes(text: str) -> float:
     """Read a number of GB, from 0.001 to 1e6."""
-    return read_number(text, "GB", 1e6)
+    return parse_number(text, "GB", 1e6)
 
 
 def read_dtype(text: str) -> str:
@@ -91,7 +91,7 @@ def read_links(text: str) -> str:
     return text.lower() if text.lower() in MACHINES else text
 
 
-def read_number(text: str, unit: str, most: float) -> float:
+def parse_number(text: str, unit: str, most: float) -> float:
     """Read a number of a unit, from 0.001 to the most."""
     try:
         number = float(text)
@@ -102,7 +102,7 @@ def read_number(text: str, unit: str, most: float) -> float:
     return number
 
 
-def check_writable(option: str, path: str) -> None:
+def check_output_file(option: str, path: str) -> None:
     """Check that a file can be written, before the work whose result it will have."""
     file = Path(path)
     if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):

@@ -22,7 +22,7 @@ PARTS = ("doctor", "bench", "rehearse")
 
 
 @dataclass(frozen=True)
-class Failure:
+class PartFailure:
     """A part of the page that ended with an error."""
 
     error: MeshkitError
@@ -100,7 +100,7 @@ def _part(run: Callable[[], Result]) -> Result:
 
 def _failed(error: MeshkitError) -> Result:
     """Return the result of a part that has raised."""
-    failure = Failure(error)
+    failure = PartFailure(error)
     return Result(failure.as_dict, failure.draw, False)
 
 

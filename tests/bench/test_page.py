@@ -22,7 +22,7 @@ from meshkit.bench.page import (
     RIGHT,
     TOP,
     WIDTH,
-    draw_page,
+    draw_run,
     format_size,
     log_ticks,
     widen,
@@ -97,7 +97,7 @@ class Page(HTMLParser):
 
 
 def test_each_target_has_its_figures_and_lines() -> None:
-    page = Page(draw_page(REPORT))
+    page = Page(draw_run(REPORT))
     assert page.texts["h2"] == [
         *("all_reduce over dp, n = 2", "all_reduce over sp, n = 2"),
         "all_reduce over dp+sp, n = 2 and 2",
@@ -116,14 +116,14 @@ def test_each_target_has_its_figures_and_lines() -> None:
 
 def test_collectives_beside_a_product_have_a_table_when_measured() -> None:
     run = replace(CLEAN, beside=(Beside(CLEAN.measurements[0].case, 4e-3, 5e-3, 6e-3),))
-    rows = [line.split("<td>")[1:] for line in draw_page(run).splitlines() if "<tr><td>" in line]
+    rows = [line.split("<td>")[1:] for line in draw_run(run).splitlines() if "<tr><td>" in line]
     texts = [re.sub("<.*", "", cell) for cell in rows[-1]]
     assert texts == ["dp", "1024", "4000", "5000", "9000", "6000", "75"]
-    assert 'class="beside"' not in draw_page(CLEAN)
+    assert 'class="beside"' not in draw_run(CLEAN)
 
 
 def test_lines_rise_by_the_logarithm_of_their_figures() -> None:
-    page = Page(draw_page(CLEAN))  # 1.5 and 4 ms alone, 2.5 and 7 ms at once
+    page = Page(draw_run(CLEAN))  # 1.5 and 4 ms alone, 2.5 and 7 ms at once
     pixels = []
     for kind in ("alone", "all"):
         (least, low), (most, high) = page.points("polyline", kind)[0]
@@ -154,7 +154,7 @@ def run_with_slow_groups(num_slow: int, host: str = "a", axis: str = "dp") -> Be
 
 @pytest.mark.parametrize("number", [0, 1, 4, 7])
 def test_slow_groups_are_marked_and_named_the_slowest_first(number: int) -> None:
-    page = Page(draw_page(run_with_slow_groups(number)))
+    page = Page(draw_run(run_with_slow_groups(number)))
     expected = [
         f"{letter}: tp={index} (ranks {index} and {16 + index}) on a: SLOW, "
         f"{2 + index / 4:.2f} times the median of its peers at 1M"
@@ -170,7 +170,7 @@ def test_slow_groups_are_marked_and_named_the_slowest_first(number: int) -> None
 
 
 def test_one_size_is_a_point_in_the_middle() -> None:
-    page = Page(draw_page(run_with_slow_groups(0)))
+    page = Page(draw_run(run_with_slow_groups(0)))
     (point,) = page.points("polyline", "all")[0]
     middle = LEFT + (WIDTH - LEFT - RIGHT) / 2, TOP + (HEIGHT - TOP - BOTTOM) / 2
     assert point == pytest.approx(middle, abs=0.1)
@@ -178,10 +178,10 @@ def test_one_size_is_a_point_in_the_middle() -> None:
 
 @pytest.mark.parametrize("name", ['<b>&"', "\u0639\u0627", "</style><script>alert(1)</script>"])
 def test_names_of_hosts_are_text(name: str) -> None:
-    page = Page(draw_page(run_with_slow_groups(1, host=name)))
+    page = Page(draw_run(run_with_slow_groups(1, host=name)))
     assert [tag for tag, _ in page.elements if tag in ("b", "script")] == ["script"]
     assert f" on {name}: SLOW" in page.texts["li"][1]
 
 
 def test_the_page_needs_no_other_file() -> None:
-    assert not re.search(r"https?:|src=|url\(|@import", draw_page(REPORT))
+    assert not re.search(r"https?:|src=|url\(|@import", draw_run(REPORT))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshkit.bench.page import draw_page
+from meshkit.bench.page import draw_run
 from meshkit.bench.results import BenchmarkRun, Beside
 from tests.bench.example_runs import REPORT
 from tests.bench.test_page import run_with_slow_groups
@@ -66,7 +66,7 @@ def test_all_is_inside_the_window_and_labels_can_be_read(
     browser: Browser, tmp_path: Path, width: int, run: BenchmarkRun
 ) -> None:
     page = tmp_path / "bench.html"
-    page.write_text(draw_page(run), encoding="utf-8")
+    page.write_text(draw_run(run), encoding="utf-8")
     browser.open(page, width=width)
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run(OUTSIDE) == []
@@ -78,7 +78,7 @@ def test_all_is_inside_the_window_and_labels_can_be_read(
 
 def test_the_legend_is_beside_its_pictures_or_below(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "bench.html"
-    page.write_text(draw_page(RUNS["slow groups"]), encoding="utf-8")
+    page.write_text(draw_run(RUNS["slow groups"]), encoding="utf-8")
     look = "[...document.querySelectorAll('svg, ul')].map(part => part.getBoundingClientRect().y)"
     browser.open(page, width=1280)
     first, second, legend = browser.run(look)
@@ -91,7 +91,7 @@ def test_the_legend_is_beside_its_pictures_or_below(browser: Browser, tmp_path: 
 
 def test_dark_light_and_paper(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "bench.html"
-    page.write_text(draw_page(REPORT), encoding="utf-8")
+    page.write_text(draw_run(REPORT), encoding="utf-8")
     look = (
         "[getComputedStyle(document.body).backgroundColor,"
         " getComputedStyle(document.querySelector('polyline.all')).stroke]"

@@ -414,9 +414,9 @@ def hang_in_two_meshes() -> Any:
     mesh = meshkit.build_mesh(dp=4)
     view = mesh.view(x=2, y=2)
     try:
-        with mesh.guard(timeout=2), view.guard(timeout=2):
+        with mesh.guard(timeout=5), view.guard(timeout=5):
             if mesh.rank == 3:
-                load_batch(9)
+                load_batch(12)
             dist.all_reduce(torch.ones(1), group=view.group("y"))
             dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
     except meshkit.CollectiveError as error:

@@ -214,7 +214,7 @@ def count_work(url: str) -> tuple[int, int, int, bool]:
 def test_a_step_costs_few_samples_and_a_post_in_six_steps(pool: Pool) -> None:
     """A sample takes 25 microseconds, and a post 150; closing the mesh ends the thread."""
     for steps, samples, posts, has_ended in pool.run(count_work, f"tcp://127.0.0.1:{free_port()}"):
-        assert samples <= 5 * steps
+        assert samples <= 8 * steps  # a step that lasts longer than the last one has a few more
         assert posts <= steps // sampling.BATCH
         assert has_ended
 

@@ -349,7 +349,7 @@ def arrive_late_on_one_rank(folder: str) -> Any:
         time.sleep(0.01)
     groups, began = live_groups(), time.monotonic()
     try:
-        meshkit.build_mesh(dp=2, sp=2, arrival_timeout=1)
+        meshkit.build_mesh(dp=2, sp=2, arrival_timeout=5)
         first: Any = "built"
     except meshkit.RankTimeoutError as error:
         first = str(error), error.missing_ranks, live_groups() - groups
@@ -366,11 +366,11 @@ def test_a_rank_missing_at_build_mesh_is_named_with_its_coordinate(
     for rank, ((text, missing, groups), seconds, members) in enumerate(results):
         first, evidence, *rest = text.splitlines()
         assert first == (
-            "1 of 4 ranks did not arrive at build_mesh(dp=2, sp=2, arrival_timeout=1) within 1 s."
+            "1 of 4 ranks did not arrive at build_mesh(dp=2, sp=2, arrival_timeout=5) within 5 s."
         )
         assert evidence.startswith("  Missing: 1 (dp=0 sp=1). Arrived: 0, 2-3 on host ")
         assert rest[0].startswith(f"  Last seen: 1 on host {socket.gethostname()}, pid ")
         assert rest[1:-1] == (["  Rank 1 came after that."] if rank == 1 else [])
         assert (missing, groups) == ((1,), 0)
-        assert seconds < 1 + 3 + BUSY  # as promised in tests/scenarios/promises.md
+        assert seconds < 5 + 3 + BUSY  # as promised in tests/scenarios/promises.md
         assert members == [rank // 2 * 2, rank // 2 * 2 + 1]  # the next build works
