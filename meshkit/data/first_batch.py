@@ -38,6 +38,7 @@ from .conflicts import order_conflict
 from .sampler import MicroBatchSampler
 from .stream import MicroBatchStream
 
+POSTED = "samplers/"  # the begin of these keys among all that a mesh has posted
 KEPT = 16  # samplers whose records stay in the store, the newest ones of the mesh
 Source = MicroBatchSampler | MicroBatchStream[Any]
 
@@ -73,7 +74,7 @@ class FirstBatch(OfOneProcess):
             return
         first, facts = read_value(key, known, _parse)
         if first == rank:
-            self.mesh.posted.add(f"samplers/{key}")
+            self.mesh.posted.add(POSTED + key)
         error = order_conflict({first: facts, rank: own_facts})
         if error is not None:
             self.mesh.registry.conflict = error.evidence[-1]
@@ -81,17 +82,17 @@ class FirstBatch(OfOneProcess):
 
     def _forget(self, part: Store, epoch: int) -> None:
         """Delete what this rank has posted for older samplers, and two epochs of this one ago."""
+        posted = {key.removeprefix(POSTED) for key in self.mesh.posted if key.startswith(POSTED)}
         old = {
             key
-            for key in self.mesh.posted
-            for number, *epochs in [[*map(int, key.split("/")[1:])]]
+            for key in posted
+            for number, *epochs in [[*map(int, key.split("/"))]]
             if number <= self.number - KEPT
             or (number == self.number and epochs and epochs[0] <= epoch - 2)
         }
         if old:
-            keys = (key.removeprefix("samplers/") for key in old)
-            part.try_within(TIMES.store, partial(part.delete, *keys))
-            self.mesh.posted -= old
+            part.try_within(TIMES.store, partial(part.delete, *old))
+            self.mesh.posted -= {POSTED + key for key in old}
 
     def __reduce__(self) -> tuple[object, ...]:
         """Leave nothing to a worker that is spawned: it has no store."""

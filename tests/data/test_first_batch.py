@@ -166,6 +166,22 @@ def test_inside_a_guard_all_ranks_raise_the_same_text(timeout: float | None) -> 
     assert "rank 0: seed=0" in texts[0] or "seed=0" in texts[0]
 
 
+def load_in_guards() -> list[int]:
+    """Return the first batches of samplers in guards that measure steps, and so post keys too."""
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
+        firsts = []
+        for _ in range(2):
+            with mesh.guard(timeout=60, stragglers=True):
+                firsts.append(next(iter(mesh.sampler(64, mesh.batch(**SIZES)))))
+        return [sample for first in firsts for sample in first]
+
+
+def test_a_guard_that_measures_steps_may_hold_the_first_batch(pool: Pool) -> None:
+    for rank, samples in enumerate(pool.run(load_in_guards)):
+        own = [2 * (rank // 2), 2 * (rank // 2) + 1]
+        assert samples == own * 2
+
+
 class Mined:
     """An order by losses that one rank has measured otherwise from the second epoch on."""
 
