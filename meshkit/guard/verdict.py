@@ -210,9 +210,8 @@ class Waits:
             self._judge_idle()
         for kind in KINDS:
             if faults := [fault for fault in self.faults if fault.kind == kind]:
-                calls = {rank: call for fault in faults for rank, call in fault.calls.items()}
-                root = {rank for fault in faults for rank in fault.root}
-                first = faults[0]
+                first, root = faults[0], {rank for fault in faults for rank in fault.root}
+                calls = {rank: call for fault in faults[::-1] for rank, call in fault.calls.items()}
                 return HangVerdict(kind, tuple(sorted(root)), calls, first.part, first.values)
         return self._unknown()
 

@@ -252,6 +252,26 @@ def test_the_fix_of_a_mismatch_names_what_differs(part: str) -> None:
     assert error.fix_text.partition(";")[0] == text
 
 
+def test_the_fix_of_two_mismatches_is_that_of_the_first() -> None:
+    """The streams of rank 0 are in two calls, each of which differs from that of a peer."""
+
+    def on_device(rank: int, **calls: TracedCall) -> RankStatus:
+        begun = {axes: call._replace(state="started") for axes, call in calls.items()}
+        traced = {axes: (call,) for axes, call in begun.items()}
+        return RankStatus(rank, dict.fromkeys(calls, 1), sees_waits=False, calls=traced)
+
+    statuses = [
+        on_device(0, dp=reduce(1), tp=reduce(1, "[7] bool")),
+        on_device(1, tp=reduce(1, "[8] bool")),
+        on_device(2, dp=reduce(1, "[5] float32")),
+        on_device(3),
+    ]
+    error = report(*statuses)
+    assert (error.kind, error.root) == ("mismatch", (0, 1, 2))
+    fix = "make the sizes of all_reduce over dp equal: [4] on rank 0 (dp=0 tp=0), [5] on rank 2 "
+    assert error.fix_text.startswith(fix)
+
+
 def test_a_root_that_is_unknown_differs_from_none() -> None:
     """gloo lets some ranks of a broadcast go on, of which no root is known."""
     layout, call = Layout(dp=4), reduce(1)._replace(name="broadcast")
