@@ -22,6 +22,7 @@ from ..text import Ints
 
 ALONE = "rank"  # the name of the group of one rank, which axes that the mesh lacks have
 MAX_LINE = 100  # characters of a line with a comment
+NEEDS_ORDER = "It needs torch 2.12 or later: before, new_group sorts the ranks of a group.\n"
 
 HEAD = Template('''\
 """The mesh $sizes in plain torch, as meshkit $version makes it.
@@ -29,7 +30,7 @@ HEAD = Template('''\
     torchrun --nproc-per-node $ranks plain.py
 
 Any launcher will do that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; with GPUs LOCAL_RANK.
-
+$needed
 Not here: ranks compare their requests before a group exists; missing ranks and hangs are named
 (guard, barrier, agree); batches and gradients are checked; tensors move by patterns; seeds follow
 the coordinate, and those of samples their position; a job resumes on another mesh (state_dict), and
@@ -229,6 +230,7 @@ def write_program(plan: GroupPlan, batch: BatchPlan | None, data: Axes) -> str:
     head = HEAD.substitute(
         sizes=layout.sizes_text,
         version=VERSION,
+        needed="" if all(_are_sorted(step.members) for step in plan.steps) else NEEDS_ORDER,
         ranks=layout.num_ranks,
         imports=f"{imports}\n\nimport torch\nimport torch.distributed as dist{third}",
         rank=_mixed_radix([*layout.sizes.items()]),
@@ -295,11 +297,15 @@ def _creation(plan: GroupPlan, axes: Axes, members: Ints) -> tuple[str, str]:
         return "dist.group.WORLD", "all ranks in order"
     if members.shape[1] == 1:
         return f"make({description}, [[rank]], use_local_synchronization=True)", "this rank alone"
-    # torch 2.12 or later
-    order = "" if (members[:, 1:] > members[:, :-1]).all() else ", sort_ranks=False"
+    order = "" if _are_sorted(members) else ", sort_ranks=False"
     axes_text = ", ".join(f'"{axis}"' for axis in axes)
     rows = [f"[{_shorten(map(str, row[:4].tolist()))}]" for row in members[:4]]
     return f"make({description}, list_groups({axes_text}){order})", _shorten(rows)
+
+
+def _are_sorted(members: Ints) -> bool:
+    """Return whether the ranks of each row ascend."""
+    return bool((members[:, 1:] > members[:, :-1]).all())
 
 
 def _shorten(texts: Iterable[str]) -> str:

@@ -224,6 +224,15 @@ def test_without_a_batch_the_program_has_groups_and_no_samples(answer: Answers) 
     assert not {"train", "micro_batches", "shuffled"} & {*vars(module)}
 
 
+@pytest.mark.parametrize(("axes", "is_needed"), [("tp sp", True), ("sp tp", False)])
+def test_a_program_that_needs_a_newer_torch_says_so(
+    axes: str, is_needed: bool, answer: Answers
+) -> None:
+    _, program, _ = answer(f"eject dp=2 sp=2 tp=2 --groups '{axes}'")
+    assert ("sort_ranks=False" in program) is is_needed
+    assert ("\nIt needs torch 2.12 or later: " in program) is is_needed
+
+
 @pytest.mark.parametrize(
     ("line", "error"),
     [
