@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 NAME = "test_device_mesh.py"
+LONGEST = 3600  # seconds of a run of its tests
 ADDRESS = "https://raw.githubusercontent.com/pytorch/pytorch/v{}/test/distributed/" + NAME
 # the tests start processes, which import the file again, so it replaces the name itself
 HEAD = """import torch.distributed.device_mesh
@@ -58,7 +59,7 @@ def run(text: str) -> set[str]:
         Path(folder, NAME).write_text(text)
         command = ["env", "CUDA_VISIBLE_DEVICES=", sys.executable, "-m", "pytest", "-q"]
         command += ["-p", "no:cacheprovider", "--junitxml=report.xml", NAME]
-        subprocess.run(command, cwd=folder, check=False)
+        subprocess.run(command, cwd=folder, check=False, timeout=LONGEST)
         cases = ElementTree.parse(Path(folder, "report.xml")).iter("testcase")
         return {f"{case.get('classname')}.{case.get('name')}" for case in cases if not len(case)}
 

@@ -100,7 +100,8 @@ def reduce_total(own: Tensor, order: float, group: dist.ProcessGroup, limit: flo
     """Return the sum, or the largest, of all ranks; NaN if one of them has NaN. Collective.
 
     The limit of each rank travels beside it, as four numbers below 2^16. All numbers of ``n`` ranks
-    are equal if ``n * sum(x * x) == sum(x) ** 2``, which is exact: these are integers up to 2^53.
+    are equal if ``n * sum(x * x) == sum(x) ** 2``. The sums are exact, and up to 2^20 ranks no
+    difference is so small that the products hide it by rounding.
     With the largest, they are equal if ``max(x)`` is the least one, ``MOST - max(MOST - x)``.
     """
     bits = struct.unpack("<4H", struct.pack("<d", NO_LIMIT if limit is None else limit + 0.0))
