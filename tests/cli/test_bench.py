@@ -15,11 +15,13 @@ import pytest
 
 from meshkit import SpawnError
 from meshkit.bench.measure import LONGEST, BenchRequest
+from meshkit.bench.report import run_to_json
 from meshkit.bench.results import OPERATIONS, BenchmarkRun
 from meshkit.cli import bench
 from meshkit.cli.bench import measure, read_max_alone, read_operations, read_size, read_sweep_sizes
 from meshkit.cli.main import CommandParser, load_command, main
 from meshkit.launch.detect import detect
+from meshkit.launch.world import free_port
 from meshkit.layout.layout import Layout
 from tests.bench.example_runs import CLEAN, REPORT
 from tests.bench.faulty_calls import before_each_call, return_wrong_elements
@@ -289,6 +291,25 @@ def test_only_rank_0_prints_and_all_leave_with_one_code(
 def test_an_invalid_option_is_quoted(read: Callable[[str], object], text: str) -> None:
     with pytest.raises(ArgumentTypeError, match=r"^'"):
         read(text)
+
+
+@pytest.mark.parametrize(("option", "odd"), [("save", 0), ("against", 1)])
+def test_a_file_that_one_rank_cannot_use_ends_all_ranks(
+    option: str, odd: int, tmp_path: Path
+) -> None:
+    before = run_to_json(CLEAN)
+    rows = [{**row, "rounds": 9} for row in before["measurements"]]
+    (tmp_path / "good.json").write_text(json.dumps({**before, "measurements": rows}))
+    port, ranks = str(free_port()), []
+    for rank in range(4):
+        file = tmp_path / ("none" if rank == odd else "") / "good.json"
+        words = f"-m meshkit bench dp=2 sp=2 --device cpu --{option} {file}".split()
+        job = {"RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_RANK": str(rank)}
+        job |= {"LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks.append(begun(*words, **job))
+    for code, out, error in map(ended, ranks):
+        assert (code > 0, out) == (True, "")
+        assert f"the file of --{option} cannot be " in error
 
 
 @pytest.mark.parametrize(("option", "noun"), [("save", "result"), ("html", "page")])
