@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from .main import Command, Result
 from .ranks import (
     ENDING,
     add_mesh,
+    announcing_refusal,
     read_launched_layout,
     run_under_launcher,
     spawn_ranks,
@@ -145,7 +145,7 @@ def plan_bench(args: Namespace) -> BenchPlan:
     # by time, a size that has become too slow would be left out
     iters = ALL_ITERS if args.all or args.save or args.against else None
     if args.against is not None:
-        with _announcing(args):
+        with announcing_refusal(args):
             text = options.read_json_file("against", args.against, SAVE_AGAIN)
             saved = parse_saved(layout, text)
         operations, targets, sizes = saved.operations, saved.targets, saved.sizes
@@ -164,7 +164,7 @@ def plan_bench(args: Namespace) -> BenchPlan:
             raise SpecError(summary, fix=f"--iters {needed}, or leave it out.")
     for option in ("save", "html"):
         if getattr(args, option) is not None and not detect().rank:
-            with _announcing(args):
+            with announcing_refusal(args):
                 options.check_output_file(option, getattr(args, option))
     limits = Limits(
         resolve_limits(layout, targets, "--min-busbw", args.min_busbw or ()),
@@ -178,16 +178,6 @@ def plan_bench(args: Namespace) -> BenchPlan:
     axes = options.read_axis_sizes(args.words)
     request = BenchRequest(axes, args.order, operations, targets, sizes, sweep)
     return BenchPlan(args, layout, request, limits)
-
-
-def _announcing(args: Namespace) -> AbstractContextManager[None]:
-    """Announce that this rank cannot use a file to the other ranks, which would wait for it."""
-    if args.n is not None or detect().world_size == 1:
-        return nullcontext()
-
-    from ..launch.join import announcing, identify
-
-    return announcing(identify)
 
 
 def measure(

@@ -15,7 +15,13 @@ from ..text import wrap_lines
 from . import doctor, options
 from .bench import BENCH, BenchPlan, measure, plan_bench
 from .main import Command, CommandParser, Result, error_dict
-from .ranks import gather_texts, read_launched_layout, run_under_launcher, torch_errors
+from .ranks import (
+    announcing_refusal,
+    gather_texts,
+    read_launched_layout,
+    run_under_launcher,
+    torch_errors,
+)
 from .rehearse import REHEARSE, read_script
 
 PARTS = ("doctor", "bench", "rehearse")
@@ -149,7 +155,9 @@ def _read_rehearsal(args: Namespace, layout: Layout) -> Namespace | None:
         return None
     words = ["--world-size", str(layout.num_ranks), *args.rehearse]
     rehearsal = CommandParser(REHEARSE).parse(words)
-    read_script(rehearsal)
+    if not detect().rank:  # which plays it
+        with announcing_refusal(args):
+            read_script(rehearsal)
     return rehearsal
 
 

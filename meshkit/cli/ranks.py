@@ -13,7 +13,7 @@ import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -158,6 +158,16 @@ def torch_errors(task: str) -> Iterator[None]:
         line = str(error).partition("\n")[0]
         fix = "run meshkit doctor on the machines of the job."
         raise LaunchError(f"{task} failed.", line, fix=fix) from error
+
+
+def announcing_refusal(args: Namespace) -> AbstractContextManager[None]:
+    """Announce an error in the block to the other ranks of a launcher, which would wait for it."""
+    if args.n is not None or detect().world_size == 1:
+        return nullcontext()
+
+    from ..launch.join import announcing, identify
+
+    return announcing(identify)
 
 
 def run_under_launcher(title: str, function: Callable[..., Outcome], *args: object) -> Outcome:

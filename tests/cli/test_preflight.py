@@ -135,6 +135,13 @@ def test_ranks_that_cannot_join_leave_the_checks_of_the_host_on_the_page(
         assert out.endswith("\nFAILED: bench; not run: rehearse.\n")
 
 
+def test_only_rank_0_needs_the_script(answer: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(preflight, "run_under_launcher", lambda *_: (1, [], None))
+    assert answer("preflight dp=2 --rehearse nowhere.py") == (0, "", "")
+
+
 @pytest.mark.parametrize("parts", ["", "--skip bench"])
 def test_the_page_has_the_failures_of_other_hosts(parts: str) -> None:
     words = f"dp=2 --device cpu --axes dp --sizes 64 --iters 2 --warm-up 0 {parts}".split()
