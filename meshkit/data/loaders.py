@@ -156,6 +156,8 @@ def _open(
 ) -> MicroBatchSampler | MicroBatchStream[Any]:
     """Return the sampler or the stream of this rank, which compares its first batch. Local."""
     mesh, job = self._groups, self._proposal.job
+    if isinstance(dataset, BatchPlan):
+        raise BatchError("the dataset is a batch plan.", fix="the dataset first, then the plan.")
     source = make_source(dataset, plan_of_rank(mesh, plan), samples)
     source.job_seed = base_seed(job.seed)
     mesh.num_samplers += 1

@@ -77,9 +77,15 @@ class RankBatch(BatchPlan):
         micro batch. Other models are unchanged. After the block, also after an error, the model
         synchronizes as before. If the caller has turned synchronization off, it stays off. DDP with
         ``static_graph=True`` does not support ``no_sync``.
+
+        Raises:
+            SpecError: if ``micro`` is no micro batch, such as its number.
         """
         from torch.distributed.fsdp import FSDPModule  # imports 600 modules, so only on use
 
+        if not isinstance(micro, MicroBatch):
+            fix = "for micro in sampler.micro_batches(step), or in plan.micro_batches(step)."
+            raise SpecError(f"micro is {micro!r}, not a micro batch.", fix=fix)
         with ExitStack() as stack:
             for module in () if micro.is_last else model.modules():
                 if isinstance(module, DistributedDataParallel):

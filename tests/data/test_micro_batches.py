@@ -254,6 +254,25 @@ def test_after_sync_on_last_the_model_synchronises_as_before() -> None:
     assert {*reports[0]["no all-reduce"][0]} < {*both}
 
 
+def confuse_arguments() -> list[str]:
+    """Return the errors of a number as micro batch, and of a plan before its dataset."""
+    with meshkit.build_mesh(dp=2) as mesh:
+        plan, model = mesh.batch(global_batch=8, micro_batch=2), torch.nn.Linear(1, 1)
+        with pytest.raises(meshkit.SpecError) as number, plan.sync_on_last(model, 0):  # type: ignore[arg-type]
+            pass
+        with pytest.raises(meshkit.BatchError) as exchanged:
+            mesh.sampler(plan, list(range(64)))  # type: ignore[arg-type]
+        return [str(number.value), str(exchanged.value)]
+
+
+def test_exchanged_and_other_arguments_are_named() -> None:
+    for number, exchanged in meshkit.spawn(confuse_arguments, 2, timeout=60):
+        assert number.startswith("micro is 0, not a micro batch.")
+        assert "for micro in sampler.micro_batches(step)" in number
+        assert "the dataset is a batch plan." in exchanged
+        assert "Fix: the dataset first, then the plan." in exchanged
+
+
 @pytest.mark.parametrize(("ranks", "samples"), [(2, 8), (7, 64), (4, 6)])
 def test_gradients_are_those_of_one_process_and_are_synchronised_once(
     ranks: int, samples: int
