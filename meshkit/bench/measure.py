@@ -13,6 +13,9 @@ sizes for which ``MIN_JUDGED`` rounds do not fit are left out: first the large o
 slow, then those between the smallest and the largest. Every exchange carries the seconds since the
 start, and their maximum decides: all ranks decide alike.
 
+A round by time is as long as ``ROUNDS`` of them allow: a rank whose core is busy runs freely for
+some milliseconds, then starves, so only a round of several turns of the scheduler shows it.
+
 The barrier is one all_gather of a few bytes over the whole mesh. A group that leaves it early does
 not disturb those that are still in it.
 """
@@ -68,8 +71,9 @@ from .slow import MIN_JUDGED
 BUDGET = 10.0  # seconds of a run without a number of calls
 LONGEST = 14.0  # seconds of such a run until it has ``MIN_JUDGED`` rounds
 ALONE_EACH = 3  # rounds of such a run, of which one measures groups alone
-SLICE = 0.01  # seconds of one pass of such a run
-MAX_CALLS = 20  # in one pass of such a run
+ROUNDS = 30  # of such a run, for which the length of a pass leaves time
+LEAST_SLICE, MOST_SLICE = 0.01, 0.05  # seconds of one pass of such a run
+MAX_CALLS = 100  # in one pass of such a run
 SHARE = 0.25  # of the timeout for one measurement, so that ranks at the barrier can wait for it
 DISAGREEMENT = "ranks disagree about what to measure; nothing was measured."
 
@@ -82,6 +86,18 @@ def grow_seconds(seconds: Mapping[int, float], size: int) -> float:
         return 0.0
     (less, shorter), (more, longer) = [*seconds.items()][-2:]
     return longer + max(longer - shorter, 0.0) * (size - more) / (more - less)
+
+
+def seconds_of_pass(left: float, number: int, passes: float) -> float:
+    """Return the seconds of a pass of a run by time.
+
+    Args:
+        left: seconds of the run that are left.
+        number: number of the round, from 0.
+        passes: passes of a round.
+    """
+    rounds = max(ROUNDS - number, 1)
+    return min(max(left / (rounds * passes), LEAST_SLICE), MOST_SLICE)
 
 
 @dataclass(frozen=True)
@@ -99,14 +115,17 @@ class SweepOptions:
         """The timed calls of each round; None if the time decides."""
         return None if self.iters is None else split_calls(self.iters)
 
-    def num_calls(self, number: int, slowest: float) -> NumCalls:
-        """Return the warm-up and timed calls of a round, at most a quarter of the timeout each."""
+    def num_calls(self, number: int, slowest: float, seconds: float) -> NumCalls:
+        """Return the warm-up and timed calls of a pass, at most a quarter of the timeout each.
+
+        ``seconds`` is the length of a pass of a run by time.
+        """
         slowest = max(slowest, 1e-9)
         limit = int(SHARE * self.timeout / slowest)
         warm_up = self.warm_up if number == 0 else min(self.warm_up, 1)
         if self.rounds is None:
-            calls = min(int(SLICE / slowest), MAX_CALLS)
-            warm_up = warm_up if slowest < SLICE else 0  # the check has made two calls
+            calls = min(int(seconds / slowest), MAX_CALLS)
+            warm_up = warm_up if slowest < LEAST_SLICE else 0  # the check has made two calls
         else:
             calls = self.rounds[number]
         return min(warm_up, limit), max(MIN_CALLS, min(calls, limit))
@@ -131,6 +150,7 @@ class Sweep:
         self.beside: list[Beside] = []
         self._began, self.elapsed = time.monotonic(), 0.0  # seconds, the same on every rank
         self._checks: dict[Case, CheckedCall] = {}
+        self._slice = LEAST_SLICE  # seconds of a pass of a run by time
         self._seconds: dict[tuple[Case, str], list[Seconds]] = {}  # of each round
 
     def run(self, cases: Sequence[Case]) -> list[Measurement]:
@@ -139,9 +159,11 @@ class Sweep:
             with self.mesh.guard(timeout=self.options.timeout):
                 self._connect_all()
                 chosen = self._choose(cases)
+                passes = sum(map(self._passes_of_round, chosen))
                 number, before = 0, 0.0
                 while self._has_time(number, before):
                     before = self.elapsed
+                    self._slice = seconds_of_pass(BUDGET - before, number, passes)
                     for case in chosen:
                         self._measure(number, case)
                     number += 1
@@ -188,11 +210,14 @@ class Sweep:
         return self.options.iters is not None or enough
 
     def _seconds_of_round(self, case: Case) -> float:
-        """Return the least seconds of a round of a case, with a share of the calls alone."""
+        """Return the least seconds of a round of a case."""
+        return self._passes_of_round(case) * MIN_CALLS * self._checks[case].slowest
+
+    def _passes_of_round(self, case: Case) -> float:
+        """Return the passes of a round of a case, with a share of those alone."""
         passes = total_passes(self.mesh.layout, [case], self.options.max_alone)
         others = sum(mode != ALONE for mode in modes(self.mesh.layout, case.target))
-        passes_of_round = others + (passes - others) / ALONE_EACH
-        return passes_of_round * MIN_CALLS * self._checks[case].slowest
+        return others + (passes - others) / ALONE_EACH
 
     def _has_time(self, number: int, before: float) -> bool:
         """Return whether there is another round: one as long as the last one must end in time."""
@@ -212,7 +237,7 @@ class Sweep:
     def _measure(self, number: int, case: Case) -> None:
         """Make the calls of one round of a case in every mode."""
         self._show(case, number)
-        num_calls = self.options.num_calls(number, self._checks[case].slowest)
+        num_calls = self.options.num_calls(number, self._slowest(case), self._slice)
         prepared = self.prepare(case, checked=False)
         for mode in modes(self.mesh.layout, case.target):
             if mode == ALONE and self.options.rounds is None and number % ALONE_EACH:
@@ -222,6 +247,11 @@ class Sweep:
             else:
                 seconds = self._time(prepared, num_calls)
             self._seconds.setdefault((case, mode), []).append(self.all_gather(seconds))
+
+    def _slowest(self, case: Case) -> float:
+        """Return the mean call of the last round on the slowest rank, at first the checked one."""
+        rounds = self._seconds.get((case, modes(self.mesh.layout, case.target)[-1]))
+        return float(rounds[-1].mean(axis=1).max()) if rounds else self._checks[case].slowest
 
     def _seconds_left(self, number: int) -> float:
         """Return the expected seconds until the end of the run."""

@@ -35,7 +35,7 @@ from .slow import GroupTime, judge_groups
 ITEM_BYTES = 4  # of a float32
 MAX_BYTES = 2**40  # of the largest array
 MIN_CALLS = 2  # that are timed in each pass, however slow they are
-MAX_ROUNDS = 10  # over which a fixed number of calls is spread
+MAX_ROUNDS = 20  # over which a fixed number of calls is spread
 ALONE, CONCURRENT, OVERLAP = "alone", "concurrent", "overlap"
 DEFAULT_ALONE = 16  # groups of a target that are measured alone at most, by default
 COMPUTE_ROUNDS = 10  # at most, of a collective beside a matrix product

@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import meshkit
 from meshkit import SpawnError
-from meshkit.bench import calls, measure
+from meshkit.bench import calls, measure, results
 from meshkit.bench.calls import begin_collective
 from meshkit.bench.measure import (
     BenchRequest,
@@ -26,6 +28,7 @@ from meshkit.bench.measure import (
     SweepOptions,
     grow_seconds,
     run_benchmark,
+    seconds_of_pass,
 )
 from meshkit.bench.results import (
     ALONE,
@@ -75,6 +78,8 @@ def sweep_on_a_mesh(
             patch.setattr(measure, "prepare_call", lambda *_, **__: torch.empty(2**60))
         if fault == "lacks":
             raise_not_supported(patch, "all_to_all")
+        if fault == "slow":
+            patch.setattr(results, "MAX_ROUNDS", 4)
         if fault in LATE and rank == 2:
             before_each_call(patch, "all_reduce", lambda: time.sleep(LATE[fault]))
         cases = plan_cases(mesh.layout, operations, parse_targets(mesh.layout, names), [64])
@@ -140,9 +145,9 @@ def test_only_a_sample_of_the_groups_takes_turns() -> None:
 
 
 def test_a_slow_call_is_made_less_often() -> None:
-    # one group takes 0.2 s: a quarter of 2 s holds two calls, of three in each of ten rounds
-    rows = swept(["all_reduce"], ["dp"], "slow", 2.0, 30)
-    assert [row.calls for row in rows] == [20, 20]
+    # one group takes 0.2 s: a quarter of 2 s holds two calls, of three in each of 4 rounds
+    rows = swept(["all_reduce"], ["dp"], "slow", 2.0, 12)
+    assert [row.calls for row in rows] == [8, 8]
     assert all(row.p99 > 0.2 for row in rows)
 
 
@@ -270,6 +275,17 @@ def test_seconds_grow_on_the_line_through_two_sizes() -> None:
     assert grow_seconds({}, 1) == grow_seconds({4: 1.0}, 16) == 0.0
     assert grow_seconds({1: 9.0, 4: 2.0, 16: 5.0}, 64) == 5.0 + 3.0 * 48 / 12
     assert grow_seconds({4: 2.0, 16: 1.5}, 64) == 1.5  # by chance the larger was the faster
+
+
+@given(st.floats(-5.0, 10.0), st.integers(0, 100), st.floats(1.0, 1e4))
+def test_passes_are_longer_only_if_there_is_time_for_the_rounds(
+    left: float, number: int, passes: float
+) -> None:
+    seconds = seconds_of_pass(left, number, passes)
+    assert measure.LEAST_SLICE <= seconds <= measure.MOST_SLICE
+    needed = max(measure.ROUNDS - number, 1) * passes * seconds
+    assert seconds == measure.LEAST_SLICE or needed <= left + 1e-9
+    assert seconds == measure.MOST_SLICE or needed >= left - 1e-9
 
 
 def sizes_by_time(late: float) -> tuple[float, list[int], list[int]]:

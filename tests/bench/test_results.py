@@ -15,6 +15,7 @@ from meshkit import Layout, SpecError, UnknownAxisError
 from meshkit.bench.results import (
     ALONE,
     CONCURRENT,
+    MAX_ROUNDS,
     MIN_CALLS,
     OPERATIONS,
     OVERLAP,
@@ -198,10 +199,10 @@ def test_the_hidden_share_is_that_of_the_time_saved(first: float, second: float,
 def test_calls_are_spread_over_rounds(iters: int) -> None:
     rounds = split_calls(iters)
     assert sum(rounds) == iters
-    assert 1 <= len(rounds) <= 10
+    assert 1 <= len(rounds) <= MAX_ROUNDS
     assert min(rounds) >= MIN_CALLS
     assert max(rounds) - min(rounds) <= 1
-    assert len(rounds) == 10 or iters < 2 * (len(rounds) + 1)
+    assert len(rounds) == MAX_ROUNDS or iters < 2 * (len(rounds) + 1)
 
 
 # ---------------------------------------------------------------- measurements

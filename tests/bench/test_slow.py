@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit.bench.slow import MIN_JUDGED, WORTH, judge_groups
+from meshkit.bench.slow import MIN_JUDGED, ROWS, WORTH, judge_groups, least_slower
 
 quick = settings(deadline=None, max_examples=100, database=None)
 
@@ -55,7 +56,13 @@ def test_every_group_by_loops(seconds: np.ndarray, calls: int) -> None:
         assert group.factor == pytest.approx(group.median / peers)
         is_clear = group.low > statistics.median_low([other.high for other in others])
         enough = len(rounds) >= MIN_JUDGED
-        assert group.is_slow == (enough and is_clear and group.factor >= WORTH)
+        slower = 0  # rounds in which its calls took longer together than those of its peers
+        for calls_of_round in rounds:
+            sums = [row.sum() for row in calls_of_round]
+            rest = [sums[other.index] for other in others]
+            slower += sums[group.index] > statistics.median_high(rest)
+        is_paired = slower >= least_slower(len(seconds), len(rounds))
+        assert group.is_slow == (enough and (is_clear or is_paired) and group.factor >= WORTH)
 
 
 @quick
@@ -72,6 +79,45 @@ def test_groups_that_differ_by_chance_are_hardly_ever_named() -> None:
     rng = np.random.default_rng(0)  # the share of rows is 1 of 1000 for 9 rounds
     rows = [slow(np.exp(rng.normal(size=(groups, 9)))) for groups in (2, 4, 16) for _ in range(500)]
     assert sum(map(bool, rows)) <= 6
+
+
+@quick
+@given(st.integers(2, 300), st.integers(1, 80))
+def test_chance_makes_a_group_slower_in_so_many_rounds_in_one_of_a_thousand_rows(
+    groups: int, rounds: int
+) -> None:
+    chances = [Fraction(1)]  # of a number of rounds in which a group is slower, after each round
+    for _ in range(rounds):
+        chances = [(a + b) / 2 for a, b in zip([*chances, 0], [0, *chances], strict=True)]
+
+    def is_enough(slower: int) -> bool:
+        return slower >= Fraction(9, 10) * rounds and groups * sum(chances[slower:]) * ROWS <= 1
+
+    enough = [slower for slower in range(rounds + 1) if is_enough(slower)]
+    assert least_slower(groups, rounds) == min(enough, default=rounds + 1)
+
+
+@pytest.mark.parametrize("groups", [2, 3, 4, 16])
+def test_healthy_groups_under_a_load_with_long_tails_are_hardly_ever_named(groups: int) -> None:
+    rng, named, rows = np.random.default_rng(groups), 0, 1000
+    for _ in range(rows):
+        rounds = int(rng.integers(11, 40))
+        of_all = 1 + rng.pareto(0.7, (1, rounds))  # without a mean
+        seconds = of_all * (1 + rng.pareto(rng.choice([0.7, 1.5, 4.0]), (groups, rounds)))
+        named += bool(slow(seconds))
+    assert named <= rows / ROWS
+
+
+@pytest.mark.parametrize("groups", [2, 3, 8])
+def test_a_group_that_is_slow_in_bursts_under_a_load_that_varies_is_named(groups: int) -> None:
+    rng, calls = np.random.default_rng(groups), 10
+    for _ in range(100):
+        rounds, planted = int(rng.integers(20, 41)), int(rng.integers(groups))
+        load = 1 + rng.pareto(3.0, (1, rounds, 1))  # of a round, the same for all groups
+        seconds = load * rng.uniform(1.0, 1.05, (groups, rounds, calls))
+        is_starved = rng.permuted(np.tile(np.arange(calls) < 8, (rounds, 1)), axis=1)
+        seconds[planted] *= np.where(is_starved, 1.625, 1.0)  # 1.5 in the mean
+        assert slow(seconds.reshape(groups, -1), calls) == [planted]
 
 
 @quick
