@@ -185,8 +185,7 @@ class Waits:
             return False
         if not status.sees_waits:
             return None
-        # gloo moves a message that its thread has left behind. One that still waits is not begun,
-        # unless the peer has begun another one in its place, with another tag
+        # gloo moves what a thread has begun and left, unless that has another tag
         waits_long = self.table.statuses[rank].waited >= LATE
         is_idle = where is Where.RUNS and waits_long and not self._has_begun_all(call.peer, group)
         return False if is_idle or status.begun.get(group.axes) == 0 else None
@@ -196,10 +195,9 @@ class Waits:
 
         gloo counts a message on both of its ranks, so no message is left that only they have begun.
         """
-        statuses = (self.table.statuses.get(r) for r in group.ranks if r != rank)
-        others = [None if s is None else s.begun.get(group.axes) for s in statuses]
-        count = self.table.statuses[rank].begun.get(group.axes, 0)
-        return count >= sum(n for n in others if n is not None) and None not in others
+        known = {r: s.begun.get(group.axes) for r, s in self.table.statuses.items()}
+        counts = [count for r in group.ranks if (count := known.get(r)) is not None]
+        return len(counts) == len(group.ranks) and 2 * (known[rank] or 0) >= sum(counts)
 
     def judge(self) -> HangVerdict:
         """Return the root of the hang."""
@@ -368,9 +366,7 @@ class Waits:
         idle = {rank for rank in peers if where[rank] in (Where.RUNS, Where.PASSED)}
         suspects = self.suspects | hidden | idle | self.table.vague
         if any(where[rank] is Where.WAITS for rank in hidden):
-            suspects |= (
-                self.table.waits.keys()
-            )  # a rank that waits elsewhere may have skipped that call
+            suspects |= self.table.waits.keys()  # one that waits elsewhere may have skipped it
         if not suspects:
             return HangVerdict()
         return HangVerdict("unknown", () if suspects >= where.keys() else tuple(sorted(suspects)))
