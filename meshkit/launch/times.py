@@ -141,7 +141,7 @@ def run_with_deadline(
         while not task.ended.wait(deadline.left if stop is None else min(LOOK, deadline.left)):
             if deadline.expired and not task.ended.wait(TIMES.resume):
                 deadline, extend = Deadline.after(extend() if extend else 0), None
-                if deadline.expired:
+                if deadline.expired and not task.ended.is_set():
                     raise DeadlineExceededError(f"it did not finish within {seconds:g} s")
             if stop is not None and stop():
                 raise DeadlineExceededError("another rank has given up")

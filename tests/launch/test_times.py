@@ -39,16 +39,27 @@ def test_work_may_ask_once_for_more_time() -> None:
 
     def extend(seconds: float) -> float:
         asked.append(seconds)
+        has_asked.set()
         return seconds
 
-    begun = threading.Event()
-    work = partial(begun.wait, 10 + BUSY)
-    threading.Timer(0.5, begun.set).start()
+    has_asked = threading.Event()
+    work = partial(has_asked.wait, 60)
     assert run_with_deadline(0.01, work, extend=partial(extend, 10 + BUSY))
     for more in (0, 0.05):
         with pytest.raises(DeadlineExceededError):
             run_with_deadline(0.01, partial(time.sleep, 1 + BUSY), extend=partial(extend, more))
     assert asked == [10 + BUSY, 0, 0.05]
+
+
+def test_work_that_ends_while_it_asks_for_time_is_in_time() -> None:
+    before, has_asked = len(os.listdir("/proc/self/task")), threading.Event()
+
+    def extend() -> float:
+        has_asked.set()
+        wait_for_threads(before)
+        return 0
+
+    assert run_with_deadline(0.01, partial(has_asked.wait, 60), extend=extend)
 
 
 def test_the_result_and_the_error_of_the_work_pass_through() -> None:
