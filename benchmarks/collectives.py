@@ -10,8 +10,9 @@ share cores disturb a call for a stretch of time. The time is that of the slowes
 
 The second row is the figure of ``meshkit bench`` for the groups of dp, beside that of a plain loop
 around ``dist.all_reduce`` on torch's groups of the same ranks: sizes, calls and the median over the
-slowest ranks are the same. Each repetition measures both, in turns. ``meshkit bench`` measures
-inside a guard, which the loop does not have.
+slowest ranks are the same. Each repetition measures both, in turns, and is short: a load of some
+seconds falls on both sides. ``meshkit bench`` measures inside a guard, which the loop does not
+have.
 
 A group of meshkit is a plain ``ProcessGroup``. A ratio that stays away from 1 over several runs is
 a bug.
@@ -49,7 +50,8 @@ RANKS = 4
 CALLS = {4 * 1024: 50, 1024 * 1024: 5}  # bytes of the whole array -> calls in a row
 WITHIN_NOISE = Goal("low", "<=", 1)
 EQUAL = Goal("ratio", "<=", 1.03)
-BENCH_CALLS, WARM_UP = 40, 3  # timed calls of a size, and calls before those of its first round
+BENCH_CALLS, WARM_UP = 10, 3  # timed calls of a size, and calls before those of its first round
+BENCH_REPEATS = 4  # of the second row, for one of the first
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def measure_bench(repeats: int) -> Row:
         targets = parse_targets(mesh.layout, ["dp"])
         cases = plan_cases(mesh.layout, ["all_reduce"], targets, [*CALLS])
         group = next(pair.groups[1]() for pair in pairs_of(mesh) if pair.axis == "dp")
-        for repeat in range(1 + repeats):
+        for repeat in range(1 + BENCH_REPEATS * repeats):
             for side in turn(repeat):
                 clock = (bench_microseconds, loop_microseconds)[side]
                 figures[side].append(clock(mesh, cases, group))
