@@ -92,7 +92,10 @@ class Browser:
 
 @contextmanager
 def open_browser(folder: Path) -> Iterator[Browser]:
-    """Start Chromium with its files in a folder, and end it."""
+    """Start Chromium with its files in a folder, and end it.
+
+    Its pages must run without an exception, and ask no server for anything.
+    """
     assert CHROMIUM is not None
     (read_commands, commands), (answers, write_answers) = os.pipe(), os.pipe()
     line = (
@@ -115,6 +118,8 @@ def open_browser(folder: Path) -> Iterator[Browser]:
         for domain in ("Page", "Runtime", "Network"):
             browser.call(f"{domain}.enable")
         yield browser
+        assert not browser.errors
+        assert all(url.startswith("file:") for url in browser.requests)  # no other server
     finally:
         browser.session = ""
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from argparse import REMAINDER, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..bench import results
 from ..errors import MeshkitError
@@ -25,21 +25,6 @@ from .ranks import (
 from .rehearse import REHEARSE, read_script
 
 PARTS = ("doctor", "bench", "rehearse")
-
-
-@dataclass(frozen=True)
-class PartFailure:
-    """A part of the page that ended with an error."""
-
-    error: MeshkitError
-
-    def draw(self, *, width: int, ascii: bool) -> str:
-        """Return the text of the error."""
-        return self.error.text
-
-    def as_dict(self) -> Mapping[str, object]:
-        """Return the error in JSON types."""
-        return {"ok": False, "error": error_dict(self.error)}
 
 
 def run_preflight(args: Namespace) -> Result:
@@ -106,8 +91,8 @@ def _part(run: Callable[[], Result]) -> Result:
 
 def _failed(error: MeshkitError) -> Result:
     """Return the result of a part that has raised."""
-    failure = PartFailure(error)
-    return Result(failure.as_dict, failure.draw, False)
+    shown = {"ok": False, "error": error_dict(error)}
+    return Result(lambda: shown, lambda **_: error.text, False)
 
 
 def _with_hosts(checked: Result, hosts: list[str]) -> Result:

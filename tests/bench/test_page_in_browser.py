@@ -56,8 +56,6 @@ SCALE = "document.querySelector('svg').getBoundingClientRect().width / 360"
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with open_browser(tmp_path_factory.mktemp("chromium")) as browser:
         yield browser
-        assert not browser.errors
-        assert all(url.startswith("file:") for url in browser.requests)  # no other server
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)

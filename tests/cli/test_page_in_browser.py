@@ -25,8 +25,6 @@ LARGE = "pp=16 dp=128 tp=8 --nodes 2048 --global-batch 2048 --micro-batch 1"
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with open_browser(tmp_path_factory.mktemp("chromium")) as browser:
         yield browser
-        assert not browser.errors
-        assert all(url.startswith("file:") for url in browser.requests)  # no other server
 
 
 @pytest.fixture
