@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from meshkit.bench.slow import MIN_JUDGED, ROWS, WORTH, judge_groups, least_slower
@@ -83,6 +83,9 @@ def test_groups_that_differ_by_chance_are_hardly_ever_named() -> None:
 
 @quick
 @given(st.integers(2, 300), st.integers(1, 80))
+@example(2, 11)
+@example(2, 15)
+@example(16, 20)
 def test_chance_makes_a_group_slower_in_so_many_rounds_in_one_of_a_thousand_rows(
     groups: int, rounds: int
 ) -> None:

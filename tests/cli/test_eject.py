@@ -183,9 +183,13 @@ def run_plain(program: str, epoch: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(group: dist.ProcessGroup, before: int) -> tuple[list[int], str, str]:
-    """Return the ranks and the description of a group, and its number in the order of creation."""
-    name = group.group_name
-    number = f"{int(name) - before}" if name.isdecimal() and name != "0" else name
+    """Return the ranks and the description of a group, and its number in the order of creation.
+
+    The name of a group of one rank is a hash, which from torch 2.15 on is another one each time.
+    """
+    name, number = group.group_name, "a hash"
+    if name.isdecimal():
+        number = name if name == "0" else f"{int(name) - before}"
     return dist.get_process_group_ranks(group), group.group_desc, number
 
 
