@@ -28,6 +28,7 @@ MIN_WIDTH = 40  # columns of text that are always used
 MIN_CELL = 8  # characters that a wrapped cell keeps
 EMPTY = ("", "-")  # cells that a column of numbers may hold
 INTEGER = re.compile(r"-?[0-9]{1,18}")  # it fits into int64
+NUMBER = re.compile(r"[0-9]+\.?[0-9]*(e[+-]?[0-9]+)?", re.IGNORECASE)
 
 KB, MB, GB = 10**3, 10**6, 10**9  # bytes
 BYTE_UNITS = {"GB": GB, "MB": MB, "kB": KB}
@@ -79,7 +80,9 @@ def shorten(texts: Sequence[str], most: int, end: str = "") -> list[str]:
 
 def format_figure(number: float) -> str:
     """Return a number of 0 or more with three digits, without an exponent."""
-    return f"{number:.0f}" if number >= 100 or number < 1e-6 else f"{float(f'{number:.3g}'):.9g}"
+    if number >= 100 or number < 1e-6:
+        return f"{number:.0f}"
+    return f"{float(f'{number:.3g}'):.8f}".rstrip("0").rstrip(".")
 
 
 def format_bytes(number: int) -> str:
@@ -152,7 +155,7 @@ def wrap_lines(text: str, width: int) -> list[str]:
 
 
 def _is_number(cell: str) -> bool:
-    return cell in EMPTY or cell.replace(".", "", 1).isdigit()
+    return cell in EMPTY or NUMBER.fullmatch(cell) is not None
 
 
 def _fit(widths: list[int], numeric: list[bool], width: int) -> list[int]:

@@ -65,7 +65,9 @@ def test_bytes_have_three_digits_and_no_exponent(number: int) -> None:
 def test_bytes_below_the_next_unit_and_small_figures() -> None:
     texts = [format_bytes(number) for number in (0, 999, 1000, 999_999, 1_500_000, 2 * 10**12)]
     assert texts == ["0 B", "999 B", "1 kB", "1000 kB", "1.5 MB", "2000 GB"]
-    assert [format_figure(number) for number in (0, 0.00012345, 1.0)] == ["0", "0.000123", "1"]
+    figures = 0, 1.234e-6, 9.3e-06, 0.00012345, 1.0, 99.96, 100.4
+    shown = ["0", "0.00000123", "0.0000093", "0.000123", "1", "100", "100"]
+    assert [format_figure(number) for number in figures] == shown
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "bfloat16", "torch.bfloat16", torch.bfloat16])
@@ -99,6 +101,19 @@ def test_the_widest_column_of_words_is_broken() -> None:
     assert format_table(rows, HEADER, width=200).count("\n") == 3
     odd = format_table([["10", "ten", "b"], ["", "none", "1"]], ["n", "what", "x"], ascii=True)
     assert odd == "n   what  x\n--  ----  -\n10  ten   b\n    none  1".replace("n   w", " n  w")
+
+
+def test_numbers_with_an_exponent_are_aligned_as_all_others() -> None:
+    rows = [["9.3e-06", "2e5"], ["0.15", "1E+10"], ["", "-"]]
+    assert format_table(rows, ["GB/s", "bytes"], ascii=True) == lines(
+        "   GB/s  bytes",
+        "-------  -----",
+        "9.3e-06    2e5",
+        "   0.15  1E+10",
+        "             -",
+    )
+    words = format_table([["1e", "e5", "1.2.3"], ["2", "3", "4"]], ["a", "b", "c"], ascii=True)
+    assert words.splitlines()[-1] == "2   3   4"
 
 
 @given(

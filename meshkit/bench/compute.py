@@ -30,7 +30,8 @@ from .results import (
     slowest_of_groups,
 )
 
-SHARE = 4  # of the collective's time for one product; it is repeated to take as long
+MIN_REPEATS = 4  # of the smallest product that is repeated to take as long as the collective
+GROWTH = 8  # of the seconds of a product if its side is doubled
 MIN_ROUNDS = 3  # of a target, however long they take
 SECONDS = 1.5  # of a target, after which no other round begins
 SLICE = 0.01  # seconds of the calls of a round
@@ -43,8 +44,9 @@ class SweepOfRanks(Protocol):
     mesh: Mesh
     device: torch.device
     elapsed: float  # seconds, the same on every rank
+    longest_wait: float  # seconds that one rank may compute while the others wait for it
 
-    def announce(self, work: str) -> None:
+    def announce(self, work: str, more: str = "") -> None:
         """Show what is measured next."""
 
     def prepare(self, case: Case, *, checked: bool) -> list[PreparedCall]:
@@ -82,14 +84,20 @@ def measure_beside(sweep: SweepOfRanks, rows: Sequence[Measurement]) -> list[Bes
     """Measure each operation and target of one set of groups at its largest size. Collective."""
     largest: dict[object, Measurement] = {}
     for row in rows:
-        if is_at_once(row) and len(row.sizes) == 1:
+        if is_at_once(row.mode, row.num_groups) and len(row.sizes) == 1:
             key = row.case.op, row.case.target
             largest[key] = max(largest.get(key, row), row, key=lambda row: row.case.bytes)
-    return [_measure(sweep, row.case, row.median) for row in largest.values()]
+    beside: list[Beside] = []
+    began = sweep.elapsed
+    for number, row in enumerate(largest.values()):
+        each = (sweep.elapsed - began) / number if number else SECONDS
+        left = f", {each * (len(largest) - number):.0f} s left"
+        sweep.announce(f"{row.case} beside a matrix product", left)
+        beside.append(_measure(sweep, row.case, row.median))
+    return beside
 
 
 def _measure(sweep: SweepOfRanks, case: Case, seconds: float) -> Beside:
-    sweep.announce(f"{case} beside a matrix product")
     prepared, product = sweep.prepare(case, checked=False), choose_product(sweep, seconds)
     calls = partial(run_calls, prepared), product, partial(run_beside, prepared, product)
     num_calls = max(MIN_CALLS, min(int(SLICE / seconds), MAX_CALLS))
@@ -110,10 +118,16 @@ def _measure(sweep: SweepOfRanks, case: Case, seconds: float) -> Beside:
 
 
 def choose_product(sweep: SweepOfRanks, seconds: float) -> MatrixProduct:
-    """Return a product that takes about so many seconds, the same on every rank. Collective."""
+    """Return a product that takes about so many seconds, the same on every rank. Collective.
+
+    Ranks compute alone here and in each round, so their calls are short enough for the timeout.
+    """
+    warm_up, calls = 1, 3
     for side in PRODUCT_SIDES:
-        times = time_calls(MatrixProduct(side, 1, sweep.device), 1, 3, sweep.device)
+        times = time_calls(MatrixProduct(side, 1, sweep.device), warm_up, calls, sweep.device)
         slowest = float(sweep.all_gather([sorted(times)[1]]).max())
-        if slowest * SHARE >= seconds:
+        next_calls = (warm_up + calls) * GROWTH * slowest
+        if slowest * MIN_REPEATS >= seconds or next_calls > sweep.longest_wait:
             break
-    return MatrixProduct(side, max(1, round(seconds / slowest)), sweep.device)
+    longest = sweep.longest_wait / (1 + MIN_CALLS)
+    return MatrixProduct(side, max(1, round(min(seconds, longest) / slowest)), sweep.device)

@@ -23,7 +23,7 @@ from ..errors import MeshkitError, SpecError
 from ..layout.layout import Layout
 from ..text import count_noun, format_sizes
 from .report import Miss, all_at_once, name_group
-from .results import ALONE, OPERATIONS, BenchmarkRun, Case, Measurement, Target, parse_targets
+from .results import OPERATIONS, BenchmarkRun, Case, Measurement, Target, is_at_once, parse_targets
 from .slow import MIN_JUDGED, WORTH
 
 INVALID = LookupError, TypeError, ValueError, ArithmeticError, AttributeError, MeshkitError
@@ -112,7 +112,11 @@ def parse_saved(layout: Layout, saved: Mapping[str, Any]) -> SavedRun:
     try:
         sizes, rows = {str(axis): int(size) for axis, size in saved["sizes"].items()}, []
         if [*sizes.items()] == [*layout.sizes.items()]:
-            rows = [_parse_row(layout, row) for row in saved["measurements"] if _is_at_once(row)]
+            rows = [
+                _parse_row(layout, row)
+                for row in saved["measurements"]
+                if is_at_once(row["mode"], row["num_groups"])
+            ]
         device, backend = str(saved["device"]), str(saved["backend"])
     except INVALID as error:
         line = f"{type(error).__name__}: {error}."
@@ -130,10 +134,6 @@ def parse_saved(layout: Layout, saved: Mapping[str, Any]) -> SavedRun:
         line = f"Fewer than {MIN_JUDGED} say nothing about the noise."
         raise SpecError(summary, line, fix=SAVE_AGAIN)
     return SavedRun(device, backend, {case: times for case, _, times in rows})
-
-
-def _is_at_once(row: Mapping[str, Any]) -> bool:
-    return bool(row["mode"] != ALONE or row["num_groups"] == 1)
 
 
 def _parse_row(layout: Layout, row: Mapping[str, Any]) -> tuple[Case, int, dict[Ranks, SavedTime]]:

@@ -74,7 +74,7 @@ ALONE_EACH = 3  # rounds of such a run, of which one measures groups alone
 ROUNDS = 30  # of such a run, for which the length of a pass leaves time
 LEAST_SLICE, MOST_SLICE = 0.01, 0.05  # seconds of one pass of such a run
 MAX_CALLS = 100  # in one pass of such a run
-SHARE = 0.25  # of the timeout for one measurement, so that ranks at the barrier can wait for it
+SHARE = 0.25  # of the timeout for one measurement
 DISAGREEMENT = "ranks disagree about what to measure; nothing was measured."
 
 NumCalls = tuple[int, int]  # warm-up calls, timed calls
@@ -115,13 +115,18 @@ class SweepOptions:
         """The timed calls of each round; None if the time decides."""
         return None if self.iters is None else split_calls(self.iters)
 
+    @property
+    def longest_wait(self) -> float:
+        """The seconds of one measurement, for which ranks at the barrier can wait."""
+        return SHARE * self.timeout
+
     def num_calls(self, number: int, slowest: float, seconds: float) -> NumCalls:
         """Return the warm-up and timed calls of a pass, at most a quarter of the timeout each.
 
         ``seconds`` is the length of a pass of a run by time.
         """
         slowest = max(slowest, 1e-9)
-        limit = int(SHARE * self.timeout / slowest)
+        limit = int(self.longest_wait / slowest)
         warm_up = self.warm_up if number == 0 else min(self.warm_up, 1)
         if self.rounds is None:
             calls = min(int(seconds / slowest), MAX_CALLS)
@@ -145,6 +150,7 @@ class Sweep:
         self, mesh: Mesh, device: torch.device, options: SweepOptions, progress: Progress
     ) -> None:
         self.mesh, self.device, self.options = mesh, device, options
+        self.longest_wait = options.longest_wait
         self.first_calls: dict[Axes, FirstCall] = {}
         self._progress, self._current = progress, "the barrier"
         self.beside: list[Beside] = []

@@ -341,7 +341,7 @@ def name_group(run: BenchmarkRun, row: Measurement, time: GroupTime) -> NamedGro
 
 def all_at_once(run: BenchmarkRun) -> list[Measurement]:
     """Return the rows with all groups of a target at once; those of one group are always so."""
-    return [*filter(is_at_once, run.measurements)]
+    return [row for row in run.measurements if is_at_once(row.mode, row.num_groups)]
 
 
 def slow_groups(run: BenchmarkRun) -> list[NamedGroup]:

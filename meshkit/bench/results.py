@@ -328,9 +328,9 @@ def summarize_case(
     )
 
 
-def is_at_once(row: Measurement) -> bool:
-    """Return whether a row has all groups of its target at once; a single one is always so."""
-    return row.mode != ALONE or row.num_groups == 1
+def is_at_once(mode: str, num_groups: int) -> bool:
+    """Return whether all groups of a target run at once; a single one always does."""
+    return mode != ALONE or num_groups == 1
 
 
 def slowest_of_groups(layout: Layout, axes: Axes, seconds: Seconds) -> Seconds:
