@@ -14,7 +14,8 @@ slow, then those between the smallest and the largest. Every exchange carries th
 start, and their maximum decides: all ranks decide alike.
 
 A round by time is as long as ``ROUNDS`` of them allow: a rank whose core is busy runs freely for
-some milliseconds, then starves, so only a round of several turns of the scheduler shows it.
+some milliseconds, then starves, so only a round of several turns of the scheduler shows it. After
+``BUDGET`` the targets that are doubtful get more rounds.
 
 The barrier is one all_gather of a few bytes over the whole mesh. A group that leaves it early does
 not disturb those that are still in it.
@@ -60,16 +61,18 @@ from .results import (
     Target,
     modes,
     plan_cases,
+    rounds_by_group,
     sample_groups,
     slowest_of_groups,
     split_calls,
-    summarize_case,
+    summarize_target,
     total_passes,
 )
-from .slow import MIN_JUDGED
+from .slow import MIN_JUDGED, is_doubtful
 
 BUDGET = 10.0  # seconds of a run without a number of calls
 LONGEST = 14.0  # seconds of such a run until it has ``MIN_JUDGED`` rounds
+AGAIN = 7.0  # seconds of more rounds of doubtful targets at most, after those of such a run
 ALONE_EACH = 3  # rounds of such a run, of which one measures groups alone
 ROUNDS = 30  # of such a run, for which the length of a pass leaves time
 LEAST_SLICE, MOST_SLICE = 0.01, 0.05  # seconds of one pass of such a run
@@ -157,7 +160,9 @@ class Sweep:
         self._began, self.elapsed = time.monotonic(), 0.0  # seconds, the same on every rank
         self._checks: dict[Case, CheckedCall] = {}
         self._slice = LEAST_SLICE  # seconds of a pass of a run by time
-        self._seconds: dict[tuple[Case, str], list[Seconds]] = {}  # of each round
+        self._seconds: dict[
+            tuple[Target, str], dict[Case, list[Seconds]]
+        ] = {}  # by mode, of rounds
 
     def run(self, cases: Sequence[Case]) -> list[Measurement]:
         """Measure the cases, in their order, the same on every rank. Collective."""
@@ -170,9 +175,12 @@ class Sweep:
                 while self._has_time(number, before):
                     before = self.elapsed
                     self._slice = seconds_of_pass(BUDGET - before, number, passes)
+                    alone = self.options.iters is not None or number % ALONE_EACH == 0
                     for case in chosen:
-                        self._measure(number, case)
+                        self._measure(number, case, alone=alone)
                     number += 1
+                if self.options.iters is None:
+                    self._look_again(number)
                 rows = self._summarize(chosen)
                 if self.options.overlap_compute:
                     self.beside = measure_beside(self, rows)
@@ -181,14 +189,30 @@ class Sweep:
             line = f"It was one of the collectives that measure {self._current}."
             raise error.but(evidence=(*error.evidence, line)) from error.__cause__
 
-    def _summarize(self, chosen: Sequence[Case]) -> list[Measurement]:
-        """Return the measurements of the cases that were measured."""
+    def _look_again(self, number: int) -> None:
+        """Add rounds of the targets that are doubtful."""
         layout = self.mesh.layout
-        return [
-            summarize_case(layout, case, mode, self._seconds[case, mode], self._checks[case].wrong)
-            for case in chosen
-            for mode in modes(layout, case.target)
+        doubtful = [
+            case
+            for (_, mode), rounds in self._seconds.items()
+            if mode != ALONE and is_doubtful(rounds_by_group(layout, rounds))
+            for case in rounds
         ]
+        began, before, self._slice = self.elapsed, self.elapsed, LEAST_SLICE
+        while doubtful and 2 * self.elapsed - before < began + AGAIN:
+            before = self.elapsed
+            for case in doubtful:
+                self._measure(number, case, alone=False)
+
+    def _summarize(self, chosen: Sequence[Case]) -> list[Measurement]:
+        """Return the measurements of the cases that were measured, in the order of the plan."""
+        layout, wrong = self.mesh.layout, {case: self._checks[case].wrong for case in chosen}
+        rows = {
+            (row.case, mode): row
+            for (_, mode), rounds in self._seconds.items()
+            for row in summarize_target(layout, mode, rounds, wrong)
+        }
+        return [rows[case, mode] for case in chosen for mode in modes(layout, case.target)]
 
     def _choose(self, cases: Sequence[Case]) -> list[Case]:
         """Check the cases, and return those of the sizes for which there is time."""
@@ -240,30 +264,33 @@ class Sweep:
         self._current = work
         self._progress.show(f"{work}{more}")
 
-    def _measure(self, number: int, case: Case) -> None:
-        """Make the calls of one round of a case in every mode."""
+    def _measure(self, number: int, case: Case, *, alone: bool) -> None:
+        """Make the calls of one round of a case in every mode, or in all but alone."""
         self._show(case, number)
         num_calls = self.options.num_calls(number, self._slowest(case), self._slice)
         prepared = self.prepare(case, checked=False)
         for mode in modes(self.mesh.layout, case.target):
-            if mode == ALONE and self.options.rounds is None and number % ALONE_EACH:
+            if mode == ALONE and not alone:
                 continue
             if mode == ALONE:
                 seconds = self._time_alone(case.target.span, prepared, num_calls)
             else:
                 seconds = self._time(prepared, num_calls)
-            self._seconds.setdefault((case, mode), []).append(self.all_gather(seconds))
+            of_target = self._seconds.setdefault((case.target, mode), {})
+            of_target.setdefault(case, []).append(self.all_gather(seconds))
 
     def _slowest(self, case: Case) -> float:
         """Return the mean call of the last round on the slowest rank, at first the checked one."""
-        rounds = self._seconds.get((case, modes(self.mesh.layout, case.target)[-1]))
+        mode = modes(self.mesh.layout, case.target)[-1]
+        rounds = self._seconds.get((case.target, mode), {}).get(case)
         return float(rounds[-1].mean(axis=1).max()) if rounds else self._checks[case].slowest
 
     def _seconds_left(self, number: int) -> float:
         """Return the expected seconds until the end of the run."""
         rounds = self.options.rounds
         if rounds is None:
-            return max(BUDGET - self.elapsed, 0.0)
+            budget = BUDGET if self.elapsed < BUDGET else BUDGET + AGAIN
+            return max(budget - self.elapsed, 0.0)
         return self.elapsed * (len(rounds) - number) / max(number, 1)
 
     def _connect_all(self) -> None:

@@ -30,7 +30,7 @@ from ..layout.axes import check_axes_exist, parse_axes
 from ..layout.group_plan import Axes
 from ..layout.layout import Layout
 from ..text import Seconds
-from .slow import GroupTime, judge_groups
+from .slow import GroupTime, Rounds, judge_groups
 
 ITEM_BYTES = 4  # of a float32
 MAX_BYTES = 2**40  # of the largest array
@@ -303,29 +303,41 @@ def num_barriers(
     return 5 + 5 * len(cases) + rounds * (passes + exchanges) + more
 
 
-def summarize_case(
-    layout: Layout, case: Case, mode: str, rounds: Sequence[Seconds], wrong: int
-) -> Measurement:
-    """Return the measurement of a case from the time of each call on each rank.
+def rounds_by_group(layout: Layout, rounds: Mapping[Case, Rounds]) -> list[Rounds]:
+    """Return the rounds of each case, (num_groups, calls), from those of the ranks by position."""
+    return [
+        [slowest_of_groups(layout, case.target.span, seconds) for seconds in of_case]
+        for case, of_case in rounds.items()
+    ]
+
+
+def summarize_target(
+    layout: Layout, mode: str, rounds: Mapping[Case, Rounds], wrong: Mapping[Case, int]
+) -> list[Measurement]:
+    """Return the measurement of each case of a target, from the time of each call on each rank.
 
     Each round is (num_ranks, calls), nan if the group of the rank was skipped. A call takes as
     long as on the slowest rank of its group; median and p99 are those of all groups and calls.
     """
-    by_group = [slowest_of_groups(layout, case.target.span, seconds) for seconds in rounds]
-    slowest = np.hstack(by_group)  # (num_groups, calls)
-    times = np.sort(slowest[~np.isnan(slowest)], axis=None)
-    return Measurement(
-        case,
-        mode,
-        tuple(layout.size(*axes) for axes in case.target.groups),
-        wrong,
-        slowest.shape[1],
-        len(rounds),
-        float(np.median(times)),
-        float(times[-(-99 * len(times) // 100) - 1]),
-        len(slowest),
-        judge_groups(by_group),
-    )
+    by_group, rows = rounds_by_group(layout, rounds), []
+    for case, slowest, judged in zip(rounds, by_group, judge_groups(by_group), strict=True):
+        all_calls = np.hstack(slowest)  # (num_groups, calls)
+        times = np.sort(all_calls[~np.isnan(all_calls)], axis=None)
+        rows.append(
+            Measurement(
+                case,
+                mode,
+                tuple(layout.size(*axes) for axes in case.target.groups),
+                wrong[case],
+                all_calls.shape[1],
+                len(slowest),
+                float(np.median(times)),
+                float(times[-(-99 * len(times) // 100) - 1]),
+                len(all_calls),
+                judged,
+            )
+        )
+    return rows
 
 
 def is_at_once(mode: str, num_groups: int) -> bool:

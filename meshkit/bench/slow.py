@@ -1,41 +1,48 @@
-"""Judge which groups of an axis are slow, from the time of each of their calls. Pure: no torch.
+"""Judge which groups of a target are slow, from the time of each of their calls. Pure: no torch.
 
-All groups make the same calls at once, in rounds that are spread over the run. A group is compared
-with its peers, the other groups of the target::
+All groups make the same calls at once, in rounds that are spread over the run. A row is one
+operation and size. A group is compared with its peers, the other groups of the target::
 
     factor = median call of the group / median of the medians of its peers
-    slow   : factor is WORTH or more, and one of
-             clear   the group was slower in nine of ten rounds than its peers (the median of them)
-                     were in nine of ten rounds
-             paired  the group was slower than its peers in the same round, in nine of ten rounds
-                     and in more rounds than chance allows
+    slow   : the factor of the row is WORTH or more, and one of
+             clear     the group was slower in nine of ten rounds of the row than its peers (the
+                       median of them) were in nine of ten rounds
+             unlikely  chance makes the mean factor of the group, over all rows of the target, in
+                       one of 1000 targets at most, and it was slower in two of three rounds
 
-A round is clear by the median of its calls, and paired by their sum. If the load of the machine
-varies, the rounds of a group overlap with those of its peers, and no group is clear. A load that
-falls on all groups at once leaves the pairs as they are. So pairs find a rank that runs freely in
-some calls and starves in others, if a round is longer than a turn of the scheduler. They need 11
-rounds for two groups if all are slower, and 20 for nine of ten.
+The second is a permutation test. If groups differ by chance alone, those of a round could have
+changed places. An exchange permutes the groups of each round, alike in all rows, and has a largest
+mean factor of a group. A group is unlikely to be slow by chance if its mean factor is larger than
+those of ``EXCHANGES``. The mean is the geometric one. A load that varies, or a rank that runs
+freely in some calls and starves in others, makes the rounds of all groups overlap, so that none is
+clear. All sizes together still show the group that is slower. That needs 11 rounds of two groups.
+A burst of load on one group is no chance either, but it ends: hence two of three rounds.
 
-For groups that differ by chance alone, 9 rounds make one clear in 1 of 1000 rows. The pairs are a
-sign test, which names one in 1 of 1000 rows at most, however long the tails are. A group without
-peers is never slow.
+For groups that differ by chance alone, 9 rounds make one clear in 1 of 1000 rows. A group without
+peers is never slow. A target is doubtful if its largest mean factor is ``WORTH`` or more, and
+chance makes it in one of 1000 targets to one of 10: more rounds decide.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb
 
 import numpy as np
 
 from ..guard.stragglers import median_of_others
-from ..text import Seconds
+from ..text import Floats, Ints, Seconds
 
 WORTH = 1.25  # least factor of a slow group
 MIN_JUDGED = 9  # rounds; fewer say nothing about the noise
 NOISE = 0.1  # of the rounds of a group that are left out at each end
-ROWS = 1000  # of healthy groups, in one of which at most the pairs name a group
+EXCHANGES = 999  # of groups, so that the measured order is one of 1000
+DOUBTFUL = 0.1  # of the exchanges reach the factor of a doubtful target at most
+OFTEN = 2 / 3  # of the rounds
+BATCH = 2**14  # calls that are exchanged at once, or those of a target
+MOST_EXCHANGED = 256  # groups of a target; of more only clear ones are slow
+
+Rounds = Sequence[Seconds]  # each (num_groups, calls), nan for a group that was not measured
 
 
 @dataclass(frozen=True)
@@ -46,48 +53,77 @@ class GroupTime:
     low: float  # seconds; one of ten rounds took this long at most
     median: float  # seconds, of all calls
     high: float  # seconds; nine of ten rounds took this long at most
-    factor: float  # to the median of its peers; 1 without peers
+    factor: float  # of its median call to the median of its peers; 1 without peers
     is_slow: bool
 
 
-def judge_groups(rounds: Sequence[Seconds]) -> tuple[GroupTime, ...]:
-    """Return the time of each measured group; each round is (num_groups, calls).
+def judge_groups(rows: Sequence[Rounds]) -> list[tuple[GroupTime, ...]]:
+    """Return the time of each measured group in each row of a target, with as many rounds each."""
+    indices = np.flatnonzero(~np.isnan(rows[0][0]).any(axis=1))
+    rows = [[calls[indices] for calls in rounds] for rounds in rows]
+    is_unlikely = _mean_factors(rows) > max(_exchange_groups(rows), default=np.inf)
+    is_unlikely &= _share_of_rounds(rows) >= OFTEN
+    judged = []
+    for rounds in rows:
+        each = [np.quantile(calls, 0.5, axis=1, method="lower") for calls in rounds]
+        low, high = np.quantile(each, [NOISE, 1 - NOISE], axis=0)
+        median = np.median(np.hstack(rounds), axis=-1)
+        factor = median / median_of_others(median)
+        is_above_noise = is_unlikely | (low > median_of_others(high))
+        is_slow = is_above_noise & (factor >= WORTH) & (len(rounds) >= MIN_JUDGED)
+        columns = (column.tolist() for column in (indices, low, median, high, factor, is_slow))
+        judged.append(tuple(GroupTime(*group) for group in zip(*columns, strict=True)))
+    return judged
 
-    The calls of a group that was not measured are nan.
+
+def is_doubtful(rows: Sequence[Rounds]) -> bool:
+    """Return whether more rounds must decide if a group of a target is slow; all were measured."""
+    by_chance = _exchange_groups(rows)
+    return bool(by_chance) and max(by_chance) >= _mean_factors(rows).max()
+
+
+def _share_of_rounds(rows: Sequence[Rounds]) -> Floats:
+    """Return in which share of the rounds each group was slower than its peers, over all rows."""
+    sums = np.array([[calls.sum(axis=-1) for calls in rounds] for rounds in rows])
+    factors = np.log(sums / median_of_others(sums)).mean(axis=0)  # (num_rounds, num_groups)
+    return np.asarray((factors > 0).mean(axis=0))
+
+
+def _exchange_groups(rows: Sequence[Rounds]) -> list[float]:
+    """Return the largest mean factor of each exchange; none if chance alone may well make it."""
+    num_groups, num_rounds = len(rows[0][0]), len(rows[0])
+    largest = _mean_factors(rows).max()
+    if num_groups > MOST_EXCHANGED or num_rounds < MIN_JUDGED or largest < WORTH:
+        return []
+    rng = np.random.default_rng(0)  # all ranks judge alike
+    batch = max(1, BATCH // sum(np.hstack(rounds).size for rounds in rows))
+    by_chance: list[float] = []
+    while len(by_chance) < EXCHANGES:
+        left = min(batch, EXCHANGES - len(by_chance))
+        order = np.tile(np.arange(num_groups), (left, num_rounds, 1))
+        by_chance += _mean_factors(rows, rng.permuted(order, axis=-1)).max(axis=-1).tolist()
+        if sum(factor >= largest for factor in by_chance) > DOUBTFUL * EXCHANGES:
+            return []
+    return by_chance
+
+
+def _mean_factors(rows: Sequence[Rounds], order: Ints | None = None) -> Floats:
+    """Return the geometric mean over the rows of the factor of each group.
+
+    Args:
+        rows: the rounds of each row.
+        order: the group that is measured as each one in each round, (exchanges, num_rounds,
+            num_groups); None for the real order.
+
+    Returns:
+        factors, (exchanges, num_groups) or (num_groups,).
     """
-    seconds = np.hstack(rounds)
-    indices = np.flatnonzero(~np.isnan(seconds).any(axis=1))
-    median = np.median(seconds[indices], axis=1)
-    each = [np.quantile(calls[indices], 0.5, axis=1, method="lower") for calls in rounds]
-    low, high = np.quantile(each, [NOISE, 1 - NOISE], axis=0)
-    factors, slow = [1.0] * len(indices), [False] * len(indices)
-    if len(indices) > 1:
-        ratio = median / median_of_others(median)
-        factors = ratio.tolist()
-        if len(rounds) >= MIN_JUDGED:
-            sums = np.array([calls[indices].sum(axis=1) for calls in rounds])
-            # the upper one of a middle two: each group is above it in half of the rounds at most
-            slower = (sums > -median_of_others(-sums)).sum(axis=0)
-            is_clear = low > median_of_others(high)
-            is_paired = slower >= least_slower(len(indices), len(rounds))
-            slow = ((ratio >= WORTH) & (is_clear | is_paired)).tolist()
-    rows = zip(indices.tolist(), low.tolist(), median.tolist(), high.tolist(), strict=True)
-    return tuple(
-        GroupTime(*row, factor, is_slow)
-        for row, factor, is_slow in zip(rows, factors, slow, strict=True)
-    )
-
-
-def least_slower(num_groups: int, rounds: int) -> int:
-    """Return in how many rounds a slow group is slower than its peers; ``rounds + 1`` for never.
-
-    The least number from nine of ten rounds on that one of so many healthy groups reaches in 1 of
-    ``ROWS`` rows at most. A healthy one is slower in a round with a probability of 1/2 at most.
-    """
-    ways, slower = 0, rounds + 1
-    while 10 * (slower - 1) >= 9 * rounds:
-        ways += comb(rounds, slower - 1)
-        if num_groups * ways * ROWS > 2**rounds:
-            break
-        slower -= 1
-    return slower
+    logs: list[Floats] = []
+    for rounds in rows:
+        calls = np.hstack(rounds)  # (num_groups, calls)
+        if order is not None:
+            number = np.repeat(np.arange(len(rounds)), [len(part[0]) for part in rounds])
+            calls = calls[order[:, number].swapaxes(1, 2), np.arange(len(number))]
+        median = np.median(calls, axis=-1)
+        logs.append(np.log(median / median_of_others(median)))
+    return np.exp(np.mean(logs, axis=0))

@@ -80,7 +80,7 @@ def median_of_others(values: Floats) -> Floats:
     """Return for each value the median of the others in its row, the lower one of a middle two.
 
     Args:
-        values: (..., num_values), with two values in a row or more.
+        values: (..., num_values). A value that is alone in its row is its own median.
 
     Returns:
         medians, of the same shape.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +15,9 @@ from meshkit.bench.results import (
     BenchmarkRun,
     Case,
     FirstCall,
+    Measurement,
     parse_targets,
-    summarize_case,
+    summarize_target,
 )
 
 LAYOUT = Layout(dp=2, sp=2)
@@ -26,6 +28,14 @@ def took(*milliseconds: float) -> list[np.ndarray]:
     """Return a round of three calls on four ranks, around these medians."""
     middle = np.array(milliseconds)[:, None] / 1e3
     return [middle + np.array([[-1e-4, 0.0, 1e-4]])]
+
+
+def summarize_case(
+    layout: Layout, case: Case, mode: str, rounds: Sequence[np.ndarray], wrong: int
+) -> Measurement:
+    """Return the measurement of a target of one case."""
+    (row,) = summarize_target(layout, mode, {case: rounds}, {case: wrong})
+    return row
 
 
 ROWS = (

@@ -21,11 +21,10 @@ from meshkit.bench.results import (
     Target,
     default_targets,
     modes,
-    summarize_case,
 )
 from meshkit.bench.slow import MIN_JUDGED, WORTH
 from meshkit.testing import layouts
-from tests.bench.example_runs import CLEAN, DP, LAYOUT, REPORT
+from tests.bench.example_runs import CLEAN, DP, LAYOUT, REPORT, summarize_case
 
 quick = settings(deadline=None, max_examples=40, database=None)
 SIZES = (1024, 65536)

@@ -34,9 +34,8 @@ from meshkit.bench.results import (
     Beside,
     Case,
     parse_targets,
-    summarize_case,
 )
-from tests.bench.example_runs import CLEAN, REPORT
+from tests.bench.example_runs import CLEAN, REPORT, summarize_case
 
 VALUES = st.floats(1e-12, 1e15)
 

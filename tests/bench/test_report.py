@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from meshkit.bench.report import draw_rows, draw_screen, format_us, run_to_json, slow_groups
-from meshkit.bench.results import CONCURRENT, Beside, summarize_case
-from tests.bench.example_runs import CLEAN, LAYOUT, REPORT, ROWS
+from meshkit.bench.results import CONCURRENT, Beside
+from tests.bench.example_runs import CLEAN, LAYOUT, REPORT, ROWS, summarize_case
 
 TABLE = """\
 dp=2 sp=2: 4 ranks on 2 hosts, launcher spawn; gloo on cpu, torch 2.13.0

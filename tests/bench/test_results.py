@@ -32,12 +32,11 @@ from meshkit.bench.results import (
     sample_groups,
     slowdowns,
     split_calls,
-    summarize_case,
     sweep_sizes,
     total_passes,
 )
 from meshkit.testing import layouts
-from tests.bench.example_runs import BOTH, DP, LAYOUT, ROWS, SP
+from tests.bench.example_runs import BOTH, DP, LAYOUT, ROWS, SP, summarize_case
 
 quick = settings(deadline=None, max_examples=50, database=None)
 
