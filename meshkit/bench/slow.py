@@ -15,7 +15,7 @@ changed places. An exchange permutes the groups of each round, alike in all rows
 mean factor of a group. A group is unlikely to be slow by chance if its mean factor is larger than
 those of ``EXCHANGES``. The mean is the geometric one. A load that varies, or a rank that runs
 freely in some calls and starves in others, makes the rounds of all groups overlap, so that none is
-clear. All sizes together still show the group that is slower. That needs 11 rounds of two groups.
+clear. All sizes together still show the group that is slower. Two groups need 11 rounds for it.
 A burst of load on one group is no chance either, but it ends: hence two of three rounds.
 
 For groups that differ by chance alone, 9 rounds make one clear in 1 of 1000 rows. A group without
