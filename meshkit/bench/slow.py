@@ -126,4 +126,4 @@ def _mean_factors(rows: Sequence[Rounds], order: Ints | None = None) -> Floats:
             calls = calls[order[:, number].swapaxes(1, 2), np.arange(len(number))]
         median = np.median(calls, axis=-1)
         logs.append(np.log(median / median_of_others(median)))
-    return np.exp(np.mean(logs, axis=0))
+    return np.asarray(np.exp(np.mean(logs, axis=0)))
