@@ -36,7 +36,6 @@ from ..launch.disagreement import RankStatus, TracedCall
 from ..launch.job import current_job
 from ..launch.torch_aborts import collective_count, has_lost_connection
 from ..launch.torch_groups import is_nccl
-from ..launch.torch_traces import describe_tensors
 
 Frames = Iterable[tuple[FrameType, int | None]]  # outermost first, each with its line number
 
@@ -355,7 +354,7 @@ def _torch_function(frames: Frames) -> str:
 def _traced_calls(name: str, arguments: Mapping[str, Any]) -> list[TracedCall]:
     """Return the calls of a public function of torch in which a thread is, from its arguments.
 
-    Between ranks the tensors of some collectives may differ, so only messages have a content.
+    Between ranks the tensors of some collectives may differ, so only messages have theirs.
     """
     if operations := arguments.get("p2p_op_list"):
         return [_traced_message(each) for each in operations]
@@ -369,27 +368,30 @@ def _traced_calls(name: str, arguments: Mapping[str, Any]) -> list[TracedCall]:
     other = -1 if other is None else other
     if not call.is_message:
         return [call._replace(root=other)]
-    content = _describe(arguments.get("tensor"), arguments.get("tag"), group)
-    return [call._replace(content=content, peer=other)]
+    call = call._replace(peer=other)
+    return [_with_tensor(call, arguments.get("tensor"), arguments.get("tag"), group)]
 
 
 def _traced_message(operation: dist.P2POp, work: dist.Work | None = None) -> TracedCall:
     """Return a message, which may be part of a batch."""
     is_done = work is not None and work.is_completed()
     state = "completed" if is_done else "begun"
-    content = _describe(operation.tensor, operation.tag, operation.group)
-    return TracedCall(0, operation.op.__name__, content, "", operation.peer, state)
+    call = TracedCall(name=operation.op.__name__, peer=operation.peer, state=state)
+    return _with_tensor(call, operation.tensor, operation.tag, operation.group)
 
 
-def _describe(tensor: object, tag: int | None, group: dist.ProcessGroup | None) -> str:
-    """Return the sizes, the dtype and the tag of a message; empty for anything but a tensor.
+def _with_tensor(
+    call: TracedCall, tensor: object, tag: int | None, group: dist.ProcessGroup | None
+) -> TracedCall:
+    """Return a message with its tensor and its tag; as it is with anything but a tensor.
 
     nccl matches messages by their order, and ignores tags.
     """
     if not isinstance(tensor, torch.Tensor):
-        return ""
-    text = describe_tensors([(tensor.shape, str(tensor.dtype).partition(".")[2])])
-    return f"{text}, tag {tag}" if tag and not is_nccl(group or default_group()) else text
+        return call
+    own = tuple(map(int, tensor.shape)), str(tensor.dtype).partition(".")[2]
+    tag = tag if tag and not is_nccl(group or default_group()) else 0
+    return call._replace(tensors=(own,), tag=tag)
 
 
 def with_calls(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import CollectiveError
-from ..launch.disagreement import REBUILD_ADVICE, RankStatus, describe_coordinate
+from ..launch.disagreement import REBUILD_ADVICE, RankStatus, TracedCall, describe_coordinate
 from ..launch.judges import Arrivals, Decision, Judge, RankState, Sighting
 from ..layout.layout import Layout
 from ..text import format_ranks, plural, shorten
@@ -293,13 +293,23 @@ def _fix(table: Table, fault: HangVerdict) -> str:
 
 def _fix_mismatch(table: Table, fault: HangVerdict) -> str:
     """Return which part of a call to make equal, with its values and their ranks."""
-    texts = [f"{value} on {_place(table, ranks)}" for value, ranks in fault.values.items()]
-    values = ", ".join(shorten(texts, MAX_LINES))
-    wait = next(fault.calls[rank] for ranks in fault.values.values() for rank in ranks)
+    texts = [
+        f"{_describe_part(fault.calls[ranks[0]].call, fault.part)} on {_place(table, ranks)}"
+        for ranks in fault.alike
+    ]
+    values, wait = ", ".join(shorten(texts, MAX_LINES)), fault.calls[fault.alike[0][0]]
     name = "the message" if wait.call.is_message else wait.call.name or "the collective"
     if fault.part == "operation":
         return f"make one call over {wait.group.axes}: {values}"
     return f"make the {fault.part} of {name} over {wait.group.axes} equal: {values}"
+
+
+def _describe_part(call: TracedCall, part: str) -> str:
+    """Return one part of a call as text."""
+    sizes = ", ".join(str([*sizes]) for sizes, _ in call.tensors)
+    dtypes = ", ".join(call.dtypes)
+    texts = {"operation": call.name, "sizes": sizes, "dtype": dtypes, "tensors": call.content}
+    return (texts | {"tag": f"{call.tag}", "root": f"rank {call.root}"})[part]
 
 
 def _place(table: Table, ranks: Sequence[int]) -> str:

@@ -18,8 +18,7 @@ the root holds the ranks that cannot be excluded. The cost grows with the ranks 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -48,9 +47,9 @@ class HangVerdict(NamedTuple):
     kind: str = ""
     root: tuple[int, ...] = ()
     calls: Mapping[int, Wait] = {}  # of the ranks at the root, or of those that wait for it
-    # of a mismatch: what differs, "sizes", and the ranks of each value as text
+    # of a mismatch: what differs, "sizes", and the ranks that have each value
     part: str = ""
-    values: Mapping[str, Sequence[int]] = {}
+    alike: Sequence[Sequence[int]] = ()
 
 
 class CallNode(NamedTuple):
@@ -61,7 +60,6 @@ class CallNode(NamedTuple):
     ends: tuple[int, int] | None = None  # the ranks that send and receive
 
 
-_TENSOR = re.compile(r"(\[[^]]*\]) (\w+)")  # in the content of a call, "[4, 8] float32"
 Node = int | CallNode  # a rank, or a call
 T = TypeVar("T")
 
@@ -210,7 +208,7 @@ class Waits:
             if faults := [fault for fault in self.faults if fault.kind == kind]:
                 first, root = faults[0], {rank for fault in faults for rank in fault.root}
                 calls = {rank: call for fault in faults[::-1] for rank, call in fault.calls.items()}
-                return HangVerdict(kind, tuple(sorted(root)), calls, first.part, first.values)
+                return HangVerdict(kind, tuple(sorted(root)), calls, first.part, first.alike)
         return self._unknown()
 
     def _judge_ends(self) -> None:
@@ -279,15 +277,15 @@ class Waits:
     def _compare(self, node: CallNode) -> None:
         """Note ranks that have begun different calls as the same one."""
         calls = self._calls_of(node)
-        part, values = find_difference(calls)
+        part, alike = find_difference(calls)
         if not part:
             return
         size = len(node.ends or node.group.ranks)
-        usual = max(values.values(), key=len)
+        usual = max(alike, key=len)
         is_odd = len(usual) * 2 > size  # else nothing says which ones are
-        root = sorted(r for ranks in values.values() for r in ranks if not is_odd or r not in usual)
+        root = sorted(r for ranks in alike for r in ranks if not is_odd or r not in usual)
         waits = {rank: Wait(node.group, call) for rank, call in calls.items()}
-        self.faults.append(HangVerdict("mismatch", tuple(root), waits, part, values))
+        self.faults.append(HangVerdict("mismatch", tuple(root), waits, part, alike))
 
     def _calls_of(self, node: CallNode) -> dict[int, TracedCall]:
         """Return a call as each rank has begun it, as far as it is known."""
@@ -374,38 +372,30 @@ class Waits:
 
 def _is_described(call: TracedCall | None) -> bool:
     """Return whether a call can be compared with that of a peer."""
-    return call is not None and bool((call.name and call.content) or call.name == "barrier")
+    return call is not None and bool((call.name and call.tensors) or call.name == "barrier")
 
 
-def find_difference(calls: Mapping[int, TracedCall]) -> tuple[str, dict[str, list[int]]]:
+def find_difference(calls: Mapping[int, TracedCall]) -> tuple[str, list[list[int]]]:
     """Return what differs first between calls that are one, and the ranks of each value.
 
     Sizes may differ between ranks in some collectives, so nothing is compared without a name. The
     two ends of a message have two names.
     """
-    is_message = any(call.is_message for call in calls.values())
-    if not any(call.name for call in calls.values()):
-        return "", {}
-    is_uneven = any(call.name.startswith(UNEVEN_CALLS) for call in calls.values())
-    parts: dict[str, dict[int, str]] = {} if is_message else {"operation": {}}
-    parts |= {"sizes": {}, "dtype": {}, "tag": {}, "tensors": {}, "root": {}}
-    for rank, call in calls.items():
-        parts.get("operation", {})[rank] = call.name
-        text, _, tag = call.content.partition(", tag ")
-        tensors = _TENSOR.findall(text)
-        if text and not is_uneven:
-            parts["sizes"][rank] = ", ".join(sizes for sizes, _ in tensors)
-            parts["tensors"][rank] = text
-        if text:
-            parts["dtype"][rank] = ", ".join(dict.fromkeys(dtype for _, dtype in tensors))
-            parts["tag"][rank] = tag or "0"
-        if call.root >= 0:
-            parts["root"][rank] = f"rank {call.root}"
-    for part, texts in parts.items():
-        values = group_by({rank: text for rank, text in texts.items() if text})
-        if len(values) > 1:
-            return part, values
-    return "", {}
+    named = {rank: call for rank, call in calls.items() if call.name}
+    is_message = any(call.is_message for call in named.values())
+    is_uneven = any(call.name.startswith(UNEVEN_CALLS) for call in named.values())
+    known = {rank: call for rank, call in calls.items() if call.tensors}
+    even = {} if is_uneven else known
+    parts: dict[str, dict[int, Hashable]] = {
+        "operation": {} if is_message else {rank: call.name for rank, call in named.items()},
+        "sizes": {rank: tuple(sizes for sizes, _ in call.tensors) for rank, call in even.items()},
+        "dtype": {rank: call.dtypes for rank, call in known.items()},
+        "tag": {rank: call.tag for rank, call in known.items()},
+        "tensors": {rank: (call.tensors, call.more) for rank, call in even.items()},
+        "root": {rank: call.root for rank, call in calls.items() if call.root >= 0},
+    }
+    differing = ((part, [*group_by(values).values()]) for part, values in parts.items() if named)
+    return next((each for each in differing if len(each[1]) > 1), ("", []))
 
 
 def group_by(values: Mapping[int, T]) -> dict[T, list[int]]:

@@ -6,7 +6,7 @@ while others wait. The errors of every wing describe ranks by them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -85,6 +85,7 @@ def differing_fields(requests: Sequence[Request]) -> list[str]:
 
 # calls in which the sizes of tensors may differ between ranks
 UNEVEN_CALLS = ("all_to_all", "alltoall", "scatter", "gather")
+TracedTensor = tuple[tuple[int, ...], str]  # sizes and dtype
 
 
 class TracedCall(NamedTuple):
@@ -96,12 +97,32 @@ class TracedCall(NamedTuple):
 
     number: int = 0  # 0 if unknown
     name: str = ""  # ``"all_reduce"``, ``"send"``
-    content: str = ""  # its sizes and dtype, ``"[4, 8] float32"``
+    tensors: tuple[TracedTensor, ...] = ()  # the first ones, ``(((4, 8), "float32"),)``
     line: str = ""  # of user code, ``"train.py:88 (step)"``
     peer: int = -1  # the rank at the other end of a message; -1 of a collective, or if unknown
     state: str = ""  # ``"begun"``, ``"started"`` on the device, or ``"completed"``
     order: int = 0  # its place among all calls of the rank over all groups, from 1; 0 if unknown
     root: int = -1  # the rank from which, or to which, a collective moves; -1 of others, or unknown
+    more: int = 0  # how many tensors it has besides
+    tag: int = 0  # of a message
+
+    @classmethod
+    def from_facts(cls, values: Iterable[Any]) -> TracedCall:
+        """Return the call that a rank has posted."""
+        call = cls(*values)
+        return call._replace(tensors=tuple((tuple(sizes), name) for sizes, name in call.tensors))
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes of its tensors, each once."""
+        return tuple(dict.fromkeys(dtype for _, dtype in self.tensors))
+
+    @property
+    def content(self) -> str:
+        """Its tensors and its tag as text, ``"[4, 8] float32, tag 3"``."""
+        texts = [f"{[*sizes]} {dtype}" for sizes, dtype in self.tensors]
+        texts += [f"and {self.more} more"] * (self.more > 0) + [f"tag {self.tag}"] * bool(self.tag)
+        return ", ".join(texts)
 
     @property
     def is_message(self) -> bool:
@@ -148,7 +169,7 @@ class RankStatus:
         numbers: dict[str, Any] = {"left_guard": int(facts.get("left_guard", 0))}
         numbers["sees_waits"] = bool(facts.get("sees_waits", True))
         calls = {
-            str(axes): tuple(TracedCall(*call) for call in made)
+            str(axes): tuple(map(TracedCall.from_facts, made))
             for axes, made in facts.get("calls", {}).items()
         }
         waited = float(facts.get("waited", 0))

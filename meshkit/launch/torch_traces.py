@@ -20,10 +20,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .disagreement import UNEVEN_CALLS, TracedCall
+from .disagreement import UNEVEN_CALLS, TracedCall, TracedTensor
 
 LAST = 4  # collectives over a group, messages, and the first open ones, that a status states
-MOST_TENSORS = 4  # tensors of one call that a text lists
+MOST_TENSORS = 4  # tensors of one call that a status states
 
 # gloo and newer backends write into the first record, ProcessGroupNCCL into the second one
 RECORDS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
@@ -131,9 +131,10 @@ def parse_entries(entries: Iterable[Entry], ranks: Sequence[int]) -> list[Traced
             name, peer = message[1], ranks[int(message[4])]
             messages[name, peer] += 1
             number = messages[name, peer] if entry["whole"] else 0
-        content = "" if name.startswith(UNEVEN_CALLS) else _describe_inputs(entry)
-        call = TracedCall(number, name, content, "", peer, state, int(entry["place"]))
-        calls.append((call, batch))
+        tensors = () if name.startswith(UNEVEN_CALLS) else _inputs_of(entry)
+        more = max(len(tensors) - MOST_TENSORS, 0)
+        own = number, name, tensors[:MOST_TENSORS], "", peer, state, int(entry["place"])
+        calls.append((TracedCall(*own, more=more), batch))
     return [call for call, _ in calls]
 
 
@@ -142,16 +143,9 @@ def _batch_of(entry: Entry) -> tuple[int, int]:
     return int(entry["collective_seq_id"]), int(entry["p2p_seq_id"])
 
 
-def _describe_inputs(entry: Entry) -> str:
+def _inputs_of(entry: Entry) -> tuple[TracedTensor, ...]:
     pairs = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
-    return describe_tensors((sizes, _DTYPES.get(dtype, dtype.lower())) for sizes, dtype in pairs)
-
-
-def describe_tensors(tensors: Iterable[tuple[Sequence[int], str]]) -> str:
-    """Return the sizes and dtypes of the tensors of a call, ``"[4, 8] float32"``."""
-    texts = [f"{[*sizes]} {dtype}" for sizes, dtype in tensors]
-    more = len(texts) - MOST_TENSORS
-    return ", ".join([*texts[:MOST_TENSORS], *([f"and {more} more"] * (more > 0))])
+    return tuple((tuple(sizes), _DTYPES.get(dtype, dtype.lower())) for sizes, dtype in pairs)
 
 
 def last_calls(calls: Sequence[TracedCall]) -> tuple[TracedCall, ...]:

@@ -10,7 +10,7 @@ import pytest
 from meshkit import CollectiveError, Layout
 from meshkit.guard.hang import hang_error
 from meshkit.guard.verdict import judge_hang
-from meshkit.launch.disagreement import RankStatus, TracedCall
+from meshkit.launch.disagreement import RankStatus, TracedCall, TracedTensor
 from meshkit.launch.judges import RankState, Sighting
 from meshkit.launch.store import error_from_json, error_to_json
 
@@ -18,12 +18,17 @@ LAYOUT = Layout(dp=2, tp=2)  # dp: 0 and 2, 1 and 3; tp: 0 and 1, 2 and 3
 GROUPS = ("dp", "tp")
 
 
-def reduce(number: int, content: str = "[4] float32", **more: Any) -> TracedCall:
-    return TracedCall(number, "all_reduce", content, f"train.py:{number} (step)", **more)
+def tensor(*sizes: int, dtype: str = "float32") -> TracedTensor:
+    return sizes, dtype
+
+
+def reduce(number: int, *tensors: TracedTensor, **more: Any) -> TracedCall:
+    line = f"train.py:{number} (step)"
+    return TracedCall(number, "all_reduce", tensors or (tensor(4),), line, **more)
 
 
 def message(name: str, peer: int, **more: Any) -> TracedCall:
-    return TracedCall(1, name, "[2, 8] float32", "pipe.py:7 (stage)", peer, **more)
+    return TracedCall(1, name, (tensor(2, 8),), "pipe.py:7 (stage)", peer, **more)
 
 
 def waits(rank: int, axes: str, *calls: TracedCall, seconds: float = 8.0) -> RankStatus:
@@ -48,7 +53,7 @@ def report(*statuses: RankStatus, **silent: RankState) -> CollectiveError:
 
 IN_DP = {rank: waits(rank, "dp", reduce(1)) for rank in range(4)}
 BUSY = report(waits(0, "dp", reduce(1)), runs(2), *(IN_DP[rank] for rank in (1, 3)))
-ODD = waits(2, "dp", reduce(1, "[5] float32"))
+ODD = waits(2, "dp", reduce(1, tensor(5)))
 CLOSED = runs(2, ended_by="mesh.close()")
 # the report, its root, its first line, and its fix
 REPORTS: dict[str, tuple[CollectiveError, str, str]] = {
@@ -185,14 +190,14 @@ def test_a_chain_of_waits_through_three_groups_ends_at_its_root() -> None:
     ("name", "kind"), [("all_gather", "mismatch"), ("all_to_all", "wedge"), ("scatter", "wedge")]
 )
 def test_sizes_of_an_uneven_collective_may_differ(name: str, kind: str) -> None:
-    table = [waits(rank, "dp", TracedCall(1, name, f"[{4 + rank}] float32")) for rank in (0, 2)]
+    table = [waits(rank, "dp", TracedCall(1, name, (tensor(4 + rank),))) for rank in (0, 2)]
     runners = [runs(rank) for rank in (1, 3)]
     assert judge(*table, *runners)[0] == kind
 
 
 def test_the_majority_of_a_group_is_right() -> None:
     layout = Layout(dp=3)
-    table = {rank: waits(rank, "dp", reduce(1, f"[{4 + (rank == 1)}] bool")) for rank in range(3)}
+    table = {rank: waits(rank, "dp", reduce(1, tensor(4 + (rank == 1)))) for rank in range(3)}
     assert judge_hang(layout, table, {})[:2] == ("mismatch", (1,))
 
 
@@ -215,23 +220,23 @@ DIFFERENCES: dict[str, tuple[TracedCall, TracedCall, str]] = {
         "make one call over dp: all_reduce on {}, broadcast on {}",
     ),
     "sizes of several": (
-        reduce(1, "[4] float32, [2] bool, and 3 more"),
-        reduce(1, "[4] float32, [2, 1] bool, and 3 more"),
+        reduce(1, tensor(4), tensor(2, dtype="bool"), more=3),
+        reduce(1, tensor(4), tensor(2, 1, dtype="bool"), more=3),
         "make the sizes of all_reduce over dp equal: [4], [2] on {}, [4], [2, 1] on {}",
     ),
     "number of tensors": (
-        reduce(1, "[4] float32, and 3 more"),
-        reduce(1, "[4] float32, and 4 more"),
+        reduce(1, more=3),
+        reduce(1, more=4),
         "make the tensors of all_reduce over dp equal: [4] float32, and 3 more on {}, "
         "[4] float32, and 4 more on {}",
     ),
     "dtype": (
         SENT,
-        message("recv", 0)._replace(content="[2, 8] bool"),
+        message("recv", 0)._replace(tensors=(tensor(2, 8, dtype="bool"),)),
         "make the dtype of the message over dp equal: float32 on {}, bool on {}",
     ),
     "tag": (
-        SENT._replace(content=f"{SENT.content}, tag 3"),
+        SENT._replace(tag=3),
         message("recv", 0),
         "make the tag of the message over dp equal: 3 on {}, 0 on {}",
     ),
@@ -261,9 +266,9 @@ def test_the_fix_of_two_mismatches_is_that_of_the_first() -> None:
         return RankStatus(rank, dict.fromkeys(calls, 1), sees_waits=False, calls=traced)
 
     statuses = [
-        on_device(0, dp=reduce(1), tp=reduce(1, "[7] bool")),
-        on_device(1, tp=reduce(1, "[8] bool")),
-        on_device(2, dp=reduce(1, "[5] float32")),
+        on_device(0, dp=reduce(1), tp=reduce(1, tensor(7))),
+        on_device(1, tp=reduce(1, tensor(8))),
+        on_device(2, dp=reduce(1, tensor(5))),
         on_device(3),
     ]
     error = report(*statuses)

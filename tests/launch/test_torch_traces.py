@@ -75,7 +75,7 @@ def test_a_record_without_an_entry_is_unknown(monkeypatch: pytest.MonkeyPatch) -
     assert read_calls({}, {}) == {}
 
 
-def test_the_state_and_the_content_of_a_call() -> None:
+def test_the_state_and_the_tensors_of_a_call() -> None:
     calls = parse(
         [
             entry(0, "nccl:all_reduce", state="completed"),
@@ -89,9 +89,9 @@ def test_the_state_and_the_content_of_a_call() -> None:
     )
     assert [call.state for call in calls] == ["completed"] * 2 + ["started"] + ["begun"] * 3
     assert [call[:3] for call in calls[2:5]] == [
-        (3, "all_gather_into_tensor", "[4, 8] bfloat16"),
-        (4, "barrier", ""),
-        (5, "all_to_all", ""),  # its tensors may differ between ranks
+        (3, "all_gather_into_tensor", (((4, 8), "bfloat16"),)),
+        (4, "barrier", ()),
+        (5, "all_to_all", ()),  # its tensors may differ between ranks
     ]
     assert calls[5].content == ", ".join(["[1] bool"] * 4) + ", and 2 more"
 
@@ -168,8 +168,8 @@ def test_gloo_records_collectives_and_their_ends_but_no_messages(pool: Pool) -> 
     (before, during, after), named = pool.run(record_an_open_call)[0]
     assert [axes for axes, _ in named] == ["dp", "tp"]
     assert named[1][1] == ()  # nothing was begun; of "x" something was, and it is unknown
-    assert [call[:3] for call in before][-1] == [1, "all_reduce", "[4, 8] float32"]
+    assert [call[:3] for call in before][-1] == [1, "all_reduce", (((4, 8), "float32"),)]
     assert before[-1][5] == "completed"
-    assert during[-1][:3] == [2, "all_gather", "[4, 8] float32"]
+    assert during[-1][:3] == [2, "all_gather", (((4, 8), "float32"),)]
     assert (during[-1][5], after[-1][5]) == ("begun", "completed")
     assert during[-1][6] == before[-1][6] + 1

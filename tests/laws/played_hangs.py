@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from meshkit import Layout
-from meshkit.launch.disagreement import RankStatus, TracedCall
+from meshkit.launch.disagreement import RankStatus, TracedCall, TracedTensor
 from meshkit.launch.judges import RankState, Sighting
 
 SIZES = {"dp": 8, "cp": 4, "tp": 4, "pp": 2}  # at most; pp may have four stages
@@ -35,7 +35,7 @@ class Op:
     axes: str
     group: tuple[int, ...]
     name: str
-    content: str
+    tensors: tuple[TracedTensor, ...]
     line: str
     peer: int = -1
     is_eager: bool = False  # a send that completes before its receive
@@ -72,28 +72,26 @@ def draw_programs(rng: random.Random, layout: Layout, steps: int) -> Programs:
     for number in range(steps):
         line = f"train.py:{10 + number} (step)"
         if "pp" in axes and rng.random() < 0.35:
-            content, forward = f"[{rng.randint(2, 9)}] float32", rng.random() < 0.7
+            tensors, forward = (((rng.randint(2, 9),), "float32"),), rng.random() < 0.7
             for rank in ranks:
                 stages = rows["pp"][rank]
                 stages = stages if forward else stages[::-1]
                 at = stages.index(rank)
                 if at > 0:
                     programs[rank].append(
-                        Op("pp", rows["pp"][rank], "recv", content, line, stages[at - 1])
+                        Op("pp", rows["pp"][rank], "recv", tensors, line, stages[at - 1])
                     )
                 if at + 1 < len(stages):
                     programs[rank].append(
-                        Op("pp", rows["pp"][rank], "send", content, line, stages[at + 1], eager)
+                        Op("pp", rows["pp"][rank], "send", tensors, line, stages[at + 1], eager)
                     )
             continue
         name, over = rng.choice(NAMES), rng.choice(names)
-        content = (
-            ""
-            if name == "barrier"
-            else f"[{rng.randint(2, 9)}] {rng.choice(['float32', 'bfloat16'])}"
-        )
+        tensors = ()
+        if name != "barrier":
+            tensors = (((rng.randint(2, 9),), rng.choice(["float32", "bfloat16"])),)
         for rank in ranks:
-            programs[rank].append(Op(over, rows[over][rank], name, content, line))
+            programs[rank].append(Op(over, rows[over][rank], name, tensors, line))
     return programs
 
 
@@ -142,8 +140,9 @@ def plant(rng: random.Random, kind: str, layout: Layout, programs: Programs) -> 
 def change_call(rng: random.Random, programs: Programs, op: Op) -> None:
     """Let some ranks of a group make another call."""
     odd = rng.sample(op.group, rng.choice([1, 1, max(1, len(op.group) // 2)]))
-    is_resized = bool(op.content) and rng.random() < 0.6
-    other = replace(op, content="[77] float32") if is_resized else replace(op, name="broadcast")
+    is_resized = bool(op.tensors) and rng.random() < 0.6
+    resized = (((77,), "float32"),)
+    other = replace(op, tensors=resized) if is_resized else replace(op, name="broadcast")
     for rank in odd:
         place = next(i for i, each in enumerate(programs[rank]) if each.line == op.line)
         programs[rank][place] = other
@@ -248,7 +247,7 @@ class Played:
                 if other == key:
                     name = "" if op.is_message else op.name
                     size = 2 if op.is_message else len(op.group)
-                    contents.setdefault((name, op.content), set()).add(rank)
+                    contents.setdefault((name, op.tensors), set()).add(rank)
         most = max(contents.values(), key=len)
         everyone = set().union(*contents.values())
         is_odd = len(contents) == 1 or len(most) * 2 > size
@@ -304,7 +303,7 @@ class Played:
             state = "completed" if order <= done else "begun"
             if on_nccl and done < order <= begun:
                 state = "started"
-            call = TracedCall(counts[kind], op.name, op.content, op.line, op.peer, state, order)
+            call = TracedCall(counts[kind], op.name, op.tensors, op.line, op.peer, state, order)
             traced[op.axes].append(call)
         return {axes: last_of(calls) for axes, calls in traced.items()}
 
@@ -324,7 +323,7 @@ def note(truth: Truth, kind: str, ranks: Iterable[int]) -> None:
 
 def are_equal(ops: Iterable[Op]) -> bool:
     """Return whether ranks make one call: a collective, or the two ends of a message."""
-    return len({("" if op.is_message else op.name, op.content) for op in ops}) == 1
+    return len({("" if op.is_message else op.name, op.tensors) for op in ops}) == 1
 
 
 def closure(edges: np.ndarray) -> np.ndarray:

@@ -74,7 +74,7 @@ def forget_fields(rng: random.Random, status: RankStatus) -> RankStatus:
         return replace(status, calls={})
     if rng.random() < 0.2:  # a short ring has dropped the oldest
         return replace(status, calls={axes: last_of(c, 2) for axes, c in status.calls.items()})
-    fields = rng.sample(["content", "name", "order", "number", "state"], rng.randint(1, 2))
+    fields = rng.sample(["tensors", "name", "order", "number", "state"], rng.randint(1, 2))
     calls = {
         axes: tuple(forget_call(call, fields) for call in made)
         for axes, made in status.calls.items()
