@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -255,6 +256,13 @@ def test_the_fix_of_a_mismatch_names_what_differs(part: str) -> None:
     assert (error.kind, error.root) == ("mismatch", (0, 2))
     text = fix.format("rank 0 (dp=0 tp=0)", "rank 2 (dp=1 tp=0)")
     assert error.fix_text.partition(";")[0] == text
+
+
+def test_calls_keep_their_fields_on_the_way_to_another_rank() -> None:
+    status = waits(
+        0, "dp", *(call for own, other, _ in DIFFERENCES.values() for call in (own, other))
+    )
+    assert RankStatus.from_facts(0, json.loads(json.dumps(status.to_facts()))) == status
 
 
 def test_the_fix_of_two_mismatches_is_that_of_the_first() -> None:
