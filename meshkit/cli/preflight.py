@@ -31,13 +31,10 @@ def run_preflight(args: Namespace) -> Result:
     """Run the parts that were not skipped. Collective if a launcher has started this rank."""
     plan = None if "bench" in args.skip else plan_bench(args)
     rehearsal = _read_rehearsal(args, plan.layout if plan else _read_layout(args))
-    world, parts = detect(), dict[str, Result]()
-    launched = args.n is None and world.world_size > 1
+    world, parts, failed = detect(), dict[str, Result](), ""
     if "doctor" not in args.skip and not world.local_rank:
-        parts["doctor"] = _check_host()
-    if launched:
-        ok = "doctor" not in parts or parts["doctor"].ok
-        failed = "" if ok else f"{socket.gethostname()}: run meshkit doctor there."
+        parts["doctor"], failed = _check_host()
+    if args.n is None and world.world_size > 1:
         given = args.device, args.timeout, failed, plan
         try:
             rank, hosts, run = run_under_launcher("", check_hosts, *given)
@@ -72,13 +69,16 @@ def check_hosts(
     return world.rank, hosts, run
 
 
-def _check_host() -> Result:
-    """Check this host. The page shows each check only if one has failed."""
+def _check_host() -> tuple[Result, str]:
+    """Return the checks of this host, and the line for rank 0 if some have failed.
+
+    The page shows each check only if one has failed.
+    """
     findings = doctor.checkup(environment())
-    checked = doctor.as_result(findings)
-    if not checked.ok:
-        return checked
-    return replace(checked, draw=lambda **_: f"doctor: {doctor.count_failed(findings)}")
+    checked, count = doctor.as_result(findings), doctor.count_failed(findings)
+    if checked.ok:
+        return replace(checked, draw=lambda **_: f"doctor: {count}"), ""
+    return checked, f"{socket.gethostname()}: {count} Run meshkit doctor there."
 
 
 def _part(run: Callable[[], Result]) -> Result:
@@ -100,12 +100,12 @@ def _with_hosts(checked: Result, hosts: list[str]) -> Result:
     if not hosts or checked.as_dict is None or checked.draw is None:
         return checked
     as_dict, draw = checked.as_dict, checked.draw
-    return replace(
-        checked,
-        as_dict=lambda: {**as_dict(), "ok": False, "other_hosts": hosts},
-        draw=lambda **how: "\n".join([draw(**how), *(f"FAILED on {host}" for host in hosts)]),
-        ok=False,
-    )
+
+    def draw_all(*, width: int, ascii: bool) -> str:
+        failed = [line for host in hosts for line in wrap_lines(f"FAILED on {host}", width)]
+        return "\n".join([draw(width=width, ascii=ascii), *failed])
+
+    return Result(lambda: {**as_dict(), "ok": False, "other_hosts": hosts}, draw_all, False)
 
 
 def _join_parts(parts: Mapping[str, Result]) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,3 +82,57 @@ def test_a_batch_script_without_srun_is_a_single_process(slurm: Slurm, tmp_path:
     recorded = dict(line.split("=", 1) for line in lines)
     assert recorded["SLURM_PROCID"] == "0"  # a batch script has the rank of a task
     assert meshkit.detect(recorded).allocation == "SLURM_NTASKS = 8"
+
+
+# ---------------------------------------------------------------- preflight
+
+TRAIN = "import meshkit\nmeshkit.init()\nmeshkit.build_mesh(dp=2, tp=2).barrier()\n"
+QUICK = "dp=2 tp=2 --device cpu --axes dp,tp --sizes 1K --iters 2"
+EACH_NODE = "export MESHKIT_MACHINE=$SLURMD_NODENAME; "  # both run on one machine
+SECOND_NODE = '[ "$SLURMD_NODENAME" = rack1node2 ] && '
+
+
+def preflight(slurm: Slurm, node: str, *words: str) -> tuple[int, str, str]:
+    """Run preflight on two ranks of each node, after a line of shell on it."""
+    srun = ["srun", "-N2", "--ntasks-per-node=2", "sh", "-c", f'{EACH_NODE}{node}; exec "$@"', "sh"]
+    command = slurm.command(*srun, *PYTHON, "-m", "meshkit", "preflight", *QUICK.split(), *words)
+    done = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_preflight_has_one_page_of_two_nodes(slurm: Slurm, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    words = "--rehearse", "--nodes", "2", str(script)
+    code, out, error = preflight(slurm, ":", *words)
+    assert code in (0, 1), error  # doctor may find something on this machine
+    assert out.count("dp=2 tp=2: 4 ranks on 2 hosts, launcher slurm; gloo on cpu") == 1
+    assert out.count("\nOK: 4 rows in ") == 1
+    assert out.count("\n4 ranks, dp=2 tp=2. Played: 4, in ") == 1
+    last = "OK: doctor, bench, rehearse." if code == 0 else "FAILED: doctor."
+    assert out.splitlines()[-1] == last
+
+
+@pytest.mark.slow
+def test_preflight_names_the_node_whose_check_fails(slurm: Slurm) -> None:
+    node = f"{SECOND_NODE}export NCCL_SOCKET_IFNAME=none"
+    code, out, error = preflight(slurm, node, "--max-latency", "tp=1", "--json")
+    assert code == 1, error
+    report = json.loads(out)
+    (host,) = report["doctor"]["other_hosts"]
+    assert host.startswith("rack1node2: ")
+    assert "nccl interface" in host
+    assert report["bench"]["hosts"] == ["rack1node1"] * 2 + ["rack1node2"] * 2
+    missed = [(row["option"], row["group"], row["hosts"]) for row in report["bench"]["missed"]]
+    assert missed == [("max-latency", f"dp={i}", [f"rack1node{i + 1}"]) for i in range(2)]
+
+
+@pytest.mark.slow
+def test_preflight_names_the_node_that_does_not_come(slurm: Slurm) -> None:
+    code, out, _ = preflight(slurm, f"{SECOND_NODE}exit 3", "--timeout", "5")
+    assert code == 3
+    assert out.startswith("doctor: ")
+    assert "\n  Missing: 2, 3. Arrived: 0-1 on host rack1node1.\n" in out
+    assert "\n  No rank came from host rack1node2.\n" in out
+    assert out.splitlines()[-1].endswith("bench; not run: rehearse.")
