@@ -33,7 +33,6 @@ from ..groups.registry import MeshGroups
 from ..launch.job import Job
 from ..launch.of_one_process import OfOneProcess
 from ..launch.store import Store, read_value
-from ..launch.times import TIMES
 from .conflicts import order_conflict
 from .sampler import MicroBatchSampler
 from .stream import MicroBatchStream
@@ -69,7 +68,7 @@ class FirstBatch(OfOneProcess):
             key = f"{key}/{epoch}"
         self._forget(part, epoch)
         record = json.dumps([rank, own_facts])
-        known = part.try_within(TIMES.store, partial(part.claim, key, record))
+        known = part.try_run(partial(part.claim, key, record))
         if known is None:
             return
         first, facts = read_value(key, known, _parse)
@@ -91,7 +90,7 @@ class FirstBatch(OfOneProcess):
             or (number == self.number and epochs and epochs[0] <= epoch - 2)
         }
         if old:
-            part.try_within(TIMES.store, partial(part.delete, *old))
+            part.try_run(partial(part.delete, *old))
             self.mesh.posted -= {POSTED + key for key in old}
 
     def __reduce__(self) -> tuple[object, ...]:

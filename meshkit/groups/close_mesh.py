@@ -130,19 +130,20 @@ def _close_together(mesh: MeshGroups, job: Job, error: BaseException | None) -> 
             number = cast(Store, closing).number(COUNT)
         return number >= mesh.plan.layout.num_ranks
 
-    all_come = closing is not None and closing.try_within(TIMES.store + wait, come)
+    limit = TIMES.store + wait
+    all_come = closing and (closing.try_within(limit, come) if wait else closing.try_run(come))
     agreement = agreement_of(mesh, job, "mesh.close", NOT_CLOSED)
     if closing is None or agreement is None:
         return
     if error is not None and not all_come:
-        closing.try_within(TIMES.store, partial(_give_up, closing, agreement))
+        closing.try_run(partial(_give_up, closing, agreement))
         job.abort()
         return
     facts = {"call": "mesh.close", "mesh": f"{mesh.built_by}, number {mesh.round_id}"}
     try:
         with agreement:
             agreement.arrive(facts)
-            if closing.within(TIMES.store, partial(closing.has, GIVEN_UP)):
+            if closing.run(partial(closing.has, GIVEN_UP)):
                 agreement.round.say(Decision(value=GIVEN_UP))
             decision = agreement.decide().check(mesh.rank)
     except MeshkitError:
@@ -153,7 +154,7 @@ def _close_together(mesh: MeshGroups, job: Job, error: BaseException | None) -> 
     if decision.value == GIVEN_UP:
         job.abort()
     elif mesh.rank == mesh.plan.layout.ranks[0]:
-        closing.try_within(TIMES.store, partial(closing.delete, COUNT))
+        closing.try_run(partial(closing.delete, COUNT))
 
 
 def _give_up(closing: Store, agreement: Agreement) -> None:

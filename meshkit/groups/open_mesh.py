@@ -33,7 +33,7 @@ from ..launch.job import Job, current_job, require_job
 from ..launch.join import announce_init_failure
 from ..launch.log import Startup, log_line
 from ..launch.store import Store
-from ..launch.times import TIMES, Time, parse_timeout
+from ..launch.times import Time, parse_timeout
 from ..launch.torch_groups import waits_for_peers
 from ..launch.world import World
 from ..layout.axes import check_axes_exist, check_names, parse_axes
@@ -371,9 +371,7 @@ def _create(
         if registry.external_groups:
             check_same_groups(job, number, registry.external_groups)
         if (part := _part_of_spares(proposal, number)) is not None:
-            part.within(
-                TIMES.store, partial(part.add, ENDED, 0)
-            )  # spares see by it that it is open
+            part.run(partial(part.add, ENDED, 0))  # spares see by it that it is open
     except BaseException as error:
         destroy_groups(groups.created)
         if isinstance(error, MeshkitError):
@@ -395,7 +393,7 @@ def _undo(proposal: MeshProposal, number: int, groups: Groups) -> None:
     """Destroy the groups of a mesh that is not complete: on NCCL not without the missing ranks."""
     job = proposal.job
     if (part := _part_of_spares(proposal, number)) is not None:
-        part.try_within(TIMES.store, partial(part.delete, ENDED))
+        part.try_run(partial(part.delete, ENDED))
     if isinstance(sys.exc_info()[1], RankTimeoutError) and is_destroyed_collectively(
         groups.created
     ):

@@ -25,7 +25,6 @@ from ..launch.judges import RankState
 from ..launch.of_one_process import OfOneProcess
 from ..launch.process import current_process, state_of
 from ..launch.store import Store
-from ..launch.times import TIMES
 from ..launch.torch_aborts import error_of
 from ..launch.torch_groups import is_nccl
 from .state import Guard
@@ -84,7 +83,7 @@ class Lookout(OfOneProcess):
         known = guard.job.processes()
         ended = [rank for rank in self._neighbors if state_of(known[rank]) is RankState.ENDED]
         for rank in ended:
-            left = store.within(TIMES.store, partial(guard.left, store, [rank])).get(rank)
+            left = store.run(partial(guard.left, store, [rank])).get(rank)
             if left is not None and not left.error and left.left_guard >= self.number:
                 self._neighbors.remove(rank)
                 continue

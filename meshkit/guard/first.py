@@ -34,7 +34,7 @@ from ..launch.agreement import Agreement
 from ..launch.job import Job
 from ..launch.judges import Decision, RankState
 from ..launch.process import state_of
-from ..launch.times import TIMES, Time, parse_timeout
+from ..launch.times import Time, parse_timeout
 
 LOOK = 1.0  # seconds between two looks whether the first rank still runs
 LOOKERS = 4  # ranks that also look for the processes of missing ranks at the store
@@ -123,7 +123,7 @@ def wait_for_all(mesh: MeshGroups, job: Job, agreement: Agreement) -> None:
     of all. The first four ranks also read at the store whether a missing rank was started anew.
     """
     began, round = time.monotonic(), agreement.round
-    known = round.store.within(TIMES.store, job.processes)
+    known = round.store.run(job.processes)
     states = {rank: state_of(known[rank]) for rank in agreement.ranks if rank in known}
     running = {rank for rank, state in states.items() if state is not RankState.UNKNOWN}
 

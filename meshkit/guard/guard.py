@@ -164,7 +164,7 @@ def _guard(
     """Translate the errors of collectives inside; with a limit, also turn a hang into an error."""
     store = guard.store
     if guard.state.has_left and store is not None:
-        store.within(TIMES.store, lambda: store.set(STATUS.format(guard.rank), ""))
+        store.run(lambda: store.set(STATUS.format(guard.rank), ""))
         guard.state.has_left = False
     raises = _raises_in_caller(guard)
     number = None if limit is None else next(guard.state.numbers)
@@ -333,9 +333,9 @@ def _leave(guard: Guard, number: int, thread: str) -> MeshkitError | None:
         differs = bool(lagging_ranks(layout, statuses))
         return hang_error(UNEQUAL, layout, statuses, {}) if differs else None
 
-    if not store.try_within(TIMES.store, post):
+    if not store.try_run(post):
         return None
-    error = store.try_within(TIMES.store, compare)
+    error = store.try_run(compare)
     if error is not None:
         if messages:
             error = error.but(evidence=(*error.evidence, MESSAGES))

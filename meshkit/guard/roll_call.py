@@ -81,7 +81,7 @@ def respond(guard: Guard, store: Store, status: RankStatus) -> bool:
 
     Cost: one store operation when no roll call is open, else up to 5.
     """
-    number = store.within(TIMES.store, lambda: store.number(CALLS))
+    number = store.run(lambda: store.number(CALLS))
     if not number or number in guard.state.reports:
         return False
     call = guard.roll_call(store, number)

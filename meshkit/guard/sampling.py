@@ -37,7 +37,6 @@ from ..launch.job import Job
 from ..launch.log import LOGGER
 from ..launch.of_one_process import OfOneProcess
 from ..launch.store import Store, read_value
-from ..launch.times import TIMES
 from ..layout.layout import Layout
 from .stragglers import OwnTime, StragglerFinder
 
@@ -190,7 +189,7 @@ class StepSampler(OfOneProcess):
             store.set(OWN.format(self.rank), text)
             return True
 
-        return bool(store.try_within(TIMES.store, post))
+        return bool(store.try_run(post))
 
     def _compare(self) -> bool:
         """Compare the steps of all ranks, and log who is late; return whether the store answers.
@@ -198,7 +197,7 @@ class StepSampler(OfOneProcess):
         Cost: two operations of the store.
         """
         store, keys = cast(Store, self.store), [OWN.format(rank) for rank in self.ranks[1:]]
-        texts = store.try_within(TIMES.store, lambda: store.get_all(keys))
+        texts = store.try_run(lambda: store.get_all(keys))
         if texts:
             read = partial(read_value, parse=parse_steps)
             rows = [parse_steps(self._text()), *map(read, keys, texts)]

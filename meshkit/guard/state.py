@@ -244,7 +244,7 @@ class Guard(OfOneProcess):
     def keep(self, call: Round, number: int, decision: Decision) -> None:
         """Keep a report, and post that this rank has read it."""
         if self.state.reports.setdefault(number, decision.value) is decision.value:
-            call.store.within(TIMES.store, lambda: call.store.add(READERS, 1))
+            call.store.run(lambda: call.store.add(READERS, 1))
 
     def post(self, status: RankStatus) -> None:
         """Post the status with which this rank leaves, if a rank could read it. Local."""

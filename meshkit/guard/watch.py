@@ -187,8 +187,8 @@ def _answer_outside(guard: Guard, status: RankStatus) -> None:
     Cost: one store operation without a question, else three.
     """
     job = cast(Store, guard.job.store)
-    asked = None if job.is_file else job.within(TIMES.store, partial(job.read, ASK, str))
+    asked = None if job.is_file else job.run(partial(job.read, ASK, str))
     if asked and asked != guard.state.asked:
         guard.state.asked = asked
         text = answer_to_json(asked, Answer(guard.layout, current_process(), status))
-        job.within(TIMES.store, lambda: job.set(ANSWER.format(guard.rank), text))
+        job.run(lambda: job.set(ANSWER.format(guard.rank), text))

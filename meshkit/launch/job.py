@@ -181,7 +181,7 @@ class Job:
         number, counter = 1 if before is None else before.number + 1, ""
         if not self.generation:
             counter = ROUNDS.format(self.world.rank)
-            number = store.within(TIMES.store, partial(store.add, counter, 1))
+            number = store.run(partial(store.add, counter, 1))
         if not part:  # all have connected, or never will
             connected = [] if self.group_store is None else self.group_store.take()
             clean = partial(self._clean, connected, self.counts.read)
@@ -307,7 +307,7 @@ class Job:
     def recovered(self) -> int:
         """Return the number of the newest membership of this generation, 0 for the first. Local."""
         base = cast(Store, self.base)
-        return base.within(TIMES.store, lambda: base.number(RECOVERED))
+        return base.run(lambda: base.number(RECOVERED))
 
     def _forget_recoveries(self, number: int, world: World) -> None:
         """Delete the rounds of earlier recoveries and of the membership that is over. Local.
@@ -333,7 +333,7 @@ class Job:
                 part = base.part(MEMBERSHIP.format(failed))
                 part.delete(*part.keys())
 
-        base.within(TIMES.store, forget)
+        base.run(forget)
 
     def rejoin(
         self,

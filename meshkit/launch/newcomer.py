@@ -78,13 +78,13 @@ class JoinedMesh:
 
 def read_admission(store: Store) -> Admission | None:
     """Return the admission to a recovery round, if any. Local. Cost: 2 store operations."""
-    return store.within(TIMES.store, lambda: store.read(ADMISSION, Admission.from_json))
+    return store.run(lambda: store.read(ADMISSION, Admission.from_json))
 
 
 def read_invitation(base: Store, generation: int) -> tuple[int, int] | None:
     """Return the generation and the recovery round of the job that admits this rank, if any."""
     part = generation_part(base, generation)
-    invited = part.within(TIMES.store, lambda: part.read(INVITED, _parse_invitation))
+    invited = part.run(lambda: part.read(INVITED, _parse_invitation))
     return invited[:2] if invited and base.world.rank in invited[2] else None
 
 
@@ -110,14 +110,14 @@ def find_newcomers(job: Job) -> tuple[int, dict[int, Process]]:
     Cost: one store operation if no process has come since the last look, else about 6.
     """
     base = cast(Store, job.attempt)
-    newest = base.within(TIMES.store, lambda: read_number(NEWEST, base.get(NEWEST)))
+    newest = base.run(lambda: read_number(NEWEST, base.get(NEWEST)))
     waiting = init_round(base, newest, job.membership.lost)
     if newest == job.generation or waiting.decided() is not None:
         return newest, {}
     arrived = {r: a for r, a in waiting.arrivals().arrived.items() if r in {*job.membership.lost}}
     if not arrived or not _agree(job, base, waiting, arrived):
         return newest, {}
-    held = base.within(TIMES.store, lambda: leases(base, [*arrived]))
+    held = base.run(lambda: leases(base, [*arrived]))
     return newest, {
         rank: lease.process
         for rank, lease in held.items()
@@ -127,7 +127,7 @@ def find_newcomers(job: Job) -> tuple[int, dict[int, Process]]:
 
 def _agree(job: Job, base: Store, waiting: Round, arrived: Mapping[int, Arrival]) -> bool:
     """Return whether newcomers have called ``init`` as this job did; else refuse them."""
-    own = base.within(TIMES.store, init_round(base, job.generation, ()).first)
+    own = base.run(init_round(base, job.generation, ()).first)
     if own is None:
         return False
     compared = {job.membership.ranks_before[job.world.rank]: own, **arrived}
@@ -149,7 +149,7 @@ def invite(job: Job, waiting_in: int, number: int, admission: Admission) -> None
         generation_part(base, waiting_in).set(INVITED, json.dumps(record))
         end_generation(base, waiting_in)
 
-    base.within(TIMES.store, post)
+    base.run(post)
 
 
 def left_out_error(rank: int) -> RankTimeoutError:

@@ -173,7 +173,10 @@ class Round:
             self.keys = {ARRIVED, COUNT} | ({CONFLICT} if conflict else set())
             self.keys |= {FIRST} if same else set()
 
-        self._within(TIMES.store + (0 if deadline is None else deadline.left), post)
+        if deadline is None:
+            self._run(post)
+        else:
+            self._within(TIMES.store + deadline.left, post)
 
     def fail(self, error: BaseException) -> None:
         """Announce that this rank's own call failed, unless the round is over for it. Local."""
@@ -241,11 +244,11 @@ class Round:
     def say(self, decision: Decision) -> Decision:
         """Write a decision, and return the one that counts. Local. Cost: one store operation."""
         self.keys |= {DECISION}
-        return self._within(TIMES.store, lambda: self._say(decision))
+        return self._run(lambda: self._say(decision))
 
     def decided(self) -> Decision | None:
         """Return the decision, if there is one. Local. Cost: 1 or 2 store operations."""
-        return self._within(TIMES.store, self._decision)
+        return self._run(self._decision)
 
     def has_failed(self, judge: Judge) -> bool:
         """Return whether a rank has announced a failure, or has ended; a silent store says no.
@@ -257,11 +260,11 @@ class Round:
             self._judge_if_lost(judge)
             return self.store.has(CONFLICT) or self.store.has(DECISION)
 
-        return bool(self.store.try_within(TIMES.store, look))
+        return bool(self.store.try_run(look))
 
     def arrivals(self) -> Arrivals:
         """Return what a judge sees now. Local."""
-        return self._within(TIMES.store, lambda: self._see(self._began))
+        return self._run(lambda: self._see(self._began))
 
     def count(self) -> None:
         """Count that this rank is here, and delete what all have left. Call it in a deadline."""
@@ -284,9 +287,15 @@ class Round:
         return None if known is None else known[2]
 
     def _within(self, seconds: float, work: Callable[[], Result]) -> Result:
-        """Return the result of work at the store; if it is lost, nothing can be announced."""
+        return self._unless_lost(partial(self.store.within, seconds, work))
+
+    def _run(self, work: Callable[[], Result]) -> Result:
+        return self._unless_lost(partial(self.store.run, work))
+
+    def _unless_lost(self, call: Callable[[], Result]) -> Result:
+        """Return the result of a call of the store; if that is lost, nothing can be announced."""
         try:
-            return self.store.within(seconds, work)
+            return call()
         except BaseException as error:  # an interrupted wait still holds the client of the store
             self.is_over |= isinstance(error, MeshkitError) or not isinstance(error, Exception)
             raise

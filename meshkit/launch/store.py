@@ -89,11 +89,12 @@ class Store:
         """Whether this process may host the store, so that it leaves last."""
         return self.world.rank == 0 and hosted_by_rank_0(self.world)
 
-    def within(self, seconds: float, work: Callable[[], Result]) -> Result:
+    def within(
+        self, seconds: float, work: Callable[[], Result], extend: Callable[[], float] | None = None
+    ) -> Result:
         """Return the result of ``work``, which uses the store, or raise that the store is lost.
 
-        An operation that waits for no rank, with a limit of ``TIMES.store``, waits longer if names
-        are slow: a process that joins, or looks at the job, stalls the store for all ranks.
+        ``extend`` returns how many more seconds a silent store has, once they are over.
         """
 
         def check_and_work() -> Result:
@@ -101,7 +102,6 @@ class Store:
             return work()
 
         try:
-            extend = self._time_for_names if seconds == TIMES.store else None
             return run_with_deadline(seconds, check_and_work, extend=extend)
         except MeshkitError:
             raise
@@ -116,12 +116,25 @@ class Store:
         is_slow = host is not None and describe_lookup(host, TIMES.lookup)[0]
         return TIMES.slow_lookup if is_slow else 0.0
 
+    def run(self, work: Callable[[], Result]) -> Result:
+        """Return the result of ``work``, which waits for no rank, or raise that the store is lost.
+
+        It has longer if names are slow: a process that joins, or looks at the job, stalls the store
+        for all ranks.
+        """
+        return self.within(TIMES.store, work, self._time_for_names)
+
     def try_within(self, seconds: float, work: Callable[[], Result]) -> Result | None:
         """Return the result of ``work``; None if the store is lost. Local."""
-        try:
+        with suppress(RuntimeError, RankTimeoutError):
             return self.within(seconds, work)
-        except (RuntimeError, RankTimeoutError):
-            return None
+        return None
+
+    def try_run(self, work: Callable[[], Result]) -> Result | None:
+        """Return the result of ``work``, which waits for no rank; None if the store is lost."""
+        with suppress(RuntimeError, RankTimeoutError):
+            return self.run(work)
+        return None
 
     def answers(self, seconds: float) -> bool:
         """Return whether the store answers a question in so many seconds. Local."""

@@ -89,7 +89,7 @@ def _invite_newcomers(mesh: MeshGroups, job: Job, last: Recovery) -> int:
     )
     number = max(job.counts.recoveries, job.membership.number) + 1
     store = cast(Store, job.store)
-    while store.within(TIMES.store, partial(has_begun, job.recovery_store(number))):
+    while store.run(partial(has_begun, job.recovery_store(number))):
         number += 1
     invite(job, waiting_in, number, admission)
     return number

@@ -384,9 +384,9 @@ def wait_for_loss(mesh: MeshGroups, job: Job, store: Store) -> bool:
         ended = [rank for rank, sighting in seen.items() if sighting.state is RankState.ENDED]
         return any(not part.has(closed[rank]) for rank in ended) or None
 
-    part.within(TIMES.store, lambda: part.add(WAITING, 1))
+    part.run(lambda: part.add(WAITING, 1))
     numbers = itertools.count()
-    while (is_lost := part.within(TIMES.store, lambda: look(next(numbers)))) is None:
+    while (is_lost := part.run(lambda: look(next(numbers)))) is None:
         time.sleep(LOOK_INTERVAL)
-    part.within(TIMES.store, lambda: part.add(WAITING, -1) > 0 or part.delete(WAITING))
+    part.run(lambda: part.add(WAITING, -1) > 0 or part.delete(WAITING))
     return is_lost

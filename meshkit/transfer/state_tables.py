@@ -31,7 +31,6 @@ from ..launch.agreement import Agreement
 from ..launch.job import require_job
 from ..launch.store import read_value
 from ..launch.tensors import is_dtensor
-from ..launch.times import TIMES
 from ..layout.layout import Layout
 from ..redistribute.dim_sizes import check_sizes_known, infer_dim_sizes, parse_layout_sizes
 from ..redistribute.mesh_move import axes_of_both, join_axes
@@ -133,7 +132,7 @@ def agree_on_tables(
         for side, table in read().items():
             text = json.dumps(table)
             digests[side] = digest = hashlib.sha256(text.encode()).hexdigest()
-            store.within(TIMES.store, partial(store.claim, f"states/{digest}", text))
+            store.run(partial(store.claim, f"states/{digest}", text))
         return digests
 
     stated = meshes.agree(call, facts, post, stated="state", alike=False)
@@ -146,7 +145,7 @@ def agree_on_tables(
             store.delete("states", *keys.values())
         return tables
 
-    tables = store.within(TIMES.store, fetch)
+    tables = store.run(fetch)
     return [
         (side, tables[digest], ranks)
         for digests, ranks in stated

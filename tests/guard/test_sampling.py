@@ -228,7 +228,7 @@ class Alone:
     def __init__(self, text: bytes = b"[]") -> None:
         self.pid, self.text = os.getpid(), text
 
-    def try_within(self, _: float, work: Callable[[], Any]) -> Any:
+    def try_run(self, work: Callable[[], Any]) -> Any:
         return work()
 
     def get_all(self, keys: list[str]) -> list[bytes]:

@@ -26,6 +26,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch import generation
 from meshkit.launch import round as rounds
+from meshkit.launch import store as stores
 from meshkit.launch.generation import (
     END,
     INIT,
@@ -87,7 +88,8 @@ def test_a_rank_that_takes_its_rank_waits_for_a_slow_store_as_long_as_init(
         time.sleep(0.5)
         return read(*args)
 
-    monkeypatch.setattr(rounds, "TIMES", replace(rounds.TIMES, store=0.1))
+    for module in (rounds, stores):
+        monkeypatch.setattr(module, "TIMES", replace(rounds.TIMES, store=0.1))
     monkeypatch.setattr(Store, "read", read_late)
     assert take(dist.HashStore(), 0) == 1
 

@@ -17,6 +17,7 @@ import meshkit
 from meshkit.errors import MeshkitError
 from meshkit.guard.hang import who_is_behind
 from meshkit.launch import round as rounds
+from meshkit.launch import store as stores
 from meshkit.launch.disagreement import RankStatus
 from meshkit.launch.judges import Arrivals, Decision, RankState, Sighting, all_done, all_same
 from meshkit.launch.regroup import RecoveryFacts, RecoveryWaits, who_lives
@@ -82,7 +83,8 @@ def test_a_store_that_stalls_has_the_time_of_the_ranks_to_answer(
         def part(self, name: str) -> Store:
             return Stalling(self.root, self.world, name)
 
-    monkeypatch.setattr(rounds, "TIMES", replace(TIMES, store=0.1))
+    for module in (rounds, stores):
+        monkeypatch.setattr(module, "TIMES", replace(TIMES, store=0.1))
     for deadline, is_lost in ((Deadline.after(5), False), (None, True)):
         round = Round(Stalling(dist.HashStore(), world(0, 1)), "round/1", 0, range(1))
         with pytest.raises(meshkit.RankTimeoutError) if is_lost else nullcontext():
@@ -280,7 +282,7 @@ class Counting(Store):
     def part(self, name: str) -> Counting:
         return Counting(self.root, self.world, f"{self.path}/{name}" if self.path else name)
 
-    def within(self, seconds: float, work: Callable[[], Any]) -> Any:
+    def within(self, seconds: float, work: Callable[[], Any], extend: object = None) -> Any:
         return work()  # without a thread for each
 
 

@@ -17,6 +17,7 @@ import pytest
 import torch.distributed as dist
 
 import meshkit
+import meshkit.launch.store as store_module
 from meshkit.launch.generation import LEASE, NEWEST, enter_attempt, take_rank
 from meshkit.launch.judges import all_same
 from meshkit.launch.open_store import open_store
@@ -99,6 +100,23 @@ def test_a_lost_store_is_an_error_with_its_address() -> None:
     error = lost_error(replace(WORLD, init_method="file:///f"), silent=True)
     assert error.evidence == ("It is file:///f, which does not answer.",)
     assert error.missing_ranks == ()
+
+
+def test_only_work_that_waits_for_no_rank_has_longer_if_names_are_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A rank that waits for others as long as a store may take has no longer."""
+    waits = list[tuple[float, bool]]()
+
+    def note(seconds: float, work: object, extend: object) -> None:
+        waits.append((seconds, extend is not None))
+
+    monkeypatch.setattr(store_module, "run_with_deadline", note)
+    store = Store(dist.HashStore(), WORLD)
+    store.run(store.keys)
+    store.try_run(store.keys)
+    store.within(TIMES.store, store.keys)
+    assert waits == [(TIMES.store, True)] * 2 + [(TIMES.store, False)]
 
 
 def test_an_error_as_json_keeps_its_class_and_its_data() -> None:
