@@ -135,13 +135,13 @@ def format_table(
 ) -> str:
     """Return rows with aligned columns, at most ``width`` wide if given, by wrapping texts.
 
-    Under a header, columns of numbers are aligned at the right.
+    Under a header, columns of numbers are aligned at the right. Their headings are wrapped last.
     """
     columns = [*zip(*([header] if header else []), *rows, strict=True)]
     numeric = [bool(header) and len(c) > 1 and all(map(_is_number, c[1:])) for c in columns]
     widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
     if width is not None:
-        widths = _fit(widths, numeric, max(width, MIN_WIDTH))
+        widths = _fit(columns, widths, numeric, max(width, MIN_WIDTH))
     lines = [line for row in rows for line in _row(row, widths, numeric)]
     if header:
         rule = GAP.join(("-" if ascii else "─") * size for size in widths)
@@ -158,13 +158,16 @@ def _is_number(cell: str) -> bool:
     return cell in EMPTY or NUMBER.fullmatch(cell) is not None
 
 
-def _fit(widths: list[int], numeric: list[bool], width: int) -> list[int]:
-    """Return the column widths, with the widest text columns reduced if the table is too wide."""
-    texts = [i for i, is_numeric in enumerate(numeric) if not is_numeric]
-    for i in sorted(texts, key=lambda i: -widths[i]):
+def _fit(
+    columns: Sequence[Sequence[str]], widths: list[int], numeric: list[bool], width: int
+) -> list[int]:
+    """Return the column widths, reduced if the table is too wide: first those of texts."""
+    for i in sorted(range(len(widths)), key=lambda i: (numeric[i], -widths[i])):
         excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
         if excess > 0:
-            widths[i] = max(widths[i] - excess, min(widths[i], MIN_CELL))
+            longest_word = max(map(len, " ".join(columns[i]).split()), default=0)
+            least = longest_word if numeric[i] else min(widths[i], MIN_CELL)
+            widths[i] = max(widths[i] - excess, least)
     return widths
 
 
@@ -181,7 +184,10 @@ def _row(cells: Sequence[str], widths: list[int], numeric: list[bool]) -> list[s
 
 def _line(cells: Sequence[str], widths: list[int], numeric: list[bool]) -> str:
     columns = zip(cells, widths, numeric, strict=True)
-    return GAP.join(cell.rjust(size) if n else cell.ljust(size) for cell, size, n in columns)
+    return GAP.join(
+        cell.strip().rjust(size) if is_numeric else cell.ljust(size)
+        for cell, size, is_numeric in columns
+    )
 
 
 def _wrap(text: str, width: int) -> list[str]:
@@ -189,7 +195,7 @@ def _wrap(text: str, width: int) -> list[str]:
     if len(text) <= width:
         return [text]
     wrapper = textwrap.TextWrapper(
-        max(width, MIN_CELL),
+        width,
         subsequent_indent=" " * (len(text) - len(text.lstrip()) + 2),
         break_long_words=False,
         break_on_hyphens=False,

@@ -103,6 +103,18 @@ def test_the_widest_column_of_words_is_broken() -> None:
     assert odd == "n   what  x\n--  ----  -\n10  ten   b\n    none  1".replace("n   w", " n  w")
 
 
+def test_headings_of_numbers_are_broken_last() -> None:
+    header = ["first ms", "us", "us all", "GB/s", "GB/s all", "slowest group"]
+    rows = [["20.4", "8002", "53", "0.7", "0.55", "sp=1 on host1"]]
+    assert format_table(rows, header, width=40, ascii=True) == lines(
+        "first    us     us  GB/s  GB/s  slowest",
+        "   ms          all         all    group",
+        "-----  ----  -----  ----  ----  --------",
+        " 20.4  8002     53   0.7  0.55  sp=1 on",
+        "                                  host1",
+    )
+
+
 def test_numbers_with_an_exponent_are_aligned_as_all_others() -> None:
     rows = [["9.3e-06", "2e5"], ["0.15", "1E+10"], ["", "-"]]
     assert format_table(rows, ["GB/s", "bytes"], ascii=True) == lines(

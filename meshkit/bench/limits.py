@@ -110,21 +110,23 @@ def resolve_limits(
 def parse_saved(layout: Layout, saved: Mapping[str, Any]) -> SavedRun:
     """Return a run from the JSON that ``--save`` has written."""
     try:
-        sizes, rows = {str(axis): int(size) for axis, size in saved["sizes"].items()}, []
-        if [*sizes.items()] == [*layout.sizes.items()]:
-            rows = [
-                _parse_row(layout, row)
-                for row in saved["measurements"]
-                if is_at_once(row["mode"], row["num_groups"])
-            ]
+        sizes = {str(axis): int(size) for axis, size in saved["sizes"].items()}
+        is_of_layout = [*sizes.items()] == [*layout.sizes.items()]
+        rows = [
+            _parse_row(layout, row)
+            for row in saved["measurements"]
+            if is_of_layout and is_at_once(row["mode"], row["num_groups"])
+        ]
         device, backend = str(saved["device"]), str(saved["backend"])
     except INVALID as error:
         line = f"{type(error).__name__}: {error}."
         raise SpecError(NOT_SAVED, line, fix=SAVE_AGAIN) from error
-    if not rows:
+    if not is_of_layout:
         summary = f"the file of --against is of {format_sizes(sizes)}"
         fix = f"{format_sizes(sizes)}, or a file of {format_sizes(layout.sizes)}."
         raise SpecError(f"{summary}, this mesh is {format_sizes(layout.sizes)}.", fix=fix)
+    if not rows:
+        raise SpecError(NOT_SAVED, "It has no measurements.", fix=SAVE_AGAIN)
     for case, number, times in rows:
         if not _is_whole(layout, case, number, times):
             raise SpecError(NOT_SAVED, f"{case} has not one time for each group.", fix=SAVE_AGAIN)

@@ -231,7 +231,8 @@ def parse_targets(layout: Layout, names: Sequence[str]) -> tuple[Target, ...]:
         for axes in target.groups:
             if layout.size(*axes) == 1:
                 summary = f"a group over {' '.join(axes)} has 1 rank, so no data moves in it."
-                raise SpecError(summary, fix="an axis with 2 ranks or more.")
+                several = [axis for axis in layout.axes if layout.size(axis) > 1]
+                raise SpecError(summary, fix=f"axes of 2 ranks or more: {', '.join(several)}.")
         targets.setdefault(tuple(sorted(target.groups)), target)
     return tuple(targets.values())
 

@@ -22,6 +22,7 @@ from .ranks import (
     ENDING,
     add_mesh,
     announcing_refusal,
+    check_device,
     read_launched_layout,
     run_under_launcher,
     spawn_ranks,
@@ -174,6 +175,7 @@ def plan_bench(args: Namespace) -> BenchPlan:
 
     from ..bench.measure import BenchRequest, SweepOptions
 
+    check_device(args.device)
     sweep = SweepOptions(args.warm_up, iters, args.timeout, args.alone, args.overlap_compute)
     axes = options.read_axis_sizes(args.words)
     request = BenchRequest(axes, args.order, operations, targets, sizes, sweep)

@@ -24,7 +24,7 @@ from typing import NoReturn
 
 from ..errors import VERSION, BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
 from ..launch.detect import detect
-from ..launch.log import shows_colors
+from ..launch.log import CLEAR, is_terminal, shows_colors
 from ..synonyms import ARGUMENTS, STANDARD
 from ..text import format_table
 
@@ -105,7 +105,7 @@ class CommandParser(ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> Namespace:
         """Return the options of a command."""
-        takes_rest = any(action.nargs == REMAINDER for action in self._actions)
+        takes_rest = any(action.nargs == REMAINDER for action in self._get_positional_actions())
         read = self.parse_known_args if takes_rest else self.parse_known_intermixed_args
         args, unknown = read(words)
         if unknown:
@@ -166,7 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with suppress(Exception):  # the launcher's variables may be invalid
             if detect().rank:
                 return INTERRUPTED
-        _write(f"{' '.join(['meshkit', *words[:1]])}: interrupted.\n", "stderr")
+        clear = CLEAR * is_terminal(sys.stderr)  # the line of progress
+        _write(f"{clear}{' '.join(['meshkit', *words[:1]])}: interrupted.\n", "stderr")
         return INTERRUPTED
     if text and not _write(f"{to_ascii(text, get_line_characters())}\n", "stdout"):
         return FAILED

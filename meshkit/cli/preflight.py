@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ..bench import results
-from ..errors import MeshkitError
+from ..errors import MeshkitError, SpecError
 from ..launch.detect import detect, environment
 from ..layout.layout import Layout
 from ..text import wrap_lines
@@ -137,6 +137,8 @@ def _read_layout(args: Namespace) -> Layout:
 def _read_rehearsal(args: Namespace, layout: Layout) -> Namespace | None:
     """Return the options of the rehearsal, or None without one."""
     if args.rehearse is None:
+        if {"doctor", "bench"} <= {*args.skip}:
+            raise SpecError("no part is left to run.", fix="leave out --skip, or add --rehearse.")
         return None
     words = ["--world-size", str(layout.num_ranks), *args.rehearse]
     rehearsal = CommandParser(REHEARSE).parse(words)

@@ -78,6 +78,16 @@ def read_launched_layout(args: Namespace) -> Layout:
     return Layout(ranks=None, **infer_sizes(nested, world.world_size, world.size_evidence))
 
 
+def check_device(device: str | None) -> None:
+    """Check that torch knows the kind of a device, before a rank starts. Local."""
+    from ..launch.device import parse_device
+
+    try:
+        parse_device(device or "cpu")
+    except LaunchError as error:
+        raise SpecError(error.headline, fix="--device cpu or --device cuda.") from error
+
+
 def device_for(device: str | None, ranks: int) -> str | None:
     """Return the device that was asked for, or the cpu if ranks here have too few accelerators."""
     import torch

@@ -120,11 +120,12 @@ CLEAR = "\r\x1b[K"  # to the first column, then erase the line
 def shows_colors(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether text may be bold: not with NO_COLOR, and in a pipe with FORCE_COLOR."""
     forced = environ.get("FORCE_COLOR", "") not in ("", "0")
-    is_shown = forced or (_is_terminal(stream) and environ.get("TERM", "") not in ("", "dumb"))
+    is_shown = forced or (is_terminal(stream) and environ.get("TERM", "") not in ("", "dumb"))
     return is_shown and not environ.get("NO_COLOR")
 
 
-def _is_terminal(stream: TextIO | None) -> bool:
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether a stream is an open terminal."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
@@ -135,7 +136,7 @@ class Progress:
         self, title: str, stream: TextIO | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._title, self._stream, self._clock = title, stream, clock
-        self._is_terminal, self._lock = _is_terminal(stream), threading.Lock()
+        self._is_terminal, self._lock = is_terminal(stream), threading.Lock()
         self.interval = REDRAW_INTERVAL if self._is_terminal else LOG_INTERVAL
         self._began = clock()
         # on a terminal the first state is shown at once

@@ -225,6 +225,15 @@ def test_a_file_with_a_broken_part_is_refused(path: tuple[Any, ...], keys: tuple
             parse_saved(LAYOUT, file)
 
 
+def test_a_file_without_rows_or_of_another_mesh_is_refused() -> None:
+    whole = saved(run_of(LAYOUT, 0, MIN_JUDGED))
+    with pytest.raises(SpecError, match="It has no measurements"):
+        parse_saved(LAYOUT, {**whole, "measurements": []})
+    other = Layout(dp=4)
+    with pytest.raises(SpecError, match="is of dp=2 sp=2, this mesh is dp=4"):
+        parse_saved(other, whole)
+
+
 def test_a_file_of_a_run_with_few_rounds_is_refused() -> None:
     with pytest.raises(SpecError, match="1 round of calls"):
         parse_saved(LAYOUT, saved(REPORT))

@@ -203,10 +203,11 @@ def test_a_group_that_became_slower_fails(
         ("--save x --iters 17", "--save needs 18 calls, in 9 rounds, to know the noise."),
         ("--min-busbw dp=1 --min-busbw dp=2", "--min-busbw has dp twice."),
         ("--max-latency dp", "--max-latency: 'dp' is not TARGET=NUMBER, such as dp=30."),
+        ("--device gpu", "torch does not know the device 'gpu'."),
         ("--max-latency dp=nan", "--max-latency: 'nan' is not a number of us from 0.001 to 1e+09."),
     ],
 )
-def test_a_wrong_limit_is_refused_before_a_rank_starts(
+def test_a_wrong_option_is_refused_before_a_rank_starts(
     words: str, line: str, monkeypatch: pytest.MonkeyPatch, answer: Answers
 ) -> None:
     monkeypatch.chdir(ROOT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from meshkit import LaunchError, SpecError
 from meshkit.cli import bench, main, ranks
 from meshkit.cli.main import Command, Result
 from meshkit.errors import VERSION
+from meshkit.launch.log import CLEAR
 from tests.bench.example_runs import CLEAN
 from tests.cli.processes import ROOT, Answers, begun, ended
 from tests.plan.example_reports import REPORT
@@ -184,6 +186,21 @@ def test_an_interrupt_is_one_line_for_all_ranks(
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert outcome(monkeypatch, KeyboardInterrupt()) == 130
     assert capsys.readouterr() == ("", "")
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
+
+
+def test_an_interrupt_erases_the_line_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert outcome(monkeypatch, KeyboardInterrupt()) == 130
+    assert terminal.getvalue() == f"{CLEAR}meshkit try: interrupted.\n"
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

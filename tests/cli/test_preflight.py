@@ -55,6 +55,13 @@ def test_the_json_has_each_part_that_was_run(answer: Answers, tmp_path: Path) ->
     assert (code, report["rehearse"]["world_size"], report["rehearse"]["ranks"]) == (0, 2, [0])
 
 
+def test_sizes_and_options_are_in_any_order(answer: Answers, tmp_path: Path) -> None:
+    path = script(tmp_path, GOOD.replace("dp=2", "dp=2, tp=2"))
+    code, out, error = answer(f"preflight dp=2 --skip doctor,bench tp=2 --rehearse {path}")
+    assert (code, error) == (0, "")
+    assert out.startswith("4 ranks, dp=2 tp=2. Played: 4, in ")
+
+
 def cannot_join(*_: object) -> None:
     """Fail as ranks that cannot join a job."""
     raise LaunchError("joining the job failed.", fix="x.")
@@ -88,6 +95,9 @@ def test_each_part_runs_whatever_the_others_found(
         ("--rehearse", "no script is given."),
         ("--rehearse --nodess 2 x.py", "there is no option --nodess."),
         ("--skip rehearse", "--skip: 'rehearse' is neither doctor nor bench."),
+        ("--skip doctor,bench", "no part is left to run."),
+        ("--skip doctor train.py", "'train.py' is not the size of an axis."),
+        ("--device gpu", "torch does not know the device 'gpu'."),
         ("--min-busbw dp=1,dp=2", "--min-busbw has dp twice."),
         ("--against /nonexistent/file", "the file of --against cannot be read."),
     ],

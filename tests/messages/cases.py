@@ -594,6 +594,9 @@ CASES: dict[str, Callable[[], object]] = {
         example_runs.LAYOUT,
         {**SAVED, "measurements": [SAVED["measurements"][1] | {"by_group": []}]},
     ),
+    "a saved run without measurements": lambda: parse_saved(
+        example_runs.LAYOUT, {**SAVED, "measurements": []}
+    ),
     "a saved run of another mesh": lambda: parse_saved(Layout(dp=4), SAVED),
     "a saved run without rounds": lambda: parse_saved(example_runs.LAYOUT, SAVED),
     "a saved run of other cases": lambda: SavedRun("cpu", "gloo", {}).check_measures(
