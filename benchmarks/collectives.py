@@ -8,11 +8,10 @@ on torch's. Each begins after a barrier on a third group: a gloo call is slower 
 its own group. The first repetition of all calls comes before the second of any, since threads that
 share cores disturb a call for a stretch of time. The time is that of the slowest rank.
 
-The second row is the figure of ``meshkit bench`` for the groups of dp, beside that of a plain loop
-around ``dist.all_reduce`` on torch's groups of the same ranks: sizes, calls and the median over the
-slowest ranks are the same. Each repetition measures both, in turns, and is short: a load of some
-seconds falls on both sides. ``meshkit bench`` measures inside a guard, which the loop does not
-have.
+The second row is the figure of ``meshkit bench`` for two ranks, beside that of a plain loop around
+``dist.all_reduce`` on the default group: sizes, rounds, calls and the median over the slowest ranks
+are the same. Each repetition measures both, in turns. ``meshkit bench`` measures inside a guard,
+which the loop does not have.
 
 A group of meshkit is a plain ``ProcessGroup``. A ratio that stays away from 1 over several runs is
 a bug.
@@ -34,7 +33,6 @@ from meshkit.bench.calls import PreparedCall, prepare_call
 from meshkit.bench.calls import run_calls as call
 from meshkit.bench.measure import Sweep, SweepOptions
 from meshkit.bench.results import (
-    CONCURRENT,
     OPERATIONS,
     Case,
     parse_targets,
@@ -50,8 +48,8 @@ RANKS = 4
 CALLS = {4 * 1024: 50, 1024 * 1024: 5}  # bytes of the whole array -> calls in a row
 WITHIN_NOISE = Goal("low", "<=", 1)
 EQUAL = Goal("ratio", "<=", 1.03)
-BENCH_CALLS, WARM_UP = 10, 3  # timed calls of a size, and calls before those of its first round
-BENCH_REPEATS = 4  # of the second row, for one of the first
+BENCH_RANKS = 2  # of the second row: on a small machine, each has a core
+BENCH_CALLS, WARM_UP = 200, 3  # timed calls of a size, and calls before those of its first round
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,8 @@ def run(quick: bool) -> list[Row]:
     """Return the row of all collectives together."""
     repeats = (3 if quick else 25,)
     return [
-        meshkit.spawn(part, RANKS, repeats, timeout=600)[0] for part in (measure, measure_bench)
+        meshkit.spawn(measure, RANKS, repeats, timeout=600)[0],
+        meshkit.spawn(measure_bench, BENCH_RANKS, repeats, timeout=600)[0],
     ]
 
 
@@ -83,42 +82,42 @@ def measure_bench(repeats: int) -> Row:
     """Return the row of ``meshkit bench`` beside a plain loop, equal on every rank. Collective."""
     meshkit.init(device="cpu")
     figures: Figures = ([], [])
-    with meshkit.build_mesh(tp=2) as mesh:
+    with meshkit.build_mesh(dp=BENCH_RANKS) as mesh:
         targets = parse_targets(mesh.layout, ["dp"])
         cases = plan_cases(mesh.layout, ["all_reduce"], targets, [*CALLS])
-        group = next(pair.groups[1]() for pair in pairs_of(mesh) if pair.axis == "dp")
-        for repeat in range(1 + BENCH_REPEATS * repeats):
+        for repeat in range(1 + repeats):
             for side in turn(repeat):
-                clock = (bench_microseconds, loop_microseconds)[side]
-                figures[side].append(clock(mesh, cases, group))
+                took = loop_microseconds(cases) if side else bench_microseconds(mesh, cases)
+                figures[side].append(took)
     what = "all_reduce by meshkit bench, geometric mean of two sizes"
     measured = figures[0][1:], figures[1][1:]  # the first is a warm-up
-    return compare(what, RANKS, "a loop around dist.all_reduce", "us", measured, EQUAL)
+    return compare(what, BENCH_RANKS, "a loop around dist.all_reduce", "us", measured, EQUAL)
 
 
-def bench_microseconds(mesh: meshkit.Mesh, cases: Sequence[Case], _: dist.ProcessGroup) -> float:
+def bench_microseconds(mesh: meshkit.Mesh, cases: Sequence[Case]) -> float:
     """Return the mean over the sizes of the median call as ``meshkit bench`` has it. Collective."""
     options = SweepOptions(WARM_UP, BENCH_CALLS, 60.0, max_alone=1)
     rows = Sweep(mesh, torch.device("cpu"), options, Progress("", None)).run(cases)
-    return geometric_mean([row.median * 1e6 for row in rows if row.mode == CONCURRENT])
+    return geometric_mean([row.median * 1e6 for row in rows])
 
 
-def loop_microseconds(mesh: meshkit.Mesh, cases: Sequence[Case], group: dist.ProcessGroup) -> float:
-    """Return the same of a plain loop, on the slowest rank of each group. Collective."""
+def loop_microseconds(cases: Sequence[Case]) -> float:
+    """Return the same of a plain loop. Collective."""
     rounds = split_calls(BENCH_CALLS)
     seconds: dict[int, list[float]] = {case.bytes: [] for case in cases}
     for number, calls in enumerate(rounds):
         for size, own in seconds.items():
-            array, gathered = torch.zeros(size // 4), torch.zeros(RANKS, calls, dtype=torch.float64)
-            dist.barrier()
-            for index in range(-(1 if number else WARM_UP), calls):
+            array, taken = torch.zeros(size // 4), []
+            dist.all_gather([*torch.zeros(BENCH_RANKS, 1)], torch.zeros(1))
+            for _ in range(1 if number else WARM_UP):
+                dist.all_reduce(array)
+            for _ in range(calls):
                 began = time.perf_counter()
-                dist.all_reduce(array, group=group)
-                if index >= 0:
-                    gathered[mesh.rank, index] = time.perf_counter() - began
-            dist.all_reduce(gathered)
-            slowest = [gathered[ranks].amax(dim=0) for ranks in mesh.layout.groups("dp").tolist()]
-            own += torch.cat(slowest).tolist()
+                dist.all_reduce(array)
+                taken.append(time.perf_counter() - began)
+            slowest = torch.tensor(taken, dtype=torch.float64)
+            dist.all_reduce(slowest, dist.ReduceOp.MAX)
+            own += slowest.tolist()
     medians = [median(own) for own in seconds.values()]
     return geometric_mean([value * 1e6 for value in medians])
 

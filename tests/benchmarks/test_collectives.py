@@ -48,11 +48,11 @@ def test_four_ranks_measure_every_operation_axis_and_size_on_two_groups_of_the_s
 
 
 def test_the_figure_of_bench_and_that_of_a_loop_are_of_the_same_calls() -> None:
-    row, *others = meshkit.spawn(collectives.measure_bench, 4, (2,), timeout=120)
+    row, *others = meshkit.spawn(collectives.measure_bench, 2, (2,), timeout=120)
     assert row.ours is not None
     assert row.theirs is not None
     assert min(row.ours, row.theirs) > 0
-    assert (row.scale, str(row.goal), row.unit) == (4, "ratio <= 1.03", "us")
+    assert (row.scale, str(row.goal), row.unit) == (2, "ratio <= 1.03", "us")
     assert all(other.theirs == row.theirs and other.ours == row.ours for other in others)
 
 
