@@ -22,7 +22,7 @@ from typing import Any
 from ..errors import MeshkitError, SpecError
 from ..layout.layout import Layout
 from ..text import count_noun, format_sizes
-from .report import Miss, all_at_once, name_group
+from .report import Miss, name_group, rows_at_once
 from .results import OPERATIONS, BenchmarkRun, Case, Measurement, Target, is_at_once, parse_targets
 from .slow import MIN_JUDGED, WORTH
 
@@ -150,7 +150,7 @@ def _parse_row(layout: Layout, row: Mapping[str, Any]) -> tuple[Case, int, dict[
 
 
 def _is_whole(layout: Layout, case: Case, rounds: int, times: Mapping[Ranks, SavedTime]) -> bool:
-    """Return whether a row has a possible time for each group."""
+    """Return whether a row of the JSON has a known operation and a possible time of each group."""
     groups = {tuple(sorted(ranks)) for ranks in layout.groups(*case.target.span).tolist()}
     numbers = [number for time in times.values() for number in (time.median, time.high)]
     is_possible = all(0 < number < math.inf for number in (*numbers, case.bytes, rounds))
@@ -160,15 +160,15 @@ def _is_whole(layout: Layout, case: Case, rounds: int, times: Mapping[Ranks, Sav
 def find_misses(run: BenchmarkRun, limits: Limits) -> list[Miss]:
     """Return each group that misses a limit, once for each operation, target and kind of limit."""
     misses: list[Miss] = []
-    for _, group in groupby(all_at_once(run), attrgetter("case.op", "case.target")):
+    for _, group in groupby(rows_at_once(run), attrgetter("case.op", "case.target")):
         rows = sorted(group, key=lambda row: row.case.bytes)
-        misses += _over_figures(run, rows, limits)
+        misses += _miss_figures(run, rows, limits)
         if limits.saved is not None:
-            misses += _slower(run, rows, limits.saved)
+            misses += _miss_saved_times(run, rows, limits.saved)
     return misses
 
 
-def _over_figures(run: BenchmarkRun, rows: Sequence[Measurement], limits: Limits) -> Iterator[Miss]:
+def _miss_figures(run: BenchmarkRun, rows: Sequence[Measurement], limits: Limits) -> Iterator[Miss]:
     """Yield the groups of a target that miss a figure, from its rows by ascending size."""
     least, most = rows[0], rows[-1]
     target = least.case.target
@@ -184,7 +184,9 @@ def _over_figures(run: BenchmarkRun, rows: Sequence[Measurement], limits: Limits
             yield Miss("max-latency", group, latency, limits.max_latency[target])
 
 
-def _slower(run: BenchmarkRun, rows: Sequence[Measurement], saved: SavedRun) -> list[Miss]:
+def _miss_saved_times(
+    run: BenchmarkRun, rows: Sequence[Measurement], saved: SavedRun
+) -> list[Miss]:
     """Return each group of a target that became slower, at the size with the largest factor."""
     slower: dict[Ranks, Miss] = {}
     for row in rows:

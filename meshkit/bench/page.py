@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
+from string import ascii_uppercase
 from typing import Any
 
 from ..layout.axes import axis_colors
@@ -29,10 +30,14 @@ from .report import (
     Miss,
     beside_cells,
     beside_legend,
-    end_lines,
+    describe_groups,
+    describe_job,
+    describe_outcome,
+    describe_sizes,
+    is_ok,
+    name_row,
     result_rows,
     summary_cells,
-    title_lines,
 )
 from .results import ALONE, BenchmarkRun
 
@@ -43,7 +48,6 @@ MAX_TICKS = 6  # labels of the vertical axis
 MAX_MARKED = 6  # slow groups of a target that are drawn
 TICK_STEPS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 2, 5), (1,)  # of a decade
 LETTER_PLACES = (5, -5), (5, 13), (-12, -5), (-12, 13)  # beside a mark, in turn
-WIDE = 10**9  # columns of text that the browser wraps
 SIZE_UNITS = {"G": 2**30, "M": 2**20, "K": 2**10}
 TIME_UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # microseconds
 LEGEND = (
@@ -105,13 +109,12 @@ svg text.slow {fill: var(--slow); font-weight: bold}
 @media print {section {break-inside: avoid}}
 """
 
-
 Row = Mapping[str, Any]  # of ``result_rows``
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a picture, and in which points it is marked."""
+    """A line of a picture, and the sizes at which it is marked."""
 
     kind: str  # "alone", "all" or "slow": a class of the style
     name: str
@@ -122,10 +125,8 @@ class Line:
 def draw_run(run: BenchmarkRun, misses: Sequence[Miss] = ()) -> str:
     """Return the page of a run. Cost: about 8 kB for each operation and target."""
     targets = [[*rows] for _, rows in groupby(result_rows(run), key=itemgetter("op", "axes"))]
-    job, measured = title_lines(run, WIDE)
-    *notes, outcome = (escape(line) for line in end_lines(run, misses, "", WIDE))
-    marks = "".join(f'<p class="bad">{note}</p>\n' for note in notes)
-    kind = "bad" if outcome.startswith("FAILED") else "good"
+    named = "".join(f'<p class="bad">{escape(text)}</p>\n' for text in describe_groups(run, misses))
+    kind = "good" if is_ok(run, misses) else "bad"
     colors = axis_colors(run.sizes)
     sections = [
         _draw_target(number, rows, colors.get(rows[0]["axes"], "var(--line)"))
@@ -137,10 +138,10 @@ def draw_run(run: BenchmarkRun, misses: Sequence[Miss] = ()) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>{STYLE}{PAGE_STYLE}</style></head>
 <body><h1>{sizes}</h1>
-<p>{escape(job.partition(": ")[2])}</p>
-<p>{escape(measured)}</p>
-<p class="{kind}">{outcome}</p>
-{marks}{_draw_summary(run)}<p>{escape(LEGEND)}</p>
+<p>{escape(describe_job(run))}</p>
+<p>{escape(describe_sizes(run))}</p>
+<p class="{kind}">{escape(describe_outcome(run, misses))}</p>
+{named}{_draw_summary(run)}<p>{escape(LEGEND)}</p>
 {_draw_beside(run)}{"".join(sections)}
 <script>onload = () => performance.mark("drawn");</script></body></html>
 """
@@ -184,7 +185,6 @@ def _draw_target(number: int, rows: Sequence[Row], color: str) -> str:
     at_once = "both at once" if len(first["ranks"]) > 1 else f"all {first['num_groups']} at once"
     drawn += [Line("all", at_once, together)] * bool(together)
     drawn += slow[:MAX_MARKED]
-    ranks = " and ".join(map(str, first["ranks"]))
     wrong = sum({row["bytes"]: row["wrong"] for row in rows}.values())
     items = [(line.kind, line.name) for line in drawn]
     if len(slow) > MAX_MARKED:
@@ -195,7 +195,7 @@ def _draw_target(number: int, rows: Sequence[Row], color: str) -> str:
     charts = [_draw_chart("time of a call", drawn, _time, _format_time)]
     if first["busbw"] is not None:
         charts.append(_draw_chart("busbw, GB/s", drawn, _busbw, _format_busbw))
-    heading = f"{escape(first['op'])} over {escape(first['axes'])}, n = {ranks}"
+    heading = escape(name_row(first))
     return f"""<section id="t{number}"><h2 style="border-color: {color}">{heading}</h2>
 <div class="target">{"".join(charts)}<ul>{listed}</ul></div></section>
 """
@@ -211,30 +211,23 @@ def _name_alone(row: Row) -> str:
 
 def _slow_lines(rows: Sequence[Row]) -> list[Line]:
     """Return a line for each group that is slow at some size, the slowest first."""
-    times: dict[str, list[tuple[Row, Row]]] = {}  # coordinate to the row and the group
+    times: dict[str, list[tuple[Row, Row]]] = {}  # coordinate to each row and the group in it
     for row in rows:
         for group in row["by_group"]:
             times.setdefault(group["group"], []).append((row, group))
-    slow = {
-        name: (max((group["factor"], row["bytes"]) for row, group in pairs if group["slow"]), pairs)
-        for name, pairs in times.items()
-        if any(group["slow"] for _, group in pairs)
-    }
-    lines = []
-    ranked = sorted(slow.items(), key=lambda item: -item[1][0][0])
-    for letter, (name, ((factor, size), pairs)) in zip(_letters(len(ranked)), ranked, strict=True):
-        ranks, hosts = pairs[0][1]["ranks"], pairs[0][1]["hosts"]
-        where = f"{name} ({name_ranks(ranks)}) on {summarize(hosts)}"
-        text = f"{letter}: {where}: SLOW, {factor:.2f} times the median of its peers"
-        marked = frozenset(row["bytes"] for row, group in pairs if group["slow"])
-        points = [(row, group["us"]) for row, group in pairs]
-        lines.append(Line("slow", f"{text} at {format_size(size)}", points, marked))
+    slowest: list[tuple[Row, Row]] = []  # of each slow group, where its factor is the largest
+    for pairs in times.values():
+        if slow := [pair for pair in pairs if pair[1]["slow"]]:
+            slowest.append(max(slow, key=lambda pair: pair[1]["factor"]))
+    lines: list[Line] = []
+    for row, group in sorted(slowest, key=lambda pair: -pair[1]["factor"]):
+        letter, pairs = ascii_uppercase[len(lines) % MAX_MARKED], times[group["group"]]
+        where = f"{group['group']} ({name_ranks(group['ranks'])}) on {summarize(group['hosts'])}"
+        text = f"{letter}: {where}: SLOW, {group['factor']:.2f} times the median of its peers"
+        marked = frozenset(other["bytes"] for other, part in pairs if part["slow"])
+        points = [(other, part["us"]) for other, part in pairs]
+        lines.append(Line("slow", f"{text} at {format_size(row['bytes'])}", points, marked))
     return lines
-
-
-def _letters(number: int) -> str:
-    """Return the letters of slow groups; those that are not drawn have none of their own."""
-    return "ABCDEF".ljust(number)[:number]
 
 
 def format_size(size: int) -> str:
@@ -261,7 +254,10 @@ def _format_busbw(value: float) -> str:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return round numbers from low to high, twice as much or more: the most of ``MAX_TICKS``."""
+    """Return round numbers from low to high, as many as ``MAX_TICKS`` allows.
+
+    ``high`` is twice ``low`` or more.
+    """
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     choices = [[m * 10.0**d for d in decades for m in steps] for steps in TICK_STEPS]
     choices += [[10.0**d for d in decades if d % every == 0] for every in range(2, len(decades))]
@@ -284,22 +280,22 @@ def _draw_chart(
     ]
     points = [[(row["bytes"], value_of(row, us)) for row, us in line.times] for line in lines]
     frame = Frame.around([point for part in (*spread, *points) for point in part])
-    marks = [f'<text x="{LEFT}" y="12">{title}</text>', *frame.draw_axes(format_value)]
+    elements = [f'<text x="{LEFT}" y="12">{title}</text>', *frame.draw_axes(format_value)]
     if spread:
         outline = frame.path([*spread[0], *reversed(spread[1])])
-        marks.append(f'<polygon points="{outline}"/>')
+        elements.append(f'<polygon points="{outline}"/>')
     for number, (line, part) in enumerate(zip(lines, points, strict=True)):
-        marks.append(f'<polyline class="{line.kind}" points="{frame.path(part)}"/>')
+        elements.append(f'<polyline class="{line.kind}" points="{frame.path(part)}"/>')
         dx, dy = LETTER_PLACES[number % len(LETTER_PLACES)]
         for size, value in part:
             x, y, is_marked = frame.x(size), frame.y(value), size in line.marked
             tip = escape(f"{line.name}; {format_size(size)}: {format_value(value)}")
             circle = f'<circle class="{line.kind}" cx="{x}" cy="{y}" r="{4 if is_marked else 2.5}">'
-            marks.append(f"{circle}<title>{tip}</title></circle>")
+            elements.append(f"{circle}<title>{tip}</title></circle>")
             if is_marked:
                 place = f'x="{x + dx:.1f}" y="{y + dy:.1f}"'
-                marks.append(f'<text class="slow" {place}>{line.name[0]}</text>')
-    body = "\n".join(marks)
+                elements.append(f'<text class="slow" {place}>{line.name[0]}</text>')
+    body = "\n".join(elements)
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">{body}</svg>\n'
 
 
@@ -313,7 +309,7 @@ class Frame:
 
     @classmethod
     def around(cls, points: Sequence[tuple[int, float]]) -> Frame:
-        """Return the frame of points."""
+        """Return the frame that holds all points, with a margin above and below."""
         sizes, values = zip(*points, strict=True)
         return cls(sorted({*sizes}), *widen(min(values), max(values)))
 
@@ -329,11 +325,11 @@ class Frame:
         return round(HEIGHT - BOTTOM - part * (HEIGHT - TOP - BOTTOM), 1)
 
     def path(self, points: Sequence[tuple[int, float]]) -> str:
-        """Return points as SVG has them."""
+        """Return points as the coordinates of a line of SVG."""
         return " ".join(f"{self.x(size)},{self.y(value)}" for size, value in points)
 
     def draw_axes(self, format_value: Callable[[float], str]) -> Iterator[str]:
-        """Yield a line for each round value, and labels that do not touch."""
+        """Yield a line for each round value, and labels of sizes that do not touch."""
         for tick in log_ticks(self.low, self.high):
             y = self.y(tick)
             yield f'<path class="grid" d="M{LEFT} {y}H{WIDTH - RIGHT}"/>'
@@ -348,6 +344,6 @@ class Frame:
 
 
 def widen(low: float, high: float) -> tuple[float, float]:
-    """Return limits with room around two values, and a factor of 2 or more between them."""
-    room = max(1.15, math.sqrt(2 * low / high))
-    return low / room, high * room
+    """Return limits around two values with a margin, a factor of 2 or more from each other."""
+    margin = max(1.15, math.sqrt(2 * low / high))
+    return low / margin, high * margin

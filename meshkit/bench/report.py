@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from ..layout.layout import Layout
@@ -35,9 +35,7 @@ SCREEN_LEGEND = (
     "peers, and SLOW if that is more than its noise. first ms: the first call of each group. "
     "--all shows every row."
 )
-BESIDE_HEADER = (
-    *("beside a product", "bytes", "us", "product us", "in turn us", "both us", "hidden %"),
-)
+BESIDE_HEADER = "beside a product", "bytes", "us", "product us", "in turn us", "both us", "hidden %"
 BESIDE_LEGEND = (
     "us: all groups at once. in turn us: the collective, then a matrix product, with nothing "
     "hidden. both us: the collective begun, the product, the wait. hidden %: of the shorter one."
@@ -61,20 +59,19 @@ def draw_screen(
 ) -> str:
     """Return a line for each operation and target, the named groups and the outcome."""
     table = format_table(summary_cells(run), HEADER, width=width, ascii=ascii)
-    end = end_lines(run, misses, SCREEN_LEGEND, width)
+    end = _end_lines(run, misses, SCREEN_LEGEND, width)
     beside = _beside_lines(run, width, ascii=ascii)
-    return "\n".join([*title_lines(run, width), "", table, "", *beside, *end])
+    return "\n".join([*_title_lines(run, width), "", table, "", *beside, *end])
 
 
 def draw_rows(
     run: BenchmarkRun, misses: Sequence[Miss] = (), *, width: int = 80, ascii: bool = False
 ) -> str:
     """Return every row, one table for each operation and target, and the same end."""
-    lines = title_lines(run, width)
-    for (op, axes), group in groupby(result_rows(run), itemgetter("op", "axes")):
-        rows = list(group)
-        sizes, first = " and ".join(map(str, rows[0]["ranks"])), rows[0]
-        heading = f"{op} over {axes}, n = {sizes}"
+    lines = _title_lines(run, width)
+    for _, group in groupby(result_rows(run), itemgetter("op", "axes")):
+        rows = [*group]
+        first, heading = rows[0], name_row(rows[0])
         if first["groups"] < first["num_groups"]:
             num_groups = count_noun(first["num_groups"], "group")
             heading += f"; {first['mode']}: {first['groups']} of {num_groups}"
@@ -85,33 +82,57 @@ def draw_rows(
         ]
         lines.append(format_table(cells, [*FORMATS], width=width, ascii=ascii))
     lines += ["", *_beside_lines(run, width, ascii=ascii)]
-    return "\n".join([*lines, *end_lines(run, misses, LEGEND, width)])
+    return "\n".join([*lines, *_end_lines(run, misses, LEGEND, width)])
 
 
-def title_lines(run: BenchmarkRun, width: int) -> list[str]:
-    """Return the lines about the job and about what was measured."""
+def name_row(row: Mapping[str, Any]) -> str:
+    """Return the operation, target and ranks of a group of a row of ``result_rows``."""
+    return f"{row['op']} over {row['axes']}, n = {' and '.join(map(str, row['ranks']))}"
+
+
+def describe_job(run: BenchmarkRun) -> str:
+    """Return the ranks, hosts and software of a run."""
     ranks = count_noun(math.prod(run.sizes.values()), "rank")
     hosts = count_noun(len(set(run.hosts)), "host")
     software = f"launcher {run.launcher}; {run.backend} on {run.device}, torch {run.torch}"
+    return f"{ranks} on {hosts}, {software}"
+
+
+def describe_sizes(run: BenchmarkRun) -> str:
+    """Return the operations and sizes that were measured."""
     operations = ", ".join(dict.fromkeys(row.case.op for row in run.measurements))
     sizes = sorted({row.case.bytes for row in run.measurements})
     span = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
-    title = f"{format_sizes(run.sizes)}: {ranks} on {hosts}, {software}"
-    return [*wrap_lines(title, width), *wrap_lines(f"{operations} of {span} bytes, float32", width)]
+    return f"{operations} of {span} bytes, float32"
 
 
-def end_lines(run: BenchmarkRun, misses: Sequence[Miss], legend: str, width: int) -> list[str]:
-    """Return the legend, a sentence for each named group, and the outcome."""
-    slow = [group.describe() for group in slow_groups(run)]
-    missed = shorten(
-        [miss.describe() for miss in misses], MAX_MISSES, " miss a limit; --json has all."
-    )
-    counts = [f"{count_noun(len(slow), 'slow group')}; "] * bool(slow)
+def describe_groups(run: BenchmarkRun, misses: Sequence[Miss]) -> list[str]:
+    """Return a sentence for each slow group and for each missed limit, ``MAX_MISSES`` at most."""
+    missed = [miss.describe() for miss in misses]
+    return [
+        *(group.describe() for group in slow_groups(run)),
+        *shorten(missed, MAX_MISSES, " miss a limit; --json has all."),
+    ]
+
+
+def describe_outcome(run: BenchmarkRun, misses: Sequence[Miss]) -> str:
+    """Return the last line: OK or FAILED, and the counts."""
+    slow = len(slow_groups(run))
+    counts = [f"{count_noun(slow, 'slow group')}; "] * bool(slow)
     counts += [f"{count_noun(len(misses), 'missed limit')}; "] * bool(misses)
     done, wrong = count_noun(len(run.measurements), "row"), count_noun(run.wrong, "wrong element")
     outcome = "OK" if is_ok(run, misses) else "FAILED"
-    last = f"{outcome}: {done} in {run.seconds:.1f} s; {''.join(counts)}{wrong}."
-    return [line for text in (legend, *slow, *missed, last) for line in wrap_lines(text, width)]
+    return f"{outcome}: {done} in {run.seconds:.1f} s; {''.join(counts)}{wrong}."
+
+
+def _title_lines(run: BenchmarkRun, width: int) -> list[str]:
+    title = f"{format_sizes(run.sizes)}: {describe_job(run)}"
+    return [*wrap_lines(title, width), *wrap_lines(describe_sizes(run), width)]
+
+
+def _end_lines(run: BenchmarkRun, misses: Sequence[Miss], legend: str, width: int) -> list[str]:
+    texts = legend, *describe_groups(run, misses), describe_outcome(run, misses)
+    return [line for text in texts for line in wrap_lines(text, width)]
 
 
 def is_ok(run: BenchmarkRun, misses: Sequence[Miss]) -> bool:
@@ -121,7 +142,8 @@ def is_ok(run: BenchmarkRun, misses: Sequence[Miss]) -> bool:
 
 def summary_cells(run: BenchmarkRun) -> list[list[str]]:
     """Return the cells of the screen: a line for each operation and target."""
-    return [[*_cells(run, [*rows])] for _, rows in groupby(run.measurements, _op_and_target)]
+    groups = groupby(run.measurements, attrgetter("case.op", "case.target"))
+    return [[*_summary_line(run, [*rows])] for _, rows in groups]
 
 
 def _beside_lines(run: BenchmarkRun, width: int, *, ascii: bool) -> list[str]:
@@ -146,36 +168,27 @@ def beside_cells(run: BenchmarkRun) -> list[list[str]]:
 
 
 def beside_legend(run: BenchmarkRun) -> str:
-    """Return what the columns of these lines mean."""
+    """Return the meaning of the columns of ``beside_cells``."""
     shared = " On the cpu both compete for its cores." * (run.device == "cpu")
     return f"{BESIDE_LEGEND}{shared}"
 
 
-def _op_and_target(row: Measurement) -> tuple[str, Target]:
-    return row.case.op, row.case.target
-
-
-def _cells(run: BenchmarkRun, rows: Sequence[Measurement]) -> Iterator[str]:
-    """Yield the cells of a line of the table. Sizes of the rows ascend."""
+def _summary_line(run: BenchmarkRun, rows: Sequence[Measurement]) -> Iterator[str]:
+    """Yield the cells of an operation and target, from its rows by ascending size."""
     target = rows[0].case.target
     yield _line_name(run, rows[0].case)
     first = [max(call.seconds) for call in run.first_calls if (call.axes,) == target.groups]
     yield format_figure(first[0] * 1e3) if first else "-"
     alone = [row for row in rows if row.mode == ALONE]
     together = [row for row in rows if row.mode != ALONE]
-    for mode in (alone, together):
-        yield format_us(mode[0].median) if mode else "-"
-    for mode in (alone, together):
-        yield format_figure(mode[-1].busbw) if mode and mode[-1].busbw else "-"
+    for part in (alone, together):
+        yield format_us(part[0].median) if part else "-"
+    for part in (alone, together):
+        yield format_figure(part[-1].busbw) if part and part[-1].busbw else "-"
     yield str(sum({row.case: row.wrong for row in rows}.values()))
     judged = [(row, time) for row in together for time in row.by_group if row.num_groups > 1]
-    worst = max(judged, key=lambda pair: (pair[1].is_slow, pair[1].factor), default=None)
-    yield _describe_slowest(name_group(run, *worst)) if worst else "-"
-
-
-def _describe_slowest(group: NamedGroup) -> str:
-    mark = " SLOW" * group.time.is_slow
-    return f"{group.coordinate} on {summarize(group.hosts)}: {group.time.factor:.2f}{mark}"
+    slowest = max(judged, key=lambda pair: (pair[1].is_slow, pair[1].factor), default=None)
+    yield name_group(run, *slowest).summary if slowest else "-"
 
 
 def _line_name(run: BenchmarkRun, case: Case) -> str:
@@ -252,6 +265,7 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def _group_json(group: NamedGroup) -> dict[str, Any]:
+    """Return a group with its times in microseconds."""
     time = group.time
     return {
         "group": group.coordinate,
@@ -277,6 +291,12 @@ class NamedGroup:
 
     def __str__(self) -> str:
         return f"{self.row.case.target.name} at {self.coordinate} ({name_ranks(self.ranks)})"
+
+    @property
+    def summary(self) -> str:
+        """The coordinate, hosts and factor of the group."""
+        mark = " SLOW" * self.time.is_slow
+        return f"{self.coordinate} on {summarize(self.hosts)}: {self.time.factor:.2f}{mark}"
 
     def describe(self) -> str:
         """Return the sentence about a slow group."""
@@ -339,15 +359,15 @@ def name_group(run: BenchmarkRun, row: Measurement, time: GroupTime) -> NamedGro
     return NamedGroup(row, time, format_sizes(outside) or "all", tuple(sorted(ranks)), hosts)
 
 
-def all_at_once(run: BenchmarkRun) -> list[Measurement]:
-    """Return the rows with all groups of a target at once; those of one group are always so."""
+def rows_at_once(run: BenchmarkRun) -> list[Measurement]:
+    """Return the rows with all groups of a target at once."""
     return [row for row in run.measurements if is_at_once(row.mode, row.num_groups)]
 
 
 def slow_groups(run: BenchmarkRun) -> list[NamedGroup]:
     """Return each slow group of each operation and target once: its row with the largest factor."""
     slowest: dict[tuple[str, Target, int], NamedGroup] = {}
-    for row in all_at_once(run):
+    for row in rows_at_once(run):
         for time in row.by_group:
             key = row.case.op, row.case.target, time.index
             if time.is_slow and not (key in slowest and slowest[key].time.factor >= time.factor):

@@ -41,7 +41,7 @@ VALUES = st.floats(1e-12, 1e15)
 
 
 @given(VALUES, VALUES)
-def test_each_range_has_room_and_some_round_labels(first: float, second: float) -> None:
+def test_each_range_has_a_margin_and_some_round_labels(first: float, second: float) -> None:
     low, high = sorted((first, second))
     lower, higher = widen(low, high)
     assert lower < low <= high < higher
