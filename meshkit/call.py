@@ -155,6 +155,7 @@ def quotes_call(
 
         @functools.wraps(function)
         def call(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+            __tracebackhide__ = True  # notebooks and pytest leave out this frame
             try:
                 return function(*args, **kwargs)
             except MeshkitError as error:

@@ -110,13 +110,18 @@ class MeshkitError(Exception):
         """The fix with the call in its place."""
         return self._fill(self.fix)
 
+    @property
+    def evidence_text(self) -> list[str]:
+        """The lines of evidence with the call in its place."""
+        return [*map(self._fill, self.evidence)]
+
     def _fill(self, text: str) -> str:
         return text.replace(CALL, self.call or "this call")
 
     @property
     def text(self) -> str:
         """The whole text: the call, the evidence and the fix."""
-        return format_error(self.headline, *map(self._fill, self.evidence), fix=self.fix_text)
+        return format_error(self.headline, *self.evidence_text, fix=self.fix_text)
 
     def __str__(self) -> str:
         return self.text

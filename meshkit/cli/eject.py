@@ -60,4 +60,5 @@ EJECT = Command(
         "dp=2 sp=2 --global-batch 64 --micro-batch 4",
         "dp=4 tp=2 --order 'tp dp' --json",
     ),
+    complete=options.missing_batch_size,
 )

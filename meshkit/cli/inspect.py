@@ -345,6 +345,7 @@ PLAN = Command(
         "dp=4 sp=2 --nodes 2 \\\n    --global-batch 64 --micro-batch 4",
         f'"dp=8 tp=8" "dp=64" --nodes 8 \\\n    {MODEL} --global-batch 512 --seq 8192',
     ),
+    complete=options.missing_batch_size,
 )
 EXPLAIN = Command(
     "explain",
@@ -352,6 +353,7 @@ EXPLAIN = Command(
     _add_explain,
     run_explain,
     ("5 dp=4 sp=2 --nodes 2 --seed 1", "--all dp=4 sp=2 --nodes 2"),
+    complete=options.missing_batch_size,
 )
 MOVE = Command(
     "move",

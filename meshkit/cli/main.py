@@ -44,6 +44,9 @@ EXAMPLES = "meshkit help plan", "meshkit plan dp=4 sp=2 --nodes 2"
 FAILED, INVALID, INTERRUPTED = 1, 2, 130
 INVALID_REQUESTS = SpecError, UnknownAxisError, CoordinateError, BatchError
 
+# words for the number of ranks that are no option, beside those of meshkit.synonyms
+RANKS = dict.fromkeys(("ranks", "num_ranks", "nproc", "np"), "world_size")
+STARTERS = ("run", "launch", "start", "train", "torchrun", "srun", "mpirun")
 LINES = "┌─┐│└┘"  # all characters of pictures that are not ASCII
 FIX = re.compile(r"^(  Fix:)", re.MULTILINE)
 
@@ -67,6 +70,8 @@ class Command:
     run: Callable[[Namespace], Result]  # returns the result for the parsed options
     examples: tuple[str, str]  # two command lines, without ``meshkit NAME``
     other_words: str = ""  # for the error of a word that the command does not take
+    # returns the words that a line lacks beside its options, for a line that an error proposes
+    complete: Callable[[Namespace], list[str]] = lambda _: []
 
 
 class CommandParser(ArgumentParser):
@@ -89,6 +94,7 @@ class CommandParser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise an error of argparse as one of meshkit, without the other names of an option."""
         text = re.sub(r"^argument ([^\s/:]+)[^:]*: ", r"\1: ", message)
+        text = re.sub(r"(--[\w-]+)(?:/-[\w-]+)+", r"\1", text)
         option = text.partition(":")[0]
         words = shlex.split(" ".join(self.examples).replace("\\\n    ", ""))
         values = [value for flag, value in pairwise(words) if flag == option]
@@ -107,7 +113,13 @@ class CommandParser(ArgumentParser):
         """Return the options of a command."""
         takes_rest = any(action.nargs == REMAINDER for action in self._get_positional_actions())
         read = self.parse_known_args if takes_rest else self.parse_known_intermixed_args
-        args, unknown = read(words)
+        try:
+            args, unknown = read(words)
+        except SpecError:
+            misspelt = [] if takes_rest else [w for w in words if self._correct(w) != w]
+            if not misspelt:
+                raise
+            raise self._unknown(misspelt[0], words) from None
         if unknown:
             raise self._unknown(unknown[0], words)
         return args
@@ -133,15 +145,23 @@ class CommandParser(ArgumentParser):
             value = value or next((size for size in after[:1] if size.isdecimal()), "N")
             fix = f"{flag[2:]}={value}, without hyphens."
             return SpecError(f"there is no option {flag}.", fix=fix)
-        fix = f"meshkit help {self.prog.split()[-1]} lists the options."
+        if flag == "--rank" and self.prog.split()[-1] in ("plan", "explain"):
+            others = [value or other if other == word else other for other in typed]
+            line = shlex.join(["meshkit", "explain", *(w for w in others if w != word)])
+            return SpecError(f"there is no option {flag}.", fix=line)
+        fix, advice = f"meshkit help {self.prog.split()[-1]} lists the options.", list[str]()
         has_script = any(action.nargs == REMAINDER for action in self._actions)
         own = typed[: typed.index(word) + 1] if has_script else typed  # the rest is of the script
         corrected = [*map(self._correct, own), *typed[len(own) :]]
-        with suppress(SpecError):  # the command does not accept every guess
-            if corrected != typed:
-                self.parse(corrected)
-                fix = shlex.join([*self.prog.split(), *corrected])
-        return SpecError(f"there is no option {flag}.", fix=fix)
+        if corrected != typed:
+            try:
+                args = self.parse(corrected)
+                completed = [*corrected, *args.command.complete(args)]
+                fix = shlex.join([*self.prog.split(), *completed])
+            except SpecError as error:  # the line has another mistake, or it is a wrong guess
+                guess = self._correct(word).partition("=")[0]
+                advice, fix = [f"It may be {guess}; then {error.summary}"], error.fix
+        return SpecError(f"there is no option {flag}.", *advice, fix=fix)
 
     def _correct(self, word: str) -> str:
         """Return a word with the option that is likely meant."""
@@ -149,7 +169,8 @@ class CommandParser(ArgumentParser):
         flags = [f for a in self._actions if a.help != SUPPRESS for f in a.option_strings]
         if not flag.startswith("--") or flag in flags:
             return word
-        alias = "--" + ARGUMENTS.get(flag[2:].replace("-", "_"), "").replace("_", "-")
+        name = flag[2:].replace("-", "_")
+        alias = "--" + (ARGUMENTS.get(name) or RANKS.get(name, "")).replace("_", "-")
         close = difflib.get_close_matches(flag, flags, n=1, cutoff=0.8)
         return next(iter([alias] if alias in flags else close), flag) + equals + value
 
@@ -219,7 +240,12 @@ def _unknown_command(name: str, rest: Sequence[str]) -> SpecError:
     """Return the error for a first word that is no command, with the likely line."""
     command = next((word for word in rest if word in COMMANDS), "")
     fix, evidence = "meshkit help lists the commands.", [f"The commands are {', '.join(COMMANDS)}."]
-    if close := difflib.get_close_matches(name, COMMANDS, n=1):
+    if name in STARTERS:
+        evidence = ["meshkit starts no program; a launcher does."]
+        fix = f"torchrun --nproc-per-node 4 {shlex.join(rest or ['train.py'])}"
+    elif name == "version":
+        fix = "meshkit --version"
+    elif close := difflib.get_close_matches(name, COMMANDS, n=1):
         fix = shlex.join(["meshkit", close[0], *rest])
     elif name.startswith("-") and command:
         others = [word for word in rest if word != command]

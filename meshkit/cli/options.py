@@ -153,8 +153,8 @@ def add_grid(parser: ArgumentParser) -> None:
 
 
 def add_world_size(parser: ArgumentParser, help: str, *, required: bool = False) -> None:
-    """Add the option ``--world-size``, which ``--world`` abbreviates."""
-    flags = "--world-size", "--world"
+    """Add the option ``--world-size``, which ``--world`` and ``-n`` abbreviate."""
+    flags = "--world-size", "--world", "-n"
     parser.add_argument(*flags, type=read_count, required=required, metavar="N", help=help)
 
 
@@ -182,6 +182,14 @@ def read_axis_sizes(words: Sequence[str], args: Namespace | None = None) -> dict
             value = next((w for w in words if w.startswith(f"{axis}=")), word).partition("=")[2]
             fix = f"{option} {shlex.quote(value)}."
             raise SpecError(f"{axis} is no axis; it is an option.", fix=fix)
+    names = [word for word in split_words(words) if word in STANDARD_AXES]
+    for option in ("order", "groups") if names else ():
+        value = getattr(args, option, None)
+        if value:
+            listed = ",".join([value if option == "order" else value[-1], *names])
+            line = f"The axes of --{option} are one word."
+            summary = f"{names[0]!r} is not the size of an axis."
+            raise SpecError(summary, line, fix=f"--{option} {listed}.")
     return parse_sizes(words, can_infer=True)
 
 
@@ -310,10 +318,18 @@ def read_batch(
             nearest = min(error.micro_batches, key=lambda n: abs(n - given[other]))
             ways.append(f"--{other.replace('_', '-')} {nearest}")
         if len(given) == 1:
-            fix = "two of --global-batch, --micro-batch and --accumulation-steps."
+            fix = f"for example {' '.join(missing_batch_size(args))}."
         elif ways:
             fix = either(*ways)
         raise error.but(evidence=evidence, fix=fix) from None
+
+
+def missing_batch_size(args: Namespace) -> list[str]:
+    """Return the option that a single size of a batch lacks, for example of one micro batch."""
+    given = [name for name in BATCH_HELP if getattr(args, name, None) is not None]
+    if len(given) != 1 or getattr(args, "model", None) is not None:  # a model has its own
+        return []
+    return ["--micro-batch" if given == ["accumulation_steps"] else "--accumulation-steps", "1"]
 
 
 def split_layouts(words: Sequence[str]) -> list[list[str]]:

@@ -11,6 +11,8 @@ Below torch 2.13, and for dims out of nesting order, slice one result instead of
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..call import Call
 from ..errors import SpecError
 from ..launch.torch_meshes import can_slice, copy_root, slice_device_mesh
+from ..launch.world import World
 from ..layout.axes import Names, parse_axes
 from ..layout.group_plan import Axes
 from ..layout.layout import Layout
@@ -97,7 +100,7 @@ def check_members(
 
 
 def find_attribute(owner: object, name: str) -> object:
-    """Return the value of a name that DeviceMesh has, too; else raise with the call for an axis."""
+    """Return the value of a name that DeviceMesh has, too; else raise with what may be meant."""
     mesh: Any = owner
     groups = vars(mesh).get("_groups")  # None while the mesh is made
     axes: tuple[str, ...] = () if groups is None else groups.plan.layout.axes
@@ -110,21 +113,45 @@ def find_attribute(owner: object, name: str) -> object:
         group_rank: int = mesh.group_rank(axes[0] if mesh_dim is None else mesh_dim)
         return group_rank
 
+    def get_rank(*mesh_dims: str) -> int:
+        if mesh_dims:
+            call, own = (Call(f"mesh.{way}", mesh_dims) for way in ("get_rank", "get_local_rank"))
+            line = "mesh.get_rank() is the global rank, as in torch, and takes no axis."
+            raise SpecError(line, fix=f"{own}.").quote(call)
+        global_rank: int = mesh.rank
+        return global_rank
+
     same: dict[str, Callable[[], object]] = {
         "shape": lambda: mesh.layout.shape,
         "ndim": lambda: len(axes),
         "mesh_dim_names": lambda: axes,
         "axis_names": lambda: axes,
         "device_type": lambda: mesh.device.type,
-        "get_rank": lambda: lambda: mesh.rank,
+        "get_rank": lambda: get_rank,
         "get_group": lambda: lambda *dims, mesh_dim=(): mesh.group(*dims, *parse_axes(mesh_dim)),
         "get_local_rank": lambda: get_local_rank,
     }
     if name in same and groups is not None:
         return same[name]()
+    text = f"a Mesh has no attribute {name!r}"
+    if axes and not name.startswith("_") and (hint := _hint(name, axes, [*same, *dir(mesh)])):
+        raise AttributeError(f"{text}; {hint}")  # without its name, as Python would guess another
+    raise AttributeError(text, name=name, obj=mesh)
+
+
+def _hint(name: str, axes: tuple[str, ...], names: Sequence[str]) -> str:
+    """Return what an unknown attribute of a mesh may mean; "" if nothing is known."""
     axis, _, what = name.partition("_")
-    calls = {"size": "size", "rank": "group_rank", "group": "group", "mesh": "device_mesh"}
-    calls = {what: calls[what]} if what in calls else calls
-    of_axis = [f"mesh.{call}({axis!r})" for call in calls.values()] if axis in axes else []
-    hint = f"; use {', '.join(of_axis)}" if of_axis else ""
-    raise AttributeError(f"a Mesh has no attribute {name!r}{hint}", name=name, obj=mesh)
+    if axis in axes:
+        calls = {"size": "size", "rank": "group_rank", "group": "group", "mesh": "device_mesh"}
+        calls = {what: calls[what]} if what in calls else calls
+        return f"use {', '.join(f'mesh.{call}({axis!r})' for call in calls.values())}"
+    if name in World.__dataclass_fields__:
+        of_mesh = ", mesh.size() that of the mesh" if name == "world_size" else ""
+        return f"meshkit.init().{name} is that of the job{of_mesh}"
+    function = getattr(dist, name, None)
+    if inspect.isfunction(function) and "group" in inspect.signature(function).parameters:
+        return f"use torch.distributed.{name}(..., group=mesh.group({axes[0]!r}))"
+    public = [known for known in names if not known.startswith("_")]
+    close = difflib.get_close_matches(name, public, n=1, cutoff=0.6)
+    return f"did you mean mesh.{close[0]}?" if close else ""

@@ -111,6 +111,7 @@ def _digest(numbers: Ints) -> str:
 @contextmanager
 def announcing_failure(world: World, call: Call) -> Iterator[None]:
     """Announce an error that leaves the block, in the round that the other ranks enter."""
+    __tracebackhide__ = True
     try:
         yield
     except BaseException as error:

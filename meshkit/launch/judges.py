@@ -237,9 +237,7 @@ def failure_error(summary: str, rank: int, process: Process, error: BaseExceptio
     """Return the error that the other ranks raise when a rank's own call failed."""
     if isinstance(error, MeshkitError):
         # the call of the failed rank, not of the rank that raises the report
-        call = "this call" if error.call is None else str(error.call)
-        reason, fix = error.headline, error.fix_text
-        evidence = [line.replace(CALL, call) for line in error.evidence]
+        reason, evidence, fix = error.headline, error.evidence_text, error.fix_text
     else:
         reason, *rest = str(error).splitlines() or [""]
         evidence, fix = [line.strip() for line in rest], ""
@@ -292,11 +290,14 @@ def missing_error(
     if 0 < len(absent) < len(hosts):  # else the launcher and the hosts use different names
         few = ", ".join(shorten(absent, MAX_NAMES))
         lines.append(f"No rank came from {plural('host', len(absent))} {few}.")
+    ranks = f"{plural('rank', len(reasons))} {shorten_ranks(reasons)}"
+    who = "it" if len(reasons) == 1 else "they"
+    skipped = "" if stage else f"; if {who} skipped the call, make it there too"
     return RankTimeoutError(
         f"{len(seen.missing)} of {len(seen.expected)} ranks did not arrive at {stage}{CALL} within "
         f"{seconds:g} s.",
         *lines,
-        fix=f"look at the logs of {plural('rank', len(reasons))} {shorten_ranks(reasons)} first.",
+        fix=f"look at the logs of {ranks} first{skipped}.",
         missing_ranks=tuple(reasons[:MAX_RANKS]),
     )
 

@@ -8,6 +8,7 @@ Ranks meet through a file, so no port is used. This process only waits::
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import pickle
@@ -25,8 +26,8 @@ from multiprocessing.context import ForkContext
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ..call import Call, changes, format_value, parse_integer, quotes_call
-from ..errors import LaunchError, RankTimeoutError, SpawnError, SpecError
+from ..call import PACKAGE, Call, changes, format_value, parse_integer, quotes_call
+from ..errors import LaunchError, MeshkitError, RankTimeoutError, SpawnError, SpecError
 from ..text import count_noun, format_ranks, name_ranks
 from .command import program_arguments
 from .detect import detect
@@ -41,6 +42,7 @@ from .worker import (
     Worker,
     context_for,
     end_workers,
+    exit_if_imported_by_child,
     sendable_error,
     start_worker,
 )
@@ -51,6 +53,7 @@ GRACE = 10.0  # seconds
 # Seconds. A rank may raise because a peer died before the parent sees that death. The parent
 # therefore dates the death back.
 NOTICE = 1.0
+HIDDEN = (PACKAGE, contextlib.__file__)  # files whose lines the traceback of a rank leaves out
 MAX_RANKS = 4096  # of one machine; a larger number is a slip of the keyboard
 Result = TypeVar("Result")
 
@@ -63,6 +66,7 @@ class Failure:
     traceback: str
     when: float  # seconds of the machine's monotonic clock
     exit_code: int | None = None  # of a process that ended without an outcome
+    frames: str = ""  # of an error of meshkit: the lines of the user in its traceback
 
     @property
     def summary(self) -> str:
@@ -116,6 +120,7 @@ def spawn(
         >>> spawn(operator.add, 2, (40, 2))
         [42, 42]
     """
+    __tracebackhide__ = True
     _check_no_launcher(fn)
     return start_ranks(fn, world_size, args, timeout=timeout)
 
@@ -130,6 +135,8 @@ def start_ranks(
     title: str = "",
 ) -> list[Result]:
     """Run ``fn(*args)`` as :func:`spawn` does, also under a launcher. A title shows progress."""
+    __tracebackhide__ = True  # a notebook and pytest show the line of the caller alone
+    exit_if_imported_by_child()
     count = parse_integer(world_size)
     if count is None and parse_integer(args) is not None:  # as torch.multiprocessing orders them
         given = [fn, args, world_size] if world_size else [fn, args]
@@ -302,6 +309,7 @@ def run_rank(pipe: Connection, job: bytes) -> None:
 def _spawn_error(failures: dict[int, Failure], first: int) -> SpawnError:
     """Return the error that names the rank that failed first, and the outcomes of the others."""
     errors = {rank: failure.error for rank, failure in failures.items()}
+    cause = errors[first]
     tracebacks = {r: failure.traceback for r, failure in failures.items() if failure.traceback}
     if not tracebacks and all(isinstance(error, RankTimeoutError) for error in errors.values()):
         return SpawnError(  # each of them still ran at the deadline
@@ -313,16 +321,19 @@ def _spawn_error(failures: dict[int, Failure], first: int) -> SpawnError:
     ranks_by_summary: dict[str, list[int]] = {}
     for rank in sorted(failures.keys() - {first}):
         ranks_by_summary.setdefault(failures[rank].summary, []).append(rank)
+    lines = failures[first].traceback.splitlines()
     fix = f"look at rank {first} first; the others may have failed because it did."
-    if failures[first].exit_code == 1:  # a child that exits before its first line
+    if isinstance(cause, MeshkitError):
+        lines = [*failures[first].frames.splitlines(), *cause.evidence_text]
+        fix = cause.fix_text or fix
+    elif failures[first].exit_code == 1:  # a child that exits before its first line
         fix = "write if __name__ == '__main__': before the lines of the script that call spawn."
+    for summary, ranks in ranks_by_summary.items():
+        same = "the same." if summary == failures[first].summary else summary
+        lines.append(f"{'Rank' if len(ranks) == 1 else 'Ranks'} {format_ranks(ranks)}: {same}")
     return SpawnError(
         f"rank {first} failed first, with {failures[first].summary}",
-        *failures[first].traceback.splitlines(),
-        *(
-            f"{'Rank' if len(ranks) == 1 else 'Ranks'} {format_ranks(ranks)}: {summary}"
-            for summary, ranks in ranks_by_summary.items()
-        ),
+        *lines,
         fix=fix,
         errors=errors,
         tracebacks=tracebacks,
@@ -337,7 +348,24 @@ def _outcome(job: bytes) -> Outcome:
     except BaseException as error:  # a KeyboardInterrupt is an outcome too
         if isinstance(error, SystemExit) and error.code in (None, 0):
             return (None,)
-        return Failure(sendable_error(error), traceback.format_exc(), time.monotonic())
+        text, frames = traceback.format_exc(), ""
+        if isinstance(error, MeshkitError):
+            frames = format_frames(error)
+        return Failure(sendable_error(error), text, time.monotonic(), frames=frames)
+
+
+def format_frames(error: BaseException) -> str:
+    """Return the lines of the user in the traceback of an error and of its causes.
+
+    Frames of meshkit and the text of the error itself are left out. Empty if no line is left.
+    """
+    whole = traceback.TracebackException.from_exception(error)
+    parts = [whole]
+    for part in parts:
+        part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(HIDDEN)]
+        parts += filter(None, (part.__cause__, part.__context__))
+    texts = [*whole.format()]
+    return "".join(texts[: -len([*whole.format_exception_only()])]) if whole.stack else ""
 
 
 def _serialize(outcome: Outcome) -> bytes:
@@ -348,5 +376,8 @@ def _serialize(outcome: Outcome) -> bytes:
         return data
     except Exception as error:  # a foreign __reduce__ may raise anything
         kind = type(cast(tuple[Any], outcome)[0]).__name__
-        failed = TypeError(f"the result of fn, a {kind}, cannot be sent back: {error}")
+        failed: Exception = TypeError(f"the result of fn, a {kind}, cannot be sent back: {error}")
+        if isinstance(error, MeshkitError):
+            line = f"the result of fn, a {kind}, cannot be sent back."
+            failed = error.but(summary=line, evidence=(error.headline, *error.evidence_text))
         return pickle.dumps(Failure(failed, traceback.format_exc(), time.monotonic()))

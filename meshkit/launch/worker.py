@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver, parent_process, resource_tracker
+from multiprocessing import current_process, forkserver, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkContext, ForkServerContext, ForkServerProcess
 from multiprocessing.process import BaseProcess
@@ -45,6 +45,7 @@ PRELOADED: tuple[str, ...] = (
     f"{__package__}.spawn",
     "meshkit.mesh.build_mesh",
 )
+CHILD = "meshkit-child"  # the name of each child
 LONGEST = 86400.0  # seconds of one wait; poll(2) overflows after 24.8 days
 DEATH = 5.0  # seconds in which a process that has closed its pipe ends
 
@@ -172,7 +173,7 @@ def start_worker(
     # OpenMP's threads do not survive a fork, so several threads would wait for them forever
     threads = "1" if is_fork else surroundings.environ.get("OMP_NUM_THREADS", "1")
     arguments = inherited, surroundings, threads, target, child_end, *args
-    process = context.Process(target=_run_worker, args=arguments)
+    process = context.Process(target=_run_worker, args=arguments, name=CHILD)
     start_process(process)
     child_end.close()
     return Worker(process, pipe)
@@ -192,6 +193,18 @@ def _run_worker(
     threading.Thread(target=_follow_parent, name="meshkit-parent", daemon=True).start()
     surroundings.enter(threads)
     target(*args)
+
+
+def exit_if_imported_by_child() -> None:
+    """End this process if it is a child that still imports the script of its parent.
+
+    The script then calls ``spawn`` without ``if __name__ == '__main__':``, which the error of the
+    parent says. Python would print a traceback of 60 lines on each rank.
+    """
+    script = sys.modules.get("__mp_main__")
+    is_imported = script is None or script is sys.modules.get("__main__")
+    if current_process().name == CHILD and not is_imported:
+        raise SystemExit(1)
 
 
 def _follow_parent() -> None:

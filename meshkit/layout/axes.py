@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import difflib
 import keyword
+import re
 from collections.abc import Collection, Iterable, Mapping
 
 from ..errors import CALL, SpecError, UnknownAxisError
@@ -177,14 +178,24 @@ def _unknown_axis_error(name: object, axes: tuple[str, ...]) -> UnknownAxisError
     meant = standard_axis(str(name)) or STANDARD_OF.get(str(name))
     same = [axis for axis in axes if STANDARD_OF.get(axis) == meant] if meant else [*axes]
     suggestion = same[0] if meant and len(same) == 1 else closest_axis(name, same)
+    fix = f"did you mean {suggestion}?" if suggestion else f"use one of {', '.join(axes)}."
+    if several := _split_joined(str(name), axes):
+        suggestion, fix = None, f"did you mean {' '.join(several)!r}, these axes together?"
     return UnknownAxisError(
         f"there is no axis {name!r}.",
         f"The axes are {', '.join(axes)}.",
-        fix=f"did you mean {suggestion}?" if suggestion else f"use one of {', '.join(axes)}.",
+        fix=fix,
         axis=name,
         axes=axes,
         suggestion=suggestion,
     )
+
+
+def _split_joined(name: str, axes: Collection[str]) -> list[str]:
+    """Return the axes that a name joins, such as ``dp+tp`` or ``dp_tp``; empty if it joins none."""
+    names = sorted({*axes, *STANDARD}, key=len, reverse=True)  # dp_shard before dp
+    one = "|".join(map(re.escape, names))
+    return re.findall(one, name) if re.fullmatch(rf"({one})([\W_]+({one}))+", name) else []
 
 
 def closest_axis(name: object, axes: Collection[str]) -> str | None:

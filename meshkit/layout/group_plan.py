@@ -275,13 +275,15 @@ def plan_groups(
     across: Sizes | None = None,
 ) -> GroupPlan:
     """Return the layout and the groups of a mesh. Pure."""
+    __tracebackhide__ = True
     if within is not None or across is not None:
         if ranks is not None and not sizes:
             fix = "leave out ranks, or give axes by size beside ranks."
             raise SpecError(f"{CALL} gives ranks beside within and across.", fix=fix)
         layout = _hybrid_layout(world_size, sizes, within, across, order)
     elif ranks is None:
-        inferred = infer_sizes(ordered_sizes(sizes, order, world_size), world_size, evidence)
+        ordered = ordered_sizes(sizes, order, world_size)
+        inferred = infer_sizes(ordered, world_size, evidence, takes_ranks=True)
         layout = Layout.of(inferred)
     else:
         positions = RankPositions.of(ranks, None)

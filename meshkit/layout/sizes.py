@@ -333,10 +333,12 @@ def infer_sizes(
     *,
     owner: str = "the world",
     start: str = "start {ranks}",
+    takes_ranks: bool = False,
 ) -> dict[str, int]:
     """Return the sizes with the -1 replaced, so that their product is ``num_ranks``.
 
     ``start`` says how to get so many ranks, as ``{number}`` or ``{ranks}``; "" if there is no way.
+    ``takes_ranks`` says that ``ranks=`` of the call selects some ranks.
     """
     check_one_inferred(sizes)
     known = math.prod(size for size in sizes.values() if size != -1)
@@ -369,6 +371,9 @@ def infer_sizes(
                 change = f"leave out {axis}" if start else f"{axis}=-1"
                 ways.append(f"{change}, which gives {axis}={size}")
                 break
+    if takes_ranks and known < num_ranks:
+        some = f"ranks=range({known})" if known > 1 else "ranks=[0]"
+        ways.append(f"{some} on all {num_ranks} ranks, for a mesh of {known}")
     raise SpecError(
         f"{CALL} needs {need}, {owner} has {num_ranks}.",
         *lines,

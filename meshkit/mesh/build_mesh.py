@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..call import Call, drop_none, quotes_call
+from ..errors import RankTimeoutError
 from ..groups.open_mesh import (
     MeshProposal,
     announcing_failure,
@@ -113,6 +114,7 @@ def build_mesh(
     Example:
         ``with meshkit.build_mesh(dp=-1, tp=8) as mesh: train(mesh)``
     """
+    __tracebackhide__ = True
     given: dict[str, object] = {
         "order": order,
         "groups": groups,
@@ -155,11 +157,25 @@ def build_mesh(
         )
         wait = parse_timeout("arrival_timeout", arrival_timeout) or options.timeouts.default
         check_share(share)
-    job = current_job() or join(world, options.backend, None, options.timeouts.default, wait)
-    job = replace(job, arrival_timeout=wait or job.arrival_timeout)
-    registry = GroupRegistry(call, is_private=not share)
-    proposal = MeshProposal(plan, job, options.in_job(job), registry, call)
-    if job.arrival is not None:
-        return Mesh(*open_mesh_of_job(proposal, job.arrival))
-    proposal = place_ranks(proposal)
-    return Mesh(proposal, open_groups(proposal))
+    try:
+        job = current_job() or join(world, options.backend, None, options.timeouts.default, wait)
+        job = replace(job, arrival_timeout=wait or job.arrival_timeout)
+        registry = GroupRegistry(call, is_private=not share)
+        proposal = MeshProposal(plan, job, options.in_job(job), registry, call)
+        if job.arrival is not None:
+            return Mesh(*open_mesh_of_job(proposal, job.arrival))
+        proposal = place_ranks(proposal)
+        return Mesh(proposal, open_groups(proposal))
+    except RankTimeoutError as error:
+        if error.missing_ranks:
+            error.evidence += (_who_calls(world.world_size),)
+        raise
+
+
+def _who_calls(world_size: int) -> str:
+    """Return the line for ranks that did not call ``build_mesh``, as they need no mesh."""
+    some = f"ranks=range({max(1, world_size // 2)})"
+    return (
+        f"All {world_size} ranks call build_mesh; with {some}, for example, the others are outside "
+        "the mesh."
+    )

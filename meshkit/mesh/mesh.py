@@ -100,7 +100,10 @@ class Mesh(OfOneProcess):
 
     @property
     def rank(self) -> int:
-        """The global rank of this process."""
+        """The global rank of this process, an int.
+
+        The index along an axis is ``mesh.coordinate["dp"]``.
+        """
         return self._groups.rank
 
     @property

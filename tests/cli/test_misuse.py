@@ -133,6 +133,17 @@ def test_misuse_has_exit_code_2_and_a_fix(line: str, answer: Answers) -> None:
         ("hello -n 2 4", "meshkit hello -n 2"),
         ("rehearse train.py", "for example meshkit rehearse --world-size 64 --nodes 8 "),
         ("plan", "for example meshkit plan dp=4 sp=2 --nodes 2 "),
+        ("explain --rank 5 dp=4 sp=2", "meshkit explain 5 dp=4 sp=2"),
+        ("plan --rank=5 dp=4 sp=2", "meshkit explain 5 dp=4 sp=2"),
+        ("run train.py --lr 3", "torchrun --nproc-per-node 4 train.py --lr 3"),
+        ("launch", "torchrun --nproc-per-node 4 train.py"),
+        ("version", "meshkit --version"),
+        ("plan dp=4 tp=2 --order tp dp", "--order tp,dp."),
+        ("plan dp=4 tp=2 --groups dp tp", "--groups dp,tp."),
+        (
+            "search --model llama3-8b --world-size 8 --nodes 1 --global-bacth 64",
+            "for example meshkit search --model llama3-8b --world-size 64 ",
+        ),
     ],
 )
 def test_a_fix_keeps_a_number_of_ranks_and_shows_a_line(
@@ -141,6 +152,23 @@ def test_a_fix_keeps_a_number_of_ranks_and_shows_a_line(
     code, _, error = answer(line)
     assert code == 2
     assert error.splitlines()[-1].startswith(f"  Fix: {fix}")
+
+
+def test_a_misspelt_option_is_named_beside_those_that_are_missing(answer: Answers) -> None:
+    _, _, error = answer("search --model llama3-8b --world-size 8 --nodes 1 --global-bacth 64")
+    assert "there is no option --global-bacth.\n" in error
+    assert "It may be --global-batch; then the following arguments are required: --seq.\n" in error
+
+
+@pytest.mark.parametrize("command", ["plan", "explain 5", "search"])
+def test_commands_without_ranks_take_their_number_as_n(command: str, answer: Answers) -> None:
+    line = {"search": "--model llama3-8b --nodes 1 --global-batch 64 --seq 4096"}
+    outcomes = [
+        answer(f"{command} {line.get(command, 'dp=-1 tp=2')} {option} 8")
+        for option in ("-n", "--world-size")
+    ]
+    assert outcomes[0][0] == 0, outcomes
+    assert outcomes[0] == outcomes[1]
 
 
 @pytest.mark.parametrize("line", HOSTILE)

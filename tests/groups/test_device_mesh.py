@@ -75,7 +75,16 @@ def refuse_patterns_and_groups_of_another_axis() -> None:
     assert [(error or "")[0] for error in errors] == ["SpecError"] * 9 + ["UnknownAxisError"]
 
 
-OTHERS = ["dp_size", "dp_group", "dp", "nothing"]
+OTHERS = {
+    "dp_size": "use mesh.size('dp')",
+    "dp_group": "use mesh.group('dp')",
+    "coord": "did you mean mesh.coordinate?",
+    "get_coordinate": "did you mean mesh.coordinate?",
+    "groups": "did you mean mesh.group?",
+    "local_rank": "meshkit.init().local_rank is that of the job",
+    "world_size": "meshkit.init().world_size is that of the job, mesh.size() that of the mesh",
+    "all_reduce": "use torch.distributed.all_reduce(..., group=mesh.group('dp'))",
+}
 
 
 def describe_error(call: Callable[[], object]) -> str:
@@ -109,11 +118,17 @@ def use_habits() -> None:
         assert dist.get_pg_count() == created
         assert describe_error(lambda: mesh.group("tq")).startswith("UnknownAxisError")
         assert hasattr(copy.copy(mesh), "layout")
-        errors = {name: describe_error(lambda n=name: getattr(mesh, n)) for name in OTHERS}
-    assert errors["dp_size"].endswith("use mesh.size('dp')")
-    assert errors["dp_group"].endswith("use mesh.group('dp')")
+        names = [*OTHERS, "dp", "nothing"]
+        errors = {name: describe_error(lambda n=name: getattr(mesh, n)) for name in names}
+        of_axis = describe_error(lambda: mesh.get_rank("dp"))
+    text = "AttributeError: a Mesh has no attribute"
+    assert {name: errors[name] for name in OTHERS} == {
+        name: f"{text} {name!r}; {hint}" for name, hint in OTHERS.items()
+    }
     assert errors["dp"].count("('dp')") == 4
-    assert errors["nothing"] == "AttributeError: a Mesh has no attribute 'nothing'"
+    assert errors["nothing"] == f"{text} 'nothing'"
+    assert of_axis.startswith("SpecError: mesh.get_rank('dp'): ")
+    assert of_axis.endswith("Fix: mesh.get_local_rank('dp').")
 
 
 def train_on_slices() -> None:

@@ -131,6 +131,27 @@ def test_the_error_of_very_many_missing_ranks_is_short() -> None:
     assert len(str(missing_error(odd, 5))) < 2000
 
 
+@pytest.mark.parametrize(
+    ("stage", "ranks", "fix"),
+    [
+        (
+            "",
+            {0, 1},
+            "look at the logs of ranks 2-3 first; if they skipped the call, make it there too.",
+        ),
+        (
+            "",
+            {0, 1, 2},
+            "look at the logs of rank 3 first; if it skipped the call, make it there too.",
+        ),
+        ("the end of ", {0, 1}, "look at the logs of ranks 2-3 first."),
+    ],
+)
+def test_the_fix_of_a_rank_that_skipped_a_call(stage: str, ranks: set[int], fix: str) -> None:
+    arrived = {rank: Arrival(Process("a", rank), {}) for rank in ranks}
+    assert missing_error(Arrivals(range(4), arrived, expired=True), 5, stage=stage).fix == fix
+
+
 def test_a_failure_is_quoted_with_the_call_of_its_rank() -> None:
     error = meshkit.SpecError("needs 8 ranks.", "{call} is too large.", fix="start 8 ranks.")
     report = failure_error("ranks disagree.", 1, Process("a", 3), error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,6 +125,44 @@ def test_the_first_failed_rank_is_named_and_the_others_are_killed(
         killed = error.errors[rank]
         assert isinstance(killed, meshkit.RankTimeoutError)
         assert killed.missing_ranks == (rank,)
+
+
+def ask_for_an_unknown_axis() -> None:
+    with meshkit.build_mesh(dp=-1) as mesh:
+        mesh.group("ddp")
+
+
+def return_a_mesh() -> object:
+    with meshkit.build_mesh(dp=-1) as mesh:
+        return mesh
+
+
+def test_an_error_of_meshkit_on_a_rank_has_the_line_of_the_user_and_its_own_fix() -> None:
+    with pytest.raises(meshkit.SpawnError) as caught:
+        meshkit.spawn(ask_for_an_unknown_axis, 2, timeout=60)
+    error = caught.value
+    first, other = (0, 1) if error.__cause__ is error.errors[0] else (1, 0)
+    line = ask_for_an_unknown_axis.__code__.co_firstlineno + 2
+    lines = [line for line in str(error).splitlines() if not re.fullmatch(r"[ ^~]*", line)]
+    assert lines == [
+        f"spawn(ask_for_an_unknown_axis, 2, timeout=60): rank {first} failed first, with "
+        "UnknownAxisError: mesh.group('ddp'): there is no axis 'ddp'.",
+        "  Traceback (most recent call last):",
+        f'    File "{__file__}", line {line}, in ask_for_an_unknown_axis',
+        '      mesh.group("ddp")',
+        "  The axes are dp.",
+        f"  Rank {other}: the same.",
+        "  Fix: did you mean dp?",
+    ]
+    assert "registry.py" in error.tracebacks[first]  # the whole one
+
+
+def test_the_fix_of_a_result_that_cannot_be_sent() -> None:
+    with pytest.raises(meshkit.SpawnError) as caught:
+        meshkit.spawn(return_a_mesh, 1, timeout=60)
+    assert "the result of fn, a Mesh, cannot be sent back." in caught.value.summary
+    assert "belong to one process." in caught.value.evidence[-1]
+    assert caught.value.fix.startswith("mesh.position")
 
 
 def end_on_rank_1(how: str) -> None:
@@ -274,6 +313,7 @@ def test_a_script_without_a_main_guard_is_an_error(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert "Fix: write if __name__ == '__main__':" in done.stderr
+    assert done.stderr.count("Traceback") == 1  # the ranks print none
     assert int(done.stdout.split()[0]) < 1000  # the heap of the caller is not frozen
 
 

@@ -53,6 +53,23 @@ def test_a_name_of_another_library_means_the_axis_of_its_role(
     assert caught.value.suggestion == suggestion
 
 
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("ddp", "did you mean dp?"),
+        ("ttp", "did you mean tp?"),
+        ("dp+tp", "did you mean 'dp tp', these axes together?"),
+        ("dp_tp", "did you mean 'dp tp', these axes together?"),
+        ("dp_shard_cp", "did you mean 'dp_shard cp', these axes together?"),
+        ("rows", "use one of dp, dp_shard, tp."),
+    ],
+)
+def test_the_fix_of_an_unknown_axis(name: str, fix: str) -> None:
+    with pytest.raises(UnknownAxisError) as caught:
+        check_axes_exist([name], ("dp", "dp_shard", "tp"))
+    assert caught.value.fix == fix
+
+
 def test_the_closest_axis_to_a_misspelt_name() -> None:
     assert closest_axis("tpp", STANDARD) == "tp"
     assert closest_axis("TP", STANDARD) == "tp"

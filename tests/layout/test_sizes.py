@@ -97,6 +97,23 @@ def test_the_fix_starts_other_ranks_only_if_that_is_possible(
     assert f"ranks= has {num_ranks}." in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "num_ranks", "last"),
+    [
+        ({"dp": 2}, 4, "ranks=range(2) on all 4 ranks, for a mesh of 2."),
+        ({"tp": 1}, 4, "ranks=[0] on all 4 ranks, for a mesh of 1."),
+        ({"dp": -1, "tp": 4}, 6, "ranks=range(4) on all 6 ranks, for a mesh of 4."),
+        ({"dp": 4, "tp": 2}, 6, "leave out dp, which gives dp=3."),
+    ],
+)
+def test_a_call_that_takes_ranks_offers_a_mesh_of_some(
+    sizes: dict[str, int], num_ranks: int, last: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        infer_sizes(sizes, num_ranks, "", takes_ranks=True)
+    assert caught.value.fix.split(", or ")[-1] == last
+
+
 def test_a_size_is_an_int_from_1_on_or_minus_1() -> None:
     sizes = [1, 7, -1, 2**62, np.int64(4), np.uint8(4)]
     checked = [check_sizes({"dp": size})["dp"] for size in sizes]
