@@ -71,6 +71,8 @@ OTHER_NAMES = {
 ARGUMENTS = {other: name for name, others in OTHER_NAMES.items() for other in others.split()}
 PORT = 29500  # torch's usual one
 SHAPES = {1: ("dp",), 2: ("dp", "tp"), 3: ("pp", "dp", "tp")}  # axes of a shape without names
+# calls that take sizes by name, and the number of arguments before the sizes by position
+BY_POSITION = {"build_mesh": 0, "factor_world": 1, "Layout": 1}
 DEVICE_MESH = {"device_type", "mesh_shape", "mesh_dim_names", "backend_override"}
 SUFFIX = r"_(size|degree|dim|ranks|world_size|parallel|parallelism|parallel_size)$"
 
@@ -111,8 +113,9 @@ def misfit_error(
 
     The first ``num_positional`` parameters are not by name only.
     """
-    if name == "build_mesh":
-        return device_mesh_error(args, kwargs)
+    error = own_misfit_error(name, args, kwargs)
+    if error is not None or name == "build_mesh":
+        return error
     fitting = {option: value for option, value in kwargs.items() if option in parameters}
     others = {option: value for option, value in kwargs.items() if option not in parameters}
     lines, unknown, elsewhere = [], [], dict[str, list[str]]()
@@ -125,11 +128,13 @@ def misfit_error(
         if new := known_name(option, parameters):
             lines.append(f"{option} is called {new} here.")
             fitting.setdefault(new, value)
-        elif owner := option_owner(word := standard_axis(option) or option):
+        elif owner := option_owner(word := standard_axis(option) or ARGUMENTS.get(option, option)):
             lines.append(f"{option} is an option of {owner}.")
             elsewhere.setdefault(owner, []).append(f"{word}={value!r}")
         else:
             unknown.append(f"there is no argument {option} here.")
+    if name in ("mesh.batch", "BatchPlan.solve"):
+        fitting |= complete_batch(fitting)
     surplus, named = args[num_positional:], parameters[num_positional:]
     if surplus and named and name != "init":
         lines.append(f"{name} takes these arguments by name: {', '.join(named)}.")
@@ -142,6 +147,58 @@ def misfit_error(
         value = repr(surplus[0]) if isinstance(surplus[0], int | float | str) else "..."
         fix = f"write the name before the value, for example {named[0]}={value}."
     return kind(*lines, *unknown, fix=fix)
+
+
+def own_misfit_error(
+    name: str, args: Sequence[object], kwargs: Mapping[str, object]
+) -> MeshkitError | None:
+    """Return the error for a call whose arguments say more than their names; None for others."""
+    at = BY_POSITION.get(name)
+    if at is not None and is_shape(args[at:]):
+        return SpecError("the sizes have no names.", fix=f"{name_sizes(args[at:])}.")
+    if name in ("mesh.sampler", "mesh.loader") and "plan" not in kwargs and len(args) <= 2:
+        return missing_plan_error(name, kwargs)
+    return device_mesh_error(args, kwargs) if name == "build_mesh" else None
+
+
+def is_shape(sizes: object) -> bool:
+    """Return whether sizes are a sequence of whole numbers without names."""
+    return (
+        isinstance(sizes, Sequence)
+        and len(sizes) > 0
+        and all(isinstance(size, int) and not isinstance(size, bool) for size in sizes)
+    )
+
+
+def name_sizes(sizes: Sequence[object]) -> str:
+    """Return how sizes without names are passed, the outermost first, with the usual names."""
+    names = SHAPES.get(len(sizes))
+    if names is None:
+        return 'by keyword: dp=4, sp=2, or as a dict: {"dp": 4, "sp": 2}'
+    pairs = ", ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
+    return f"by keyword: {pairs}"
+
+
+def complete_batch(sizes: Mapping[str, object]) -> dict[str, object]:
+    """Return the size that a batch lacks beside its only one, as of one micro batch."""
+    given = BATCH_OPTIONS & sizes.keys()
+    if len(given) != 1:
+        return {}
+    return {"micro_batch" if given == {"accumulation_steps"} else "accumulation_steps": 1}
+
+
+def missing_plan_error(name: str, options: Mapping[str, object]) -> MeshkitError:
+    """Return the error of a sampler or a loader without a plan, with one of its batch options."""
+    sizes = {ARGUMENTS.get(option, option): value for option, value in options.items()}
+    sizes = {size: value for size, value in sizes.items() if size in BATCH_OPTIONS}
+    sizes |= complete_batch(sizes)
+    shown = ", ".join(f"{size}={value!r}" for size, value in sizes.items())
+    plan = f"mesh.batch({shown or 'global_batch=64, micro_batch=4'})"
+    return BatchError(
+        "the plan is missing.",
+        "It says how many samples a step has, and how they are divided.",
+        fix=f"{'' if shown else 'for example '}{name}(dataset, {plan}).",
+    )
 
 
 def _join_address(fitting: dict[str, object], others: dict[str, object]) -> list[str]:
@@ -162,6 +219,8 @@ def _join_address(fitting: dict[str, object], others: dict[str, object]) -> list
 def device_mesh_error(args: Sequence[object], kwargs: Mapping[str, object]) -> SpecError | None:
     """Return the error if the arguments of ``build_mesh`` are those of ``init_device_mesh``."""
     is_device = bool(args) and isinstance(args[0], str)
+    if is_device and "=" in str(args[0]):  # sizes as a command line has them
+        return None
     if len(args) < 2 and not is_device and not DEVICE_MESH & kwargs.keys():
         return None
     shapes = [v for v in (*args, kwargs.get("mesh_shape")) if isinstance(v, Sequence)]

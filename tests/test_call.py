@@ -109,7 +109,7 @@ def test_arguments_of_another_library_are_explained_and_others_are_a_type_error(
     with pytest.raises(BatchError) as caught:
         batch(global_batch_size=2)  # type: ignore[call-arg]
     assert caught.value.call == "mesh.batch(global_batch_size=2)"
-    assert caught.value.fix == "mesh.batch(global_batch=2)."
+    assert caught.value.fix == "mesh.batch(global_batch=2, accumulation_steps=1)."
     assert caught.value.__suppress_context__
     with pytest.raises(TypeError, match="unexpected keyword argument 'other'"):
         batch(4, other=2)  # type: ignore[call-arg]

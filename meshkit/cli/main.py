@@ -146,9 +146,9 @@ class CommandParser(ArgumentParser):
             fix = f"{flag[2:]}={value}, without hyphens."
             return SpecError(f"there is no option {flag}.", fix=fix)
         if flag == "--rank" and self.prog.split()[-1] in ("plan", "explain"):
-            others = [value or other if other == word else other for other in typed]
-            line = shlex.join(["meshkit", "explain", *(w for w in others if w != word)])
-            return SpecError(f"there is no option {flag}.", fix=line)
+            kept = (value if other == word else other for other in typed)
+            fix = shlex.join(["meshkit", "explain", *filter(None, kept)])
+            return SpecError(f"there is no option {flag}.", fix=fix)
         fix, advice = f"meshkit help {self.prog.split()[-1]} lists the options.", list[str]()
         has_script = any(action.nargs == REMAINDER for action in self._actions)
         own = typed[: typed.index(word) + 1] if has_script else typed  # the rest is of the script

@@ -182,15 +182,21 @@ def read_axis_sizes(words: Sequence[str], args: Namespace | None = None) -> dict
             value = next((w for w in words if w.startswith(f"{axis}=")), word).partition("=")[2]
             fix = f"{option} {shlex.quote(value)}."
             raise SpecError(f"{axis} is no axis; it is an option.", fix=fix)
-    names = [word for word in split_words(words) if word in STANDARD_AXES]
-    for option in ("order", "groups") if names else ():
-        value = getattr(args, option, None)
-        if value:
-            listed = ",".join([value if option == "order" else value[-1], *names])
-            line = f"The axes of --{option} are one word."
-            summary = f"{names[0]!r} is not the size of an axis."
-            raise SpecError(summary, line, fix=f"--{option} {listed}.")
+    _check_one_word(split_words(words), args)
     return parse_sizes(words, can_infer=True)
+
+
+def _check_one_word(words: Sequence[str], args: Namespace | None) -> None:
+    """Check that no word is a further axis of ``--order`` or ``--groups``."""
+    names = [word for word in words if word in STANDARD_AXES]
+    order, groups = getattr(args, "order", None), getattr(args, "groups", None) or [""]
+    option, first = ("order", order) if order else ("groups", groups[-1])
+    if names and first:
+        raise SpecError(
+            f"{names[0]!r} is not the size of an axis.",
+            f"The axes of --{option} are one word.",
+            fix=f"--{option} {','.join([first, *names])}.",
+        )
 
 
 @contextmanager

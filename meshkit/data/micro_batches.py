@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..call import Call, Verbatim, quotes_call
+from ..call import Call, Verbatim, format_value, quotes_call
 from ..errors import BatchError, SpecError
 from ..groups.live_mesh import LiveMesh
 from ..groups.registry import MeshGroups
@@ -69,6 +69,7 @@ class RankBatch(BatchPlan):
         return repr(self.plan)
 
     @contextmanager
+    @quotes_call("plan.sync_on_last", by_name=("model", "micro"))
     def sync_on_last(self, model: nn.Module, micro: MicroBatch) -> Iterator[None]:
         """Synchronize gradients of a backward inside only if this micro batch is the last.
 
@@ -85,7 +86,11 @@ class RankBatch(BatchPlan):
 
         if not isinstance(micro, MicroBatch):
             fix = "for micro in sampler.micro_batches(step), or in plan.micro_batches(step)."
-            raise SpecError(f"micro is {micro!r}, not a micro batch.", fix=fix)
+            if isinstance(model, MicroBatch):
+                fix = "plan.sync_on_last(model, micro), the model first."
+            raise SpecError(
+                f"micro is {format_value(micro, 'a model')}, not a micro batch.", fix=fix
+            )
         with ExitStack() as stack:
             for module in () if micro.is_last else model.modules():
                 if isinstance(module, DistributedDataParallel):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 
 from ..call import Call, changes, either, parse_integer
 from ..errors import CALL, SpecError
@@ -23,7 +24,9 @@ from ..synonyms import (
     BATCH_OPTIONS,
     INIT_OPTIONS,
     STANDARD,
+    is_shape,
     known_name,
+    name_sizes,
     option_owner,
     standard_axis,
 )
@@ -81,12 +84,20 @@ def merge_sizes(sizes: object, axes: Mapping[str, object]) -> Mapping[str, objec
     if sizes is None:
         return axes
     if not isinstance(sizes, Mapping):
-        fix = 'axes by keyword, such as dp=4, sp=2, or as a dict: {"dp": 4, "sp": 2}.'
-        raise SpecError(f"sizes is {article(type(sizes).__name__)}.", fix=fix)
+        raise SpecError(f"sizes is {article(type(sizes).__name__)}.", fix=f"{_with_names(sizes)}.")
     if axes and sizes:
         fix = f"all sizes in the mapping: { {**sizes, **axes}!r}."
         raise SpecError(f"{CALL} gives sizes as a mapping and by keyword.", fix=fix)
     return axes or dict(sizes)
+
+
+def _with_names(sizes: object) -> str:
+    """Return how sizes that are no mapping are passed."""
+    if isinstance(sizes, str) and "=" in sizes:
+        with suppress(SpecError):
+            return f"by keyword: {format_sizes(parse_sizes([sizes], can_infer=True), ', ')}"
+    shape = [sizes] if isinstance(sizes, int) else sizes
+    return name_sizes(shape if is_shape(shape) else ())  # type: ignore[arg-type]
 
 
 def ordered_sizes(

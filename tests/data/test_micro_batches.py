@@ -255,22 +255,42 @@ def test_after_sync_on_last_the_model_synchronises_as_before() -> None:
 
 
 def confuse_arguments() -> list[str]:
-    """Return the errors of a number as micro batch, and of a plan before its dataset."""
+    """Return the errors of arguments that are missing, exchanged, or of another call."""
     with meshkit.build_mesh(dp=2) as mesh:
         plan, model = mesh.batch(global_batch=8, micro_batch=2), torch.nn.Linear(1, 1)
         with pytest.raises(meshkit.SpecError) as number, plan.sync_on_last(model, 0):  # type: ignore[arg-type]
             pass
         with pytest.raises(meshkit.BatchError) as exchanged:
             mesh.sampler(plan, list(range(64)))  # type: ignore[arg-type]
-        return [str(number.value), str(exchanged.value)]
+        micro = next(plan.micro_batches(0))
+        with pytest.raises(meshkit.SpecError) as swapped, plan.sync_on_last(micro, model):  # type: ignore[arg-type]
+            pass
+        untyped: Any = mesh
+        with pytest.raises(meshkit.BatchError) as missing:
+            untyped.sampler(range(64))
+        with pytest.raises(meshkit.BatchError) as beside:
+            untyped.loader(range(64), batch_size=4)
+        with pytest.raises(meshkit.MeshkitError) as surplus:
+            untyped.sampler(range(64), plan, batch_size=4)
+        return [str(e.value) for e in (number, exchanged, swapped, missing, beside, surplus)]
 
 
 def test_exchanged_and_other_arguments_are_named() -> None:
-    for number, exchanged in meshkit.spawn(confuse_arguments, 2, timeout=60):
-        assert number.startswith("micro is 0, not a micro batch.")
+    for texts in meshkit.spawn(confuse_arguments, 2, timeout=60):
+        number, exchanged, swapped, sampler, loader, of_batch = texts
+        call = "plan.sync_on_last(model, micro)"
+        assert number.startswith(f"{call}: micro is 0, not a micro batch.")
         assert "for micro in sampler.micro_batches(step)" in number
         assert "the dataset is a batch plan." in exchanged
         assert "Fix: the dataset first, then the plan." in exchanged
+        assert swapped == (
+            f"{call}: micro is a model, not a micro batch.\n  Fix: {call}, the model first."
+        )
+        plan = "mesh.batch(global_batch=64, micro_batch=4)"
+        assert sampler.endswith(f"\n  Fix: for example mesh.sampler(dataset, {plan}).")
+        plan = "mesh.batch(micro_batch=4, accumulation_steps=1)"
+        assert loader.endswith(f"\n  Fix: mesh.loader(dataset, {plan}).")
+        assert "batch_size is an option of mesh.batch." in of_batch
 
 
 @pytest.mark.parametrize(("ranks", "samples"), [(2, 8), (7, 64), (4, 6)])

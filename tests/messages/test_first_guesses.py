@@ -74,6 +74,26 @@ def test_the_arguments_of_device_mesh_are_translated_before_a_job_is_joined(
     assert meshkit.launch.job.current_job() is None
 
 
+@pytest.mark.parametrize(
+    ("call", "fix"),
+    [
+        (lambda: meshkit.build_mesh("dp=2 tp=2"), "by keyword: dp=2, tp=2."),  # type: ignore[arg-type]
+        (lambda: meshkit.build_mesh("dp=2,tp=-1"), "by keyword: dp=2, tp=-1."),  # type: ignore[arg-type]
+        (lambda: meshkit.build_mesh(2, 2), "by keyword: dp=2, tp=2."),  # type: ignore[arg-type, misc]
+        (lambda: meshkit.build_mesh(4), "by keyword: dp=4."),  # type: ignore[arg-type]
+        (lambda: meshkit.build_mesh([2, 2]), "by keyword: dp=2, tp=2."),  # type: ignore[arg-type]
+        (lambda: factor_world(8, 4, 2), "by keyword: dp=4, tp=2."),  # type: ignore[arg-type, misc]
+        (lambda: factor_world(8, "tp=2"), "by keyword: tp=2."),  # type: ignore[arg-type]
+        (lambda: Layout(4, 2), "by keyword: dp=4, tp=2."),  # type: ignore[arg-type, misc]
+        (lambda: Layout("dp=4"), "by keyword: dp=4."),  # type: ignore[arg-type]
+        (lambda: LAYOUT.view((2, 4)), "by keyword: dp=2, tp=4."),  # type: ignore[arg-type]
+        (lambda: Layout((1, 2, 3, 4)), 'by keyword: dp=4, sp=2, or as a dict: {"dp": 4, "sp": 2}.'),  # type: ignore[arg-type]
+    ],
+)
+def test_sizes_without_names_keep_their_values(call: Callable[[], object], fix: str) -> None:
+    assert error_of(call).fix == fix
+
+
 def test_a_mapping_takes_any_name_in_the_order_written() -> None:
     assert factor_world(8, {"data": 4, "model": 2}) == Layout(data=4, model=2)
     assert factor_world(8, {"model": -1, "data": 4}) == Layout(model=2, data=4)
@@ -107,6 +127,9 @@ def test_a_config_of_omegaconf() -> None:
         ({"train_batch_size": 16, "gradient_accumulation_steps": 2}, (16, 4)),
         ({"batch_size": 4, "accumulation_steps": 2}, (16, 4)),
         ({"micro_batch_size": 4, "global_batch": 16}, (16, 4)),
+        ({"batch_size": 4}, (8, 4)),  # with the size that lacks
+        ({"global_batch_size": 16}, (16, 8)),
+        ({"gradient_accumulation_steps": 2}, (4, 1)),
     ],
 )
 def test_sizes_of_a_batch_in_the_words_of_others(
