@@ -5,6 +5,7 @@ Everything with ``__index__`` is an integer, except a bool.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
@@ -26,6 +27,7 @@ Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 PACKAGE = __file__.rpartition("call")[0]  # the folder of meshkit, with its separator
+HIDDEN = (PACKAGE, contextlib.__file__)  # files that tracebacks and warnings of users leave out
 MAX_REPR = 100  # characters of an object's repr in a quoted call
 MAX_FACTOR = 10**6  # the largest factor tried, so that an error does not take minutes
 
@@ -113,7 +115,7 @@ def drop_none(**options: object) -> dict[str, object]:
 def caller_level() -> int:
     """Return the ``stacklevel`` of the first frame outside meshkit, for a warning of the caller."""
     frame, level = inspect.currentframe(), 0
-    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    while frame is not None and frame.f_code.co_filename.startswith(HIDDEN):
         frame, level = frame.f_back, level + 1
     return level
 

@@ -344,7 +344,7 @@ def _explain(verdict: Verdict, others: Sequence[Verdict]) -> Difference:
 def _describe(fit: Fit, axes: str, verdict: Verdict) -> tuple[list[str], str]:
     """Return the evidence for a cause, and a fix or ""."""
     if fit.cause == "scaled":
-        return _describe_scale(fit, axes)
+        return _describe_scale(fit, axes, verdict.name)
     if fit.cause.startswith("missing"):
         return _describe_parts(fit, axes, verdict.name)
     if fit.cause == "unknown":
@@ -357,7 +357,7 @@ def _describe(fit: Fit, axes: str, verdict: Verdict) -> tuple[list[str], str]:
     return [fit.detail, *([f"The mistake is over {axes}."] if axes else [])], ""
 
 
-def _describe_scale(fit: Fit, axes: str) -> tuple[list[str], str]:
+def _describe_scale(fit: Fit, axes: str, name: str) -> tuple[list[str], str]:
     size, factor = fit.detail.format(f"the size of {axes}"), fit.factor or 0.0
     line = f"It is {factor:.6g} times that of one rank ({_precision(fit.error)}): {size}."
     if "root" in fit.detail:
@@ -365,7 +365,11 @@ def _describe_scale(fit: Fit, axes: str) -> tuple[list[str], str]:
         return [line, counted], "mesh.grad_norm(model) counts each part once."
     if factor > 1:
         return [line], f"leave out a sum over {axes}, or divide by the size."
-    return [line], f"leave out a division by the size of {axes}, or a mean in place of a sum."
+    fix = f"leave out a division by the size of {axes}, or a mean in place of a sum"
+    # more data ranks run fewer micro batches each
+    is_accumulated = name.startswith("grad") and data_axes(dict.fromkeys(fit.axes, 2))
+    weight = "; in an accumulation, (loss * micro.weight).backward()" if is_accumulated else ""
+    return [line], f"{fix}{weight}."
 
 
 def _describe_parts(fit: Fit, axes: str, name: str) -> tuple[list[str], str]:

@@ -8,7 +8,6 @@ Ranks meet through a file, so no port is used. This process only waits::
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import os
 import pickle
@@ -26,7 +25,7 @@ from multiprocessing.context import ForkContext
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ..call import PACKAGE, Call, changes, format_value, parse_integer, quotes_call
+from ..call import HIDDEN, Call, changes, format_value, parse_integer, quotes_call
 from ..errors import LaunchError, MeshkitError, RankTimeoutError, SpawnError, SpecError
 from ..text import count_noun, format_ranks, name_ranks
 from .command import program_arguments
@@ -53,7 +52,6 @@ GRACE = 10.0  # seconds
 # Seconds. A rank may raise because a peer died before the parent sees that death. The parent
 # therefore dates the death back.
 NOTICE = 1.0
-HIDDEN = (PACKAGE, contextlib.__file__)  # files whose lines the traceback of a rank leaves out
 MAX_RANKS = 4096  # of one machine; a larger number is a slip of the keyboard
 Result = TypeVar("Result")
 

@@ -190,6 +190,19 @@ def test_the_report_begins_with_a_known_cause() -> None:
     assert text.endswith("Also:\n  tp=2: grad 0: unknown over tp")
 
 
+@pytest.mark.parametrize(
+    ("name", "mesh", "has_weight"),
+    [("grad w", "dp=2", True), ("grad w", "tp=2", False), ("loss", "dp=2", False)],
+)
+def test_the_fix_of_a_gradient_scaled_over_data_axes_names_the_weight(
+    name: str, mesh: str, has_weight: bool
+) -> None:
+    layout = Layout(**{mesh[:2]: 2})
+    held = Held(mesh, layout, {name: {0: WHOLE / 2, 1: WHOLE / 2}}, {name: WHOLE})
+    text = str(find_differences([held], NONE))
+    assert ("; in an accumulation, (loss * micro.weight).backward()." in text) == has_weight
+
+
 def test_every_cause_has_a_text(snapshot: object) -> None:
     parts = np.random.default_rng(1).normal(size=(2, 4, 6))
     mixed = np.concatenate([WHOLE[:, 3:], WHOLE[:, :3]], 1)
