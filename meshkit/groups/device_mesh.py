@@ -153,5 +153,7 @@ def _hint(name: str, axes: tuple[str, ...], names: Sequence[str]) -> str:
     if inspect.isfunction(function) and "group" in inspect.signature(function).parameters:
         return f"use torch.distributed.{name}(..., group=mesh.group({axes[0]!r}))"
     public = [known for known in names if not known.startswith("_")]
-    close = difflib.get_close_matches(name, public, n=1, cutoff=0.6)
-    return f"did you mean mesh.{close[0]}?" if close else ""
+    meant = [known for known in public if known.startswith(name) and "_" not in known]  # coord
+    meant += [word for word in name.split("_") if word in public]  # process_group
+    meant += difflib.get_close_matches(name, public, n=1, cutoff=0.75)
+    return f"did you mean mesh.{meant[0]}?" if meant else ""

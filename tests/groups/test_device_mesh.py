@@ -81,6 +81,7 @@ OTHERS = {
     "coord": "did you mean mesh.coordinate?",
     "get_coordinate": "did you mean mesh.coordinate?",
     "groups": "did you mean mesh.group?",
+    "process_group": "did you mean mesh.group?",
     "local_rank": "meshkit.init().local_rank is that of the job",
     "world_size": "meshkit.init().world_size is that of the job, mesh.size() that of the mesh",
     "all_reduce": "use torch.distributed.all_reduce(..., group=mesh.group('dp'))",
@@ -118,7 +119,7 @@ def use_habits() -> None:
         assert dist.get_pg_count() == created
         assert describe_error(lambda: mesh.group("tq")).startswith("UnknownAxisError")
         assert hasattr(copy.copy(mesh), "layout")
-        names = [*OTHERS, "dp", "nothing"]
+        names = [*OTHERS, "dp", "nothing", "save"]
         errors = {name: describe_error(lambda n=name: getattr(mesh, n)) for name in names}
         of_axis = describe_error(lambda: mesh.get_rank("dp"))
     text = "AttributeError: a Mesh has no attribute"
@@ -126,7 +127,7 @@ def use_habits() -> None:
         name: f"{text} {name!r}; {hint}" for name, hint in OTHERS.items()
     }
     assert errors["dp"].count("('dp')") == 4
-    assert errors["nothing"] == f"{text} 'nothing'"
+    assert [errors[name] for name in names[-2:]] == [f"{text} {name!r}" for name in names[-2:]]
     assert of_axis.startswith("SpecError: mesh.get_rank('dp'): ")
     assert of_axis.endswith("Fix: mesh.get_local_rank('dp').")
 
