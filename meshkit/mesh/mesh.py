@@ -186,7 +186,8 @@ class Mesh(OfOneProcess):
         """Return this rank's process group over the axes; without axes, that of the whole mesh.
 
         Local: ``build_mesh`` created it. ``group.rank()`` is the index along the axes as listed,
-        the last one fastest. The SpecError of a missing group has the argument that creates it.
+        the last one fastest. The SpecError of a missing group has the argument that creates it. An
+        absent standard axis, such as pp, has size 1: its group is this rank alone.
 
         Example:
             >>> number = torch.tensor(mesh.rank)
