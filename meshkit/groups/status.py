@@ -31,11 +31,10 @@ import torch
 import torch.distributed as dist
 
 from ..errors import MeshkitError
-from ..launch.default_group import default_group
 from ..launch.disagreement import RankStatus, TracedCall
 from ..launch.job import current_job
 from ..launch.torch_aborts import collective_count, has_lost_connection
-from ..launch.torch_groups import is_nccl
+from .frame_calls import BatchWait, batch_wait, traced_calls, traced_message
 
 Frames = Iterable[tuple[FrameType, int | None]]  # outermost first, each with its line number
 
@@ -309,7 +308,7 @@ def rank_status(
             counts[axes] = count - (meshkits or {}).get(own.group_name, 0)
     function, line = "" if current is None else current.name, ""
     over: object = None if current is None else current.group
-    made = [] if current is None else [_traced_message(*message) for message in current.messages]
+    made = [] if current is None else [traced_message(*message) for message in current.messages]
     for frame, number in frames:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         if line and file == "<string>" and not line.startswith(file):
@@ -320,7 +319,9 @@ def rank_status(
                 function = "wait" if ".wait(" in linecache.getline(file, number or 0) else ""
         elif over is None and frame.f_globals.get("__name__") == _COLLECTIVES:
             function, over = name, frame.f_locals.get("group") or dist.group.WORLD
-            made = _traced_calls(name, frame.f_locals)
+            made = traced_calls(name, frame.f_locals)
+    if over is None and not function:
+        function, over, made = _wait_of_torch(frames)
     function = function or _torch_function(frames)
     names = [axes for axes, group in groups.items() if group is over]
     description = str(getattr(over, "group_desc", "") or "a group of its own")
@@ -331,6 +332,15 @@ def rank_status(
     calls = {group: tuple(call._replace(line=line) for call in made)} if names and made else {}
     status = RankStatus(rank, counts, function, group, line, error, is_other_mesh=is_other_mesh)
     return replace(status, calls=calls)
+
+
+def _wait_of_torch(frames: Frames) -> BatchWait:
+    """Return the wait for a batch of messages in which a call of torch is."""
+    inner = [*frames][-2:]
+    if len(inner) < 2 or not all(f.f_code.co_filename.startswith(_TORCH) for f, _ in inner):
+        return BatchWait()
+    (caller, number), (frame, _) = inner
+    return batch_wait(frame, caller, number)
 
 
 def _torch_function(frames: Frames) -> str:
@@ -349,49 +359,6 @@ def _torch_function(frames: Frames) -> str:
         if file.startswith(_TORCH + os.sep) and not file.startswith(_LOADER):
             found = f"torch's {frame.f_code.co_name}"
     return found
-
-
-def _traced_calls(name: str, arguments: Mapping[str, Any]) -> list[TracedCall]:
-    """Return the calls of a public function of torch in which a thread is, from its arguments.
-
-    Between ranks the tensors of some collectives may differ, so only messages have theirs.
-    """
-    if operations := arguments.get("p2p_op_list"):
-        return [_traced_message(each) for each in operations]
-    call = TracedCall(name=name, state="begun")
-    end = next((each for each in ("src", "dst") if each in arguments), "")
-    if not end:
-        return [call]
-    group, other, own = arguments.get("group"), arguments[end], arguments.get(f"group_{end}")
-    if other is None and own is not None:
-        other = dist.get_global_rank(group or default_group(), own)
-    other = -1 if other is None else other
-    if not call.is_message:
-        return [call._replace(root=other)]
-    call = call._replace(peer=other)
-    return [_with_tensor(call, arguments.get("tensor"), arguments.get("tag"), group)]
-
-
-def _traced_message(operation: dist.P2POp, work: dist.Work | None = None) -> TracedCall:
-    """Return a message, which may be part of a batch."""
-    is_done = work is not None and work.is_completed()
-    state = "completed" if is_done else "begun"
-    call = TracedCall(name=operation.op.__name__, peer=operation.peer, state=state)
-    return _with_tensor(call, operation.tensor, operation.tag, operation.group)
-
-
-def _with_tensor(
-    call: TracedCall, tensor: object, tag: int | None, group: dist.ProcessGroup | None
-) -> TracedCall:
-    """Return a message with its tensor and its tag; as it is with anything but a tensor.
-
-    nccl matches messages by their order, and ignores tags.
-    """
-    if not isinstance(tensor, torch.Tensor):
-        return call
-    own = tuple(map(int, tensor.shape)), str(tensor.dtype).partition(".")[2]
-    tag = tag if tag and not is_nccl(group or default_group()) else 0
-    return call._replace(tensors=(own,), tag=tag)
 
 
 def with_calls(

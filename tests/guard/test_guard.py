@@ -20,6 +20,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 import meshkit
 from meshkit.groups import close_mesh
@@ -65,6 +66,7 @@ def results() -> Iterator[Results]:
         "tag of an isend": partial(spawn, sleep_after_a_send_with_another_tag, 2),
         "roots": partial(spawn, broadcast_from_two_roots, 4),
         "stages": partial(spawn, sleep_before_a_send, 3),
+        "pipeline": partial(spawn, sleep_in_a_pipeline, 2),
         "wrapped": partial(spawn, raise_from_a_failure, 3),
         "agreement": lambda: spawn(hang_in_an_agreement, 2, (free_address(),)),
         "connection": lambda: spawn(lose_the_store_twice, 2, (free_address(),)),
@@ -185,6 +187,31 @@ def test_a_stage_that_sleeps_before_its_send_is_busy(results: Results) -> None:
         assert (kind, root) == ("busy", (1,)), text
         line = r"Busy: rank 1 \(pp=1 dp=0\): .*test_guard.py:\d+ \(load_batch\)"
         assert re.search(line, text), text
+
+
+def sleep_in_a_pipeline() -> tuple[str, tuple[int, ...], str]:
+    """Take two steps of torch's pipeline, and sleep between them on the first of two stages."""
+    mesh = meshkit.build_mesh(pp=2)
+    layer, device = torch.nn.Linear(4, 4), torch.device("cpu")
+    stage = PipelineStage(layer, mesh.rank, 2, device, group=mesh.group("pp"))
+    schedule = Schedule1F1B(stage, 2, loss_fn=lambda y, target: (y - target).square().mean())
+    x = torch.ones(4, 4)
+    try:
+        with mesh.guard(timeout=2):
+            for number in range(2):
+                load_batch(12 if number and mesh.rank == 0 else 0)
+                schedule.step(*[x] * (mesh.rank == 0), **({"target": x} if mesh.rank else {}))
+    except meshkit.CollectiveError as error:
+        return error.kind, error.root, str(error)
+    return "", (), ""
+
+
+def test_a_stage_that_waits_in_a_pipeline_of_torch_waits_in_its_receive(results: Results) -> None:
+    for kind, root, text in results["pipeline"].result():
+        assert (kind, root) == ("busy", (0,)), text
+        assert "rank 1 waits in irecv over pp." in text
+        receive = r"in irecv from rank 0 over pp, \[2, 4\] float32, begun at test_guard.py:\d+ "
+        assert re.search(receive + r"\(sleep_in_a_pipeline\)", text), text
 
 
 def load_batch(seconds: float) -> None:
