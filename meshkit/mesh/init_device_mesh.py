@@ -114,8 +114,8 @@ def init_device_mesh(
     call = Call("init_device_mesh", (device_type, mesh_shape), {"mesh_dim_names": mesh_dim_names})
     job, world = current_job(), world_to_join()
     with announcing_failure(world, call):
-        request = _parse_request(mesh_shape, mesh_dim_names, joint, backend_override, world)
         _check_device_type(device_type, job)
+        request = _parse_request(mesh_shape, mesh_dim_names, joint, backend_override, world)
     job = job or join(world, None, device_type)
     twin = job.world.device is not None and job.world.device.type != device_type == "cpu"
     backend = "gloo" if twin and job.world.backend != "fake" else None

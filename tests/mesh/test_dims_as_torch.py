@@ -157,6 +157,7 @@ def raise_what_torch_raises() -> None:
         (("cpu", (8,)), names, "mesh_shape and mesh_dim_names should have same length!"),
         (("cpu", (4, 2)), {"mesh_dim_names": ()}, "mesh_shape and mesh_dim_names should have same"),
         (("cuda:0", (4, 2)), names, "Device type with index is not supported"),
+        (("cpu:0", (4, 4)), names, "Device type with index is not supported"),  # the first fault
         (("cpu", (4, 2)), {**names, "backend_override": {"pp": "gloo"}}, r"override: got \['pp'\]"),
         (("cpu", (4, 2)), {**names, "backend_override": {2: "gloo"}}, "Found invalid keys in"),
         (("cpu", (4, 2)), {"backend_override": {"dp": "gloo"}}, "Found invalid keys in"),
