@@ -162,11 +162,12 @@ def own_misfit_error(
 
 
 def is_shape(sizes: object) -> bool:
-    """Return whether sizes are a sequence of whole numbers without names."""
+    """Return whether sizes are a sequence of sizes without names; -1 is one to infer."""
     return (
         isinstance(sizes, Sequence)
+        and not isinstance(sizes, str | bytes)
         and len(sizes) > 0
-        and all(isinstance(size, int) and not isinstance(size, bool) for size in sizes)
+        and all(type(size) is int and (size > 0 or size == -1) for size in sizes)
     )
 
 

@@ -192,11 +192,11 @@ class Sweep:
     def _look_again(self, number: int) -> None:
         """Add rounds of the targets that are doubtful."""
         layout = self.mesh.layout
+        together = [rounds for (_, mode), rounds in self._seconds.items() if mode != ALONE]
+        own = [float(is_doubtful(rounds_by_group(layout, rounds))) for rounds in together]
+        flags = self.all_gather(own).max(axis=0)  # ranks may round the factors differently
         doubtful = [
-            case
-            for (_, mode), rounds in self._seconds.items()
-            if mode != ALONE and is_doubtful(rounds_by_group(layout, rounds))
-            for case in rounds
+            case for rounds, flag in zip(together, flags, strict=True) if flag for case in rounds
         ]
         began, before, self._slice = self.elapsed, self.elapsed, LEAST_SLICE
         while doubtful and 2 * self.elapsed - before < began + AGAIN:

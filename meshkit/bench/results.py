@@ -232,7 +232,8 @@ def parse_targets(layout: Layout, names: Sequence[str]) -> tuple[Target, ...]:
             if layout.size(*axes) == 1:
                 summary = f"a group over {' '.join(axes)} has 1 rank, so no data moves in it."
                 several = [axis for axis in layout.axes if layout.size(axis) > 1]
-                raise SpecError(summary, fix=f"axes of 2 ranks or more: {', '.join(several)}.")
+                fix = f"axes of 2 ranks or more: {', '.join(several)}."
+                raise SpecError(summary, fix=fix if several else "a mesh of 2 ranks or more.")
         targets.setdefault(tuple(sorted(target.groups)), target)
     return tuple(targets.values())
 
@@ -287,8 +288,8 @@ def num_barriers(
 
     ::
 
-        per run             5: to join, to build the mesh, to compare requests, to learn the
-                            hosts, and to connect
+        per run             6: to join, to build the mesh, to compare requests, to learn the
+                            hosts, to connect, and to decide on more rounds
         per case            5: the barrier, the checked call and the next, their two exchanges
         per pass and round  the barrier and MIN_CALLS calls; more are made only if all of them
                             fit into a quarter of the timeout
@@ -301,7 +302,7 @@ def num_barriers(
     targets = {(case.op, case.target) for case in cases if len(case.target.groups) == 1}
     beside = len(PRODUCT_SIDES) + COMPUTE_ROUNDS * (1 + 3 * (2 + MIN_CALLS))
     more = beside * len(targets) if overlap_compute else 0
-    return 5 + 5 * len(cases) + rounds * (passes + exchanges) + more
+    return 6 + 5 * len(cases) + rounds * (passes + exchanges) + more
 
 
 def rounds_by_group(layout: Layout, rounds: Mapping[Case, Rounds]) -> list[Rounds]:

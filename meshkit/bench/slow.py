@@ -95,7 +95,9 @@ def _exchange_groups(rows: Sequence[Rounds]) -> list[float]:
     largest = _mean_factors(rows).max()
     if num_groups > MOST_EXCHANGED or num_rounds < MIN_JUDGED or largest < WORTH:
         return []
-    rng = np.random.default_rng(0)  # all ranks judge alike
+    by_factor = _mean_factors(rows).argsort()  # so that the order of the groups does not matter
+    rows = [[calls[by_factor] for calls in rounds] for rounds in rows]
+    rng = np.random.default_rng(0)
     batch = max(1, BATCH // sum(np.hstack(rounds).size for rounds in rows))
     by_chance: list[float] = []
     while len(by_chance) < EXCHANGES:

@@ -19,7 +19,7 @@ from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, dropwhile, pairwise
 from typing import NoReturn
 
 from ..errors import VERSION, BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
@@ -46,7 +46,8 @@ INVALID_REQUESTS = SpecError, UnknownAxisError, CoordinateError, BatchError
 
 # words for the number of ranks that are no option, beside those of meshkit.synonyms
 RANKS = dict.fromkeys(("ranks", "num_ranks", "nproc", "np"), "world_size")
-STARTERS = ("run", "launch", "start", "train", "torchrun", "srun", "mpirun")
+LAUNCHERS = ("torchrun", "srun", "mpirun")
+STARTERS = ("run", "launch", "start", "train", *LAUNCHERS)
 LINES = "┌─┐│└┘"  # all characters of pictures that are not ASCII
 FIX = re.compile(r"^(  Fix:)", re.MULTILINE)
 
@@ -242,7 +243,10 @@ def _unknown_command(name: str, rest: Sequence[str]) -> SpecError:
     fix, evidence = "meshkit help lists the commands.", [f"The commands are {', '.join(COMMANDS)}."]
     if name in STARTERS:
         evidence = ["meshkit starts no program; a launcher does."]
-        fix = f"torchrun --nproc-per-node 4 {shlex.join(rest or ['train.py'])}"
+        script = [*dropwhile(lambda word: not word.endswith(".py"), rest)] or ["train.py"]
+        fix = f"torchrun --nproc-per-node 4 {shlex.join(script)}"
+        if name in LAUNCHERS and rest:
+            fix = shlex.join([name, *rest])
     elif name == "version":
         fix = "meshkit --version"
     elif close := difflib.get_close_matches(name, COMMANDS, n=1):

@@ -188,9 +188,9 @@ def read_axis_sizes(words: Sequence[str], args: Namespace | None = None) -> dict
 
 def _check_one_word(words: Sequence[str], args: Namespace | None) -> None:
     """Check that no word is a further axis of ``--order`` or ``--groups``."""
-    names = [word for word in words if word in STANDARD_AXES]
     order, groups = getattr(args, "order", None), getattr(args, "groups", None) or [""]
     option, first = ("order", order) if order else ("groups", groups[-1])
+    names = [word for word in words if word in STANDARD_AXES and word not in first.split(",")]
     if names and first:
         raise SpecError(
             f"{names[0]!r} is not the size of an axis.",

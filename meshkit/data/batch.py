@@ -25,7 +25,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -63,18 +63,6 @@ class MicroBatch:
     weight: float  # the factor of the mean loss of the micro batch
     is_last: bool  # whether gradients are synchronized after this micro batch
     is_filler: bool = False  # whether the samples are those of another one; the weight is then 0
-
-
-class Filler(MicroBatch):
-    """A filler, which knows whether its weight, or that it is one, has been read."""
-
-    was_read = False
-
-    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401
-        """Return an attribute, and note if it tells that the samples do not count."""
-        if name in ("weight", "is_filler"):
-            vars(self)["was_read"] = True
-        return super().__getattribute__(name)
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -200,8 +188,7 @@ class BatchPlan:
             end = min(begin + self.micro_batch, total)
             samples = np.arange(first + begin, first + end, dtype=np.int64)
             weight = 0.0 if is_filler else self.dp * len(samples) / total
-            kind = Filler if is_filler else MicroBatch
-            yield kind(micro_step, samples, weight, micro_step == steps - 1, is_filler)
+            yield MicroBatch(micro_step, samples, weight, micro_step == steps - 1, is_filler)
 
     @quotes_call("plan.num_micro_batches")
     def num_micro_batches(self, data_index: int | None = None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..call import Call, Verbatim, caller_level, format_value, quotes_call
-from ..errors import BatchError, SpecError, format_error
+from ..call import Call, Verbatim, format_value, quotes_call
+from ..errors import BatchError, SpecError
 from ..groups.live_mesh import LiveMesh
 from ..groups.registry import MeshGroups
 from ..launch.torch_program import keep_gradient_sync
@@ -29,7 +28,6 @@ from ..layout.position import group_rank
 from ..text import article, count_noun, format_sizes
 from .batch import (
     BatchPlan,
-    Filler,
     MicroBatch,
     data_choices,
     describe_data,
@@ -38,11 +36,6 @@ from .batch import (
 )
 
 Axes = str | tuple[str, ...]
-FILLER_COUNTS = "plan.sync_on_last(model, micro): a filler has counted like any other micro batch."
-NOT_READ = (
-    "Its samples are those of another micro batch, and its weight is 0.",
-    "Neither micro.weight nor micro.is_filler was read.",
-)
 MAX_TOKENS = 2**40  # tokens of a micro batch, so that the sum over any job fits an int64
 
 
@@ -88,10 +81,6 @@ class RankBatch(BatchPlan):
 
         Raises:
             SpecError: if ``micro`` is no micro batch, such as its number.
-
-        Warns:
-            RuntimeWarning: if ``micro`` is a filler, and neither its ``weight`` nor ``is_filler``
-                was read: its samples then count twice.
         """
         from torch.distributed.fsdp import FSDPModule  # imports 600 modules, so only on use
 
@@ -110,9 +99,6 @@ class RankBatch(BatchPlan):
                     stack.callback(keep_gradient_sync(module))
                     module.set_requires_gradient_sync(False, recurse=False)
             yield
-        if isinstance(micro, Filler) and not micro.was_read:
-            text = format_error(FILLER_COUNTS, *NOT_READ, fix="(loss * micro.weight).backward().")
-            warnings.warn(text, RuntimeWarning, stacklevel=caller_level())
 
 
 @quotes_call("mesh.batch")

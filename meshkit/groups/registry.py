@@ -281,8 +281,7 @@ class MeshGroups(OfOneProcess):
         # a view needs its mesh; if all views are closed, the mesh must be built again first
         can_view = has_job and bool(self.registry.open_views)
         call = self.built_by if can_view else self.registry.built_by
-        before = "before mesh.close() or the end of its `with`, or " * self.is_closed
-        raise MeshkitError(f"{reason}.", fix=f"{before}{call} again.")
+        raise MeshkitError(f"{reason}.", fix=f"{call} again.")
 
     def release(self) -> tuple[dist.ProcessGroup, ...]:
         """Mark the mesh as closed; return this rank's created groups that no open view uses."""

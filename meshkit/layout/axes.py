@@ -195,7 +195,8 @@ def _split_joined(name: str, axes: Collection[str]) -> list[str]:
     """Return the axes that a name joins, such as ``dp+tp`` or ``dp_tp``; empty if it joins none."""
     names = sorted({*axes, *STANDARD}, key=len, reverse=True)  # dp_shard before dp
     one = "|".join(map(re.escape, names))
-    return re.findall(one, name) if re.fullmatch(rf"({one})([\W_]+({one}))+", name) else []
+    joined = re.findall(one, name) if re.fullmatch(rf"({one})([\W_]+({one}))+", name) else []
+    return joined if len({*joined}) == len(joined) else []
 
 
 def closest_axis(name: object, axes: Collection[str]) -> str | None:

@@ -84,7 +84,10 @@ def merge_sizes(sizes: object, axes: Mapping[str, object]) -> Mapping[str, objec
     if sizes is None:
         return axes
     if not isinstance(sizes, Mapping):
-        raise SpecError(f"sizes is {article(type(sizes).__name__)}.", fix=f"{_with_names(sizes)}.")
+        raise SpecError(
+            f"sizes is {article(type(sizes).__name__)}.",
+            fix=f"{_with_names(() if axes else sizes)}.",
+        )
     if axes and sizes:
         fix = f"all sizes in the mapping: { {**sizes, **axes}!r}."
         raise SpecError(f"{CALL} gives sizes as a mapping and by keyword.", fix=fix)

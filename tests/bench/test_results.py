@@ -171,14 +171,14 @@ def test_the_modes_of_a_target() -> None:
 
 
 def test_how_often_ranks_wait_for_each_other_by_hand() -> None:
-    assert num_barriers(LAYOUT, [], 16) == 5
+    assert num_barriers(LAYOUT, [], 16) == 6
     for name, each in (("dp", 5 + (3 * 2 + 1) + (3 + 1)), ("dp sp", 5 + 4), ("dp+sp", 5 + 4)):
         cases = plan_cases(LAYOUT, ["broadcast"], parse_targets(LAYOUT, [name]), [64, 256])
-        assert num_barriers(LAYOUT, cases, None) == 5 + 2 * each
-        assert num_barriers(LAYOUT, cases, None, 3) == 5 + 2 * (5 + 3 * (each - 5))
+        assert num_barriers(LAYOUT, cases, None) == 6 + 2 * each
+        assert num_barriers(LAYOUT, cases, None, 3) == 6 + 2 * (5 + 3 * (each - 5))
         beside = 0 if "+" in name else 7 + 10 * (1 + 3 * 4)
         waits = num_barriers(LAYOUT, cases, None, overlap_compute=True)
-        assert waits == 5 + 2 * each + beside
+        assert waits == 6 + 2 * each + beside
 
 
 TIMES = st.floats(1e-6, 1e3)

@@ -153,7 +153,7 @@ FOUR = "dp=2 sp=2 -n 4 --timeout 20"
                 "rank 0 of 2 failed first",
                 "RankTimeoutError: 1 of 2 ranks did not arrive at init(device='cpu', timeout=1.0) ",
                 f"Missing: 1. Arrived: 0 on host {socket.gethostname()}.",
-                "Fix: look at the logs of rank 1 first.",
+                "Fix: look at the logs of rank 1 first; if it skipped the call, make it there too.",
             ],
         ),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import Any
@@ -14,9 +13,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import meshkit
-from meshkit.data.batch import MicroBatch
-from meshkit.data.epoch import Epoch, SampleOrder
-from meshkit.data.micro_batches import RankBatch
 from tests.faults import error_of
 
 INVALID_COUNTS: tuple[list[Any], list[Any]] = (  # of other ranks, and of ranks 2 and 3
@@ -256,59 +252,6 @@ def test_after_sync_on_last_the_model_synchronises_as_before() -> None:
     assert reports[0]["no sync"][0] == reports[0]["ddp without sync"][0] == {}
     assert 0 < sum(part.values()) < sum(both.values())
     assert {*reports[0]["no all-reduce"][0]} < {*both}
-
-
-def rank_batch(index: int) -> RankBatch:
-    """Return the plan of 3 micro batches over dp=2, where index 1 has a filler in each step."""
-    sizes = {"dp": 2, "global_batch": 3, "micro_batch": 1, "accumulation_steps": 2}
-    return RankBatch(axes=("dp",), uneven=True, data_index=index, **sizes)
-
-
-def weigh_by_length(micro: MicroBatch) -> float:
-    return 0.0 if micro.is_filler else len(micro.samples) / 3
-
-
-@pytest.mark.parametrize(
-    ("weigh", "indices", "count"),
-    [
-        (lambda micro: 0.5, [1, 1], 1),  # once for all steps
-        (lambda micro: 0.5, [0], 0),
-        (lambda micro: micro.weight, [1, 0], 0),
-        (weigh_by_length, [1], 0),
-    ],
-)
-def test_a_filler_that_counts_as_a_whole_micro_batch_is_a_warning(
-    weigh: Callable[[MicroBatch], float], indices: list[int], count: int
-) -> None:
-    model = nn.Linear(1, 1)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        for index in indices:
-            plan = rank_batch(index)
-            for micro in plan.micro_batches(0):
-                with plan.sync_on_last(model, micro):
-                    (model(torch.ones(1)).sum() * weigh(micro)).backward()
-    assert [(w.category, w.filename) for w in caught] == [(RuntimeWarning, __file__)] * count
-    for warning in caught:
-        assert str(warning.message).splitlines() == [
-            "plan.sync_on_last(model, micro): a filler has counted like any other micro batch.",
-            "  Its samples are those of another micro batch, and its weight is 0.",
-            "  Neither micro.weight nor micro.is_filler was read.",
-            "  Fix: (loss * micro.weight).backward().",
-        ]
-
-
-def test_a_filler_is_found_in_the_last_step_of_a_sampler_and_not_without_a_backward() -> None:
-    plan = rank_batch(1)
-    epoch = Epoch.of(4, plan, SampleOrder(shuffle=True))
-    model = nn.Linear(1, 1)
-    for step in range(epoch.steps):
-        assert [micro.samples.tolist() for micro in epoch.micro_batches(step)]  # an evaluation
-    *_, filler = epoch.micro_batches(0)
-    with pytest.raises(ZeroDivisionError), plan.sync_on_last(model, filler):
-        1 / 0  # noqa: B018
-    with pytest.warns(RuntimeWarning, match="a filler"), plan.sync_on_last(model, filler):
-        pass
 
 
 def confuse_arguments() -> list[str]:

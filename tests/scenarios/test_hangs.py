@@ -26,6 +26,7 @@ from tests.faults import describe_error
 from tests.promises import BUSY
 from tests.scenarios.test_nccl_like import join
 
+TENSORS = [[[4, 8], "float32"]]  # of each call
 LIMIT = 3.0  # seconds of the guard
 REPORT = 3.0  # seconds from the limit to the report
 LONG = 25.0  # seconds of the guard in which a report comes at once
@@ -231,19 +232,19 @@ def check_table(kind: str, odd: int, table: dict[str, Any]) -> None:
     if kind == "behind":
         assert own["left_guard"] == 1
     elif kind == "mismatch":
-        assert mine["tp"][:3] == [number, "broadcast", "[4, 8] float32"]
-        assert calls["tp"][:3] == [number, "all_reduce", "[4, 8] float32"]
+        assert mine["tp"][:3] == [number, "broadcast", TENSORS]
+        assert calls["tp"][:3] == [number, "all_reduce", TENSORS]
         assert "(call_another)" in mine["tp"][3]
     elif kind == "order":
         assert mine[whole][5] == calls["tp"][5] == "begun"
         assert (mine[whole][0], number) == (calls[whole][0] + 1, mine["tp"][0] + 1)
     elif kind == "message":
-        assert mine["tp"][1:3] == ["recv", "[4, 8] float32"]
+        assert mine["tp"][1:3] == ["recv", TENSORS]
         assert (mine["tp"][4], mine["tp"][5]) == (odd ^ 1, "begun")
         assert own["function"] == "recv"
     elif kind == "wedge":
         assert mine["tp"] == calls["tp"]
-        assert calls["tp"][1:3] == ["all_reduce", "[4, 8] float32"]
+        assert calls["tp"][1:3] == ["all_reduce", TENSORS]
     elif kind == "busy":
         assert (own["function"], mine["tp"][0], mine["tp"][5]) == ("", number - 1, "completed")
         assert "(spin)" in own["line"]
@@ -282,16 +283,16 @@ def check_device_table(kind: str, odd: int, table: dict[str, Any]) -> None:
     number, started = calls["tp"][0], "started" if TIMED[odd] == "1" else "begun"
     assert not own["sees_waits"]
     if kind == "message":  # the peer is in the collective of all ranks, before that over tp
-        assert mine["tp"][1:6] == ["recv", "[4, 8] float32", "", odd ^ 1, started]
+        assert mine["tp"][1:6] == ["recv", TENSORS, "", odd ^ 1, started]
         assert (calls[whole][5], calls["tp"][5]) == (started, "begun")
         return
-    assert calls["tp"][1:3] == ["all_reduce", "[4, 8] float32"]
+    assert calls["tp"][1:3] == ["all_reduce", TENSORS]
     assert (calls["tp"][5], calls[whole][5]) == (started, "begun")
     if kind == "busy":
         assert (mine["tp"][0], mine["tp"][5]) == (number - 1, "completed")
         assert "(spin)" in own["line"]
     elif kind == "mismatch":
-        assert mine["tp"][:3] == [number, "broadcast", "[4, 8] float32"]
+        assert mine["tp"][:3] == [number, "broadcast", TENSORS]
     elif kind == "order":
         assert (mine["tp"][5], mine[whole][5]) == ("begun", started)
     elif kind == "wedge":

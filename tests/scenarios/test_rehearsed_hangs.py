@@ -48,7 +48,7 @@ def read_op(report: RehearsalReport, rank: int, op: Operation, index: dict[int, 
         report.names.group(members).name,
         tuple(index[member] for member in members if member in index),
         op.name,
-        content,
+        ((op.shape, content),),
         op.line,
         index.get(op.peer, -1),
     )
