@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, KeysView, Mapping, Sequence, ValuesView
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -38,6 +38,7 @@ from .mesh import Mesh
 
 Override = Mapping[int | str, object]  # dim to backend, to its options, or to both in a tuple
 Overrides = dict[str, tuple[str | None, object]]  # axis to its backend and options
+ORDERED = (Sequence, KeysView, ValuesView)  # torch takes views of a dict, too; a set has no order
 
 
 class RootRequest(NamedTuple):
@@ -138,7 +139,7 @@ def _parse_request(
     shape: object, names: object, joint: object, override: object, world: World
 ) -> RootRequest:
     """Return what the arguments ask for. Local."""
-    sizes = [parse_integer(size) for size in shape] if isinstance(shape, Sequence) else []
+    sizes = [parse_integer(size) for size in shape] if isinstance(shape, ORDERED) else []
     if not sizes or isinstance(shape, str) or not all(size and size > 0 for size in sizes):
         line = f"mesh_shape is {shape!r}."
         raise DeviceMeshError(line, fix=f"the size of each dim, for example ({world.world_size},).")
@@ -157,7 +158,7 @@ def _parse_request(
 
 def _check_dim_names(names: object, num_dims: int) -> tuple[str, ...]:
     """Return the names of the dims after a check of their number."""
-    dims = (*names,) if isinstance(names, Sequence) and not isinstance(names, str) else ()
+    dims = (*names,) if isinstance(names, ORDERED) and not isinstance(names, str) else ()
     if len(dims) != num_dims or len({*dims}) != len(dims):
         reason = "Each mesh_dim_name must be unique."
         if len(dims) != num_dims:

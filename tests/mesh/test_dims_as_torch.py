@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -59,7 +59,7 @@ def describe(root: DeviceMesh) -> dict[str, Any]:
     }
 
 
-def check_as_torch(shape: tuple[int, ...], **options: Any) -> None:
+def check_as_torch(shape: Collection[int], **options: Any) -> None:
     with of_torch("cpu", shape, **options) as theirs:
         ours = meshkit.init_device_mesh("cpu", shape, **options)
         with meshkit.Mesh.of(ours) as mesh:
@@ -136,6 +136,12 @@ def accept_the_names_that_torch_accepts() -> None:
         check_as_torch((3, 2), mesh_dim_names=names)
 
 
+def accept_the_views_of_a_dict() -> None:
+    sizes = {"dp": 4, "tp": 2}
+    check_as_torch(sizes.values(), mesh_dim_names=sizes.keys())
+    check_as_torch(sizes.values())
+
+
 def use_odd_names_as_any_other() -> None:
     options: dict[str, Any] = {"mesh_dim_names": ("TP-1", "x.y", "0")}
     options |= {"joint": {"both": "TP-1 x.y"}, "backend_override": {"0": "fake"}}
@@ -187,6 +193,7 @@ def raise_what_torch_raises() -> None:
         describe_groups_by_the_dim_that_is_asked,
         leave_descriptions_of_others_alone,
         accept_the_names_that_torch_accepts,
+        accept_the_views_of_a_dict,
         pytest.param(use_odd_names_as_any_other, marks=needs_slices),
         raise_what_torch_raises,
     ],
