@@ -160,9 +160,8 @@ class Sweep:
         self._began, self.elapsed = time.monotonic(), 0.0  # seconds, the same on every rank
         self._checks: dict[Case, CheckedCall] = {}
         self._slice = LEAST_SLICE  # seconds of a pass of a run by time
-        self._seconds: dict[
-            tuple[Target, str], dict[Case, list[Seconds]]
-        ] = {}  # by mode, of rounds
+        # of each round, by target and mode
+        self._seconds: dict[tuple[Target, str], dict[Case, list[Seconds]]] = {}
 
     def run(self, cases: Sequence[Case]) -> list[Measurement]:
         """Measure the cases, in their order, the same on every rank. Collective."""
@@ -190,7 +189,7 @@ class Sweep:
             raise error.but(evidence=(*error.evidence, line)) from error.__cause__
 
     def _look_again(self, number: int) -> None:
-        """Add rounds of the targets that are doubtful."""
+        """Add rounds of the targets that are doubtful. Collective."""
         layout = self.mesh.layout
         together = [rounds for (_, mode), rounds in self._seconds.items() if mode != ALONE]
         own = [float(is_doubtful(rounds_by_group(layout, rounds))) for rounds in together]
