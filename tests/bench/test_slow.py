@@ -71,6 +71,13 @@ def test_neither_the_order_nor_the_unit_matters(
     assert sorted(order[i] for i in slow(unit * seconds[order])) == slow(seconds)
 
 
+@pytest.mark.parametrize("seed", [1, 11, 19, 23, 35, 36, 46, 58])
+def test_the_order_does_not_matter_where_chance_just_decides(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    seconds = np.exp2(rng.uniform(0, 2, (4, 1)) + rng.uniform(0, 2, (4, 12)))
+    assert sorted(3 - i for i in slow(seconds[::-1])) == slow(seconds)
+
+
 def test_groups_that_differ_by_chance_are_hardly_ever_named() -> None:
     rng = np.random.default_rng(0)  # the share of rows is 1 of 1000 for 9 rounds
     rows = [slow(np.exp(rng.normal(size=(groups, 9)))) for groups in (2, 4, 16) for _ in range(500)]
