@@ -122,7 +122,7 @@ class BenchPlan:
 
     def _time_limit(self) -> float:
         """Return the seconds after which ranks that are started here are ended."""
-        from ..bench.measure import LONGEST
+        from ..bench.measure import AGAIN, LONGEST
 
         request, sweep = self.request, self.request.options
         cases = results.plan_cases(self.layout, request.operations, request.targets, request.sizes)
@@ -130,7 +130,7 @@ class BenchPlan:
         waits = results.num_barriers(
             self.layout, cases, sweep.max_alone, rounds, overlap_compute=sweep.overlap_compute
         )
-        return waits * sweep.timeout + LONGEST + ENDING
+        return waits * sweep.timeout + LONGEST + AGAIN + ENDING
 
 
 def run_bench(args: Namespace) -> Result:

@@ -251,7 +251,7 @@ def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
     args = CommandParser(load_command("bench")).parse([*typed, "--timeout", "2", "--device", "cpu"])
     with pytest.raises(SpawnError) as error:
         args.command.run(args)
-    assert seen == [(5 + 2 * (5 + 3 + 1)) * 2 + 14 + 10]  # two plan_cases, each of one group
+    assert seen == [(6 + 2 * (5 + 3 + 1)) * 2 + 14 + 7 + 10]  # two cases, each of one group
     assert str(error.value).splitlines()[-1] == (
         "  Fix: run meshkit doctor; or --sizes 1048576, which needs fewer resources."
     )

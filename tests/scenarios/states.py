@@ -34,6 +34,7 @@ from meshkit.testing.faults import Played, Strike, play
 
 STEPS, GLOBAL_BATCH = 5, 12
 GUARD = 3.0  # seconds of a step
+FIRST = 10.0  # seconds of a step with a new model, on a busy machine
 WAIT = 60.0  # seconds for a process to start on a busy machine
 TOLERANCE = 1e-9
 HSDP_TP = {"replicate": 2, "shard": 2, "tp": 2}
@@ -191,7 +192,7 @@ def train(strike: Strike, case: Case) -> Any:
                 mesh.recovery.restore(*(state or ()))
                 mesh = mesh.recover(step=done)
                 continue
-            with mesh.guard(timeout=GUARD):
+            with mesh.guard(timeout=GUARD if built is mesh else FIRST):
                 if built is not mesh:
                     new = make(kind, mesh, 7 if mesh.recovery.regrouped else 0)
                     mesh.recovery.restore(*new, held=state or (None,) * len(new))
