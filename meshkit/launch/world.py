@@ -8,8 +8,10 @@ program that this process starts still finds its own launcher.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import socket
 import zlib
 from collections.abc import Mapping, MutableMapping
@@ -209,7 +211,16 @@ def _read_completed(text: str) -> tuple[list[str], dict[str, str]]:
 
 
 def free_port() -> int:
-    """Return a port of this machine that is free at this moment."""
+    """Return a port of this machine that is free at this moment.
+
+    The kernel gives it to no connection, which could take it before its use. If 20 such ports are
+    taken, the kernel chooses.
+    """
+    ports = random.SystemRandom().choices(range(FIRST_PORT, FIRST_PORT + NUM_PORTS), k=20)
+    for port in ports:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind((LOOPBACK_HOST, port))
+            return port
     with socket.socket() as probe:
         probe.bind((LOOPBACK_HOST, 0))
         return int(probe.getsockname()[1])

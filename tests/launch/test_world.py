@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ import meshkit
 from meshkit.launch.world import (
     EXPORTED,
     complete_environment,
+    free_port,
     restore_environment,
     without_completed,
 )
@@ -123,3 +125,14 @@ def test_a_launcher_that_was_started_since_is_detected(name: str) -> None:
     if expected.launcher == "hand-written":  # the variables that it leaves out are inherited
         fields = fields[:4]
     assert [getattr(inner, f) for f in fields] == [getattr(expected, f) for f in fields]
+
+
+def test_a_free_port_is_none_that_the_kernel_gives_to_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        first = server.getsockname()[1]
+        assert all(12000 <= free_port() < 32000 for _ in range(5))
+        monkeypatch.setattr("meshkit.launch.world.FIRST_PORT", first)
+        monkeypatch.setattr("meshkit.launch.world.NUM_PORTS", 1)
+        assert free_port() != first

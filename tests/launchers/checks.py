@@ -31,6 +31,7 @@ def clean_environ(**more: str) -> dict[str, str]:
     """Return an environment without variables of a launcher and without a chosen interface."""
     prefixes = ("SLURM_", "OMPI_", "PMI", "MPI_", "TORCHELASTIC_", "MASTER_", "MESHKIT_", "GLOO_")
     names = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
+    names |= {"PYTHONUNBUFFERED"}  # with it, the lines of two ranks may mix
     kept = {k: v for k, v in os.environ.items() if not k.startswith(prefixes) and k not in names}
     path = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
     return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
