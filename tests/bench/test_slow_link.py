@@ -17,8 +17,7 @@ PORT = 29510  # in the namespace of the first host
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", range(3))
-def test_the_groups_of_a_slow_link_are_named(run: int, tmp_path: Path) -> None:
+def test_the_groups_of_a_slow_link_are_named(tmp_path: Path) -> None:
     require_programs("iproute2", "ip", "tc")
     require_programs("util-linux", "unshare", "nsenter")
     try:
