@@ -5,15 +5,24 @@ its keys were added, and that of an array leaves digits and elements out. Here s
 sorted, at any depth, and arrays are exact::
 
     {"b": 2, "a": {3, 1}}          {'a': {1, 3}, 'b': 2}
+
+The ``repr`` that a class of the user has decides what is compared of it. It is asked of a copy
+whose sets and dicts are sorted.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from argparse import Namespace
-from collections import Counter, OrderedDict, UserDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from array import array
+from collections import Counter, OrderedDict, UserDict, UserString, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import partial
 from types import FunctionType, GeneratorType, MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -43,15 +52,36 @@ def canonical_text(value: object, text_of: TextOf = lambda _: None) -> str:
 def array_text(kind: str, values: np.ndarray[Any, Any], dtype: object) -> str:
     """Return the exact elements of an array, or its shape if there are many or none.
 
-    A digest has the bits of elements that are not shown, and those of each NaN.
+    A digest has the bits of elements that are not shown, and those of each NaN. The numbers of
+    masked elements do not count.
     """
-    is_shown = 0 < values.size <= MAX_SHOWN or values.dtype.hasobject
-    shown = canonical_text(values.tolist()) if is_shown else f"shape={[*values.shape]}"
-    digest = ""
+    mask = ""
+    if isinstance(values, np.ma.MaskedArray):
+        is_masked = np.ma.getmaskarray(values)
+        mask = f", mask={array_text('array', is_masked, 'bool')}"
+        values = values.filled(values.dtype.type()) if is_masked.any() else values.data
+    is_shown = 0 < values.size <= MAX_SHOWN
+    has_objects = values.dtype.hasobject
+    text = canonical_text(values.tolist()) if is_shown or has_objects else ""
+    shown, digest = text if is_shown else f"shape={[*values.shape]}", ""
     if not is_shown or (values.dtype.kind in "fc" and np.isnan(values).any()):
-        digest = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()[:16]
-        digest = f", sha256={digest}"
-    return f"{kind}({shown}, dtype={dtype}{digest})"
+        content = text.encode() if has_objects else np.ascontiguousarray(values).tobytes()
+        digest = f", sha256={hashlib.sha256(content).hexdigest()[:16]}"
+    return f"{kind}({shown}, dtype={dtype}{digest}{mask})"
+
+
+class _SortedSet(set[Any]):
+    """A set of a copy that is shown: it goes through its elements in the order of their texts."""
+
+    def __init__(self, text: str, items: Sequence[Any]) -> None:
+        super().__init__(items)
+        self._text, self._items = text, items
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items)
+
+    def __repr__(self) -> str:
+        return self._text
 
 
 class _Writer:
@@ -82,13 +112,48 @@ class _Writer:
             return array_text("array", value, value.dtype)
         if own in FORMS:
             return FORMS[own](self, value)
-        if isinstance(value, tuple) and own.__module__ == "collections":  # of a namedtuple
-            named = [*zip(kind._fields, value, strict=True)]
-        elif is_dataclass(kind) and hasattr(own, "__wrapped__"):  # the repr that dataclass makes
-            named = [(f.name, getattr(value, f.name)) for f in fields(kind) if f.repr]
-        else:
+        if isinstance(value, EXACT):
             return repr(value)
-        return f"{kind.__qualname__}({self._named(named)})"
+        if named := _fields_of(value, own):
+            return f"{kind.__qualname__}({self._named(named)})"
+        form = next((form for form, kinds in ABSTRACT if isinstance(value, kinds)), None)
+        try:
+            return form(self, value) if form else self._write_own(value)
+        except SpecError:
+            raise
+        except Exception:  # items that cannot be read now, as of some configs
+            return self._write_own(value)
+
+    def _write_own(self, value: Any) -> str:  # noqa: ANN401
+        """Return the ``repr`` of another class, with its sets and dicts in sorted order."""
+        text = repr(value)
+        if re.search(r" at 0x[0-9a-f]{6,}", text, re.IGNORECASE):
+            line = f"{article(type(value).__qualname__)} has no repr without an address."
+            raise SpecError(line, fix="its vars(), or its name.")
+        if "{" in text:
+            with suppress(Exception):  # a class that cannot be copied so keeps its text
+                text = repr(self._sorted(value, {}))
+        return text
+
+    def _sorted(self, value: Any, copies: dict[int, Any]) -> Any:  # noqa: ANN401
+        """Return a copy of a value whose plain sets and dicts are sorted by their texts."""
+        kind = type(value)
+        if id(value) in copies:
+            return copies[id(value)]
+        if kind is dict:
+            keys = sorted(value, key=self.write)
+            return {key: self._sorted(value[key], copies) for key in keys}
+        if kind in (set, frozenset):
+            return _SortedSet(self.write(value), sorted(value, key=self.write))
+        if kind in (list, tuple):
+            return kind(self._sorted(part, copies) for part in value)
+        is_plain = isinstance(kind.__repr__, FunctionType) and not hasattr(kind, "__del__")
+        if not is_plain or not hasattr(value, "__dict__"):
+            return value
+        copies[id(value)] = twin = object.__new__(kind)
+        for name, part in vars(value).items():
+            vars(twin)[name] = self._sorted(part, copies)
+        return twin
 
     def write_dict(self, value: Mapping[object, object]) -> str:
         """Return the text of a dict, sorted."""
@@ -107,6 +172,23 @@ class _Writer:
     def write_list(self, value: Iterable[object]) -> str:
         """Return the text of a list."""
         return f"[{', '.join(map(self.write, value))}]"
+
+    def write_sequence(self, value: Sequence[object]) -> str:
+        """Return the text of a sequence or a record of a class without its own form."""
+        return f"{type(value).__qualname__}({self.write_list(value)})"
+
+    def write_enum(self, value: Enum) -> str:
+        """Return the text of a member of an enum."""
+        return f"<{type(value).__name__}.{value.name}: {self.write(value.value)}>"
+
+    def write_partial(self, value: partial[Any]) -> str:
+        """Return the text of a function with some of its arguments."""
+        parts = self.write(value.func), self.write(value.args), self.write(value.keywords)
+        return f"{type(value).__qualname__}({', '.join(parts)})"
+
+    def write_error(self, value: BaseException) -> str:
+        """Return the text of an exception."""
+        return f"{type(value).__name__}{self.write_tuple(value.args)}"
 
     def write_tuple(self, value: Sequence[object]) -> str:
         """Return the text of a tuple."""
@@ -134,11 +216,40 @@ KINDS: list[tuple[Form, list[Any]]] = [
     (_Writer.write_dict, [dict]),
     (_Writer.write_named_dict, [Counter, UserDict, defaultdict, MappingProxyType]),
     (_Writer.write_ordered, [OrderedDict]),
-    (_Writer.write_set, [set, frozenset, type({}.keys())]),
+    (_Writer.write_set, [set, frozenset, type({}.keys()), type({}.items())]),
     (_Writer.write_list, [list]),
     (_Writer.write_tuple, [tuple]),
-    (_Writer.write_named_list, [deque, type({}.values()), type({}.items())]),
+    (_Writer.write_named_list, [deque, type({}.values())]),
     (_Writer.write_namespace, [Namespace, SimpleNamespace]),
+    (_Writer.write_enum, [Enum]),
+    (_Writer.write_partial, [partial]),
+    (_Writer.write_error, [BaseException]),
 ]
 # a class of the user with a repr of its own keeps that
 FORMS: dict[object, Form] = {kind.__repr__: form for form, kinds in KINDS for kind in kinds}
+# classes whose own repr is exact; no class below is shown by its repr
+EXACT = (str, UserString, bytes, bytearray, range, array, np.generic)
+# containers of other libraries, and of C: they are shown by their parts
+ABSTRACT: list[tuple[Form, Any]] = [
+    (_Writer.write_named_dict, Mapping),
+    (_Writer.write_set, AbstractSet),
+    (_Writer.write_sequence, (Sequence, tuple)),
+]
+LABELS = ("index", "columns", "name")  # of a table or a series beside its values
+
+
+def _fields_of(value: Any, own: Any) -> list[tuple[str, Any]]:  # noqa: ANN401
+    """Return the fields with which a class shows its values; none of a class of another kind."""
+    kind, module = type(value), getattr(own, "__module__", "")
+    if isinstance(value, tuple) and module == "collections":  # a namedtuple
+        return [*zip(kind._fields, value, strict=True)]
+    if is_dataclass(kind) and hasattr(own, "__wrapped__"):  # the repr that dataclass makes
+        return [(f.name, getattr(value, f.name)) for f in fields(kind) if f.repr]
+    if getattr(own, "__code__", None) and own.__code__.co_filename.startswith("<attrs generated"):
+        return [(a.name, getattr(value, a.name)) for a in kind.__attrs_attrs__ if a.repr]
+    if module.startswith("pydantic."):
+        return [(str(name), part) for name, part in value.__repr_args__()]
+    if hasattr(kind, "__array__"):  # such as a table, whose repr leaves rows out
+        labels = [(name, getattr(value, name)) for name in LABELS if hasattr(value, name)]
+        return [("values", np.asarray(value)), *labels]
+    return []

@@ -116,7 +116,7 @@ def agree(self: LiveMesh, what: str, value: object) -> None:
 
     Raises:
         SpecError: on all ranks, if a part of the value has no ``repr`` but its address, as a
-            function or an object of a plain class.
+            function or an object of a plain class; if it is a module with weights.
         DisagreementError: if the values differ, with the value of each rank.
 
     Cost: 4 store operations per rank. Large arrays are copied to the host and hashed.
@@ -138,9 +138,9 @@ def agree(self: LiveMesh, what: str, value: object) -> None:
         facts["batches"] = conflict
     agree_in_mesh(mesh, job, "mesh.agree", facts, summary)
     if cause is not None:
-        line = f"the value of {what} has no repr: {str(cause).partition(chr(10))[0]}"
-        fix = "a value with one, such as vars(config), or the name of a function."
-        raise SpecError(line, fix=fix) from cause
+        line = f"the value of {what} cannot be compared: {str(cause).partition(chr(10))[0]}"
+        fix = "a value with a repr, such as vars(config), or the name of a function."
+        raise SpecError(line, fix=getattr(cause, "fix", "") or fix) from cause
 
 
 def gather_conflicting(
@@ -206,15 +206,49 @@ def _describe_leaf(leaf: object) -> str:
 
 
 def tensor_text(value: object) -> str | None:
-    """Return the exact text of a tensor, whatever its device; None for any other value."""
-    if type(value) not in (torch.Tensor, nn.Parameter):
+    """Return the exact text of a tensor, whatever its device; None for any other value.
+
+    Raises:
+        SpecError: for a module with weights, which its ``repr`` leaves out.
+    """
+    if isinstance(value, nn.Module) and next(_weights(value), None) is not None:
+        line = f"{article(type(value).__name__)} has weights, which its repr leaves out."
+        raise SpecError(line, fix="mesh.check_parameters(model); or repr(model), without weights.")
+    if not isinstance(value, torch.Tensor):
         return None
-    tensor: Any = value
-    if tensor.layout is not torch.strided or tensor.is_meta:
-        return None
+    kind = type(value).__name__ if type(value) not in (torch.Tensor, nn.Parameter) else "tensor"
+    if parts := _parts_of_tensor(value):
+        return f"{kind}({', '.join(canonical_text(part, tensor_text) for part in parts)})"
+    tensor = value.detach().as_subclass(torch.Tensor)
+    if tensor.is_meta:
+        return f"{kind}({dtype_name(tensor.dtype)} {tuple(tensor.shape)} meta)"
     if not 0 < tensor.numel() <= MAX_SHOWN:
-        return f"tensor({_describe_leaf(tensor)})"
-    return f"tensor({tensor.tolist()}, dtype={dtype_name(tensor.dtype)})"
+        return f"{kind}({_describe_leaf(tensor)})"
+    return f"{kind}({tensor.tolist()}, dtype={dtype_name(tensor.dtype)})"
+
+
+def _weights(module: nn.Module) -> Iterator[torch.Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _parts_of_tensor(value: Any) -> list[object]:  # noqa: ANN401
+    """Return what a tensor consists of if it has no elements in memory by itself; else nothing."""
+    if is_dtensor(value):
+        return [value.to_local(), repr(value.placements)]
+    if hasattr(type(value), "__tensor_flatten__"):
+        names, context = value.__tensor_flatten__()
+        return [*(getattr(value, name) for name in names), context]
+    if value.is_nested:
+        return [*value.unbind()]
+    if value.layout is torch.sparse_coo:
+        value = value.coalesce()
+        return [value.indices(), value.values(), tuple(value.shape)]
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [value.crow_indices(), value.col_indices(), value.values(), tuple(value.shape)]
+    if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [value.ccol_indices(), value.row_indices(), value.values(), tuple(value.shape)]
+    return []
 
 
 def _digest(content: bytes | memoryview) -> str:

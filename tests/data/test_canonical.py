@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import subprocess
 import sys
-from collections import Counter, OrderedDict, UserDict, defaultdict, deque, namedtuple
+import threading
+import time
+from collections import (
+    ChainMap,
+    Counter,
+    OrderedDict,
+    UserDict,
+    UserList,
+    UserString,
+    defaultdict,
+    deque,
+    namedtuple,
+)
 from dataclasses import dataclass, field
+from enum import Enum
 from fractions import Fraction
+from functools import partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,6 +106,21 @@ class Own(dict):  # type: ignore[type-arg]
         return "Own!"
 
 
+class Shown:
+    """A class whose repr shows its sets and dicts, also those of an object of its own."""
+
+    def __init__(self, names: Any, inner: Any = None) -> None:
+        self.names, self.inner, self.rank = names, inner, os.getpid()
+
+    def __repr__(self) -> str:
+        return f"Shown({self.names}, {' '.join(map(str, self.names))}, {self.inner!r})"
+
+
+def members(letters: Any) -> Any:
+    """Return a member of an enum whose value is a set."""
+    return Enum("Group", {"ALL": frozenset(letters)}).ALL  # type: ignore[attr-defined]
+
+
 Pair = namedtuple("Pair", "a b")
 LETTERS = [*"gabdecf"]
 FORWARDS, BACKWARDS = {c: {c, "z"} for c in LETTERS}, {c: {"z", c} for c in LETTERS[::-1]}
@@ -113,6 +144,17 @@ FORWARDS, BACKWARDS = {c: {c, "z"} for c in LETTERS}, {c: {"z", c} for c in LETT
         (OrderedDict(a=FORWARDS), OrderedDict(a=BACKWARDS)),
         (np.array([FORWARDS, None]), np.array([BACKWARDS, None])),
         (Own(FORWARDS), Own(BACKWARDS)),
+        (ChainMap(FORWARDS, {"a": 1}), ChainMap(BACKWARDS, {"a": 1})),
+        (UserString("ab"), UserString("ab")),
+        (UserList([FORWARDS]), UserList([BACKWARDS])),
+        (FORWARDS.items(), BACKWARDS.items()),
+        (ValueError({*LETTERS}), ValueError({*LETTERS[::-1]})),
+        (partial(sorted, FORWARDS), partial(sorted, BACKWARDS)),
+        (Shown({*LETTERS}, FORWARDS), Shown({*LETTERS[::-1]}, BACKWARDS)),
+        (Shown([], Shown((), [FORWARDS])), Shown([], Shown((), [BACKWARDS]))),
+        (torch.Size([2, 3]), torch.zeros(2, 3).shape),
+        (time.gmtime(0), time.gmtime(0)),
+        (np.ma.array([1.0, 2.0], mask=[0, 1]), np.ma.array([1.0, 3.0], mask=[0, 1])),
     ],
 )
 def test_containers_of_every_kind(first: Any, second: Any) -> None:
@@ -135,6 +177,11 @@ def test_containers_of_every_kind(first: Any, second: Any) -> None:
         (np.zeros((2, 20)), np.zeros((20, 2))),
         (np.zeros((0, 3)), np.zeros((0, 5))),
         (Config({"a"}), Config({"b"})),
+        (Shown({"a"}), Shown({"b"})),
+        (torch.Size([2, 3]), torch.Size([3, 2])),
+        (members("ab"), members("ac")),
+        (np.ma.array(np.zeros(50), mask=[0] * 50), np.ma.array(np.zeros(50), mask=[0] * 49 + [1])),
+        (np.array([{1}, None] * 20), np.array([{2}, None] * 20)),
     ],
 )
 def test_values_that_differ(first: Any, second: Any) -> None:
@@ -150,7 +197,9 @@ def test_a_container_inside_itself_has_a_text() -> None:
 def test_the_text_does_not_depend_on_the_hash_seed() -> None:
     code = """
 from meshkit.data.canonical import canonical_text
+from enum import Enum
 print(canonical_text([{"a", "b", "c", "d"}, {("x", frozenset("pqrs")): frozenset("ab")}]))
+print(canonical_text(Enum("Group", {"ALL": frozenset("abcd")}).ALL))
 """
     texts = {
         subprocess.run(
@@ -164,6 +213,7 @@ print(canonical_text([{"a", "b", "c", "d"}, {("x", frozenset("pqrs")): frozenset
     }
     assert texts == {
         "[{'a', 'b', 'c', 'd'}, {('x', frozenset({'p', 'q', 'r', 's'})): frozenset({'a', 'b'})}]\n"
+        "<Group.ALL: frozenset({'a', 'b', 'c', 'd'})>\n"
     }
 
 
@@ -173,8 +223,15 @@ class WithoutRepr:
 
 @pytest.mark.parametrize(
     "value",
-    [WithoutRepr(), {"a": [WithoutRepr()]}, lambda: 0, (n for n in ())],
-    ids=["object", "deep", "function", "generator"],
+    [
+        *(WithoutRepr(), {"a": [WithoutRepr()]}, lambda: 0, (n for n in ())),
+        *(WithoutRepr().__init__, [].append, threading.Lock(), np.random.default_rng(0)),
+        *(partial(lambda: 0), io.BytesIO(), Shown([WithoutRepr()])),
+    ],
+    ids=[
+        *("object", "deep", "function", "generator", "method", "method of C", "lock"),
+        *("random numbers", "partial", "file", "own repr"),
+    ],
 )
 def test_a_value_that_is_shown_by_its_address_has_no_text(value: object) -> None:
     """No two ranks have equal addresses, so equal values would differ."""
@@ -194,3 +251,30 @@ def test_the_bits_of_a_nan_and_the_sign_of_zero_count_in_arrays_of_every_size(
         texts.add(canonical_text(array))
         assert canonical_text(array.copy()) == canonical_text(array)
     assert len(texts) == 4
+
+
+class Table:
+    """A table as other libraries have it: its repr leaves rows out."""
+
+    def __init__(self, values: Any, index: Any = ()) -> None:
+        self.values, self.index = values, index
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.asarray(self.values, dtype)
+
+    def __repr__(self) -> str:
+        return "0 ... 99"
+
+
+def test_values_that_a_repr_leaves_out_count() -> None:
+    ones, other = np.ones(100), np.ones(100)
+    other[50] = 2
+    assert canonical_text(Table(ones)) == canonical_text(Table(ones.copy()))
+    assert canonical_text(Table(ones)) != canonical_text(Table(other))
+    assert canonical_text(Table(ones, [1])) != canonical_text(Table(ones, [2]))
+
+
+def test_the_repr_of_a_class_decides_what_counts_of_it() -> None:
+    first, second = Shown({"a"}), Shown({"a"})
+    second.rank += 1
+    assert canonical_text(first) == canonical_text(second)

@@ -504,6 +504,33 @@ def test_an_empty_shard() -> None:
     assert fingerprint(torch.empty(0, 3)) == fingerprint(torch.empty(0))
 
 
+class Image(torch.Tensor):
+    """A class of another library; its repr leaves elements out, as that of any large tensor."""
+
+
+ODD_ONE = torch.zeros(5000)
+ODD_ONE[2500] = 1e-3
+KINDS: list[Callable[[torch.Tensor], Any]] = [
+    lambda x: x.as_subclass(Image),
+    torch.Tensor.to_sparse,
+    lambda x: x.view(50, 100).to_sparse_csr(),
+    lambda x: x.view(50, 100).to_sparse_csc(),
+    lambda x: torch.nested.nested_tensor([x, x[:9]], layout=torch.jagged),
+    lambda x: torch.nested.nested_tensor([x, x[:9]]),
+    lambda x: torch.return_types.max((x, x.long())),
+    lambda x: torch.nn.utils.rnn.pack_sequence([x]),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*(beta|prototype)")  # of torch, for its sparse tensors
+@pytest.mark.parametrize("kind", range(len(KINDS)))
+def test_an_element_that_a_repr_leaves_out_counts(kind: int) -> None:
+    whole = torch.arange(5000.0)
+    values = [KINDS[kind](x) for x in (whole, whole + ODD_ONE, whole.clone())]
+    texts = [canonical_text(value, checks.tensor_text) for value in values]
+    assert texts[0] == texts[2] != texts[1]
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -512,6 +539,7 @@ def test_an_empty_shard() -> None:
         (torch.tensor([0.1]), torch.tensor([0.1]).nextafter(torch.tensor([1.0]))),
         (torch.zeros(4, 5), torch.zeros(5, 4)),
         (torch.ones(2).to_sparse(), torch.zeros(2).to_sparse()),
+        (torch.empty(3, device="meta"), torch.empty(4, device="meta")),
     ],
 )
 def test_tensors_that_differ_have_different_texts(
@@ -519,3 +547,10 @@ def test_tensors_that_differ_have_different_texts(
 ) -> None:
     texts = [canonical_text(tensor, checks.tensor_text) for tensor in (first, second, first)]
     assert texts[0] == texts[2] != texts[1]
+
+
+def test_a_module_with_weights_has_no_text_since_its_repr_leaves_them_out() -> None:
+    with pytest.raises(meshkit.SpecError, match="check_parameters") as caught:
+        canonical_text({"model": nn.Linear(2, 2)}, checks.tensor_text)
+    assert "weights" in str(caught.value)
+    assert canonical_text([nn.GELU()], checks.tensor_text) == "[GELU(approximate='none')]"
