@@ -323,11 +323,12 @@ def _node_fields(row: Launcher, env: Env, world_size: int) -> Fields:
         if len(counts) == 1 and "num_nodes" in fields:  # Spur has one count for all nodes
             nodes = fields["num_nodes"][0]
             counts *= nodes if counts[0] * nodes == world_size else 1
-        if node >= len(counts):
-            fault = f"is a node that is missing from {name}"
-            raise_conflict(row.name, env, variable, name, fault)
-        fields["local_world_size"] = counts[node], name
-        fields.setdefault("num_nodes", (len(counts), name))
+        if sum(counts) == world_size:  # else it is the list of the allocation, or of a part of it
+            if node >= len(counts):
+                fault = f"is a node that is missing from {name}"
+                raise_conflict(row.name, env, variable, name, fault)
+            fields["local_world_size"] = counts[node], name
+            fields.setdefault("num_nodes", (len(counts), name))
     per_node, option = fields.get("local_world_size", (1, ""))
     # a platform sets the option for a torchrun that may not be used: the counts must agree
     nodes = fields["num_nodes"][0] if "num_nodes" in fields else world_size

@@ -212,6 +212,27 @@ def test_an_index_outside_its_job_or_node_raises(name: str, index: str, count: s
         }
 
 
+@pytest.mark.parametrize(
+    ("ranks", "tasks", "nodes", "local_world_size"),
+    [
+        ("3", "2(x2)", "2", None),  # a step of three ranks in an allocation of four
+        ("2", "2(x2)", "2", 1),  # one rank on each node
+        ("2", "8(x4)", "4", None),
+        ("5", "2(x2)", "2", None),  # one part of a heterogeneous job
+        ("5", "3,2", "2", 2),
+    ],
+)
+def test_a_list_of_tasks_of_another_number_of_ranks_says_nothing(
+    ranks: str, tasks: str, nodes: str, local_world_size: int | None
+) -> None:
+    step = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_NODEID": "1"}
+    counts = {"SLURM_NTASKS": ranks, "SLURM_TASKS_PER_NODE": tasks}
+    counts |= {"SLURM_NNODES": nodes} if nodes <= ranks else {}
+    world = meshkit.detect({**step, **counts})
+    assert (world.world_size, world.local_rank) == (int(ranks), 0)
+    assert world.local_world_size == local_world_size
+
+
 @pytest.mark.parametrize("name", [n for n, row in TABLE.items() if row.rank != ("RANK",)])
 def test_a_hand_written_rank_must_equal_the_one_of_the_launcher(name: str) -> None:
     """Jobs of different sizes are one launcher inside the other; those of one size must agree."""
