@@ -100,7 +100,7 @@ class Epoch:
             raise BatchError(f"tail is {tail!r}.", known, fix="tail='keep'.")
         if seed is None or number is None or number < 0 or not isinstance(order.shuffle, bool):
             values = f"shuffle={order.shuffle!r}, seed={order.seed!r}, epoch={order.epoch!r}"
-            fixes = ["shuffle=True"] * (not isinstance(order.shuffle, bool))
+            fixes = ["shuffle=True, or shuffle=False"] * (not isinstance(order.shuffle, bool))
             fixes += ["seed=0"] * (seed is None)
             fixes += ["epoch=0"] * (number is None or number < 0)
             line = "shuffle is a bool, seed is an int, and epoch is an int of 0 or more."

@@ -45,6 +45,9 @@ class OwnOrder:
             fix = valid
             if items.dtype.kind == "b":
                 fix = "numpy.flatnonzero(mask)."
+            elif items.dtype.kind == "f" and items.size == self.num_samples:
+                weighted = f"WeightedRandomSampler(weights, {self.num_samples})"
+                fix = f"{valid[:-1]}; or order={weighted}, if these are weights."
             elif items.ndim > 1 or items.dtype == object:
                 fix = "a sampler of single samples; the plan makes the batches."
             line = "An order yields the dataset index of one sample at a time."

@@ -12,8 +12,7 @@ Python.
 
 from __future__ import annotations
 
-from collections import UserDict
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import replace
 from os import PathLike
 from typing import Any, TypeVar, cast
@@ -40,7 +39,7 @@ NO_DATASETS: tuple[tuple[Any, str, str], ...] = (
     (Sampler, "It yields indices.", "the dataset, and order=sampler for their order."),
     (MicroBatchStream, "It is the share of one rank already.", "the dataset that it reads."),
     ((str, bytes, PathLike), "It is a name, or text.", "the dataset that it names."),
-    ((dict, UserDict), "It is read by keys.", "one of its values, or list(values)."),
+    (Mapping, "It is read by keys.", "one of its values, or list(values)."),
     (
         tuple,
         "Its items may be the fields of one sample, or whole tensors.",
@@ -271,6 +270,10 @@ def count_samples(dataset: object) -> int | None:
         if isinstance(dataset, kinds):
             summary = f"{article(type(dataset).__name__)} is no dataset."
             raise BatchError(summary, reason, fix=fix)
+    if hasattr(dataset, "iloc"):  # a table or a series of pandas
+        summary, line = f"{article(type(dataset).__name__)} is no dataset.", "It is read by labels."
+        fix = "a Dataset that reads table.iloc[index]; or series.tolist()."
+        raise BatchError(summary, line, fix=fix)
     if isinstance(dataset, IterableDataset):
         return None
     # samples before the number, since a tensor of one element is both

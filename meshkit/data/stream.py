@@ -10,13 +10,16 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ..call import quotes_call
 from ..errors import BatchError
+from ..launch.log import LOGGER
 from ..launch.torch_program import iterate_unsplit
+from ..text import count_noun
 from .batch import BatchPlan, MicroBatch
 from .draws import Draws, OwnNumbers, StreamCollate
 from .epoch import VERSION, State, parse_count, read_position, read_state
 from .passes import BEGIN, EPOCH, HAS_BEGUN, Batch, Pass, Passes
 from .source import check_reader, find_fetcher, plan_facts, prepare_first_batch
 
+FIELDS = ("version", "epoch", "consumed")  # of a state
 Sample = TypeVar("Sample")
 
 
@@ -32,7 +35,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
     rank. A dataset that splits itself by ``get_worker_info`` finds one worker, so it yields all its
     samples. Worker ``w`` of ``W`` yields the micro batches ``w, w + W, ...``, and the
     DataLoader restores the exact order. Samples at the end that do not fill a global batch are
-    dropped. Local.
+    dropped. Local. A log line says so if an epoch has no global batch.
 
     A pass ends with its last micro batch, and the next ``iter`` reads the next epoch from its
     beginning, even without ``set_epoch``. The last one is known only if the next one is missing, so
@@ -137,16 +140,24 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
 
         All workers together have this number, and the last item has no batch.
         """
-        stream = islice(iterate_unsplit(self._dataset), current.begin, None)
+        stream = iterate_unsplit(self._dataset)
         numbers = OwnNumbers(Draws(self.job_seed, 0, self.epoch), "stream")
-        total = 0
+        with numbers.active():
+            skipped = sum(1 for _ in islice(stream, current.begin))
+        if skipped < current.begin and current.number:  # else the pass is that of no worker
+            raise BatchError(
+                f"the state is of a longer stream: it has consumed {current.begin} samples.",
+                f"This stream has {count_noun(skipped, 'sample')} in epoch {self.epoch}.",
+                fix="the dataset of the state, or its own state.",
+            )
+        total = read = 0
         for first in count(current.begin, self._plan.global_batch):
             of_rank = self._micro_batches(first)
             mine = [m for m in of_rank if (total + m.index) % current.workers == current.worker]
             positions = {int(position) for m in mine for position in m.samples}
             with numbers.active():
-                samples = self._read_step(first, stream, positions)
-            if samples is None:
+                samples, read = self._read_step(first, stream, positions)
+            if read < self._plan.global_batch:
                 break
             yield from (
                 (total + m.index, [samples[int(position)] for position in m.samples]) for m in mine
@@ -154,17 +165,21 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
             total += len(of_rank)
         if not total:
             self._passes.end(current, 0)
+            if not (current.begin or current.worker):
+                line = "epoch %d of the stream has no step: %s do not fill a global batch of %d."
+                samples_read = count_noun(read, "sample")
+                LOGGER.warning(line, self.epoch, samples_read, self._plan.global_batch)
         yield total, None
 
     def _read_step(
         self, first: int, stream: Iterator[Sample], positions: set[int]
-    ) -> dict[int, Sample] | None:
-        """Return the samples of a step at some positions; None if the stream ends before."""
-        samples, position = {}, -1
-        for position, sample in enumerate(islice(stream, self._plan.global_batch), first):
-            if position in positions:
-                samples[position] = sample
-        return samples if position == first + self._plan.global_batch - 1 else None
+    ) -> tuple[dict[int, Sample], int]:
+        """Return the samples of a step at some positions, and the number of all that were read."""
+        samples, read = {}, 0
+        for read, sample in enumerate(islice(stream, self._plan.global_batch), 1):
+            if first + read - 1 in positions:
+                samples[first + read - 1] = sample
+        return samples, read
 
     @quotes_call("stream.set_epoch")
     def set_epoch(self, epoch: int) -> None:
@@ -204,9 +219,14 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         """Continue from a state of any mesh and plan. Cost: one read of each consumed sample.
 
         Raises:
-            BatchError: if the state is invalid.
+            BatchError: if the state is invalid, or that of a sampler; by the first batch, if the
+                stream ends before that position.
         """
-        fields = read_state(state, ("version", "epoch", "consumed"))
+        fields = read_state(state, FIELDS)
+        if others := [name for name in fields if name not in FIELDS]:
+            line = f"It has {', '.join(others)}, as that of a dataset which is read by index."
+            fix = "the result of stream.state_dict(steps=...)."
+            raise BatchError("the state is not that of a stream.", line, fix=fix)
         self._passes.set(*read_position(fields))
 
     def _consumed(self, steps: int) -> int:

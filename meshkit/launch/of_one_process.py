@@ -30,6 +30,15 @@ class OfOneProcess:
         refuse_to_pickle(self)
 
 
+def keep_whole(kind: type[Held]) -> type[Held]:
+    """Let ``dataclasses.asdict`` of an object around it share an instance. For a dataclass.
+
+    It takes the instances of all dataclasses apart, down to the process groups.
+    """
+    del kind.__dataclass_fields__  # type: ignore[attr-defined]
+    return kind
+
+
 def refuse_to_pickle(held: object) -> NoReturn:
     """Raise because process groups cannot be pickled."""
     raise MeshkitError(

@@ -34,7 +34,7 @@ from ..guard import first as first_ranks
 from ..guard import guard as guards
 from ..guard.state import GuardState
 from ..launch.log import Startup
-from ..launch.of_one_process import OfOneProcess
+from ..launch.of_one_process import OfOneProcess, keep_whole
 from ..launch.times import Time
 from ..launch.torch_program import make_constant, mark_constant
 from ..layout.axes import Names
@@ -57,6 +57,7 @@ from ..transfer.whole_state import make_local, make_whole
 from .current_mesh import find_current_mesh, make_current
 
 
+@keep_whole
 @dataclass(eq=False, repr=False)
 class Mesh(OfOneProcess):
     """The mesh of one process: its rank, its peers, and the process groups that they share.
@@ -69,8 +70,8 @@ class Mesh(OfOneProcess):
     Data axes are listed as ``"dp ep"`` or ``("dp", "ep")``.
 
     A mesh, and what it makes, may be an attribute of a model. ``copy.deepcopy(model)`` and
-    ``AveragedModel(model)`` share it, and a copy of ``rng`` has streams of its own. Pickling raises
-    a MeshkitError, so save ``model.state_dict()``.
+    ``AveragedModel(model)`` share it, and a copy of ``rng`` has streams of its own; so does
+    ``dataclasses.asdict``. Pickling raises a MeshkitError, so save ``model.state_dict()``.
 
     Raises:
         UnknownAxisError: in every method, if the mesh does not have an axis.

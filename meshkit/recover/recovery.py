@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from ..call import quotes_call
 from ..groups.registry import MeshGroups
-from ..launch.of_one_process import OfOneProcess
+from ..launch.of_one_process import OfOneProcess, keep_whole
 from ..launch.regroup import Reassignment, Regrouping, Sources
 from ..text import format_ranks, plural
 from .restore import Restoration, check_objects, restore_state
 
 
+@keep_whole
 @dataclass(eq=False)
 class Recovery(OfOneProcess):
     """The last recovery or admission of a mesh, as a rank knows it; empty before the first.

@@ -7,6 +7,7 @@ import random
 from collections import Counter, UserDict
 from collections.abc import Iterator
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -271,6 +272,7 @@ NO_ORDERS: dict[str, Any] = {
     "a number": 5,
     "a class": RandomSampler,
     "floats": [0.0, 1.0],
+    "weights": [1.0] * LENGTH,
     "a mask": [True, False],
     "a mask as a tensor": torch.ones(LENGTH, dtype=torch.bool),
     "nothing": [],
@@ -298,6 +300,7 @@ def test_what_is_no_order_is_refused(kind: str) -> None:
     ("kind", "fix"),
     [
         ("floats", "indices from 0 to"),
+        ("weights", f"indices from 0 to {LENGTH - 1}; or order=WeightedRandomSampler("),
         ("a list of strs", "indices from 0 to"),
         ("nothing", "indices from 0 to"),
         ("an index outside", "indices from 0 to"),
@@ -333,6 +336,18 @@ def stream_of_a_rank() -> Any:
     return make_source(Stream(), alone(), SampleOrder())
 
 
+class Labelled:
+    """A series of pandas: ``series[3]`` is not the fourth item, but that with the label 3."""
+
+    iloc = ()
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, label: int) -> int:
+        return label
+
+
 NO_DATASETS: dict[str, Any] = {
     "a loader": DataLoader(DATA),
     "a sampler": RandomSampler(DATA),
@@ -343,6 +358,8 @@ NO_DATASETS: dict[str, Any] = {
     "bytes": b"abc",
     "a dict": {"train": DATA},
     "a dict-like": UserDict(train=DATA),
+    "another dict-like": MappingProxyType({0: 1, 1: 2, 2: 3}),
+    "a table": Labelled(),
     "keys": {"a": 1}.keys(),
     "a set": {1, 2},
     "a pair of tensors": (torch.zeros(8, 2), torch.zeros(8)),

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 
 from meshkit import BatchError, BatchPlan
-from meshkit.data.epoch import SampleOrder
+from meshkit.data.epoch import Epoch, SampleOrder
 from meshkit.data.loaders import make_loader
-from meshkit.data.sampler import make_stream
+from meshkit.data.sampler import MicroBatchSampler, make_stream
 from meshkit.data.stream import MicroBatchStream
 from meshkit.launch.worker import context_for
 
@@ -295,3 +295,37 @@ def test_a_loader_of_the_mesh_left_early_begins_again_whatever_workers_have_read
         assert stream.epoch == epoch
     assert count_samples(loader_of(stream, workers)) == 20  # also a plain one
     assert stream.epoch == 3
+
+
+def test_a_stream_refuses_the_state_of_a_sampler() -> None:
+    sampler = MicroBatchSampler(Epoch(40, replace(PLAN, data_index=0), shuffle=True))
+    stream = stream_of(PLAN, 40, 0)
+    with pytest.raises(BatchError, match="length, shuffle, seed") as caught:
+        stream.load_state_dict(sampler.state_dict(steps=2))
+    assert "stream.state_dict" in caught.value.fix
+    assert next(iter(stream)) == [0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_beyond_the_end_of_a_stream_is_refused(workers: int) -> None:
+    state = stream_of(PLAN, 40, 0).state_dict(steps=6)
+    shorter = stream_of(PLAN, 22, 0)
+    shorter.load_state_dict(state)
+    with pytest.raises(BatchError, match="has consumed 24 samples") as caught:
+        next(iter(loader_of(shorter, workers)))
+    assert "has 22 samples" in str(caught.value)
+    of_equal_length = stream_of(PLAN, 24, 0)
+    of_equal_length.load_state_dict(state)
+    loader = loader_of(of_equal_length, workers)
+    assert [count_samples(loader), count_samples(loader)] == [0, 12]
+
+
+def test_an_epoch_without_a_step_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    stream = stream_of(PLAN, 3, 0)
+    assert [[*stream], [*stream]] == [[], []]
+    assert "epoch 0 of the stream has no step: 3 samples do not fill" in caplog.text
+    caplog.clear()
+    full = stream_of(PLAN, 6, 0)
+    full.load_state_dict(full.state_dict(steps=1))
+    assert [[*full], [*full]] == [[], [[0], [2]]]
+    assert not caplog.text

@@ -11,6 +11,7 @@ import pickle
 import pkgutil
 import re
 from collections.abc import Iterator
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -250,6 +251,14 @@ class Tokens(IterableDataset[int]):
         return iter(range(8))
 
 
+@dataclass
+class Settings:
+    """A configuration that keeps an object, alone and in a list."""
+
+    kept: Any
+    several: list[Any]
+
+
 class Keeper(nn.Module):
     """A layer that keeps an object."""
 
@@ -260,6 +269,16 @@ class Keeper(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear(x)
+
+
+OWN_FIELDS = ("shard", "groups", "ring")  # dataclasses that ``asdict`` takes apart
+
+
+def as_dict(thing: object) -> list[Any]:
+    """Return what ``asdict`` and ``astuple`` make of an object in a configuration."""
+    settings = Settings(thing, [thing])
+    named, plain = asdict(settings), astuple(settings)
+    return [named["kept"], *named["several"], plain[0], *plain[1]]
 
 
 def kept_by_a_model() -> dict[str, Any]:
@@ -298,6 +317,8 @@ def kept_by_a_model() -> dict[str, Any]:
             reports[name] = (
                 copied.kept == thing and averaged.module.kept == thing,
                 copied.linear.weight is not model.linear.weight,
+                all(kept is thing for kept in as_dict(thing))
+                or name in ("shard", "groups", "ring"),
                 [*model.state_dict()],
                 error_of(lambda model=model: torch.save(model, io.BytesIO())),
             )
@@ -309,8 +330,8 @@ def kept_by_a_model() -> dict[str, Any]:
 
 def test_copies_of_a_model_share_what_holds_groups() -> None:
     for reports in meshkit.spawn(kept_by_a_model, 4, timeout=120):
-        for name, (shared, own_weights, names, refusal) in reports.items():
-            assert (shared, own_weights) == (True, True), name
+        for name, (shared, own_weights, is_whole, names, refusal) in reports.items():
+            assert (shared, own_weights, is_whole) == (True, True, True), name
             assert names == ["linear.weight", "linear.bias"]
             if name in ("shard", "ring"):  # a shard without its group; the name of an attribute
                 assert refusal is None, name
