@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, ContextDecorator
 from typing import Any, TypeVar, cast
 
+from ..errors import SpecError
 from ..groups.status import CollectiveTracker, current_tracker
 from ..launch.of_one_process import OfOneProcess
 
@@ -43,7 +44,17 @@ class ReentrantGuard(OfOneProcess, AbstractContextManager[None], ContextDecorato
         return entry[1].__exit__(*error)
 
     def __call__(self, function: Function) -> Function:
-        """Return the function with this guard around each run of its body, until the body ends."""
+        """Return the function with this guard around each run of its body, until the body ends.
+
+        Raises:
+            SpecError: for a class, a property or a class method, which would become a function.
+        """
+        if isinstance(function, type | property | classmethod):
+            kind = "class" if isinstance(function, type) else type(function).__name__
+            fix = f"@mesh.guard(...) below @{kind}."
+            if isinstance(function, type):
+                fix = "@mesh.guard(...) on its methods, or with mesh.guard(...): around the calls."
+            raise SpecError(f"a guard decorates a function, and this is a {kind}.", fix=fix)
         wrapped: Callable[..., Any]
         if inspect.iscoroutinefunction(function):
             wrapped = self._around_coroutine(function)

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.groups.status import is_tracked
+from meshkit.guard.reentrant import ReentrantGuard
 from meshkit.launch.torch_aborts import timeout_of
 from tests.pool import Pool, start_pool
 
@@ -257,3 +258,20 @@ def test_a_kept_guard_looks_at_the_mesh_as_it_is_entered(pool: Pool) -> None:
     for total, *texts in pool.run(enter_a_kept_guard):
         assert total == 2
         assert texts == ["mesh.guard(): the mesh is closed."] * 2
+
+
+@pytest.mark.parametrize(
+    ("thing", "place"),
+    [
+        (property(len), "below @property"),
+        (classmethod(len), "below @classmethod"),
+        (Exception, "on its methods"),
+    ],
+)
+def test_what_would_become_a_function_is_refused(thing: Any, place: str) -> None:
+    guard = ReentrantGuard(contextlib.nullcontext)
+    with pytest.raises(meshkit.SpecError, match="decorates a function") as caught:
+        guard(thing)
+    assert place in caught.value.fix
+    wrapped: Any = guard(staticmethod(len))  # type: ignore[type-var]
+    assert wrapped("ab") == 2
