@@ -167,7 +167,15 @@ def _open(
 
 
 class EpochLoader(DataLoader[Any]):
-    """A DataLoader whose epoch a trainer sets, as that of Transformers does where it resumes."""
+    """A DataLoader whose epoch a trainer sets, as that of Transformers does where it resumes.
+
+    It counts the batches that the trainer gets, as workers read ahead.
+    """
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # of the batches of one pass
+        """Begin a pass."""
+        batches, source = super().__iter__(), self.batch_sampler
+        return source.count(batches) if isinstance(source, MicroBatchSampler) else batches
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch at its start, as the sampler or the stream does."""
@@ -182,7 +190,7 @@ class StreamLoader(EpochLoader):
     reads of it. The batches that the trainer gets are counted, as workers read ahead.
     """
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # of the batches of one pass
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # likewise
         """Begin a pass."""
         batches = super().__iter__()
         first = [*islice(batches, 1)]

@@ -32,6 +32,7 @@ from .source import check_reader, plan_facts, prepare_first_batch
 from .stream import MicroBatchStream
 
 Sample = TypeVar("Sample")
+Batch = TypeVar("Batch")
 
 # kinds of objects that have a length but no samples by number, the reason, and what to give
 NO_DATASETS: tuple[tuple[Any, str, str], ...] = (
@@ -57,8 +58,8 @@ class MicroBatchSampler(Sampler[list[int]]):
     epoch, computed on demand without an array of all samples. Local. Created by ``mesh.sampler``.
 
     A pass ends with its last micro batch, and the next ``iter`` reads the next epoch. No order is
-    repeated, even without ``set_epoch``. A pass that is left early starts again from its beginning,
-    unless workers have read its last micro batch.
+    repeated, even without ``set_epoch``. A pass that is left early starts again from its beginning;
+    in another loader than that of ``mesh.loader`` not if workers have read its last micro batch.
 
     ``steps``, ``len`` and ``micro_batches`` describe the current pass until the next ``iter``,
     since a DataLoader with workers reads all indices well before the last batch is used. So begin a
@@ -94,6 +95,8 @@ class MicroBatchSampler(Sampler[list[int]]):
     def __init__(self, epoch: Epoch) -> None:
         self._pass = epoch  # a new object for each pass
         self._num_done = 0  # whole steps of the pass that were yielded
+        self._counted: Epoch | None = None  # the pass of which a loader counts its batches
+        self._count = 0  # those that the trainer got
         self._has_begun = False
         self._has_ended = False
 
@@ -152,10 +155,26 @@ class MicroBatchSampler(Sampler[list[int]]):
         """
         check_reader(self)
         last = self._pass
-        self._pass = last.at(last.number + 1) if self._has_ended else replace(last)
+        was_read = self._counted is not last or self._count >= last.num_micro_batches
+        has_ended = self._has_ended and was_read
+        self._pass = last.at(last.number + 1) if has_ended else replace(last)
         self._num_done, self._has_begun, self._has_ended = 0, True, False
         draws = Draws(self.job_seed, self._pass.seed, self.epoch)
         return draw_by_position(self._read(self._pass), find_reader(), draws)
+
+    def count(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield the batches of the pass that was just begun, and count them for its end.
+
+        Workers read ahead, so a pass that is left early ends only for them.
+        """
+        self._counted, self._count = self._pass, 0
+        return self._count_of(self._pass, batches)
+
+    def _count_of(self, epoch: Epoch, batches: Iterator[Batch]) -> Iterator[Batch]:
+        for batch in batches:
+            if self._counted is epoch:
+                self._count += 1
+            yield batch
 
     def _read(self, epoch: Epoch) -> Iterator[tuple[int, list[int]]]:
         """Yield the first position and the indices of each micro batch, and record whole steps."""

@@ -230,3 +230,19 @@ def test_a_trainer_that_sets_the_epoch_of_its_loader(is_stream: bool, workers: i
         read.append(str(samples(resumed)))
     assert read == whole[1:]
     assert len({*whole}) == 3
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_loader_left_early_begins_again_whatever_workers_have_read(workers: Any) -> None:
+    options: dict[str, Any] = {"num_workers": workers[0], "persistent_workers": workers[1]}
+    options |= {"multiprocessing_context": "fork"} if workers[0] else {}
+    whole = epochs(2)
+    loader = make_loader(Noisy(), sampler_of(4), {**options, "collate_fn": list})  # 6 batches
+    assert samples(islice(loader, 2)) == whole[0][:8]
+    batches = iter(loader)
+    assert [*next(batches), *next(batches)] == whole[0][:8]  # workers have read all by now
+    assert [samples(loader), samples(loader)] == whole
+    loader.batch_sampler.load_state_dict(loader.batch_sampler.state_dict(steps=4))
+    assert samples(islice(loader, 1)) == whole[1][16:20]
+    assert samples(loader) == whole[1][16:]
+    assert loader.batch_sampler.epoch == 1
