@@ -317,8 +317,7 @@ def kept_by_a_model() -> dict[str, Any]:
             reports[name] = (
                 copied.kept == thing and averaged.module.kept == thing,
                 copied.linear.weight is not model.linear.weight,
-                all(kept is thing for kept in as_dict(thing))
-                or name in ("shard", "groups", "ring"),
+                name in OWN_FIELDS or all(kept == thing for kept in as_dict(thing)),
                 [*model.state_dict()],
                 error_of(lambda model=model: torch.save(model, io.BytesIO())),
             )

@@ -551,6 +551,7 @@ CASES: dict[str, Callable[[], object]] = {
     "a bracket that does not divide": lambda: infer("(h d/tp) -> h d *tp", (9,), h=4),
     "a size that does not divide over two axes": lambda: infer("s *dp *tp -> s/tp/dp", (4,)),
     "a value that is shown by its address": lambda: canonical_text({"a": object()}),
+    "a value whose repr has an address": lambda: canonical_text({"a": [].append}),
     "fewer heads than ranks": lambda: infer("b s/dp h d -> b s h/dp d", (1, 3, 2, 4)),
     "a dim of an ellipsis that does not divide": lambda: infer("... s =dp -> ... s/dp", (2, 10)),
     "a padded sequence plan with other parts": lambda: move(
