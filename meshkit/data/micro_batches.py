@@ -80,7 +80,7 @@ class RankBatch(BatchPlan):
         ``static_graph=True`` does not support ``no_sync``.
 
         Raises:
-            SpecError: if ``micro`` is no micro batch, such as its number.
+            SpecError: if ``micro`` is no micro batch, such as its number; if ``model`` is none.
         """
         from torch.distributed.fsdp import FSDPModule  # imports 600 modules, so only on use
 
@@ -91,6 +91,9 @@ class RankBatch(BatchPlan):
             raise SpecError(
                 f"micro is {format_value(micro, 'a model')}, not a micro batch.", fix=fix
             )
+        if not isinstance(model, nn.Module):
+            fix = "torch.nn.ModuleList(models), or a with for each of them."
+            raise SpecError(f"model is {article(type(model).__name__)}, not a module.", fix=fix)
         with ExitStack() as stack:
             for module in () if micro.is_last else model.modules():
                 if isinstance(module, DistributedDataParallel):

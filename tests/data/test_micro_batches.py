@@ -265,6 +265,9 @@ def confuse_arguments() -> list[str]:
         micro = next(plan.micro_batches(0))
         with pytest.raises(meshkit.SpecError) as swapped, plan.sync_on_last(micro, model):  # type: ignore[arg-type]
             pass
+        with pytest.raises(meshkit.SpecError) as several, plan.sync_on_last([model], micro):  # type: ignore[arg-type]
+            pass
+        assert "model is a list, not a module." in str(several.value)
         untyped: Any = mesh
         with pytest.raises(meshkit.BatchError) as missing:
             untyped.sampler(range(64))
