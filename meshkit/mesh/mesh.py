@@ -588,12 +588,14 @@ class Mesh(OfOneProcess):
         Raises:
             SpecError: if the state is not a mapping, a side is invalid or does not fit its tensor,
                 a glob matches no tensor, or two tensors have one name after their keys are joined.
-            DisagreementError: also if the tensors of one name are not the parts of a whole. Nothing
-                is sent then. Last, if DTensors of one name lie on several parts of an axis, and
-                differ, and no side names the axis.
+            DisagreementError: also if the tensors of one name are not the parts of a whole, or if a
+                tensor differs by more than rounding along an axis that its side leaves out; not
+                along data axes and pp, nor for statistics such as ``running_mean``. Nothing is sent
+                then. Last, if DTensors of one name lie on several parts of an axis, and differ, and
+                no side names the axis.
 
-        Cost: a round at the store, an all_gather for each tensor that is cut, and the memory of the
-        whole state.
+        Cost: two rounds at the store, an all_gather for each tensor that is cut, one pass over each
+        copy, and the memory of the whole state.
 
         Example:
             >>> mesh.whole_state({"w": torch.ones(4, 3)}, {"w": "o/sp i"})["w"].shape

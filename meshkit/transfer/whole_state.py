@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from glob import escape
 from math import prod
-from operator import itemgetter
+from operator import itemgetter, ne
 from typing import Any, cast
 
 import torch
@@ -41,6 +41,7 @@ from ..redistribute.pattern import (
     parse_pattern,
 )
 from ..text import article, dtype_name, format_ranks, format_sizes, plural
+from .copies import Facts, compare_copies, find_conflicts, shared_axes
 from .state_tables import agree_on_tables, local_tensor
 from .whole import uncut, whole_sizes
 
@@ -71,6 +72,7 @@ def make_whole(
     parts = [({n: p[:2] for n, p in table.items() if p[0]}, ranks) for _, table, ranks in stated]
     sides_left = {**_sides_of_dtensors(grid, sides, [table for _, table, _ in stated]), **sides}
     known = whole_sizes(grid, sides_left, parts, meshes.rank, given)
+    compare_copies(meshes, CALL, lambda: _find_copies(grid, meshes.rank, sides, tensors), tensors)
     whole: dict[str, Tensor] = {}
     for name, tensor in tensors.items():  # in one order on all ranks
         if is_dtensor(tensor):
@@ -102,26 +104,35 @@ def _compare_replicas(
     if not names:
         return
     grid, held = meshes.layouts[0], sorted({*names} & {*whole})
+    at = grid.coordinate(meshes.rank)
 
-    def read() -> dict[str, dict[str, Any]]:
-        digests = {name: digest_of(whole[name]).hex() for name in held}
-        at = grid.coordinate(meshes.rank)
+    def read() -> Facts:
         places = {n: {a: i for a, i in at.items() if a not in names[n]} for n in held}
-        return {"source": {n: [format_sizes(places[n]), digests[n]] for n in held}}
+        return {n: [format_sizes(places[n]), digest_of(whole[n]).hex()] for n in held}
 
-    first: dict[tuple[str, str], tuple[str, int]] = {}
-    for _, table, ranks in agree_on_tables(meshes, CALL, {}, read):
-        for name, (place, digest) in table.items():
-            other, rank = first.setdefault((name, place), (digest, ranks[0]))
-            if digest != other:
-                axes = " ".join(axis for axis in grid.axes if axis in names[name])
-                raise DisagreementError(
-                    f"{name} is a DTensor over some of the ranks along {axes}, and differs there.",
-                    f"Ranks {rank} and {ranks[0]} hold other numbers under this name.",
-                    fix="mesh.view(...).whole_state, on a view with an axis inside "
-                    f"{axes} for its ranks and one for the others, which the layout names.",
-                    requests={rank: other, ranks[0]: digest},
-                )
+    for name, held_by in find_conflicts(meshes, CALL, read, ne):
+        axes = " ".join(axis for axis in grid.axes if axis in names[name])
+        first, second = held_by
+        raise DisagreementError(
+            f"{name} is a DTensor over some of the ranks along {axes}, and differs there.",
+            f"Ranks {first} and {second} hold other numbers under this name.",
+            fix="mesh.view(...).whole_state, on a view with an axis inside "
+            f"{axes} for its ranks and one for the others, which the layout names.",
+            requests=held_by,
+        )
+
+
+def _find_copies(
+    layout: Layout, rank: int, sides: Mapping[str, Side], tensors: Mapping[str, Any]
+) -> dict[str, list[str]]:
+    """Return the axes along which each tensor is a copy, as neither side nor DeviceMesh cut it."""
+    shared, copies = shared_axes(layout), {}
+    for name, tensor in tensors.items():
+        side, (*_, known, partly) = first_match(sides, name), _part(tensor, layout, rank)
+        cut = {*(() if side is None else side.types), *(known or ()), *partly}
+        if axes := [axis for axis in shared if axis not in cut]:
+            copies[name] = axes
+    return copies
 
 
 def _part(tensor: Any, layout: Layout, rank: int) -> list[Any]:  # noqa: ANN401

@@ -17,6 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import meshkit
+from tests.faults import error_of
 from tests.newer_torch import needs_order
 from tests.pool import Pool
 from tests.promises import BUSY
@@ -419,3 +420,42 @@ def test_a_rank_that_refuses_a_state_with_dtensors_tells_the_others(pool: Pool, 
             if rank != odd:
                 assert text.startswith("DisagreementError"), (kind, rank, text)
                 assert f"Rank {odd} has raised {own.partition(':')[0]}: " in text, (kind, text)
+
+
+def save_without_a_side() -> list[Any]:
+    """Return what each forgotten part raises, and whether copies pass that rounding has changed."""
+    with meshkit.build_mesh(dp=1, ep=2, tp=2) as mesh:
+        tp, ep = mesh.coordinate["tp"], mesh.coordinate["ep"]
+        whole = torch.arange(24.0).reshape(4, 6).sin()
+        part = {"w": whole.chunk(2)[tp].clone(), "norm": torch.ones(3)}
+        experts = {"norm": torch.ones(3), "experts.w": whole + ep}
+        odd = {"step": torch.tensor(3.0 + tp), "norm": torch.ones(3)}
+        over_ep = mesh.device_mesh("ep")
+        sharded = {"w": distribute_tensor(part["w"], over_ep, [Shard(0)])}
+        reports: list[Any] = []
+        for state in (part, experts, odd, sharded, {"rng": torch.full((4,), tp)}):
+            error = error_of(lambda state=state: mesh.whole_state(state, {}))
+            reports.append(error)
+        near = {"w": whole * (1 + 1e-6 * tp), "running_mean": torch.rand(2) + mesh.rank}
+        near |= {f"expert{ep}.w": whole, "nan": torch.full((2,), torch.nan), "empty": whole[:0]}
+        assert mesh.whole_state(near, {})["w"].equal(near["w"])
+        assert mesh.whole_state(odd, {"step": "... =tp"})["step"] == 3 + tp
+        assert mesh.whole_state(part, {"w": "o/tp ..."})["w"].equal(whole)
+        assert mesh.whole_state(experts, {"experts.w": "o/ep ..."})["experts.w"].shape == (8, 6)
+        assert mesh.whole_state(sharded, {"w": "o/tp ..."})["w"].shape == (4, 6)
+    with meshkit.build_mesh(dp=4) as mesh:  # data ranks may hold their own numbers
+        mesh.whole_state({"seen": torch.full((2,), mesh.rank)}, {})
+    return reports
+
+
+@needs_order
+def test_a_part_that_the_layout_forgets_is_refused_with_fixes_that_work(pool: Pool) -> None:
+    by_rank = pool.run(save_without_a_side)
+    assert all(reports == by_rank[0] for reports in by_rank)
+    assert {kind for kind, _ in by_rank[0]} == {"DisagreementError"}
+    lines = [text.splitlines() for _, text in by_rank[0]]
+    names = [("w", "tp"), ("experts.w", "ep"), ("step", "tp"), ("w", "tp"), ("rng", "tp")]
+    for (name, axis), (summary, *_, fix) in zip(names, lines, strict=True):
+        assert f"{name} differs along {axis}, and the layout does not say" in summary
+        assert f'"{name}": "... ={axis}"' in fix
+        assert (f'"{name}": "o/{axis} ..."' in fix) == (name != "step")
