@@ -135,7 +135,7 @@ def digest_of(x: Tensor) -> bytes:
     """Return the sha256 of shape, dtype and values."""
     flat = plain(x.detach().cpu()).contiguous()
     digest = hashlib.sha256(f"{tuple(x.shape)} {x.dtype}".encode())
-    digest.update(flat.reshape(-1).view(torch.uint8).numpy().tobytes())
+    digest.update(flat.reshape(-1).view(torch.uint8).numpy().data)
     return digest.digest()
 
 

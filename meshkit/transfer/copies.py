@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DisagreementError
+from ..launch.job import require_job
 from ..layout.axes import DATA, has_pipeline
 from ..layout.layout import Layout
 from ..redistribute.checked import digest_of
@@ -54,7 +55,7 @@ def compare_copies(
     ``find`` returns the axes along which each tensor is a copy. If it raises, no rank waits.
     """
     grid = meshes.layouts[0]
-    if not shared_axes(grid):
+    if not shared_axes(grid) or require_job().rehearsed is not None:
         return
     at = grid.coordinate(meshes.rank)
     places: dict[str, str] = {}  # of each copy: this coordinate along the other axes
