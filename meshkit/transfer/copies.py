@@ -24,14 +24,15 @@ from torch import Tensor
 
 from ..errors import DisagreementError
 from ..launch.job import require_job
+from ..launch.tensors import plain
 from ..layout.axes import DATA, has_pipeline
 from ..layout.layout import Layout
 from ..redistribute.checked import digest_of
 from ..redistribute.mesh_pair import MeshPair
-from ..text import format_sizes
 from .state_tables import agree_on_tables, local_tensor
 
-Facts = dict[str, list[Any]]  # name to the place of a rank, and what it holds there
+# name to the axes along which ranks must hold the same, and what this rank holds
+Facts = dict[str, list[Any]]
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of the batches of a rank
 NUM_SUMS = 4
 CHUNK = 2**20  # elements that are widened at once
@@ -57,21 +58,20 @@ def compare_copies(
     grid = meshes.layouts[0]
     if not shared_axes(grid) or require_job().rehearsed is not None:
         return
-    at = grid.coordinate(meshes.rank)
-    places: dict[str, str] = {}  # of each copy: this coordinate along the other axes
+    copies: dict[str, str] = {}  # to the axes along which each is one
 
     def digest_all() -> Facts:
-        lines: dict[tuple[str, str], list[str]] = {}
+        lines: dict[str, list[str]] = {}
         for name, axes in find().items():
             if not name.endswith(STATISTICS):
-                places[name] = format_sizes({a: i for a, i in at.items() if a not in axes})
+                copies[name] = " ".join(axes)
                 text = f"{name} {digest_of(local_tensor(name, tensors[name])).hex()}"
-                lines.setdefault((" ".join(axes), places[name]), []).append(text)
-        texts = {key: "\n".join(each).encode() for key, each in lines.items()}
-        return {a: [place, hashlib.sha256(t).hexdigest()] for (a, place), t in texts.items()}
+                lines.setdefault(copies[name], []).append(text)
+        texts = {axes: "\n".join(each).encode() for axes, each in lines.items()}
+        return {axes: [axes, hashlib.sha256(t).hexdigest()] for axes, t in texts.items()}
 
     def sketch_each() -> Facts:
-        return {n: [p, *sketch_of(local_tensor(n, tensors[n]))] for n, p in places.items()}
+        return {n: [a, *sketch_of(local_tensor(n, tensors[n]))] for n, a in copies.items()}
 
     if not [*find_conflicts(meshes, call, digest_all, ne)]:
         return
@@ -86,23 +86,30 @@ def find_conflicts(
     read: Callable[[], Facts],
     differ: Callable[[list[Any], list[Any]], bool],
 ) -> Iterator[tuple[str, dict[int, str]]]:
-    """Yield each name under which two ranks at one place hold something else. Collective.
+    """Yield each name under which two ranks should hold the same, and do not. Collective.
 
     With it comes what each of the two holds, as text.
     """
-    known: dict[tuple[str, str], tuple[list[Any], int]] = {}
+    grid = meshes.layouts[0]
+    known: dict[tuple[str, tuple[int, ...]], tuple[list[Any], int]] = {}
     for _, table, ranks in agree_on_tables(meshes, call, {}, lambda: {"source": read()}):
-        for name, (place, *held) in table.items():
-            other, rank = known.setdefault((name, place), (held, ranks[0]))
-            if differ(held, other):
-                yield name, {rank: str(other), ranks[0]: str(held)}
+        at = {rank: grid.coordinate(rank) for rank in ranks}
+        for name, (axes, *held) in table.items():
+            equal = axes.split()
+            for rank in ranks:
+                place = tuple(i for axis, i in at[rank].items() if axis not in equal)
+                other, first = known.setdefault((name, place), (held, rank))
+                if differ(held, other):
+                    yield name, {first: str(other), rank: str(held)}
+                    break
 
 
 def sketch_of(tensor: Tensor) -> list[Any]:
     """Return the shape, and norm and sums of floating-point numbers, or a digest. Local."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return [[*tensor.shape], digest_of(tensor).hex()]
-    flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).cpu().flatten()
+    x = plain(tensor)
+    flat = (torch.view_as_real(x) if x.is_complex() else x).cpu().flatten()
     chance, square, sums = np.random.default_rng(0), 0.0, np.zeros(NUM_SUMS)
     for chunk in torch.split(flat, CHUNK) if len(flat) else ():
         values = chunk.double().numpy()

@@ -104,11 +104,9 @@ def _compare_replicas(
     if not names:
         return
     grid, held = meshes.layouts[0], sorted({*names} & {*whole})
-    at = grid.coordinate(meshes.rank)
 
     def read() -> Facts:
-        places = {n: {a: i for a, i in at.items() if a not in names[n]} for n in held}
-        return {n: [format_sizes(places[n]), digest_of(whole[n]).hex()] for n in held}
+        return {n: [" ".join(sorted(names[n])), digest_of(whole[n]).hex()] for n in held}
 
     for name, held_by in find_conflicts(meshes, CALL, read, ne):
         axes = " ".join(axis for axis in grid.axes if axis in names[name])
