@@ -72,11 +72,6 @@ _NAMES = {
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)
-_INIT = {  # names of other libraries for meshkit.init
-    *("launch_from_torch", "launch_from_slurm", "launch_from_openmpi"),
-    *("initialize_distributed_hpu", "initialize_distributed"),
-    *("init_distributed", "init_process_group", "initialize"),
-}
 
 
 def __getattr__(name: str) -> object:
@@ -86,8 +81,8 @@ def __getattr__(name: str) -> object:
     if name == "__version__":
         return importlib.import_module(".errors", __name__).VERSION
     if name not in _MODULE_OF:
-        known = "; meshkit.init() joins the job of every launcher" if name in _INIT else ""
-        raise AttributeError(f"module 'meshkit' has no attribute {name!r}{known}")
+        hint = importlib.import_module(".synonyms", __name__).module_hint(name, __all__)
+        raise AttributeError(f"module 'meshkit' has no attribute {name!r}{'; ' * bool(hint)}{hint}")
     value = globals()[name] = getattr(
         importlib.import_module(f".{_MODULE_OF[name]}", __name__), name
     )

@@ -12,11 +12,12 @@ A fix keeps every value that has a place in it. A line of evidence names each op
 from __future__ import annotations
 
 import difflib
+import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from .errors import BatchError, MeshkitError, SpecError
+from .errors import BatchError, CoordinateError, MeshkitError, SpecError
 
 Quote = Callable[[Sequence[object], Mapping[str, object]], object]
 Role = Literal["data", "expert", "model", "unknown"]
@@ -74,6 +75,59 @@ SHAPES = {1: ("dp",), 2: ("dp", "tp"), 3: ("pp", "dp", "tp")}  # axes of a shape
 # calls that take sizes by name, and the number of arguments before the sizes by position
 BY_POSITION = {"build_mesh": 0, "factor_world": 1, "Layout": 1}
 DEVICE_MESH = {"device_type", "mesh_shape", "mesh_dim_names", "backend_override"}
+# calls of a mesh, and the names by which others ask for them
+MESH_CALLS = {
+    "mesh.batch": "plan plan_batch batch_plan",
+    "mesh.check_parameters": "check_params",
+    "mesh.clip_grad_norm": "clip_grad_norm_ clip_grad clip_gradients",
+    "mesh.close": "destroy destroy_process_group shutdown",
+    "mesh.coordinate": "get_coordinate coords",
+    "mesh.device_mesh": "submesh get_submesh to_device_mesh",
+    "mesh.first": "main_process_first",
+    "mesh.group": "process_group pg new_group get_process_group",
+    "mesh.groups_report": "get_all_groups all_groups",
+    "mesh.layout": "axes sizes",
+    "mesh.layout.grid": "mesh ranks grid",
+    "mesh.loader": "data_loader prepare prepare_data_loader",
+    "mesh.rank": "global_rank process_index",
+    "mesh.rank == 0": "is_main_process is_first is_master is_rank_0",
+    "mesh.sampler": "distributed_sampler",
+    "mesh.seed": "set_seed manual_seed",
+    "mesh.size": "num_ranks num_processes get_world_size",
+    "mesh.whole_state": "state_dict get_state_dict",
+    "mesh.barrier": "wait_for_everyone",
+}
+# what a name after that of an axis asks for, as in data_parallel_rank
+AXIS_CALLS = {"size": "size", "rank": "group_rank", "group": "group", "mesh": "device_mesh"}
+# calls of the module, and the names by which others ask for them
+MODULE_CALLS = {
+    "meshkit.init() joins the job of every launcher": "launch_from_torch launch_from_slurm "
+    "launch_from_openmpi initialize_distributed_hpu initialize_distributed init_distributed "
+    "init_process_group initialize",
+    "meshkit.init().rank is that of this process": "rank get_rank process_index",
+    "meshkit.init().local_rank is that of this process": "local_rank get_local_rank",
+    "meshkit.init().world_size is that of the job": "world_size get_world_size num_processes",
+    "meshkit.shutdown() leaves the job": "destroy destroy_process_group destroy_model_parallel "
+    "finalize cleanup close",
+    "meshkit.build_mesh(dp=2, tp=2) makes a mesh": "mesh make_mesh create_mesh device_mesh "
+    "DeviceMesh initialize_model_parallel ParallelDims Accelerator",
+    "meshkit.spawn(fn, 4) starts ranks": "run launch start notebook_launcher",
+    "meshkit.factor_world(8, tp=2) plans a layout, mesh.batch a batch": "plan plan_layout",
+    "mesh.batch(global_batch=64, micro_batch=4) plans a batch": "plan_batch batch_plan",
+    "mesh.seed and mesh.rng give seeds": "set_seed manual_seed seed_everything",
+    "a mesh has it: mesh.{}": "agree barrier batch check_batch check_parameters clip_grad_norm "
+    "commit coordinate device exchange first grad_norm gradient_group group group_rank guard "
+    "loader neighbor peers recover redistribute rng sampler seed sequence shift size transfer "
+    "verify view",
+    "use torch.distributed.{}(..., group=mesh.group('dp'))": "all_reduce all_gather "
+    "all_gather_into_tensor all_to_all all_to_all_single broadcast gather reduce reduce_scatter "
+    "reduce_scatter_tensor scatter send recv isend irecv",
+}
+SECONDS = {
+    **dict.fromkeys(("", "s", "sec", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hour", "hours"), 3600),
+}
 SUFFIX = r"_(size|degree|dim|ranks|world_size|parallel|parallelism|parallel_size)$"
 
 
@@ -97,8 +151,63 @@ def option_owner(name: object) -> str:
 def known_name(name: str, names: Collection[str]) -> str | None:
     """Return which of the names another name means, or None."""
     alias = ARGUMENTS.get(name) or standard_axis(name)
-    close = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.8)
-    return alias if alias in names else close[0] if close else None
+    return alias if alias in names else closest_name(name, names, 0.8)
+
+
+def closest_name(name: str, names: Iterable[str], cutoff: float) -> str | None:
+    """Return the name of which another one is probably a misspelling; None if several are."""
+    closest = closest_names(name, names, cutoff)
+    return closest[0] if len(closest) == 1 else None
+
+
+def closest_names(name: str, names: Iterable[str], cutoff: float) -> list[str]:
+    """Return the names that are nearest to a misspelt one, if difflib's ratio reaches the cutoff.
+
+    The same letters in another order are nearest: ``pd`` means dp, though tp has an equal ratio.
+    """
+    nearness = {
+        other: (
+            sorted(other) == sorted(name),
+            difflib.SequenceMatcher(None, other, name).ratio(),
+        )
+        for other in names
+    }
+    nearest = max(nearness.values(), default=(False, 0.0))
+    return [other for other in nearness if nearness[other] == nearest and max(nearest) >= cutoff]
+
+
+def axis_hint(name: str, axes: Sequence[str] = STANDARD) -> str:
+    """Return the call for a name such as ``dp_rank`` or ``get_data_parallel_group``; "" for others.
+
+    An axis that another library names is the one of the same meaning among the axes.
+    """
+    word = name.removeprefix("get_").replace("world_size", "size")
+    axis, _, what = word.rpartition("_") if word not in axes else (word, "", "")
+    meant = standard_axis(axis)
+    if axis not in axes and (what not in AXIS_CALLS or meant is None):
+        return ""
+    same = [other for other in axes if STANDARD_OF.get(other) == meant] or [meant]
+    axis = axis if axis in axes else " ".join(map(str, same))
+    calls = [AXIS_CALLS[what]] if what in AXIS_CALLS else AXIS_CALLS.values()
+    return f"use {', '.join(f'mesh.{call}({axis!r})' for call in calls)}"
+
+
+def module_hint(name: str, public: Iterable[str]) -> str:
+    """Return what an unknown attribute of meshkit may mean; "" if nothing is known."""
+    if name.startswith("_"):
+        return ""
+    known = next((call for call, names in MODULE_CALLS.items() if name in names.split()), "")
+    close = closest_name(name, public, 0.75)
+    return known.format(name) or axis_hint(name) or f"did you mean meshkit.{close}?" * bool(close)
+
+
+def guess_seconds(value: object) -> float | None:
+    """Return 60 for ``"60"``, ``"60s"`` and ``"1 min"``; None for other values."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", str(value).strip().lower())
+    if match is None or match[2] not in SECONDS:
+        return None
+    seconds = float(match[1]) * SECONDS[match[2]]
+    return int(seconds) if seconds.is_integer() else seconds
 
 
 def misfit_error(
@@ -118,47 +227,103 @@ def misfit_error(
         return error
     fitting = {option: value for option, value in kwargs.items() if option in parameters}
     others = {option: value for option, value in kwargs.items() if option not in parameters}
-    lines, unknown, elsewhere = [], [], dict[str, list[str]]()
-    has_place = True
+    lines, has_place = [], True
     if name == "init":
         taken = f"init takes its arguments by name: {', '.join(sorted(parameters))}."
         lines = [taken] * bool(args) + _join_address(fitting, others)
         has_place = not (args or (lines and "init_method" in kwargs))
+    renamed, unknown, elsewhere = _rename_options(others, parameters, fitting)
+    lines += renamed
+    surplus, named = args[num_positional:], parameters[num_positional:]
+    is_nameless = bool(surplus and named) and name != "init"
+    if is_nameless:
+        lines.append(f"{name} takes these arguments by name: {', '.join(named)}.")
+        fitting = _name_value(surplus[0], named, fitting)
+    is_batch = name in ("mesh.batch", "BatchPlan.solve")
+    if is_batch:
+        fitting |= complete_batch(fitting)
+    if not lines:
+        return None
+    own = str(quote(args[:num_positional], fitting))
+    fix = f"{', and '.join([own, *elsewhere])}." * has_place
+    if is_nameless:
+        fix = f"write the name before the value, for example {own}."
+    return (BatchError if is_batch else SpecError)(*lines, *unknown, fix=fix)
+
+
+def _rename_options(
+    others: Mapping[str, object], parameters: Sequence[str], fitting: dict[str, object]
+) -> tuple[list[str], list[str], list[str]]:
+    """Add the options of other names to those that fit a call.
+
+    Returns lines on them, lines on unknown ones, and the calls that take those left.
+    """
+    lines, unknown, elsewhere = [], [], dict[str, list[str]]()
     for option, value in others.items():
         if new := known_name(option, parameters):
             lines.append(f"{option} is called {new} here.")
             fitting.setdefault(new, value)
+        elif option in STANDARD and "axis" in parameters:
+            values = parameters[parameters.index("axis") + 1 :][:1]
+            fitting |= {"axis": option} | dict.fromkeys(values, value)
+            lines.append(f"{option} is an axis, whose name is a str.")
         elif owner := option_owner(word := standard_axis(option) or ARGUMENTS.get(option, option)):
             lines.append(f"{option} is an option of {owner}.")
             elsewhere.setdefault(owner, []).append(f"{word}={value!r}")
         else:
             unknown.append(f"there is no argument {option} here.")
-    if name in ("mesh.batch", "BatchPlan.solve"):
-        fitting |= complete_batch(fitting)
-    surplus, named = args[num_positional:], parameters[num_positional:]
-    if surplus and named and name != "init":
-        lines.append(f"{name} takes these arguments by name: {', '.join(named)}.")
-    if not lines:
-        return None
-    kind = BatchError if name in ("mesh.batch", "BatchPlan.solve") else SpecError
-    calls = [str(quote(args, fitting)), *(f"{at}({', '.join(o)})" for at, o in elsewhere.items())]
-    fix = f"{', and '.join(calls)}." * has_place
-    if surplus and named and name != "init":
-        value = repr(surplus[0]) if isinstance(surplus[0], int | float | str) else "..."
-        fix = f"write the name before the value, for example {named[0]}={value}."
-    return kind(*lines, *unknown, fix=fix)
+    return lines, unknown, [f"{at}({', '.join(options)})" for at, options in elsewhere.items()]
+
+
+def _name_value(
+    value: object, names: Sequence[str], fitting: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the arguments that fit a call, with a value that has no name by the next one."""
+    name = next((name for name in names if name not in fitting), names[0])
+    if name.endswith("timeout") and isinstance(value, str):
+        value = guess_seconds(value) or 60
+    return {name: value, **fitting}
 
 
 def own_misfit_error(
     name: str, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> MeshkitError | None:
     """Return the error for a call whose arguments say more than their names; None for others."""
+    if name == "BatchPlan" and len(args) == 1:
+        fix = f"BatchPlan.solve({by_keyword(kwargs)})."
+        return BatchError("a plan takes all its sizes, and solve finds the last one.", fix=fix)
+    if name == "factor_world" and not args and "world_size" not in kwargs:
+        num_ranks = abs(math.prod(size for size in kwargs.values() if type(size) is int))
+        example = "for example " * ("dp" not in kwargs)
+        fix = f"{example}factor_world({num_ranks}, {by_keyword(kwargs)})."
+        return SpecError("the number of ranks is missing, the first argument.", fix=fix)
+    if name == "layout.rank" and len(args) > 1:
+        axes: Sequence[str] = vars(args[0])["axes"]
+        fits = len(args) == len(axes) + 1 and all(type(index) is int for index in args[1:])
+        indices = zip(axes, args[1:] if fits else [0] * len(axes), strict=True)
+        fix = f"{'for example ' * (not fits)}layout.rank({by_keyword(dict(indices))})."
+        return CoordinateError("an index is passed by the name of its axis.", fix=fix)
     at = BY_POSITION.get(name)
     if at is not None and is_shape(args[at:]):
         return SpecError("the sizes have no names.", fix=f"{name_sizes(args[at:])}.")
     if name in ("mesh.sampler", "mesh.loader") and "plan" not in kwargs and len(args) <= 2:
+        if any(hasattr(value, "micro_batch") for value in args[1:]):  # a plan
+            return SpecError("the dataset is missing.", fix=f"{name}(dataset, plan).")
         return missing_plan_error(name, kwargs)
     return device_mesh_error(args, kwargs) if name == "build_mesh" else None
+
+
+def mesh_class_error(args: Sequence[object], sizes: Mapping[str, object]) -> SpecError:
+    """Return the error of the class Mesh, called with what ``build_mesh`` takes."""
+    error = device_mesh_error(args, sizes)
+    shown = by_keyword(sizes) or "dp=4, tp=2"
+    fix = error.fix if error else f"{'for example ' * bool(args or not sizes)}build_mesh({shown})."
+    return SpecError("Mesh is the class of a mesh, and build_mesh makes one.", fix=fix)
+
+
+def by_keyword(values: Mapping[str, object]) -> str:
+    """Return arguments as they are typed by name."""
+    return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 
 def is_shape(sizes: object) -> bool:
@@ -193,7 +358,7 @@ def missing_plan_error(name: str, options: Mapping[str, object]) -> MeshkitError
     sizes = {ARGUMENTS.get(option, option): value for option, value in options.items()}
     sizes = {size: value for size, value in sizes.items() if size in BATCH_OPTIONS}
     sizes |= complete_batch(sizes)
-    shown = ", ".join(f"{size}={value!r}" for size, value in sizes.items())
+    shown = by_keyword(sizes)
     plan = f"mesh.batch({shown or 'global_batch=64, micro_batch=4'})"
     return BatchError(
         "the plan is missing.",

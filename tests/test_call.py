@@ -128,8 +128,11 @@ def test_a_value_by_position_is_told_the_names_that_the_call_takes() -> None:
         guard(None, "dp", 5)  # type: ignore[misc]
     assert caught.value.text.splitlines() == [
         "mesh.guard('dp', 5): mesh.guard takes these arguments by name: timeout, stragglers.",
-        "  Fix: write the name before the value, for example timeout=5.",
+        "  Fix: write the name before the value, for example mesh.guard('dp', timeout=5).",
     ]
+    with pytest.raises(SpecError) as caught:
+        guard(None, "dp", "60s")  # type: ignore[misc]
+    assert caught.value.fix.endswith("for example mesh.guard('dp', timeout=60).")
     with pytest.raises(TypeError, match="missing 1 required keyword-only argument"):
         guard(None)  # type: ignore[call-arg]
 

@@ -62,11 +62,12 @@ def read_sweep_sizes(text: str) -> tuple[int, ...]:
 
 def read_operations(text: str) -> tuple[str, ...]:
     """Read operations that are separated by commas."""
-    names = tuple(dict.fromkeys(text.split(",")))
+    known = {options.letters(name): name for name in results.OPERATIONS}  # allreduce, all-reduce
+    names = text.split(",")
     for name in names:
-        if name not in results.OPERATIONS:
+        if options.letters(name) not in known:
             raise ArgumentTypeError(f"{name!r} is not one of {', '.join(results.OPERATIONS)}")
-    return names
+    return tuple(dict.fromkeys(known[options.letters(name)] for name in names))
 
 
 def read_max_alone(text: str) -> int | None:

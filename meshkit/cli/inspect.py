@@ -196,7 +196,8 @@ def run_explain(args: Namespace) -> Result:
 
 def _split_rank(args: Namespace) -> tuple[int | None, list[str]]:
     """Return the rank, or None for all ranks, and the words of the sizes."""
-    first, *rest = sorted(args.words, key=lambda word: not INTEGER.fullmatch(word))  # rank first
+    words = [word.removeprefix("rank=") for word in args.words]  # no axis has this name
+    first, *rest = sorted(words, key=lambda word: not INTEGER.fullmatch(word))  # rank first
     is_number = bool(INTEGER.fullmatch(first))
     has_rank = is_number and first[0] != "-"
     if args.all and has_rank:
@@ -207,7 +208,7 @@ def _split_rank(args: Namespace) -> tuple[int | None, list[str]]:
         sizes = " ".join(rest if is_number else args.words) or "dp=4 sp=2"
         fix = f"for example meshkit explain 0 {sizes}, or meshkit explain {sizes} --all."
         raise SpecError("no rank is given.", fix=fix)
-    if not rest:
+    if not rest and args.world_size is None:
         raise SpecError("no size is given.", fix="for example dp=4 sp=2.")
     return int(first), rest
 

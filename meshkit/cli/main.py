@@ -6,7 +6,6 @@ invalid, 130 if interrupted.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import json
 import os
@@ -19,13 +18,13 @@ from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, dropwhile, pairwise
+from itertools import chain, dropwhile, pairwise, takewhile
 from typing import NoReturn
 
 from ..errors import VERSION, BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
 from ..launch.detect import detect
 from ..launch.log import CLEAR, is_terminal, shows_colors
-from ..synonyms import ARGUMENTS, STANDARD
+from ..synonyms import ARGUMENTS, STANDARD, SYNONYMS, closest_name, standard_axis
 from ..text import format_table
 
 # Command to the file that has it, imported when the command is typed
@@ -44,8 +43,21 @@ EXAMPLES = "meshkit help plan", "meshkit plan dp=4 sp=2 --nodes 2"
 FAILED, INVALID, INTERRUPTED = 1, 2, 130
 INVALID_REQUESTS = SpecError, UnknownAxisError, CoordinateError, BatchError
 
-# words for the number of ranks that are no option, beside those of meshkit.synonyms
-RANKS = dict.fromkeys(("ranks", "num_ranks", "nproc", "np"), "world_size")
+# options of other programs beside those of meshkit.synonyms
+OPTIONS = {
+    **dict.fromkeys(("ranks", "num_ranks", "nproc", "np", "num_processes"), "world_size"),
+    **dict.fromkeys(("gpus", "num_gpus", "ngpus"), "world_size"),
+    **dict.fromkeys(("gpu", "gpu_type", "machine", "hardware"), "links"),
+}
+SHORT = {"-np": "-n", "-N": "--nodes"}  # of mpirun and srun
+# commands, and the words by which others ask for them
+OTHER_COMMANDS = {
+    "plan": "layout show print draw describe",
+    "check": "test verify validate",
+    "bench": "benchmark perf",
+    "doctor": "info env collect_env",
+    "rehearse": "simulate dryrun dry-run",
+}
 LAUNCHERS = ("torchrun", "srun", "mpirun")
 STARTERS = ("run", "launch", "start", "train", *LAUNCHERS)
 LINES = "┌─┐│└┘"  # all characters of pictures that are not ASCII
@@ -84,6 +96,7 @@ class CommandParser(ArgumentParser):
         vars(self)["color"] = False  # Python 3.14 adds colors of its own
         self.other_words = command.other_words
         self.examples = [f"{prog} {example}".rstrip() for example in command.examples]
+        self.typed: list[str] = []
         self.add_argument("--json", action="store_true", help="print one JSON object instead")
         command.add_options(self)
         self.set_defaults(command=command)
@@ -101,8 +114,7 @@ class CommandParser(ArgumentParser):
         values = [value for flag, value in pairwise(words) if flag == option]
         fix = f"meshkit help {self.prog.split()[-1]} shows the options."
         if "required" in text:
-            line = self.examples[0].replace("\\\n", "")
-            fix = f"for example {' '.join(line.split())}"
+            fix = f"for example {self._completed(text.partition('required: ')[2].split(', '))}"
         action = self._option_string_actions.get(option)
         if action is not None and action.nargs == 0:
             fix = f"write {option} alone: it takes no value."
@@ -110,14 +122,51 @@ class CommandParser(ArgumentParser):
             fix = f"for example {option} {shlex.quote(values[0])}."
         raise SpecError(f"{text}.", fix=fix)
 
+    def _own(self, words: Sequence[str]) -> list[str]:
+        """Return the words of the command, without those of a script."""
+        if not any(action.nargs == REMAINDER for action in self._actions):
+            return [*words]
+        return [*takewhile(lambda word: not word.endswith(".py"), words)]
+
+    def _completed(self, missing: Sequence[str]) -> str:
+        """Return the line as typed with what it lacks, or the first example if none was typed."""
+        example = shlex.split(self.examples[0].replace("\\\n", ""))
+        flags, typed, added = self._option_string_actions, [*self.typed], list[str]()
+        is_clear = all(w[:1] != "-" or w.partition("=")[0] in flags for w in self._own(typed))
+        if not typed or not is_clear or "WORD" in missing:
+            return shlex.join(example)
+        takes_words = any(not action.option_strings for action in self._actions)
+        strays = [w for last, w in pairwise(["", *typed]) if w[:1] != "-" and last not in flags]
+        if strays and not takes_words:
+            if len(missing) > 1 or len(strays) > 1:
+                return shlex.join(example)
+            typed[typed.index(strays[0])] = f"{missing[0]}={strays[0]}"
+            return shlex.join([*self.prog.split(), *typed])
+        count = next((n for flag, n in pairwise(typed) if flag in ("-n", "--world-size")), "4")
+        for name in missing:
+            words = flags[name].option_strings if name in flags else ()
+            at = next((i for i, w in enumerate(typed[:-1]) if self._correct(w) in words), None)
+            if name not in flags:
+                added.append(f"dp={count}")
+            elif at is not None:  # after the script, whose options stand there
+                added += [name, typed[at + 1]]
+                del typed[at : at + 2]
+            elif "-n" in words and typed[0].isdecimal():
+                added += [name, typed.pop(0)]
+            else:
+                added += [name, example[example.index(name) + 1] if name in example else "..."]
+        return shlex.join([*self.prog.split(), *added, *typed])
+
     def parse(self, words: Sequence[str]) -> Namespace:
         """Return the options of a command."""
         takes_rest = any(action.nargs == REMAINDER for action in self._get_positional_actions())
         read = self.parse_known_args if takes_rest else self.parse_known_intermixed_args
+        self.typed = [*words]
         try:
             args, unknown = read(words)
         except SpecError:
-            misspelt = [] if takes_rest else [w for w in words if self._correct(w) != w]
+            own = self._own(words)
+            misspelt = [word for word in own if self._correct(word) != word or axis_option(word)]
             if not misspelt:
                 raise
             raise self._unknown(misspelt[0], words) from None
@@ -131,8 +180,8 @@ class CommandParser(ArgumentParser):
         flag, _, value = word.partition("=")
         line = shlex.join([*self.prog.split(), *(other for other in typed if other != word)])
         takes_words = any(not action.option_strings for action in self._actions)
-        is_axis = flag[2:] in STANDARD
-        if not flag.startswith("-") or flag == "->" or (is_axis and not takes_words):
+        axis = axis_option(word)
+        if not flag.startswith("-") or flag == "->" or (axis and not takes_words):
             others = "" if takes_words else f", and {self.prog} takes no other words"
             summary = f"{word!r} is no option{others}."
             is_count = word.isdecimal() and "-n" in self._option_string_actions
@@ -141,10 +190,10 @@ class CommandParser(ArgumentParser):
                 line = shlex.join([*self.prog.split(), *chain.from_iterable(counted)])
             advice = [self.other_words] if self.other_words else []
             return SpecError(summary, *advice, fix="" if advice else line)
-        if is_axis:
+        if axis:
             after = typed[typed.index(word) + 1 :]
             value = value or next((size for size in after[:1] if size.isdecimal()), "N")
-            fix = f"{flag[2:]}={value}, without hyphens."
+            fix = f"{axis}={value}, without hyphens."
             return SpecError(f"there is no option {flag}.", fix=fix)
         if flag == "--rank" and self.prog.split()[-1] in ("plan", "explain"):
             kept = (value if other == word else other for other in typed)
@@ -168,12 +217,24 @@ class CommandParser(ArgumentParser):
         """Return a word with the option that is likely meant."""
         flag, equals, value = word.partition("=")
         flags = [f for a in self._actions if a.help != SUPPRESS for f in a.option_strings]
+        for short, own in SHORT.items():
+            if word.startswith(short) and own in flags:
+                count = word.removeprefix(short).lstrip("=")
+                return f"{own}={count}" if count else own
         if not flag.startswith("--") or flag in flags:
             return word
         name = flag[2:].replace("-", "_")
-        alias = "--" + (ARGUMENTS.get(name) or RANKS.get(name, "")).replace("_", "-")
-        close = difflib.get_close_matches(flag, flags, n=1, cutoff=0.8)
-        return next(iter([alias] if alias in flags else close), flag) + equals + value
+        alias = "--" + (ARGUMENTS.get(name) or OPTIONS.get(name, "")).replace("_", "-")
+        close = alias if alias in flags else closest_name(flag, flags, 0.8)
+        return (close or flag) + equals + value
+
+
+def axis_option(word: str) -> str:
+    """Return the axis of an option such as ``--tp`` or ``--tensor-parallel-size``, or ""."""
+    flag = word.partition("=")[0]
+    name = flag.lstrip("-").replace("-", "_")
+    is_axis = flag.startswith("-") and (name in STANDARD or name not in SYNONYMS)
+    return (standard_axis(name) or "") if is_axis else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -208,7 +269,7 @@ def _run(words: Sequence[str]) -> tuple[str, Result]:
     if name not in COMMANDS:
         raise _unknown_command(name, rest)
     parser = CommandParser(load_command(name))
-    if not {"-h", "--help"}.isdisjoint(rest):
+    if rest == ["help"] or not {"-h", "--help"}.isdisjoint(rest):
         return parser.format_help().rstrip(), Result()
     args = parser.parse(rest)
     result: Result = args.command.run(args)
@@ -240,6 +301,7 @@ def overview() -> str:
 def _unknown_command(name: str, rest: Sequence[str]) -> SpecError:
     """Return the error for a first word that is no command, with the likely line."""
     command = next((word for word in rest if word in COMMANDS), "")
+    other = next((own for own, names in OTHER_COMMANDS.items() if name in names.split()), "")
     fix, evidence = "meshkit help lists the commands.", [f"The commands are {', '.join(COMMANDS)}."]
     if name in STARTERS:
         evidence = ["meshkit starts no program; a launcher does."]
@@ -249,11 +311,11 @@ def _unknown_command(name: str, rest: Sequence[str]) -> SpecError:
             fix = shlex.join([name, *rest])
     elif name == "version":
         fix = "meshkit --version"
-    elif close := difflib.get_close_matches(name, COMMANDS, n=1):
-        fix = shlex.join(["meshkit", close[0], *rest])
+    elif close := closest_name(name, COMMANDS, 0.6) or other:
+        fix = shlex.join(["meshkit", close, *rest])
     elif name.startswith("-") and command:
-        others = [word for word in rest if word != command]
-        fix = shlex.join(["meshkit", command, *others, name])
+        at = rest.index(command)
+        fix = shlex.join(["meshkit", command, name, *rest[:at], *rest[at + 1 :]])
     elif "=" in name:
         fix = shlex.join(["meshkit", "plan", name, *rest])
     else:

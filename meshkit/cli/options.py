@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import os
@@ -39,8 +38,11 @@ from ..layout.sizes import (
 from ..layout.topology import Topology, parse_hostfile
 from ..plan.memory import PRECISIONS, ModelShape
 from ..plan.step_time import MACHINES, TrainingJob
+from ..synonyms import closest_names
 from ..text import INTEGER, count_noun, dtype_name
 
+# options whose value is a file, by its suffix
+FILES = {".py": ("output", "rehearse"), ".html": ("html",), ".json": ("save", "against")}
 MAX_FILE = 2**28  # characters: the hosts of a job of millions of ranks
 SIZES_HELP = 'the size of each axis: dp=4 tp=2, dp=4,tp=2 or "dp=4 tp=2"'
 BATCH_HELP = {
@@ -183,7 +185,17 @@ def read_axis_sizes(words: Sequence[str], args: Namespace | None = None) -> dict
             fix = f"{option} {shlex.quote(value)}."
             raise SpecError(f"{axis} is no axis; it is an option.", fix=fix)
     _check_one_word(split_words(words), args)
+    _check_no_file(words, args)
     return parse_sizes(words, can_infer=True)
+
+
+def _check_no_file(words: Sequence[str], args: Namespace | None) -> None:
+    """Check that no word is a file, which is the value of an option."""
+    for word in words:
+        for option in FILES.get(Path(word).suffix, ()):
+            if "=" not in word and option in vars(args or Namespace()):
+                line = f"{word!r} is not the size of an axis."
+                raise SpecError(line, fix=f"--{option} {shlex.quote(word)}.")
 
 
 def _check_one_word(words: Sequence[str], args: Namespace | None) -> None:
@@ -363,20 +375,21 @@ def add_model(parser: ArgumentParser, *, required: bool = False) -> None:
 
 def read_model(args: Namespace) -> tuple[str, ModelShape]:
     """Return the name and the shape of the model of ``--model``."""
-    plain = _letters(args.model.rpartition("/")[2].removesuffix(".json"))
-    name = next((name for name in MODELS if _letters(name) == plain), None)
+    plain = letters(args.model.rpartition("/")[2].removesuffix(".json"))
+    name = next((name for name in MODELS if letters(name) == plain), None)
     path = str(MODELS[name]) if name else args.model
     # a name with other digits is another model
     digits = [n for n in MODELS if re.sub(r"\D", "", n) == re.sub(r"\D", "", plain)]
-    close = difflib.get_close_matches(plain, map(_letters, digits), n=1, cutoff=0.7)
-    near = [n for n in MODELS if _letters(n) in close or (plain and _letters(n).startswith(plain))]
+    close = closest_names(plain, map(letters, digits), 0.7)
+    near = [n for n in MODELS if letters(n) in close or (plain and letters(n).startswith(plain))]
     known = f"the config.json of a model, or one of {', '.join(MODELS)}."
     is_typo = near and not Path(path).exists()
     fix = either(*(f"--model {name}" for name in near)) if is_typo else known
     return name or Path(path).name, ModelShape.of(read_json_file("model", path, fix))
 
 
-def _letters(name: str) -> str:
+def letters(name: str) -> str:
+    """Return the letters and digits of a name, in small letters."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 

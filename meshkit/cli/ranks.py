@@ -62,7 +62,7 @@ def add_ranks(parser: ArgumentParser) -> None:
 
 def read_launched_layout(args: Namespace) -> Layout:
     """Return the layout of the ranks that ``-n`` starts, or of those of a launcher."""
-    sizes = options.read_axis_sizes(args.words)
+    sizes = options.read_axis_sizes(args.words, args)
     with options.order_as_option():
         nested = ordered_sizes(sizes, args.order)
     world = detect()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import REMAINDER, ArgumentParser, ArgumentTypeError, Namespace
 from functools import partial
+from itertools import dropwhile
 from pathlib import Path
 
 from ..errors import SpecError
@@ -64,7 +66,10 @@ def read_script(args: Namespace) -> list[str]:
     path, *words = args.script or [""]
     if not Path(path).is_file():
         line = f"there is no script {path!r}." if path else "no script is given."
-        raise SpecError(line, fix="the path of a Python script, and its arguments, last.")
+        fix = "the path of a Python script, and its arguments, last."
+        if script := [*dropwhile(lambda word: not word.endswith(".py"), words)]:
+            fix = f"{shlex.join(script)} in place of {shlex.join(args.script)}."
+        raise SpecError(line, fix=fix)
     return [path, *words]
 
 

@@ -11,7 +11,6 @@ Below torch 2.13, and for dims out of nesting order, slice one result instead of
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,7 +27,7 @@ from ..layout.axes import Names, parse_axes
 from ..layout.group_plan import Axes
 from ..layout.layout import Layout
 from ..layout.names import parse_axis_pattern
-from ..layout.sizes import STANDARD_AXES
+from ..synonyms import MESH_CALLS, axis_hint, closest_names
 from ..text import Ints
 from .registry import MeshGroups
 
@@ -142,19 +141,16 @@ def find_attribute(owner: object, name: str) -> object:
 
 def _hint(name: str, axes: tuple[str, ...], names: Sequence[str]) -> str:
     """Return what an unknown attribute of a mesh may mean; "" if nothing is known."""
-    axis, _, what = name.rpartition("_") if name not in axes else (name, "", "")
-    calls = {"size": "size", "rank": "group_rank", "group": "group", "mesh": "device_mesh"}
-    if axis in axes or (what in calls and axis in STANDARD_AXES):
-        calls = {what: calls[what]} if what in calls else calls
-        return f"use {', '.join(f'mesh.{call}({axis!r})' for call in calls.values())}"
+    if hint := axis_hint(name, axes):
+        return hint
     if name in World.__dataclass_fields__:
         of_mesh = ", mesh.size() that of the mesh" if name == "world_size" else ""
         return f"meshkit.init().{name} is that of the job{of_mesh}"
     function = getattr(dist, name, None)
     if inspect.isfunction(function) and "group" in [*inspect.signature(function).parameters][1:]:
         return f"use torch.distributed.{name}(..., group=mesh.group({axes[0]!r}))"
+    meant = [call for call, others in MESH_CALLS.items() if name in others.split()]
     public = [known for known in names if not known.startswith("_")]
-    meant = [known for known in public if known.startswith(name) and "_" not in known]  # coord
-    meant += ["group"] * (name in ("process_group", "pg"))
-    meant += difflib.get_close_matches(name, public, n=1, cutoff=0.75)
-    return f"did you mean mesh.{meant[0]}?" if meant else ""
+    meant += [f"mesh.{n}" for n in public if n.startswith(name) and "_" not in n]  # coord
+    closest = meant[:1] or [f"mesh.{known}" for known in closest_names(name, public, 0.75)]
+    return f"did you mean {' or '.join(closest)}?" if closest else ""

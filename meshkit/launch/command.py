@@ -12,8 +12,11 @@ A program that starts there without torchrun would wait for the ranks 2 and 3.
 
 from __future__ import annotations
 
+import linecache
+import re
 import shlex
 import sys
+import traceback
 from pathlib import Path
 
 from ..errors import CALL, LaunchError, RankTimeoutError, SpecError
@@ -39,11 +42,27 @@ def program_arguments() -> str | None:
     return shlex.join([*words, *sys.argv[1:]])
 
 
+def propose_function(num_ranks: int) -> str:
+    """Return the call of spawn or rehearse on a line that calls the function by mistake, or "".
+
+    ``spawn(job(), 4)`` calls ``job`` in this process, and gives spawn its result.
+    """
+    for frame, number in traceback.walk_stack(None):
+        line = linecache.getline(frame.f_code.co_filename, number, frame.f_globals)
+        if match := re.search(r"(\b[\w.]*(?:spawn|rehearse))\(([\w.]+)\(([^()=]*)\)", line):
+            args = f", args=({match[3].rstrip(', ')},)" if match[3] else ""
+            return f"{match[1]}({match[2]}, {num_ranks}{args}), with the function itself."
+    return ""
+
+
 def propose_command(error: SpecError, world: World) -> SpecError:
     """Return the error of a program without launcher with the command that starts enough ranks."""
     num_ranks, program = error.num_ranks, program_arguments()
     if num_ranks is None or world.launcher != "single" or num_ranks <= world.world_size:
         return error
+    if fix := propose_function(num_ranks):
+        line = "A line calls the function here, before a rank is started."
+        return error.but(evidence=(*error.evidence, line), fix=fix)
     if program is None:
         return error.but(fix=f"meshkit.spawn(fn, {num_ranks}), with {CALL} in fn.")
     if command := starter(world.allocation):

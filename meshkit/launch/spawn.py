@@ -28,7 +28,7 @@ from typing import Any, TypeVar, cast
 from ..call import HIDDEN, Call, changes, format_value, parse_integer, quotes_call
 from ..errors import LaunchError, MeshkitError, RankTimeoutError, SpawnError, SpecError
 from ..text import count_noun, format_ranks, name_ranks
-from .command import program_arguments
+from .command import program_arguments, propose_function
 from .detect import detect
 from .job import current_job
 from .log import Progress, report_uncaught_error, show_progress
@@ -147,7 +147,7 @@ def start_ranks(
         line = f"A machine starts at most {MAX_RANKS} ranks."
         raise SpecError(f"{count} ranks are too many.", line, fix="fewer ranks.")
     limit = parse_timeout("timeout", timeout)
-    check_arguments_fit(fn, args)
+    check_arguments_fit(fn, args, count)
     context = context_for(fn)
     job = pickle_job(fn, args)
     folder = Path(tempfile.mkdtemp(prefix="meshkit-"))
@@ -183,11 +183,12 @@ def _check_no_launcher(fn: Callable[..., object]) -> None:
     )
 
 
-def check_arguments_fit(fn: Callable[..., object], args: Sequence[object]) -> None:
+def check_arguments_fit(fn: Callable[..., object], args: Sequence[object], count: int) -> None:
     """Check that ``fn(*args)`` is a valid call. A function may expect a rank before ``args``."""
     if not callable(fn):
-        called = "spawn calls it on each rank, so pass the function itself, without brackets."
-        raise SpecError(f"fn is {fn!r}, no function.", called, fix="spawn(fn, world_size).")
+        called = "Each rank calls it, so pass the function itself, without brackets."
+        fix = propose_function(count) or "the name of a function, without brackets."
+        raise SpecError(f"fn is {format_value(fn)}, no function.", called, fix=fix)
     if isinstance(args, str) or not isinstance(args, Sequence):
         raise SpecError(f"args is {args!r}, no tuple.", fix=f"{changes(args=(args,))}.")
     signature = None

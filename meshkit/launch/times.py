@@ -13,6 +13,7 @@ from numbers import Real
 from typing import Any, NamedTuple, TypeVar, cast
 
 from ..errors import SpecError
+from ..synonyms import guess_seconds
 
 Result = TypeVar("Result")
 Time = float | timedelta  # a timeout as callers write it; a number is seconds
@@ -72,10 +73,11 @@ def parse_timeout(name: str, value: Time | None) -> timedelta | None:
     number = isinstance(seconds, Real) and not isinstance(seconds, bool)
     if number and LEAST <= seconds <= MOST:  # nan is neither
         return timedelta(seconds=float(seconds))
+    meant = guess_seconds(value) or 60
     raise SpecError(
         f"{name} is {value!r}.",
         "A timeout is a positive number of seconds, or a timedelta.",
-        fix=f"{name}=60.",
+        fix=f"{name}={meant if LEAST <= meant <= MOST else 60}.",
     )
 
 

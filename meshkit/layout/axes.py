@@ -21,7 +21,6 @@ such as ``dp_size``, raises an error with the name here; synonyms.py has the tab
 
 from __future__ import annotations
 
-import difflib
 import keyword
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -35,6 +34,7 @@ from ..synonyms import (
     STANDARD,
     STANDARD_OF,
     Role,
+    closest_names,
     option_owner,
     standard_axis,
 )
@@ -177,7 +177,8 @@ def check_axes_exist(names: Iterable[str], axes: tuple[str, ...]) -> None:
 def _unknown_axis_error(name: object, axes: tuple[str, ...]) -> UnknownAxisError:
     meant = standard_axis(str(name)) or STANDARD_OF.get(str(name))
     same = [axis for axis in axes if STANDARD_OF.get(axis) == meant] if meant else [*axes]
-    suggestion = same[0] if meant and len(same) == 1 else closest_axis(name, same)
+    closest = same if meant and len(same) == 1 else closest_axes(name, same)
+    suggestion = closest[0] if len(closest) == 1 else None
     fix = f"did you mean {suggestion}?" if suggestion else f"use one of {', '.join(axes)}."
     if several := _split_joined(str(name), axes):
         suggestion, fix = None, f"did you mean {' '.join(several)!r}, these axes together?"
@@ -199,12 +200,11 @@ def _split_joined(name: str, axes: Collection[str]) -> list[str]:
     return joined if len({*joined}) == len(joined) else []
 
 
-def closest_axis(name: object, axes: Collection[str]) -> str | None:
-    """Return the axis that a name is probably a misspelling of, or None."""
+def closest_axes(name: object, axes: Collection[str]) -> list[str]:
+    """Return the axes that a name is probably a misspelling of, all equally near."""
     if name in STANDARD:  # a correct name, not a misspelling of another one
-        return None
-    matches = difflib.get_close_matches(str(name).lower(), axes, n=1, cutoff=0.5)
-    return matches[0] if matches else None
+        return []
+    return closest_names(str(name).lower(), axes, 0.5)
 
 
 def check_names(names: Collection[object]) -> None:

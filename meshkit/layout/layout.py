@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from ..call import (
 from ..errors import CALL, CoordinateError
 from ..synonyms import STANDARD
 from ..text import Ints, format_sizes
-from .axes import Names, check_axes_exist, parse_axes, parse_axis
+from .axes import Names, check_axes_exist, closest_axes, parse_axes, parse_axis
 from .draw import MAX_NOTEBOOK_RANKS, draw_positions, notebook_html
 from .names import rearrange_grid
 from .ranks import RankPositions, Strides, group_start, indices, offsets, unknown_rank_error
@@ -59,6 +59,23 @@ class Coordinate(dict[str, int]):
     def get(self, axis: str, default: Any = None) -> Any:  # noqa: ANN401
         """Return the index along an axis, 0 along an absent standard one, else the default."""
         return self[axis] if axis in self or axis in STANDARD else default
+
+    if not TYPE_CHECKING:  # a type checker reports both
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise with the way to read an index, for a name that may be an axis."""
+            if name.startswith("_"):  # a protocol, such as that of copy
+                return super().__getattribute__(name)
+            axes = [name] if name in self or name in STANDARD else closest_axes(name, self) or self
+            ways = " or ".join(f"coordinate[{axis!r}]" for axis in axes)
+            raise AttributeError(f"a coordinate has no attribute {name!r}; use {ways}")
+
+        def __call__(self, *args: object) -> NoReturn:
+            """Raise, since a coordinate is a dict, and no method such as ``group_rank``."""
+            ways = " or ".join(f"coordinate[{axis!r}]" for axis in args or self)
+            if args and parse_integer(args[0]) is not None:
+                ways = f"mesh.layout.coordinate({args[0]})"
+            raise TypeError(f"a coordinate is a dict, which is not called; use {ways}")
 
 
 class Layout:

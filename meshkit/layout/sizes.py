@@ -14,6 +14,7 @@ different samples. A mesh of these 8 ranks is ``dp=2, ep=4`` here, and errors sa
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
@@ -31,7 +32,7 @@ from ..synonyms import (
     standard_axis,
 )
 from ..text import INTEGER, article, count_noun, format_sizes
-from .axes import DATA, EXPERT, RESERVED, axis_role, check_names, closest_axis, parse_axes
+from .axes import DATA, EXPERT, RESERVED, axis_role, check_names, closest_axes, parse_axes
 
 Order = str | Iterable[str] | None
 
@@ -46,21 +47,35 @@ def parse_sizes(words: Iterable[str], *, can_infer: bool = False) -> dict[str, i
     ``can_infer`` allows a size of -1.
     """
     sizes: dict[str, int] = {}
-    for word in split_words(words):
+    parts = split_words(words)
+    for i, word in enumerate(parts):
         name, equals, size = word.partition("=")
+        after = " ".join(parts[i + 1 : i + 3])
         if not equals:
-            fix = "an axis, = and its size, for example dp=4."
+            axis, number = _likely_size(f"{word} {after}")
+            axis = axis or next((a for a in ("dp", "tp", "pp", "cp") if a not in sizes), "dp")
+            fix = f"an axis, = and its size, for example {axis}={number}."
             raise SpecError(f"{word!r} is not the size of an axis.", fix=fix)
         if name in sizes:
             raise SpecError(f"{name} has two sizes.", fix=f"give {name} once.")
-        number = int(size) if INTEGER.fullmatch(size) else 0
-        if number < 1 and not (can_infer and number == -1):
+        value = int(size) if INTEGER.fullmatch(size) else 0
+        if value < 1 and not (can_infer and value == -1):
             digits = " and at most 18 digits" if len(size) > 18 else ""
             inferred = f"; or {name}=-1, which infers it" if can_infer else ""
-            fix = f"a size of 1 or more{digits}, for example {name}=4{inferred}."
+            likely = _likely_size(f"{size} {after}")[1]
+            fix = f"a size of 1 or more{digits}, for example {name}={likely}{inferred}."
             raise SpecError(f"the size of {name} is {size!r}.", fix=fix)
-        sizes[name] = number
+        sizes[name] = value
     return sizes
+
+
+def _likely_size(text: str) -> tuple[str, str]:
+    """Return the axis and the size with which a text begins: dp and 8 of ``dp8`` and ``dp : 8``.
+
+    Without an axis it is "", and without a size 4, a usual one.
+    """
+    match = re.match(r"([A-Za-z_]*)[\s=:-]*([1-9][0-9]{0,8})?(?![\w.])", text, re.ASCII)
+    return (match[1], match[2] or "4") if match else ("", "4")
 
 
 def split_words(words: Iterable[str]) -> list[str]:
@@ -305,9 +320,9 @@ def _no_position_error(sizes: Mapping[str, int], num_ranks: int | None) -> SpecE
 
 def _axis_of_equal_role(name: str) -> str | None:
     """Return the standard axis that a name is close to, unless the name has another role."""
-    axis = closest_axis(name, STANDARD)
-    roles = ("unknown", axis_role(axis)) if axis else ()
-    return axis if axis_role(name) in roles else None
+    axes = closest_axes(name, STANDARD)
+    fits = len(axes) == 1 and axis_role(name) in ("unknown", axis_role(axes[0]))
+    return axes[0] if fits else None
 
 
 def _order_fix(sizes: Mapping[str, int], order: str, num_ranks: int | None) -> str:

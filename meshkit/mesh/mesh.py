@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..call import quotes_call
+from ..call import Call, quotes_call
 from ..data import checks, loaders, micro_batches
 from ..data import rng as random_streams
 from ..data import sequence as token_shards
@@ -51,6 +51,7 @@ from ..redistribute.mover import CHUNK
 from ..redistribute.moves import MeshMoves
 from ..redistribute.program import Handle
 from ..redistribute.redistribution import Redistribution
+from ..synonyms import mesh_class_error
 from ..text import Ints, format_sizes
 from ..transfer.transfer import Transfer
 from ..transfer.whole_state import make_local, make_whole
@@ -260,6 +261,12 @@ class Mesh(OfOneProcess):
     __iter__ = None  # a mesh is no sequence, though mesh["dp"] works
 
     if not TYPE_CHECKING:  # a type checker reports names that the mesh does not have
+
+        def __new__(cls, *fields: object, **sizes: object) -> Mesh:
+            """Refuse the arguments of :func:`build_mesh`."""
+            if sizes or not (fields and isinstance(fields[0], open_mesh.MeshProposal)):
+                raise mesh_class_error(fields, sizes).quote(Call("Mesh", fields, sizes))
+            return super().__new__(cls)
 
         def __getattr__(self, name: str) -> object:
             """Return the value of a name of DeviceMesh, or raise with its counterpart."""

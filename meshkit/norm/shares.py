@@ -21,7 +21,7 @@ from typing import NamedTuple
 from ..call import either, is_number
 from ..data.conflicts import Row, axes_along_which, content_lines
 from ..errors import CALL, DisagreementError, MeshkitError, SpecError
-from ..layout.axes import axis_role, check_axes_exist, closest_axis, has_pipeline, unknown_axes
+from ..layout.axes import axis_role, check_axes_exist, closest_axes, has_pipeline, unknown_axes
 from ..layout.layout import Layout
 from ..redistribute.dim_sizes import parse_layout_sizes
 from ..redistribute.pattern import DOTS, Dim, Side, first_match, parse_layout
@@ -242,7 +242,7 @@ def _unknown_role_error(sizes: Mapping[str, int], axis: str, name: str, num_dims
 
 def _check_side(sizes: Mapping[str, int], glob: str, side: Side) -> None:
     """Check that a side says how a parameter is cut over the axes of a mesh."""
-    misspelt = [a for a in side.types if a not in STANDARD and closest_axis(a, [*sizes])]
+    misspelt = [a for a in side.types if a not in STANDARD and closest_axes(a, [*sizes])]
     try:
         check_axes_exist(misspelt, tuple(sizes))  # any other axis that the mesh lacks has size 1
     except MeshkitError as error:

@@ -96,7 +96,7 @@ def rehearse(
     if links not in MACHINES:
         raise SpecError(f"links is {links!r}.", fix=f"one of {', '.join(MACHINES)}.")
     chosen = _parse_ranks(ranks, size)
-    check_arguments_fit(fn, args)
+    check_arguments_fit(fn, args, size)
     own = Surroundings.of_rank(0, size, "", PORT)
     request = RehearsalRequest(pickle_job(fn, args), size, node_count, device, own)
     shown = Progress("rehearse", sys.stderr if progress else None)

@@ -131,7 +131,38 @@ def test_misuse_has_exit_code_2_and_a_fix(line: str, answer: Answers) -> None:
         ("hello --device cpu 4", "meshkit hello --device cpu -n 4"),
         ("hello --nproc-per-node 2", "meshkit hello --world-size 2"),
         ("hello -n 2 4", "meshkit hello -n 2"),
-        ("rehearse train.py", "for example meshkit rehearse --world-size 64 --nodes 8 "),
+        ("rehearse train.py", "for example meshkit rehearse --world-size 64 train.py"),
+        ("rehearse --nproc 8 train.py --lr 3", "meshkit rehearse --world-size 8 train.py --lr 3"),
+        ("rehearse -np 8 train.py", "meshkit rehearse -n 8 train.py"),
+        ("rehearse train.py -n 8", "for example meshkit rehearse --world-size 8 train.py"),
+        ("rehearse 8 train.py", "for example meshkit rehearse --world-size 8 train.py"),
+        ("rehearse --wrold-size 8 train.py --ops x", "meshkit rehearse --world-size 8 train.py"),
+        ("bench dp=2 -np 2", "meshkit bench dp=2 -n 2"),
+        ("bench dp=2 -np2", "meshkit bench dp=2 -n=2"),
+        ("bench -np 2", "for example meshkit bench dp=2 -n 2"),
+        ("check -n 2", "for example meshkit check dp=2 -n 2"),
+        ("plan dp=8 -N 2", "meshkit plan dp=8 --nodes 2"),
+        ("plan --gpus 8", "for example meshkit plan dp=8 --world-size 8"),
+        ("plan --bogus 8", "for example meshkit plan dp=4 sp=2 "),
+        ("plan 8", "an axis, = and its size, for example dp=8."),
+        ("plan dp=4 8", "an axis, = and its size, for example tp=8."),
+        ("plan dp 8", "an axis, = and its size, for example dp=8."),
+        ("plan dp:8", "an axis, = and its size, for example dp=8."),
+        ("plan dp8 tp2", "an axis, = and its size, for example dp=8."),
+        ("plan dp = 8", "an axis, = and its size, for example dp=8."),
+        ("plan dp= 8", "a size of 1 or more, for example dp=8;"),
+        ("plan -dp 8", "dp=8, without hyphens."),
+        ("plna dp=4", "meshkit plan dp=4"),
+        ("show dp=4", "meshkit plan dp=4"),
+        ("--nodes 2 plan dp=4", "meshkit plan --nodes 2 dp=4"),
+        ("plan --tensor-model-parallel-size 2 -n 8", "tp=2, without hyphens."),
+        ("plan --tp=2 -n 8", "tp=2, without hyphens."),
+        ("plan dp=8 --gpu h100", "meshkit plan dp=8 --links h100"),
+        ("store 29400", "for example meshkit store --port=29400"),
+        ("search llama3-8b -n 64", "for example meshkit search --model llama3-8b --world-size 64 "),
+        ("eject dp=4 train.py", "--output train.py."),
+        ("preflight dp=2 -n 2 train.py", "--rehearse train.py."),
+        ("rehearse -n 8 python train.py --lr 3", "train.py --lr 3 in place of python train.py "),
         ("plan", "for example meshkit plan dp=4 sp=2 --nodes 2 "),
         ("explain --rank 5 dp=4 sp=2", "meshkit explain 5 dp=4 sp=2"),
         ("plan --rank=5 dp=4 sp=2", "meshkit explain 5 dp=4 sp=2"),
@@ -142,7 +173,7 @@ def test_misuse_has_exit_code_2_and_a_fix(line: str, answer: Answers) -> None:
         ("plan dp=4 tp=2 --groups dp tp", "--groups dp,tp."),
         (
             "search --model llama3-8b --world-size 8 --nodes 1 --global-bacth 64",
-            "for example meshkit search --model llama3-8b --world-size 64 ",
+            "for example meshkit search --seq 8192 --model llama3-8b --world-size 8 --nodes 1 ",
         ),
     ],
 )
@@ -158,6 +189,15 @@ def test_a_misspelt_option_is_named_beside_those_that_are_missing(answer: Answer
     _, _, error = answer("search --model llama3-8b --world-size 8 --nodes 1 --global-bacth 64")
     assert "there is no option --global-bacth.\n" in error
     assert "It may be --global-batch; then the following arguments are required: --seq.\n" in error
+
+
+def test_a_rank_by_name_and_an_operation_in_the_words_of_nccl_are_understood(
+    answer: Answers,
+) -> None:
+    assert answer("explain rank=5 dp=4 sp=2") == answer("explain 5 dp=4 sp=2")
+    assert answer("explain 5 -n 8") == answer("explain 5 dp=8")
+    assert answer("plan help") == answer("help plan")
+    assert bench.read_operations("allreduce,all-gather,AllGather") == ("all_reduce", "all_gather")
 
 
 @pytest.mark.parametrize("command", ["plan", "explain 5", "search"])

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,6 +92,22 @@ def test_invalid_arguments_start_no_process(
     monkeypatch.setattr(worker_module, "start_process", None)
     with pytest.raises(meshkit.SpecError):
         meshkit.spawn(*call)
+
+
+def build_a_mesh(size: int = 2) -> None:
+    meshkit.build_mesh(dp=2, tp=size)
+
+
+def test_a_function_that_is_called_in_place_of_being_passed_is_named() -> None:
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: meshkit.spawn(build_a_mesh(), 4), "meshkit.spawn(build_a_mesh, 4)"),  # type: ignore[arg-type, func-returns-value]
+        (lambda: meshkit.spawn(build_a_mesh(3), 6), "meshkit.spawn(build_a_mesh, 6, args=(3,))"),  # type: ignore[arg-type, func-returns-value]
+        (lambda: meshkit.spawn(set(), 4), "meshkit.spawn(set, 4)"),  # type: ignore[arg-type]
+    ]
+    for call, fix in calls:
+        with pytest.raises(meshkit.SpecError) as caught:
+            call()
+        assert caught.value.fix == f"{fix}, with the function itself."
 
 
 def spawn_again() -> str:

@@ -142,6 +142,16 @@ def test_seconds_and_timedelta_are_equal(value: Any) -> None:
     assert parse_timeout("timeout", None) is None
 
 
+@pytest.mark.parametrize(
+    ("value", "fix"),
+    [("60", "60"), ("90s", "90"), ("1.5", "1.5"), ("2 min", "120"), ("1h", "3600"), ("soon", "60")],
+)
+def test_the_fix_of_a_timeout_in_text_has_its_seconds(value: Any, fix: str) -> None:
+    with pytest.raises(meshkit.SpecError) as caught:
+        parse_timeout("timeout", value)
+    assert caught.value.fix == f"timeout={fix}."
+
+
 INVALID = [0, 1e-7, -1, True, float("inf"), float("nan"), "30", timedelta(0), 1e300, 10**400]
 
 

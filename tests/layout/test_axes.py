@@ -17,7 +17,7 @@ from meshkit.layout.axes import (
     axis_role,
     check_axes_exist,
     check_names,
-    closest_axis,
+    closest_axes,
     data_axes,
     gradient_axes,
     parse_axes,
@@ -62,6 +62,9 @@ def test_a_name_of_another_library_means_the_axis_of_its_role(
         ("dp_tp", "did you mean 'dp tp', these axes together?"),
         ("dp_shard_cp", "did you mean 'dp_shard cp', these axes together?"),
         ("rows", "use one of dp, dp_shard, tp."),
+        ("pd", "did you mean dp?"),
+        ("pt", "did you mean tp?"),
+        ("xp", "use one of dp, dp_shard, tp."),
     ],
 )
 def test_the_fix_of_an_unknown_axis(name: str, fix: str) -> None:
@@ -71,10 +74,10 @@ def test_the_fix_of_an_unknown_axis(name: str, fix: str) -> None:
 
 
 def test_the_closest_axis_to_a_misspelt_name() -> None:
-    assert closest_axis("tpp", STANDARD) == "tp"
-    assert closest_axis("TP", STANDARD) == "tp"
-    assert closest_axis("replicat", ("replicate", "shard")) == "replicate"
-    assert closest_axis("expert_model", ("dp", "tp")) is None
+    assert closest_axes("tpp", STANDARD) == ["tp"]
+    assert closest_axes("TP", STANDARD) == ["tp"]
+    assert closest_axes("replicat", ("replicate", "shard")) == ["replicate"]
+    assert closest_axes("expert_model", ("dp", "tp")) == []
 
 
 LEGAL = ["dp", "DP", "d", "dp2", "d_p", "replicate", "match", "type", "axes", "x" * 200]

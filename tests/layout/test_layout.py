@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import pickle
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,3 +65,28 @@ def test_the_str_of_a_huge_layout_shows_its_edges() -> None:
     assert len(text.splitlines()) < 30
     assert str(2**31 - 1) in text
     assert "[777777777]" in Layout(dp=2**28, tp=8).draw(mark=777777777)
+
+
+def test_a_coordinate_that_is_used_as_an_object_or_a_method_shows_how_to_read_an_index() -> None:
+    at: Any = Layout(dp=2, tp=2).coordinate(3)  # whose type is a dict
+    for read, text in (
+        (lambda: at.dp, "no attribute 'dp'; use coordinate['dp']"),
+        (lambda: at.pp, "no attribute 'pp'; use coordinate['pp']"),
+        (lambda: at.pd, "no attribute 'pd'; use coordinate['dp']"),
+        (lambda: at.index, "no attribute 'index'; use coordinate['dp'] or coordinate['tp']"),
+        (lambda: at("dp"), "a dict, which is not called; use coordinate['dp']"),
+        (lambda: at(), "not called; use coordinate['dp'] or coordinate['tp']"),
+        (lambda: at(1), "not called; use mesh.layout.coordinate(1)"),
+    ):
+        with pytest.raises((AttributeError, TypeError)) as caught:
+            read()
+        assert str(caught.value).endswith(text)
+
+
+def test_a_coordinate_is_copied_and_written_as_a_dict() -> None:
+    at = Layout(dp=2, tp=2).coordinate(3)
+    for other in (copy.copy(at), copy.deepcopy(at), pickle.loads(pickle.dumps(at))):
+        assert (other, type(other), other["pp"]) == (at, type(at), 0)
+    assert json.dumps(at) == '{"dp": 1, "tp": 1}'
+    protocols = ("__array__", "__dataclass_fields__", "__torch_function__", "_asdict", "shape")
+    assert not any(hasattr(at, name) for name in protocols)

@@ -121,6 +121,11 @@ def mesh_sampler(length: int, plan: BatchPlan, **changes: Any) -> object:
     return Epoch.of(length, plan, SampleOrder(shuffle=True, **changes))
 
 
+@quotes_call("mesh.sampler", by_name=("dataset", "plan"))
+def sample(self: object, dataset: object, plan: BatchPlan) -> None:
+    """Take a dataset and a plan."""
+
+
 @quotes_call("mesh.sequence")
 def mesh_sequence(length: int, *, axes: str) -> object:
     return plan_sequence(Layout(cp=2, sp=2), tuple(axes.split()), length)
@@ -317,6 +322,8 @@ CASES: dict[str, Callable[[], object]] = {
     "a name that is not a str": lambda: factor_world(8, order=["dp", 3], dp=8),
     "a layout without axes": lambda: Layout(),
     "an unknown axis": lambda: LAYOUT.groups("dp", "ttp"),
+    "an axis with two letters exchanged": lambda: Layout(dp=2, tp=2).size("pd"),
+    "an axis that may be two": lambda: Layout(dp=2, tp=2).size("xp"),
     "an unknown axis in a plan": lambda: GroupPlan.of(LAYOUT, ["dp pipe"]),
     "a group that a plan lacks": lambda: parse_group(
         GroupPlan.of(Layout(dp=2, sp=2, tp=2)), "dp tp"
@@ -337,6 +344,12 @@ CASES: dict[str, Callable[[], object]] = {
     "parts that leave no rank for the last": lambda: split_world(8, actor=8, critic=-1),
     "a view that does not divide": lambda: Layout(dp=4, sp=2).view(node=3, local=-1),
     "a world of 0 ranks": lambda: factor_world(0, tp=2),
+    "the rank at indices without names": lambda: LAYOUT.rank(2, 1, 0),  # type: ignore[misc]
+    "the rank at an axis": lambda: LAYOUT.rank("dp"),  # type: ignore[misc]
+    "a neighbor along an axis by keyword": lambda: LAYOUT.neighbor(0, dp=1),  # type: ignore[call-arg]
+    "factor_world without a number": lambda: factor_world(dp=4, tp=2),  # type: ignore[call-arg]
+    "a plan of three sizes": lambda: BatchPlan(dp=2, global_batch=64, micro_batch=4),  # type: ignore[call-arg]
+    "a sampler without a dataset": lambda: sample(None, PLAN),  # type: ignore[call-arg]
     "a coordinate without an axis": lambda: LAYOUT.rank(dp=1),
     "coordinates of floats": lambda: LAYOUT.coordinates(np.array([0.5])),
     "coordinates of a rank outside the layout": lambda: LAYOUT.coordinates([[0, 9]]),
@@ -656,6 +669,10 @@ CASES: dict[str, Callable[[], object]] = {
     "parts of a whole of other sizes": lambda: whole([4, 2], [0, 2]),
     "parts of a whole that differ": lambda: whole([4, 2], [4, 3]),
     "parts of a whole with other dims": lambda: whole([4], [4]),
+    "spawn of the result of a function": lambda: meshkit.spawn(set(), 4),  # type: ignore[arg-type]
+    "a timeout with a unit": lambda: meshkit.init(timeout="2 min"),  # type: ignore[arg-type]
+    "the class of a mesh with sizes": lambda: meshkit.Mesh(dp=2, tp=2),  # type: ignore[call-arg]
+    "the class of a mesh as init_device_mesh": lambda: meshkit.Mesh("cuda", (4, 2)),  # type: ignore[arg-type]
     "spawn of 0 ranks": lambda: meshkit.spawn(print, 0),
     "spawn of more ranks than a machine has": lambda: meshkit.spawn(print, 100_000_000),
     "an address that is empty as an argument": lambda: detect(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, UserDict
+import re
+from collections import Counter, OrderedDict, UserDict
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import meshkit
 from meshkit import BatchPlan, Layout, SpecError, factor_world
 from meshkit.layout.axes import axis_role
-from meshkit.synonyms import standard_axis
+from meshkit.synonyms import AXIS_CALLS, MESH_CALLS, MODULE_CALLS, standard_axis
 from tests.messages.cases import error_of
 
 LAYOUT = Layout(dp=4, tp=2)
@@ -201,6 +202,39 @@ INIT_ELSEWHERE = (
 def test_a_name_of_another_library_names_init(name: str) -> None:
     with pytest.raises(AttributeError, match=f"{name!r}; meshkit.init\\(\\) joins the job"):
         getattr(meshkit, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("get_rank", "meshkit.init().rank is that of this process"),
+        ("destroy", "meshkit.shutdown() leaves the job"),
+        ("plan_batch", "mesh.batch(global_batch=64, micro_batch=4) plans a batch"),
+        ("all_reduce", "use torch.distributed.all_reduce(..., group=mesh.group('dp'))"),
+        ("get_tensor_model_parallel_rank", "use mesh.group_rank('tp')"),
+        ("DeviceMesh", "meshkit.build_mesh(dp=2, tp=2) makes a mesh"),
+        ("barrier", "a mesh has it: mesh.barrier"),
+        ("build_mash", "did you mean meshkit.build_mesh?"),
+    ],
+)
+def test_an_unknown_name_of_meshkit_has_a_hint(name: str, hint: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(meshkit, name)
+    assert str(caught.value) == f"module 'meshkit' has no attribute {name!r}; {hint}"
+
+
+def test_hints_name_what_exists() -> None:
+    of_mesh = " ".join(MODULE_CALLS["a mesh has it: mesh.{}"].split())
+    names = [re.match(r"mesh\.(\w+)", call)[1] for call in MESH_CALLS]  # type: ignore[index]
+    names += [*of_mesh.split(), *AXIS_CALLS.values()]
+    assert [name for name in names if not hasattr(meshkit.Mesh, name)] == []
+    others = " ".join(MESH_CALLS.values()).split()
+    assert [name for name in others if hasattr(meshkit.Mesh, name)] == []
+    calls = re.findall(r"meshkit\.(\w+)", " ".join(MODULE_CALLS))
+    assert [name for name in calls if name not in meshkit.__all__] == []
+    for table in (MESH_CALLS, MODULE_CALLS):
+        counts = Counter(" ".join(table.values()).split())
+        assert [name for name, count in counts.items() if count > 1] == []
 
 
 @pytest.mark.parametrize(

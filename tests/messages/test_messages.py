@@ -45,7 +45,8 @@ def raises(file: Path) -> dict[tuple[str, int], str]:
     """Return the position and the source of each ``raise`` of a new error, by each of its lines."""
     nodes = [n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Raise) and n.exc]
     nodes = [n for n in nodes if not isinstance(n.exc, ast.Name)]  # raised again
-    nodes = [n for n in nodes if "AttributeError" not in ast.unparse(n)]  # none of ours
+    others = re.compile("AttributeError|TypeError")  # none of ours
+    nodes = [n for n in nodes if not others.search(ast.unparse(n))]
     return {
         (str(file), line): f"{file.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)[:60]}"
         for node in nodes
