@@ -74,6 +74,7 @@ PORT = 29500  # torch's usual one
 SHAPES = {1: ("dp",), 2: ("dp", "tp"), 3: ("pp", "dp", "tp")}  # axes of a shape without names
 # calls that take sizes by name, and the number of arguments before the sizes by position
 BY_POSITION = {"build_mesh": 0, "factor_world": 1, "Layout": 1}
+BY_AXES = ("mesh.size", "mesh.group_rank", "mesh.peers", "layout.size", "layout.groups")
 DEVICE_MESH = {"device_type", "mesh_shape", "mesh_dim_names", "backend_override"}
 # calls of a mesh, and the names by which others ask for them
 MESH_CALLS = {
@@ -84,9 +85,11 @@ MESH_CALLS = {
     "mesh.coordinate": "get_coordinate coords",
     "mesh.device_mesh": "submesh get_submesh to_device_mesh",
     "mesh.first": "main_process_first",
-    "mesh.group": "process_group pg new_group get_process_group",
+    "mesh.current": "current_mesh get_current_mesh",
+    "mesh.group": "process_group pg new_group get_process_group world_group default_group",
     "mesh.groups_report": "get_all_groups all_groups",
-    "mesh.layout": "axes sizes",
+    "mesh.layout.axes": "axes names dim_names",
+    "mesh.layout.sizes": "sizes dims",
     "mesh.layout.grid": "mesh ranks grid",
     "mesh.loader": "data_loader prepare prepare_data_loader",
     "mesh.rank": "global_rank process_index",
@@ -163,17 +166,20 @@ def closest_name(name: str, names: Iterable[str], cutoff: float) -> str | None:
 def closest_names(name: str, names: Iterable[str], cutoff: float) -> list[str]:
     """Return the names that are nearest to a misspelt one, if difflib's ratio reaches the cutoff.
 
-    The same letters in another order are nearest: ``pd`` means dp, though tp has an equal ratio.
+    The same letters in another order are nearest: ``pd`` means dp, though tp has an equal ratio. Of
+    equal ratios the same first letter is nearer: ``tpp`` means tp, and not pp.
     """
     nearness = {
         other: (
             sorted(other) == sorted(name),
             difflib.SequenceMatcher(None, other, name).ratio(),
+            other[:1] == name[:1],
         )
         for other in names
     }
-    nearest = max(nearness.values(), default=(False, 0.0))
-    return [other for other in nearness if nearness[other] == nearest and max(nearest) >= cutoff]
+    nearest = max(nearness.values(), default=(False, 0.0, False))
+    is_near = nearest[0] or nearest[1] >= cutoff
+    return [other for other in nearness if is_near and nearness[other] == nearest]
 
 
 def axis_hint(name: str, axes: Sequence[str] = STANDARD) -> str:
@@ -231,23 +237,28 @@ def misfit_error(
     if name == "init":
         taken = f"init takes its arguments by name: {', '.join(sorted(parameters))}."
         lines = [taken] * bool(args) + _join_address(fitting, others)
-        has_place = not (args or (lines and "init_method" in kwargs))
+        if len(args) == 1 and str(args[0]).isalpha():  # as torch's init_process_group
+            fitting = {"backend": args[0], **fitting}
+        has_place = not ((args and "backend" not in fitting) or (lines and "init_method" in kwargs))
     renamed, unknown, elsewhere = _rename_options(others, parameters, fitting)
     lines += renamed
     surplus, named = args[num_positional:], parameters[num_positional:]
     is_nameless = bool(surplus and named) and name != "init"
     if is_nameless:
         lines.append(f"{name} takes these arguments by name: {', '.join(named)}.")
-        fitting = _name_value(surplus[0], named, fitting)
+        fitting = _name_values(surplus, named, fitting)
     is_batch = name in ("mesh.batch", "BatchPlan.solve")
     if is_batch:
         fitting |= complete_batch(fitting)
     if not lines:
         return None
     own = str(quote(args[:num_positional], fitting))
-    fix = f"{', and '.join([own, *elsewhere])}." * has_place
+    is_other_call = bool(elsewhere) and not (args or fitting or name == "init")
+    fix = f"{', and '.join([own] * (not is_other_call) + elsewhere)}." * has_place
     if is_nameless:
         fix = f"write the name before the value, for example {own}."
+        if surplus[0] in STANDARD and "vary" not in named:  # an axis, and no value of an option
+            fix = f"leave out {surplus[0]!r}."
     return (BatchError if is_batch else SpecError)(*lines, *unknown, fix=fix)
 
 
@@ -275,14 +286,16 @@ def _rename_options(
     return lines, unknown, [f"{at}({', '.join(options)})" for at, options in elsewhere.items()]
 
 
-def _name_value(
-    value: object, names: Sequence[str], fitting: Mapping[str, object]
+def _name_values(
+    values: Sequence[object], names: Sequence[str], fitting: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the arguments that fit a call, with a value that has no name by the next one."""
-    name = next((name for name in names if name not in fitting), names[0])
-    if name.endswith("timeout") and isinstance(value, str):
-        value = guess_seconds(value) or 60
-    return {name: value, **fitting}
+    """Return the arguments that fit a call, with values that have no name by the next ones."""
+    left = [name for name in names if name not in fitting]
+    named = dict(zip(left, values, strict=False))
+    for name, value in named.items():
+        if name.endswith("timeout") and isinstance(value, str):
+            named[name] = guess_seconds(value) or 60
+    return {**named, **fitting}
 
 
 def own_misfit_error(
@@ -297,10 +310,16 @@ def own_misfit_error(
         example = "for example " * ("dp" not in kwargs)
         fix = f"{example}factor_world({num_ranks}, {by_keyword(kwargs)})."
         return SpecError("the number of ranks is missing, the first argument.", fix=fix)
+    if name == "spawn" and len(args) > 3:
+        return SpecError("the arguments of fn are one tuple.", fix=f"args={tuple(args[2:])!r}.")
+    if name in BY_AXES and kwargs:
+        axes = [v if isinstance(v, str | tuple | list) else n for n, v in kwargs.items()]
+        call = f"{name}({', '.join(map(repr, [*args[1:], *axes]))})"
+        return SpecError("axes are passed by position.", fix=f"{call}.")
     if name == "layout.rank" and len(args) > 1:
-        axes: Sequence[str] = vars(args[0])["axes"]
-        fits = len(args) == len(axes) + 1 and all(type(index) is int for index in args[1:])
-        indices = zip(axes, args[1:] if fits else [0] * len(axes), strict=True)
+        names: Sequence[str] = vars(args[0])["axes"]
+        fits = len(args) == len(names) + 1 and all(type(index) is int for index in args[1:])
+        indices = zip(names, args[1:] if fits else [0] * len(names), strict=True)
         fix = f"{'for example ' * (not fits)}layout.rank({by_keyword(dict(indices))})."
         return CoordinateError("an index is passed by the name of its axis.", fix=fix)
     at = BY_POSITION.get(name)
@@ -315,9 +334,10 @@ def own_misfit_error(
 
 def mesh_class_error(args: Sequence[object], sizes: Mapping[str, object]) -> SpecError:
     """Return the error of the class Mesh, called with what ``build_mesh`` takes."""
-    error = device_mesh_error(args, sizes)
-    shown = by_keyword(sizes) or "dp=4, tp=2"
-    fix = error.fix if error else f"{'for example ' * bool(args or not sizes)}build_mesh({shown})."
+    error = None if is_shape(args) else device_mesh_error(args, sizes)
+    named = dict(zip(SHAPES.get(len(args), ()), args, strict=False)) if is_shape(args) else {}
+    shown = by_keyword(named | sizes) or "dp=4, tp=2"
+    fix = error.fix if error else f"{'for example ' * (not named | sizes)}build_mesh({shown})."
     return SpecError("Mesh is the class of a mesh, and build_mesh makes one.", fix=fix)
 
 
@@ -390,11 +410,13 @@ def device_mesh_error(args: Sequence[object], kwargs: Mapping[str, object]) -> S
     if len(args) < 2 and not is_device and not DEVICE_MESH & kwargs.keys():
         return None
     shapes = [v for v in (*args, kwargs.get("mesh_shape")) if isinstance(v, Sequence)]
-    shape = next((shape for shape in shapes if not isinstance(shape, str)), (4, 2))
+    shape = next((shape for shape in shapes if not isinstance(shape, str)), ())
     names = kwargs.get("mesh_dim_names") or SHAPES.get(len(shape), ())
     sizes = zip(names if isinstance(names, Sequence) else (), shape, strict=False)
     given = {name: value for name, value in kwargs.items() if name in MESH_OPTIONS}
-    axes = ", ".join([f"{axis}={size}" for axis, size in sizes] or ["dp=4", "tp=2"])
+    by_name = {axis: size for axis, size in kwargs.items() if axis in STANDARD}
+    axes = ", ".join([f"{axis}={size}" for axis, size in sizes])
+    axes = by_keyword(by_name) or axes or "dp=4, tp=2"
     options = "".join(f", {name}={value!r}" for name, value in given.items())
     device = args[0] if is_device else kwargs.get("device_type")
     first = f"meshkit.init(device={device!r}), then " if isinstance(device, str) else ""

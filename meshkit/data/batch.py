@@ -25,7 +25,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from ..layout.axes import (
     unknown_axes,
     unknown_role_error,
 )
+from ..synonyms import ARGUMENTS
 from ..text import Ints, article, format_sizes, plural
 
 BATCH_FIELDS = ("dp", "global_batch", "micro_batch", "accumulation_steps")
@@ -103,6 +104,14 @@ class BatchPlan:
         sizes = solve_batch(dict(zip(BATCH_FIELDS, numbers, strict=True)), uneven)
         leftover = sizes["global_batch"] // sizes["micro_batch"] % sizes["dp"]
         vars(self).update(sizes, uneven=leftover > 0, data_index=data_index)
+
+    if not TYPE_CHECKING:  # a type checker reports names that a plan does not have
+
+        def __getattr__(self, name: str) -> object:
+            """Raise with the name here of a size that another library calls otherwise."""
+            if (size := ARGUMENTS.get(name)) in BATCH_FIELDS:
+                raise AttributeError(f"a plan has no attribute {name!r}; use plan.{size}")
+            return super().__getattribute__(name)
 
     @classmethod
     @quotes_call("BatchPlan.solve")

@@ -124,8 +124,9 @@ def agree(self: LiveMesh, what: str, value: object) -> None:
     mesh, job = self._groups, self._proposal.job
     mesh.check_usable()
     if not (isinstance(what, str) and what.isprintable()):
-        fix = 'a name in one line, for example "learning rate".'
-        error = SpecError(f"what is {what!r}, not the name of a value.", fix=fix)
+        fix = 'a name in one line before the value, for example "learning rate".'
+        shown = format_value(what, article(type(what).__name__))
+        error = SpecError(f"what is {shown}, not the name of a value.", fix=fix)
         if agreement := agreement_of(mesh, job, "mesh.agree", ""):
             agreement.fail(error)  # the other ranks wait for this one
         raise error

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from ..call import quotes_call
-from ..errors import CALL, CollectiveError, MeshkitError, RankTimeoutError
+from ..errors import CALL, CollectiveError, MeshkitError, RankTimeoutError, SpecError
 from ..groups.groups import all_gather
 from ..groups.live_mesh import LiveMesh
 from ..groups.status import in_collective
@@ -41,6 +41,7 @@ from ..launch.torch_rehearsal import BACKEND
 from ..layout.axes import Names
 from ..layout.group_plan import Axes
 from ..layout.layout import Layout
+from ..synonyms import guess_seconds
 from ..text import format_ranks, plural
 from .guard import guard
 from .state import GuardedMesh
@@ -66,6 +67,8 @@ def barrier(self: LiveMesh, *axes: Names, timeout: Time | None = None) -> None:
     Cost: one store operation per rank, beside the group's own barrier.
     """
     mesh, job = self._groups, self._proposal.job
+    if axes and (seconds := guess_seconds(axes[0])) is not None:
+        raise SpecError(f"{axes[0]!r} is no axis.", fix=f"timeout={seconds}.")
     layout, group, device = mesh.plan.layout, mesh.collective_group(axes), job.world.device
     timeout_of_group = timeout_of(group)
     limit = parse_timeout("timeout", timeout) or timeout_of_group

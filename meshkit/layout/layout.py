@@ -153,6 +153,14 @@ class Layout:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Layout is immutable; {name} cannot be set.")
 
+    if not TYPE_CHECKING:  # a type checker reports names that a layout does not have
+
+        def __getattr__(self, name: str) -> object:
+            """Raise with the method that tells the size of an axis, for the name of one."""
+            if name in vars(self).get("axes", ()):
+                raise AttributeError(f"a Layout has no attribute {name!r}; use size({name!r})")
+            return super().__getattribute__(name)
+
     def __reduce__(self) -> tuple[object, ...]:
         return Layout.of, (self.sizes, self.rank_positions)
 

@@ -162,7 +162,7 @@ def parse_pattern(text: str) -> Pattern:
     if not isinstance(text, str):  # a list has no hash for the cache
         raise SpecError(
             f"the pattern is {format_value(text, article(type(text).__name__))}, not a str.",
-            fix=EXAMPLE,
+            fix="the tensor first, then the pattern." if hasattr(text, "shape") else EXAMPLE,
         )
     return parse_text(text)
 

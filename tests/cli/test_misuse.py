@@ -143,7 +143,7 @@ def test_misuse_has_exit_code_2_and_a_fix(line: str, answer: Answers) -> None:
         ("check -n 2", "for example meshkit check dp=2 -n 2"),
         ("plan dp=8 -N 2", "meshkit plan dp=8 --nodes 2"),
         ("plan --gpus 8", "for example meshkit plan dp=8 --world-size 8"),
-        ("plan --bogus 8", "for example meshkit plan dp=4 sp=2 "),
+        ("plan --bogus", "for example meshkit plan dp=4 sp=2 "),
         ("plan 8", "an axis, = and its size, for example dp=8."),
         ("plan dp=4 8", "an axis, = and its size, for example tp=8."),
         ("plan dp 8", "an axis, = and its size, for example dp=8."),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,6 +86,18 @@ def test_a_plan_of_a_rank_has_its_index_by_default_and_equals_that_of_another_ra
     with pytest.raises(BatchError):
         plans[1].with_global_batch(6)
     assert plans[1].resize(3).data_index is None
+
+
+def test_a_size_by_the_name_of_another_library_names_the_one_here() -> None:
+    plan: Any = BatchPlan.solve(dp=2, global_batch=8, micro_batch=2)  # whose type lacks the names
+    for name, size in (
+        ("gradient_accumulation_steps", "accumulation_steps"),
+        ("batch_size", "micro_batch"),
+    ):
+        with pytest.raises(AttributeError, match=f"no attribute {name!r}; use plan.{size}"):
+            getattr(plan, name)
+    assert not hasattr(plan, "length")
+    assert pickle.loads(pickle.dumps(plan)) == copy.deepcopy(plan) == plan
 
 
 @pytest.mark.parametrize("number", [-1, True, 1.0, "0", None, 2**62])

@@ -133,12 +133,14 @@ def use_habits() -> None:
         names = [*OTHERS, "dp", "nothing", "save"]
         errors = {name: describe_error(lambda n=name: getattr(mesh, n)) for name in names}
         of_axis = describe_error(lambda: mesh.get_rank("dp"))
+        of_seconds = describe_error(lambda: mesh.barrier("10"))
     text = "AttributeError: a Mesh has no attribute"
     assert {name: errors[name] for name in OTHERS} == {
         name: f"{text} {name!r}; {hint}" for name, hint in OTHERS.items()
     }
     assert errors["dp"].count("('dp')") == 4
     assert [errors[name] for name in names[-2:]] == [f"{text} {name!r}" for name in names[-2:]]
+    assert of_seconds.endswith("Fix: timeout=10.")
     assert of_axis.startswith("SpecError: mesh.get_rank('dp'): ")
     assert of_axis.endswith("Fix: mesh.get_local_rank('dp').")
 

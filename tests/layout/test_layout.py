@@ -83,6 +83,14 @@ def test_a_coordinate_that_is_used_as_an_object_or_a_method_shows_how_to_read_an
         assert str(caught.value).endswith(text)
 
 
+def test_an_axis_that_is_read_as_an_attribute_of_a_layout_names_its_size() -> None:
+    layout: Any = Layout(dp=2, tp=2)  # whose type has no axes
+    with pytest.raises(AttributeError, match=r"no attribute 'dp'; use size\('dp'\)"):
+        _ = layout.dp
+    assert not hasattr(copy.deepcopy(layout), "pp")
+    assert pickle.loads(pickle.dumps(layout)) == copy.copy(layout) == layout
+
+
 def test_a_coordinate_is_copied_and_written_as_a_dict() -> None:
     at = Layout(dp=2, tp=2).coordinate(3)
     for other in (copy.copy(at), copy.deepcopy(at), pickle.loads(pickle.dumps(at))):

@@ -350,6 +350,13 @@ CASES: dict[str, Callable[[], object]] = {
     "factor_world without a number": lambda: factor_world(dp=4, tp=2),  # type: ignore[call-arg]
     "a plan of three sizes": lambda: BatchPlan(dp=2, global_batch=64, micro_batch=4),  # type: ignore[call-arg]
     "a sampler without a dataset": lambda: sample(None, PLAN),  # type: ignore[call-arg]
+    "the size of an axis by keyword": lambda: LAYOUT.size(axis="dp"),  # type: ignore[call-arg]
+    "init with a backend by position": lambda: meshkit.init("nccl"),  # type: ignore[misc]
+    "spawn in the other order": lambda: meshkit.spawn(4, train),  # type: ignore[arg-type]
+    "spawn with arguments that are no tuple": lambda: meshkit.spawn(train, 4, 1, 2),  # type: ignore[misc, arg-type]
+    "init_device_mesh with sizes by name": lambda: meshkit.init_device_mesh(dp=2),  # type: ignore[call-arg]
+    "build_mesh with a device type": lambda: build_mesh(dp=2, device_type="cuda"),
+    "a movement of the pattern first": lambda: move(np.ones(2)),  # type: ignore[arg-type]
     "a coordinate without an axis": lambda: LAYOUT.rank(dp=1),
     "coordinates of floats": lambda: LAYOUT.coordinates(np.array([0.5])),
     "coordinates of a rank outside the layout": lambda: LAYOUT.coordinates([[0, 9]]),
@@ -672,6 +679,7 @@ CASES: dict[str, Callable[[], object]] = {
     "spawn of the result of a function": lambda: meshkit.spawn(set(), 4),  # type: ignore[arg-type]
     "a timeout with a unit": lambda: meshkit.init(timeout="2 min"),  # type: ignore[arg-type]
     "the class of a mesh with sizes": lambda: meshkit.Mesh(dp=2, tp=2),  # type: ignore[call-arg]
+    "the class of a mesh with sizes without names": lambda: meshkit.Mesh(2, 2),  # type: ignore[arg-type]
     "the class of a mesh as init_device_mesh": lambda: meshkit.Mesh("cuda", (4, 2)),  # type: ignore[arg-type]
     "spawn of 0 ranks": lambda: meshkit.spawn(print, 0),
     "spawn of more ranks than a machine has": lambda: meshkit.spawn(print, 100_000_000),
