@@ -189,11 +189,11 @@ def axis_hint(name: str, axes: Sequence[str] = STANDARD) -> str:
     """
     word = name.removeprefix("get_").replace("world_size", "size")
     axis, _, what = word.rpartition("_") if word not in axes else (word, "", "")
-    meant = standard_axis(axis)
-    if axis not in axes and (what not in AXIS_CALLS or meant is None):
+    meant = standard_axis(axis) or ""
+    if axis not in axes and not (meant and what in AXIS_CALLS):
         return ""
     same = [other for other in axes if STANDARD_OF.get(other) == meant] or [meant]
-    axis = axis if axis in axes else " ".join(map(str, same))
+    axis = axis if axis in axes else " ".join(same)
     calls = [AXIS_CALLS[what]] if what in AXIS_CALLS else AXIS_CALLS.values()
     return f"use {', '.join(f'mesh.{call}({axis!r})' for call in calls)}"
 
@@ -336,8 +336,9 @@ def mesh_class_error(args: Sequence[object], sizes: Mapping[str, object]) -> Spe
     """Return the error of the class Mesh, called with what ``build_mesh`` takes."""
     error = None if is_shape(args) else device_mesh_error(args, sizes)
     named = dict(zip(SHAPES.get(len(args), ()), args, strict=False)) if is_shape(args) else {}
-    shown = by_keyword(named | sizes) or "dp=4, tp=2"
-    fix = error.fix if error else f"{'for example ' * (not named | sizes)}build_mesh({shown})."
+    example = "for example build_mesh(dp=4, tp=2)."
+    fix = f"build_mesh({by_keyword({**named, **sizes})})." if named or sizes else example
+    fix = error.fix if error else fix
     return SpecError("Mesh is the class of a mesh, and build_mesh makes one.", fix=fix)
 
 
