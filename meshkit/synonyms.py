@@ -166,8 +166,8 @@ def closest_name(name: str, names: Iterable[str], cutoff: float) -> str | None:
 def closest_names(name: str, names: Iterable[str], cutoff: float) -> list[str]:
     """Return the names that are nearest to a misspelt one, if difflib's ratio reaches the cutoff.
 
-    The same letters in another order are nearest: ``pd`` means dp, though tp has an equal ratio. Of
-    equal ratios the same first letter is nearer: ``tpp`` means tp, and not pp.
+    The same letters in another order are nearest: ``pd`` means dp, though tp has an equal ratio. If
+    ratios are equal, the same first letter is nearer: ``tpp`` means tp, and not pp.
     """
     nearness = {
         other: (
