@@ -329,6 +329,9 @@ def own_misfit_error(
         if any(hasattr(value, "micro_batch") for value in args[1:]):  # a plan
             return SpecError("the dataset is missing.", fix=f"{name}(dataset, plan).")
         return missing_plan_error(name, kwargs)
+    if name == "mesh.guard" and len(args) > 1 and callable(args[-1]):
+        fix = "@mesh.guard(timeout=60), with brackets, above the function."
+        return SpecError("a guard takes no function; it returns what decorates one.", fix=fix)
     return device_mesh_error(args, kwargs) if name == "build_mesh" else None
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..errors import LaunchError, MeshkitError
+from ..launch.command import describe_exports
 from ..launch.detect import FIELDS, detect, environment
 from ..launch.endpoint import Env
 from ..launch.launchers import LAUNCHERS
@@ -214,6 +215,8 @@ def check_launcher(env: Env) -> tuple[World | None, list[Finding]]:
     intended = "one process is" if world.world_size == 1 else f"{world.world_size} ranks are"
     advice = f"{start}; ignore this if {intended} intended."
     findings = [make_finding("launcher", not sign, text, advice)]
+    exports, fix = describe_exports(world, env)
+    findings += [Finding("exports", False, exports, f"{fix}.")] if exports else []
     for name in (*FIELDS, *(f for f in ENDPOINT_FIELDS if getattr(world, f) is not None)):
         value = getattr(world, name)
         text = "unknown until init" if value is None else f"{value} ({world.sources[name]})"

@@ -24,7 +24,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, NamedTuple
 
 import torch
@@ -250,23 +250,31 @@ def frames_of_thread(ident: int) -> Frames:
 
 
 def find_collective_error(error: BaseException | None) -> BaseException | None:
-    """Return the error of a collective that an error is, or was raised from; None for any other.
+    """Return the error of a collective that an error is, holds, or was raised from; else None.
 
     torch's pipelines raise an error of their own from it. gloo raises a RuntimeError like any other
     one. It comes out of C++, from a call of torch's or meshkit's modules or from a wait of the
-    user, and a connection of a gloo group is lost then. An error of meshkit is none: it says itself
-    what has failed.
+    user, and a connection of a gloo group is lost then. An error of a store is that of a collective
+    if it left torch's modules: a user may wait at a store too. An error of meshkit is none: it says
+    itself what has failed.
 
     Cost: nothing for most errors; else a message of some bytes to each peer of each gloo group.
     """
-    seen: set[int] = set()
-    while not (error is None or isinstance(error, MeshkitError) or id(error) in seen):
-        if isinstance(error, dist.DistError):
+    seen, pending = set[int](), [error]
+    while pending:
+        error = pending.pop()
+        if error is None or isinstance(error, MeshkitError) or id(error) in seen:
+            continue
+        if isinstance(error, dist.DistBackendError):
+            return error
+        if isinstance(error, dist.DistError) and _left_torch(error):
             return error
         if type(error) is RuntimeError and _left_a_collective(error) and has_lost_connection():
             return error
         seen.add(id(error))
-        error = error.__cause__
+        parts = getattr(error, "exceptions", ())  # of an ExceptionGroup, as a TaskGroup raises
+        pending += [part for part in parts if isinstance(part, BaseException)][::-1]
+        pending.append(error.__cause__)
     return None
 
 
@@ -277,15 +285,32 @@ def is_collective_error(error: BaseException) -> bool:
 
 def _left_a_collective(error: BaseException) -> bool:
     """Return whether an error left a call in C++ that may be a collective, or a wait for one."""
-    entry = error.__traceback__
+    entry = _origin(error)
     if entry is None:  # nobody has raised it
         return False
-    while entry.tb_next is not None:
-        entry = entry.tb_next
-    code, module = entry.tb_frame.f_code, f"{entry.tb_frame.f_globals.get('__name__')}."
-    if not module.startswith(_CALLERS) and "wait" not in code.co_names:
+    code = entry.tb_frame.f_code
+    if not _is_of_torch(entry.tb_frame) and "wait" not in code.co_names:
         return False
     return "CALL" in dis.opname[code.co_code[entry.tb_lasti]]  # not an instruction that raises
+
+
+def _left_torch(error: BaseException) -> bool:
+    """Return whether an error was raised in a module that calls collectives, or nowhere."""
+    entry = _origin(error)
+    return entry is None or _is_of_torch(entry.tb_frame)
+
+
+def _origin(error: BaseException) -> TracebackType | None:
+    """Return the innermost entry of the traceback of an error; None if nobody has raised it."""
+    entry = error.__traceback__
+    while entry is not None and entry.tb_next is not None:
+        entry = entry.tb_next
+    return entry
+
+
+def _is_of_torch(frame: FrameType) -> bool:
+    """Return whether a frame is of a module that calls collectives in C++ or waits for them."""
+    return f"{frame.f_globals.get('__name__')}.".startswith(_CALLERS)
 
 
 def rank_status(
@@ -402,7 +427,7 @@ def may_wait(frame: FrameType) -> bool:
     """
     current: FrameType | None = frame
     while current is not None and _is_library(current.f_code.co_filename):
-        if f"{current.f_globals.get('__name__')}.".startswith(_CALLERS):
+        if _is_of_torch(current):
             return True
         current = current.f_back
     return current is frame and ".wait(" in linecache.getline(

@@ -13,17 +13,17 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import AbstractContextManager, ContextDecorator
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
-from ..errors import SpecError
+from ..errors import MeshkitError, SpecError
 from ..groups.status import CollectiveTracker, current_tracker
 from ..launch.of_one_process import OfOneProcess
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class ReentrantGuard(OfOneProcess, AbstractContextManager[None], ContextDecorator):
+class ReentrantGuard(OfOneProcess, AbstractContextManager[None]):
     """A guard that may be entered again, also while it is open, and may decorate a function."""
 
     def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
@@ -40,6 +40,9 @@ class ReentrantGuard(OfOneProcess, AbstractContextManager[None], ContextDecorato
         around = [] if tracker is None else tracker.around()
         # a generator may be closed in another thread than the one in which it began
         entries = [entry for entry in self._entered if entry[0] in around] or self._entered
+        if not entries:
+            fix = "with mesh.guard(timeout=60): step(), which enters and leaves it."
+            raise MeshkitError("a guard is left that is not entered.", fix=fix)
         self._entered.remove(entry := entries[-1])
         return entry[1].__exit__(*error)
 
@@ -55,16 +58,33 @@ class ReentrantGuard(OfOneProcess, AbstractContextManager[None], ContextDecorato
             if isinstance(function, type):
                 fix = "@mesh.guard(...) on its methods, or with mesh.guard(...): around the calls."
             raise SpecError(f"a guard decorates a function, and this is a {kind}.", fix=fix)
+        held: Any = function
+        if isinstance(held, staticmethod):
+            return cast(Function, staticmethod(self(held.__func__)))
+        body: Any = function
+        if not (inspect.isroutine(function) or isinstance(function, functools.partial)):
+            body = type(held).__call__  # of an object that is called
         wrapped: Callable[..., Any]
-        if inspect.iscoroutinefunction(function):
+        if inspect.iscoroutinefunction(body):
             wrapped = self._around_coroutine(function)
-        elif inspect.isasyncgenfunction(function):
+        elif inspect.isasyncgenfunction(body):
             wrapped = self._around_async_generator(function)
-        elif inspect.isgeneratorfunction(function):
+        elif inspect.isgeneratorfunction(body):
             wrapped = self._around_generator(function)
         else:
-            return super().__call__(function)
+            wrapped = self._around_call(function)
         return cast(Function, functools.update_wrapper(wrapped, function))
+
+    def _around_call(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Guard a call, and the coroutine that it may return, which has not begun then."""
+
+        def wrapped(*args: object, **kwargs: object) -> object:
+            with self:
+                result = function(*args, **kwargs)
+            is_pending = inspect.iscoroutine(result)
+            return self._around_coroutine(lambda: result)() if is_pending else result
+
+        return wrapped
 
     def _around_coroutine(self, function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
         async def wrapped(*args: object, **kwargs: object) -> object:

@@ -1,4 +1,4 @@
-"""The command that would start the ranks of this program, as errors propose it.
+"""The command that would start the ranks of this program, and warnings about how it was started.
 
 A platform may number its pods by RANK, and leave the ranks of a pod to torchrun::
 
@@ -19,11 +19,11 @@ import sys
 import traceback
 from pathlib import Path
 
-from ..errors import CALL, LaunchError, RankTimeoutError, SpecError
-from .endpoint import Env
+from ..errors import CALL, LaunchError, RankTimeoutError, SpecError, format_error
+from .endpoint import Env, as_number
 from .launchers import HAND_WRITTEN
 from .signs import starter
-from .world import World
+from .world import COMPLETED, EXPORTED, World
 
 # Options of torchrun, whose values may be words, such as auto and gpu, or a range of nodes.
 TORCHRUN_OPTIONS = ("PET_NPROC_PER_NODE", "NPROC_PER_NODE", "PET_NNODES", "NNODES")
@@ -119,3 +119,56 @@ def torchrun_of_nodes(world: World) -> str | None:
         options = f"--nnodes ${nodes} --node-rank ${node} {options} --master-addr $MASTER_ADDR"
         options += " --master-port $MASTER_PORT"
     return f"torchrun {options} {program_arguments() or 'train.py'}"
+
+
+def warning_of(world: World, env: Env) -> str | None:
+    """Return the warning about variables that contradict a world, on one of its ranks; or None."""
+    if world.rank == 0:
+        return _warning_of_more(world) if world.allocation else None
+    is_second = world.rank == 1 or (world.local_rank, world.node_rank) == (1, 0)
+    text, fix = describe_exports(world, env) if is_second else ("", "")
+    reason = "Other libraries read these variables, for example to choose a device, and init "
+    return format_error(f"{text}.", f"{reason}overwrites none.", fix=f"{fix}.") if text else None
+
+
+def describe_exports(world: World, env: Env) -> tuple[str, str]:
+    """Return how variables of torch contradict a launcher, and the fix; "" if none does. Local."""
+    differing = {} if COMPLETED in env else _differing(world, env)
+    exported = ", ".join(f"{name} = {env[name]!r}" for name in differing)
+    own = ", ".join(
+        f"{field} {getattr(world, field)} ({world.sources.get(field, world.launcher)})"
+        for field in differing.values()
+    )
+    text = f"the environment says {exported}, and {world.launcher} says {own}"
+    fix = f"unset {' '.join(differing)} in the script that exports the same to all ranks"
+    return (text, fix) if differing else ("", "")
+
+
+def _warning_of_more(world: World) -> str:
+    """Return the warning of rank 0 that the job is larger than the ranks that were started."""
+    command = starter(world.allocation)
+    start = f"{command} python ..." if command else "start it with a launcher, as torchrun"
+    fix = f"{start}, or init(rank=0, world_size=1) to run one process."
+    if world.world_size > 1:
+        name = str(world.allocation).partition(" ")[0]
+        fix = "start all ranks, for example with torchrun on each node; "
+        fix += f"or unset {name}, if {world.world_size} ranks are meant."
+    return format_error(
+        f"{world.started}, and the environment says that the job is larger: {world.allocation}.",
+        f"The size of the world: {world.size_evidence}.",
+        fix=fix,
+    )
+
+
+def _differing(world: World, env: Env) -> dict[str, str]:
+    """Return the variables of torch that differ from a world that was not read from them."""
+    fields = ((field, name) for field, name in EXPORTED.items() if not field.startswith("master_"))
+    return {
+        name: field
+        for field, name in fields
+        if name in env
+        and world.sources.get(field) not in (name, "argument")
+        and getattr(world, field) is not None
+        and as_number(env[name]) != getattr(world, field)
+        and not (world.allocation or "").startswith(f"{name} = ")  # rank 0 warns of it
+    }

@@ -89,9 +89,21 @@ def detect(
     options = drop_none(rank=rank, world_size=world_size, local_rank=local_rank)
     options |= drop_none(master_addr=master_addr, master_port=master_port)
     env = os.environ if environ is None else environ
+    _check_types(env)
     world = detect_world(env, check_arguments(options))
     check_pod(world, env)
     return world
+
+
+def _check_types(env: Env) -> None:
+    """Check that an environment maps names to texts, as ``os.environ`` does."""
+    if not isinstance(env, Mapping):
+        line = f"environ is of the type {type(env).__name__}."
+        raise LaunchError(line, fix='a dict such as {"RANK": "0", "WORLD_SIZE": "4"}.')
+    for name, value in env.items():
+        if not isinstance(value, str):
+            line = f"environ[{name!r}] is {value!r}, and variables are texts."
+            raise LaunchError(line, fix=f"{name!r}: {str(value)!r}.")
 
 
 def check_arguments(options: Mapping[str, object]) -> dict[str, Any]:
@@ -412,7 +424,9 @@ def _endpoint_fields(row: Launcher, env: Env) -> Fields:
             port = port or (implied.port, implied.port_source)
     if host and (fault := host_fault(host[0])):
         name = host[1]
-        line = f"{name}={env.get(name, host[0])!r} is not a host: {fault.reason}"
+        value = env.get(name, host[0])
+        subject = "" if value.strip() == host[0] else f"{host[0]!r}, the first host of "
+        line = f"{subject}{name}={value!r} is not a host: {fault.reason}"
         raise_invalid(row.name, {name: env.get(name)}, line, fix=f"{_address_fix(fault)}.")
     fields = {"master_addr": host, "master_port": port}
     return {name: field for name, field in fields.items() if field is not None}

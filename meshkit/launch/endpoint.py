@@ -107,11 +107,15 @@ def raise_conflict(
 ) -> NoReturn:
     """Raise the error of two variables that contradict each other."""
     values = {name: env.get(name) for name in (first, second)}
-    passed = any(name.startswith("argument ") for name in values)
+    short = [name.removeprefix("argument ") for name in values]
+    passed = [name for name in short if name not in values]
+    advice = f"{'pass' if passed else 'export'} {' and '.join(short)} so that they agree."
+    if len(passed) == 1:
+        advice = f"another {passed[0]}, or pass rank= and world_size= both, so that they agree."
     raise LaunchError(
         f"{first}={values[first]} {fault}={values[second]}.",
         f"Both were read for the launcher {launcher}.",
-        fix=fix or f"{'pass' if passed else 'export'} {first} and {second} so that they agree.",
+        fix=fix or advice,
         variables=values,
     )
 

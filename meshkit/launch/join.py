@@ -23,7 +23,7 @@ from ..call import caller_level, parse_integer
 from ..errors import VERSION, LaunchError, MeshkitError, RankTimeoutError, SpecError, format_error
 from ..text import count_noun
 from .agreement import Agreement, broadcast
-from .command import check_pod, propose_torchrun
+from .command import check_pod, propose_torchrun, warning_of
 from .creation import create_on_all
 from .default_group import (
     create_default_group,
@@ -63,7 +63,6 @@ from .newcomer import join_running_job, read_invitation, running_job_evidence
 from .nodes import FROM_MACHINES, find_node
 from .process import check_own_process
 from .round import Claimant, Clash, Round
-from .signs import starter
 from .store import Store, address, lost_error
 from .times import ARRIVAL, TIMES, Deadline, format_timeout, wait_for_abandoned
 from .torch_groups import forget_groups, waits_for_peers
@@ -120,20 +119,7 @@ def identify(
     world = detect_world(os.environ, arguments or {})
     if get_worker_info() is not None:
         check_own_process(world.rank)
-    if world.allocation and world.rank == 0:
-        command = starter(world.allocation)
-        start = f"{command} python ..." if command else "start it with a launcher, as torchrun"
-        fix = f"{start}, or init(rank=0, world_size=1) to run one process."
-        if world.world_size > 1:
-            name = world.allocation.partition(" ")[0]
-            fix = "start all ranks, for example with torchrun on each node; "
-            fix += f"or unset {name}, if {world.world_size} ranks are meant."
-        text = format_error(
-            f"{world.started}, and the environment says that the job is larger: "
-            f"{world.allocation}.",
-            f"The size of the world: {world.size_evidence}.",
-            fix=fix,
-        )
+    if text := warning_of(world, os.environ):
         warnings.warn(text, RuntimeWarning, stacklevel=caller_level())
     if init_method is None:
         return world

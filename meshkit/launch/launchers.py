@@ -13,6 +13,7 @@
     sagemaker      an MPI job of SageMaker           SM_TRAINING_ENV and Open MPI's variables
     openmpi        mpirun of Open MPI                OMPI_COMM_WORLD_SIZE
     mvapich2       mpirun_rsh                        MV2_COMM_WORLD_SIZE
+    mvapich        mpirun_rsh of MVAPICH 3           MVP_COMM_WORLD_SIZE
     pals           mpiexec of Cray PALS              PALS_RANKID
     flux           flux run                          FLUX_TASK_RANK and FLUX_JOB_SIZE
     hydra          mpiexec of MPICH and Intel MPI    PMI_SIZE
@@ -43,7 +44,6 @@ from .endpoint import (
     NodeList,
     RankFile,
     as_number,
-    first_set,
     first_value,
 )
 
@@ -90,6 +90,18 @@ def set_by_srun(rank: Names, world_size: Names, env: Env, *, own: Names) -> bool
     pairs = ((rank, ("SLURM_PROCID",)), (world_size, ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")))
     values = ([as_number(first_value(names, env)) for names in pair] for pair in pairs)
     return all(pmi == srun for pmi, srun in values)
+
+
+def set_by_jsrun(env: Env) -> bool:
+    """Return whether jsrun set the variables of Open MPI, equal to its own, for Spectrum MPI."""
+    pairs = (
+        ("OMPI_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK"),
+        ("OMPI_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE"),
+    )
+    return all(
+        jsm in env and as_number(env.get(ompi, env[jsm])) == as_number(env[jsm])
+        for ompi, jsm in pairs
+    )
 
 
 def set_by_hydra(env: Env) -> bool:
@@ -153,6 +165,7 @@ HOROVOD = Launcher(
 OPEN_MPI = Launcher(
     "openmpi",
     markers=(("OMPI_COMM_WORLD_SIZE",), ("OMPI_COMM_WORLD_RANK",)),
+    unless=set_by_jsrun,
     rank=("OMPI_COMM_WORLD_RANK",),
     world_size=("OMPI_COMM_WORLD_SIZE",),
     local_rank=("OMPI_COMM_WORLD_LOCAL_RANK",),
@@ -183,6 +196,15 @@ MVAPICH2 = Launcher(
     world_size=("MV2_COMM_WORLD_SIZE",),
     local_rank=("MV2_COMM_WORLD_LOCAL_RANK",),
     local_world_size=("MV2_COMM_WORLD_LOCAL_SIZE",),
+    by_mpi=True,
+)
+MVAPICH = Launcher(
+    "mvapich",
+    markers=(("MVP_COMM_WORLD_SIZE",), ("MVP_COMM_WORLD_RANK",)),
+    rank=("MVP_COMM_WORLD_RANK",),
+    world_size=("MVP_COMM_WORLD_SIZE",),
+    local_rank=("MVP_COMM_WORLD_LOCAL_RANK",),
+    local_world_size=("MVP_COMM_WORLD_LOCAL_SIZE",),
     by_mpi=True,
 )
 PALS = Launcher(
@@ -251,7 +273,7 @@ SLURM = Launcher(
 
 LAUNCHERS = (
     *(ACCELERATE, TORCHRUN, SPAWN, DEEPSPEED, HAND_WRITTEN, HOROVOD),
-    *(AZUREML, SAGEMAKER, OPEN_MPI, MVAPICH2, PALS, FLUX, HYDRA, LSF, SLURM),
+    *(AZUREML, SAGEMAKER, OPEN_MPI, MVAPICH2, MVAPICH, PALS, FLUX, HYDRA, LSF, SLURM),
 )
 BY_MPI = {row.name for row in LAUNCHERS if row.by_mpi}
 
@@ -268,9 +290,9 @@ def matching_launchers(env: Env) -> list[Launcher]:
 
 
 def is_whole(row: Launcher, env: Env) -> bool:
-    """Return whether an environment has the rank and the size of a launcher."""
+    """Return whether an environment has the rank and the size of a launcher, neither blank."""
     sizes = row.world_size + row.tasks_per_node
-    return first_set(row.rank, env) is not None and first_set(sizes, env) is not None
+    return all((first_value(names, env) or "").strip() for names in (row.rank, sizes))
 
 
 def job_name(env: Env, launcher: str) -> str:

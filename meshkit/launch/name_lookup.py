@@ -43,8 +43,9 @@ def find_address(host: str, port: int, deadline: Deadline) -> str:
             timeout = min(max(deadline.left, PROBE_INTERVAL), MAX_PROBE)
             with socket.create_connection((host, port), timeout=timeout) as connection:
                 return socket.getnameinfo(connection.getpeername(), NUMERIC)[0]
-        except OSError:
-            if not deadline.sleep(pause):
+        except OSError as error:
+            is_literal = isinstance(error, socket.gaierror) and ":" in host
+            if is_literal or not deadline.sleep(pause):  # an address with an unknown interface
                 raise
             pause = min(2 * pause, PROBE_INTERVAL)
 

@@ -27,7 +27,7 @@ from .name_lookup import describe_lookup, find_address, is_this_host
 from .store import ATTEMPT, SLOW_NAMES_FIX, address, hosted_by_agent, is_served, lost_error
 from .times import TIMES, Deadline, DeadlineExceededError, run_with_deadline
 from .token import find_prefix, protect
-from .urls import join_host
+from .urls import is_own_host, join_host
 from .world import LOOPBACK_HOST, World, free_port
 
 MIN_CONNECT = 1.0  # seconds that a client has at least to connect
@@ -48,9 +48,13 @@ def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> 
     if str(world.init_method).startswith("file://"):
         # torch removes the file when so many users are gone; with -1 never
         users = -1 if keep_file else world.world_size
-        path = _path_of(str(world.init_method))
-        reserve_room(path, world.world_size)
-        return open_file(path, users, world.world_size, deadline.left)
+        url = str(world.init_method)
+        try:
+            path = _path_of(url)
+            reserve_room(path, world.world_size)
+            return open_file(path, users, world.world_size, deadline.left)
+        except OSError as error:  # of a read-only file system, a quota, a name that is too long
+            raise _unusable_file_error(url, f"{error.strerror or error}.") from error
     host, port = address(world)
     if host is None or port is None:
         raise unknown_address_error(world)
@@ -81,8 +85,12 @@ def _path_of(url: str) -> str:
         if is_store(path):
             return str(path)
         reason = "The file is no store of torch, or it was cut short."
+    raise _unusable_file_error(url, reason)
+
+
+def _unusable_file_error(url: str, reason: str) -> LaunchError:
     fix = 'init_method="file:///shared/new-file", in a folder that all ranks see.'
-    raise LaunchError(f"{url} is not usable as a store.", reason, fix=fix)
+    return LaunchError(f"{url} is not usable as a store.", reason, fix=fix)
 
 
 def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.Store:
@@ -160,6 +168,10 @@ def _no_answer_error(
         nameless = f"{host} has no address on this host: {reason.strerror}."
         return RankTimeoutError(summary, nameless, hosting, fix=f"{given}, as this host knows it.")
     missing = () if by_agent else (0,)
+    if is_own_host(host) and world.local_world_size != world.world_size:
+        own = f"{host} is this host itself, on each host another one."
+        fix = f"{given}, if the ranks are on several hosts; else look at the log of rank 0 first."
+        return RankTimeoutError(summary, own, hosting, fix=fix, missing_ranks=missing)
     with suppress(DeadlineExceededError):
         if run_with_deadline(TIMES.lookup, partial(is_this_host, host)):
             fix = f"{given}; if this host is right, look at the log of rank 0 first."

@@ -18,6 +18,7 @@ from pathlib import Path
 from .endpoint import Env
 from .launchers import HAND_WRITTEN, LAUNCHERS
 from .slurm import host_names, task_counts
+from .urls import is_own_host
 
 MAX_SHOWN = 100  # characters of a value in a message
 # Prefix of a variable to the command that starts ranks there; each takes their number as -n.
@@ -45,9 +46,11 @@ COUNTS = (
     *("SKYPILOT_NUM_NODES", "DSTACK_NODES_NUM", "LEPTON_JOB_TOTAL_WORKERS", "NGC_ARRAY_SIZE"),
     *("JAX_NUM_PROCESSES", "AWS_BATCH_JOB_NUM_NODES", "MEGASCALE_NUM_SLICES"),
     *("BEAKER_REPLICA_COUNT", "MF_PARALLEL_NUM_NODES", "BACKENDAI_CLUSTER_SIZE"),
-    "NEURON_PJRT_WORLD_SIZE",
+    *("NEURON_PJRT_WORLD_SIZE", "SM_HOST_COUNT", "SLURM_NTASKS_PER_GPU", "LOADL_TOTAL_TASKS"),
+    *("MPI_NRANKS", "MPIRUN_NPROCS", "MPISIZE", "PJRT_LOCAL_PROCESS_COUNT", "MS_WORKER_NUM"),
+    "HOST_NUM",
 )
-# Numbers of a rank or of a node, from 0 on.
+# Numbers of a rank, of a node, or of the workers beside the main one, from 0 on.
 INDICES = (
     *("PMI_ID", "PMIX_RANK", "OMPI_COMM_WORLD_NODE_RANK", "ALPS_APP_PE", "HOROVOD_RANK"),
     *("HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_RANK", "_CONDOR_PROCNO", "PET_NODE_RANK"),
@@ -56,14 +59,23 @@ INDICES = (
     *("LEPTON_JOB_WORKER_INDEX", "NGC_ARRAY_INDEX", "JAX_PROCESS_ID", "TPU_WORKER_ID"),
     *("AWS_BATCH_JOB_NODE_INDEX", "MPT_LRANK", "MEGASCALE_SLICE_ID", "NEURON_PJRT_PROCESS_INDEX"),
     *("BEAKER_REPLICA_RANK", "MF_PARALLEL_NODE_INDEX", "BACKENDAI_CLUSTER_LOCAL_RANK"),
+    *("PBS_NODENUM", "PBS_VNODENUM", "MPI_RANKID", "MPIRUN_RANK", "MP_CHILD", "MPIRANK"),
+    *("PLE_RANK_ON_NODE", "PJRT_LOCAL_PROCESS_RANK", "XRT_SHARD_ORDINAL", "CLOUD_TPU_TASK_ID"),
+    *("ARNOLD_ID", "MS_NODE_ID", "VC_TASK_INDEX", "VK_TASK_INDEX", "SM_CURRENT_HOST_RANK"),
+    "OCI__WORKER_COUNT",
 )
+INDICES_FROM_1 = ("LSF_PM_TASKID",)  # of blaunch
+# Names of counts and indices that a launcher may put behind a prefix of its own.
+COUNT_NAMES = re.compile(r"\w+_(WORLD_SIZE|NNODES|NUM_NODES|NTASKS|NRANKS|NUM_RANKS)", re.ASCII)
+INDEX_NAMES = re.compile(r"(\w+_)?(WORLD|HOST|NODE|MACHINE)_RANK", re.ASCII)
 # Lists of hosts or endpoints.
 LISTS = (
     *("SM_HOSTS", "LSB_HOSTS", "LSB_MCPU_HOSTS", "AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST"),
     *("AZ_BATCHAI_WORKER_HOSTS", "MLP_WORKER_ALL_HOSTS", "MLP_WORKER_HOSTS"),
     *("PADDLE_TRAINER_ENDPOINTS", "PADDLE_PSERVERS_IP_PORT_LIST"),
     *("SKYPILOT_NODE_IPS", "DSTACK_NODES_IPS", "TPU_WORKER_HOSTNAMES"),
-    *("TPU_PROCESS_ADDRESSES", "BACKENDAI_CLUSTER_HOSTS"),
+    *("TPU_PROCESS_ADDRESSES", "BACKENDAI_CLUSTER_HOSTS", "LOADL_PROCESSOR_LIST", "CCP_NODES"),
+    *("ARNOLD_WORKER_HOSTS", "NODE_IP_LIST"),
 )
 NODE_LISTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
 TASK_LISTS = ("SLURM_TASKS_PER_NODE",)
@@ -72,13 +84,25 @@ HOST_FILES = (
     *("PBS_NODEFILE", "COBALT_NODEFILE", "PE_HOSTFILE", "OAR_NODEFILE", "OAR_FILE_NODES"),
     *("LSB_DJOB_HOSTFILE", "LSB_DJOB_RANKFILE", "PJM_O_NODEINF"),
 )
-# Addresses of rank 0, which one process does not need; a sign unless a count says 1.
-ADDRESSES = ("MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "JAX_COORDINATOR_ADDRESS")
+# Addresses of rank 0, which one process does not need; a sign unless a count or a list says 1.
+ADDRESSES = (
+    *("MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "JAX_COORDINATOR_ADDRESS"),
+    *("SM_MASTER_ADDR", "LWS_LEADER_ADDRESS", "TORCHX_RANK0_HOST", "CHIEF_IP", "MS_SCHED_HOST"),
+    *("DSTACK_MASTER_NODE_IP", "MF_PARALLEL_MAIN_IP", "BEAKER_LEADER_REPLICA_HOSTNAME"),
+)
+FIRST_NODE = ("AZ_BATCH_IS_CURRENT_NODE_MASTER",)  # false on the other nodes
+# What schedulers and MPI set: they may run a smaller step, or a single rank, on purpose.
+SCHEDULED = (
+    *STARTERS,
+    *("LSF_", "PE_HOSTFILE", "NHOSTS", "OAR_", "LOADL_", "CCP_", "_CONDOR", "MP_", "MPT_"),
+    *("MPIRUN_", "MPISPAWN_", "MPIRANK", "MPISIZE", "PLE_", "MV2_", "MVP_", "HOROVOD_"),
+)
 _VOLCANO = re.compile(r"VC_\w+_(NUM|HOSTS)")  # of each task of a job of Volcano
 _ROW_COUNTS = [
     name for row in LAUNCHERS for name in (*row.world_size, *row.local_world_size, *row.num_nodes)
 ]
 _ROW_INDICES = [name for row in LAUNCHERS for name in (*row.rank, *row.local_rank, *row.node_rank)]
+_ROWS = {*_ROW_COUNTS, *_ROW_INDICES}
 # Variables that users export for all ranks, whichever launcher then numbers the ranks.
 _EXPORTS = {name for column in HAND_WRITTEN[2:8] for name in column}
 
@@ -87,25 +111,31 @@ def sign_of_others(env: Env) -> str | None:
     """Return the first variable that says that the job is larger, as ``"NNODES = 2"``; or None."""
     if name := next(_counts_above_one(env), None):
         return f"{name} = {env[name].strip()}"
+    if sign := _volcano(env):
+        return sign
+    indices = (*INDICES, *_ROW_INDICES, *_named(INDEX_NAMES, env))
     kinds: tuple[tuple[Iterable[str], Callable[[str], int]], ...] = (
         (LISTS, lambda text: len({*_hosts(text)})),
         (TASK_LISTS, lambda text: sum(task_counts(text))),
         (NODE_LISTS, _number_of_nodes),
-        (CLUSTERS, lambda text: len(_cluster(json.loads(text)))),
+        (CLUSTERS, lambda text: _cluster_size(json.loads(text))),
         (HOST_FILES, _hosts_in_file),
-        ((*INDICES, *_ROW_INDICES), lambda text: 1 + bool(_number(text))),
+        (indices, lambda text: 1 + bool(_number(text))),
+        (INDICES_FROM_1, lambda text: 1 + (_number(text) not in ("", "1"))),
+        (FIRST_NODE, lambda text: 1 + (text.strip().lower() == "false")),
     )
     for names, size in kinds:
         for name in names:
             if name in env and _several(size, env[name]):
                 return f"{name} = {_shown(env[name])}"
-    return _volcano(env) or _lone_address(env)
+    return _lone_address(env)
 
 
 def sign_of_more(env: Env, ranks: int) -> str | None:
     """Return what a user has exported for more ranks than a launcher has started; or None."""
     if ranks == 1:
-        return sign_of_others({name: env[name] for name in _EXPORTS if name in env})
+        names = [n for n in env if n in _EXPORTS or not (n in _ROWS or n.startswith(SCHEDULED))]
+        return sign_of_others({name: env[name] for name in names})
     number = {name: int(_number(env.get(name, ""))[:9] or 1) for name in _EXPORTS}
     asked = {"WORLD_SIZE": number["WORLD_SIZE"]}
     for prefix in ("PET_", ""):
@@ -123,10 +153,19 @@ def starter(allocation: str | None) -> str | None:
 
 def _counts_above_one(env: Env) -> Iterator[str]:
     """Yield the counts that are above 1."""
-    for name in (*COUNTS, *_ROW_COUNTS):
-        number = _number(env.get(name, "").rpartition(":")[2])
-        if number not in ("", "1"):
+    for name in (*COUNTS, *_ROW_COUNTS, *_named(COUNT_NAMES, env)):
+        if _count(env.get(name, "")) not in ("", "1"):
             yield name
+
+
+def _named(pattern: re.Pattern[str], env: Env) -> list[str]:
+    """Return the variables whose whole name matches a pattern, sorted."""
+    return sorted(name for name in env if pattern.fullmatch(name))
+
+
+def _count(text: str) -> str:
+    """Return the digits of a count, or of the end of a range."""
+    return _number(text.rpartition(":")[2])
 
 
 def _number(text: str) -> str:
@@ -151,7 +190,7 @@ def _several(size: Callable[[str], int], text: str) -> bool:
 
 def _hosts(text: str) -> list[str]:
     """Return the hosts of a list: JSON, or words between commas, semicolons or blanks."""
-    words = re.split(r"[\s,;\[\]\"']+", text)
+    words = [word.strip("[]") for word in re.split(r"[\s,;\"']+", text)]
     return [word for word in words if word and not word.isdecimal()]  # some lists have slots
 
 
@@ -161,14 +200,23 @@ def _number_of_nodes(text: str) -> int:
     return sum(next(hosts, None) is not None for _ in range(2))
 
 
-def _cluster(content: object) -> list[object]:
-    """Return the processes or hosts that JSON lists under ``cluster`` or ``hosts``."""
+def _cluster_size(content: object) -> int:
+    """Return the number of processes or hosts that JSON lists, or the least that its task implies.
+
+    ``hosts`` is a list. ``cluster``, ``sparseCluster`` or the whole has the processes of each role,
+    as a list or as a dict from their numbers.
+    """
     if not isinstance(content, dict):
-        return []
-    hosts = content.get("hosts")
-    roles = content.get("cluster")
-    lists = [hosts, *(roles.values() if isinstance(roles, dict) else ())]
-    return [host for entry in lists if isinstance(entry, list) for host in entry]
+        return 0
+    if isinstance(hosts := content.get("hosts"), list):
+        return len(hosts)
+    named = [content[name] for name in ("cluster", "sparseCluster") if name in content]
+    clusters = (cluster for cluster in named or [content] if isinstance(cluster, dict))
+    kinds = (list, dict) if named else (list,)
+    roles = [role for cluster in clusters for role in cluster.values() if isinstance(role, kinds)]
+    task = content.get("task")
+    index: int = task.get("index", 0) if isinstance(task, dict) else 0
+    return max(sum(map(len, roles)), 1 + index)
 
 
 def _hosts_in_file(path: str) -> int:
@@ -195,12 +243,22 @@ def _volcano(env: Env) -> str | None:
 
 
 def _lone_address(env: Env) -> str | None:
-    """Return an address of rank 0 on another host, if no count says that there is one process."""
-    of_jobs = (n for n in (*COUNTS, *_ROW_COUNTS) if not re.search("LOCAL|(PER|BY)_NODE", n))
-    if any(_number(env.get(name, "")) == "1" for name in of_jobs):
+    """Return an address of rank 0 on another host, if nothing says that there is one process."""
+    names = (*COUNTS, *_ROW_COUNTS, *_named(COUNT_NAMES, env))
+    of_jobs = (name for name in names if not re.search("LOCAL|PER_|(PER|BY)_NODE", name))
+    if any(_count(env.get(name, "")) == "1" for name in of_jobs):
+        return None
+    if any(len({*_hosts(env.get(name, ""))}) == 1 for name in LISTS):
         return None
     for name in ADDRESSES:
-        host = env.get(name, "").strip()
-        if host and not re.match(r"localhost\b|127\.|\[?::1\b|0\.0\.0\.0", host):
-            return f"{name} = {_shown(host)}"
+        text = env.get(name, "").strip()
+        if (host := _host_of(text)) and not is_own_host(host):
+            return f"{name} = {_shown(text)}"
     return None
+
+
+def _host_of(text: str) -> str:
+    """Return the host of an address that may have a port."""
+    host, _, port = text.rpartition(":")
+    has_port = port.isdecimal() and (":" not in host or host.endswith("]"))
+    return (host if has_port and text.endswith(f":{port}") else text).strip("[]")

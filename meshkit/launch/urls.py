@@ -23,6 +23,8 @@ from .endpoint import PORT, is_digits
 MAX_PORT = 65535
 MAX_NAME = 253  # characters of a host name (RFC 1035)
 LARGEST_IPV4 = 2**32 - 1  # resolvers take a smaller number for an address
+# Names of the loopback, beside localhost and its domains.
+OWN_NAMES = {"localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
 ENV, FILE = "env://", "file://"
 SCHEMES = ENV, FILE, "tcp://", "store://"
 _LABEL = re.compile("[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
@@ -57,7 +59,7 @@ def host_fault(text: str) -> Refusal | None:
         ('it is neither a host name nor an address', None)
     """
     if _is_host(text):
-        return None
+        return _unreachable(text)
     inner = text.removeprefix("[").removesuffix("]")
     if "://" in text:
         return Refusal("it is a URL")
@@ -70,6 +72,18 @@ def host_fault(text: str) -> Refusal | None:
     return Refusal("it is neither a host name nor an address", host.strip("[]"))
 
 
+def _unreachable(host: str) -> Refusal | None:
+    """Return why no process can connect to an address; None if one can, or for a name."""
+    address = _address_of(host)
+    if address is None:
+        return None
+    if address.is_multicast or str(address) == "255.255.255.255":
+        return Refusal("it is the address of a group of hosts")
+    if address.version == 6 and address.is_link_local and "%" not in host:
+        return Refusal("a link-local address needs its interface, as fe80::1%eth0")
+    return None
+
+
 def is_unspecified(host: str) -> bool:
     """Return whether a host is an address by which every process reaches its own host.
 
@@ -77,8 +91,26 @@ def is_unspecified(host: str) -> bool:
         >>> is_unspecified("0.0.0.0"), is_unspecified("::"), is_unspecified("node1")
         (True, True, False)
     """
-    is_address = _is(IPv6Address if ":" in host else IPv4Address, host)
-    return is_address and ip_address(host).is_unspecified
+    address = _address_of(host)
+    return address is not None and address.is_unspecified
+
+
+def is_own_host(host: str) -> bool:
+    """Return whether every host calls itself so, by name, loopback or unspecified address.
+
+    Example:
+        >>> is_own_host("localhost"), is_own_host("::ffff:127.0.0.1"), is_own_host("localhost-2")
+        (True, True, False)
+    """
+    address = _address_of(host)
+    if address is not None:
+        return address.is_loopback or address.is_unspecified
+    name = host.removesuffix(".").lower()
+    return (
+        name in OWN_NAMES
+        or name.startswith(("localhost.", "localhost6."))
+        or name.endswith(".localhost")
+    )
 
 
 def url_fault(text: str) -> Refusal | None:
@@ -97,14 +129,15 @@ def url_fault(text: str) -> Refusal | None:
         lower = f"{scheme.lower()}{colon}{rest}"
         return url_fault(lower) or Refusal("its scheme has capital letters", lower)
     if scheme == "file":
-        meant = "" if rest.startswith("//") else FILE + rest  # of file:/path
+        path = rest.removeprefix("//localhost")
+        meant = "" if path.startswith("//") else FILE + path  # of file:/path
         is_file = _FILE.fullmatch(meant) is not None
         return Refusal(
             "it is not file:// and the absolute path of a file", meant if is_file else ""
         )
     match = _PLACE.fullmatch(text)
     if match is None:
-        meant = f"tcp://{text}" if place_fault(text) is None else ""
+        meant = _meant_url(text)
         return Refusal("it begins with none of tcp://, file://, env:// and store://", meant)
     scheme, place, path, query = match.groups()
     path, fault = (path or "").rstrip(), place_fault(place)
@@ -112,6 +145,22 @@ def url_fault(text: str) -> Refusal | None:
     if query or (path and scheme == "tcp"):
         return Refusal("nothing may stand after the port", meant and f"{scheme}://{meant}")
     return fault and Refusal(fault.reason, meant and f"{scheme}://{meant}{path}")
+
+
+def _meant_url(text: str) -> str:
+    """Return the URL that was probably meant by a text without scheme, a path or a place."""
+    if text.startswith("/"):
+        meant = FILE + text
+    elif text.startswith(ENV):
+        meant = ENV
+    elif "://" in text or text.rstrip("/").endswith(":"):
+        meant = ""
+    else:
+        place = text.rstrip("/")
+        fault = place_fault(place)
+        meant = place if fault is None else fault.meant
+        meant = f"tcp://{meant}" if meant else ""
+    return meant if meant and url_fault(meant) is None else ""
 
 
 def place_fault(place: str) -> Refusal | None:
@@ -122,6 +171,8 @@ def place_fault(place: str) -> Refusal | None:
     inner = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not _is_host(inner):
         return Refusal(f"{inner!r} is neither a host name nor an address" if inner else "no host")
+    if fault := _unreachable(inner):
+        return fault
     is_port = is_digits(port) and 1 <= int(port) <= MAX_PORT
     meant = join_host(inner, int(port) if is_port else PORT)
     if (":" in inner) != (inner != host):
@@ -143,6 +194,16 @@ def _is_host(text: str) -> bool:
         return True
     is_id = len(labels) == 1 and int(labels[0]) > LARGEST_IPV4  # the name of a container
     return is_id or _is(IPv4Address, text)
+
+
+def _address_of(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that a host is, of IPv4 also where IPv6 embeds it; None for a name."""
+    text = host.partition("%")[0]
+    if not _is(IPv6Address if ":" in text else IPv4Address, text):
+        return None
+    address = ip_address(text)
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
 
 
 def _is(kind: type[IPv4Address] | type[IPv6Address], text: str) -> bool:

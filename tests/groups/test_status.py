@@ -99,7 +99,7 @@ def test_the_line_of_another_thread_and_of_an_ended_one() -> None:
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (dist.DistNetworkError("x"), True),
+        (dist.DistBackendError("x"), True),
         (dist.DistBackendError("NCCL error in: a.cpp"), True),
         (RuntimeError("[a/gloo/transport/tcp/pair.cc:547] Connection closed by peer"), False),
         (RuntimeError("please set NCCL_DEBUG"), False),
@@ -122,6 +122,18 @@ def test_the_type_of_an_error_decides_and_not_its_text(
     assert is_collective_error(error) is expected
 
 
+def test_an_error_of_a_store_of_the_user_is_none_of_a_collective() -> None:
+    """The store of a library, or of a check of the user, may time out inside a guard."""
+    arguments = ["key"], timedelta(milliseconds=10)
+    for module, expected in (("train", False), ("torch.distributed.distributed_c10d", True)):
+        namespace = {"__name__": module}
+        exec("def wait(store, *arguments): store.wait(*arguments)", namespace)
+        with pytest.raises(dist.DistError) as caught:
+            namespace["wait"](dist.HashStore(), *arguments)  # type: ignore[operator]
+        assert is_collective_error(caught.value) is expected
+    assert is_collective_error(dist.DistNetworkError("x"))  # nobody has raised it
+
+
 def test_an_error_may_be_raised_from_the_failure_of_a_collective() -> None:
     failure, circle = dist.DistNetworkError("x"), ValueError("y")
     for wrapper, found in (
@@ -133,6 +145,22 @@ def test_an_error_may_be_raised_from_the_failure_of_a_collective() -> None:
         assert find_collective_error(wrapper) is found
     circle.__cause__ = circle
     assert find_collective_error(circle) is None
+
+
+class Group(Exception):
+    """An ExceptionGroup, also for the Python that has none."""
+
+    def __init__(self, *exceptions: BaseException) -> None:
+        self.exceptions = exceptions
+
+
+def test_a_group_of_exceptions_may_hold_the_failure_of_a_collective() -> None:
+    """A TaskGroup of asyncio raises a group."""
+    failure = dist.DistBackendError("x")
+    found = find_collective_error(Group(KeyError("z"), Group(ValueError("y"), failure)))
+    assert found is failure
+    assert find_collective_error(Group(RuntimeError("NCCL timeout"))) is None
+    assert find_collective_error(Group(meshkit.SpecError("says itself"))) is None
 
 
 class SumGradients(torch.autograd.Function):

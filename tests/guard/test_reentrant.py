@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import threading
 import time
@@ -171,6 +172,45 @@ def test_a_guard_decorates_functions_of_every_kind(pool: Pool) -> None:
     assert pool.run(decorate_each_kind) == [expected] * 2
 
 
+def decorate_what_is_no_function() -> Any:
+    """Decorate objects that are called, and methods; return whether each body ran inside."""
+    with open_mesh() as (mesh, _):
+        guard = mesh.guard(timeout=20)
+
+        class Coroutine:
+            async def __call__(self) -> bool:
+                await asyncio.sleep(0)
+                return is_tracked()
+
+        class Generator:
+            def __call__(self) -> Iterator[bool]:
+                yield is_tracked()
+
+        class Methods:
+            @guard
+            @staticmethod
+            def static(number: int) -> tuple[int, bool]:
+                return number, is_tracked()
+
+        def begin(function: Any) -> Any:
+            return function()
+
+        bodies = [
+            asyncio.run(guard(Coroutine())()),
+            asyncio.run(guard(functools.partial(Coroutine().__call__))()),
+            asyncio.run(guard(begin)(Coroutine())),
+            *guard(Generator())(),
+            guard(functools.partial(is_tracked))(),
+        ]
+        methods = [Methods.static(1), Methods().static(2)]
+        return bodies, methods, guard(len)([1])
+
+
+def test_a_guard_decorates_objects_and_methods(pool: Pool) -> None:
+    methods = [(1, True), (2, True)]
+    assert pool.run(decorate_what_is_no_function) == [([True] * 5, methods, 1)] * 2
+
+
 def end_generators_in_any_order(close: Callable[[Any], object]) -> Any:
     """End two generators inside a guard in the order in which they began, and in another thread."""
     with open_mesh() as (mesh, _):
@@ -235,6 +275,26 @@ def test_a_guard_is_entered_again_after_an_error_in_one_thread(pool: Pool) -> No
     assert [total for total, _ in results] == [2.0, 2.0]
     # the last rank to leave compares the counts again, once one thread alone is in the guards
     assert [report for _, reports in results for report in reports] == [(1,)]
+
+
+def misuse_a_guard() -> list[Any]:
+    with open_mesh() as (mesh, _):
+        texts = []
+        wrong: Any = mesh.guard
+        for call in (
+            lambda: wrong(is_tracked),
+            lambda: mesh.guard(timeout=9).__exit__(*[None] * 3),
+        ):
+            with pytest.raises(meshkit.MeshkitError) as caught:
+                call()
+            texts.append(caught.value.fix_text)
+        return texts
+
+
+def test_a_guard_without_brackets_or_that_is_not_entered(pool: Pool) -> None:
+    for brackets, entered in pool.run(misuse_a_guard):
+        assert brackets.startswith("@mesh.guard(timeout=60)")
+        assert entered.startswith("with mesh.guard(timeout=60)")
 
 
 def enter_a_kept_guard() -> list[Any]:

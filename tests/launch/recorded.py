@@ -53,6 +53,7 @@ ROWS = {
     "sagemaker": ALL["SAGEMAKER_ADDRESS"],
     "openmpi": OPEN_MPI_5,
     "mvapich2": MVAPICH2,
+    "mvapich": ALL["MVAPICH_3"],
     "pals": ALL["PALS"],
     "flux": ALL["FLUX_NODES"],
     "hydra": ALL["MPICH"],

@@ -44,13 +44,14 @@ def detect_error(environ: Env, **arguments: Any) -> meshkit.LaunchError:
 def test_every_recording_has_an_expectation_and_every_row_a_recording() -> None:
     assert {*EXPECTED, *ALONE} == {*ALL}
     assert [*ROWS] == [*TABLE]
-    mpi = {"azureml", "sagemaker", "openmpi", "mvapich2", "pals", "flux", "hydra", "lsf"}
-    assert mpi == BY_MPI
+    mpi = {"azureml", "sagemaker", "openmpi", "mvapich2", "mvapich", "pals", "flux", "hydra"}
+    assert mpi | {"lsf"} == BY_MPI
     everything: Env = {}
     for name, environ in ROWS.items():
         assert matching_launchers(environ)[0] is TABLE[name]
         everything |= environ
-    # in the order of the table; an mpiexec of its own runs inside of Flux
+    # in the order of the table; an mpiexec of its own runs inside of Flux, and in a task of jsrun
+    everything["JSM_NAMESPACE_SIZE"] = "1"
     assert matching_launchers(everything) == [row for row in LAUNCHERS if row.name != "flux"]
 
 
@@ -185,6 +186,9 @@ def malformed(field: str, source: str) -> list[str]:
 def test_a_malformed_variable_is_named(name: str) -> None:
     for field, source in meshkit.detect(ROWS[name]).sources.items():
         for value in malformed(field, source) if source in ROWS[name] else []:
+            if source == "PALS_RANKID" and not value.strip():  # the row hydra has all it needs
+                assert meshkit.detect({**ROWS[name], source: value}).launcher == "hydra"
+                continue
             error = detect_error({**ROWS[name], source: value})
             assert error.variables == {source: value}
             assert pickle.loads(pickle.dumps(error)).variables == error.variables
@@ -270,6 +274,33 @@ def test_a_single_process_that_a_launcher_has_numbered_among_several(name: str) 
         alone_too |= dict.fromkeys({*row.rank} & {*alone_too}, "0")
         alone_too |= dict.fromkeys({*row.world_size} & {*alone_too}, "1")
     assert meshkit.detect(alone_too).world_size == 1
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if "RANK" not in ROWS[name]])
+@pytest.mark.parametrize(
+    "blank", [{"RANK": "", "WORLD_SIZE": ""}, {"RANK": " ", "WORLD_SIZE": "4"}]
+)
+def test_a_whole_row_comes_before_blanks(blank: Env, name: str) -> None:
+    """A container gets RANK= and WORLD_SIZE= if a template leaves them out."""
+    assert meshkit.detect({**ROWS[name], **blank}).launcher == name
+    assert meshkit.detect({**ROWS[name], **blank}).rank == 3
+    fix = detect_error(blank).fix_text
+    assert fix.startswith("export RANK=<the rank of this process>, another one on each; or ")
+
+
+def test_a_step_of_jsrun_for_spectrum_mpi_has_the_address_of_lsf(tmp_path: Path) -> None:
+    """The variables of Open MPI are those of jsrun, unless an mpirun runs inside its task."""
+    (tmp_path / "ranks").write_text("batch\nh1\nh1\nh2\nh2\n")
+    environ = {**ALL["JSRUN_SPECTRUM"], "LSB_DJOB_RANKFILE": str(tmp_path / "ranks")}
+    assert meshkit.detect(environ).master_addr == "h1"
+    assert meshkit.detect({**environ, "OMPI_COMM_WORLD_SIZE": "24"}).launcher == "openmpi"
+    assert meshkit.detect({**environ, "OMPI_COMM_WORLD_RANK": "3"}).launcher == "openmpi"
+
+
+@pytest.mark.parametrize("size", ["8", "3"])
+def test_a_list_of_the_tasks_of_another_step_is_ignored(size: str) -> None:
+    world = meshkit.detect({**SRUN, "SLURM_STEP_NUM_TASKS": size, "SLURM_PROCID": "2"})
+    assert (world.world_size, world.local_world_size, world.num_nodes) == (int(size), None, 2)
 
 
 @pytest.mark.parametrize("tasks", ["", "2(x", "two", "2(x0)"])
@@ -486,6 +517,31 @@ def test_an_error_marks_the_values_that_are_arguments() -> None:
 
 
 # ---------------------------------------------------------------- no launcher
+
+
+@pytest.mark.parametrize(
+    ("environ", "text"),
+    [
+        ({"RANK": 0, "WORLD_SIZE": "2"}, "environ['RANK'] is 0, and variables are texts."),
+        ({"RANK": "0", "X": None}, "environ['X'] is None, and variables are texts."),
+        (["RANK=0"], "environ is of the type list."),
+    ],
+)
+def test_an_environment_maps_names_to_texts(environ: Any, text: str) -> None:
+    assert detect_error(environ).summary == text
+
+
+def test_a_list_whose_first_host_is_none_is_not_called_a_host() -> None:
+    error = detect_error({**SRUN, "SLURM_STEP_NODELIST": "n(1),n2"})
+    assert "'n(1)', the first host of SLURM_STEP_NODELIST='n(1),n2' is not a host" in error.summary
+
+
+def test_a_size_that_contradicts_a_rank_of_the_launcher_is_passed_with_a_rank() -> None:
+    error = detect_error(SRUN, world_size=2)
+    assert error.fix_text == (
+        "another world_size, or pass rank= and world_size= both, so that they agree."
+    )
+    assert meshkit.detect(SRUN, world_size=2, rank=1).rank == 1
 
 
 def test_a_single_process() -> None:

@@ -75,6 +75,7 @@ def test_a_taken_port_is_an_error() -> None:
 
 
 FILES = ("///nonexistent/x", "///tmp", "///dev/null", "//host/x", "//", "x")
+FILES += ("///proc/x", f"///tmp/{'x' * 300}", "///dev/fd/999/x")
 ADDRESSES = ("tcp://[::1", "tcp://h:99999", "tcp://", "http://h:1", "", None)
 
 
@@ -134,9 +135,31 @@ def test_a_host_without_an_address_is_the_fault_of_no_other_rank(
         assert setting in caught.value.fix_text
 
 
+@pytest.mark.parametrize(("host", "of_node"), [("127.0.0.1", None), ("localhost", 1)])
+def test_a_loopback_address_of_ranks_on_several_hosts_is_named(host: str, of_node: int) -> None:
+    port = free_port()
+    world = replace(WORLD, master_addr=host, master_port=port, local_world_size=of_node)
+    with pytest.raises(meshkit.RankTimeoutError) as caught:
+        open_store(world, in_a_second())
+    assert caught.value.evidence[0] == f"{host} is this host itself, on each host another one."
+    assert caught.value.fix_text.startswith("export MASTER_ADDR=<host of rank 0>, the same on all")
+    with pytest.raises(meshkit.RankTimeoutError) as caught:
+        open_store(replace(world, local_world_size=WORLD.world_size), in_a_second())
+    assert caught.value.fix_text.startswith("look at the log of rank 0")
+
+
+def test_an_address_with_an_unknown_interface_is_refused_at_once() -> None:
+    world = replace(WORLD, master_addr="fe80::1%nowhere", master_port=29500)
+    began = time.monotonic()
+    with pytest.raises(meshkit.RankTimeoutError, match="has no address on this host"):
+        open_store(world, Deadline.after(60))
+    assert time.monotonic() - began < 5 + BUSY
+
+
 def test_an_address_of_the_rank_itself_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A script has exported MASTER_ADDR=$(hostname) on every node."""
-    world = replace(WORLD, master_addr="127.0.0.1", master_port=free_port())
+    place = {"master_addr": "127.0.0.1", "master_port": free_port()}
+    world = replace(WORLD, **place, local_world_size=WORLD.world_size)
     monkeypatch.setattr(open_store_module, "is_this_host", lambda host: True, raising=True)
     with pytest.raises(meshkit.RankTimeoutError) as caught:
         open_store(world, in_a_second())

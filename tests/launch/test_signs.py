@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import meshkit
-from meshkit.launch import signs
+from meshkit.cli.doctor import check_launcher
+from meshkit.launch import command, signs
 from meshkit.launch.launchers import LAUNCHERS, matching_launchers
 from tests.launch import recorded
 from tests.launch.recorded import Env
@@ -68,6 +69,36 @@ LARGER: list[tuple[Env, str]] = [
     ({"BACKENDAI_CLUSTER_LOCAL_RANK": "1"}, "BACKENDAI_CLUSTER_LOCAL_RANK"),
     ({"BACKENDAI_CLUSTER_HOSTS": "sub1,main1"}, "BACKENDAI_CLUSTER_HOSTS"),
     ({"TPU_PROCESS_ADDRESSES": "a:8476,b:8476"}, "TPU_PROCESS_ADDRESSES"),
+    ({"SM_HOST_COUNT": "2", "SM_CURRENT_HOST_RANK": "0"}, "SM_HOST_COUNT"),
+    ({"SM_CURRENT_HOST_RANK": "1"}, "SM_CURRENT_HOST_RANK"),
+    ({"SM_MASTER_ADDR": "algo-1"}, "SM_MASTER_ADDR"),
+    ({"PBS_NODENUM": "1", "PBS_TASKNUM": "536870913"}, "PBS_NODENUM"),  # pbsdsh
+    ({"PBS_VNODENUM": "2"}, "PBS_VNODENUM"),
+    ({"LSF_PM_TASKID": "2", "LSB_MCPU_HOSTS": "h1 4"}, "LSF_PM_TASKID"),  # blaunch
+    ({"MPI_RANKID": "1"}, "MPI_RANKID"),  # Platform MPI
+    ({"MPIRUN_NPROCS": "4", "MPIRUN_RANK": "0"}, "MPIRUN_NPROCS"),
+    ({"MP_CHILD": "2"}, "MP_CHILD"),  # POE
+    ({"LOADL_PROCESSOR_LIST": "h1 h1 h2"}, "LOADL_PROCESSOR_LIST"),
+    ({"CCP_NODES": "2 n1 4 n2 4"}, "CCP_NODES"),  # HPC Pack
+    ({"CLUSTER_SPEC": '{"worker":["a:1","b:1"]}'}, "CLUSTER_SPEC"),  # TonY
+    ({"TF_CONFIG": '{"cluster":{"worker":{"0":"a:1","1":"b:1"}}}'}, "TF_CONFIG"),
+    ({"TF_CONFIG": '{"sparseCluster":{"worker":{"1":"b:1"},"ps":["c:1"]}}'}, "TF_CONFIG"),
+    ({"TF_CONFIG": '{"cluster":{},"task":{"type":"worker","index":1}}'}, "TF_CONFIG"),
+    ({"HOST_NUM": "2", "INDEX": "1", "CHIEF_IP": "10.0.0.1"}, "HOST_NUM"),
+    ({"NODE_IP_LIST": "10.0.0.1:8,10.0.0.2:8"}, "NODE_IP_LIST"),
+    ({"ARNOLD_ID": "1"}, "ARNOLD_ID"),
+    ({"MS_WORKER_NUM": "8", "MS_NODE_ID": "0"}, "MS_WORKER_NUM"),  # msrun
+    ({"VC_TASK_INDEX": "1"}, "VC_TASK_INDEX"),
+    ({"TORCHX_RANK0_HOST": "h1"}, "TORCHX_RANK0_HOST"),
+    ({"OCI__WORKER_COUNT": "1", "OCI__MODE": "MAIN"}, "OCI__WORKER_COUNT"),
+    ({"AZ_BATCH_IS_CURRENT_NODE_MASTER": "false"}, "AZ_BATCH_IS_CURRENT_NODE_MASTER"),
+    ({"XRT_SHARD_WORLD_SIZE": "8"}, "XRT_SHARD_WORLD_SIZE"),
+    ({"QCG_PM_NTASKS": "4"}, "QCG_PM_NTASKS"),
+    ({"NEW_PLATFORM_NODE_RANK": "1"}, "NEW_PLATFORM_NODE_RANK"),
+    ({"WORLD_RANK": "3"}, "WORLD_RANK"),
+    ({"MASTER_ADDR": "localhost-2"}, "MASTER_ADDR"),
+    ({"MASTER_ADDR": "127.example.com"}, "MASTER_ADDR"),
+    ({"PET_RDZV_ENDPOINT": "[fd00::1]:29400"}, "PET_RDZV_ENDPOINT"),
 ]
 ALONE: list[Env] = [
     {"SM_HOSTS": '["algo-1"]', "SM_NUM_GPUS": "8"},
@@ -85,6 +116,21 @@ ALONE: list[Env] = [
     {"SM_HOSTS": "[", "TF_CONFIG": "[" * 5000, "SLURM_JOB_NODELIST": "n[", "NNODES": "two"},
     {"N": "4", "NUM_PROCESSES": "8", "NODE_COUNT": "3", "NODE_LIST": "a,b", "RANK_ID": "1"},
     {"PBS_NODEFILE": "/nowhere", "CLUSTER_SPEC": "[]", "SLURM_TASKS_PER_NODE": "2(x"},
+    {"PADDLE_TRAINER_ENDPOINTS": "[fd00::1]:6170", "TPU_PROCESS_ADDRESSES": "[fd00::1]:8476"},
+    *(
+        {"MASTER_ADDR": host}
+        for host in ("ip6-localhost", "::ffff:127.0.0.1", "::", "LOCALHOST", "localhost6", "::1")
+    ),
+    {"MASTER_ADDR": "localhost.localdomain", "PET_RDZV_ENDPOINT": "[::1]:29400"},
+    {"PET_RDZV_ENDPOINT": ":29400", "TORCHX_RANK0_HOST": "localhost"},
+    {"PET_NNODES": "1:1", "PET_RDZV_ENDPOINT": "etcd:2379"},
+    {"SM_HOSTS": '["algo-1"]', "SM_MASTER_ADDR": "algo-1", "SM_CURRENT_HOST_RANK": "0"},
+    {"TF_CONFIG": '{"task":{"type":"worker","index":0},"environment":"cloud"}'},
+    {"CLUSTER_SPEC": '{"worker":["a:1"]}', "SM_TRAINING_ENV": '{"a": {"b": 1, "c": 2}}'},
+    {"LSF_PM_TASKID": "1", "PBS_NODENUM": "0", "OCI__WORKER_COUNT": "0"},
+    {"AZ_BATCH_IS_CURRENT_NODE_MASTER": "true", "VC_TASK_INDEX": "0"},
+    {"SGE_TASK_ID": "3", "SLURM_ARRAY_TASK_ID": "3", "JOB_COMPLETION_INDEX": "2"},  # of arrays
+    {"CI_NODE_TOTAL": "4", "CI_NODE_INDEX": "2", "MAKE_NPROCS": "8", "CMAKE_NUM_JOBS": "8"},
 ]
 
 
@@ -163,6 +209,46 @@ def test_a_launcher_that_started_fewer_ranks_than_the_user_exported(
     assert world.allocation == f"{name} = {exports[name]}"
     enough = {**environ, **exports, row.world_size[0]: "16"}
     assert meshkit.detect(enough).allocation is None
+
+
+@pytest.mark.parametrize("launcher", OWN)
+def test_a_single_rank_of_mpi_on_a_platform_of_several_hosts(launcher: str) -> None:
+    """A scheduler may run one rank of a large job on purpose; a platform starts each host."""
+    row = next(row for row in LAUNCHERS if row.name == launcher)
+    environ = {row.rank[0]: "0", row.world_size[0]: "1"}
+    environ |= {name: "x" for names in row.markers[:1] for name in names if name not in environ}
+    for sign in ({"SM_HOSTS": '["a", "b"]'}, {"LWS_GROUP_SIZE": "2"}, {"TF_CONFIG": WORKERS}):
+        ((name, value),) = sign.items()
+        assert meshkit.detect({**environ, **sign}).allocation == f"{name} = {value}"
+    for step in ({"PBS_NUM_NODES": "2"}, {"LSB_MCPU_HOSTS": "a 1 b 1"}, {"NHOSTS": "2"}):
+        assert meshkit.detect({**environ, **step}).allocation is None
+
+
+@pytest.mark.parametrize(
+    ("exported", "named"),
+    [
+        ({"LOCAL_RANK": "0"}, ["LOCAL_RANK"]),
+        ({"RANK": "0"}, ["RANK"]),
+        ({"RANK": "", "LOCAL_RANK": "0"}, ["RANK", "LOCAL_RANK"]),
+        ({"WORLD_SIZE": "2"}, ["WORLD_SIZE"]),
+        ({"WORLD_SIZE": "8"}, []),  # rank 0 warns of it
+        ({"RANK": "1", "LOCAL_RANK": "01", "LOCAL_WORLD_SIZE": "2"}, []),
+        ({"MASTER_ADDR": "other"}, []),
+    ],
+)
+def test_a_rank_that_contradicts_what_a_script_exported(exported: Env, named: list[str]) -> None:
+    """Other libraries read LOCAL_RANK, and all ranks of a node would take one device."""
+    step = {**recorded.SRUN, "SLURM_PROCID": "1", "SLURM_NODEID": "0", **exported}
+    text = command.warning_of(meshkit.detect(step), step)
+    assert (text is not None) == bool(named)
+    if text is not None:
+        assert text.splitlines()[-1].startswith(f"  Fix: unset {' '.join(named)} in the script")
+    findings = {finding.name: finding for finding in check_launcher(step)[1]}
+    assert ("exports" in findings) == bool(named)
+    own = {"MESHKIT_COMPLETED": json.dumps([["1", "4"], {}])}
+    assert command.warning_of(meshkit.detect(step), {**step, **own}) is None
+    other = {**step, "SLURM_PROCID": "3", "SLURM_NODEID": "1"}
+    assert command.warning_of(meshkit.detect(other), other) is None  # one rank warns
 
 
 def test_pods_that_are_numbered_as_ranks_though_each_is_for_several() -> None:

@@ -18,7 +18,18 @@ from meshkit.launch.store import address
 from meshkit.launch.urls import host_fault, join_host, url_fault
 from tests.launch.recorded import ALL, Env
 
-ADDRESSES = st.ip_addresses().filter(lambda address: not address.is_unspecified).map(str)
+OF_GROUPS = ["224.0.0.1", "255.255.255.255", "ff02::1", "ff05::2"]
+
+
+def is_of_one_host(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Return whether an address can be that of one host, without its interface."""
+    text = str(address)
+    is_own = text in ("0.0.0.0", "::") or text.startswith("::ffff:")
+    is_group = address.is_multicast or text in OF_GROUPS
+    return not (is_own or is_group or (address.version == 6 and address.is_link_local))
+
+
+ADDRESSES = st.ip_addresses().filter(is_of_one_host).map(str)
 LABELS = st.from_regex(r"[a-z0-9]([a-z0-9\-]{0,8}[a-z0-9])?", fullmatch=True)
 NAMES = st.lists(LABELS, min_size=1, max_size=4).map(".".join).filter(lambda n: not n[-1].isdigit())
 HOSTS = ADDRESSES | NAMES
@@ -39,6 +50,7 @@ NO_HOSTS += [
     "$(hostname)",
     "<host>",
 ]
+NO_HOSTS += [*OF_GROUPS, "fe80::1", "febf::1"]  # no process can connect to them
 FILES = ["file:", "file:/", "file:///", "file://", "file://a", "file:a", "file:///a/", "file:///\0"]
 FILE = "file:///shared/new-file"
 
@@ -89,6 +101,14 @@ def test_no_host(text: str) -> None:
         ("tcp://node1:29500?rank=1&world_size=2", "tcp://node1:29500"),
         ("store://fd00::5:29400/job-1", "store://[fd00::5]:29400/job-1"),
         ("node1:29500", "tcp://node1:29500"),
+        ("node1", "tcp://node1:29500"),
+        ("10.0.0.4:1/", "tcp://10.0.0.4:1"),
+        ("fd00::1:29500", "tcp://[fd00::1]:29500"),
+        ("/shared/file", "file:///shared/file"),
+        ("env://?rank=0", "env://"),
+        ("file://localhost/a", "file:///a"),
+        ("/", ""),
+        *((text, "") for text in ("tcp://[fe80::1]:1", "tcp://224.0.0.1:1", "a/b", "mpi://")),
         *(
             (text, "")
             for text in ("", "tcp://", "tcp://node 1:2", "tcp:/a:1", "tcp://u@a:1", "env:")
@@ -142,7 +162,7 @@ def test_the_fix_of_a_host_is_another_host_that_works(text: str, host: str, port
         assert (world.master_addr, world.master_port) == (host, int(port or 1))
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "0:0:0:0:0:0:0:0"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "0:0:0:0:0:0:0:0", "::ffff:0.0.0.0"])
 def test_ranks_of_several_hosts_have_no_store_at_their_own_host(host: str) -> None:
     environ = {"RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": host, "MASTER_PORT": "1"}
     _, error = detect_or_error(environ)
@@ -180,8 +200,8 @@ def test_every_url_is_read_whole_or_refused(text: str) -> None:
 def test_every_host_is_an_address_or_labels(text: str) -> None:
     """Two derivations: torch's resolvers read ASCII labels, or what inet_pton reads."""
     try:
-        ipaddress.ip_address(text)
-        is_host = True
+        address = ipaddress.ip_address(text)
+        is_host = address.is_unspecified or is_of_one_host(address) or text.startswith("::ffff:")
     except ValueError:
         labels = text.removesuffix(".").split(".")
         is_host = all(re.fullmatch("(?!-)[A-Za-z0-9_-]{1,63}(?<!-)", label) for label in labels)
