@@ -45,7 +45,7 @@ def shared_axes(layout: Layout) -> list[str]:
     return [a for a, size in sizes if size > 1 and a not in DATA and not has_pipeline([a])]
 
 
-def compare_copies(
+def check_copies(
     meshes: MeshPair,
     call: str,
     find: Callable[[], Mapping[str, Sequence[str]]],
@@ -73,14 +73,14 @@ def compare_copies(
     def sketch_each() -> Facts:
         return {n: [a, *sketch_of(local_tensor(n, tensors[n]))] for n, a in copies.items()}
 
-    if not [*find_conflicts(meshes, call, digest_all, ne)]:
+    if not [*find_unequal(meshes, call, digest_all, ne)]:
         return
-    conflicts = find_conflicts(meshes, call, sketch_each, sketches_differ)
+    conflicts = find_unequal(meshes, call, sketch_each, sketches_differ)
     for name, held_by in sorted(conflicts, key=itemgetter(0)):
         raise _forgotten_error(grid, name, held_by, name in tensors and not tensors[name].ndim)
 
 
-def find_conflicts(
+def find_unequal(
     meshes: MeshPair,
     call: str,
     read: Callable[[], Facts],

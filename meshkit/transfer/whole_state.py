@@ -41,7 +41,7 @@ from ..redistribute.pattern import (
     parse_pattern,
 )
 from ..text import article, dtype_name, format_ranks, format_sizes, plural
-from .copies import Facts, compare_copies, find_conflicts, shared_axes
+from .copies import Facts, check_copies, find_unequal, shared_axes
 from .state_tables import agree_on_tables, local_tensor
 from .whole import uncut, whole_sizes
 
@@ -72,7 +72,7 @@ def make_whole(
     parts = [({n: p[:2] for n, p in table.items() if p[0]}, ranks) for _, table, ranks in stated]
     sides_left = {**_sides_of_dtensors(grid, sides, [table for _, table, _ in stated]), **sides}
     known = whole_sizes(grid, sides_left, parts, meshes.rank, given)
-    compare_copies(meshes, CALL, lambda: _find_copies(grid, meshes.rank, sides, tensors), tensors)
+    check_copies(meshes, CALL, lambda: _find_copies(grid, meshes.rank, sides, tensors), tensors)
     whole: dict[str, Tensor] = {}
     for name, tensor in tensors.items():  # in one order on all ranks
         if is_dtensor(tensor):
@@ -108,7 +108,7 @@ def _compare_replicas(
     def read() -> Facts:
         return {n: [" ".join(sorted(names[n])), digest_of(whole[n]).hex()] for n in held}
 
-    for name, held_by in find_conflicts(meshes, CALL, read, ne):
+    for name, held_by in find_unequal(meshes, CALL, read, ne):
         axes = " ".join(axis for axis in grid.axes if axis in names[name])
         first, second = held_by
         raise DisagreementError(
