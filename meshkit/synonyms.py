@@ -312,16 +312,10 @@ def own_misfit_error(
         return SpecError("the number of ranks is missing, the first argument.", fix=fix)
     if name == "spawn" and len(args) > 3:
         return SpecError("the arguments of fn are one tuple.", fix=f"args={tuple(args[2:])!r}.")
-    if name in BY_AXES and kwargs:
-        axes = [v if isinstance(v, str | tuple | list) else n for n, v in kwargs.items()]
-        call = f"{name}({', '.join(map(repr, [*args[1:], *axes]))})"
-        return SpecError("axes are passed by position.", fix=f"{call}.")
-    if name == "layout.rank" and len(args) > 1:
-        names: Sequence[str] = vars(args[0])["axes"]
-        fits = len(args) == len(names) + 1 and all(type(index) is int for index in args[1:])
-        indices = zip(names, args[1:] if fits else [0] * len(names), strict=True)
-        fix = f"{'for example ' * (not fits)}layout.rank({by_keyword(dict(indices))})."
-        return CoordinateError("an index is passed by the name of its axis.", fix=fix)
+    if (error := axes_error(name, args, kwargs)) is not None:
+        return error
+    if name == "mesh.batch" and len(args) == 2 and hasattr(args[1], "micro_batch"):
+        return BatchError("this is a plan already.", fix="use the plan as it is.")
     at = BY_POSITION.get(name)
     if at is not None and is_shape(args[at:]):
         return SpecError("the sizes have no names.", fix=f"{name_sizes(args[at:])}.")
@@ -333,6 +327,26 @@ def own_misfit_error(
         fix = "@mesh.guard(timeout=60), with brackets, above the function."
         return SpecError("a guard takes no function; it returns what decorates one.", fix=fix)
     return device_mesh_error(args, kwargs) if name == "build_mesh" else None
+
+
+def axes_error(
+    name: str, args: Sequence[object], kwargs: Mapping[str, object]
+) -> MeshkitError | None:
+    """Return the error for axes or indices that are passed in the way of another call."""
+    if name in BY_AXES and kwargs:
+        axes = [v if isinstance(v, str | tuple | list) else n for n, v in kwargs.items()]
+        call = f"{name}({', '.join(map(repr, [*args[1:], *axes]))})"
+        return SpecError("axes are passed by position.", fix=f"{call}.")
+    if name == "layout.rank" and len(args) > 1:
+        names: Sequence[str] = vars(args[0])["axes"]
+        fits = len(args) == len(names) + 1 and all(type(index) is int for index in args[1:])
+        indices = zip(names, args[1:] if fits else [0] * len(names), strict=True)
+        fix = f"{'for example ' * (not fits)}layout.rank({by_keyword(dict(indices))})."
+        return CoordinateError("an index is passed by the name of its axis.", fix=fix)
+    if name == "layout.coordinate" and kwargs and "rank" not in kwargs:
+        fix = f"layout.rank({by_keyword(kwargs)})."
+        return CoordinateError("a coordinate is that of a rank, and rank that of indices.", fix=fix)
+    return None
 
 
 def mesh_class_error(args: Sequence[object], sizes: Mapping[str, object]) -> SpecError:

@@ -12,7 +12,7 @@ import pytest
 import meshkit
 from meshkit import BatchPlan, Layout, SpecError, factor_world
 from meshkit.layout.axes import axis_role
-from meshkit.synonyms import AXIS_CALLS, MESH_CALLS, MODULE_CALLS, standard_axis
+from meshkit.synonyms import AXIS_CALLS, MESH_CALLS, MODULE_CALLS, own_misfit_error, standard_axis
 from tests.messages.cases import error_of
 
 LAYOUT = Layout(dp=4, tp=2)
@@ -93,6 +93,19 @@ def test_the_arguments_of_device_mesh_are_translated_before_a_job_is_joined(
 )
 def test_sizes_without_names_keep_their_values(call: Callable[[], object], fix: str) -> None:
     assert error_of(call).fix == fix
+
+
+def test_the_rank_of_a_coordinate_is_asked_by_rank() -> None:
+    index: dict[str, Any] = {"dp": 1, "tp": 0}
+    assert error_of(lambda: LAYOUT.coordinate(**index)).fix == "layout.rank(dp=1, tp=0)."
+    assert LAYOUT.rank(dp=1, tp=0) == 2
+
+
+def test_a_plan_is_not_planned_again() -> None:
+    plan = BatchPlan.solve(dp=2, global_batch=8, micro_batch=2)
+    error = own_misfit_error("mesh.batch", (None, plan), {})
+    assert error is not None
+    assert error.fix == "use the plan as it is."
 
 
 def test_a_mapping_takes_any_name_in_the_order_written() -> None:
