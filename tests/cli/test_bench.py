@@ -306,9 +306,12 @@ def test_a_file_that_one_rank_cannot_use_ends_all_ranks(
         job = {"RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_RANK": str(rank)}
         job |= {"LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         ranks.append(begun(*words, **job))
-    for code, out, error in map(ended, ranks):
-        assert (code > 0, out) == (True, "")
-        assert f"the file of --{option} cannot be " in error
+    ends = [*map(ended, ranks)]
+    assert all((code > 0, out) == (True, "") for code, out, _ in ends)
+    untold = [error for *_, error in ends if f"the file of --{option} cannot be " not in error]
+    # on a busy machine, one may come when rank 0 has left with its store
+    assert len(untold) <= 1
+    assert all("look at the log of rank 0" in error for error in untold)
 
 
 @pytest.mark.parametrize(("option", "noun"), [("save", "result"), ("html", "page")])
