@@ -601,8 +601,8 @@ class Mesh(OfOneProcess):
                 then. Last, if DTensors of one name lie on several parts of an axis, and differ, and
                 no side names the axis.
 
-        Cost: two rounds at the store, an all_gather for each tensor that is cut, one pass over each
-        copy, and the memory of the whole state.
+        Cost: two rounds at the store, and a third if copies differ by rounding; an all_gather for
+        each tensor that is cut, one pass over each copy, and the memory of the whole state.
 
         Example:
             >>> mesh.whole_state({"w": torch.ones(4, 3)}, {"w": "o/sp i"})["w"].shape

@@ -1,8 +1,8 @@
 """Compare the tensors of a state that its layout takes for copies, up to rounding.
 
 A weight that a layout forgets looks like a copy, and a checkpoint would have one part of it. So
-ranks first compare one digest of all copies, and, if it differs, a few numbers of each: the norm,
-and sums with random signs. If two tensors differ by d, each sum differs by about the norm of d::
+ranks first compare a digest of each copy, and of those that differ a few numbers: the norm, and
+sums with random signs. If two tensors differ by d, each sum differs by about the norm of d::
 
     rank 0   norm 2.0   sums  1.3  -0.4   2.9  -1.1
     rank 1   norm 2.0   sums  1.3  -0.4   2.9  -1.1      a copy, by rounding
@@ -13,7 +13,7 @@ Along data axes and a pipeline ranks may hold other tensors under one name, and 
 
 from __future__ import annotations
 
-import hashlib
+import glob
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter, ne
 from typing import Any
@@ -36,7 +36,8 @@ Facts = dict[str, list[Any]]
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of the batches of a rank
 NUM_SUMS = 4
 CHUNK = 2**20  # elements that are widened at once
-TOLERANCE = 1e-2  # of the norm; rounding adds up to less, and other parts differ by about 1
+TOLERANCE = 1e-3  # of the norm, or 4 roundings of a coarser dtype; other parts differ by about 1
+NOISE = 1e-7  # of each element: smaller differences are no parts
 
 
 def shared_axes(layout: Layout) -> list[str]:
@@ -60,24 +61,28 @@ def check_copies(
         return
     copies: dict[str, str] = {}  # to the axes along which each is one
 
-    def digest_all() -> Facts:
-        lines: dict[str, list[str]] = {}
+    def digest_each() -> Facts:
         for name, axes in find().items():
             if not name.endswith(STATISTICS):
                 copies[name] = " ".join(axes)
-                text = f"{name} {digest_of(local_tensor(name, tensors[name])).hex()}"
-                lines.setdefault(copies[name], []).append(text)
-        texts = {axes: "\n".join(each).encode() for axes, each in lines.items()}
-        return {axes: [axes, hashlib.sha256(t).hexdigest()] for axes, t in texts.items()}
+        held = {name: digest_of(local_tensor(name, tensors[name])).hex() for name in copies}
+        return {name: [copies[name], digest[:16]] for name, digest in held.items()}
 
     def sketch_each() -> Facts:
-        return {n: [a, *sketch_of(local_tensor(n, tensors[n]))] for n, a in copies.items()}
+        held = {name: copies[name] for name in unequal if name in copies}
+        return {n: [a, *sketch_of(local_tensor(n, tensors[n]))] for n, a in held.items()}
 
-    if not [*find_unequal(meshes, call, digest_all, ne)]:
+    unequal = sorted({name for name, _ in find_unequal(meshes, call, digest_each, ne)})
+    if not unequal:
         return
     conflicts = find_unequal(meshes, call, sketch_each, sketches_differ)
     for name, held_by in sorted(conflicts, key=itemgetter(0)):
         raise _forgotten_error(grid, name, held_by, name in tensors and not tensors[name].ndim)
+
+
+def is_comparable(tensor: Tensor) -> bool:
+    """Return whether a tensor has elements that a digest can read."""
+    return tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_meta)
 
 
 def find_unequal(
@@ -105,29 +110,37 @@ def find_unequal(
 
 
 def sketch_of(tensor: Tensor) -> list[Any]:
-    """Return the shape, and norm and sums of floating-point numbers, or a digest. Local."""
+    """Return the shape, tolerance, norm and sums of floating-point numbers, or a digest. Local."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return [[*tensor.shape], digest_of(tensor).hex()]
     x = plain(tensor)
-    flat = (torch.view_as_real(x) if x.is_complex() else x).cpu().flatten()
-    chance, square, sums = np.random.default_rng(0), 0.0, np.zeros(NUM_SUMS)
+    flat = (torch.view_as_real(x) if x.is_complex() else x).flatten()
+    chance = np.random.default_rng(0)
+    signs = chance.choice([-1.0, 1.0], (NUM_SUMS, min(len(flat), CHUNK)))
+    of_device = torch.from_numpy(signs).float().to(flat.device)
+    square, sums = 0.0, np.zeros(NUM_SUMS)
     for chunk in torch.split(flat, CHUNK) if len(flat) else ():
-        values = chunk.double().numpy()
-        square += float(values @ values)
-        sums += chance.choice([-1.0, 1.0], (NUM_SUMS, len(values))) @ values
-    return [[*tensor.shape], float(np.sqrt(square)), *sums.tolist()]
+        values = chunk.float()
+        square += float(values.square().sum())
+        # a sign of the whole chunk too, so that two chunks are not interchangeable
+        sums += chance.choice([-1, 1]) * (of_device[:, : len(values)] @ values).cpu().numpy()
+    tolerance = max(TOLERANCE, 4 * torch.finfo(tensor.dtype).eps)
+    floor = NOISE * float(np.sqrt(len(flat)))
+    return [[*tensor.shape], tolerance, floor, float(np.sqrt(square)), *sums.tolist()]
 
 
 def sketches_differ(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    """Return whether two sketches are those of different tensors."""
-    if repr(first) == repr(second):  # NaNs too
-        return False
+    """Return whether two sketches are those of different tensors.
+
+    Sums that are not finite say nothing.
+    """
     if first[0] != second[0] or len(first) != len(second) or isinstance(first[1], str):
-        return True
-    a, b = np.array([first[1:], second[1:]], dtype=float)
-    with np.errstate(invalid="ignore"):
-        distance = np.sqrt(np.mean((a[1:] - b[1:]) ** 2))
-        return not distance <= TOLERANCE * max(a[0], b[0])
+        return first != second
+    _, tolerance, floor, norm, *sums = first
+    _, other_tolerance, _, other_norm, *other_sums = second
+    with np.errstate(invalid="ignore", over="ignore"):
+        distance = float(np.sqrt(np.mean((np.array(sums) - other_sums) ** 2)))
+    return bool(distance > max(floor, max(tolerance, other_tolerance) * max(norm, other_norm)))
 
 
 def _forgotten_error(
@@ -137,10 +150,12 @@ def _forgotten_error(
     first, second = held_by
     places = grid.coordinate(first), grid.coordinate(second)
     axis = next(a for a in reversed(grid.axes) if places[0][a] != places[1][a])
-    cut = f'"{name}": "o/{axis} ..." in the layout, with /{axis} at the dim that is cut; or '
+    key = glob.escape(name)
+    cut = f'"{key}": "o/{axis} ...", with /{axis} at the dim that is cut; or '
     return DisagreementError(
         f"{name} differs along {axis}, and the layout does not say how it is cut.",
         f"Ranks {first} and {second} hold other numbers, of which a checkpoint would have one.",
-        fix=f'{cut * (not is_number)}"{name}": "... ={axis}", if any of them will do.',
+        fix=f'first in the layout, {cut * (not is_number)}"{key}": "... ={axis}", if any of them '
+        "will do.",
         requests=dict(held_by),
     )

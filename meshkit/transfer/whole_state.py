@@ -41,7 +41,7 @@ from ..redistribute.pattern import (
     parse_pattern,
 )
 from ..text import article, dtype_name, format_ranks, format_sizes, plural
-from .copies import Facts, check_copies, find_unequal, shared_axes
+from .copies import Facts, check_copies, find_unequal, is_comparable, shared_axes
 from .state_tables import agree_on_tables, local_tensor
 from .whole import uncut, whole_sizes
 
@@ -128,7 +128,8 @@ def _find_copies(
     for name, tensor in tensors.items():
         side, (*_, known, partly) = first_match(sides, name), _part(tensor, layout, rank)
         cut = {*(() if side is None else side.types), *(known or ()), *partly}
-        if axes := [axis for axis in shared if axis not in cut]:
+        axes = [axis for axis in shared if axis not in cut]
+        if axes and is_comparable(tensor):
             copies[name] = axes
     return copies
 

@@ -17,6 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import meshkit
+from meshkit.transfer.copies import CHUNK, sketch_of, sketches_differ
 from tests.faults import error_of
 from tests.newer_torch import needs_order
 from tests.pool import Pool
@@ -446,6 +447,55 @@ def save_without_a_side() -> list[Any]:
     with meshkit.build_mesh(dp=4) as mesh:  # data ranks may hold their own numbers
         mesh.whole_state({"seen": torch.full((2,), mesh.rank)}, {})
     return reports
+
+
+def differ(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return sketches_differ(sketch_of(first), sketch_of(second))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.complex64])
+@pytest.mark.parametrize("size", [1, 64, 3 * CHUNK // 2])
+def test_copies_differ_by_rounding_and_parts_by_more(dtype: torch.dtype, size: int) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(2, size, dtype=torch.float64).to(dtype)
+    rounding = torch.finfo(dtype).eps
+    assert not differ(x, x * (1 + rounding))
+    assert not differ(x, x * (1 + 1e-5))
+    assert differ(x, y)
+    assert not differ(1e-12 * x, 1e-12 * y)  # noise of a tensor of zeros
+    if size > CHUNK:
+        assert differ(x, torch.roll(x, CHUNK))
+
+
+def test_norm_weights_that_training_has_hardly_moved_are_parts() -> None:
+    torch.manual_seed(0)
+    x, y = 1 + 0.003 * torch.randn(2, 1024)
+    assert differ(x, y)
+    nan = torch.full((3,), torch.nan)
+    assert not differ(nan, nan)
+    huge = torch.full((3,), 1e300, dtype=torch.float64)
+    assert not differ(huge, huge * (1 + 1e-15))
+
+
+def save_unreadable() -> None:
+    """Save tensors without readable elements, and many of which one is no copy, by rounding."""
+    with meshkit.build_mesh(ep=2, tp=2) as mesh:
+        sparse = torch.eye(3).to_sparse()
+        meta = torch.ones(2, device="meta")
+        state = {f"expert{mesh.coordinate['ep']}.w": torch.ones(2), "w[0]": torch.ones(3)}
+        assert {*mesh.whole_state({**state, "s": sparse}, {})} >= {"s", "w[0]"}
+        assert mesh.whole_state({**state, "meta": meta}, {})["meta"].is_meta
+        state["w[0]"] = state["w[0]"] * (1 + mesh.coordinate["tp"])
+        error = error_of(lambda: mesh.whole_state(state, {"*": "..."}))
+        assert error is not None
+        key = error[1].rpartition('or "')[2].partition('"')[0]
+        assert mesh.whole_state(state, {key: "... =tp", "*": "..."})["w[0]"].shape == (3,)
+
+
+def test_tensors_without_elements_are_no_copies_and_a_name_with_brackets_is_quoted(
+    pool: Pool,
+) -> None:
+    pool.run(save_unreadable)
 
 
 @needs_order
