@@ -6,8 +6,10 @@ sorted, at any depth, and arrays are exact::
 
     {"b": 2, "a": {3, 1}}          {'a': {1, 3}, 'b': 2}
 
-The ``repr`` that a class of the user has decides what is compared of it. It is asked of a copy
-whose sets and dicts are sorted.
+A class with a ``repr`` of its own is compared by it, and by its elements if it is an array for
+NumPy. It is asked of a copy whose plain sets and dicts are sorted, if the class can be copied.
+The fields of dataclasses, attrs and pydantic that are shown, and the columns of pandas, are
+compared one by one.
 """
 
 from __future__ import annotations
@@ -49,7 +51,12 @@ def canonical_text(value: object, text_of: TextOf = lambda _: None) -> str:
     return _Writer(text_of).write(value)
 
 
-def array_text(kind: str, values: np.ndarray[Any, Any], dtype: object) -> str:
+def array_text(
+    kind: str,
+    values: np.ndarray[Any, Any],
+    dtype: object,
+    write: Callable[[Any], str] = canonical_text,
+) -> str:
     """Return the exact elements of an array, or its shape if there are many or none.
 
     A digest has the bits of elements that are not shown, and those of each NaN. The numbers of
@@ -58,11 +65,11 @@ def array_text(kind: str, values: np.ndarray[Any, Any], dtype: object) -> str:
     mask = ""
     if isinstance(values, np.ma.MaskedArray):
         is_masked = np.ma.getmaskarray(values)
-        mask = f", mask={array_text('array', is_masked, 'bool')}"
-        values = values.filled(values.dtype.type()) if is_masked.any() else values.data
+        mask = f", mask={array_text('array', is_masked, is_masked.dtype)}"
+        values = values.filled(np.zeros((), values.dtype)[()])
     is_shown = 0 < values.size <= MAX_SHOWN
     has_objects = values.dtype.hasobject
-    text = canonical_text(values.tolist()) if is_shown or has_objects else ""
+    text = write(values.tolist()) if is_shown or has_objects else ""
     shown, digest = text if is_shown else f"shape={[*values.shape]}", ""
     if not is_shown or (values.dtype.kind in "fc" and np.isnan(values).any()):
         content = text.encode() if has_objects else np.ascontiguousarray(values).tobytes()
@@ -79,6 +86,16 @@ class _SortedSet(set[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._items)
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+class _Text:
+    """A part whose text is known."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
 
     def __repr__(self) -> str:
         return self._text
@@ -104,55 +121,73 @@ class _Writer:
 
     def _write(self, value: Any) -> str:  # noqa: ANN401
         kind: Any = type(value)
+        if kind in PLAIN:
+            return repr(value)
         own: Any = kind.__repr__
         if own in ADDRESSES:
             line = f"{article(kind.__qualname__)} has no repr but its address."
             raise SpecError(line, fix="its vars(), or its name.")
         if isinstance(value, np.ndarray):
-            return array_text("array", value, value.dtype)
+            return array_text("array", value, value.dtype, self.write)
         if own in FORMS:
             return FORMS[own](self, value)
         if isinstance(value, EXACT):
             return repr(value)
         if named := _fields_of(value, own):
             return f"{kind.__qualname__}({self._named(named)})"
-        form = next((form for form, kinds in ABSTRACT if isinstance(value, kinds)), None)
-        try:
-            return form(self, value) if form else self._write_own(value)
-        except SpecError:
-            raise
-        except Exception:  # items that cannot be read now, as of some configs
-            return self._write_own(value)
+        return self._write_other(value, _form_of(value, own))
+
+    def _write_other(self, value: Any, form: Form | None) -> str:  # noqa: ANN401
+        """Return the text of a class that is not known here."""
+        if form:
+            try:
+                return form(self, value)
+            except SpecError:
+                raise
+            except Exception:  # items that cannot be read now, as of some configs
+                return self._write_own(value)
+        text = self._write_own(value)
+        if hasattr(type(value), "__array__"):  # its repr can leave elements out
+            with suppress(Exception):
+                elements = np.asarray(value)
+                text += f" with {array_text('array', elements, elements.dtype, self.write)}"
+        return text
 
     def _write_own(self, value: Any) -> str:  # noqa: ANN401
         """Return the ``repr`` of another class, with its sets and dicts in sorted order."""
         text = repr(value)
-        if re.search(r" at 0x[0-9a-f]{6,}", text, re.IGNORECASE):
+        if ADDRESS.search(text) or hex(id(value)) in text.lower():
             line = f"{article(type(value).__qualname__)} has no repr without an address."
             raise SpecError(line, fix="its vars(), or its name.")
         if "{" in text:
             with suppress(Exception):  # a class that cannot be copied so keeps its text
-                text = repr(self._sorted(value, {}))
+                twin = self._sorted(value, {})
+                text = text if twin is value else repr(twin)
         return text
 
     def _sorted(self, value: Any, copies: dict[int, Any]) -> Any:  # noqa: ANN401
         """Return a copy of a value whose plain sets and dicts are sorted by their texts."""
-        kind = type(value)
-        if id(value) in copies:
-            return copies[id(value)]
+        kind, twin = type(value), copies.get(id(value))
+        if twin is not None:
+            return twin
         if kind is dict:
-            keys = sorted(value, key=self.write)
-            return {key: self._sorted(value[key], copies) for key in keys}
-        if kind in (set, frozenset):
-            return _SortedSet(self.write(value), sorted(value, key=self.write))
-        if kind in (list, tuple):
-            return kind(self._sorted(part, copies) for part in value)
-        is_plain = isinstance(kind.__repr__, FunctionType) and not hasattr(kind, "__del__")
-        if not is_plain or not hasattr(value, "__dict__"):
-            return value
-        copies[id(value)] = twin = object.__new__(kind)
-        for name, part in vars(value).items():
-            vars(twin)[name] = self._sorted(part, copies)
+            copies[id(value)] = twin = {}
+            for key in sorted(value, key=self.write):
+                twin[key] = self._sorted(value[key], copies)
+        elif kind in (set, frozenset):
+            twin = _SortedSet(self.write(value), sorted(value, key=self.write))
+        elif kind is list:
+            copies[id(value)] = twin = []
+            twin.extend(self._sorted(part, copies) for part in value)
+        elif kind is tuple:
+            twin = tuple(self._sorted(part, copies) for part in value)
+        elif _is_copied(value):
+            copies[id(value)] = twin = object.__new__(kind)
+            for name, part in vars(value).items():
+                vars(twin)[name] = self._sorted(part, copies)
+        else:
+            twin = value
+        copies[id(value)] = twin
         return twin
 
     def write_dict(self, value: Mapping[object, object]) -> str:
@@ -175,7 +210,18 @@ class _Writer:
 
     def write_sequence(self, value: Sequence[object]) -> str:
         """Return the text of a sequence or a record of a class without its own form."""
-        return f"{type(value).__qualname__}({self.write_list(value)})"
+        items = (value[i] for i in range(len(value)))  # some never end when they are iterated
+        return f"{type(value).__qualname__}({self.write_list(items)})"
+
+    def write_pandas(self, value: Any) -> str:  # noqa: ANN401
+        """Return the text of a table, a series or an index of pandas."""
+        parts = [(name, getattr(value, name)) for name in LABELS if hasattr(value, name)]
+        if hasattr(value, "columns"):
+            columns = [value.iloc[:, i] for i in range(len(value.columns))]
+            parts += [("values", [_column_of(column) for column in columns])]
+        else:
+            parts += [("names", [*getattr(value, "names", ())]), ("values", _column_of(value))]
+        return f"{type(value).__qualname__}({self._named(parts)})"
 
     def write_enum(self, value: Enum) -> str:
         """Return the text of a member of an enum."""
@@ -225,31 +271,65 @@ KINDS: list[tuple[Form, list[Any]]] = [
     (_Writer.write_partial, [partial]),
     (_Writer.write_error, [BaseException]),
 ]
-# a class of the user with a repr of its own keeps that
+# by the repr of the class: a class of the user with another one is compared by that
 FORMS: dict[object, Form] = {kind.__repr__: form for form, kinds in KINDS for kind in kinds}
-# classes whose own repr is exact; no class below is shown by its repr
+PLAIN = {int, float, bool, type(None), complex, str, bytes}
+# classes whose own repr is exact
 EXACT = (str, UserString, bytes, bytearray, range, array, np.generic)
-# containers of other libraries, and of C: they are shown by their parts
+# containers of C and of KNOWN modules are shown by their parts
 ABSTRACT: list[tuple[Form, Any]] = [
     (_Writer.write_named_dict, Mapping),
     (_Writer.write_set, AbstractSet),
     (_Writer.write_sequence, (Sequence, tuple)),
 ]
+KNOWN = {"collections", "omegaconf", "tensordict", "torch"}
 LABELS = ("index", "columns", "name")  # of a table or a series beside its values
+ADDRESS = re.compile(r"<(?:[^<>]|<\w+>)* at 0x[0-9a-f]{6,}", re.IGNORECASE)
+
+
+def _form_of(value: object, own: Any) -> Form | None:  # noqa: ANN401
+    """Return how a container of C or of another library is shown; None for a class of the user."""
+    root = _module_of(own).partition(".")[0]
+    if root == "pandas" and hasattr(type(value), "__array__"):
+        return _Writer.write_pandas
+    if isinstance(own, FunctionType) and root not in KNOWN:
+        return None
+    return next((form for form, kinds in ABSTRACT if isinstance(value, kinds)), None)
+
+
+def _module_of(own: Any) -> str:  # noqa: ANN401
+    module = getattr(own, "__module__", "")
+    return module if isinstance(module, str) else ""
+
+
+def _column_of(part: Any) -> list[object]:  # noqa: ANN401
+    """Return what a column of pandas holds: its elements, and its dtype with all categories."""
+    dtype = part.dtype
+    kept = [getattr(dtype, name) for name in ("categories", "ordered") if hasattr(dtype, name)]
+    return [str(dtype), *kept, np.asarray(part)]
+
+
+def _is_copied(value: Any) -> bool:  # noqa: ANN401
+    """Tell whether a value is an object of a plain class with a repr of its own."""
+    kind = type(value)
+    is_plain = isinstance(kind.__repr__, FunctionType) and kind.__new__ is object.__new__
+    return is_plain and not hasattr(kind, "__del__") and hasattr(value, "__dict__")
 
 
 def _fields_of(value: Any, own: Any) -> list[tuple[str, Any]]:  # noqa: ANN401
     """Return the fields with which a class shows its values; none of a class of another kind."""
-    kind, module = type(value), getattr(own, "__module__", "")
+    kind, module = type(value), _module_of(own)
     if isinstance(value, tuple) and module == "collections":  # a namedtuple
         return [*zip(kind._fields, value, strict=True)]
     if is_dataclass(kind) and hasattr(own, "__wrapped__"):  # the repr that dataclass makes
         return [(f.name, getattr(value, f.name)) for f in fields(kind) if f.repr]
     if getattr(own, "__code__", None) and own.__code__.co_filename.startswith("<attrs generated"):
-        return [(a.name, getattr(value, a.name)) for a in kind.__attrs_attrs__ if a.repr]
-    if module.startswith("pydantic."):
+        shown = [a for a in kind.__attrs_attrs__ if a.repr and hasattr(value, a.name)]
+        parts = [getattr(value, a.name) for a in shown]
+        return [
+            (a.name, _Text(a.repr(part)) if callable(a.repr) else part)  # a password is "***"
+            for a, part in zip(shown, parts, strict=True)
+        ]
+    if module.startswith("pydantic.") and hasattr(kind, "__repr_args__"):
         return [(str(name), part) for name, part in value.__repr_args__()]
-    if hasattr(kind, "__array__"):  # such as a table, whose repr leaves rows out
-        labels = [(name, getattr(value, name)) for name in LABELS if hasattr(value, name)]
-        return [("values", np.asarray(value)), *labels]
     return []

@@ -141,7 +141,9 @@ def agree(self: LiveMesh, what: str, value: object) -> None:
     if cause is not None:
         line = f"the value of {what} cannot be compared: {str(cause).partition(chr(10))[0]}"
         fix = "a value with a repr, such as vars(config), or the name of a function."
-        raise SpecError(line, fix=getattr(cause, "fix", "") or fix) from cause
+        if isinstance(cause, MeshkitError) and cause.fix:
+            fix = cause.fix
+        raise SpecError(line, fix=fix) from cause
 
 
 def gather_conflicting(
@@ -217,6 +219,8 @@ def tensor_text(value: object) -> str | None:
         raise SpecError(line, fix="mesh.check_parameters(model); or repr(model), without weights.")
     if not isinstance(value, torch.Tensor):
         return None
+    if isinstance(value, nn.UninitializedParameter | nn.UninitializedBuffer):
+        return repr(value)
     kind = type(value).__name__ if type(value) not in (torch.Tensor, nn.Parameter) else "tensor"
     if parts := _parts_of_tensor(value):
         return f"{kind}({', '.join(canonical_text(part, tensor_text) for part in parts)})"
@@ -242,6 +246,8 @@ def _parts_of_tensor(value: Any) -> list[object]:  # noqa: ANN401
         return [*(getattr(value, name) for name in names), context]
     if value.is_nested:
         return [*value.unbind()]
+    if value.is_mkldnn:
+        return [value.to_dense()]
     if value.layout is torch.sparse_coo:
         value = value.coalesce()
         return [value.indices(), value.values(), tuple(value.shape)]
