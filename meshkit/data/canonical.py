@@ -66,7 +66,8 @@ def array_text(
     if isinstance(values, np.ma.MaskedArray):
         is_masked = np.ma.getmaskarray(values)
         mask = f", mask={array_text('array', is_masked, is_masked.dtype)}"
-        values = values.filled(np.zeros((), values.dtype)[()])
+        zero: Any = np.zeros((), values.dtype)[()]
+        values = values.filled(zero)
     is_shown = 0 < values.size <= MAX_SHOWN
     has_objects = values.dtype.hasobject
     text = write(values.tolist()) if is_shown or has_objects else ""
@@ -311,7 +312,7 @@ def _column_of(part: Any) -> list[object]:  # noqa: ANN401
 
 def _is_copied(value: Any) -> bool:  # noqa: ANN401
     """Tell whether a value is an object of a plain class with a repr of its own."""
-    kind = type(value)
+    kind: Any = type(value)
     is_plain = isinstance(kind.__repr__, FunctionType) and kind.__new__ is object.__new__
     return is_plain and not hasattr(kind, "__del__") and hasattr(value, "__dict__")
 
