@@ -164,8 +164,10 @@ def quotes_call(
                 error.quote(quote(args, kwargs))
                 raise
             except TypeError as error:
+                if _was_entered(error):
+                    raise
                 misfit = misfit_error(name, parameters, code.co_argcount, args, kwargs, quote)
-                if _was_entered(error) or misfit is None:
+                if misfit is None:
                     raise
                 raise misfit.quote(quote(args, kwargs)) from None
 

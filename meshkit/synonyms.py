@@ -65,12 +65,14 @@ OTHER_NAMES = {
     "device": "device_id",
     "init_method": "url",
     "backend": "dist_backend",
-    "world_size": "nprocs nproc_per_node",
+    "world_size": "nprocs nproc_per_node num_ranks",
     "nodes": "nnodes num_nodes",
     "seq": "seq_len seq_length sequence_length max_seq_len",
 }
 ARGUMENTS = {other: name for name, others in OTHER_NAMES.items() for other in others.split()}
 PORT = 29500  # torch's usual one
+BACKENDS = frozenset({"nccl", "gloo", "mpi", "ucc", "hccl", "xccl", "fake"})
+DEVICES = re.compile(r"(cpu|cuda|xpu|hpu|npu|mps|mtia)(:[0-9]+)?", re.ASCII)
 SHAPES = {1: ("dp",), 2: ("dp", "tp"), 3: ("pp", "dp", "tp")}  # axes of a shape without names
 # calls that take sizes by name, and the number of arguments before the sizes by position
 BY_POSITION = {"build_mesh": 0, "factor_world": 1, "Layout": 1}
@@ -237,9 +239,9 @@ def misfit_error(
     if name == "init":
         taken = f"init takes its arguments by name: {', '.join(sorted(parameters))}."
         lines = [taken] * bool(args) + _join_address(fitting, others)
-        if len(args) == 1 and str(args[0]).isalpha():  # as torch's init_process_group
-            fitting = {"backend": args[0], **fitting}
-        has_place = not ((args and "backend" not in fitting) or (lines and "init_method" in kwargs))
+        meant = _meant_option(args[0]) if len(args) == 1 else ""
+        fitting = {meant: args[0], **fitting} if meant else fitting
+        has_place = not ((args and not meant) or (lines and "init_method" in kwargs))
     renamed, unknown, elsewhere = _rename_options(others, parameters, fitting)
     lines += renamed
     surplus, named = args[num_positional:], parameters[num_positional:]
@@ -257,9 +259,17 @@ def misfit_error(
     fix = f"{', and '.join([own] * (not is_other_call) + elsewhere)}." * has_place
     if is_nameless:
         fix = f"write the name before the value, for example {own}."
-        if surplus[0] in STANDARD and "vary" not in named:  # an axis, and no value of an option
+        is_axis = isinstance(surplus[0], str) and surplus[0] in STANDARD
+        if is_axis and "vary" not in named:  # an axis, and no value of an option
             fix = f"leave out {surplus[0]!r}."
     return (BatchError if is_batch else SpecError)(*lines, *unknown, fix=fix)
+
+
+def _meant_option(value: object) -> str:
+    """Return the option of ``init`` that a value without name is of; "" if that is unknown."""
+    if isinstance(value, str) and value.lower() in BACKENDS:  # as torch's init_process_group
+        return "backend"
+    return "device" if isinstance(value, str) and DEVICES.fullmatch(value) else ""
 
 
 def _rename_options(
@@ -306,9 +316,7 @@ def own_misfit_error(
         fix = f"BatchPlan.solve({by_keyword(kwargs)})."
         return BatchError("a plan takes all its sizes, and solve finds the last one.", fix=fix)
     if name == "factor_world" and not args and "world_size" not in kwargs:
-        num_ranks = abs(math.prod(size for size in kwargs.values() if type(size) is int))
-        example = "for example " * ("dp" not in kwargs)
-        fix = f"{example}factor_world({num_ranks}, {by_keyword(kwargs)})."
+        fix = f"{_complete_factors(kwargs)}."
         return SpecError("the number of ranks is missing, the first argument.", fix=fix)
     if name == "spawn" and len(args) > 3:
         return SpecError("the arguments of fn are one tuple.", fix=f"args={tuple(args[2:])!r}.")
@@ -329,13 +337,36 @@ def own_misfit_error(
     return device_mesh_error(args, kwargs) if name == "build_mesh" else None
 
 
+def _complete_factors(options: Mapping[str, object]) -> str:
+    """Return the call of ``factor_world`` for options that lack the number of ranks."""
+    counts = [value for name, value in options.items() if ARGUMENTS.get(name) == "world_size"]
+    others = {
+        standard_axis(name) or name: value
+        for name, value in options.items()
+        if ARGUMENTS.get(name) != "world_size"
+    }
+    sizes = [size for name, size in others.items() if name not in MESH_OPTIONS]
+    is_whole = len(counts) + len(others) == len(options) and "sizes" not in others
+    is_whole = is_whole and -1 not in counts and all(is_shape([size]) for size in (*counts, *sizes))
+    if is_whole and len(counts) == 1:
+        return f"factor_world({', '.join([str(counts[0]), *[by_keyword(others)] * bool(others)])})"
+    if is_whole and not counts and sizes and -1 not in sizes:
+        num_ranks = math.prod(size for size in sizes if isinstance(size, int))
+        example = "for example " * ("dp" not in others)
+        return f"{example}factor_world({num_ranks}, {by_keyword(others)})"
+    return "for example factor_world(8, tp=2)"
+
+
 def axes_error(
     name: str, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> MeshkitError | None:
     """Return the error for axes or indices that are passed in the way of another call."""
     if name in BY_AXES and kwargs:
-        axes = [v if isinstance(v, str | tuple | list) else n for n, v in kwargs.items()]
+        own = getattr(getattr(args[0], "layout", args[0]), "axes", ()) if args else ()
+        axes = [_meant_axis(option, value, own) for option, value in kwargs.items()]
         call = f"{name}({', '.join(map(repr, [*args[1:], *axes]))})"
+        if None in axes:
+            call = f"for example {name}({own[0] if own else 'dp'!r})"
         return SpecError("axes are passed by position.", fix=f"{call}.")
     if name == "layout.rank" and len(args) > 1:
         names: Sequence[str] = vars(args[0])["axes"]
@@ -347,6 +378,17 @@ def axes_error(
         fix = f"layout.rank({by_keyword(kwargs)})."
         return CoordinateError("a coordinate is that of a rank, and rank that of indices.", fix=fix)
     return None
+
+
+def _meant_axis(option: str, value: object, axes: Sequence[str]) -> object:
+    """Return the axes that are meant by an option and its value; None if that is unknown."""
+    if isinstance(value, str | tuple | list):
+        return value
+    if option in axes or option in STANDARD:
+        return option
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return axes[value] if -len(axes) <= value < len(axes) else None
 
 
 def mesh_class_error(args: Sequence[object], sizes: Mapping[str, object]) -> SpecError:
@@ -430,11 +472,15 @@ def device_mesh_error(args: Sequence[object], kwargs: Mapping[str, object]) -> S
     shapes = [v for v in (*args, kwargs.get("mesh_shape")) if isinstance(v, Sequence)]
     shape = next((shape for shape in shapes if not isinstance(shape, str)), ())
     names = kwargs.get("mesh_dim_names") or SHAPES.get(len(shape), ())
-    sizes = zip(names if isinstance(names, Sequence) else (), shape, strict=False)
+    sizes = dict(zip(names if isinstance(names, Sequence) else (), shape, strict=False))
     given = {name: value for name, value in kwargs.items() if name in MESH_OPTIONS}
-    by_name = {axis: size for axis, size in kwargs.items() if axis in STANDARD}
-    axes = ", ".join([f"{axis}={size}" for axis, size in sizes])
-    axes = by_keyword(by_name) or axes or "dp=4, tp=2"
+    others = {*MESH_OPTIONS, *INIT_OPTIONS, *BATCH_OPTIONS, *DEVICE_MESH, *ARGUMENTS}
+    for name, size in kwargs.items():
+        if type(size) is int and name not in others and not name.startswith("_"):
+            sizes[standard_axis(name) or name] = size
+    axes = ", ".join([f"{axis}={size}" for axis, size in sizes.items()]) or "dp=4, tp=2"
+    if sizes.keys() - {*STANDARD}:  # a mapping takes any name
+        axes = "{" + ", ".join([f'"{axis}": {size}' for axis, size in sizes.items()]) + "}"
     options = "".join(f", {name}={value!r}" for name, value in given.items())
     device = args[0] if is_device else kwargs.get("device_type")
     first = f"meshkit.init(device={device!r}), then " if isinstance(device, str) else ""

@@ -72,6 +72,35 @@ def guard(name: str) -> Iterator[str]:
     yield name
 
 
+@quotes_call("plan")
+def plan(ranks: int, *, order: str | None = None) -> None:
+    if order is None:
+        raise TypeError("of the user")
+
+
+class Asked:
+    """An argument of which nothing may be asked."""
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError(name)
+
+
+def test_a_type_error_of_the_user_is_not_replaced() -> None:
+    @quotes_call("mesh.sampler")
+    def sampler(*args: object) -> None:
+        raise TypeError("of the user")
+
+    for call in (lambda: sampler(None, Asked()), lambda: plan(4)):
+        with pytest.raises(TypeError, match=r"^of the user$"):
+            call()
+
+
+def test_a_surplus_value_may_be_an_array() -> None:
+    with pytest.raises(SpecError) as caught:
+        plan(4, np.arange(3))  # type: ignore[misc]
+    assert "for example" in caught.value.fix_text
+
+
 def raise_in_guard(error: Exception | None) -> None:
     with guard("step"):
         if error is not None:

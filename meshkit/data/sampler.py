@@ -12,13 +12,15 @@ Python.
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from typing import Any, TypeVar, cast
 
 from torch.nn import Module
-from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from ..call import parse_integer, quotes_call
 from ..errors import BatchError
@@ -34,13 +36,14 @@ from .stream import MicroBatchStream
 Sample = TypeVar("Sample")
 Batch = TypeVar("Batch")
 
+READ_BY_KEYS = "It is read by keys.", "one of its values, or list(values)."
 # kinds of objects that have a length but no samples by number, the reason, and what to give
 NO_DATASETS: tuple[tuple[Any, str, str], ...] = (
     (DataLoader, "It yields batches.", "its dataset: loader.dataset."),
     (Sampler, "It yields indices.", "the dataset, and order=sampler for their order."),
     (MicroBatchStream, "It is the share of one rank already.", "the dataset that it reads."),
     ((str, bytes, PathLike), "It is a name, or text.", "the dataset that it names."),
-    (Mapping, "It is read by keys.", "one of its values, or list(values)."),
+    ((dict, UserDict), *READ_BY_KEYS),
     (
         tuple,
         "Its items may be the fields of one sample, or whole tensors.",
@@ -168,13 +171,11 @@ class MicroBatchSampler(Sampler[list[int]]):
         Workers read ahead, so a pass that is left early ends only for them.
         """
         self._counted, self._count = self._pass, 0
-        return self._count_of(self._pass, batches)
+        return CountedBatches(batches, partial(self._count_one, self._pass))
 
-    def _count_of(self, epoch: Epoch, batches: Iterator[Batch]) -> Iterator[Batch]:
-        for batch in batches:
-            if self._counted is epoch:
-                self._count += 1
-            yield batch
+    def _count_one(self, epoch: Epoch) -> None:
+        if self._counted is epoch:
+            self._count += 1
 
     def _read(self, epoch: Epoch) -> Iterator[tuple[int, list[int]]]:
         """Yield the first position and the indices of each micro batch, and record whole steps."""
@@ -241,6 +242,21 @@ class MicroBatchSampler(Sampler[list[int]]):
         self._has_begun, self._has_ended = False, False
 
 
+class CountedBatches(Iterator[Batch]):
+    """The batches of one pass, as many as those of torch's iterator, each of them counted."""
+
+    def __init__(self, batches: Iterator[Batch], count: Callable[[], None]) -> None:
+        self._batches, self._count = batches, count
+
+    def __next__(self) -> Batch:
+        batch = next(self._batches)
+        self._count()
+        return batch
+
+    def __len__(self) -> int:
+        return len(cast("Sized", self._batches))
+
+
 def make_source(
     dataset: IterableDataset[Sample] | Sized | int, plan: BatchPlan, order: SampleOrder
 ) -> MicroBatchSampler | MicroBatchStream[Sample]:
@@ -289,7 +305,11 @@ def count_samples(dataset: object) -> int | None:
         if isinstance(dataset, kinds):
             summary = f"{article(type(dataset).__name__)} is no dataset."
             raise BatchError(summary, reason, fix=fix)
-    if hasattr(dataset, "iloc"):  # a table or a series of pandas
+    if isinstance(dataset, Mapping) and all(key != 0 for key in dataset):
+        summary = f"{article(type(dataset).__name__)} is no dataset."
+        raise BatchError(summary, READ_BY_KEYS[0], fix=READ_BY_KEYS[1])
+    # a table or a series of pandas, and no dataset around one
+    if hasattr(type(dataset), "iloc") and not isinstance(dataset, Dataset):
         summary, line = f"{article(type(dataset).__name__)} is no dataset.", "It is read by labels."
         fix = "a Dataset that reads table.iloc[index]; or series.tolist()."
         raise BatchError(summary, line, fix=fix)

@@ -272,10 +272,18 @@ def find_collective_error(error: BaseException | None) -> BaseException | None:
         if type(error) is RuntimeError and _left_a_collective(error) and has_lost_connection():
             return error
         seen.add(id(error))
-        parts = getattr(error, "exceptions", ())  # of an ExceptionGroup, as a TaskGroup raises
-        pending += [part for part in parts if isinstance(part, BaseException)][::-1]
-        pending.append(error.__cause__)
+        pending += [*_errors_in(error)[::-1], error.__cause__]
     return None
+
+
+def _errors_in(error: BaseException) -> list[BaseException]:
+    """Return the errors in an ExceptionGroup, as a TaskGroup raises; none for any other error."""
+    try:  # by its tuple, as Python 3.10 has no such class
+        parts = getattr(error, "exceptions", ())
+    except Exception:  # an attribute of the user may raise anything
+        return []
+    is_group = isinstance(parts, tuple)
+    return [part for part in parts if isinstance(part, BaseException)] if is_group else []
 
 
 def is_collective_error(error: BaseException) -> bool:

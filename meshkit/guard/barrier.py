@@ -35,7 +35,7 @@ from ..launch.agreement import Agreement
 from ..launch.disagreement import REBUILD_ADVICE, describe_coordinate
 from ..launch.judges import MAX_NAMES, Arrivals, Describe, RankState, missing_error
 from ..launch.process import current_process, state_of
-from ..launch.times import Time, parse_timeout
+from ..launch.times import Time, meant_seconds, parse_timeout
 from ..launch.torch_aborts import timeout_of, wait_in_time
 from ..launch.torch_rehearsal import BACKEND
 from ..layout.axes import Names
@@ -67,8 +67,9 @@ def barrier(self: LiveMesh, *axes: Names, timeout: Time | None = None) -> None:
     Cost: one store operation per rank, beside the group's own barrier.
     """
     mesh, job = self._groups, self._proposal.job
-    if axes and (seconds := guess_seconds(axes[0])) is not None:
-        raise SpecError(f"{axes[0]!r} is no axis.", fix=f"timeout={seconds}.")
+    for axis in axes:
+        if guess_seconds(axis) is not None:
+            raise SpecError(f"{axis!r} is no axis.", fix=f"timeout={meant_seconds(axis)}.")
     layout, group, device = mesh.plan.layout, mesh.collective_group(axes), job.world.device
     timeout_of_group = timeout_of(group)
     limit = parse_timeout("timeout", timeout) or timeout_of_group

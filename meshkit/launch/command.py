@@ -27,6 +27,10 @@ from .world import COMPLETED, EXPORTED, World
 
 # Options of torchrun, whose values may be words, such as auto and gpu, or a range of nodes.
 TORCHRUN_OPTIONS = ("PET_NPROC_PER_NODE", "NPROC_PER_NODE", "PET_NNODES", "NNODES")
+# spawn(job(3), without that of another library, such as pool.spawn
+CALL_OF_RESULT = re.compile(
+    r"(?<![\w.])((?:meshkit\.(?:\w+\.)*)?(?:spawn|rehearse))\(([\w.]+)\(([^()=]*)\)"
+)
 
 
 def program_arguments() -> str | None:
@@ -49,7 +53,7 @@ def propose_function(num_ranks: int) -> str:
     """
     for frame, number in traceback.walk_stack(None):
         line = linecache.getline(frame.f_code.co_filename, number, frame.f_globals)
-        if match := re.search(r"(\b[\w.]*(?:spawn|rehearse))\(([\w.]+)\(([^()=]*)\)", line):
+        if match := CALL_OF_RESULT.search(line):
             args = f", args=({match[3].rstrip(', ')},)" if match[3] else ""
             return f"{match[1]}({match[2]}, {num_ranks}{args}), with the function itself."
     return ""
@@ -163,10 +167,12 @@ def _warning_of_more(world: World) -> str:
 def _differing(world: World, env: Env) -> dict[str, str]:
     """Return the variables of torch that differ from a world that was not read from them."""
     fields = ((field, name) for field, name in EXPORTED.items() if not field.startswith("master_"))
+    own_device = ("LOCAL_RANK", 0)  # of each rank, where a launcher shows it one device alone
     return {
         name: field
         for field, name in fields
-        if name in env
+        if env.get(name, "").strip()
+        and (name, as_number(env[name])) != own_device
         and world.sources.get(field) not in (name, "argument")
         and getattr(world, field) is not None
         and as_number(env[name]) != getattr(world, field)

@@ -89,21 +89,26 @@ def detect(
     options = drop_none(rank=rank, world_size=world_size, local_rank=local_rank)
     options |= drop_none(master_addr=master_addr, master_port=master_port)
     env = os.environ if environ is None else environ
-    _check_types(env)
-    world = detect_world(env, check_arguments(options))
-    check_pod(world, env)
-    return world
-
-
-def _check_types(env: Env) -> None:
-    """Check that an environment maps names to texts, as ``os.environ`` does."""
     if not isinstance(env, Mapping):
         line = f"environ is of the type {type(env).__name__}."
         raise LaunchError(line, fix='a dict such as {"RANK": "0", "WORLD_SIZE": "4"}.')
+    checked = check_arguments(options)
+    try:
+        world = detect_world(env, checked)
+        check_pod(world, env)
+    except (AttributeError, TypeError):
+        _check_texts(env)
+        raise
+    return world
+
+
+def _check_texts(env: Env) -> None:
+    """Check that an environment maps names to texts, as ``os.environ`` does."""
     for name, value in env.items():
         if not isinstance(value, str):
             line = f"environ[{name!r}] is {value!r}, and variables are texts."
-            raise LaunchError(line, fix=f"{name!r}: {str(value)!r}.")
+            fix = f"leave out {name}." if value is None else f"{name!r}: {str(value)!r}."
+            raise LaunchError(line, fix=fix) from None
 
 
 def check_arguments(options: Mapping[str, object]) -> dict[str, Any]:

@@ -66,8 +66,12 @@ INDICES = (
 )
 INDICES_FROM_1 = ("LSF_PM_TASKID",)  # of blaunch
 # Names of counts and indices that a launcher may put behind a prefix of its own.
-COUNT_NAMES = re.compile(r"\w+_(WORLD_SIZE|NNODES|NUM_NODES|NTASKS|NRANKS|NUM_RANKS)", re.ASCII)
-INDEX_NAMES = re.compile(r"(\w+_)?(WORLD|HOST|NODE|MACHINE)_RANK", re.ASCII)
+# MAX_NNODES and MIN_NNODES are bounds.
+_ANY = r"(?!(\w+_)?(MAX|MIN)_)"
+COUNT_NAMES = re.compile(
+    rf"{_ANY}\w+_(WORLD_SIZE|NNODES|NUM_NODES|NTASKS|NRANKS|NUM_RANKS)", re.ASCII
+)
+INDEX_NAMES = re.compile(rf"{_ANY}(\w+_)?(WORLD|HOST|NODE|MACHINE)_RANK", re.ASCII)
 # Lists of hosts or endpoints.
 LISTS = (
     *("SM_HOSTS", "LSB_HOSTS", "LSB_MCPU_HOSTS", "AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST"),
@@ -203,17 +207,21 @@ def _number_of_nodes(text: str) -> int:
 def _cluster_size(content: object) -> int:
     """Return the number of processes or hosts that JSON lists, or the least that its task implies.
 
-    ``hosts`` is a list. ``cluster``, ``sparseCluster`` or the whole has the processes of each role,
-    as a list or as a dict from their numbers.
+    ``hosts`` is a list. ``cluster`` or ``sparseCluster`` has the processes of each role, as a list
+    or as a dict from their numbers; so has the whole if it has lists of texts alone.
     """
     if not isinstance(content, dict):
         return 0
     if isinstance(hosts := content.get("hosts"), list):
         return len(hosts)
     named = [content[name] for name in ("cluster", "sparseCluster") if name in content]
-    clusters = (cluster for cluster in named or [content] if isinstance(cluster, dict))
-    kinds = (list, dict) if named else (list,)
-    roles = [role for cluster in clusters for role in cluster.values() if isinstance(role, kinds)]
+    is_cluster = all(
+        isinstance(role, list) and all(isinstance(place, str) for place in role)
+        for role in content.values()
+    )
+    clusters = [cluster for cluster in named if isinstance(cluster, dict)]
+    clusters += [content] * (is_cluster and not named)
+    roles = [r for cluster in clusters for r in cluster.values() if isinstance(r, list | dict)]
     task = content.get("task")
     index: int = task.get("index", 0) if isinstance(task, dict) else 0
     return max(sum(map(len, roles)), 1 + index)

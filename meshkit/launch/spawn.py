@@ -142,7 +142,8 @@ def start_ranks(
         line_of_order = "spawn takes the number of ranks before the arguments of fn."
         raise SpecError(line, line_of_order, fix=f"{Call('spawn', given)}.")
     if callable(world_size):
-        call = Call("spawn", (world_size, fn))
+        has_args = isinstance(args, Sequence) and len(args) > 0
+        call = Call("spawn", (world_size, fn, args) if has_args else (world_size, fn))
         raise SpecError("world_size is a function.", "fn comes first.", fix=f"{call}.")
     if count is None or count < 1:
         raise SpecError(f"world_size is {world_size!r}.", fix="an int of 1 or more.")

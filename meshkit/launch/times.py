@@ -73,12 +73,17 @@ def parse_timeout(name: str, value: Time | None) -> timedelta | None:
     number = isinstance(seconds, Real) and not isinstance(seconds, bool)
     if number and LEAST <= seconds <= MOST:  # nan is neither
         return timedelta(seconds=float(seconds))
-    meant = guess_seconds(value) or 60
     raise SpecError(
         f"{name} is {value!r}.",
         "A timeout is a positive number of seconds, or a timedelta.",
-        fix=f"{name}={meant if LEAST <= meant <= MOST else 60}.",
+        fix=f"{name}={meant_seconds(value)}.",
     )
+
+
+def meant_seconds(value: object) -> float:
+    """Return a valid timeout for a value that is none, such as 60 for ``"1 min"`` and for 0."""
+    seconds = guess_seconds(value)
+    return seconds if seconds is not None and LEAST <= seconds <= MOST else 60
 
 
 def format_timeout(time: timedelta | None) -> str:

@@ -157,9 +157,12 @@ def _meant_url(text: str) -> str:
         meant = ""
     else:
         place = text.rstrip("/")
+        _, colon, port = place.rpartition(":")
+        has_port = is_digits(port) and 1 <= int(port) <= MAX_PORT
+        is_place = has_port or not colon or _is_host(place.strip("[]"))  # no drive, as C:\\path
         fault = place_fault(place)
         meant = place if fault is None else fault.meant
-        meant = f"tcp://{meant}" if meant else ""
+        meant = f"tcp://{meant}" if meant and is_place else ""
     return meant if meant and url_fault(meant) is None else ""
 
 

@@ -70,8 +70,9 @@ class Coordinate(dict[str, int]):
             ways = " or ".join(f"coordinate[{axis!r}]" for axis in axes)
             raise AttributeError(f"a coordinate has no attribute {name!r}; use {ways}")
 
-        def __call__(self, *args: object) -> NoReturn:
+        def __call__(self, /, *args: object, **indices: object) -> NoReturn:
             """Raise, since a coordinate is a dict, and no method such as ``group_rank``."""
+            args = (indices["rank"],) if "rank" in indices else (*args, *indices)
             ways = " or ".join(f"coordinate[{axis!r}]" for axis in args or self)
             if args and parse_integer(args[0]) is not None:
                 ways = f"mesh.layout.coordinate({args[0]})"

@@ -240,6 +240,7 @@ def test_a_loader_left_early_begins_again_whatever_workers_have_read(workers: An
     loader = make_loader(Noisy(), sampler_of(4), {**options, "collate_fn": list})  # 6 batches
     assert samples(islice(loader, 2)) == whole[0][:8]
     batches = iter(loader)
+    assert len(batches) == len(loader) == 6
     assert [*next(batches), *next(batches)] == whole[0][:8]  # workers have read all by now
     assert [samples(loader), samples(loader)] == whole
     loader.batch_sampler.load_state_dict(loader.batch_sampler.state_dict(steps=4))

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    Dataset,
     DistributedSampler,
     IterableDataset,
     RandomSampler,
@@ -358,7 +359,7 @@ NO_DATASETS: dict[str, Any] = {
     "bytes": b"abc",
     "a dict": {"train": DATA},
     "a dict-like": UserDict(train=DATA),
-    "another dict-like": MappingProxyType({0: 1, 1: 2, 2: 3}),
+    "another dict-like": MappingProxyType({"train": DATA}),
     "a table": Labelled(),
     "keys": {"a": 1}.keys(),
     "a set": {1, 2},
@@ -373,6 +374,45 @@ NO_DATASETS: dict[str, Any] = {
     "an array of no dim that is no number": np.array("abc"),
     "nothing": None,
 }
+
+
+class Rows(Dataset[int]):
+    """A dataset that passes unknown attributes on to its table, as an index of labels."""
+
+    iloc = ()
+
+    def __init__(self) -> None:
+        self.table = Labelled()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.table, name)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Forwarding:
+    """No Dataset of torch, but the same."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Labelled(), name)
+
+
+@pytest.mark.parametrize(
+    "dataset", [Rows(), Forwarding(), MappingProxyType({1: "b", 0: "a", 2: "c", 3: "d"})]
+)
+def test_a_dataset_around_a_table_and_a_mapping_from_numbers_are_read(dataset: Any) -> None:
+    sampler = make_source(dataset, alone(), SampleOrder())
+    assert sorted(index for batch in sampler for index in batch) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", [*NO_DATASETS])

@@ -163,6 +163,27 @@ def test_a_group_of_exceptions_may_hold_the_failure_of_a_collective() -> None:
     assert find_collective_error(Group(meshkit.SpecError("says itself"))) is None
 
 
+class Attempts(Exception):
+    """An error of a user with an attribute that is no group of errors."""
+
+    def __init__(self, exceptions: Any) -> None:
+        self._exceptions = exceptions
+
+    @property
+    def exceptions(self) -> Any:
+        if self._exceptions == "raise":
+            raise LookupError
+        return self._exceptions
+
+
+@pytest.mark.parametrize("exceptions", [None, len, "raise", "abc", 3, [1]])
+def test_an_attribute_of_a_user_is_no_group_of_exceptions(exceptions: Any) -> None:
+    error = Attempts(exceptions)
+    assert find_collective_error(error) is None
+    error.__cause__ = dist.DistBackendError("x")
+    assert find_collective_error(error) is error.__cause__
+
+
 class SumGradients(torch.autograd.Function):
     """The identity, whose gradient is summed over a group."""
 

@@ -47,6 +47,26 @@ def test_the_missing_rank_is_named_though_torch_raises_first(in_guard: bool) -> 
     assert "did not arrive at mesh.barrier(timeout=9) within 2 s." in first.text
 
 
+def mistake_timeouts_for_axes() -> None:
+    mesh = meshkit.build_mesh(dp=1)
+    calls: tuple[tuple[tuple[Any, ...], float], ...] = (
+        ((60,), 60),
+        ((0,), 60),
+        ((99999999999999,), 60),
+        (("1 min",), 60),
+        (("dp", 2.5), 2.5),
+    )
+    for axes, seconds in calls:
+        with pytest.raises(meshkit.SpecError) as caught:
+            mesh.barrier(*axes)
+        assert caught.value.fix == f"timeout={seconds}."
+        mesh.barrier(*axes[:-1], timeout=seconds)
+
+
+def test_a_timeout_by_position_is_named_and_valid() -> None:
+    meshkit.spawn(mistake_timeouts_for_axes, 1, timeout=60)
+
+
 def stop_in_the_barrier(strike: Strike) -> Any:
     """Stop rank 1 after it has arrived; rank 0 comes later."""
     mesh = meshkit.build_mesh(dp=3)

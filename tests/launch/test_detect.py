@@ -523,12 +523,23 @@ def test_an_error_marks_the_values_that_are_arguments() -> None:
     ("environ", "text"),
     [
         ({"RANK": 0, "WORLD_SIZE": "2"}, "environ['RANK'] is 0, and variables are texts."),
-        ({"RANK": "0", "X": None}, "environ['X'] is None, and variables are texts."),
+        ({"RANK": "0", "WORLD_SIZE": 2}, "environ['WORLD_SIZE'] is 2, and variables are texts."),
+        ({"SLURM_NTASKS": 4}, "environ['SLURM_NTASKS'] is 4, and variables are texts."),
         (["RANK=0"], "environ is of the type list."),
     ],
 )
 def test_an_environment_maps_names_to_texts(environ: Any, text: str) -> None:
     assert detect_error(environ).summary == text
+
+
+def test_variables_that_are_not_read_may_have_any_value() -> None:
+    for value in (None, 3):
+        assert meshkit.detect({"X": value}).launcher == "single"  # type: ignore[dict-item]
+        world = meshkit.detect({"RANK": "1", "WORLD_SIZE": "2", "X": value})  # type: ignore[dict-item]
+        assert (world.rank, world.world_size) == (1, 2)
+    environ: Any = {"RANK": "0", "WORLD_SIZE": None}
+    assert detect_error(environ).fix_text == "leave out WORLD_SIZE."
+    assert meshkit.detect({**environ, "WORLD_SIZE": "2"}).world_size == 2
 
 
 def test_a_list_whose_first_host_is_none_is_not_called_a_host() -> None:

@@ -130,6 +130,10 @@ ALONE: list[Env] = [
     {"LSF_PM_TASKID": "1", "PBS_NODENUM": "0", "OCI__WORKER_COUNT": "0"},
     {"AZ_BATCH_IS_CURRENT_NODE_MASTER": "true", "VC_TASK_INDEX": "0"},
     {"SGE_TASK_ID": "3", "SLURM_ARRAY_TASK_ID": "3", "JOB_COMPLETION_INDEX": "2"},  # of arrays
+    {"MAX_NNODES": "8", "MAX_WORLD_SIZE": "1024", "MIN_NNODES": "2", "PET_MAX_NNODES": "8"},
+    {"JOB_MIN_NUM_NODES": "2", "MAX_NODE_RANK": "7"},
+    {"TF_CONFIG": '{"layers": [64, 64], "sizes": ["a", "b"]}'},
+    {"TF_CONFIG": '{"worker": ["a:1", "b:1"], "lr": 0.1}'},
     {"CI_NODE_TOTAL": "4", "CI_NODE_INDEX": "2", "MAKE_NPROCS": "8", "CMAKE_NUM_JOBS": "8"},
 ]
 
@@ -227,9 +231,11 @@ def test_a_single_rank_of_mpi_on_a_platform_of_several_hosts(launcher: str) -> N
 @pytest.mark.parametrize(
     ("exported", "named"),
     [
-        ({"LOCAL_RANK": "0"}, ["LOCAL_RANK"]),
+        ({"LOCAL_RANK": "3"}, ["LOCAL_RANK"]),
+        ({"LOCAL_RANK": "0"}, []),  # of a rank that sees one device
+        ({"RANK": "", "WORLD_SIZE": " "}, []),
+        ({"RANK": "0", "LOCAL_RANK": "3"}, ["RANK", "LOCAL_RANK"]),
         ({"RANK": "0"}, ["RANK"]),
-        ({"RANK": "", "LOCAL_RANK": "0"}, ["RANK", "LOCAL_RANK"]),
         ({"WORLD_SIZE": "2"}, ["WORLD_SIZE"]),
         ({"WORLD_SIZE": "8"}, []),  # rank 0 warns of it
         ({"RANK": "1", "LOCAL_RANK": "01", "LOCAL_WORLD_SIZE": "2"}, []),

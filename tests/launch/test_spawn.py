@@ -21,7 +21,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch import spawn as spawn_module
 from meshkit.launch import worker as worker_module
-from meshkit.launch.spawn import Failure, _receive
+from meshkit.launch.spawn import Failure, _receive, spawn
 from tests.preloaded_python import run_python
 
 
@@ -103,11 +103,26 @@ def test_a_function_that_is_called_in_place_of_being_passed_is_named() -> None:
         (lambda: meshkit.spawn(build_a_mesh(), 4), "meshkit.spawn(build_a_mesh, 4)"),  # type: ignore[arg-type, func-returns-value]
         (lambda: meshkit.spawn(build_a_mesh(3), 6), "meshkit.spawn(build_a_mesh, 6, args=(3,))"),  # type: ignore[arg-type, func-returns-value]
         (lambda: meshkit.spawn(set(), 4), "meshkit.spawn(set, 4)"),  # type: ignore[arg-type]
+        (lambda: spawn(set(), 4), "spawn(set, 4)"),  # type: ignore[arg-type]
     ]
     for call, fix in calls:
         with pytest.raises(meshkit.SpecError) as caught:
             call()
         assert caught.value.fix == f"{fix}, with the function itself."
+
+
+def test_the_line_of_another_library_is_not_quoted() -> None:
+    pool = SimpleNamespace(spawn=lambda result, count: meshkit.spawn(result, count))
+    with pytest.raises(meshkit.SpecError) as caught:
+        pool.spawn(set(), 4)
+    assert caught.value.fix == "the name of a function, without brackets."
+
+
+def test_the_other_order_of_torch_keeps_the_arguments() -> None:
+    for args, fix in (((), "spawn(build_a_mesh, 4)."), (((1,),), "spawn(build_a_mesh, 4, (1,)).")):
+        with pytest.raises(meshkit.SpecError) as caught:
+            meshkit.spawn(4, build_a_mesh, *args)  # type: ignore[arg-type]
+        assert caught.value.fix == fix
 
 
 def spawn_again() -> str:

@@ -108,6 +108,9 @@ def test_no_host(text: str) -> None:
         ("env://?rank=0", "env://"),
         ("file://localhost/a", "file:///a"),
         ("/", ""),
+        *((text, "") for text in ("C:\\x", "C:/x", "store:x", "node1:65536", "node1:x")),
+        ("fd00::a", "tcp://[fd00::a]:29500"),
+        ("[fd00::a]", "tcp://[fd00::a]:29500"),
         *((text, "") for text in ("tcp://[fe80::1]:1", "tcp://224.0.0.1:1", "a/b", "mpi://")),
         *(
             (text, "")

@@ -77,6 +77,8 @@ def test_a_coordinate_that_is_used_as_an_object_or_a_method_shows_how_to_read_an
         (lambda: at("dp"), "a dict, which is not called; use coordinate['dp']"),
         (lambda: at(), "not called; use coordinate['dp'] or coordinate['tp']"),
         (lambda: at(1), "not called; use mesh.layout.coordinate(1)"),
+        (lambda: at(dp=1), "a dict, which is not called; use coordinate['dp']"),
+        (lambda: at(rank=1), "not called; use mesh.layout.coordinate(1)"),
     ):
         with pytest.raises((AttributeError, TypeError)) as caught:
             read()

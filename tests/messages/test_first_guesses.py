@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, OrderedDict, UserDict
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,8 +60,23 @@ def test_no_fix_adds_an_axis_or_infers_a_size(sizes: dict[str, Any]) -> None:
         (("cuda", (4, 2)), {"mesh_dim_names": ("dp", "tp")}, "build_mesh(dp=4, tp=2)."),
         (((4, 2),), {"mesh_dim_names": ("dp", "tp")}, "build_mesh(dp=4, tp=2)."),
         (("cpu", (8,)), {}, "build_mesh(dp=8)."),
-        (("cpu",), {"mesh_shape": (2, 4), "mesh_dim_names": ("a", "b")}, "build_mesh(a=2, b=4)."),
+        (
+            ("cpu",),
+            {"mesh_shape": (2, 4), "mesh_dim_names": ("a", "b")},
+            'build_mesh({"a": 2, "b": 4}).',
+        ),
         ((), {"device_type": "cpu", "mesh_shape": (4, 2)}, "build_mesh(dp=4, tp=2)."),
+        (
+            (),
+            {"replica": 2, "shard": 4, "device_type": "cuda"},
+            'build_mesh({"replica": 2, "shard": 4}).',
+        ),
+        (
+            ("cpu",),
+            {"mesh_shape": (2, 2), "mesh_dim_names": ("a", "b"), "tp": 1},
+            'build_mesh({"a": 2, "b": 2, "tp": 1}).',
+        ),
+        (("cuda",), {"dp_size": 4, "tp": 2, "timeout": 60}, "build_mesh(dp=4, tp=2, timeout=60)."),
     ],
 )
 def test_the_arguments_of_device_mesh_are_translated_before_a_job_is_joined(
@@ -99,6 +115,64 @@ def test_the_rank_of_a_coordinate_is_asked_by_rank() -> None:
     index: dict[str, Any] = {"dp": 1, "tp": 0}
     assert error_of(lambda: LAYOUT.coordinate(**index)).fix == "layout.rank(dp=1, tp=0)."
     assert LAYOUT.rank(dp=1, tp=0) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "fix"),
+    [
+        ({"nprocs": 8, "tp": 2}, "factor_world(8, tp=2)."),
+        ({"num_ranks": 8}, "factor_world(8)."),
+        ({"nprocs": 8, "dp": -1, "tp": 2}, "factor_world(8, dp=-1, tp=2)."),
+        ({"dp_size": 4}, "factor_world(4, dp=4)."),
+        ({"dp": 4, "tp": 2, "order": "tp dp"}, "factor_world(8, dp=4, tp=2, order='tp dp')."),
+        ({"tp": 2}, "for example factor_world(2, tp=2)."),
+        *(
+            (options, "for example factor_world(8, tp=2).")
+            for options in ({}, {"dp": 0}, {"dp": -1, "tp": 4}, {"sizes": {"dp": 4}}, {"dp": "4"})
+        ),
+        ({"nprocs": "8"}, "for example factor_world(8, tp=2)."),
+    ],
+)
+def test_no_fix_invents_the_number_of_ranks(options: dict[str, Any], fix: str) -> None:
+    assert error_of(lambda: factor_world(**options)).fix == fix
+    eval(fix.removeprefix("for example ").removesuffix("."), {"factor_world": factor_world})
+
+
+@pytest.mark.parametrize(
+    ("options", "fix"),
+    [
+        ({"axis": "tp"}, "layout.size('tp')."),
+        ({"axis": ("dp", "tp")}, "layout.size(('dp', 'tp'))."),
+        ({"tp": True}, "layout.size('tp')."),
+        ({"mesh_dim": 0}, "layout.size('dp')."),
+        ({"dim": 1}, "layout.size('tp')."),
+        ({"axis": -1}, "layout.size('tp')."),
+        ({"dim": 2}, "for example layout.size('dp')."),
+        ({"mesh_dim": None}, "for example layout.size('dp')."),
+    ],
+)
+def test_the_position_of_an_axis_names_it(options: dict[str, Any], fix: str) -> None:
+    assert error_of(lambda: LAYOUT.size(**options)).fix == fix
+    mesh = SimpleNamespace(layout=LAYOUT)
+    of_mesh = own_misfit_error("mesh.size", (mesh,), options)
+    assert of_mesh is not None
+    assert of_mesh.fix == fix.replace("layout.", "mesh.")
+    eval(fix.removeprefix("for example ").removesuffix("."), {"layout": LAYOUT})
+
+
+@pytest.mark.parametrize(
+    ("value", "fix"),
+    [
+        ("cuda", "init(device='cuda')."),
+        ("cuda:1", "init(device='cuda:1')."),
+        ("cpu", "init(device='cpu')."),
+        ("nccl", "init(backend='nccl')."),
+        ("train", ""),
+        (4, ""),
+    ],
+)
+def test_a_value_of_init_without_name(value: Any, fix: str) -> None:
+    assert error_of(lambda: meshkit.init(value)).fix == fix  # type: ignore[misc]
 
 
 def test_a_plan_is_not_planned_again() -> None:
