@@ -189,24 +189,23 @@ SAGEMAKER = OPEN_MPI._replace(
     master_port=("MASTER_PORT", "SM_MASTER_PORT"),
     job=(),
 )
-MVAPICH2 = Launcher(
-    "mvapich2",
-    markers=(("MV2_COMM_WORLD_SIZE",), ("MV2_COMM_WORLD_RANK",)),
-    rank=("MV2_COMM_WORLD_RANK",),
-    world_size=("MV2_COMM_WORLD_SIZE",),
-    local_rank=("MV2_COMM_WORLD_LOCAL_RANK",),
-    local_world_size=("MV2_COMM_WORLD_LOCAL_SIZE",),
-    by_mpi=True,
-)
-MVAPICH = Launcher(
-    "mvapich",
-    markers=(("MVP_COMM_WORLD_SIZE",), ("MVP_COMM_WORLD_RANK",)),
-    rank=("MVP_COMM_WORLD_RANK",),
-    world_size=("MVP_COMM_WORLD_SIZE",),
-    local_rank=("MVP_COMM_WORLD_LOCAL_RANK",),
-    local_world_size=("MVP_COMM_WORLD_LOCAL_SIZE",),
-    by_mpi=True,
-)
+
+
+def _mvapich(name: str, prefix: str) -> Launcher:
+    """Return MVAPICH as one of its versions names its variables."""
+    rank, size = f"{prefix}_COMM_WORLD_RANK", f"{prefix}_COMM_WORLD_SIZE"
+    return Launcher(
+        name,
+        markers=((size,), (rank,)),
+        rank=(rank,),
+        world_size=(size,),
+        local_rank=(f"{prefix}_COMM_WORLD_LOCAL_RANK",),
+        local_world_size=(f"{prefix}_COMM_WORLD_LOCAL_SIZE",),
+        by_mpi=True,
+    )
+
+
+MVAPICH2, MVAPICH = _mvapich("mvapich2", "MV2"), _mvapich("mvapich", "MVP")
 PALS = Launcher(
     "pals",
     markers=(("PALS_RANKID",),),

@@ -95,7 +95,7 @@ ADDRESSES = (
     *("DSTACK_MASTER_NODE_IP", "MF_PARALLEL_MAIN_IP", "BEAKER_LEADER_REPLICA_HOSTNAME"),
 )
 FIRST_NODE = ("AZ_BATCH_IS_CURRENT_NODE_MASTER",)  # false on the other nodes
-# What schedulers and MPI set: they may run a smaller step, or a single rank, on purpose.
+# set by schedulers and MPI, which may run a smaller step, or a single rank, on purpose
 SCHEDULED = (
     *STARTERS,
     *("LSF_", "PE_HOSTFILE", "NHOSTS", "OAR_", "LOADL_", "CCP_", "_CONDOR", "MP_", "MPT_"),
