@@ -135,7 +135,7 @@ class _Writer:
         if isinstance(value, EXACT):
             return repr(value)
         if named := _fields_of(value, own):
-            return f"{kind.__qualname__}({self._named(named)})"
+            return f"{kind.__qualname__}({self.write_fields(named)})"
         return self._write_other(value, _form_of(value, own))
 
     def _write_other(self, value: Any, form: Form | None) -> str:  # noqa: ANN401
@@ -222,38 +222,14 @@ class _Writer:
             parts += [("values", [_column_of(column) for column in columns])]
         else:
             parts += [("names", [*getattr(value, "names", ())]), ("values", _column_of(value))]
-        return f"{type(value).__qualname__}({self._named(parts)})"
-
-    def write_enum(self, value: Enum) -> str:
-        """Return the text of a member of an enum."""
-        return f"<{type(value).__name__}.{value.name}: {self.write(value.value)}>"
-
-    def write_partial(self, value: partial[Any]) -> str:
-        """Return the text of a function with some of its arguments."""
-        parts = self.write(value.func), self.write(value.args), self.write(value.keywords)
-        return f"{type(value).__qualname__}({', '.join(parts)})"
-
-    def write_error(self, value: BaseException) -> str:
-        """Return the text of an exception."""
-        return f"{type(value).__name__}{self.write_tuple(value.args)}"
+        return f"{type(value).__qualname__}({self.write_fields(parts)})"
 
     def write_tuple(self, value: Sequence[object]) -> str:
         """Return the text of a tuple."""
         return f"({self.write_list(value)[1:-1]}{',' * (len(value) == 1)})"
 
-    def write_named_list(self, value: Iterable[object]) -> str:
-        """Return the text of a sequence of another class."""
-        return f"{type(value).__name__}({self.write_list(value)})"
-
-    def write_ordered(self, value: Mapping[object, object]) -> str:
-        """Return the text of a dict for which the order of keys counts."""
-        return f"{type(value).__name__}({self.write_list(value.items())})"
-
-    def write_namespace(self, value: object) -> str:
-        """Return the text of a namespace, sorted."""
-        return f"{type(value).__name__}({self._named(sorted(vars(value).items()))})"
-
-    def _named(self, pairs: Iterable[tuple[str, object]]) -> str:
+    def write_fields(self, pairs: Iterable[tuple[str, object]]) -> str:
+        """Return the texts of values behind their names."""
         return ", ".join(f"{name}={self.write(part)}" for name, part in pairs)
 
 
@@ -262,15 +238,21 @@ ADDRESSES = {kind.__repr__ for kind in (object, FunctionType, GeneratorType)}
 KINDS: list[tuple[Form, list[Any]]] = [
     (_Writer.write_dict, [dict]),
     (_Writer.write_named_dict, [Counter, UserDict, defaultdict, MappingProxyType]),
-    (_Writer.write_ordered, [OrderedDict]),
+    (lambda w, v: f"{type(v).__name__}({w.write_list(v.items())})", [OrderedDict]),
     (_Writer.write_set, [set, frozenset, type({}.keys()), type({}.items())]),
     (_Writer.write_list, [list]),
     (_Writer.write_tuple, [tuple]),
-    (_Writer.write_named_list, [deque, type({}.values())]),
-    (_Writer.write_namespace, [Namespace, SimpleNamespace]),
-    (_Writer.write_enum, [Enum]),
-    (_Writer.write_partial, [partial]),
-    (_Writer.write_error, [BaseException]),
+    (lambda w, v: f"{type(v).__name__}({w.write_list(v)})", [deque, type({}.values())]),
+    (
+        lambda w, v: f"{type(v).__name__}({w.write_fields(sorted(vars(v).items()))})",
+        [Namespace, SimpleNamespace],
+    ),
+    (lambda w, v: f"<{type(v).__name__}.{v.name}: {w.write(v.value)}>", [Enum]),
+    (
+        lambda w, v: type(v).__qualname__ + w.write_tuple((v.func, v.args, v.keywords)),
+        [partial],
+    ),
+    (lambda w, v: type(v).__name__ + w.write_tuple(v.args), [BaseException]),
 ]
 # by the repr of the class: a class of the user with another one is compared by that
 FORMS: dict[object, Form] = {kind.__repr__: form for form, kinds in KINDS for kind in kinds}

@@ -214,7 +214,7 @@ def tensor_text(value: object) -> str | None:
     Raises:
         SpecError: for a module with weights, which its ``repr`` leaves out.
     """
-    if isinstance(value, nn.Module) and next(_weights(value), None) is not None:
+    if isinstance(value, nn.Module) and [*value.parameters(), *value.buffers()]:
         line = f"{article(type(value).__name__)} has weights, which its repr leaves out."
         raise SpecError(line, fix="mesh.check_parameters(model); or repr(model), without weights.")
     if not isinstance(value, torch.Tensor):
@@ -230,11 +230,6 @@ def tensor_text(value: object) -> str | None:
     if not 0 < tensor.numel() <= MAX_SHOWN:
         return f"{kind}({_describe_leaf(tensor)})"
     return f"{kind}({tensor.tolist()}, dtype={dtype_name(tensor.dtype)})"
-
-
-def _weights(module: nn.Module) -> Iterator[torch.Tensor]:
-    yield from module.parameters()
-    yield from module.buffers()
 
 
 def _parts_of_tensor(value: Any) -> list[object]:  # noqa: ANN401
@@ -356,11 +351,8 @@ def fingerprint(tensor: torch.Tensor) -> str:
     # the factors lose the highest bit of an int64, so that wide elements become int32
     words = plain.view(WORDS.get(plain.element_size(), torch.int32))
     factors = _odd_factors(min(CHUNK, len(words)), words.device)
-    sums = [
-        (chunk * factors[: len(chunk)]).sum() for chunk in torch.split(words, CHUNK) if len(chunk)
-    ]
-    content = torch.stack(sums).cpu().numpy().tobytes() if sums else b""
-    return hashlib.blake2b(content, digest_size=8).hexdigest()
+    sums = [(part * factors[: len(part)]).sum() for part in torch.split(words, CHUNK) if len(part)]
+    return _digest(torch.stack(sums).cpu().numpy().tobytes() if sums else b"")
 
 
 def _odd_factors(count: int, device: torch.device) -> torch.Tensor:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import count
@@ -118,9 +118,8 @@ def read_subsets_in_turn(dataset: object) -> list[Subset[Any]]:
     Subset does. So it would go through all indices before the first sample is read.
     """
     if isinstance(dataset, StackDataset):
-        parts = (
-            dataset.datasets.values() if isinstance(dataset.datasets, dict) else dataset.datasets
-        )
+        parts = dataset.datasets
+        parts = parts.values() if isinstance(parts, dict) else parts
         return [subset for part in parts for subset in read_subsets_in_turn(part)]
     if not isinstance(dataset, Subset) or type(dataset).__getitems__ is not Subset.__getitems__:
         return []
@@ -182,18 +181,6 @@ class OwnNumbers:
         finally:
             self._state = _read_generators()
             _write_generators(outer)
-
-
-class StreamCollate:
-    """A ``collate_fn`` that draws by the micro batch of a stream."""
-
-    def __init__(self, source: Any, collate_fn: Callable[[Any], Any]) -> None:  # noqa: ANN401
-        self._source, self._collate_fn = source, collate_fn
-
-    def __call__(self, batch: Any) -> Any:  # noqa: ANN401
-        """Return the collated batch."""
-        with self._source.batch_numbers.active():
-            return self._collate_fn(batch)
 
 
 def _read_generators() -> Generators:

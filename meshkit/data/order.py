@@ -95,24 +95,28 @@ def check_kind(indices: object) -> None:
     Raises:
         BatchError: with a fix for each kind of object.
     """
-    kind = article(type(indices).__name__)
     fix = "a Sampler of torch with a length, or a sequence of dataset indices."
     if isinstance(indices, DistributedSampler):
-        line = "It yields the share of one rank already."
-        raise BatchError(f"the order is {kind}.", line, fix="leave it out; shuffle=True shuffles.")
-    if isinstance(indices, BatchSampler):
-        line = "It yields batches, and the plan makes the batches."
-        raise BatchError(f"the order is {kind}.", line, fix="order=batch_sampler.sampler.")
-    if isinstance(indices, str | bytes | Mapping | Set | DataLoader | Dataset | type):
-        raise BatchError(f"the order is {kind}.", "It holds no dataset indices in order.", fix=fix)
-    if not isinstance(indices, Iterable):
-        raise BatchError(f"the order is {kind}.", "It yields no dataset indices.", fix=fix)
-    if isinstance(indices, Iterator):
-        line = "It can be read once, so its second epoch would be empty."
-        raise BatchError(f"the order is {kind}.", line, fix="order=list(...).")
-    if not isinstance(indices, Sized):
+        line, fix = (
+            "It yields the share of one rank already.",
+            "leave it out; shuffle=True shuffles.",
+        )
+    elif isinstance(indices, BatchSampler):
+        line, fix = (
+            "It yields batches, and the plan makes the batches.",
+            "order=batch_sampler.sampler.",
+        )
+    elif isinstance(indices, str | bytes | Mapping | Set | DataLoader | Dataset | type):
+        line = "It holds no dataset indices in order."
+    elif not isinstance(indices, Iterable):
+        line = "It yields no dataset indices."
+    elif isinstance(indices, Iterator):
+        line, fix = "It can be read once, so its second epoch would be empty.", "order=list(...)."
+    elif not isinstance(indices, Sized):
         line = "It has no len(), so the steps of an epoch are unknown, and it may never end."
-        raise BatchError(f"the order is {kind}.", line, fix=fix)
+    else:
+        return
+    raise BatchError(f"the order is {article(type(indices).__name__)}.", line, fix=fix)
 
 
 @contextmanager

@@ -234,10 +234,8 @@ def _check_states(states: object, current: State) -> None:
 
 
 def _fits(state: object, current: Tensor | None) -> bool:
-    if not isinstance(state, Tensor):
-        return False
-    if current is None:
-        return state.dtype == torch.uint8
+    if not isinstance(state, Tensor) or current is None:
+        return isinstance(state, Tensor) and state.dtype == torch.uint8
     return state.dtype == current.dtype and state.shape == current.shape
 
 

@@ -37,6 +37,7 @@ Sample = TypeVar("Sample")
 Batch = TypeVar("Batch")
 
 READ_BY_KEYS = "It is read by keys.", "one of its values, or list(values)."
+LABELS_FIX = "a Dataset that reads table.iloc[index]; or series.tolist()."
 # kinds of objects that have a length but no samples by number, the reason, and what to give
 NO_DATASETS: tuple[tuple[Any, str, str], ...] = (
     (DataLoader, "It yields batches.", "its dataset: loader.dataset."),
@@ -301,34 +302,23 @@ def count_samples(dataset: object) -> int | None:
     Raises:
         BatchError: if it is no dataset, even if it has a length, with a fix for each kind.
     """
-    for kinds, reason, fix in NO_DATASETS:
-        if isinstance(dataset, kinds):
-            summary = f"{article(type(dataset).__name__)} is no dataset."
-            raise BatchError(summary, reason, fix=fix)
+    faults = [(line, fix) for kinds, line, fix in NO_DATASETS if isinstance(dataset, kinds)]
     if isinstance(dataset, Mapping) and all(key != 0 for key in dataset):
-        summary = f"{article(type(dataset).__name__)} is no dataset."
-        raise BatchError(summary, READ_BY_KEYS[0], fix=READ_BY_KEYS[1])
+        faults.append(READ_BY_KEYS)
     # a table or a series of pandas, and no dataset around one
     if hasattr(type(dataset), "iloc") and not isinstance(dataset, Dataset):
-        summary, line = f"{article(type(dataset).__name__)} is no dataset.", "It is read by labels."
-        fix = "a Dataset that reads table.iloc[index]; or series.tolist()."
-        raise BatchError(summary, line, fix=fix)
-    if isinstance(dataset, IterableDataset):
-        return None
-    # samples before the number, since a tensor of one element is both
-    if isinstance(dataset, Sized) and hasattr(dataset, "__getitem__") and not is_scalar(dataset):
-        return len(dataset)
-    length = parse_integer(dataset)
-    if length is None:
-        rule = "A dataset that is read by index has a len() and samples from 0 to len() - 1."
-        raise BatchError(
-            f"{article(type(dataset).__name__)} is no dataset.",
-            rule,
-            fix="a dataset, the number of samples, or a torch.utils.data.IterableDataset.",
-        )
-    return length
-
-
-def is_scalar(dataset: object) -> bool:
-    """Return whether an array or a tensor has no dim, and so neither a length nor samples."""
-    return getattr(dataset, "shape", None) == ()
+        faults.append(("It is read by labels.", LABELS_FIX))
+    if not faults:
+        if isinstance(dataset, IterableDataset):
+            return None
+        is_scalar = getattr(dataset, "shape", None) == ()  # a tensor without a length
+        # samples before the number, since a tensor of one element is both
+        if isinstance(dataset, Sized) and hasattr(dataset, "__getitem__") and not is_scalar:
+            return len(dataset)
+        if (length := parse_integer(dataset)) is not None:
+            return length
+        line = "A dataset that is read by index has a len() and samples from 0 to len() - 1."
+        fix = "a dataset, the number of samples, or a torch.utils.data.IterableDataset."
+        faults.append((line, fix))
+    line, fix = faults[0]
+    raise BatchError(f"{article(type(dataset).__name__)} is no dataset.", line, fix=fix)

@@ -84,12 +84,11 @@ def _count_shares(fields: Mapping[str, Any]) -> int:
 
 def find_fetcher(source: object) -> Any | None:  # noqa: ANN401  # of torch, without a public type
     """Return the object that collates what a DataLoader without ``batch_size`` reads; or None."""
-    return next((r for r in _callers() if _collates(r, source)), None)
-
-
-def _collates(reader: object, source: object) -> bool:
-    fields = getattr(reader, "__dict__", {})
-    return {"collate_fn", "auto_collation"} <= fields.keys() and fields.get("dataset") is source
+    for reader in _callers():
+        fields = getattr(reader, "__dict__", {})
+        if {"collate_fn", "auto_collation"} <= fields.keys() and fields.get("dataset") is source:
+            return reader
+    return None
 
 
 def _callers() -> Iterator[object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, count, islice, pairwise
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from ..launch.log import LOGGER
 from ..launch.torch_program import iterate_unsplit
 from ..text import count_noun
 from .batch import BatchPlan, MicroBatch
-from .draws import Draws, OwnNumbers, StreamCollate
+from .draws import Draws, OwnNumbers
 from .epoch import VERSION, State, parse_count, read_position, read_state
 from .passes import BEGIN, EPOCH, HAS_BEGUN, Batch, Pass, Passes
 from .source import check_reader, find_fetcher, plan_facts, prepare_first_batch
@@ -110,12 +111,17 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         """
         check_reader(self)
         if fetcher := find_fetcher(self):
-            fetcher.collate_fn = StreamCollate(self, fetcher.collate_fn)
+            fetcher.collate_fn = partial(self._collate, fetcher.collate_fn)
         current = self._passes.begin()
         batches = self._read(current)
         if get_worker_info() is None:  # ends an empty pass, of which a loop may read nothing
             batches = chain([next(batches)], batches)
         return self._hand_out(current, batches)
+
+    def _collate(self, collate_fn: Callable[[Any], Any], batch: list[Sample]) -> Any:  # noqa: ANN401
+        """Return what a ``collate_fn`` makes of the last micro batch, with the numbers of that."""
+        with self.batch_numbers.active():
+            return collate_fn(batch)
 
     def count(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches of the pass that was just begun, and count them for its end."""
