@@ -164,8 +164,8 @@ def quotes_call(
                 error.quote(quote(args, kwargs))
                 raise
             except TypeError as error:
-                if _was_entered(error):
-                    raise
+                if error.__traceback__ and error.__traceback__.tb_next:
+                    raise  # from inside the function, and not because of its signature
                 misfit = misfit_error(name, parameters, code.co_argcount, args, kwargs, quote)
                 if misfit is None:
                     raise
@@ -184,11 +184,6 @@ def quotes_call(
         return generate if is_generator else call  # type: ignore[return-value]
 
     return decorate
-
-
-def _was_entered(error: TypeError) -> bool:
-    """Return whether the function raised the error, and not its signature."""
-    return bool(error.__traceback__ and error.__traceback__.tb_next)
 
 
 def parse_integer(value: object) -> int | None:

@@ -20,6 +20,7 @@ import numpy as np
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Seconds = Floats
+Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 MAX_SHOWN = 6  # items of a list that is shown in full
@@ -64,6 +65,14 @@ def format_sizes(sizes: Mapping[str, object], between: str = " ") -> str:
     return between.join(f"{name}={value}" for name, value in sizes.items())
 
 
+def group_by(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Return each key of some pairs with its values, in the order in which they come."""
+    groups: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
 def summarize(values: Sequence[Value], text_of: Callable[[Value], str] = str) -> str:
     """Return up to 6 values in full; of more, the first three, the last one and their number."""
     if len(values) <= MAX_SHOWN:
@@ -104,11 +113,6 @@ def dtype_name(dtype: object) -> str:
     return SHORT_DTYPES.get(text, text)
 
 
-def format_range(first: int, last: int) -> str:
-    """Return consecutive numbers by their ends."""
-    return f"{first}-{last}" if last > first else f"{first}"
-
-
 def name_ranks(ranks: Sequence[int]) -> str:
     """Return ascending ranks as a phrase."""
     first, comma, last = format_ranks(ranks).rpartition(", ")
@@ -138,7 +142,10 @@ def format_table(
     Under a header, columns of numbers are aligned at the right. Their headings are wrapped last.
     """
     columns = [*zip(*([header] if header else []), *rows, strict=True)]
-    numeric = [bool(header) and len(c) > 1 and all(map(_is_number, c[1:])) for c in columns]
+    numeric = [
+        bool(header) and len(c) > 1 and all(x in EMPTY or NUMBER.fullmatch(x) for x in c[1:])
+        for c in columns
+    ]
     widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
     if width is not None:
         widths = _fit(columns, widths, numeric, max(width, MIN_WIDTH))
@@ -152,10 +159,6 @@ def format_table(
 def wrap_lines(text: str, width: int) -> list[str]:
     """Return a text in lines of a width, all but the first indented."""
     return textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
-
-
-def _is_number(cell: str) -> bool:
-    return cell in EMPTY or NUMBER.fullmatch(cell) is not None
 
 
 def _fit(

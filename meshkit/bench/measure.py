@@ -45,7 +45,7 @@ from ..layout.group_plan import Axes
 from ..layout.layout import Layout
 from ..mesh.build_mesh import build_mesh
 from ..mesh.mesh import Mesh
-from ..text import Seconds
+from ..text import Seconds, group_by
 from .calls import PreparedCall, prepare_call, run_calls, synchronize, time_calls
 from .compute import measure_beside
 from .results import (
@@ -215,17 +215,18 @@ class Sweep:
 
     def _choose(self, cases: Sequence[Case]) -> list[Case]:
         """Check the cases, and return those of the sizes for which there is time."""
-        levels: dict[int, list[Case]] = {}  # bytes to cases, ascending
-        for case in sorted(cases, key=lambda case: case.bytes):
-            levels.setdefault(case.bytes, []).append(case)
-        seconds: dict[int, float] = {}  # bytes to the seconds of a round
+        levels = group_by((case.bytes, case) for case in sorted(cases, key=lambda c: c.bytes))
+        seconds: dict[int, float] = {}  # bytes to the least seconds of a round
         for size, level in levels.items():
             if not self._fits(grow_seconds(seconds, size)):
                 break
             for case in level:
                 self._show(case)
                 self._checks[case] = self._check(case)
-            seconds[size] = sum(map(self._seconds_of_round, level))
+            seconds[size] = sum(
+                self._passes_of_round(case) * MIN_CALLS * self._checks[case].slowest
+                for case in level
+            )
         smallest, *others = seconds
         chosen = {smallest}
         for size in reversed(others):
@@ -237,10 +238,6 @@ class Sweep:
         """Return whether there is time for enough rounds of so many seconds."""
         enough = self.elapsed + MIN_JUDGED * seconds <= BUDGET
         return self.options.iters is not None or enough
-
-    def _seconds_of_round(self, case: Case) -> float:
-        """Return the least seconds of a round of a case."""
-        return self._passes_of_round(case) * MIN_CALLS * self._checks[case].slowest
 
     def _passes_of_round(self, case: Case) -> float:
         """Return the passes of a round of a case, with a share of those alone."""

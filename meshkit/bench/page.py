@@ -23,7 +23,7 @@ from typing import Any
 from ..layout.axes import axis_colors
 from ..layout.draw import ESCAPES
 from ..layout.page_script import STYLE
-from ..text import count_noun, format_sizes, name_ranks, summarize
+from ..text import count_noun, format_sizes, group_by, name_ranks, summarize
 from .report import (
     BESIDE_HEADER,
     HEADER,
@@ -192,9 +192,15 @@ def _draw_target(number: int, rows: Sequence[Row], color: str) -> str:
     if wrong:
         items.append(("bad", count_noun(wrong, "wrong element")))
     listed = "".join(f'<li class="{kind}">{escape(name)}</li>' for kind, name in items)
-    charts = [_draw_chart("time of a call", drawn, _time, _format_time)]
+    charts = [_draw_chart("time of a call", drawn, lambda _, us: us, _format_time)]
     if first["busbw"] is not None:
-        charts.append(_draw_chart("busbw, GB/s", drawn, _busbw, _format_busbw))
+        chart = _draw_chart(
+            "busbw, GB/s",
+            drawn,
+            lambda row, us: float(row["busbw"] * row["us"] / us),
+            lambda value: f"{float(f'{value:.3g}'):g}",
+        )
+        charts.append(chart)
     heading = escape(name_row(first))
     return f"""<section id="t{number}"><h2 style="border-color: {color}">{heading}</h2>
 <div class="target">{"".join(charts)}<ul>{listed}</ul></div></section>
@@ -211,10 +217,8 @@ def _name_alone(row: Row) -> str:
 
 def _slow_lines(rows: Sequence[Row]) -> list[Line]:
     """Return a line for each group that is slow at some size, the slowest first."""
-    times: dict[str, list[tuple[Row, Row]]] = {}  # coordinate to each row and the group in it
-    for row in rows:
-        for group in row["by_group"]:
-            times.setdefault(group["group"], []).append((row, group))
+    # coordinate to each row and the group in it
+    times = group_by((group["group"], (row, group)) for row in rows for group in row["by_group"])
     slowest: list[tuple[Row, Row]] = []  # of each slow group, where its factor is the largest
     for pairs in times.values():
         if slow := [pair for pair in pairs if pair[1]["slow"]]:
@@ -236,21 +240,9 @@ def format_size(size: int) -> str:
     return f"{float(f'{size / SIZE_UNITS.get(unit, 1):.4g}'):g}{unit}"
 
 
-def _time(row: Row, us: float) -> float:
-    return us
-
-
-def _busbw(row: Row, us: float) -> float:
-    return float(row["busbw"] * row["us"] / us)
-
-
 def _format_time(us: float) -> str:
     unit = next((unit for unit, value in TIME_UNITS.items() if us >= 0.999 * value), "ns")
     return f"{float(f'{us / TIME_UNITS[unit]:.3g}'):g} {unit}"
-
-
-def _format_busbw(value: float) -> str:
-    return f"{float(f'{value:.3g}'):g}"
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..text import format_sizes
+from ..text import format_sizes, group_by
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TOLERANCE = 1e-9  # of a residual
@@ -49,10 +49,8 @@ class Copies:
     def groups(self, over: tuple[str, ...]) -> list[list[Array]]:
         """Return the copies that differ in their index along some axes only, in ascending order."""
         kept = [i for i, axis in enumerate(self.axes) if axis not in over]
-        groups: dict[tuple[int, ...], list[Array]] = {}
-        for key in sorted(self.cells):
-            groups.setdefault(tuple(key[i] for i in kept), []).append(self.cells[key])
-        return [*groups.values()]
+        cells = sorted(self.cells)
+        return [*group_by((tuple(c[i] for i in kept), self.cells[c]) for c in cells).values()]
 
     def worst(self, one: Array, floor: float) -> float:
         """Return the largest residual of a copy."""

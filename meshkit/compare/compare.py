@@ -91,7 +91,10 @@ def compare_meshes(
           Fix: leave out a sum over tp, or divide by the size.
     """
     given = [parse_sizes(mesh.split()) if isinstance(mesh, str) else mesh for mesh in meshes]
-    layouts = {format_sizes(sizes): _make_layout(sizes) for sizes in given}
+    layouts = {}
+    for each in given:  # axes in the order of factor_world
+        known = [size for size in each.values() if isinstance(size, int) and size > 0]
+        layouts[format_sizes(each)] = factor_world(math.prod(known), each)
     if not callable(step) or not layouts:
         line = f"step is {step!r}, no function." if layouts else "there is no mesh to compare."
         raise SpecError(line, fix='compare_meshes(step, "dp=2", "dp=2 tp=2").')
@@ -102,12 +105,6 @@ def compare_meshes(
         return _compare(ranks, layouts, rules)
     finally:
         ranks.close()
-
-
-def _make_layout(sizes: Mapping[str, int]) -> Layout:
-    """Return the layout of sizes, with the axes in the order of ``factor_world``."""
-    known = [size for size in sizes.values() if isinstance(size, int) and size > 0]
-    return factor_world(math.prod(known), sizes)
 
 
 def _compare(ranks: Ranks, layouts: Mapping[str, Layout], rules: Rules) -> Report:

@@ -28,7 +28,7 @@ from ..redistribute.pattern import (
     parse_pattern,
     parse_side,
 )
-from ..text import count_noun, format_sizes, name_ranks
+from ..text import count_noun, format_sizes, group_by, name_ranks
 from .causes import TOLERANCE, Array, Copies, Fit, distances, find_fits
 
 ROUNDING = 1e-12  # a smaller relative error of float64 is not the same on every processor
@@ -113,9 +113,8 @@ class _Cells:
     def merge(self, axis: str, join: str, dim: int = 0) -> None:
         """Replace the cells along an axis by one."""
         place = self.axes.index(axis)
-        groups: dict[tuple[int, ...], list[Array]] = {}
-        for key in sorted(self.cells):
-            groups.setdefault(key[:place] + key[place + 1 :], []).append(self.cells[key])
+        cells = ((key[:place] + key[place + 1 :], self.cells[key]) for key in sorted(self.cells))
+        groups = group_by(cells)
         self.axes.remove(axis)
         self.cells.clear()
         for key, group in groups.items():

@@ -37,7 +37,7 @@ from ..layout.axes import (
     unknown_role_error,
 )
 from ..layout.layout import Layout
-from ..text import count_noun, format_sizes, name_ranks, shorten
+from ..text import count_noun, format_sizes, group_by, name_ranks, shorten
 
 SLOTS = 16  # classes whose digests fit the head
 DIGEST = 8  # bytes
@@ -123,10 +123,7 @@ def find_conflicts(holdings: Mapping[int, Holdings]) -> dict[Row, dict[int, str]
 
     Rows that a rank lacks although it must have them come first.
     """
-    members: dict[str, list[int]] = {}
-    for rank, held in holdings.items():
-        for name in held.classes:
-            members.setdefault(name, []).append(rank)
+    members = group_by((name, rank) for rank, held in holdings.items() for name in held.classes)
     rows: dict[tuple[str, str], Row] = {}
     contents: dict[tuple[str, str], dict[int, str]] = {}
     for rank, held in holdings.items():
@@ -182,11 +179,10 @@ def batch_conflict(layout: Layout, holdings: Mapping[int, Holdings]) -> BatchErr
             fix="read by the data coordinate, not by the rank: mesh.sampler(dataset, plan); "
             "and check before sp cuts the batch.",
         )
-    ranks: dict[str, list[int]] = {}
+    ranks = group_by((held.classes[0], rank) for rank, held in holdings.items())
     equal: dict[frozenset[tuple[str, str]], dict[str, None]] = {}
-    for rank, held in holdings.items():
+    for held in holdings.values():
         (coordinate,) = held.classes
-        ranks.setdefault(coordinate, []).append(rank)
         content = frozenset((row.name, row.content) for row in held.rows)
         equal.setdefault(content, {})[coordinate] = None
     first = next((coordinates for coordinates in equal.values() if len(coordinates) > 1), None)
@@ -293,9 +289,7 @@ def axes_along_which(layout: Layout, contents: Mapping[int, str]) -> list[str]:
 
 def content_lines(layout: Layout, contents: Mapping[int, str]) -> list[str]:
     """Return a line for each different content, with the ranks that have it."""
-    ranks_of: dict[str, list[int]] = {}
-    for rank, content in contents.items():
-        ranks_of.setdefault(content, []).append(rank)
+    ranks_of = group_by((content, rank) for rank, content in contents.items())
     lines = [f"{_describe_ranks(layout, ranks)}:  {text}" for text, ranks in ranks_of.items()]
     return shorten(lines, MAX_CONTENTS, ".")
 

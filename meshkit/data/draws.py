@@ -118,8 +118,8 @@ def read_subsets_in_turn(dataset: object) -> list[Subset[Any]]:
     Subset does. So it would go through all indices before the first sample is read.
     """
     if isinstance(dataset, StackDataset):
-        parts = dataset.datasets
-        parts = parts.values() if isinstance(parts, dict) else parts
+        held = dataset.datasets
+        parts = held.values() if isinstance(held, dict) else held
         return [subset for part in parts for subset in read_subsets_in_turn(part)]
     if not isinstance(dataset, Subset) or type(dataset).__getitems__ is not Subset.__getitems__:
         return []

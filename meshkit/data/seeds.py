@@ -23,7 +23,7 @@ from ..layout.axes import resolve_axes
 from ..layout.layout import Layout
 from ..layout.position import check_member
 from ..synonyms import STANDARD
-from ..text import article, format_sizes, summarize
+from ..text import article, format_sizes, group_by, summarize
 
 CODE_BITS = 63  # seeds fit into int64, the type of tensors and checkpoints
 LOW = 0xFFFFFFFF
@@ -124,10 +124,8 @@ def select_streams(
     Raises:
         SpecError: if another rank of the saved mesh had a stream of this coordinate.
     """
-    families: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for key in saved:
-        if parsed := parse_stream_key(key):
-            families.setdefault((parsed[0], (*parsed[1],)), []).append(key)
+    parsed = ((key, parse_stream_key(key)) for key in saved)
+    families = group_by(((p[0], (*p[1],)), key) for key, p in parsed if p)
     own = []
     for (name, axes), keys in families.items():
         if axes and not (coordinate and {*axes} <= {*coordinate, *STANDARD}):

@@ -89,9 +89,3 @@ def inherit_backends(
         if choice is not None and (key or axes) not in taken:
             inherited[axes] = choice
     return {**inherited, **own}
-
-
-def describe_backends(backend: str, backends: Backends) -> str:
-    """Return the backends of a mesh as text, equal on all ranks that request the same."""
-    by_axes = [f"{' '.join(axes)} {backends[axes]}" for axes in sorted(backends)]
-    return ", ".join([backend, *by_axes])

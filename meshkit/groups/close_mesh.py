@@ -69,7 +69,11 @@ def close_mesh(mesh: MeshGroups, job: Job, error: BaseException | None) -> None:
     together = is_destroyed_collectively(mesh.groups.by_key.values())
     groups = mesh.release()
     try:
-        if together and (job.counts.is_aborted or is_failure(error)):
+        if together and (
+            job.counts.is_aborted
+            or isinstance(error, CollectiveError | RankTimeoutError)
+            or (error is not None and is_collective_error(error))
+        ):
             job.abort()
         elif together and layout.num_ranks > 1 and mesh.rank in layout:
             _close_together(mesh, job, error)
@@ -99,19 +103,10 @@ def _ending_of(mesh: MeshGroups, job: Job, store: Store) -> Ending:
     rank, id = mesh.rank, mesh.round_id
     keys = [CLOSED.format(rank), *(f"guard/{key.format(rank)}" for key in (STATUS, EXIT))]
     keys += [f"external/{strides}/{rank}" for strides in mesh.registry.external_groups]
-    guard, ranks = (
-        store.part(f"mesh/{id}/guard"),
-        [int(rank) for rank in mesh.plan.layout.grid.flat],
-    )
-    finish = partial(forget_calls, guard, ranks)
+    ranks = [int(rank) for rank in mesh.plan.layout.grid.flat]
+    finish = partial(forget_calls, store.part(f"mesh/{id}/guard"), ranks)
     keys += mesh.posted
     return Ending(store, job.counts.last, id, len(ranks), keys, finish)
-
-
-def is_failure(error: BaseException | None) -> bool:
-    """Return whether an error says that a collective has failed or waits for missing ranks."""
-    is_known = isinstance(error, CollectiveError | RankTimeoutError)
-    return is_known or (error is not None and is_collective_error(error))
 
 
 def _close_together(mesh: MeshGroups, job: Job, error: BaseException | None) -> None:

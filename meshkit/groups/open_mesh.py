@@ -34,7 +34,7 @@ from ..launch.join import announce_init_failure
 from ..launch.log import Startup, log_line
 from ..launch.store import Store
 from ..launch.times import Time, parse_timeout
-from ..launch.torch_groups import waits_for_peers
+from ..launch.torch_groups import backend_of, waits_for_peers
 from ..launch.world import World
 from ..layout.axes import check_axes_exist, check_names, parse_axes
 from ..layout.crossings import placed
@@ -55,7 +55,14 @@ from .groups import (
 )
 from .hosts import check_crossing, gather_hosts
 from .registry import NO_GROUPS, GroupRegistry, Groups, MeshGroups
-from .requests import FoundGroups, GroupOptions, GroupTimeouts, check_orders, find_groups
+from .requests import (
+    FoundGroups,
+    GroupOptions,
+    GroupTimeouts,
+    check_orders,
+    list_requests,
+    match_groups,
+)
 from .status import within_guard
 
 CONFLICT = "ranks disagree about the mesh; no process group was created."
@@ -310,7 +317,8 @@ def open_groups(proposal: MeshProposal) -> MeshGroups:
 def _open_groups(proposal: MeshProposal) -> MeshGroups:
     plan, job, options, registry, call = proposal
     describe = partial(describe_coordinate, plan.layout)
-    found = find_groups(plan, job, options, registry)
+    requests = list_requests(plan, options, options.backend or backend_of())
+    found = match_groups(plan, requests, job, registry)
     phases = dict(job.startup.phases)
     began = time.monotonic()
     number = job.agree(call.name, proposal.fields(), CONFLICT, describe=describe)

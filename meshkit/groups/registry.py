@@ -140,11 +140,6 @@ class GroupRegistry(OfOneProcess):
         is_open = group is None or knows_group(group)
         return "created" if is_open else "destroyed", group
 
-    def describe_destroyed(self) -> str:
-        """Return the groups that the user has destroyed as text, for the comparison of ranks."""
-        gone = [key for key in self.groups if self.find(key)[0] == "destroyed"]
-        return "; ".join(axes for key in gone for _, axes in self.uses(key))
-
     def uses(self, key: GroupKey) -> tuple[tuple[int, str], ...]:
         """Return the ids of the open views that use a group, each with the axes as text."""
         uses = []
@@ -157,10 +152,11 @@ class GroupRegistry(OfOneProcess):
 
     def fields(self) -> dict[str, str]:
         """Return the entries and their history as text, equal on all ranks; only what there is."""
+        gone = [key for key in self.groups if self.find(key)[0] == "destroyed"]
         fields = {
             "batches": self.conflict,
             "open": self.describe_views() if self.open_views else "",
-            "destroyed": self.describe_destroyed(),
+            "destroyed": "; ".join(axes for key in gone for _, axes in self.uses(key)),
             "external": self.external_axes,
         }
         return {name: text for name, text in fields.items() if text}

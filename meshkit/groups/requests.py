@@ -22,7 +22,7 @@ from ..layout.group_plan import Axes, GroupPlan, parse_group
 from ..layout.ranks import Strides
 from ..layout.topology import Topology
 from ..text import Ints
-from .backends import GroupBackend, backends_by_key, describe_backends, parse_backends
+from .backends import GroupBackend, backends_by_key, parse_backends
 from .registry import GroupKey, GroupRegistry
 
 DESCRIPTION = "meshkit"  # begins the description of each group that a mesh creates
@@ -106,16 +106,12 @@ class GroupOptions(NamedTuple):
 
     def fields(self, job: Job) -> dict[str, str]:
         """Return the backends and the timeouts as text, equal on all ranks of a mesh."""
+        by_axes = [f"{' '.join(axes)} {self.backends[axes]}" for axes in sorted(self.backends)]
         return {
-            "backend": describe_backends(self.backend or str(job.world.backend), self.backends),
+            "backend": ", ".join([self.backend or str(job.world.backend), *by_axes]),
             "timeout": str(self.timeouts),
             "arrival_timeout": format_timeout(job.arrival_timeout),
         }
-
-    def in_job(self, job: Job) -> GroupOptions:
-        """Return the options with the timeout of the job, if they have none."""
-        default = self.timeouts.default or job.timeout
-        return self._replace(timeouts=self.timeouts._replace(default=default))
 
 
 def check_orders(plan: GroupPlan) -> None:
@@ -180,14 +176,6 @@ class FoundGroups(NamedTuple):
     requests: list[GroupRequest]  # one for each set of groups, in the order of creation
     found: dict[Axes, dist.ProcessGroup | None]  # key of the group plan to this rank's group
     missing: list[GroupRequest]  # the requests without a group
-
-
-def find_groups(
-    plan: GroupPlan, job: Job, options: GroupOptions, registry: GroupRegistry
-) -> FoundGroups:
-    """Return which groups of a plan exist. Local."""
-    requests = list_requests(plan, options, options.backend or backend_of())
-    return match_groups(plan, requests, job, registry)
 
 
 def match_groups(

@@ -113,13 +113,6 @@ class CollectiveTracker:
         """Return this tracker and those of the guards around it that are not over."""
         return [self, *(() if (outer := _last_open(self.outer)) is None else outer.around())]
 
-    def of_thread(self) -> list[CollectiveTracker]:
-        """Return those of them that follow this thread.
-
-        A thread that begins with the context of another one has the guards of that one around it.
-        """
-        return [tracker for tracker in self.around() if tracker.thread == threading.get_ident()]
-
     def check_pending(self, *, wait: bool = False) -> None:
         """Raise if ranks of a group are known to have made different calls. Local.
 
@@ -205,7 +198,9 @@ def in_collective(
     ``messages`` may grow inside the block.
     """
     tracker = current_tracker()
-    trackers = () if tracker is None else tracker.of_thread()
+    around, own = () if tracker is None else tracker.around(), threading.get_ident()
+    # a thread that begins with the context of another one has the guards of that one around it
+    trackers = [each for each in around if each.thread == own]
     outer = next((each.current for each in trackers), None)
     entered = outer or CurrentCollective(name, group, messages)
     for each in trackers:
@@ -267,8 +262,10 @@ def find_collective_error(error: BaseException | None) -> BaseException | None:
             continue
         if isinstance(error, dist.DistBackendError):
             return error
-        if isinstance(error, dist.DistError) and _left_torch(error):
-            return error
+        if isinstance(error, dist.DistError):
+            entry = _origin(error)
+            if entry is None or _is_of_torch(entry.tb_frame):
+                return error
         if type(error) is RuntimeError and _left_a_collective(error) and has_lost_connection():
             return error
         seen.add(id(error))
@@ -300,12 +297,6 @@ def _left_a_collective(error: BaseException) -> bool:
     if not _is_of_torch(entry.tb_frame) and "wait" not in code.co_names:
         return False
     return "CALL" in dis.opname[code.co_code[entry.tb_lasti]]  # not an instruction that raises
-
-
-def _left_torch(error: BaseException) -> bool:
-    """Return whether an error was raised in a module that calls collectives, or nowhere."""
-    entry = _origin(error)
-    return entry is None or _is_of_torch(entry.tb_frame)
 
 
 def _origin(error: BaseException) -> TracebackType | None:

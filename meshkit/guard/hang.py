@@ -19,7 +19,7 @@ from ..errors import CollectiveError
 from ..launch.disagreement import REBUILD_ADVICE, RankStatus, TracedCall, describe_coordinate
 from ..launch.judges import Arrivals, Decision, Judge, RankState, Sighting
 from ..layout.layout import Layout
-from ..text import format_ranks, plural, shorten
+from ..text import format_ranks, group_by, plural, shorten
 from .table import NO_ROWS, Rows, Table, Wait, Where, groups_over
 from .verdict import HangVerdict, Waits
 
@@ -72,18 +72,13 @@ def _counts(
             yield axes, {rank: statuses[rank].begun[axes] for rank in known}
 
 
-def no_statuses(ranks: Sequence[int]) -> Mapping[int, RankStatus]:
-    """Return no status."""
-    return {}
-
-
 def who_is_behind(
     layout: Layout,
     summary: str,
     read_exits: ReadExits,
     *,
     known: float,
-    read_silent: ReadExits = no_statuses,
+    read_silent: ReadExits = lambda _: {},
     rows: Rows = NO_ROWS,
 ) -> Judge:
     """Return the judge of a roll call, whose decision is the report of all ranks.
@@ -150,9 +145,7 @@ def hang_error(
         named |= {*fault.root}
     first = sorted(named, key=lambda r: (r not in fault.root, states.get(r, -1), r))
     lines = [*_root_lines(table, fault), *(_rank_line(table, rank, lags) for rank in first)]
-    alike: dict[tuple[str, str], list[int]] = {}
-    for rank in sorted(statuses.keys() - named):
-        alike.setdefault(_describe(table, rank), []).append(rank)
+    alike = group_by((_describe(table, rank), rank) for rank in sorted(statuses.keys() - named))
     for (verb, text), ranks in alike.items():
         doing = _say(verb, text, max(table.waited(ranks).values(), default=0.0), len(ranks))
         lines.append(f"{plural('Rank', len(ranks))} {format_ranks(ranks)}: {doing}.")
@@ -197,9 +190,8 @@ def _root_lines(table: Table, fault: HangVerdict) -> list[str]:
         return [_late_line(table, fault, rank) for rank in fault.root]
     if fault.kind not in ("mismatch", "order", "message", "wedge"):
         return []
-    alike: dict[str, list[int]] = {}
-    for rank, wait in sorted(fault.calls.items()):
-        alike.setdefault(_describe_wait(table, rank, wait), []).append(rank)
+    calls_of = sorted(fault.calls.items())
+    alike = group_by((_describe_wait(table, rank, wait), rank) for rank, wait in calls_of)
     odd_first = sorted(alike.items(), key=lambda item: fault.root[:1] != tuple(item[1][:1]))
     calls = "; ".join(
         f"{plural('rank', len(ranks))} {format_ranks(ranks)} in {text}" for text, ranks in odd_first

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from ..launch.disagreement import UNEVEN_CALLS, RankStatus, TracedCall
 from ..launch.judges import RankState, Sighting
 from ..layout.layout import Layout
+from ..text import group_by
 from .table import NO_ROWS, GroupRanks, Rows, Table, Wait, Where
 
 LATE = 1.0  # seconds, at least, by which a rank is late, and half of the longest wait
@@ -61,7 +62,6 @@ class CallNode(NamedTuple):
 
 
 Node = int | CallNode  # a rank, or a call
-T = TypeVar("T")
 
 
 def judge_hang(
@@ -213,10 +213,7 @@ class Waits:
 
     def _judge_ends(self) -> None:
         """Judge the cycles of waits, and the nodes that wait for none."""
-        needed_by: dict[Node, list[CallNode]] = {}
-        for call in self.at:
-            for rank in self.edges[call]:
-                needed_by.setdefault(rank, []).append(call)
+        needed_by = group_by((rank, call) for call in self.at for rank in self.edges[call])
         for component in components(self.edges):
             (first, *others) = component
             if others:
@@ -394,16 +391,12 @@ def find_difference(calls: Mapping[int, TracedCall]) -> tuple[str, list[list[int
         "tensors": {rank: (call.tensors, call.more) for rank, call in even.items()},
         "root": {rank: call.root for rank, call in calls.items() if call.root >= 0},
     }
-    differing = ((part, [*group_by(values).values()]) for part, values in parts.items() if named)
-    return next((each for each in differing if len(each[1]) > 1), ("", []))
-
-
-def group_by(values: Mapping[int, T]) -> dict[T, list[int]]:
-    """Return the values with the ranks that have each."""
-    groups: dict[T, list[int]] = {}
-    for rank, value in values.items():
-        groups.setdefault(value, []).append(rank)
-    return groups
+    alike = (
+        (part, [*group_by((value, rank) for rank, value in values.items()).values()])
+        for part, values in parts.items()
+        if named
+    )
+    return next((each for each in alike if len(each[1]) > 1), ("", []))
 
 
 def components(edges: Mapping[Node, Collection[Node]]) -> list[set[Node]]:

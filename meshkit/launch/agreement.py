@@ -44,7 +44,7 @@ from .judges import (
     all_same_and_stated,
     disagreement,
 )
-from .round import ANY, COUNT, DECISION, Processes, Round
+from .round import ANY, DECISION, Processes, Round
 from .store import Store
 from .times import TIMES, Deadline
 
@@ -61,13 +61,9 @@ class Agreement:
     decision. ``clean`` deletes keys of this rank before it arrives.
 
     Attributes:
-        round: the records of the ranks at the store, and their decision.
-        rank: this rank.
         ranks: the ranks that answer.
         call: the public function that they call.
         summary: the first line of the error of ranks that differ, or of one that gave up.
-        limit: how long ranks wait for each other.
-        describe: returns the coordinate of a rank as text.
         number: its number among the rounds of the same ranks; 0 if they are not numbered.
         counter: the key of that number, if it is in a store of someone else.
         before: the agreement before of the same ranks, whose keys are still in the store.
@@ -204,10 +200,6 @@ class Agreement:
         """Return the decision of all ranks, by default that of equal facts. Collective."""
         return self.round.decide(judge or self.judge(), deadline or self.deadline, poll=poll)
 
-    def has_failed(self, judge: Judge) -> bool:
-        """Return whether a rank has announced a failure, or has ended. Local."""
-        return self.round.has_failed(judge)
-
     def judge(self, seconds: float | None = None) -> Judge:
         """Return the judge of ranks that must state equal facts. Local."""
         seconds = self.limit.total_seconds() if seconds is None else seconds
@@ -264,11 +256,6 @@ def broadcast(
     )
 
 
-def has_begun(part: Store) -> bool:
-    """Return whether a rank has arrived in the round of this part of a store. In a deadline."""
-    return part.has(COUNT)
-
-
 def delete_round(store: Store, name: str, ranks: Sequence[int], *more: str) -> None:
     """Delete a round that all ranks have left, with more keys of its part. In a deadline."""
     round = Round(store, name, store.world.rank, ranks)
@@ -321,9 +308,8 @@ class Ending:
             return False
         part.delete(*self.keys)
         for agreement in self.ended:
-            if (
-                self.is_lost or agreement.round.arrival_number == 1
-            ):  # the last round may lack other ranks
+            # the last round may lack other ranks
+            if self.is_lost or agreement.round.arrival_number == 1:
                 agreement.delete()
         if part.add(ENDED, 1) == 2 * self.size:
             self.finish()

@@ -30,7 +30,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from .times import Deadline, has_running
+from .times import Deadline, running
 
 DESCRIPTORS = "/proc/self/fd"  # on Linux
 MAX_ADDRESS = 128  # bytes of a socket address: its family, the port if it is of IP, and the host
@@ -107,7 +107,7 @@ def end_at_exit(store: dist.TCPStore, *, is_host: bool) -> None:
     def end() -> None:
         if os.getpid() != pid:  # a forked child has the same connections
             return
-        if has_running():
+        if running:
             drop_answers(port)
         if is_host and hosted() is not None:
             close_connections(port)

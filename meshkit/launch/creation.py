@@ -164,7 +164,7 @@ def create_on_all(
         try:
             if connects:
                 created = _in_time(
-                    limit, creation, create, undo, stop=partial(agreement.has_failed, judge)
+                    limit, creation, create, undo, stop=partial(agreement.round.has_failed, judge)
                 )
             else:
                 created = create(creation)

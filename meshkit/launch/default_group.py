@@ -41,7 +41,9 @@ KEEP_HANDLING = "MESHKIT_KEEP_ASYNC_ERROR_HANDLING"  # 1: leave it as it is
 DUMP, DUMP_WAIT = "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"
 REPORTING = {HANDLING: "0", DUMP: "0", DUMP_WAIT: "250"}
 INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's own choice is the address of the host's name
-READ_AT_ONCE = "GLOO_ENABLE_STORE_V2_API"  # 1: a group reads the addresses of all peers in one call
+# 1: a group reads the addresses of all peers in one call, not each with two store operations; other
+# backends than gloo alone meet at a store that cannot ask
+READ_AT_ONCE = "GLOO_ENABLE_STORE_V2_API"
 INTERFACE_ADDRESS = 0x8915  # of ioctl on Linux: SIOCGIFADDR
 
 
@@ -107,16 +109,6 @@ def gloo_reaches_others(world: World, environ: Mapping[str, str]) -> dict[str, s
         return {}
     name = interface_towards(host, spans_hosts=size is not None) if sys.platform == "linux" else ""
     return {INTERFACE: name} if name else {}
-
-
-def gloo_reads_at_once(world: World, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable by which gloo reads the addresses of all peers of a group at once.
-
-    Otherwise it reads them one by one, with two store operations for each. Other backends than
-    gloo alone meet at a store that cannot ask.
-    """
-    is_free = world.backend == "gloo" and READ_AT_ONCE not in environ
-    return {READ_AT_ONCE: "1"} if is_free else {}
 
 
 def interface_towards(host: str, *, spans_hosts: bool) -> str:
@@ -253,11 +245,6 @@ def world_from_group(group: dist.ProcessGroup) -> World:
         backend=backend,
         sources=sources,
     )
-
-
-def store_from_group(group: dist.ProcessGroup) -> dist.Store | None:
-    """Return a store that the ranks of the group share; None if torch exposes none."""
-    return None if plays_one_rank(group) else store_of(group)
 
 
 def plays_one_rank(group: dist.ProcessGroup) -> bool:

@@ -158,11 +158,6 @@ def nccl_version() -> tuple[int, ...]:
         return (0,)
 
 
-def named_host(device_type: str) -> str | None:
-    """Return the host of this rank as the user named it to the backend; None if unnamed."""
-    return os.environ.get(accelerator_row(device_type).host) or None
-
-
 def accelerator() -> str | None:
     """Return the type of this machine's accelerator as torch sees it, or None."""
     if not torch.accelerator.is_available():

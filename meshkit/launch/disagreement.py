@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from ..layout.layout import Layout
-from ..text import format_sizes, name_ranks, shorten
+from ..text import format_sizes, group_by, name_ranks, shorten
 
 # An axis may use the default group, so it is created again too.
 REBUILD_ADVICE = "mesh.close(), meshkit.shutdown(), and build again on all ranks"
@@ -70,11 +70,9 @@ def describe_disagreement(
 
 def group_equal_requests(requests: Mapping[int, Request]) -> list[tuple[Request, list[int]]]:
     """Return the different requests with their ranks; most ranks first, then by first rank."""
-    ranks_of: dict[tuple[tuple[str, str], ...], list[int]] = {}
-    for rank in sorted(requests):
-        ranks_of.setdefault(tuple(sorted(requests[rank].items())), []).append(rank)
-    ordered = sorted(ranks_of.items(), key=lambda item: (-len(item[1]), item[1][0]))
-    return [(requests[ranks[0]], ranks) for _, ranks in ordered]
+    ranks_of = group_by((tuple(sorted(requests[rank].items())), rank) for rank in sorted(requests))
+    ordered = sorted(ranks_of.values(), key=lambda ranks: (-len(ranks), ranks[0]))
+    return [(requests[ranks[0]], ranks) for ranks in ordered]
 
 
 def differing_fields(requests: Sequence[Request]) -> list[str]:

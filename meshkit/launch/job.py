@@ -34,7 +34,6 @@ from .default_group import (
     describe_added,
     guards_can_report,
     plays_one_rank,
-    store_from_group,
     world_from_group,
 )
 from .generation import leases
@@ -44,7 +43,7 @@ from .process import check_own_process, sight
 from .store import Store
 from .times import ARRIVAL, TIMES
 from .torch_aborts import LoweredTimeouts, abort_all_groups, timeout_of
-from .torch_groups import forget_groups, has_nccl, hidden_device, waits_for_peers
+from .torch_groups import forget_groups, has_nccl, hidden_device, store_of, waits_for_peers
 from .torch_meshes import clear_dtensor_cache
 from .world import World, follow_recovery
 
@@ -426,11 +425,12 @@ def current_job() -> Job | None:
         if ERROR_FILE in os.environ:
             report_uncaught_error()
         time = timeout_of(group)  # read once: a guard lowers it for a while
-        world, root = world_from_group(group), store_from_group(group)
+        world, is_alone = world_from_group(group), plays_one_rank(group)
+        root = None if is_alone else store_of(group)
         store = None if root is None else Store(root, world, "meshkit")
         membership = Membership(0, range(world.world_size), world.world_size)
         job = Job(world, store, time, ARRIVAL, membership, base=store, default_timeout=time)
-        _JOBS[group] = replace(job, plays_one_rank=plays_one_rank(group))
+        _JOBS[group] = replace(job, plays_one_rank=is_alone)
     return _JOBS[group]
 
 

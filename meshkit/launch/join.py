@@ -26,18 +26,18 @@ from .agreement import Agreement, broadcast
 from .command import check_pod, propose_torchrun, warning_of
 from .creation import create_on_all
 from .default_group import (
+    READ_AT_ONCE,
     create_default_group,
     describe_added,
     gloo_reaches_others,
-    gloo_reads_at_once,
     guards_can_report,
 )
 from .detect import check_reach, check_url, detect_world, use_master_variables
 from .device import (
+    accelerator_row,
     backend_for,
     can_share_device,
     device_uuid,
-    named_host,
     select_backend,
     select_device,
     visible_devices,
@@ -57,7 +57,7 @@ from .generation import (
 from .job import LEFT, Job, Membership, current_job, set_current_job
 from .judges import Json, Process, all_same
 from .launchers import BY_MPI, job_hosts, job_name
-from .log import ERROR_FILE, Startup, log_job, log_line, report_uncaught_error
+from .log import ERROR_FILE, Startup, log_line, report_uncaught_error
 from .mpi import store_of_one_node, with_address
 from .newcomer import join_running_job, read_invitation, running_job_evidence
 from .nodes import FROM_MACHINES, find_node
@@ -179,7 +179,9 @@ def join(
     finally:
         _JOINING.pop("world", None)
     if world.rank == 0:
-        log_job(job.world, time.monotonic() - began)
+        facts = [getattr(job.world, n) for n in ("world_size", "launcher", "backend", "device")]
+        text = "joined a job: world_size %d, launcher %s, backend %s, device %s, %.2f s"
+        log_line(text, *facts, time.monotonic() - began)
         for line in describe_added(completed):
             log_line("%s", line)
     return job
@@ -365,8 +367,8 @@ def device_claim(world: World) -> dict[str, Clash]:
             "CUDA_VISIBLE_DEVICES; or init(backend='gloo').",
         )
 
-    host = named_host(device.type)
-    return {f"device/{uuid}" if host is None else f"device/{uuid}/{host}": clash}
+    host = os.environ.get(accelerator_row(device.type).host)
+    return {f"device/{uuid}/{host}" if host else f"device/{uuid}": clash}
 
 
 def _prepare(world: World, completed: dict[str, str]) -> World:
@@ -387,7 +389,8 @@ def _prepare(world: World, completed: dict[str, str]) -> World:
         completed.clear()
         completed |= complete_environment(world, *address(world), os.environ)
     own = guards_can_report(world, os.environ) | gloo_reaches_others(world, os.environ)
-    own |= gloo_reads_at_once(world, os.environ)
+    if world.backend == "gloo" and READ_AT_ONCE not in os.environ:
+        own[READ_AT_ONCE] = "1"
     os.environ.update(own)
     completed |= own
     return world

@@ -123,32 +123,29 @@ Describe = Callable[[int], str]  # the coordinate of a rank as text
 def all_same(
     summary: str,
     *,
-    stage: str = "",
     seconds: float = 0.0,
     describe: Describe | None = None,
     hosts: Callable[[], Sequence[str]] = tuple,
+    is_end: bool = False,
 ) -> Judge:
     """Return the judge of ranks that must all arrive with equal facts.
 
     Args:
         summary: the first line of the error if they differ.
-        stage: the words before the call if ranks are missing.
         seconds: how long the ranks wait for each other.
         describe: returns the coordinate of a rank as text.
         hosts: returns the hosts of the job, as far as the launcher lists them.
+        is_end: whether the ranks have agreed before, and have done it now: see :func:`all_done`.
     """
 
     def judge(seen: Arrivals) -> Decision | None:
-        error = disagreement(summary, seen) or next(iter(seen.objections), None)
-        if error is not None:
-            return Decision(error) if seen.is_final or not seen.missing else None
         if seen.missing and not seen.is_final:
             return None
-        return Decision(
-            missing_error(seen, seconds, stage=stage, describe=describe, hosts=hosts())
-            if seen.missing
-            else None
-        )
+        error, objection = disagreement(summary, seen), next(iter(seen.objections), None)
+        if seen.missing and not (error or (objection and not is_end)):
+            stage = "the end of " * is_end
+            error = missing_error(seen, seconds, stage=stage, describe=describe, hosts=hosts())
+        return Decision(error or objection)
 
     return judge
 
@@ -199,23 +196,12 @@ def all_same_and_stated(
     return judge
 
 
-def all_done(
-    summary: str, *, stage: str = "the end of ", seconds: float, describe: Describe | None = None
-) -> Judge:
+def all_done(summary: str, *, seconds: float, describe: Describe | None = None) -> Judge:
     """Return the judge of ranks that must all have done something, after they have agreed on it.
 
     A rank that is missing may be the reason why others failed, so it is named first.
     """
-
-    def judge(seen: Arrivals) -> Decision | None:
-        if seen.missing and not seen.is_final:
-            return None
-        error = disagreement(summary, seen)
-        if error is None and seen.missing:
-            error = missing_error(seen, seconds, stage=stage, describe=describe)
-        return Decision(error or next(iter(seen.objections), None))
-
-    return judge
+    return all_same(summary, seconds=seconds, describe=describe, is_end=True)
 
 
 def disagreement(summary: str, seen: Arrivals) -> MeshkitError | None:

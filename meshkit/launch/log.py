@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from ..errors import MeshkitError, format_error
-from .world import World
 
 LOGGER = logging.getLogger("meshkit")
 VARIABLE = "MESHKIT_LOG"
@@ -75,18 +74,6 @@ def log_line(text: str, *values: object) -> None:
         line = format_error(f"{VARIABLE}={requested!r} is no level.", fix=f"export {VARIABLE}=info")
         warnings.warn(line, RuntimeWarning, stacklevel=2)
     LOGGER.info(text, *values)
-
-
-def log_job(world: World, seconds: float) -> None:
-    """Log that a job was joined."""
-    log_line(
-        "joined a job: world_size %d, launcher %s, backend %s, device %s, %.2f s",
-        world.world_size,
-        world.launcher,
-        world.backend,
-        world.device,
-        seconds,
-    )
 
 
 @cache

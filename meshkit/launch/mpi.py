@@ -61,18 +61,11 @@ def with_address(world: World, deadline: Deadline) -> tuple[World, dist.Store | 
                 missing_ranks=(0,),
             )
         time.sleep(0.002)
-    _finalize_at_exit(mpi)
+    if sys.modules["mpi4py"].rc.finalize is False:
+        atexit.register(lambda: None if mpi.Is_finalized() else mpi.Finalize())
     addr, port = json.loads(message.rstrip(b"\0").decode())
     sources = {**world.sources, "master_addr": SOURCE, "master_port": SOURCE}
     return replace(world, master_addr=str(addr), master_port=int(port), sources=sources), holder
-
-
-def _finalize_at_exit(mpi: ModuleType) -> None:
-    """Finalize MPI when this process ends, if mpi4py does not."""
-    import mpi4py
-
-    if mpi4py.rc.finalize is False:
-        atexit.register(lambda: None if mpi.Is_finalized() else mpi.Finalize())
 
 
 def _import_mpi(world: World) -> ModuleType:

@@ -87,12 +87,8 @@ def lags(
     """Return how many collectives fewer than this rank the others of a group have begun.
 
     Communicators have no names, so that of a group is known by its processes in their order.
-    A group is left out if two communicators have them, or if some process is unknown.
-
-    Args:
-        communicators: those of the job.
-        pids: the process of each rank of the group, in its order; None if it is unknown.
-        place: the place of this rank.
+    A group is left out if two communicators have them, or if some process is unknown. ``pids`` has
+    the process of each rank of the group, in its order, and ``place`` is that of this rank.
     """
     wanted = dict(enumerate(pids))
     same = [each for each in communicators if each.size == len(pids) and each.pids == wanted]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from ..errors import MeshkitError
 from ..text import article
@@ -26,8 +26,13 @@ class OfOneProcess:
         return self
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        """Refuse to pickle the object."""
-        refuse_to_pickle(self)
+        """Refuse to pickle the object, because its process groups cannot be pickled."""
+        raise MeshkitError(
+            f"{article(type(self).__name__.lstrip('_'))} cannot be pickled, because its process "
+            "groups belong to one process.",
+            fix="mesh.position, which knows the rank and the layout. Save models with "
+            "torch.save(model.state_dict(), path).",
+        )
 
 
 def keep_whole(kind: type[Held]) -> type[Held]:
@@ -37,13 +42,3 @@ def keep_whole(kind: type[Held]) -> type[Held]:
     """
     del kind.__dataclass_fields__  # type: ignore[attr-defined]
     return kind
-
-
-def refuse_to_pickle(held: object) -> NoReturn:
-    """Raise because process groups cannot be pickled."""
-    raise MeshkitError(
-        f"{article(type(held).__name__.lstrip('_'))} cannot be pickled, because its process groups "
-        "belong to one process.",
-        fix="mesh.position, which knows the rank and the layout. Save models with "
-        "torch.save(model.state_dict(), path).",
-    )

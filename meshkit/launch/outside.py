@@ -51,12 +51,7 @@ ASK = "ask"  # in the store of a job: the id of the question of a client outside
 ANSWER = "answer/{}"  # rank: the id of the question, the process, the coordinate and the status
 LOOK = 0.1  # seconds between two looks for answers
 ANSWERS = 2.0  # seconds that the ranks have, or half of the time: they look twice a second
-STATES = {
-    RankState.ENDED: "ended",
-    RankState.STOPPED: "stopped",
-    RankState.UNKNOWN: "unknown",
-    RankState.BUSY: "runs",
-}
+STATES = {state: state.name.lower() for state in RankState} | {RankState.BUSY: "runs"}
 
 
 class Answer(NamedTuple):

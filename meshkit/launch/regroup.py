@@ -37,7 +37,7 @@ from ..errors import DisagreementError, MeshkitError, RankTimeoutError, SpecErro
 from ..layout.axes import axis_role
 from ..layout.layout import Layout
 from ..layout.ranks import RankPositions
-from ..text import count_noun, format_ranks, format_sizes, plural
+from ..text import count_noun, format_ranks, format_sizes, group_by, plural
 from .judges import MAX_NAMES, Arrivals, Decision, Judge, RankState
 
 Coordinate = dict[str, int]
@@ -285,9 +285,7 @@ def _fill_cells(
         else:
             left.append(rank)
     shard_axes = [axis for axis in layout.axes if axis not in replica_axes]
-    by_shard: dict[tuple[int, ...] | None, list[int]] = {}
-    for rank in reversed(left):
-        by_shard.setdefault(shard_of(layout, rank, shard_axes), []).append(rank)
+    by_shard = group_by((shard_of(layout, rank, shard_axes), rank) for rank in reversed(left))
     for position, held in enumerate(cells):
         if held is None and (same := by_shard.get(shard_of(grid, position, shard_axes))):
             cells[position] = same.pop()

@@ -55,6 +55,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import MeshkitError, RankTimeoutError
+from ..text import group_by
 from .judges import Arrival, Arrivals, Decision, Json, Judge, Look, Process, failure_error
 from .process import current_process, have_ended
 from .store import Store, error_from_json, error_to_json, read_value
@@ -66,16 +67,11 @@ Processes = Callable[[], Mapping[int, Process]]  # of ranks, as far as known; in
 JUDGES = 4  # ranks that look again and again in a round that may end early; the others follow
 MAX_LOOKED = 1024  # missing ranks whose last process is looked at
 
-FIRST = "first"  # the digest of the first request, and the arrival of its rank
-CONFLICT = "conflict"  # the first conflict: an error, or two ranks that differ
 UNIQUE = "unique/{}"  # the first rank that has a value which only one rank may have
 ARRIVED = "arrived"  # a line for each arrival; in a file a key for each: arrived/<rank>
-COUNT = "count"  # how many ranks have arrived
-JUDGING = "judging"  # how many ranks wait in a round that may end early; the first four judge
-DECIDERS = "deciders"  # how many ranks have seen their deadline pass
-DECISION = "decision"
-READ = "read"  # how many ranks have read a decision that is an error
-ANY = frozenset({FIRST, CONFLICT, ARRIVED, COUNT, JUDGING, DECIDERS, DECISION, READ})
+KEYS = "first", "conflict", "count", "judging", "deciders", "decision", "read"
+FIRST, CONFLICT, COUNT, JUDGING, DECIDERS, DECISION, READ = KEYS  # see the table above
+ANY = frozenset({ARRIVED, *KEYS})
 
 
 class Claimant(NamedTuple):
@@ -414,9 +410,8 @@ def decision_to_json(decision: Decision) -> str:
     if decision.error is not None:
         record["error"] = error_to_json(decision.error)
     if decision.members:
-        alike: dict[str, list[int]] = {}  # few lines, since each rank reads them all
-        for rank, facts in decision.members.items():
-            alike.setdefault(json.dumps(dict(facts)), []).append(rank)
+        # few lines, since each rank reads them all
+        alike = group_by((json.dumps(dict(facts)), r) for r, facts in decision.members.items())
         record["members"] = [[json.loads(text), ranks] for text, ranks in alike.items()]
     return json.dumps(record)
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 
 from .endpoint import Env
@@ -113,7 +114,8 @@ _EXPORTS = {name for column in HAND_WRITTEN[2:8] for name in column}
 
 def sign_of_others(env: Env) -> str | None:
     """Return the first variable that says that the job is larger, as ``"NNODES = 2"``; or None."""
-    if name := next(_counts_above_one(env), None):
+    counts = (*COUNTS, *_ROW_COUNTS, *_named(COUNT_NAMES, env))
+    if name := next((n for n in counts if _count(env.get(n, "")) not in ("", "1")), None):
         return f"{name} = {env[name].strip()}"
     if sign := _volcano(env):
         return sign
@@ -121,7 +123,7 @@ def sign_of_others(env: Env) -> str | None:
     kinds: tuple[tuple[Iterable[str], Callable[[str], int]], ...] = (
         (LISTS, lambda text: len({*_hosts(text)})),
         (TASK_LISTS, lambda text: sum(task_counts(text))),
-        (NODE_LISTS, _number_of_nodes),
+        (NODE_LISTS, lambda text: len([*islice(host_names(text), 2)])),
         (CLUSTERS, lambda text: _cluster_size(json.loads(text))),
         (HOST_FILES, _hosts_in_file),
         (indices, lambda text: 1 + bool(_number(text))),
@@ -132,7 +134,7 @@ def sign_of_others(env: Env) -> str | None:
         for name in names:
             if name in env and _several(size, env[name]):
                 return f"{name} = {_shown(env[name])}"
-    return _lone_address(env)
+    return _lone_address(env, counts)
 
 
 def sign_of_more(env: Env, ranks: int) -> str | None:
@@ -153,13 +155,6 @@ def starter(allocation: str | None) -> str | None:
     """Return the command that starts ranks where a sign was found; None if it is unknown."""
     text = allocation or ""
     return next((command for prefix, command in STARTERS.items() if text.startswith(prefix)), None)
-
-
-def _counts_above_one(env: Env) -> Iterator[str]:
-    """Yield the counts that are above 1."""
-    for name in (*COUNTS, *_ROW_COUNTS, *_named(COUNT_NAMES, env)):
-        if _count(env.get(name, "")) not in ("", "1"):
-            yield name
 
 
 def _named(pattern: re.Pattern[str], env: Env) -> list[str]:
@@ -196,12 +191,6 @@ def _hosts(text: str) -> list[str]:
     """Return the hosts of a list: JSON, or words between commas, semicolons or blanks."""
     words = [word.strip("[]") for word in re.split(r"[\s,;\"']+", text)]
     return [word for word in words if word and not word.isdecimal()]  # some lists have slots
-
-
-def _number_of_nodes(text: str) -> int:
-    """Return 2 for a node list of several hosts."""
-    hosts = host_names(text)
-    return sum(next(hosts, None) is not None for _ in range(2))
 
 
 def _cluster_size(content: object) -> int:
@@ -250,10 +239,9 @@ def _volcano(env: Env) -> str | None:
     return f"{name} = {_shown(env[name])}"
 
 
-def _lone_address(env: Env) -> str | None:
+def _lone_address(env: Env, counts: Iterable[str]) -> str | None:
     """Return an address of rank 0 on another host, if nothing says that there is one process."""
-    names = (*COUNTS, *_ROW_COUNTS, *_named(COUNT_NAMES, env))
-    of_jobs = (name for name in names if not re.search("LOCAL|PER_|(PER|BY)_NODE", name))
+    of_jobs = (name for name in counts if not re.search("LOCAL|PER_|(PER|BY)_NODE", name))
     if any(_count(env.get(name, "")) == "1" for name in of_jobs):
         return None
     if any(len({*_hosts(env.get(name, ""))}) == 1 for name in LISTS):

@@ -27,7 +27,7 @@ from typing import Any, TypeVar, cast
 
 from ..call import HIDDEN, Call, changes, format_value, parse_integer, quotes_call
 from ..errors import LaunchError, MeshkitError, RankTimeoutError, SpawnError, SpecError
-from ..text import count_noun, format_ranks, name_ranks
+from ..text import count_noun, format_ranks, group_by, name_ranks
 from .command import program_arguments, propose_function
 from .detect import detect
 from .job import current_job
@@ -321,9 +321,8 @@ def _spawn_error(failures: dict[int, Failure], first: int) -> SpawnError:
             "`with mesh.guard(timeout=<seconds>):`, which reports where each rank waits.",
             errors=errors,
         )
-    ranks_by_summary: dict[str, list[int]] = {}
-    for rank in sorted(failures.keys() - {first}):
-        ranks_by_summary.setdefault(failures[rank].summary, []).append(rank)
+    others = sorted(failures.keys() - {first})
+    ranks_by_summary = group_by((failures[rank].summary, rank) for rank in others)
     lines = failures[first].traceback.splitlines()
     fix = f"look at rank {first} first; the others may have failed because it did."
     if isinstance(cause, MeshkitError):

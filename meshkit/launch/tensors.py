@@ -70,13 +70,7 @@ def find_tied(tensors: Sequence[Tensor | None]) -> dict[int, int]:
 def check_equal_memory(
     wanted: Sequence[Tensor | None], arrived: Sequence[Tensor | None], names: Sequence[str]
 ) -> None:
-    """Raise if tied tensors are to be filled with different numbers, bit by bit. Local.
-
-    Args:
-        wanted: the tensors to fill.
-        arrived: the tensors that have arrived for them.
-        names: the name of each.
-    """
+    """Raise if tied tensors are to be filled with different numbers, bit by bit. Local."""
     for number, first in find_tied(wanted).items():
         memories = []
         for each in (first, number):

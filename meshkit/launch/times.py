@@ -176,12 +176,12 @@ class _Task:
 
     def run(self) -> None:
         """Do the work, and keep its outcome for the caller, or undo it if the caller has left."""
-        _running.add(self)
+        running.add(self)
         try:
             self.result = self.work.pop()()  # an error holds the frames through which it came
         except BaseException as error:  # the caller's thread raises it
             self.error = error
-        _running.discard(self)
+        running.discard(self)
         with self.lock:
             self.ended.set()
         if self.is_abandoned:
@@ -208,14 +208,9 @@ class _Task:
 
 # Tasks whose late result must still be undone. A forked child has none of its parent's threads.
 _abandoned: list[_Task] = []
-_running: set[_Task] = set()  # tasks whose work has begun, and has not ended
+running: set[_Task] = set()  # tasks whose work has begun, and has not ended
 os.register_at_fork(after_in_child=_abandoned.clear)
-os.register_at_fork(after_in_child=_running.clear)
-
-
-def has_running() -> bool:
-    """Return whether a thread does work of :func:`run_with_deadline`. Local."""
-    return bool(_running)
+os.register_at_fork(after_in_child=running.clear)
 
 
 def wait_for_abandoned(deadline: Deadline) -> None:

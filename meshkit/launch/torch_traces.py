@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..text import group_by
 from .disagreement import UNEVEN_CALLS, TracedCall, TracedTensor
 
 LAST = 4  # collectives over a group, messages, and the first open ones, that a status states
@@ -93,13 +94,11 @@ def group_entries(records: Iterable[Sequence[Entry]]) -> dict[str, list[Entry]]:
 
     If a record has dropped its oldest calls, the places begin where it begins.
     """
-    by_name: dict[str, list[Entry]] = {}
     whole = [
         [{**entry, "whole": record[0]["record_id"] == 0} for entry in record] for record in records
     ]
-    for place, entry in enumerate(heapq.merge(*whole, key=lambda e: e["time_created_ns"]), 1):
-        by_name.setdefault(entry["process_group"][0], []).append({**entry, "place": place})
-    return by_name
+    placed = enumerate(heapq.merge(*whole, key=lambda entry: entry["time_created_ns"]), 1)
+    return group_by((entry["process_group"][0], {**entry, "place": n}) for n, entry in placed)
 
 
 def parse_entries(entries: Iterable[Entry], ranks: Sequence[int]) -> list[TracedCall]:
@@ -114,7 +113,8 @@ def parse_entries(entries: Iterable[Entry], ranks: Sequence[int]) -> list[Traced
     before = 0
     for entry in entries:
         text = str(entry["profiling_name"]).partition(":")[2]
-        number, batch = int(entry["collective_seq_id"]), _batch_of(entry)
+        number = int(entry["collective_seq_id"])
+        batch = number, int(entry["p2p_seq_id"])  # what the calls of one batch have in common
         is_done = entry["retired"] or entry["state"] == "completed"
         state = "completed" if is_done else "started" if entry["state"] == "started" else "begun"
         if text == "coalesced":
@@ -136,11 +136,6 @@ def parse_entries(entries: Iterable[Entry], ranks: Sequence[int]) -> list[Traced
         own = number, name, tensors[:MOST_TENSORS], "", peer, state, int(entry["place"])
         calls.append((TracedCall(*own, more=more), batch))
     return [call for call, _ in calls]
-
-
-def _batch_of(entry: Entry) -> tuple[int, int]:
-    """Return what the calls of one batch over a group have in common."""
-    return int(entry["collective_seq_id"]), int(entry["p2p_seq_id"])
 
 
 def _inputs_of(entry: Entry) -> tuple[TracedTensor, ...]:

@@ -161,7 +161,9 @@ def build_mesh(
         job = current_job() or join(world, options.backend, None, options.timeouts.default, wait)
         job = replace(job, arrival_timeout=wait or job.arrival_timeout)
         registry = GroupRegistry(call, is_private=not share)
-        proposal = MeshProposal(plan, job, options.in_job(job), registry, call)
+        default = options.timeouts.default or job.timeout
+        options = options._replace(timeouts=options.timeouts._replace(default=default))
+        proposal = MeshProposal(plan, job, options, registry, call)
         if job.arrival is not None:
             return Mesh(*open_mesh_of_job(proposal, job.arrival))
         proposal = place_ranks(proposal)

@@ -26,7 +26,7 @@ from ..launch.tensors import plain
 from ..launch.torch_program import foreach_norms
 from ..layout.layout import Layout
 from ..redistribute.pattern import check_globs
-from ..text import format_sizes
+from ..text import format_sizes, group_by
 from .shares import NormLayout, differing_error, form_error
 
 TOLERANCE = 1e-3  # the largest difference of two copies, relative to their norm
@@ -188,9 +188,8 @@ def _add_parts(
     copies: Mapping[str, Copy], squares: Mapping[str, Tensor], whole: Collection[str]
 ) -> dict[str, list[float]]:
     """Return the squares of whole gradients. Collective over the ranks of each DTensor."""
-    by_place: dict[Any, list[str]] = {}
-    for name, copy in copies.items():
-        by_place.setdefault(() if name in whole else copy.share.place[:1], []).append(name)
+    places = ((() if n in whole else copy.share.place[:1], n) for n, copy in copies.items())
+    by_place: dict[Any, list[str]] = group_by(places)
     added: dict[str, list[float]] = {}
     for place, names in by_place.items():
         total = torch.stack([squares[name] for name in names])  # (num_names, 2)
@@ -244,7 +243,4 @@ def by_kind(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     """Return the tensors by device and dtype."""
     if len({tensor.dtype for tensor in tensors}) * len({t.device for t in tensors}) <= 1:
         return [[*tensors]] * bool(tensors)
-    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for tensor in tensors:
-        kinds.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-    return [*kinds.values()]
+    return [*group_by(((tensor.device, tensor.dtype), tensor) for tensor in tensors).values()]

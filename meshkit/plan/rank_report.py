@@ -15,7 +15,7 @@ from ..layout.layout import Layout
 from ..layout.position import group_rank
 from ..layout.sequence import SequencePlan, sequence_axes
 from ..layout.topology import Topology
-from ..text import format_range, format_sizes, format_table, summarize
+from ..text import format_sizes, format_table, summarize
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ def _facts(report: RankReport, layout: Layout) -> Iterator[tuple[str, str]]:
     if report.node is not None:
         yield "node", f"{report.node}, slot {report.slot}"
     if report.samples is not None:
-        size = report.micro_batch or 0
-        steps = summarize(report.samples, lambda first: format_range(first, first + size - 1))
+        more = (report.micro_batch or 0) - 1
+        steps = summarize(report.samples, lambda n: f"{n}-{n + more}" if more > 0 else f"{n}")
         yield "samples", f"{steps} in step 0, a range for each micro batch"
     if report.tokens is not None:
         axes = " ".join(sequence_axes(layout))

@@ -36,9 +36,9 @@ from ..groups.open_mesh import MeshProposal, announcing_failure, open_groups
 from ..groups.registry import MeshGroups
 from ..guard.guard import guard_mesh
 from ..guard.state import GuardState
-from ..launch.agreement import has_begun
 from ..launch.job import Job, set_current_job
 from ..launch.newcomer import Admission, JoinedMesh, find_newcomers, invite
+from ..launch.round import COUNT
 from ..launch.store import Store
 from ..launch.times import TIMES
 from ..text import format_sizes
@@ -89,7 +89,7 @@ def _invite_newcomers(mesh: MeshGroups, job: Job, last: Recovery) -> int:
     )
     number = max(job.counts.recoveries, job.membership.number) + 1
     store = cast(Store, job.store)
-    while store.run(partial(has_begun, job.recovery_store(number))):
+    while store.run(partial(job.recovery_store(number).has, COUNT)):
         number += 1
     invite(job, waiting_in, number, admission)
     return number

@@ -48,7 +48,7 @@ from ..groups.registry import GroupRegistry, MeshGroups
 from ..groups.status import is_collective_error
 from ..guard.commit import committed_steps
 from ..guard.state import GuardState
-from ..launch.agreement import ENDED, Agreement, has_begun
+from ..launch.agreement import ENDED, Agreement
 from ..launch.job import Job, leave_default_group
 from ..launch.judges import Process, RankState, Sighting
 from ..launch.newcomer import Admission, read_admission
@@ -65,6 +65,7 @@ from ..launch.regroup import (
     regroup,
     who_lives,
 )
+from ..launch.round import COUNT
 from ..launch.store import Store, hosted_by_rank_0
 from ..launch.times import TIMES, Time, parse_timeout
 from ..layout.group_plan import GroupPlan
@@ -376,7 +377,7 @@ def wait_for_loss(mesh: MeshGroups, job: Job, store: Store) -> bool:
 
     def look(number: int) -> bool | None:
         """Return whether a rank is lost; None if neither a loss nor the end is known."""
-        if has_begun(recovery) or job.recovered() > job.membership.number:
+        if recovery.has(COUNT) or job.recovered() > job.membership.number:
             return True
         if not part.has(ENDED) or part.has(*closed.values()):
             return False

@@ -83,10 +83,14 @@ class Check(OfOneProcess):
                     axis=axis,
                 )
             if not shared and is_equal and bool(grad.any()):
+                averaged = (
+                    f"; if DDP or FSDP averages gradients over {axis}, the loss times "
+                    f"mesh.size({axis!r}) too"
+                )
                 error = SpecError(
                     f'"{self.pattern}" has *{axis} on the right, and all gradients are equal.',
                     f"The ranks of {axis} do the same work, so *{axis} counts it once a rank.",
-                    fix=f"={axis} on the right{_rescaling(axis)}.",
+                    fix=f"={axis} on the right{averaged * bool(gradient_axes({axis: 2}))}.",
                     axis=axis,
                 )
         self.share(error, grad.device)
@@ -137,15 +141,6 @@ def digest_of(x: Tensor) -> bytes:
     digest = hashlib.sha256(f"{tuple(x.shape)} {x.dtype}".encode())
     digest.update(flat.reshape(-1).view(torch.uint8).numpy().data)
     return digest.digest()
-
-
-def _rescaling(axis: str) -> str:
-    """Return what makes up for an average of gradients over an axis, if any is made there."""
-    if not gradient_axes({axis: 2}):
-        return ""
-    return (
-        f"; if DDP or FSDP averages gradients over {axis}, the loss times mesh.size({axis!r}) too"
-    )
 
 
 def _first_other(digests: list[bytes]) -> int:

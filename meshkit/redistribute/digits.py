@@ -118,13 +118,11 @@ def find_digits(cuts: Sequence[Cut]) -> Digits | None:
     return Digits(tuple(map(tuple, points)), dict(first.axes))
 
 
-def is_same_overlap(digits: Digits, first: tuple[Cut, Cut], second: tuple[Cut, Cut]) -> bool:
-    """Return whether, on every rank, two pairs of cuts share equally many elements."""
-    return _overlap_of(digits, *first) == _overlap_of(digits, *second)
+def overlap_of(digits: Digits, before: Cut, after: Cut) -> tuple[int, set[frozenset[AxisDigit]]]:
+    """Return the parts that the digits of both cuts make, and the indices that must be equal.
 
-
-def _overlap_of(digits: Digits, before: Cut, after: Cut) -> tuple[int, set[frozenset[AxisDigit]]]:
-    """Return the parts that the digits of both cuts make, and the indices that must be equal."""
+    Pairs of cuts for which both are equal share equally many elements on every rank.
+    """
     left, right = digits.owners(before), digits.owners(after)
     parts = math.prod(map(digits.size, {*left, *right}))
     pairs = {frozenset((left[d], right[d])) for d in left.keys() & right.keys()}

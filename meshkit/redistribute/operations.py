@@ -65,13 +65,8 @@ def check_differentiable(
 ) -> None:
     """Raise if there is no gradient, or if it needs another dtype.
 
-    Args:
-        pattern: the pattern as written.
-        unmarked: the axes without a mark on one side, each after that side.
-        op: the reduction.
-        grad_dtype: the dtype in which gradients are summed; None is their own.
-        sums: whether the backward sums gradients of several ranks.
-        dtype: the dtype of the tensor.
+    ``unmarked`` are the axes without a mark on one side, each after that side, and ``sums`` is
+    whether the backward sums gradients of several ranks.
     """
     check_gradient(pattern, unmarked)
     if op in ("max", "min"):
@@ -255,11 +250,8 @@ def _start_in_place(
 
 def _run_traced(step: ops.CollectiveStep, x: Tensor, op: str, group: dist.ProcessGroup) -> Tensor:
     """Return a broadcast, or a reduction on all ranks, by traceable collectives."""
-    copy, size, ranks = (
-        plain(x).clone(memory_format=torch.contiguous_format),
-        x.numel(),
-        group.size(),
-    )
+    copy = plain(x).clone(memory_format=torch.contiguous_format)
+    size, ranks = x.numel(), group.size()
     if step.reduces:
         copy = encode(copy, op)
         dist.all_reduce(copy, reduce_op(x.dtype, op), group)

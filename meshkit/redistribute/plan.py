@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .digits import Digit, Digits, find_digits, is_same_overlap
+from .digits import Digit, Digits, find_digits, overlap_of
 from .move import Coordinate, Cut, Move, local_shape
 from .steps import (
     AllToAll,
@@ -148,8 +148,8 @@ def _common_digits(stages: Stages) -> Digits | None:
     digits = find_digits((move.source, move.target, stages.sliced, stages.gatherable))
     if digits is None:
         return None
-    by_steps, least = (stages.sliced, stages.gatherable), (stages.reduced, stages.fillable)
-    return digits if is_same_overlap(digits, by_steps, least) else None
+    by_steps = overlap_of(digits, stages.sliced, stages.gatherable)
+    return digits if by_steps == overlap_of(digits, stages.reduced, stages.fillable) else None
 
 
 def reorders(move: Move, *, back: bool) -> list[Step]:

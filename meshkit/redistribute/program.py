@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -107,11 +108,7 @@ class Program(OfOneProcess):
             result = start(step, x, self.op, sizes, self.groups[step.axes])[1]
         else:
             group = self.group_of(step.axes)
-            if is_tracked():
-                with in_collective(self.name, group):
-                    self._compare(group, given)
-                    result = start(step, x, self.op, sizes, group)[1]
-            else:
+            with in_collective(self.name, group) if is_tracked() else nullcontext():
                 self._compare(group, given)
                 result = start(step, x, self.op, sizes, group)[1]
         return finish_step(step, result, self.op, x.dtype)

@@ -20,7 +20,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from ..layout.axes import data_axes
-from ..text import count_noun, format_sizes
+from ..text import count_noun, format_sizes, group_by
 from .record import ANY, MAX_NAMED, MESSAGES, Group, GroupRecord, Mismatch, Names, Operation, Trace
 
 
@@ -126,11 +126,7 @@ def _after_read(
 
 
 def _by_group(trace: Trace) -> dict[GroupRecord, list[Operation]]:
-    keys = [group.key for group in trace.groups]
-    operations: dict[GroupRecord, list[Operation]] = defaultdict(list)
-    for operation in trace.operations:
-        operations[keys[operation.group]].append(operation)
-    return operations
+    return group_by((trace.groups[each.group].key, each) for each in trace.operations)
 
 
 def _mismatch(

@@ -14,7 +14,7 @@ from ..call import quotes_call
 from ..errors import CollectiveError
 from ..layout.topology import Topology
 from ..plan.step_time import MACHINES, Machine
-from ..text import GB, Ints, count_noun, format_bytes, format_table, shorten
+from ..text import GB, count_noun, format_bytes, format_table, group_by, shorten
 from .record import Mismatch, Names, Operation, Trace
 
 MAX_LINES = 8  # mismatches, warnings and errors that the text shows
@@ -58,7 +58,8 @@ def axis_traffic(
     """
     rows: dict[str, AxisTraffic] = {}
     groups = [names.group(group.members) for group in trace.groups]
-    shared = [_ranks_per_node(topology, group.members) for group in trace.groups]
+    nodes = [topology.node_of(np.array(group.members)) for group in trace.groups]
+    shared = [int(np.bincount(each - each.min()).max()) for each in nodes]  # ranks of one node
     for op in trace.operations:
         if op.name in ("new_group", "agree"):
             continue
@@ -70,11 +71,6 @@ def axis_traffic(
         total = row.num_bytes + op.num_bytes
         rows[axes] = AxisTraffic(axes, row.operations + 1, total, crosses, row.seconds + seconds)
     return rows
-
-
-def _ranks_per_node(topology: Topology, members: tuple[int, ...]) -> int:
-    nodes: Ints = topology.node_of(np.array(members))
-    return int(np.bincount(nodes - nodes.min()).max())
 
 
 def _seconds(
@@ -268,9 +264,7 @@ class RehearsalReport:
 
     def _mismatch_texts(self) -> list[str]:
         """Return the text of each mismatch; of equal ones of several groups that of the first."""
-        alike: dict[tuple[object, ...], list[Mismatch]] = {}
-        for mismatch in self.mismatches:
-            alike.setdefault((mismatch.group.axes, mismatch.lines), []).append(mismatch)
+        alike = group_by(((each.group.axes, each.lines), each) for each in self.mismatches)
         more = "\n  The same in {} more groups along {}."
         return [
             first.text + more.format(len(rest), first.group.name) * bool(rest)

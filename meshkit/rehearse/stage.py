@@ -190,7 +190,8 @@ def play_ranks(
                 ranks.insert(0, rank)
                 del lacking[rank]
         while ranks and len(running) < (slots or 1):
-            worker = _fork(request, ranks[0], known, shared)
+            played = request, ranks[0], known, shared
+            worker = start_worker(get_context("fork"), request.surroundings, play_rank, *played)
             running[worker.pipe] = ranks.pop(0), worker
         if not running:
             yield from lacking.items()
@@ -204,11 +205,6 @@ def play_ranks(
                     lacking[rank] = outcome
                     continue
             yield rank, outcome
-
-
-def _fork(request: RehearsalRequest, rank: int, known: Payloads, shared: Shared) -> Worker:
-    own = request.surroundings
-    return start_worker(get_context("fork"), own, play_rank, request, rank, known, shared)
 
 
 def _receive(worker: Worker) -> PlayedRank | BaseException:

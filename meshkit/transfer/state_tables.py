@@ -38,7 +38,7 @@ from ..redistribute.mesh_pair import MeshPair
 from ..redistribute.operations import check_tensor
 from ..redistribute.pattern import Pattern, Side
 from ..synonyms import STANDARD_OF
-from ..text import dtype_name, format_sizes
+from ..text import dtype_name, format_sizes, group_by
 from .state import StatePatterns, Table
 
 
@@ -171,11 +171,9 @@ def _played_tables(
         ("target", target, wanted - held),
         ("target", target, wanted & held),  # these need not say what they fill
     ):
-        stages: dict[str, list[int]] = {}
-        for rank in sorted(ranks):
-            coordinate = layout.coordinate(rank)
-            index = {a: i for a, i in coordinate.items() if STANDARD_OF.get(a) == "pp"}
-            stages.setdefault(format_sizes(index), []).append(rank)
+        pipeline = [axis for axis in layout.axes if STANDARD_OF.get(axis) == "pp"]
+        coordinates = ((rank, layout.coordinate(rank)) for rank in sorted(ranks))
+        stages = group_by((format_sizes({a: c[a] for a in pipeline}), r) for r, c in coordinates)
         for stage, members in stages.items():
             state = partial(_state_of, side, read if meshes.rank in members else dict)
             one = {**facts, "side": side, "stage": stage, "holder": members[0]}

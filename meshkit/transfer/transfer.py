@@ -153,7 +153,8 @@ class Transfer(OfOneProcess):
         wanted = plan.find(filled)
         places = [*wanted]
         for number in range(len(wanted)) if self._staged else find_tied(wanted):
-            places[number] = _room(wanted[number])
+            tensor = wanted[number]
+            places[number] = None if tensor is None else torch.empty_like(tensor)
         return Prepared(held, filled, wanted, places)
 
     def _refuse(self, error: Exception) -> None:
@@ -247,7 +248,3 @@ class Prepared(NamedTuple):
     filled: State | None  # what its call returns
     wanted: list[Tensor | None]  # the tensors of that, of each part
     places: list[Tensor | None]  # where they arrive: there, or in new ones if staged
-
-
-def _room(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else torch.empty_like(tensor)
