@@ -248,10 +248,7 @@ KINDS: list[tuple[Form, list[Any]]] = [
         [Namespace, SimpleNamespace],
     ),
     (lambda w, v: f"<{type(v).__name__}.{v.name}: {w.write(v.value)}>", [Enum]),
-    (
-        lambda w, v: type(v).__qualname__ + w.write_tuple((v.func, v.args, v.keywords)),
-        [partial],
-    ),
+    (lambda w, v: type(v).__qualname__ + w.write_tuple((v.func, v.args, v.keywords)), [partial]),
     (lambda w, v: type(v).__name__ + w.write_tuple(v.args), [BaseException]),
 ]
 # by the repr of the class: a class of the user with another one is compared by that

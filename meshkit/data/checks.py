@@ -38,10 +38,7 @@ WORDS = {1: torch.uint8, 2: torch.int16}  # bytes of an element to the integers 
 
 @quotes_call("mesh.check_batch", by_name=("batch",))
 def check_batch(  # noqa: D417  # self
-    self: LiveMesh,
-    batch: object,
-    *,
-    data: str | tuple[str, ...] | None = None,
+    self: LiveMesh, batch: object, *, data: str | tuple[str, ...] | None = None
 ) -> None:
     """Check that ranks which share samples hold equal batches, and other ranks different ones.
 

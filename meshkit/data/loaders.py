@@ -198,9 +198,7 @@ class StreamLoader(EpochLoader):
 
 
 def make_loader(
-    dataset: object,
-    source: MicroBatchSampler | MicroBatchStream[Any],
-    options: Mapping[str, Any],
+    dataset: object, source: MicroBatchSampler | MicroBatchStream[Any], options: Mapping[str, Any]
 ) -> DataLoader[Any]:
     """Return a DataLoader that yields one micro batch at a time. See ``mesh.loader``."""
     for name in (name for name in options if name in DECIDED):

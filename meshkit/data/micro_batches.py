@@ -17,13 +17,7 @@ from ..errors import BatchError, SpecError
 from ..groups.live_mesh import LiveMesh
 from ..groups.registry import MeshGroups
 from ..launch.torch_program import keep_gradient_sync
-from ..layout.axes import (
-    Names,
-    axes_with_unknown,
-    gradient_axes,
-    unknown_axes,
-    unknown_role_error,
-)
+from ..layout.axes import Names, axes_with_unknown, gradient_axes, unknown_axes, unknown_role_error
 from ..layout.position import group_rank
 from ..text import article, count_noun, format_sizes
 from .batch import (
@@ -157,9 +151,7 @@ def batch(  # noqa: D417  # self
 
 @quotes_call("mesh.token_weights")
 def token_weights(  # noqa: D417  # self
-    self: LiveMesh,
-    counts: Sequence[int] | torch.Tensor,
-    *axes: Names,
+    self: LiveMesh, counts: Sequence[int] | torch.Tensor, *axes: Names
 ) -> torch.Tensor:
     """Return the factors for the mean loss of each micro batch if samples differ in length.
 

@@ -245,10 +245,7 @@ def _copy(state: Mapping[str, Tensor]) -> State:
 
 @quotes_call("mesh.seed")
 def seed(  # noqa: D417  # self
-    self: LiveMesh,
-    base: int | None = None,
-    *,
-    vary: str | tuple[str, ...] = (),
+    self: LiveMesh, base: int | None = None, *, vary: str | tuple[str, ...] = ()
 ) -> int:
     """Return the seed of this rank: distinct along the axes of ``vary``, equal along others.
 

@@ -65,10 +65,7 @@ class Owner(OfOneProcess):
 
 
 def make_device_mesh(
-    owner: Owner,
-    pattern: Names | None,
-    more: Iterable[str],
-    joint: Mapping[str, Names] | None,
+    owner: Owner, pattern: Names | None, more: Iterable[str], joint: Mapping[str, Names] | None
 ) -> DeviceMesh:
     """Return the groups of a mesh as a DeviceMesh. Local. See :meth:`meshkit.Mesh.device_mesh`."""
     pattern = " ".join([str(pattern), *more]) if more else pattern

@@ -200,10 +200,7 @@ def verify(self: GuardedMesh, *, timeout: Time | None = None) -> Verification:
 
 
 def verify_groups(
-    layout: Layout,
-    rank: int,
-    groups: Mapping[Axes, dist.ProcessGroup],
-    device: torch.device,
+    layout: Layout, rank: int, groups: Mapping[Axes, dist.ProcessGroup], device: torch.device
 ) -> Verification:
     """Check and time each group. Collective over the layout.
 

@@ -29,12 +29,7 @@ NAMES = {  # role of axes to DeepSpeed's names for their group
     "sequence_data": ("sequence_data_parallel",),
     "pipeline": ("pipeline_model_parallel", "pipe_parallel"),
 }
-DEFAULT_AXES = {
-    "model": ("pp", "tp"),
-    "tensor": ("tp",),
-    "sequence": ("sp",),
-    "pipeline": ("pp",),
-}
+DEFAULT_AXES = {"model": ("pp", "tp"), "tensor": ("tp",), "sequence": ("sp",), "pipeline": ("pp",)}
 REQUIRED = ("data", "model", "tensor")  # DeepSpeed calls the others only if they exist
 
 FIELDS = {  # field of a config and method of an engine to the attribute of a plan

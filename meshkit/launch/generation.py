@@ -99,11 +99,7 @@ def generation_part(base: Store, generation: int) -> Store:
 
 
 def init_round(
-    base: Store,
-    generation: int,
-    ranks: Sequence[int] = (),
-    *,
-    summary: str = DISAGREEMENT,
+    base: Store, generation: int, ranks: Sequence[int] = (), *, summary: str = DISAGREEMENT
 ) -> Round:
     """Return the round in which the ranks of a start compare their requests."""
     store, look = generation_part(base, generation), partial(last_seen, base, generation)

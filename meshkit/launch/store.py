@@ -204,11 +204,7 @@ class Store:
         return read_value(key, self.get(key), parse) if self.has(key) else None
 
     def wait(
-        self,
-        key: str,
-        deadline: Deadline,
-        ranks: int = 1,
-        watch: Callable[[], None] = lambda: None,
+        self, key: str, deadline: Deadline, ranks: int = 1, watch: Callable[[], None] = lambda: None
     ) -> bytes | None:
         """Wait for a key with other ranks; return its value, or None if there is none in time.
 

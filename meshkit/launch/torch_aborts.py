@@ -163,9 +163,7 @@ def abort_all_groups(seconds: float) -> list[str]:
 
 
 def _for_each_at_once(
-    work: Callable[[dist.ProcessGroup], object],
-    groups: Iterable[dist.ProcessGroup],
-    seconds: float,
+    work: Callable[[dist.ProcessGroup], object], groups: Iterable[dist.ProcessGroup], seconds: float
 ) -> list[dist.ProcessGroup]:
     """Do some work for each group, in a thread each; return the groups that were not in time."""
     threads = {

@@ -218,10 +218,7 @@ class Mesh(OfOneProcess):
 
     @quotes_call("mesh.device_mesh")
     def device_mesh(
-        self,
-        pattern: Names | None = None,
-        *more: str,
-        joint: Mapping[str, Names] | None = None,
+        self, pattern: Names | None = None, *more: str, joint: Mapping[str, Names] | None = None
     ) -> DeviceMesh:
         """Return the groups as torch's ``DeviceMesh``, for FSDP2, DTensor and DDP. Local.
 

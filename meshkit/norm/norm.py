@@ -51,12 +51,7 @@ from ..launch.torch_program import foreach_scale
 from ..layout.axes import has_pipeline
 from .calls import NormCall, compare_norm_calls, state_call
 from .copies import Copy, Share, are_telling, by_kind, check_matches, compare_copies
-from .shares import (
-    NormLayout,
-    counts,
-    parse_max_norm,
-    parse_order,
-)
+from .shares import NormLayout, counts, parse_max_norm, parse_order
 from .totals import (
     distinct,
     local_part,

@@ -108,13 +108,7 @@ class Shard:
 class Holding:
     """The parts of the state that each rank holds."""
 
-    def __init__(
-        self,
-        model: ModelShape,
-        layout: Layout,
-        virtual: int,
-        is_sharded: bool,
-    ) -> None:
+    def __init__(self, model: ModelShape, layout: Layout, virtual: int, is_sharded: bool) -> None:
         names = axes_by_standard(layout)
 
         def cut(*standard: str) -> Shard:

@@ -74,16 +74,7 @@ class JobReport:
         if before is not None and topology is not None:
             placement = describe_placement(before, layout, topology)
         return cls(
-            layout,
-            topology,
-            rows,
-            len(keys),
-            groups,
-            batch,
-            warnings,
-            placement,
-            divided,
-            axes,
+            layout, topology, rows, len(keys), groups, batch, warnings, placement, divided, axes
         )
 
     @property
@@ -246,9 +237,7 @@ def _is_outside_its_place(layout: Layout, axis: str) -> bool:
 
 
 def _axis_rows(
-    layout: Layout,
-    crossing: Mapping[str, Crossing],
-    outer: Mapping[str, Mapping[str, Crossing]],
+    layout: Layout, crossing: Mapping[str, Crossing], outer: Mapping[str, Mapping[str, Crossing]]
 ) -> Iterator[dict[str, Any]]:
     """Yield size, stride (positions between two indices), groups and crossings of each axis."""
     stride, first = layout.num_ranks, int(layout.ranks[0])

@@ -261,12 +261,7 @@ HOW_TO = {  # the page with a program that trains on a mesh with this axis
 
 
 def format_search(
-    result: SearchResult,
-    table: CostTable,
-    options: str,
-    *,
-    width: int = 80,
-    ascii: bool = False,
+    result: SearchResult, table: CostTable, options: str, *, width: int = 80, ascii: bool = False
 ) -> str:
     """Return the result of a search, whose best layouts are in the table, as text.
 

@@ -111,10 +111,7 @@ class Check(OfOneProcess):
 
 
 def share_error(
-    error: MeshkitError | None,
-    groups: Iterable[dist.ProcessGroup],
-    device: torch.device,
-    call: str,
+    error: MeshkitError | None, groups: Iterable[dist.ProcessGroup], device: torch.device, call: str
 ) -> None:
     """Raise the error of this rank, or one that repeats that of another. Collective.
 

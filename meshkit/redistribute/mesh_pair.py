@@ -94,11 +94,7 @@ class MeshPair(OfOneProcess):
         return agreement.stated({**self._facts, **facts}, stated, own, alike=alike)
 
     def confirm(
-        self,
-        call: str,
-        facts: Mapping[str, Json],
-        check: Callable[[], object],
-        limit: timedelta,
+        self, call: str, facts: Mapping[str, Json], check: Callable[[], object], limit: timedelta
     ) -> None:
         """Return once all ranks state equal facts. Collective over both meshes.
 

@@ -218,10 +218,7 @@ class Mover(OfOneProcess):
     channel: Channel
 
     def start(
-        self,
-        held: Sequence[Tensor | None],
-        out: Sequence[Tensor | None],
-        vote: Vote | None = None,
+        self, held: Sequence[Tensor | None], out: Sequence[Tensor | None], vote: Vote | None = None
     ) -> Moving:
         """Start to move the parts that this rank holds into those that it wants."""
         return Moving(self.channel, self._run(held, out), vote)

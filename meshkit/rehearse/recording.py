@@ -188,10 +188,7 @@ class RecordingGroup(dist.ProcessGroup):
         return self.reduce_parts(outputs, given, [parts[self.own] for parts in inputs], opts)
 
     def reduce_scatter_single_coalesced(
-        self,
-        outputs: Tensors,
-        inputs: Tensors,
-        opts: Any = None,
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> RecordedWork:
         """Record a reduce_scatter of whole tensors."""
         check_dtypes("reduce_scatter", outputs, inputs)
@@ -201,10 +198,7 @@ class RecordingGroup(dist.ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def reduce_scatter_single(
-        self,
-        output: Tensor,
-        whole: Tensor,
-        opts: Any = None,
+        self, output: Tensor, whole: Tensor, opts: Any = None
     ) -> RecordedWork:
         """Record a reduce_scatter of one tensor."""
         return self.reduce_scatter_single_coalesced([output], [whole], opts)
@@ -232,19 +226,13 @@ class RecordingGroup(dist.ProcessGroup):
         return self.collect("all_gather", outputs, inputs)
 
     def allgather_coalesced(
-        self,
-        outputs: Lists,
-        inputs: Tensors,
-        opts: object = None,
+        self, outputs: Lists, inputs: Tensors, opts: object = None
     ) -> RecordedWork:
         """Record an all_gather of lists, the outputs of each rank together."""
         return self.allgather([*map(list, zip(*outputs, strict=True))], inputs, opts)
 
     def all_gather_single_coalesced(
-        self,
-        outputs: Tensors,
-        inputs: Tensors,
-        opts: object = None,
+        self, outputs: Tensors, inputs: Tensors, opts: object = None
     ) -> RecordedWork:
         """Record an all_gather into whole tensors."""
         check_dtypes("all_gather", outputs, inputs)
@@ -296,12 +284,7 @@ class RecordingGroup(dist.ProcessGroup):
     alltoall_base = all_to_all_single
 
     def alltoall(
-        self,
-        outputs: Tensors,
-        inputs: Tensors,
-        opts: object = None,
-        *,
-        any_size: bool = True,
+        self, outputs: Tensors, inputs: Tensors, opts: object = None, *, any_size: bool = True
     ) -> RecordedWork:
         """Record an all_to_all of lists."""
         work = self.record("all_to_all", inputs, inputs, outputs, any_size=any_size)

@@ -39,11 +39,7 @@ class Stage:
     """The process that forks ranks, as the caller sees it."""
 
     def __init__(
-        self,
-        context: Context,
-        request: RehearsalRequest,
-        deadline: float,
-        progress: Progress,
+        self, context: Context, request: RehearsalRequest, deadline: float, progress: Progress
     ) -> None:
         self.request, self.deadline, self.progress = request, deadline, progress
         self.traces: dict[int, Trace] = {}

@@ -167,12 +167,7 @@ class StatePlan(OfOneProcess):
         return self._check(part.name, tensor, part.leg.wanted_shape, dtypes, fix)
 
     def _check(
-        self,
-        name: str,
-        tensor: Tensor,
-        shape: tuple[int, ...],
-        dtypes: Collection[str],
-        fix: str,
+        self, name: str, tensor: Tensor, shape: tuple[int, ...], dtypes: Collection[str], fix: str
     ) -> Tensor:
         if tensor.shape == shape and dtype_name(tensor.dtype) in dtypes:
             return tensor
@@ -183,22 +178,14 @@ class StatePlan(OfOneProcess):
         )
 
 
-def plan_state(
-    moved: Sequence[MovedTensor],
-    meshes: MeshPair,
-    options: StateOptions,
-) -> StatePlan:
+def plan_state(moved: Sequence[MovedTensor], meshes: MeshPair, options: StateOptions) -> StatePlan:
     """Return the plan of this rank. Local."""
     parts = [_part(tensor, meshes, options) for tensor in moved]
     parts.sort(key=lambda part: -part.leg.dtype.itemsize)
     return StatePlan(parts, meshes.device, max(1, options.chunk // BATCHES))
 
 
-def _part(
-    tensor: MovedTensor,
-    meshes: MeshPair,
-    options: StateOptions,
-) -> MovedPart:
+def _part(tensor: MovedTensor, meshes: MeshPair, options: StateOptions) -> MovedPart:
     """Return this rank's parts of a tensor."""
     travels: torch.dtype = getattr(torch, travel_dtype(tensor.dtype, options.dtype_name))
     leg = make_leg(tensor.move, meshes.target, travels)

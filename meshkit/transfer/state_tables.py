@@ -112,10 +112,7 @@ def read_table(
 
 
 def agree_on_tables(
-    meshes: MeshPair,
-    call: str,
-    facts: Mapping[str, Any],
-    read: Callable[[], Mapping[str, Table]],
+    meshes: MeshPair, call: str, facts: Mapping[str, Any], read: Callable[[], Mapping[str, Table]]
 ) -> list[tuple[str, Table, list[int]]]:
     """Return the tables that ranks state, each with its side and its ranks. Collective.
 
@@ -154,10 +151,7 @@ def agree_on_tables(
 
 
 def _played_tables(
-    meshes: MeshPair,
-    call: str,
-    facts: Mapping[str, Any],
-    read: Callable[[], Mapping[str, Table]],
+    meshes: MeshPair, call: str, facts: Mapping[str, Any], read: Callable[[], Mapping[str, Table]]
 ) -> Iterator[tuple[str, Table, list[int]]]:
     """Yield the table of one rank of each stage of each side as that of the whole stage.
 
