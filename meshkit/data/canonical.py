@@ -41,9 +41,7 @@ TextOf = Callable[[Any], "str | None"]
 def canonical_text(value: object, text_of: TextOf = lambda _: None) -> str:
     """Return the ``repr`` of a value, with sets and dicts in sorted order and arrays in full.
 
-    Args:
-        value: any value.
-        text_of: returns the text of a part if it knows a better one, else None.
+    ``text_of`` returns the text of a part if it knows a better one, else None.
 
     Raises:
         SpecError: if a part has no ``repr`` but its address, which is another one on each rank.

@@ -61,9 +61,7 @@ class Lookout(OfOneProcess):
         if not sign and idle >= LOOK and time.monotonic() - self._looked >= LOOK:
             self._looked = time.monotonic()
             sign = self._ended_process(idle)
-        if sign in self.reported:
-            return ""
-        return sign
+        return "" if sign in self.reported else sign
 
     def _failed_backend(self) -> str:
         device = self.guard.job.world.device or torch.device("cpu")

@@ -131,11 +131,8 @@ class Agreement:
     ) -> list[tuple[Json, list[int]]]:
         """Return what ranks state beside equal facts, each value with its ranks. Collective.
 
-        Args:
-            facts: must be equal on all ranks.
-            name: the name of what ranks state.
-            read: returns what this rank states, or None for nothing. If it raises, no rank waits.
-            alike: whether all that is stated must be equal.
+        ``read`` returns what this rank states under the name, or None for nothing. If it raises, no
+        rank waits. ``alike`` is whether all that is stated must be equal.
         """
         with self:
             deadline, own = self.deadline, read()

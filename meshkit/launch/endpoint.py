@@ -51,10 +51,8 @@ def first_value(names: Names, env: Env) -> str | None:
     return env.get(first_set(names, env) or "")
 
 
-# Field to its least value, and to what an error asks for in its place.
-LEAST = {"rank": 0, "world_size": 1, "local_rank": 0, "local_world_size": 1, "node_rank": 0}
-LEAST |= {"num_nodes": 1, "master_port": 1}
-MEANING = {
+COUNTS = ("world_size", "local_world_size", "num_nodes", "master_port")  # at least 1, indices 0
+MEANING = {  # what an error asks for in place of the value of a field
     "rank": "<the rank of this process>, another one on each",
     "world_size": "<the number of ranks>, the same on all",
     "local_rank": "<the index of this rank on its node>, or unset it",
@@ -69,8 +67,8 @@ def read_int(launcher: str, names: Names, env: Env, field: str) -> tuple[int, st
     """Return the variable of a field as an int, and its name."""
     name = first_set(names, env)
     text = None if name is None else env[name]
-    value, least = int(text) if text is not None and is_digits(text.strip()) else -1, LEAST[field]
-    most = 65535 if field == "master_port" else None
+    value = int(text) if text is not None and is_digits(text.strip()) else -1
+    least, most = int(field in COUNTS), 65535 if field == "master_port" else None
     if value >= least and (most is None or value <= most):
         return value, name or ""
     span = f"{least} or more" if most is None else f"{least} to {most}"

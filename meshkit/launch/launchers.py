@@ -94,10 +94,7 @@ def set_by_srun(rank: Names, world_size: Names, env: Env, *, own: Names) -> bool
 
 def set_by_jsrun(env: Env) -> bool:
     """Return whether jsrun set the variables of Open MPI, equal to its own, for Spectrum MPI."""
-    pairs = (
-        ("OMPI_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK"),
-        ("OMPI_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE"),
-    )
+    pairs = ((f"OMPI_COMM_WORLD_{name}", f"JSM_NAMESPACE_{name}") for name in ("RANK", "SIZE"))
     return all(
         jsm in env and as_number(env.get(ompi, env[jsm])) == as_number(env[jsm])
         for ompi, jsm in pairs

@@ -189,11 +189,11 @@ def join_running_job(
     requests = {rank: RecoveryFacts.from_facts(facts) for rank, facts in members.items()}
     layout = Layout.of(admission.sizes, RankPositions.of(admission.ranks, None))
     regrouped = regroup(layout, [*requests], admission.full_sizes)
-    if regrouped is None or own.rank not in requests:
-        if regrouped is not None:
-            raise left_out_error(world.rank)
+    if regrouped is None:
         line = "the ranks that live cannot form one replica."
         raise RankTimeoutError(line, fix="start the job again, from a checkpoint.")
+    if own.rank not in requests:
+        raise left_out_error(world.rank)
     if own.local_rank is None:
         arrived = {r: a for r, a in round.arrivals().arrived.items() if r in requests}
         local_rank = free_local_rank(own.rank, arrived, admission.newcomers)

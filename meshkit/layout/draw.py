@@ -238,10 +238,7 @@ def draw_page(
         "batch": batch
         and {"dp": batch.dp, "global": batch.global_batch, "micro": batch.micro_batch},
     }
-    options = [
-        *(["node"] if nodes is not None else ["all"]),
-        *(a for a, n in sizes.items() if n > 1),
-    ]
+    options = ["all" if nodes is None else "node", *(a for a, n in sizes.items() if n > 1)]
     colors = axis_colors(axes)
     switches = "".join(
         f'<label class="axis" style="border-color: {colors[axis]}">'

@@ -170,14 +170,9 @@ def build_mesh(
         return Mesh(proposal, open_groups(proposal))
     except RankTimeoutError as error:
         if error.missing_ranks:
-            error.evidence += (_who_calls(world.world_size),)
+            line = f"All {world.world_size} ranks call build_mesh; with ranks=range("
+            line += (
+                f"{max(1, world.world_size // 2)}), for example, the others are outside the mesh."
+            )
+            error.evidence += (line,)
         raise
-
-
-def _who_calls(world_size: int) -> str:
-    """Return the line for ranks that did not call ``build_mesh``, as they need no mesh."""
-    some = f"ranks=range({max(1, world_size // 2)})"
-    return (
-        f"All {world_size} ranks call build_mesh; with {some}, for example, the others are outside "
-        "the mesh."
-    )

@@ -52,13 +52,8 @@ def state_call(
 ) -> Holdings:
     """Return the rows of the call of this rank. Local.
 
-    Args:
-        mesh: the groups of the mesh.
-        call: the options.
-        layout: the parsed layout.
-        names: the first name of each parameter to the name by which the layout knows it.
-        pending: the parts of sums.
-        meshes: the ranks of the DeviceMesh of each DTensor.
+    ``names`` has the name by which the layout knows each parameter, by its first name. ``pending``
+    are the parts of sums, and ``meshes`` the ranks of the DeviceMesh of each DTensor.
     """
     at = mesh.plan.layout.coordinate(mesh.rank)
     options = {

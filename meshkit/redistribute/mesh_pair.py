@@ -81,13 +81,8 @@ class MeshPair(OfOneProcess):
     ) -> list[tuple[Json, list[int]]]:
         """Return what ranks state beside equal facts, with its ranks. Collective over both meshes.
 
-        Args:
-            call: the call, for errors.
-            facts: must be equal on all ranks.
-            read: returns what this rank states in an agreement, or None for nothing. If it raises,
-                no rank waits.
-            stated: the name of what it returns.
-            alike: whether all that is stated must be equal.
+        ``read`` returns what this rank states under the name ``stated``, or None for nothing. If it
+        raises, no rank waits. ``alike`` is whether all that is stated must be equal.
         """
         agreement = self._agreement(call)
         own = partial(read, agreement)

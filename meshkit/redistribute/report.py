@@ -93,12 +93,7 @@ class RedistributionPlan:
         more = {"shape": shape, **drop_none(better=self.better_order)}
         return _draw(self, {"mesh": self.layout}, unmarked, more, (width, ascii, speed))
 
-    def directions(self) -> dict[str, dict[str, Any] | None]:
-        """Return the steps and bytes of the forward and of the backward, in JSON types."""
-        backward = None if self.backward is None else self._plan_dict(self.backward)
-        return {"forward": self._plan_dict(self.forward), "backward": backward}
-
-    def _plan_dict(self, plan: Plan) -> dict[str, Any]:
+    def plan_dict(self, plan: Plan) -> dict[str, Any]:
         """Return the steps and the bytes of one direction in JSON types."""
         size = DTYPE_BYTES[self.dtype]
         received, bound = most_received(plan), most_needed(plan.move)
@@ -206,12 +201,7 @@ class MeshMovePlan:
         """Return the plan in JSON types."""
         return {**_fields(self), "to": self.to.sizes}
 
-    def directions(self) -> dict[str, dict[str, Any] | None]:
-        """Return the steps and bytes of the forward and of the backward, in JSON types."""
-        backward = None if self.backward is None else self._plan_dict(self.backward)
-        return {"forward": self._plan_dict(self.forward), "backward": backward}
-
-    def _plan_dict(self, move: MeshMove) -> dict[str, Any]:
+    def plan_dict(self, move: MeshMove) -> dict[str, Any]:
         """Return the steps, each as the rank that receives most sees it."""
         rank, size = move.busiest(), DTYPE_BYTES[self.dtype]
         received = move.received(rank)
@@ -241,6 +231,12 @@ class MeshMovePlan:
         return self.draw()
 
 
+def _directions(plan: Any) -> dict[str, dict[str, Any] | None]:  # noqa: ANN401  # of either kind
+    """Return the steps and bytes of the forward and of the backward, in JSON types."""
+    backward = None if plan.backward is None else plan.plan_dict(plan.backward)
+    return {"forward": plan.plan_dict(plan.forward), "backward": backward}
+
+
 def _fields(plan: RedistributionPlan | MeshMovePlan) -> dict[str, object]:
     """Return the fields that both kinds of plans have, in JSON types."""
     return {
@@ -248,7 +244,7 @@ def _fields(plan: RedistributionPlan | MeshMovePlan) -> dict[str, object]:
         "pattern": str(plan.pattern),
         "sizes": dict(plan.sizes),
         "dtype": plan.dtype,
-        **plan.directions(),
+        **_directions(plan),
         "groups": list(plan.groups),
         "missing_groups": list(plan.missing_groups),
     }
@@ -273,7 +269,7 @@ def _draw(
         names = ", ".join(f'"{group}"' for group in plan.missing_groups)
         items.append(("groups", f"build_mesh(groups=[{names}]) creates the missing ones"))
     facts = format_table(items, width=columns[0])
-    return "\n".join([facts, "", draw_steps(plan.directions(), *columns)])
+    return "\n".join([facts, "", draw_steps(_directions(plan), *columns)])
 
 
 def unmarked_of(pattern: Pattern, source: Layout, target: Layout) -> list[str]:

@@ -98,14 +98,9 @@ def plan_moves(
 ) -> list[MovedTensor]:
     """Return the tensors that move, in the order of the source, equal on every rank.
 
-    Args:
-        patterns: the patterns by name.
-        layouts: the ranks that have the state, and those that get it.
-        held: the tables of the ranks of the source.
-        wanted: the tables of the ranks of the target alone, and of those in both that say what they
-            fill; others in both want the same.
-        dtype: the one in which numbers travel, see :func:`travel_dtype`.
-        call: the call, for errors.
+    ``held`` are the tables of the ranks of the source, and ``wanted`` those of the ranks of the
+    target alone, and of those in both that say what they fill; others in both want the same.
+    Numbers travel in ``dtype``, see :func:`travel_dtype`.
 
     Raises:
         DisagreementError: if the target has other names, or tensors of other dtypes or shapes.
@@ -166,10 +161,7 @@ def _raise_differences(call: str, differences: Sequence[Disagreement]) -> None:
     if left := len(differences) - len(lines):
         lines.append(f"And {left} more {plural('difference', left)}.")
     kinds = dict.fromkeys(difference.kind for difference in differences)
-    fix, others = (
-        f"the same {' and '.join(kinds)} on both sides.",
-        {each.fix for each in differences},
-    )
+    fix, others = f"the same {' and '.join(kinds)} on both sides.", {d.fix for d in differences}
     if len(others) == 1 and "" not in others:
         fix = f"{others.pop()}, or {fix}"
     summary = f"the source and the target disagree about {call}()."
@@ -227,11 +219,7 @@ def _held_along(
 ) -> list[dict[str, int]]:
     """Return the coordinates along the axes of which some indices alone have a tensor.
 
-    Args:
-        name: the tensor.
-        layout: the mesh.
-        holders: the ranks that have it.
-        among: the ranks of which it is known; None is all of the mesh.
+    ``among`` are the ranks of which it is known whether they have it; None is all of the mesh.
     """
     coordinates = [layout.coordinate(rank) for rank in holders]
     indices = {axis: sorted({c[axis] for c in coordinates}) for axis in layout.axes}

@@ -83,14 +83,8 @@ def read_table(
 ) -> Table:
     """Return the facts of the tensors that a rank sends, or fills. Local.
 
-    Args:
-        patterns: how each tensor is cut, by glob.
-        layouts: those of the source and of the target.
-        side: ``"source"`` for tensors to send, ``"target"`` for tensors to fill.
-        argument: the name of the state in the call.
-        state: the tensors by name.
-        rank: this rank.
-        sizes: those of dims that the caller gives.
+    ``side`` is ``"source"`` for tensors to send, ``"target"`` for tensors to fill, and ``argument``
+    the name of the state in the call. The caller gives the ``sizes`` of some dims.
     """
     parsed, (source, target) = StatePatterns.of(patterns), layouts
     parsed.check(layouts)
