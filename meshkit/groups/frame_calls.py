@@ -1,4 +1,4 @@
-"""The calls of torch in which a thread is, from the variables of its frames.
+"""The frames of another thread, and the calls of torch in which it is, from their variables.
 
 ::
 
@@ -9,9 +9,14 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import re
-from collections.abc import Mapping
+import sys
+import threading
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -22,6 +27,10 @@ from ..launch.default_group import default_group
 from ..launch.disagreement import TracedCall
 from ..launch.torch_groups import is_nccl
 
+Frames = Iterable[tuple[FrameType, int | None]]  # outermost first, each with its line number
+
+_no_collection = threading.Lock()
+
 
 class BatchWait(NamedTuple):
     """A wait of torch's code for a batch of messages, as in its pipelines."""
@@ -29,6 +38,38 @@ class BatchWait(NamedTuple):
     name: str = ""  # of the message, ``"irecv"``; ``"wait"`` if it is unknown; empty without a wait
     group: dist.ProcessGroup | None = None  # None if it is unknown
     calls: list[TracedCall] = []  # noqa: RUF012  # nobody changes it
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Let no collection of garbage begin while frames of another thread are read. Local.
+
+    Python 3.11 makes the object of a frame when that is asked for, and a collection may begin
+    there. It runs finalizers, which let the other thread go on and leave its frames: Python then
+    crashes. Other versions need nothing.
+    """
+    if sys.version_info[:2] != (3, 11):
+        yield
+        return
+    with _no_collection:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_enabled:
+                gc.enable()
+
+
+def frame_of_thread(ident: int) -> FrameType | None:
+    """Return the innermost frame of a thread; None if the thread has ended."""
+    return sys._current_frames().get(ident)
+
+
+def frames_of_thread(ident: int) -> Frames:
+    """Return the current frames of a thread; empty if the thread has ended."""
+    frame = frame_of_thread(ident)
+    return list(traceback.walk_stack(frame))[::-1] if frame is not None else []
 
 
 def traced_calls(name: str, arguments: Mapping[str, Any]) -> list[TracedCall]:

@@ -34,9 +34,7 @@ from ..errors import MeshkitError
 from ..launch.disagreement import RankStatus, TracedCall
 from ..launch.job import current_job
 from ..launch.torch_aborts import collective_count, has_lost_connection
-from .frame_calls import BatchWait, batch_wait, traced_calls, traced_message
-
-Frames = Iterable[tuple[FrameType, int | None]]  # outermost first, each with its line number
+from .frame_calls import BatchWait, Frames, batch_wait, traced_calls, traced_message
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _TORCH, _STDLIB = os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"]
@@ -231,17 +229,6 @@ def frames_of_error(error: BaseException, origin: BaseException) -> Frames:
     outer = list(traceback.walk_stack(sys._getframe(1)))[::-1]
     frames = [*outer, *traceback.walk_tb(error.__traceback__)]
     return frames if origin is error else [*frames, *traceback.walk_tb(origin.__traceback__)]
-
-
-def frame_of_thread(ident: int) -> FrameType | None:
-    """Return the innermost frame of a thread; None if the thread has ended."""
-    return sys._current_frames().get(ident)
-
-
-def frames_of_thread(ident: int) -> Frames:
-    """Return the current frames of a thread; empty if the thread has ended."""
-    frame = frame_of_thread(ident)
-    return list(traceback.walk_stack(frame))[::-1] if frame is not None else []
 
 
 def find_collective_error(error: BaseException | None) -> BaseException | None:

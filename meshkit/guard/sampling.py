@@ -32,7 +32,8 @@ import numpy as np
 
 from ..errors import MeshkitError
 from ..groups.close_mesh import OWN
-from ..groups.status import frame_of_thread, may_wait
+from ..groups.frame_calls import frame_of_thread, no_collection
+from ..groups.status import may_wait
 from ..launch.job import Job
 from ..launch.log import LOGGER
 from ..launch.of_one_process import OfOneProcess
@@ -144,9 +145,10 @@ class StepSampler(OfOneProcess):
         elapsed = time.perf_counter() - self.ended
         pause = max(self.length / LOOKS, elapsed / PAUSES)
         time.sleep(min(max(pause, MIN_PAUSE), MAX_PAUSE) * random.uniform(0.7, 1.3))
-        frame = frame_of_thread(self.thread)
-        has_ended, waits = frame is None, frame is not None and may_wait(frame)
-        del frame
+        with no_collection():
+            frame = frame_of_thread(self.thread)
+            has_ended, waits = frame is None, frame is not None and may_wait(frame)
+            del frame
         with self.lock:
             if self.worker is threading.current_thread():
                 now = time.perf_counter()

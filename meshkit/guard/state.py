@@ -32,9 +32,10 @@ import torch.distributed as dist
 
 from ..errors import MeshkitError
 from ..groups.close_mesh import EXIT, READERS, STATUS
+from ..groups.frame_calls import Frames
 from ..groups.live_mesh import LiveMesh
 from ..groups.registry import Edge, GroupKey
-from ..groups.status import CollectiveTracker, CurrentCollective, Frames, rank_status, with_calls
+from ..groups.status import CollectiveTracker, CurrentCollective, rank_status, with_calls
 from ..launch.disagreement import RankStatus, TracedCall
 from ..launch.job import LEFT, Job
 from ..launch.judges import Decision

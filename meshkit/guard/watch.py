@@ -21,7 +21,8 @@ from functools import partial
 from typing import cast
 
 from ..errors import DisagreementError
-from ..groups.status import CollectiveTracker, frames_of_thread
+from ..groups.frame_calls import frames_of_thread, no_collection
+from ..groups.status import CollectiveTracker
 from ..launch.disagreement import RankStatus
 from ..launch.judges import Decision, Judge
 from ..launch.log import log_line
@@ -126,7 +127,8 @@ def _status_of_thread(guard: Guard, tracker: CollectiveTracker, thread: int) -> 
             at, status = tracker.leaving
             if time.monotonic() - at < TIMES.answer:
                 return status
-        return guard.status(tracker, frames_of_thread(thread), tracker.current)
+        with no_collection():
+            return guard.status(tracker, frames_of_thread(thread), tracker.current)
     except Exception:
         return guard.status(tracker, (), tracker.current)
 

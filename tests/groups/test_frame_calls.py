@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import threading
 import time
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +17,13 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
 import meshkit
-from meshkit.groups.status import frames_of_thread, rank_status
+from meshkit.groups.frame_calls import frames_of_thread
+from meshkit.groups.status import rank_status
+from meshkit.guard import sampling, watch
 from meshkit.launch.disagreement import TracedCall
+from tests.guard.test_sampling import alone
 from tests.pool import Pool
+from tests.preloaded_python import run_python
 from tests.promises import BUSY
 
 RANKS = 2
@@ -104,3 +112,70 @@ def test_a_wait_in_a_schedule_of_torch_is_that_for_its_message(pool: Pool, case:
     assert ((function, group), waits) == (expected, calls)
     assert line.startswith("test_frame_calls.py:")
     assert line.endswith("(step)")
+
+
+def watch_thread(thread: int) -> Callable[[], object]:
+    """Return the call by which a guard reads the status of a thread."""
+    guard: Any = SimpleNamespace(status=lambda _, frames, __: rank_status(0, {}, frames))
+    tracker: Any = SimpleNamespace(leaving=None, current=None)
+    return lambda: watch._status_of_thread(guard, tracker, thread)
+
+
+def sample_thread(thread: int) -> Callable[[], object]:
+    """Return the call by which a sampler looks at a thread."""
+    sampling.MIN_PAUSE = sampling.MAX_PAUSE = 0
+    sampler = alone()
+
+    def sample() -> object:
+        sampler.thread = thread
+        return sampler._sample()
+
+    return sample
+
+
+RECURSIONS = """
+def few(n):
+    return [n] if n == 0 else [n] + few(n - 1)
+
+def many(n, a=1, b=2):
+    x = y = z = n
+    return x if n == 0 else many(n - 1, x, y) + z
+"""
+
+
+def collect_while_another_thread_reads_frames(reader: str) -> None:
+    """Let each collection of the thread that reads give way to the thread that is read."""
+    read, ident, is_over = globals()[reader](threading.get_ident()), 0, threading.Event()
+
+    def give_way(_phase: str, _info: dict[str, int]) -> None:
+        if threading.get_ident() == ident:
+            time.sleep(1e-5)
+
+    def read_on() -> None:
+        nonlocal ident
+        ident = threading.get_ident()
+        while not is_over.is_set():
+            read()
+
+    functions: dict[str, Any] = {}
+    exec(compile(RECURSIONS, copy.__file__, "exec"), functions)  # frames of Python itself
+    gc.freeze()  # a collection looks at few objects
+    gc.callbacks.append(give_way)
+    gc.set_threshold(1)
+    thread = threading.Thread(target=read_on)
+    thread.start()
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        functions["few"](20)
+        functions["many"](9)
+    is_over.set()
+    thread.join()
+    print(gc.isenabled())
+
+
+@pytest.mark.parametrize("reader", ["watch_thread", "sample_thread"])
+def test_a_collection_while_frames_of_another_thread_are_read_crashes_nothing(reader: str) -> None:
+    """Python 3.11 makes frames that are asked for, and may collect garbage at that moment."""
+    module, name = __name__, collect_while_another_thread_reads_frames.__name__
+    done = run_python(f"from {module} import {name}; {name}({reader!r})")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")

@@ -19,13 +19,13 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 import meshkit
+from meshkit.groups.frame_calls import frames_of_thread
 from meshkit.groups.status import (
     CollectiveTracker,
     CurrentCollective,
     compares_calls,
     find_collective_error,
     frames_of_error,
-    frames_of_thread,
     is_collective_error,
     rank_status,
     tracking,
