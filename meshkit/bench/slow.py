@@ -110,15 +110,10 @@ def _exchange_groups(rows: Sequence[Rounds]) -> list[float]:
 
 
 def _mean_factors(rows: Sequence[Rounds], order: Ints | None = None) -> Floats:
-    """Return the geometric mean over the rows of the factor of each group.
+    """Return the geometric mean over the rows of the factor of each group, (num_groups,).
 
-    Args:
-        rows: the rounds of each row.
-        order: the group that is measured as each one in each round, (exchanges, num_rounds,
-            num_groups); None for the real order.
-
-    Returns:
-        factors, (exchanges, num_groups) or (num_groups,).
+    With an ``order``, (exchanges, num_rounds, num_groups), of the group that is measured as each
+    one in each round, the factors are (exchanges, num_groups).
     """
     logs: list[Floats] = []
     for rounds in rows:

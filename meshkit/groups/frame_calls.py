@@ -120,11 +120,7 @@ def batch_wait(frame: FrameType, caller: FrameType, number: int | None) -> Batch
 
     The messages of the list are in a variable on the line of the caller, or else in the only one
     that has messages. If these are not as many as the works, it is unknown for which one it waits.
-
-    Args:
-        frame: the innermost frame of a thread.
-        caller: the frame that has called it.
-        number: the line of the caller.
+    ``frame`` is the innermost one of its thread, and ``caller`` has called it at line ``number``.
     """
     variables = frame.f_locals
     work = next((each for each in variables.values() if isinstance(each, dist.Work)), None)

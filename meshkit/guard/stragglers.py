@@ -79,11 +79,7 @@ class OwnTime:
 def median_of_others(values: Floats) -> Floats:
     """Return for each value the median of the others in its row, the lower one of a middle two.
 
-    Args:
-        values: (..., num_values). A value that is alone in its row is its own median.
-
-    Returns:
-        medians, of the same shape.
+    The rows are the last dim. A value that is alone in its row is its own median.
     """
     ordered = np.sort(values, axis=-1)
     middle = (values.shape[-1] - 2) // 2

@@ -132,13 +132,8 @@ def ends(dense: Layout) -> Layout:
     """Return the layout of the first and the last stage. Pure.
 
     Megatron sums the gradients of tied embeddings over these two stages. With more than two stages
-    a mesh has no such group. Create it with
-    ``build_mesh(e.sizes, order=e.axes, ranks=e.ranks)``.
-
-    Args:
-        dense: the layout of the dense layers, with an axis pp of 2 or more.
-
-    Cost: O(ranks).
+    a mesh has no such group. Create it with ``build_mesh(e.sizes, order=e.axes, ranks=e.ranks)``.
+    ``dense`` is the layout of the dense layers, with an axis pp of 2 or more. O(ranks).
 
     Example:
         >>> ends(Layout(pp=4, dp=2)).groups("pp").tolist()

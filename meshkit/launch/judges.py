@@ -128,14 +128,11 @@ def all_same(
     hosts: Callable[[], Sequence[str]] = tuple,
     is_end: bool = False,
 ) -> Judge:
-    """Return the judge of ranks that must all arrive with equal facts.
+    """Return the judge of ranks that must all arrive with equal facts, or the error ``summary``.
 
-    Args:
-        summary: the first line of the error if they differ.
-        seconds: how long the ranks wait for each other.
-        describe: returns the coordinate of a rank as text.
-        hosts: returns the hosts of the job, as far as the launcher lists them.
-        is_end: whether the ranks have agreed before, and have done it now: see :func:`all_done`.
+    They wait ``seconds`` for each other. ``hosts`` returns the hosts of the job, as far as the
+    launcher lists them. ``is_end``: they have agreed before, and have done it now: see
+    :func:`all_done`.
     """
 
     def judge(seen: Arrivals) -> Decision | None:
@@ -153,7 +150,7 @@ def all_same(
 def all_same_and_stated(
     summary: str, fact: str, *, alike: bool, seconds: float, describe: Describe | None = None
 ) -> Judge:
-    """Return the judge of ranks with equal facts, except for one fact that ranks may state or omit.
+    """Return the judge of ranks with equal facts, but for one ``fact`` that they may state or omit.
 
     For example the ranks of two meshes move a state, and each that holds a part states its table::
 
@@ -162,12 +159,8 @@ def all_same_and_stated(
         rank 2   call=transfer  state=a8     is equal          ->    ("a8", [2])]
         rank 3   call=transfer               states nothing
 
-    Args:
-        summary: the first line of the error if the other facts differ.
-        fact: the name of the fact that a rank may state.
-        alike: whether all that is stated must be equal; a8 above would then be a disagreement.
-        seconds: how long the ranks wait for each other.
-        describe: returns the coordinate of a rank as text.
+    ``alike`` is whether all that is stated must be equal; a8 above would then be a disagreement.
+    The other arguments are those of :func:`all_same`.
     """
     same = all_same(summary, seconds=seconds, describe=describe)
 

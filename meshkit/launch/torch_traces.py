@@ -48,15 +48,6 @@ _DTYPES = {
 Entry = Mapping[str, Any]  # one call in the flight recorder
 
 
-def missing_records() -> list[str]:
-    """Return the functions of torch that this file needs and this torch does not have. Local.
-
-    A build without CUDA has no record of NCCL.
-    """
-    needed = RECORDS if dist.is_nccl_available() else RECORDS[:1]
-    return [name for name in needed if not hasattr(torch._C._distributed_c10d, name)]
-
-
 def read_calls(
     groups: Mapping[str, dist.ProcessGroup], begun: Mapping[str, int]
 ) -> dict[str, tuple[TracedCall, ...]]:

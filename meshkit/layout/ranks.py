@@ -212,14 +212,9 @@ def message_batches(
     put it into the batch with the same key. The key has two numbers: which message of the pair it
     is, and the distance between the ranks, in blocks of 64.
 
-    Args:
-        rank: the rank that sends and receives.
-        num_ranks: the number of ranks.
-        sent: the peer of each message that it sends; several to one peer are in their order.
-        received: the peer of each message that it receives, in the same way.
-
-    Returns:
-        For each batch the indexes of its messages in ``sent``, and of those in ``received``.
+    ``sent`` has the peer of each message that ``rank`` sends, several to one peer in their order,
+    and ``received`` those of the messages that it receives. The result has for each batch the
+    indexes of its messages in both.
 
     Example:
         >>> message_batches(0, 200, [1, 70, 1], [199])

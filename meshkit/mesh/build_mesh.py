@@ -170,9 +170,7 @@ def build_mesh(
         return Mesh(proposal, open_groups(proposal))
     except RankTimeoutError as error:
         if error.missing_ranks:
-            line = f"All {world.world_size} ranks call build_mesh; with ranks=range("
-            line += (
-                f"{max(1, world.world_size // 2)}), for example, the others are outside the mesh."
-            )
-            error.evidence += (line,)
+            size, some = world.world_size, f"ranks=range({max(1, world.world_size // 2)})"
+            line = f"All {size} ranks call build_mesh; with {some}, for example, the others are "
+            error.evidence += (f"{line}outside the mesh.",)
         raise

@@ -81,16 +81,8 @@ def fastest_cost(
 ) -> LayoutCost:
     """Return the figures of one layout in its fastest configuration that fits.
 
-    If none fits, it is the one that needs least memory.
-
-    Args:
-        model: the sizes of the model.
-        job: ranks, batch and machine.
-        layout: the ranks along each axis.
-        topology: the node of each rank.
-        micro_batch: samples of one forward and backward; None chooses it, as of the other two.
-        shard: one of ``SHARDS``.
-        recompute: one of ``RECOMPUTE``.
+    If none fits, it is the one that needs least memory. The micro batch, ``shard``, one of
+    ``SHARDS``, and ``recompute``, one of ``RECOMPUTE``, are chosen if they are None.
 
     Raises:
         SpecError: if a size of the model does not divide by that of an axis. Tokens are the last to

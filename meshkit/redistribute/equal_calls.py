@@ -68,8 +68,7 @@ def compare_calls(
     Args:
         groups: the groups of the mesh.
         group: the one over which the tensor moves.
-        x: the local tensor, without ``requires_grad`` if no gradient flows. Both that and its dtype
-            are compared.
+        x: the local tensor, whose dtype and ``requires_grad`` are compared too.
         facts: the call and the global sizes as text, equal on all ranks.
         has_backward: whether ranks wait for each other in the backward; else gradients may flow on
             some of them only.

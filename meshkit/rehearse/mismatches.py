@@ -357,12 +357,12 @@ def uneven_data(traces: Mapping[int, Trace], names: Names) -> list[str]:
     if not names.layouts:
         return []
     data = data_axes(names.layouts[0].sizes)
-    classes: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for rank, trace in traces.items():
-        coordinate = names.coordinate(rank)
-        if trace.has_ended and coordinate:
-            key = tuple(index for axis, index in coordinate.items() if axis not in data)
-            classes[key].append(rank)
+    ended = {rank: names.coordinate(rank) for rank, trace in traces.items() if trace.has_ended}
+    classes = group_by(
+        (tuple(index for axis, index in at.items() if axis not in data), rank)
+        for rank, at in ended.items()
+        if at
+    )
     lines = []
     for ranks in classes.values():
         counts = {rank: _counts(traces[rank], names) for rank in ranks}
