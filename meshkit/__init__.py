@@ -83,9 +83,8 @@ def __getattr__(name: str) -> object:
     if name not in _MODULE_OF:
         hint = importlib.import_module(".synonyms", __name__).module_hint(name, __all__)
         raise AttributeError(f"module 'meshkit' has no attribute {name!r}{'; ' * bool(hint)}{hint}")
-    value = globals()[name] = getattr(
-        importlib.import_module(f".{_MODULE_OF[name]}", __name__), name
-    )
+    module = importlib.import_module(f".{_MODULE_OF[name]}", __name__)
+    value = globals()[name] = getattr(module, name)
     return value
 
 

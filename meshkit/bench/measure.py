@@ -194,9 +194,8 @@ class Sweep:
         together = [rounds for (_, mode), rounds in self._seconds.items() if mode != ALONE]
         own = [float(is_doubtful(rounds_by_group(layout, rounds))) for rounds in together]
         flags = self.all_gather(own).max(axis=0)  # ranks may round the factors differently
-        doubtful = [
-            case for rounds, flag in zip(together, flags, strict=True) if flag for case in rounds
-        ]
+        pairs = zip(together, flags, strict=True)
+        doubtful = [case for rounds, flag in pairs if flag for case in rounds]
         began, before, self._slice = self.elapsed, self.elapsed, LEAST_SLICE
         while doubtful and 2 * self.elapsed - before < began + AGAIN:
             before = self.elapsed

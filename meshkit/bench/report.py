@@ -352,9 +352,8 @@ def name_group(run: BenchmarkRun, row: Measurement, time: GroupTime) -> NamedGro
     layout, span = Layout.of(run.sizes), row.case.target.span
     ranks = layout.groups(*span)[time.index].tolist()
     coordinate = layout.coordinate(ranks[0])
-    outside = {
-        axis: i for axis, i in coordinate.items() if axis not in span and run.sizes[axis] > 1
-    }
+    others = ((axis, i) for axis, i in coordinate.items() if axis not in span)
+    outside = {axis: i for axis, i in others if run.sizes[axis] > 1}
     hosts = tuple(dict.fromkeys(run.hosts[rank] for rank in ranks))
     return NamedGroup(row, time, format_sizes(outside) or "all", tuple(sorted(ranks)), hosts)
 

@@ -236,10 +236,8 @@ class Verdict:
     @property
     def suspects(self) -> tuple[Fit, ...]:
         """The hypotheses, those that name no axis once for each axis of the mesh."""
-        named = (
-            (fit.axes and [fit]) or [fit._replace(axes=(a,)) for a in self.long_axes]
-            for fit in self.fits
-        )
+        axes, fits = self.long_axes, self.fits
+        named = ((fit.axes and [fit]) or [fit._replace(axes=(a,)) for a in axes] for fit in fits)
         return tuple(fit for some in named for fit in some)
 
 

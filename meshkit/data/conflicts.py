@@ -238,9 +238,8 @@ def parameter_conflict(
     reason = "Its placements say that these ranks hold the same part."
     if {*along} <= {*averaged}:
         noun = "Gradients of experts" if row.is_expert else "Gradients"
-        reason = (
-            f"{noun} are averaged over {' '.join(averaged)}, so {row.noun}s must be equal there."
-        )
+        over = " ".join(averaged)
+        reason = f"{noun} are averaged over {over}, so {row.noun}s must be equal there."
     is_kind = any(row.ranks in held.classes for held in holdings.values())
     return DisagreementError(
         f"{CALL}: the {row.noun} {row.name} differs along {' '.join(along)}.",

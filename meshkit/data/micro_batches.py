@@ -82,9 +82,8 @@ class RankBatch(BatchPlan):
             fix = "for micro in sampler.micro_batches(step), or in plan.micro_batches(step)."
             if isinstance(model, MicroBatch):
                 fix = "plan.sync_on_last(model, micro), the model first."
-            raise SpecError(
-                f"micro is {format_value(micro, 'a model')}, not a micro batch.", fix=fix
-            )
+            value = format_value(micro, "a model")
+            raise SpecError(f"micro is {value}, not a micro batch.", fix=fix)
         if not isinstance(model, nn.Module):
             fix = "torch.nn.ModuleList(models), or a with for each of them."
             raise SpecError(f"model is {article(type(model).__name__)}, not a module.", fix=fix)
@@ -182,9 +181,8 @@ def token_weights(  # noqa: D417  # self
     group = mesh.get(axes) if axes else mesh.gradient_group()
     tokens = _parse_counts(counts)
     # a rank with invalid counts joins the all-reduce too, as its peers wait for it
-    sums = torch.tensor(
-        [0 if tokens is None else int(tokens.sum()), tokens is None], device=self.device
-    )
+    total = 0 if tokens is None else int(tokens.sum())
+    sums = torch.tensor([total, tokens is None], device=self.device)
     dist.all_reduce(sums, group=group)
     total, num_invalid = sums.tolist()
     if tokens is None:

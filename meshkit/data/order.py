@@ -97,15 +97,11 @@ def check_kind(indices: object) -> None:
     """
     fix = "a Sampler of torch with a length, or a sequence of dataset indices."
     if isinstance(indices, DistributedSampler):
-        line, fix = (
-            "It yields the share of one rank already.",
-            "leave it out; shuffle=True shuffles.",
-        )
+        line = "It yields the share of one rank already."
+        fix = "leave it out; shuffle=True shuffles."
     elif isinstance(indices, BatchSampler):
-        line, fix = (
-            "It yields batches, and the plan makes the batches.",
-            "order=batch_sampler.sampler.",
-        )
+        line = "It yields batches, and the plan makes the batches."
+        fix = "order=batch_sampler.sampler."
     elif isinstance(indices, str | bytes | Mapping | Set | DataLoader | Dataset | type):
         line = "It holds no dataset indices in order."
     elif not isinstance(indices, Iterable):

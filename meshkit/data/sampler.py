@@ -287,9 +287,8 @@ def make_stream(
         changes["order"] = "leave out order, and yield the samples in that order in the dataset"
     if changes:
         line = "Its samples have no numbers, so no other order can be read."
-        raise BatchError(
-            "a stream is read in its own order.", line, fix=f"{'; '.join(changes.values())}."
-        )
+        fix = f"{'; '.join(changes.values())}."
+        raise BatchError("a stream is read in its own order.", line, fix=fix)
     if order.tail not in (None, "drop"):
         rule = "The end of a stream is not known before, so only whole steps are read."
         raise BatchError(f"tail is {order.tail!r}.", rule, fix="tail='drop'.")

@@ -165,9 +165,8 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
                 samples, read = self._read_step(first, stream, positions)
             if read < self._plan.global_batch:
                 break
-            yield from (
-                (total + m.index, [samples[int(position)] for position in m.samples]) for m in mine
-            )
+            for micro in mine:
+                yield total + micro.index, [samples[int(place)] for place in micro.samples]
             total += len(of_rank)
         if not total:
             self._passes.end(current, 0)

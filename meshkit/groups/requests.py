@@ -65,9 +65,8 @@ class GroupTimeouts(NamedTuple):
         return own._replace(by_key={**by_key, **own.by_key})
 
     def __str__(self) -> str:
-        by_axes = [
-            f"{' '.join(key)} {format_timeout(self.by_key[key])}" for key in sorted(self.by_key)
-        ]
+        items = sorted(self.by_key.items())
+        by_axes = [f"{' '.join(key)} {format_timeout(timeout)}" for key, timeout in items]
         return ", ".join([format_timeout(self.default), *by_axes])
 
 

@@ -138,9 +138,8 @@ def _judge(same: Judge, seen: Arrivals) -> Decision | None:
     if not isinstance(error, RankTimeoutError) or isinstance(error, CollectiveError):
         return decision
     missing = error.missing_ranks
-    return Decision(
-        CollectiveError(error.summary, *error.evidence, fix=error.fix, missing_ranks=missing)
-    )
+    summary, fix = error.summary, error.fix
+    return Decision(CollectiveError(summary, *error.evidence, fix=fix, missing_ranks=missing))
 
 
 def committed_steps(mesh: MeshGroups, before: int) -> int | None:

@@ -168,9 +168,8 @@ class Guard(OfOneProcess):
         rows: dict[str, Ints] = {}
         for guard in (self, *self.parts):
             layout = guard.layout
-            own = {
-                " ".join(axes): layout.groups(axes) for axes in guard.groups if guard is not self
-            }
+            others = guard.groups if guard is not self else ()
+            own = {" ".join(axes): layout.groups(axes) for axes in others}
             for axis in [*guard.edges]:
                 for edge in itertools.chain(*edge_rounds(layout.sizes[axis], wrap=True)):
                     own[edge_name(axis, edge)] = layout.groups(axis)[:, edge]

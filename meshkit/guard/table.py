@@ -86,9 +86,8 @@ class Table:
         statuses = self.statuses.values()
         names = [{*s.begun, *s.calls, s.group} for s in statuses]
         for axes in sorted(set().union(*names)):
-            rows = [
-                GroupRanks(axes, tuple(row)) for row in groups_over(self.layout, axes, self.rows)
-            ]
+            of_axes = groups_over(self.layout, axes, self.rows)
+            rows = [GroupRanks(axes, tuple(row)) for row in of_axes]
             self.groups[axes] = {rank: group for group in rows for rank in group.ranks}
         self._counted = {group for group in self.all_groups() if self._counts_are_equal(group)}
         self._least = {group: self._least_begun(group) for group in self.all_groups()}

@@ -251,16 +251,14 @@ class Waits:
         }
         if cycles := [each for each in components(collectives) if len(each) > 1]:
             root = {node for each in cycles for node in each if isinstance(node, int)}
-            self.faults.append(
-                HangVerdict("order", tuple(sorted(root)), self._waits_of(root, inside))
-            )
+            waits = self._waits_of(root, inside)
+            self.faults.append(HangVerdict("order", tuple(sorted(root)), waits))
             return
         is_closed = all(self.edges[node] == inside[node] for node in component)
         if is_closed and not any(self.may[node] for node in calls):
             ends = {rank for node in calls for rank in node.ends or ()}
-            self.faults.append(
-                HangVerdict("message", tuple(sorted(ends)), self._waits_of(ends, inside))
-            )
+            waits = self._waits_of(ends, inside)
+            self.faults.append(HangVerdict("message", tuple(sorted(ends)), waits))
         else:
             self.suspects |= ranks
 

@@ -103,9 +103,8 @@ def side(
     names, entries = parse_axes(axes), dims.split()
     gradients = placements if grad_placements is None else grad_placements
     if not len(names) == len(placements) == len(gradients):
-        line = (
-            f"{len(names)} axes have {len(placements)} placements, {len(gradients)} of gradients."
-        )
+        counts = f"{len(placements)} placements, {len(gradients)} of gradients"
+        line = f"{len(names)} axes have {counts}."
         raise SpecError(line, fix="one placement for each axis.")
     marks = []
     for axis, placement, gradient in zip(names, placements, gradients, strict=True):

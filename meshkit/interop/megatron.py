@@ -211,9 +211,8 @@ def _check_axes_known(name: str, mesh: Mesh, fields: dict[str, str]) -> None:
 
 def _check_same_stages(dense: Layout, experts: Layout) -> None:
     """Check that dense layers and experts have the same stages. Equal on every rank."""
-    dense_pipeline, expert_pipeline = (
-        _pipeline(layout, dense.ranks[0]) for layout in (dense, experts)
-    )
+    first = dense.ranks[0]
+    dense_pipeline, expert_pipeline = _pipeline(dense, first), _pipeline(experts, first)
     if dense_pipeline != expert_pipeline or [*dense.ranks] != [*experts.ranks]:
         raise SpecError(
             f"the experts, {experts!r}, have other stages than the dense layers, {dense!r}.",

@@ -88,9 +88,8 @@ def distribute_experts(
     with ExitStack() as stack:
         dense = stack.enter_context(mesh.view(sizes, order=" ".join(sizes)))
         expert = stack.enter_context(mesh.view(experts, order=" ".join(experts)))
-        pair = mesh_class(
-            dense.device_mesh(" ".join(AXES)), expert.device_mesh(" ".join(EXPERT_AXES))
-        )
+        meshes = dense.device_mesh(" ".join(AXES)), expert.device_mesh(" ".join(EXPERT_AXES))
+        pair = mesh_class(*meshes)
         distributed = model.maybe_distribute_model(model, config, pair)
         stack.pop_all()
     return distributed, ExpertViews(dense, expert)

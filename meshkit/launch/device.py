@@ -279,11 +279,8 @@ def check_backend(name: object) -> str:
             "A backend is one name, or one name per device type.",
             fix="backend='gloo', or backend='cpu:gloo,cuda:nccl'.",
         )
-    missing = [
-        backend
-        for _, backend in pairs
-        if backend == "undefined" or not dist.is_backend_available(backend)
-    ]
+    used = [backend for _, backend in pairs]
+    missing = [n for n in used if n == "undefined" or not dist.is_backend_available(n)]
     if missing:
         rows = [row for row in ACCELERATORS if row.bridge and missing[0] in row.backends]
         packages = {row.device: row.bridge[0].partition(".")[0] for row in rows}

@@ -240,9 +240,8 @@ def _create_job(
         invitation = cast("tuple[int, int]", read_invitation(base, lease.generation))
         prepare = partial(_prepare, completed=completed)
         job = join_running_job(base, invitation, timeout, wait, bind, prepare)
-        completed |= {
-            name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in completed
-        }
+        names = completed.keys() & {"RANK", "WORLD_SIZE"}
+        completed |= {name: os.environ[name] for name in names}
         if job.seed is not None:
             seed_all(job.seed)
         return job

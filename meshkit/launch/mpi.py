@@ -78,9 +78,8 @@ def _import_mpi(world: World) -> ModuleType:
             mpi4py.rc.finalize = False
         from mpi4py import MPI as mpi  # importing it starts MPI
     except (ImportError, RuntimeError) as error:  # not installed, or it finds no MPI library
-        raise unknown_address_error(
-            world, f"mpi4py: {str(error).partition(chr(10))[0]}."
-        ) from error
+        line = f"mpi4py: {str(error).partition(chr(10))[0]}."
+        raise unknown_address_error(world, line) from error
     comm = mpi.COMM_WORLD
     if (comm.rank, comm.size) == (world.rank, world.world_size):
         return mpi

@@ -60,11 +60,9 @@ def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> 
         raise unknown_address_error(world)
     store = _open_tcp(world, host, port, deadline)
     if is_served(world):  # jobs share such a store
-        name = urlparse(str(world.init_method)).path
+        enter = partial(find_prefix, store, urlparse(str(world.init_method)).path)
         try:
-            prefix = run_with_deadline(
-                max(deadline.left, MIN_ENTRY), partial(find_prefix, store, name)
-            )
+            prefix = run_with_deadline(max(deadline.left, MIN_ENTRY), enter)
         except (RuntimeError, DeadlineExceededError) as error:
             if isinstance(error, MeshkitError):
                 raise
@@ -126,10 +124,8 @@ def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.St
         fix = f"export MASTER_PORT={free_port()} on all ranks, a port that is free on this host; "
         fix += "and MASTER_ADDR=<this host>."
         if (world.init_method or "").startswith("tcp:"):
-            fix = (
-                f'init_method="tcp://{join_host(host, free_port())}" on all ranks, a port that is '
-                "free here."
-            )
+            url = f"tcp://{join_host(host, free_port())}"
+            fix = f'init_method="{url}" on all ranks, a port that is free here.'
         raise LaunchError(
             f"rank 0 cannot host the store at {host}:{port}.",
             str(error).partition("\n")[0],

@@ -77,9 +77,8 @@ def state_of(process: Process) -> RankState:
 def have_ended(processes: Iterable[Process]) -> bool:
     """Return whether one of some processes has ended, as far as this machine can know it. Local."""
     here = machine_id()
-    return any(
-        process.machine == here and state_of(process) is RankState.ENDED for process in processes
-    )
+    neighbors = (process for process in processes if process.machine == here)
+    return any(state_of(process) is RankState.ENDED for process in neighbors)
 
 
 def sight(process: Process, note: str = "") -> Sighting:

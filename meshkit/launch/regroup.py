@@ -110,9 +110,8 @@ def who_lives(
     """
 
     def judge(seen: Arrivals) -> Decision | None:
-        requests = {
-            rank: RecoveryFacts.from_facts(a.facts) for rank, a in sorted(seen.arrived.items())
-        }
+        arrived = sorted(seen.arrived.items())
+        requests = {rank: RecoveryFacts.from_facts(a.facts) for rank, a in arrived}
         ended = {rank for rank in seen.missing if seen.states.get(rank) is RankState.ENDED}
         awaited = {*seen.missing} - ended
         awaited -= {*silent} if seen.waited >= waits.silent else set()

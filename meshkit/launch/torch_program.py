@@ -141,9 +141,8 @@ def _as_only_worker() -> Iterator[None]:
     """Let ``torch.utils.data.get_worker_info`` return worker 0 of 1 in a worker."""
     info = worker._worker_info
     if info is not None:
-        worker._worker_info = worker.WorkerInfo(
-            id=0, num_workers=1, seed=info.seed, dataset=info.dataset
-        )
+        own = worker.WorkerInfo(id=0, num_workers=1, seed=info.seed, dataset=info.dataset)
+        worker._worker_info = own
     try:
         yield
     finally:

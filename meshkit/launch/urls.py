@@ -106,11 +106,8 @@ def is_own_host(host: str) -> bool:
     if address is not None:
         return address.is_loopback or address.is_unspecified
     name = host.removesuffix(".").lower()
-    return (
-        name in OWN_NAMES
-        or name.startswith(("localhost.", "localhost6."))
-        or name.endswith(".localhost")
-    )
+    is_below = name.startswith(("localhost.", "localhost6.")) or name.endswith(".localhost")
+    return name in OWN_NAMES or is_below
 
 
 def url_fault(text: str) -> Refusal | None:
@@ -132,9 +129,8 @@ def url_fault(text: str) -> Refusal | None:
         path = rest.removeprefix("//localhost")
         meant = "" if path.startswith("//") else FILE + path  # of file:/path
         is_file = _FILE.fullmatch(meant) is not None
-        return Refusal(
-            "it is not file:// and the absolute path of a file", meant if is_file else ""
-        )
+        reason = "it is not file:// and the absolute path of a file"
+        return Refusal(reason, meant if is_file else "")
     match = _PLACE.fullmatch(text)
     if match is None:
         meant = _meant_url(text)

@@ -261,9 +261,8 @@ def context_for(fn: Callable[..., object]) -> Context:
     if reason := fork_obstacle():
         fix = "meshkit.shutdown() first."
         if used := used_accelerator():
-            fix = (
-                f"write fn into a file and import it; or restart, and spawn before {used} is used."
-            )
+            fix = "write fn into a file and import it; or restart, and spawn before "
+            fix += f"{used} is used."
         line = f"fn was typed into this session, which cannot be forked: {reason}."
         raise SpecError(line, fix=fix)
     return multiprocessing.get_context("fork")

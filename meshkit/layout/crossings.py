@@ -213,11 +213,8 @@ def suggest_fix(
     names = [*(name for name in layout.axes if name != axis), axis]
     inner = Layout(ranks=layout.ranks, **{name: layout.sizes[name] for name in names})
     order = order.format(" ".join(names), ",".join(names))
-    ways = {
-        place: placed(layout, topology),
-        order: inner,
-        f"{order} and {place}": placed(inner, topology),
-    }
+    ways = {place: placed(layout, topology), order: inner}
+    ways[f"{order} and {place}"] = placed(inner, topology)
     for way, new in ways.items():
         if not crossings(new, topology)[axis].crosses:
             return way

@@ -228,9 +228,8 @@ class Topology:
         number = parse_integer(node)
         if number is None or not 0 <= number < self.num_nodes:
             fix = f"a node from 0 to {self.num_nodes - 1}."
-            raise CoordinateError(
-                "the node does not exist.", fix=fix, index=node, size=len(self.sizes)
-            )
+            line, size = "the node does not exist.", len(self.sizes)
+            raise CoordinateError(line, fix=fix, index=node, size=size)
         if self._by_rank is not None:
             return np.flatnonzero(self._by_rank == number).astype(np.int64)
         end = int(self._ends[number])

@@ -56,11 +56,8 @@ def state_call(
     are the parts of sums, and ``meshes`` the ranks of the DeviceMesh of each DTensor.
     """
     at = mesh.plan.layout.coordinate(mesh.rank)
-    options = {
-        "norm_type": call.order,
-        "max_norm": call.max_norm,
-        "error_if_nonfinite": call.raises,
-    }
+    options = {"norm_type": call.order, "max_norm": call.max_norm}
+    options["error_if_nonfinite"] = call.raises
     rows = [Row(CALL, name, str(value)) for name, value in options.items()]
     stage = format_sizes({axis: n for axis, n in at.items() if has_pipeline([axis])})
     for name, known_as in names.items():

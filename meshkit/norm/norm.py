@@ -261,11 +261,8 @@ class GradientNorms(OfOneProcess):
                 continue
             place = () if is_plain else (holder.device_mesh, holder.placements)
             share = known.shares[index]
-            if (
-                share is None
-                or share.place != place
-                or share.form != (parameter.shape, parameter.dtype)
-            ):
+            form = parameter.shape, parameter.dtype
+            if share is None or share.place != place or share.form != form:
                 share = known.shares[index] = self._share(names, parameter, place, known.layout)
                 known.asked.clear()
                 known.compared.clear()
@@ -320,9 +317,8 @@ class GradientNorms(OfOneProcess):
         except (KeyError, TypeError):  # TypeError: a value without a hash is no str
             parsed = NormLayout.of(self._grid.sizes, {} if layout is None else layout, sizes)
         unmatched = parsed.unmatched([name for tied in names for name in tied])
-        return self._known.setdefault(
-            key, KnownLayout(parsed, [None] * len(names), {}, unmatched, set())
-        )
+        known = KnownLayout(parsed, [None] * len(names), {}, unmatched, set())
+        return self._known.setdefault(key, known)
 
     def _share(
         self, names: Sequence[str], parameter: Tensor, place: tuple[Any, ...], layout: NormLayout
@@ -345,9 +341,8 @@ class GradientNorms(OfOneProcess):
         pairs = zip(index, placements, strict=True)
         copies = [n for n, kind in pairs if kind.is_replicate() or kind.is_partial()]
         is_first = counts(self._grid, self._rank, shares.own, members) and not any(copies)
-        whole = (
-            summed_placements(placements) if any(kind.is_partial() for kind in placements) else ()
-        )
+        is_partial = any(kind.is_partial() for kind in placements)
+        whole = summed_placements(placements) if is_partial else ()
         share = share._replace(counts=is_first, whole=whole, sums=shares.sums)
         return share.arranged(self._grid, self._rank, self._axes, members, whole or placements)
 

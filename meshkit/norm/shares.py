@@ -224,9 +224,8 @@ def _cut(side: Side, axis: str) -> Side:
         if Dim("1") in items:
             items.remove(Dim("1"))
         return Side((Dim(LETTERS[0], (axis,)), *items))
-    return side.rewrite(
-        lambda item: [Dim(named.name, (*named.axes, axis)) if item == named else item]
-    )
+    longer = Dim(named.name, (*named.axes, axis))
+    return side.rewrite(lambda item: [longer if item == named else item])
 
 
 def _unknown_role_error(sizes: Mapping[str, int], axis: str, name: str, num_dims: int) -> SpecError:

@@ -82,9 +82,8 @@ class Moves:
             for part, needed in self.needed_gb.items()
         ]
         if self.samples_kept is not None:
-            rows.append(
-                ("samples", f"{100 * self.samples_kept:.3g} % of a step stay on their rank")
-            )
+            kept = f"{100 * self.samples_kept:.3g} % of a step stay on their rank"
+            rows.append(("samples", kept))
         return format_table(rows, width=width)
 
 
@@ -141,9 +140,8 @@ class Holding:
         columns = self.tp.common(other.tp) * self.shard.common(other.shard)
         kv_rows = self.kv.within(self.shard).common(other.kv.within(other.shard))
         shared = (model.shared - by_columns - kv) * rows + by_columns * columns + kv * kv_rows
-        rows_of_experts = self.tp.within(self.expert_shard).common(
-            other.tp.within(other.expert_shard)
-        )
+        own, theirs = (part.tp.within(part.expert_shard) for part in (self, other))
+        rows_of_experts = own.common(theirs)
         columns_of_experts = self.tp.common(other.tp) * self.expert_shard.common(other.expert_shard)
         routed = (1 - 1 / width) * rows_of_experts + columns_of_experts / width
         routed = routed * self.ep.common(other.ep) * model.routed

@@ -188,9 +188,8 @@ def _communicate(
     """Send and receive in batches, since NCCL runs the messages of a pair in their order."""
     received = [(tensor, peer) for tensor, peer in receives if peer is not None]
     batches, world = batch_messages(sends, received), cast(dist.ProcessGroup, dist.group.WORLD)
-    _wait_for(
-        world, lambda: [work for batch in batches for work in dist.batch_isend_irecv(batch)], limit
-    )
+    begin = dist.batch_isend_irecv
+    _wait_for(world, lambda: [work for batch in batches for work in begin(batch)], limit)
 
 
 def _wait_for(group: dist.ProcessGroup, begin: Callable[[], list[Any]], limit: timedelta) -> None:

@@ -350,9 +350,8 @@ def propose_again(proposal: MeshProposal, job: Job, layout: Layout) -> MeshPropo
         for axes, key in before.keys.items()
         if key in timeouts.by_key
     }
-    options = proposal.options._replace(
-        timeouts=timeouts._replace(by_key=by_key), crossing={}, place=False
-    )
+    timeouts = timeouts._replace(by_key=by_key)
+    options = proposal.options._replace(timeouts=timeouts, crossing={}, place=False)
     sizes, standard = layout.sizes, STANDARD_AXES.issuperset(layout.sizes)
     is_whole = layout.rank_positions.is_identity and layout.num_ranks == job.world.world_size
     given = {"groups": groups or None, "ranks": None if is_whole else layout.ranks}

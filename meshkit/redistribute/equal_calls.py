@@ -43,9 +43,8 @@ MAX_FACTS = 3 * 256  # bytes of a call that ranks show each other
 MAX_FIELD = 200  # bytes of its pattern, and of its sizes; the dtype is shorter
 FIELDS = ("call", "sizes", "dtype", "grad", "error")  # the last of a rank that refuses the call
 NONE = "none"  # in place of a field
-SAME_ORDER = (
-    "the same calls in the same order on all ranks of the group, with equal sizes and dtypes."
-)
+SAME_ORDER = "the same calls in the same order on all ranks of the group, "
+SAME_ORDER += "with equal sizes and dtypes."
 
 
 def compare_calls(

@@ -71,6 +71,11 @@ class Piece(NamedTuple):
     target_start: int  # the same in the target's part, counting only pieces that are gathered
     is_gathered: bool  # whether ranks that want copies receive a block each
 
+    def wanted(self, chunk: int, chunks: int) -> Interval:
+        """Return a chunk of the piece, in the target's part."""
+        start, size = split(self.size, chunks, chunk)
+        return Interval(self.target_start + start, size)
+
 
 @dataclass(frozen=True)
 class MeshMove:
@@ -128,19 +133,13 @@ class MeshMove:
             if piece.is_gathered:
                 total, block = self._blocks(wanted_cell)
                 low, high = _clip(held, Interval(0, piece.size))
-                first, last = (
-                    (piece.target_start + low) // block,
-                    (piece.target_start + high - 1) // block,
-                )
+                first, last = ((piece.target_start + end) // block for end in (low, high - 1))
                 for index in range(first, last + 1):
                     wanted = _block(total, block, index, chunk, chunks)
                     boxes = _part_of(piece, held, wanted)
                     messages += [Message(int(peers[index]), boxes)] * bool(boxes)
                 continue
-            wanted = split(piece.size, chunks, chunk)
-            if boxes := _part_of(
-                piece, held, wanted._replace(start=wanted.start + piece.target_start)
-            ):
+            if boxes := _part_of(piece, held, piece.wanted(chunk, chunks)):
                 lacking = (int(peer) for peer in peers if not self._holds(int(peer), place.cell))
                 messages += [Message(peer, boxes) for peer in lacking]
         return messages
@@ -156,10 +155,7 @@ class MeshMove:
         for piece in self._pieces(place.cell, own):
             if self._holds(rank, piece.cell):
                 continue
-            wanted = own
-            if not piece.is_gathered:
-                wanted = split(piece.size, chunks, chunk)
-                wanted = wanted._replace(start=wanted.start + piece.target_start)
+            wanted = own if piece.is_gathered else piece.wanted(chunk, chunks)
             low, high = _clip(wanted, Interval(piece.target_start, piece.size))
             if low >= high:
                 continue
@@ -195,9 +191,8 @@ class MeshMove:
         Cost: O(1) if the pieces are its rows in order, else O(pieces).
         """
         if self._is_in_rows(wanted_cell):
-            return boxes_of(
-                self.target.region(wanted_cell), wanted.start, wanted.start + wanted.size
-            )
+            region, start = self.target.region(wanted_cell), wanted.start
+            return boxes_of(region, start, start + wanted.size)
         pieces = (piece for piece in self._pieces(wanted_cell, wanted) if piece.is_gathered)
         parts = (_part_of(piece, Interval(0, piece.size), wanted) for piece in pieces)
         return tuple(box for boxes in parts for box in boxes)
@@ -226,10 +221,8 @@ class MeshMove:
         lacking = np.broadcast_to(num_elements(wanted), ranks.shape).copy()
         both = np.isin(ranks, self.source.ranks)
         if both.any():
-            pair = (
-                end.cut.region(columns_of(end.layout, ranks[both]))
-                for end in (self.target, self.source)
-            )
+            ends = self.target, self.source
+            pair = (end.cut.region(columns_of(end.layout, ranks[both])) for end in ends)
             lacking[both] -= num_elements(overlap(*pair))
         return int(ranks[np.argmax(lacking)])
 
@@ -259,15 +252,11 @@ class MeshMove:
         """Return the piece of a part of the source in a part of the target."""
         region, wanted = self.source.region(cell), self.target.region(wanted_cell)
         box = overlap(region, wanted)
-        size, source_start = int(num_elements(box)), _elements_before(box, region)
+        shared = box, int(num_elements(box)), cell, wanted_cell, _elements_before(box, region)
         if self.is_disjoint:
-            return Piece(
-                box, size, cell, wanted_cell, source_start, _elements_before(box, wanted), True
-            )
+            return Piece(*shared, _elements_before(box, wanted), is_gathered=True)
         starts = self._gathered(wanted_cell)[0]
-        return Piece(
-            box, size, cell, wanted_cell, source_start, starts.get(cell, 0), cell in starts
-        )
+        return Piece(*shared, starts.get(cell, 0), cell in starts)
 
     def _blocks(self, wanted_cell: Cell) -> tuple[int, int]:
         """Return the elements of a part of the target that are gathered, and those of a block."""

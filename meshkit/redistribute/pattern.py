@@ -323,7 +323,6 @@ def parse_layout(layout: object) -> dict[str, Side]:
             sides[glob] = parse_side(text)
         except SpecError as error:
             fix = LAYOUT_EXAMPLE if error.fix == EXAMPLE else error.fix
-            raise error.but(
-                summary=f"layout[{glob!r}] is {text!r}: {error.summary}", fix=fix
-            ) from None
+            line = f"layout[{glob!r}] is {text!r}: {error.summary}"
+            raise error.but(summary=line, fix=fix) from None
     return sides

@@ -209,10 +209,8 @@ class MeshMovePlan:
         pattern = self.pattern if move is self.forward else self.pattern.mirror
         steps: list[dict[str, Any]] = []
         if summed_axes(pattern.left, move.source.layout):
-            sums = plan_move(
-                make_move(sum_pattern(pattern.left), move.source.layout.sizes, self.sizes)
-            )
-            steps += _steps(sums, size)
+            sums = make_move(sum_pattern(pattern.left), move.source.layout.sizes, self.sizes)
+            steps += _steps(plan_move(sums), size)
         steps += [{"step": "send", "axes": [], "bytes": size * sent}] * bool(sent)
         if received > sent:
             axes = [*move.target.copy_axes]

@@ -97,9 +97,8 @@ def uncounted_groups(traces: Mapping[int, Trace], names: Names) -> list[str]:
 def _unequal_sequences(traces: Mapping[int, Trace], names: Names) -> Iterable[Mismatch]:
     by_rank = {rank: _by_group(trace) for rank, trace in traces.items()}
     for key, ranks in _groups(traces).items():
-        rows = {
-            rank: [op for op in by_rank[rank].get(key, ()) if not op.is_message] for rank in ranks
-        }
+        of_group = {rank: by_rank[rank].get(key, ()) for rank in ranks}
+        rows = {rank: [op for op in ops if not op.is_message] for rank, ops in of_group.items()}
         columns = zip_longest(*rows.values())
         for number, column in enumerate(columns):
             at = dict(zip(rows, column, strict=True))
@@ -216,12 +215,8 @@ MessageEnds = dict[
 def _message_ends(traces: Mapping[int, Trace]) -> MessageEnds:
     """Return the sends and receives between played ranks."""
     ends: MessageEnds = defaultdict(list)
-    takes_any = {
-        rank
-        for rank, t in traces.items()
-        for op in t.operations
-        if op.name == "recv" and op.peer == ANY
-    }
+    received = ((r, op) for r, t in traces.items() for op in t.operations if op.name == "recv")
+    takes_any = {rank for rank, op in received if op.peer == ANY}
     for rank, trace in traces.items():
         keys = [group.key for group in trace.groups]
         counts: Counter[int] = Counter()
@@ -342,9 +337,8 @@ def _cycle_mismatch(
             f"for {names.rank(other)}."
         )
     along = " and ".join(dict.fromkeys(group.name or str(group) for group in groups))
-    text = "\n".join(
-        [f"{count_noun(len(ranks), 'rank')} along {along} wait for each other:", *texts]
-    )
+    line = f"{count_noun(len(ranks), 'rank')} along {along} wait for each other:"
+    text = "\n".join([line, *texts])
     members = tuple(sorted(ranks))
     return Mismatch(groups[0], members, operations[0], text, "order", _lines(operations))
 

@@ -155,9 +155,8 @@ class RehearsalReport:
     @property
     def not_proved(self) -> str:
         """The limits of this rehearsal, as a sentence."""
-        any_source = any(
-            op.name == "recv" and op.peer < 0 for t in self.traces.values() for op in t.operations
-        )
+        operations = (op for trace in self.traces.values() for op in trace.operations)
+        any_source = any(op.name == "recv" and op.peer < 0 for op in operations)
         parts = [NOT_PROVED]
         parts += ["receives from any rank are not compared"] * any_source
         left = self.world_size - len(self.ranks)

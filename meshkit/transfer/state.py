@@ -224,11 +224,8 @@ def _held_along(
     coordinates = [layout.coordinate(rank) for rank in holders]
     indices = {axis: sorted({c[axis] for c in coordinates}) for axis in layout.axes}
     known = [int(rank) for rank in layout.grid.flat] if among is None else among
-    expected = {
-        rank
-        for rank in known
-        if all(i in indices[axis] for axis, i in layout.coordinate(rank).items())
-    }
+    places = {rank: layout.coordinate(rank).items() for rank in known}
+    expected = {rank for rank in known if all(i in indices[axis] for axis, i in places[rank])}
     if expected != {*holders}:
         raise SpecError(
             f"{name} is on ranks {format_ranks(sorted(holders))}.",

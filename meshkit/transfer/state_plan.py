@@ -140,16 +140,13 @@ class StatePlan(OfOneProcess):
 
     def arrange(self, held: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return the parts to send, in the order of the move, with sums done. Collective."""
-        return [
-            None if x is None else part.arrange(x) for part, x in zip(self.parts, held, strict=True)
-        ]
+        pairs = zip(self.parts, held, strict=True)
+        return [None if x is None else part.arrange(x) for part, x in pairs]
 
     def view(self, places: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return the regions to fill in local tensors."""
-        return [
-            None if place is None else part.view(place)
-            for part, place in zip(self.parts, places, strict=True)
-        ]
+        pairs = zip(self.parts, places, strict=True)
+        return [None if place is None else part.view(place) for part, place in pairs]
 
     def _read(self, part: MovedPart, state: State | None) -> Tensor:
         tensor = _tensor_of(part.name, state, "state")

@@ -137,11 +137,8 @@ def agree_on_tables(
         return tables
 
     tables = store.run(fetch)
-    return [
-        (side, tables[digest], ranks)
-        for digests, ranks in stated
-        for side, digest in digests.items()
-    ]
+    sides = ((side, digest, ranks) for digests, ranks in stated for side, digest in digests.items())
+    return [(side, tables[digest], ranks) for side, digest, ranks in sides]
 
 
 def _played_tables(

@@ -62,9 +62,8 @@ class Transfer(OfOneProcess):
         self._running = Handle(lambda: None)  # the last one
         meshes.check_open()
         outside = meshes.is_outside
-        self._plan = (
-            StatePlan((), meshes.device, 1) if outside else self._agree(patterns, like, out)
-        )
+        nothing = StatePlan((), meshes.device, 1)
+        self._plan = nothing if outside else self._agree(patterns, like, out)
         plan, channel = self._plan, Channel(CALL, meshes.message_timeout)
         self._mover = Mover(meshes.rank, meshes.device, plan.legs, plan.batches, channel)
 
