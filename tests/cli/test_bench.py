@@ -120,7 +120,7 @@ def rank_3_is_late(
         return measure(device, request, layout)
 
 
-@pytest.mark.parametrize("run", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("run", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_the_groups_of_a_late_rank_are_named(
     run: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,8 +134,9 @@ def test_the_groups_of_a_late_rank_are_named(
     ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("run", range(2))
+@pytest.mark.parametrize(
+    "run", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.nightly)]
+)
 def test_no_group_of_healthy_ranks_is_named(run: int, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "dp=2", "sp=2", "-n", "4", "--device", "cpu", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["slow"] == []

@@ -162,7 +162,7 @@ def test_an_order_goes_on_from_every_state_on_another_mesh(
     check_order(order, plan, other, epochs, part)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(deadline=None, max_examples=500, database=None)
 @given(st.sampled_from([*ORDERS]), plans(), plans(), st.integers(0, 2), st.floats(0, 1))
 def test_an_order_goes_on_from_every_state_on_another_mesh_500_times(

@@ -136,7 +136,7 @@ def test_a_stream_goes_on_from_every_state(case: dict[str, Any]) -> None:
     check(case)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(deadline=None, max_examples=500, database=None)
 @given(cases())
 def test_a_stream_goes_on_from_every_state_500_times(case: dict[str, Any]) -> None:

@@ -113,22 +113,25 @@ def test_a_rank_that_is_late_of_its_own_is_named(pool: Pool) -> None:
     assert check(pool, runs) == (2, 0)
 
 
-@pytest.mark.slow
-def test_20_live_runs_name_the_late_rank(pool: Pool) -> None:
+RUNS = [pytest.param(4, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.nightly)]
+
+
+@pytest.mark.parametrize("count", RUNS)
+def test_live_runs_name_the_late_rank(pool: Pool, count: int) -> None:
     chance = random.Random(0)
     parts = ["loader", "forward", "backward"]
     runs: list[Late | None] = [
         (chance.randrange(RANKS), chance.choice(parts), chance.uniform(0.03, 0.05))
-        for _ in range(20)
+        for _ in range(count)
     ]
     named, wrong = check(pool, runs)
-    assert named >= 19
+    assert named >= count - 1
     assert wrong == 0
 
 
-@pytest.mark.slow
-def test_20_live_runs_without_a_late_rank_name_none(pool: Pool) -> None:
-    assert check(pool, [None] * 20) == (0, 0)
+@pytest.mark.parametrize("count", RUNS)
+def test_live_runs_without_a_late_rank_name_none(pool: Pool, count: int) -> None:
+    assert check(pool, [None] * count) == (0, 0)
 
 
 def sampler_of(mesh: Mesh) -> StepSampler:

@@ -163,13 +163,13 @@ def test_simulated_ranks_under_load_are_not_named() -> None:
     assert count_clean(6) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_300_simulated_ranks_that_are_late_are_named() -> None:
     named, others = count_planted(300)
     assert named >= 285
     assert others <= 3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_300_simulated_runs_under_load_name_3_ranks_at_most() -> None:
     assert count_clean(300) <= 3

@@ -528,8 +528,9 @@ def what_is_left(files: int, others: int) -> tuple[int, int]:
         time.sleep(0.1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("init_method", [None, "env://"])  # None is a file
 def test_the_next_clean_start_works_within_a_few_tries(seed: int, init_method: str | None) -> None:
     played = play(interrupt_at_random, 3, (seed, 8, init_method), timeout=400)

@@ -332,7 +332,7 @@ def test_a_guard_that_watches_leaves_no_key(url: str, pool: Pool) -> None:
         assert after == before
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_hundred_rounds_leave_no_keys(kind: str, url: str, pool: Pool) -> None:
     times = 2 * SLOW_KINDS.get(kind, 100)

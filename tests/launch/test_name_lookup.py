@@ -43,7 +43,12 @@ def test_the_host_of_the_store_looks_up_each_rank_once(library: Path) -> None:
 
 @needs_gcc
 @pytest.mark.parametrize(
-    "lookup", ["3", *(pytest.param(n, marks=pytest.mark.slow) for n in ("1", "2", "4", "all"))]
+    "lookup",
+    [
+        "3",
+        pytest.param("all", marks=pytest.mark.slow),
+        *(pytest.param(n, marks=pytest.mark.nightly) for n in ("1", "2", "4")),
+    ],
 )
 def test_ranks_wait_for_a_slow_lookup(lookup: str, library: Path) -> None:
     slow = {"SLOW_SECONDS": str(SLOW), "SLOW_LOOKUP": lookup}

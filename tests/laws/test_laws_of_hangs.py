@@ -144,7 +144,7 @@ def test_a_hang_has_the_root_that_was_played() -> None:
     assert found["decided"] > 50, found
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_thousand_hangs_have_the_roots_that_were_played() -> None:
     found = judge_hangs(seed=10_000, count=1008, most=256)
     assert min(found[kind] for kind in FAULTS) >= 20, found
@@ -181,7 +181,7 @@ def test_no_rank_of_a_healthy_job_is_at_fault() -> None:
     assert found[""] > 10, found
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_rank_of_ten_thousand_healthy_tables_is_at_fault() -> None:
     judge_healthy(seed=100_000, count=10_000)
 

@@ -168,7 +168,7 @@ def compare_with_one_process(seed: int) -> str | None:
 
 @needs_slices
 @pytest.mark.parametrize(
-    "seed", [pytest.param(s, marks=[pytest.mark.slow] * (s >= 10)) for s in range(20)]
+    "seed", [pytest.param(s, marks=[pytest.mark.nightly] * (s >= 10)) for s in range(20)]
 )
 def test_the_norm_is_that_of_one_process(pool: Pool, seed: int) -> None:
     bits = pool.run(compare_with_one_process, seed)

@@ -57,7 +57,7 @@ def test_a_plan_gives_the_parts_of_the_right_side(case: Case) -> None:
     check_values(case.move)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @given(cases() | cases(uneven=True))
 @many
 def test_thousands_of_plans(case: Case) -> None:

@@ -162,7 +162,7 @@ def test_each_rank_gets_its_part_and_receives_what_it_lacks(move: MeshMove, chun
     check_move(move, chunks)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @given(mesh_moves(), st.integers(1, 3))
 @many
 def test_thousands_of_moves(move: MeshMove, chunks: int) -> None:

@@ -212,12 +212,12 @@ SCHEDULES = (
 
 
 # one stage a rank, two, and two in the order of a V
+QUICK = ("ScheduleGPipe", "ScheduleInterleaved1F1B", "ScheduleZBVZeroBubble")
+OTHERS = tuple(name for name in SCHEDULES if name not in QUICK)
+
+
 @pytest.mark.parametrize(
-    "names",
-    [
-        ("ScheduleGPipe", "ScheduleInterleaved1F1B", "ScheduleZBVZeroBubble"),
-        pytest.param(SCHEDULES, marks=pytest.mark.slow, id="all"),
-    ],
+    "names", [QUICK, pytest.param(OTHERS, marks=pytest.mark.slow, id="others")]
 )
 def test_every_schedule_of_pipelining_is_played(names: tuple[str, ...]) -> None:
     report = rehearse(pipeline, SIZE, (names,), ranks="all")
@@ -247,8 +247,8 @@ SLOW = ("ScheduleInterleaved1F1B", "ScheduleZBVZeroBubble")
     ("name", "size"),
     [
         ("Schedule1F1B", 4),
-        pytest.param("Schedule1F1B", 8, marks=pytest.mark.slow),
-        *(pytest.param(name, 8, marks=pytest.mark.slow) for name in SLOW),
+        *(pytest.param(name, 4, marks=pytest.mark.slow) for name in SLOW),
+        *(pytest.param(name, 8, marks=pytest.mark.nightly) for name in ("Schedule1F1B", *SLOW)),
     ],
 )
 def test_a_rank_of_each_stage_is_played_and_stands_for_others(name: str, size: int) -> None:

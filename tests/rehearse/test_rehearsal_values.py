@@ -123,7 +123,7 @@ CORRECT = gather_objects, pad_to_longest, stop_by_last, stop_by_first, stop_by_r
     [
         *((each, 32) for each in CORRECT),
         *((each, 8) for each in CORRECT[:3]),
-        *(pytest.param(each, 256, marks=pytest.mark.slow) for each in CORRECT),
+        *(pytest.param(each, 256, marks=pytest.mark.nightly) for each in CORRECT),
     ],
 )
 def test_a_correct_program_that_reads_values_matches(program: Program, size: int) -> None:

@@ -88,6 +88,10 @@ ENDS: Mapping[str, End] = {
 }
 
 
+# the ways of which ranks far from the lost one hear later than its neighbors
+OF_EIGHT = ("killed in a forward", "thread", "stopped in a backward", "two within a second")
+
+
 def train(strike: Strike, how: str, ranks: int) -> Any:
     """Train until a rank ends; return the reports of this rank, and the size and step then."""
     end, odd = ENDS[how], ranks - 2
@@ -139,9 +143,17 @@ JOBS: dict[str, Callable[[], Played]] = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [4, 8])
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize(
+    ("how", "ranks"),
+    [
+        pytest.param(
+            *(how, ranks),
+            marks=pytest.mark.slow if (ranks == 8) == (how in OF_EIGHT) else pytest.mark.nightly,
+        )
+        for how in ENDS
+        for ranks in (4, 8)
+    ],
+)
 def test_the_others_raise_name_it_and_recover(how: str, ranks: int, played: Played) -> None:
     end, odd = ENDS[how], ranks - 2
     gone = {odd, 0} if end.second else {odd}

@@ -129,9 +129,10 @@ LARGE = [
     Case(64, "collective", "stop", 40, "file"),
 ]
 REMAINING = [
-    *(Case(8, point, how, 5, "file") for point in POINTS for how in ("kill", "stop")),
+    *(Case(8, point, "stop", 5, "file") for point in POINTS),
     *(Case(4, point, "kill", 0, "tcp") for point in POINTS),
 ]
+OF_MORE_RANKS = [Case(8, point, "kill", 5, "file") for point in POINTS]
 BARRIERS = [("kill", "file"), ("stop", "tcp"), ("kill", "tcp")]
 READERS = {"watched": 2.0, "not watched": None}
 
@@ -350,10 +351,13 @@ BESIDE = [
     *(("kill", "own work", 4), ("kill", "own message", 8)),
 ]
 BESIDE_SLOW = [
-    *(("kill", where, ranks) for where in OWN for ranks in (4, 8)),
-    *(("stop", "own work", 4), ("raise", "own", 4)),
-    *(("kill", where, ranks) for where in ("whole", "ring", "groups") for ranks in (4, 8)),
+    *(("kill", "own", 8), ("kill", "own unlimited", 4), ("kill", "own backward", 8)),
+    *(("stop", "own work", 4), ("raise", "own", 4), ("kill", "whole", 8), ("kill", "groups", 8)),
     *(("kill", "work", 4), ("raise", "whole", 8), ("stop", "groups", 4), ("stop", "ring", 8)),
+]
+BESIDE_OTHER_SIZES = [
+    *(("kill", "own", 4), ("kill", "own unlimited", 8), ("kill", "own backward", 4)),
+    *(("kill", "own work", 8), ("kill", "own message", 4), ("kill", "ring", 4)),
 ]
 
 
@@ -469,10 +473,13 @@ JOBS: dict[str, Callable[[], Played]] = {
     "test_without_an_answer_of_the_store_the_report_comes_in_time": job(stop_the_host, 4),
     "test_the_host_of_the_store_stays_for_a_rank_that_answers_late": job(answer_late, 3),
     **{f"test_the_other_ranks_raise_in_time_and_name_it[{case}]": run(case) for case in CASES},
-    **{f"test_the_remaining_cases[{case}]": run(case) for case in REMAINING},
+    **{f"test_the_remaining_cases[{case}]": run(case) for case in (*REMAINING, *OF_MORE_RANKS)},
     **{
         f"test_{name}[{how}-{where}-{ranks}]": job(wait_beside, ranks, how, where)
-        for name, rows in (("each_survivor_raises", BESIDE), ("other_survivors_raise", BESIDE_SLOW))
+        for name, rows in (
+            ("each_survivor_raises", BESIDE),
+            ("other_survivors_raise", BESIDE_SLOW + BESIDE_OTHER_SIZES),
+        )
         for how, where, ranks in rows
     },
     **{
@@ -531,8 +538,13 @@ def test_each_survivor_raises(how: str, where: str, ranks: int, played: Played) 
     check_beside(how, where, ranks, played)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("how", "where", "ranks"), BESIDE_SLOW)
+@pytest.mark.parametrize(
+    ("how", "where", "ranks"),
+    [
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in BESIDE_SLOW),
+        *(pytest.param(*row, marks=pytest.mark.nightly) for row in BESIDE_OTHER_SIZES),
+    ],
+)
 def test_other_survivors_raise(how: str, where: str, ranks: int, played: Played) -> None:
     check_beside(how, where, ranks, played)
 
@@ -612,13 +624,25 @@ def test_without_an_answer_of_the_store_the_report_comes_in_time(played: Played)
     assert max(seconds) < ANSWERS + BUSY, seconds
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", REMAINING, ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(pytest.param(case, marks=pytest.mark.slow) for case in REMAINING),
+        *(pytest.param(case, marks=pytest.mark.nightly) for case in OF_MORE_RANKS),
+    ],
+    ids=str,
+)
 def test_the_remaining_cases(case: Case, played: Played) -> None:
     check(case, played)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", LARGE, ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.slow if case is LARGE[-1] else pytest.mark.nightly)
+        for case in LARGE
+    ],
+    ids=str,
+)
 def test_sixty_four_ranks(case: Case) -> None:
     check(case, run(case)())

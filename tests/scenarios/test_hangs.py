@@ -184,6 +184,7 @@ UNREPORTED = {"dead": "SIGKILL", "stopped": "stopped"}
 AT_ONCE_KINDS = ("dead",)
 ALONE = ("dead", "stopped", "left", "busy", "behind")  # the kinds of which one rank is the root
 TIMED = {3: "0", 5: "1"}  # by the odd rank of 4 and of 8: whether the device says what has started
+TWO_CALLS = ("order", "message")  # kinds that only the calls of two groups tell apart
 ON_DEVICE = ("busy", "dead", "mismatch", "order", "message", "wedge")
 
 
@@ -255,8 +256,13 @@ def test_each_kind_on_four_ranks(kind: str, played: Played) -> None:
     check_table(kind, 3, check_report(kind, 3, played))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow if kind in TWO_CALLS else pytest.mark.nightly)
+        for kind in KINDS
+    ],
+)
 def test_each_kind_on_eight_ranks(kind: str, played: Played) -> None:
     check_table(kind, 5, check_report(kind, 5, played))
 

@@ -9,15 +9,24 @@ from tests.scenarios.states import KINDS, Case, find_differences, play_case, run
 
 QUICK = [Case("uneven shards", 2), Case("admission of a shard", 3)]
 QUICK += [Case("tp column row norm", 4)] * can_slice()
+# every way in which a state can be cut, lost and given back, once
+SLOW = ("ddp", "hsdp", "spares", "a step behind", "a shard a step behind", "admission")
+SLOW += ("tp column norm", "tp row")
 
 
 def test_three_kinds_of_state_equal_one_process() -> None:
     assert dict(run_cases(QUICK)) == {case: [] for case in QUICK}
 
 
-@pytest.mark.slow
-def test_every_kind_of_state_equals_one_process() -> None:
-    cases = [Case(kind, 10) for kind in KINDS]
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param(SLOW, marks=pytest.mark.slow, id="others"),
+        pytest.param(tuple(KINDS), marks=pytest.mark.nightly, id="all"),
+    ],
+)
+def test_each_kind_of_state_equals_one_process(kinds: tuple[str, ...]) -> None:
+    cases = [Case(kind, 10) for kind in kinds]
     found = {case: lines for case, lines in run_cases(cases) if lines is not None}
     assert found == {case: [] for case in cases}
 
