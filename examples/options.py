@@ -33,7 +33,7 @@ def make_parser(description: str, sizes: Mapping[str, int]) -> argparse.Argument
 def trainer_parser(attentions: Iterable[str]) -> Parser:
     """Return the parser of ``train.py``, to which ``survive.py`` adds its own options."""
     sizes = {"dp": -1, "sp": 1, "tp": 1, "seq": 128, "dim": 64, "layers": 2, "heads": 8}
-    sizes |= {"global-batch": 32, "micro-batch": 4, "steps": 150, "log-every": 10}
+    sizes |= {"global-batch": 32, "micro-batch": 4, "steps": 60, "log-every": 10}
     parser = make_parser("Train a byte-level GPT over a mesh.", sizes)
     parser.add_argument("--uneven", action="store_true", help="for a dp that does not divide")
     parser.add_argument("--attention", choices=list(attentions), default="ulysses")
