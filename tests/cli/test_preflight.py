@@ -174,5 +174,3 @@ def test_under_torchrun_rank_0_prints_the_page(tmp_path: Path) -> None:
     assert out.count("\nOK: 1 row in ") == 1
     assert out.count("2 ranks, dp=2. Played: 2") == 1
     assert out.splitlines()[-1] in ("OK: doctor, bench, rehearse.", "FAILED: doctor.")
-    code, _, _ = ended(begun(*torchrun, "--min-busbw", "dp=999", *words))
-    assert code == 1
