@@ -29,11 +29,16 @@ def test_the_first_two_sh_blocks_are_one_line_each() -> None:
     assert "pytest" in commands[1]
 
 
-@pytest.mark.slow  # the page itself runs it on ranks that are spawned
+(TRAINER,) = (block.body for block in BLOCKS if block.title.endswith(".py"))
+
+
+def test_the_trainer_is_short() -> None:
+    assert 25 <= len([line for line in TRAINER.splitlines() if line]) <= 30
+
+
+@pytest.mark.nightly  # .ci/package runs it too, and the page itself on ranks that are spawned
 def test_the_trainer_is_complete_and_runs_under_torchrun(tmp_path: Path) -> None:
-    (trainer,) = (block.body for block in BLOCKS if block.title.endswith(".py"))
-    assert 25 <= len([line for line in trainer.splitlines() if line]) <= 30
-    (tmp_path / "train.py").write_text(trainer)
+    (tmp_path / "train.py").write_text(TRAINER)
     shown = next(block.body for block in BLOCKS if block.kind == "console")
     command, _, output = shown.partition("\n")
     done = subprocess.run(
