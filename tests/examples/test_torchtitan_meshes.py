@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
-import subprocess
-import sys
-
-import pytest
 
 import meshkit
 from examples import torchtitan_meshes
@@ -36,17 +34,20 @@ def distinct(rank: int) -> set[tuple[int, ...]]:
     return {*single, members(rank, shapes[0], [1, 2]), tuple(range(RANKS))}
 
 
+def run() -> tuple[list[tuple[int, ...]], int, str]:
+    """Return what the program returns and prints on this rank."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        results = torchtitan_meshes.main()
+    return *results, printed.getvalue()
+
+
 def test_as_many_groups_as_distinct_member_lists() -> None:
-    results = meshkit.spawn(torchtitan_meshes.main, RANKS, timeout=120)
-    for rank, (held, theirs) in enumerate(results):
+    results = meshkit.spawn(run, RANKS, timeout=120)
+    for rank, (held, theirs, printed) in enumerate(results):
         assert len(held) == len(set(held))
         assert set(held) == distinct(rank)
         assert (len(held), theirs) == (10, 15)
-
-
-@pytest.mark.slow
-def test_it_runs_by_itself() -> None:
-    command = [sys.executable, torchtitan_meshes.__file__]
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert printed.stdout.startswith("rank 5 holds 10 process groups, 9 created.\n")
-    assert printed.stdout.endswith("torch: 15 process groups for the same meshes\n")
+        assert bool(printed) is (rank == 5)
+    printed = results[5][2]
+    assert printed.startswith("rank 5 holds 10 process groups, 9 created.\n")
+    assert printed.endswith("torch: 15 process groups for the same meshes\n")

@@ -529,11 +529,17 @@ def what_is_left(files: int, others: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.nightly)]
+    ("seed", "rounds"),
+    [
+        pytest.param(1, 4, marks=pytest.mark.slow),
+        *(pytest.param(seed, 8, marks=pytest.mark.nightly) for seed in (1, 2)),
+    ],
 )
 @pytest.mark.parametrize("init_method", [None, "env://"])  # None is a file
-def test_the_next_clean_start_works_within_a_few_tries(seed: int, init_method: str | None) -> None:
-    played = play(interrupt_at_random, 3, (seed, 8, init_method), timeout=400)
+def test_the_next_clean_start_works_within_a_few_tries(
+    seed: int, rounds: int, init_method: str | None
+) -> None:
+    played = play(interrupt_at_random, 3, (seed, rounds, init_method), timeout=400)
     num_fired = 0
     for rank in range(3):
         outcome = played.outcomes[rank]
