@@ -51,7 +51,8 @@ def pid_namespaces() -> str:
 def process_stat(pid: int) -> list[str]:
     """Return what Linux reports about a process, from its state on; empty if unknown."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        stat = Path(f"/proc/{pid}/stat").read_bytes()  # a name cut at 15 bytes may be no text
+        return stat.rpartition(b")")[2].decode().split()
     except OSError:
         return []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import meshkit
 from meshkit.launch import job
+from meshkit.launch.judges import RankState
+from meshkit.launch.process import current_process, state_of
 
 
 def calls_of(mesh: meshkit.Mesh) -> dict[str, Any]:
@@ -123,6 +126,17 @@ def test_a_fork_computes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert os.waitpid(pid, 0)[1] == 0
     finally:
         dist.destroy_process_group()
+
+
+def test_the_name_of_a_process_may_end_within_a_letter() -> None:
+    """Linux cuts it at 15 bytes, also that of setproctitle and of Ray's actors."""
+    name = Path("/proc/self/comm")
+    before = name.read_bytes()
+    name.write_bytes("actor.äääää".encode()[:15])
+    try:
+        assert state_of(current_process()) is RankState.BUSY
+    finally:
+        name.write_bytes(before.strip())
 
 
 def test_collectives_are_refused_where_no_rank_is_and_getters_work() -> None:
