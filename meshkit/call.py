@@ -231,12 +231,12 @@ def check_index(axis: str, value: object, size: int) -> int:
     return index
 
 
-def check_integers(name: str, values: ArrayLike) -> Ints:
-    """Return the values as an int64 array of their shape."""
-    array = np.asarray(values)
+def check_ranks(ranks: ArrayLike) -> Ints:
+    """Return ranks as an int64 array of their shape."""
+    array = np.asarray(ranks)
     if array.dtype.kind not in "iu" and array.size:
-        line = f"{name} are {array.dtype}, not integers."
-        raise CoordinateError(line, fix=f"{name}.astype(int).")
+        line = f"ranks are {array.dtype}, not integers."
+        raise CoordinateError(line, fix="ranks.astype(int).")
     return array.astype(np.int64, copy=False)
 
 

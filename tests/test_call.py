@@ -16,7 +16,7 @@ from meshkit.call import (
     Call,
     check_index,
     check_integer,
-    check_integers,
+    check_ranks,
     divisors,
     parse_integer,
     quotes_call,
@@ -238,10 +238,10 @@ def test_an_index_outside_raises_an_error_with_the_nearest_one(index: int, neare
     assert caught.value.fix == f"dp={nearest}."
 
 
-def test_check_integers_keeps_the_shape() -> None:
-    array = check_integers("ranks", np.array([[1, 2]], dtype=np.uint8))
+def test_check_ranks_keeps_the_shape() -> None:
+    array = check_ranks(np.array([[1, 2]], dtype=np.uint8))
     assert array.dtype == np.int64
     assert array.tolist() == [[1, 2]]
-    assert check_integers("ranks", []).tolist() == []
+    assert check_ranks([]).tolist() == []
     with pytest.raises(CoordinateError, match="ranks are float64, not integers"):
-        check_integers("ranks", [1.0])
+        check_ranks([1.0])

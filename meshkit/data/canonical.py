@@ -49,31 +49,25 @@ def canonical_text(value: object, text_of: TextOf = lambda _: None) -> str:
     return _Writer(text_of).write(value)
 
 
-def array_text(
-    kind: str,
-    values: np.ndarray[Any, Any],
-    dtype: object,
-    write: Callable[[Any], str] = canonical_text,
-) -> str:
+def array_text(values: np.ndarray[Any, Any], write: Callable[[Any], str] = canonical_text) -> str:
     """Return the exact elements of an array, or its shape if there are many or none.
 
     A digest has the bits of elements that are not shown, and those of each NaN. The numbers of
     masked elements do not count.
     """
-    mask = ""
+    mask, dtype = "", values.dtype
     if isinstance(values, np.ma.MaskedArray):
-        is_masked = np.ma.getmaskarray(values)
-        mask = f", mask={array_text('array', is_masked, is_masked.dtype)}"
-        zero: Any = np.zeros((), values.dtype)[()]
+        mask = f", mask={array_text(np.ma.getmaskarray(values))}"
+        zero: Any = np.zeros((), dtype)[()]
         values = values.filled(zero)
     is_shown = 0 < values.size <= MAX_SHOWN
-    has_objects = values.dtype.hasobject
+    has_objects = dtype.hasobject
     text = write(values.tolist()) if is_shown or has_objects else ""
     shown, digest = text if is_shown else f"shape={[*values.shape]}", ""
-    if not is_shown or (values.dtype.kind in "fc" and np.isnan(values).any()):
+    if not is_shown or (dtype.kind in "fc" and np.isnan(values).any()):
         content = text.encode() if has_objects else np.ascontiguousarray(values).tobytes()
         digest = f", sha256={hashlib.sha256(content).hexdigest()[:16]}"
-    return f"{kind}({shown}, dtype={dtype}{digest}{mask})"
+    return f"array({shown}, dtype={dtype}{digest}{mask})"
 
 
 class _SortedSet(set[Any]):
@@ -127,7 +121,7 @@ class _Writer:
             line = f"{article(kind.__qualname__)} has no repr but its address."
             raise SpecError(line, fix="its vars(), or its name.")
         if isinstance(value, np.ndarray):
-            return array_text("array", value, value.dtype, self.write)
+            return array_text(value, self.write)
         if own in FORMS:
             return FORMS[own](self, value)
         if isinstance(value, EXACT):
@@ -148,8 +142,7 @@ class _Writer:
         text = self._write_own(value)
         if hasattr(type(value), "__array__"):  # its repr can leave elements out
             with suppress(Exception):
-                elements = np.asarray(value)
-                text += f" with {array_text('array', elements, elements.dtype, self.write)}"
+                text += f" with {array_text(np.asarray(value), self.write)}"
         return text
 
     def _write_own(self, value: Any) -> str:  # noqa: ANN401

@@ -22,7 +22,7 @@ from ..call import (
     changes,
     check_index,
     check_integer,
-    check_integers,
+    check_ranks,
     parse_integer,
     quotes_call,
 )
@@ -243,7 +243,7 @@ class Layout:
             >>> Layout(dp=4, sp=2).coordinates([0, 5]).tolist()
             [[0, 0], [2, 1]]
         """
-        positions = self.rank_positions.find_all(check_integers("ranks", ranks))
+        positions = self.rank_positions.find_all(check_ranks(ranks))
         if (outside := positions < 0).any():
             rank = int(np.asarray(ranks)[outside].flat[0])
             raise unknown_rank_error(rank, self, self.rank_positions)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..call import check_divides, check_integers, drop_none, parse_integer, quotes_call
+from ..call import check_divides, check_ranks, drop_none, parse_integer, quotes_call
 from ..errors import CALL, CoordinateError, SpecError
 from ..text import Ints, article, count_noun, plural
 from .sizes import MAX_RANKS
@@ -192,7 +192,7 @@ class Topology:
     @quotes_call("topology.node_of")
     def node_of(self, ranks: ArrayLike) -> Ints:
         """Return the node of each rank: int64 in the shape of ``ranks``. O(ranks * log(nodes))."""
-        array = check_integers("ranks", ranks)
+        array = check_ranks(ranks)
         outside = (array < 0) | (array >= self.world_size)
         if outside.any():
             rank, last = int(array[outside].flat[0]), self.world_size - 1
