@@ -330,10 +330,8 @@ class Miss:
             return f"BELOW: {group} has a busbw of {figure} GB/s, under --min-busbw {limit}."
         if self.option == "max-latency":
             return f"ABOVE: {group} takes {figure} us, over --max-latency {limit}."
-        return (
-            f"SLOWER: {group} takes {figure} us, {self.factor:.2f} times the {limit} us of the "
-            "saved run."
-        )
+        times = f"{self.factor:.2f} times the {limit} us of the saved run"
+        return f"SLOWER: {group} takes {figure} us, {times}."
 
     def as_dict(self) -> dict[str, Any]:
         """Return the miss in JSON types."""

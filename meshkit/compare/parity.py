@@ -277,9 +277,8 @@ def find_differences(runs: Sequence[Held], rules: Rules) -> Report:
         if verdict.fits
     ]
     right = [verdict.residual for verdict in verdicts if not verdict.fits]
-    meshes, names = (
-        dict.fromkeys(texts) for texts in ((r.mesh for r in runs), (v.name for v in verdicts))
-    )
+    meshes = dict.fromkeys(run.mesh for run in runs)
+    names = dict.fromkeys(verdict.name for verdict in verdicts)
     return Report(tuple(meshes), tuple(names), tuple(differences), max(right, default=0.0))
 
 
@@ -381,9 +380,8 @@ def _describe_parts(fit: Fit, axes: str, name: str) -> tuple[list[str], str]:
     if how == "mean" or (is_gradient and {*fit.axes} <= {*data_axes(dict.fromkeys(fit.axes, 1))}):
         group = ", ".join(f'"{axis}"' for axis in fit.axes)
         return lines, f"the {how} of the {noun} over mesh.group({group})."
-    before, after = (
-        " ".join(symbol + axis for axis in fit.axes) for symbol in ("=*" if is_gradient else "+=")
-    )
+    symbols = "=*" if is_gradient else "+="
+    before, after = (" ".join(symbol + axis for axis in fit.axes) for symbol in symbols)
     where = " where the weight is used" if is_gradient else ""
     return lines, f'"... {before} -> ... {after}"{where}.'
 

@@ -403,9 +403,8 @@ def _undo(proposal: MeshProposal, number: int, groups: Groups) -> None:
     job = proposal.job
     if (part := _part_of_spares(proposal, number)) is not None:
         part.try_run(partial(part.delete, ENDED))
-    if isinstance(sys.exc_info()[1], RankTimeoutError) and is_destroyed_collectively(
-        groups.created
-    ):
+    is_timeout = isinstance(sys.exc_info()[1], RankTimeoutError)
+    if is_timeout and is_destroyed_collectively(groups.created):
         job.abort()
     destroy_groups(groups.created)
 

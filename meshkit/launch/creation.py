@@ -163,9 +163,8 @@ def create_on_all(
     with agreement:
         try:
             if connects:
-                created = _in_time(
-                    limit, creation, create, undo, stop=partial(agreement.round.has_failed, judge)
-                )
+                stop = partial(agreement.round.has_failed, judge)
+                created = _in_time(limit, creation, create, undo, stop=stop)
             else:
                 created = create(creation)
         except RuntimeError as error:  # torch's own: a peer may be the reason

@@ -105,9 +105,8 @@ def _select_module(row: Accelerator, local_rank: int) -> None:
     if not visible:
         return
     modules = [module.strip() for module in visible.split(",")]
-    if len({*modules}) < len(modules) or not all(
-        module.isascii() and module.isdigit() for module in modules
-    ):
+    are_numbers = all(module.isascii() and module.isdigit() for module in modules)
+    if len({*modules}) < len(modules) or not are_numbers:
         raise LaunchError(
             f"{row.visible}={visible} is not a list of {row.device} modules.",
             fix=f"export {row.visible}=0,1,2,3, each number once.",

@@ -334,7 +334,6 @@ def lost_error(world: World, *, silent: bool = False) -> RankTimeoutError:
             fix = "look at the output of `python -m meshkit store` there."
         fix = SLOW_NAMES_FIX if is_slow else fix
     missing = (0,) if hosted_by_rank_0(world) and world.rank else ()
+    summary = f"rank {world.rank} lost the store of the job."
     lines = [evidence, lookup] if lookup else [evidence]
-    return RankTimeoutError(
-        f"rank {world.rank} lost the store of the job.", *lines, fix=fix, missing_ranks=missing
-    )
+    return RankTimeoutError(summary, *lines, fix=fix, missing_ranks=missing)

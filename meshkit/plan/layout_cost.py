@@ -103,9 +103,8 @@ def layout_cost(
     """Return the figures of a layout. ``config`` has ints."""
     parts = bytes_per_rank(model, config, job.global_batch, job.seq, job.dtype)
     memory = {part: float(size) / GB for part, size in parts.items()}
-    terms = {
-        name: float(seconds) for name, seconds in step_terms(model, job, config, locality).items()
-    }
+    times = step_terms(model, job, config, locality)
+    terms = {name: float(seconds) for name, seconds in times.items()}
     step, peak = sum(terms.values()), job.machine.peak * PRECISIONS[job.dtype].speed
     traffic = step_traffic(model, job, config, locality)
     return LayoutCost(
@@ -198,9 +197,8 @@ class CostTable:
             * traffic,
         ]
         blocks = ["\n".join(self.describe_job(width)), tables[0]]
-        blocks += [
-            f"{title}\n{table}" for title, table in zip(tables[1::2], tables[2::2], strict=True)
-        ]
+        titled = zip(tables[1::2], tables[2::2], strict=True)
+        blocks += [f"{title}\n{table}" for title, table in titled]
         notes = [line for text in self._notes() for line in wrap_lines(text, width)]
         return "\n\n".join([*blocks, "\n".join(notes)])
 

@@ -326,12 +326,11 @@ class Redistribution(OfOneProcess):
     @mark_constant
     def _publish(self, num_dims: int) -> str:
         """Return the attribute with the programs for any sizes; empty if regions need sizes."""
-        if self._traced.get(num_dims) is not None:
-            return self._traced.publish(num_dims)
-        pair = self._make_any_pair(num_dims)
-        if pair is None:
-            return ""
-        self._traced.add(num_dims, pair.with_groups())
+        if self._traced.get(num_dims) is None:
+            pair = self._make_any_pair(num_dims)
+            if pair is None:
+                return ""
+            self._traced.add(num_dims, pair.with_groups())
         return self._traced.publish(num_dims)
 
     def _make_any_pair(self, num_dims: int) -> ProgramPair | None:

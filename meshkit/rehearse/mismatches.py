@@ -382,9 +382,8 @@ def _counts(trace: Trace, names: Names) -> Counter[str]:
 
 def differs_from(trace: Trace, corner: Trace, names: Names) -> str:
     """Return the first operation in which a rank differs from the one that stands for it."""
-    for number, (own, other) in enumerate(
-        zip_longest(_relative(trace, names), _relative(corner, names))
-    ):
+    pairs = zip_longest(_relative(trace, names), _relative(corner, names))
+    for number, (own, other) in enumerate(pairs):
         if own != other:
             ops = [t.operations[number : number + 1] for t in (trace, corner)]
             texts = [f"{op[0]}{_peer_of(op[0])} ({op[0].line})" if op else "nothing" for op in ops]

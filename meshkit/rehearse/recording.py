@@ -17,6 +17,7 @@ torch's own "fake" backend has works without a result, with which DDP fails.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -81,6 +82,7 @@ class RecordingGroup(dist.ProcessGroup):
         super().__init__(rank, len(members))  # type: ignore[call-arg]
         self.recorder = recorder
         self.members = recorder.add_group(tuple(members), name)
+        self.relay = partial(recorder.relay_payload, self.members)
         self.own, self.count = rank, len(members)
         self.names = [name, ""]
 
@@ -296,9 +298,7 @@ class RecordingGroup(dist.ProcessGroup):
         """Record a broadcast."""
         root, is_root = opts.rootRank, opts.rootRank == self.own
         work = self.record("broadcast", tensors, tensors if is_root else (), tensors, root=root)
-        self.recorder.relay_payload(
-            self.members, "broadcast", root, root, tensors, is_sender=is_root
-        )
+        self.relay("broadcast", root, root, tensors, is_sender=is_root)
         return work
 
     def scatter(self, outputs: Tensors, inputs: Lists, opts: Any) -> RecordedWork:
@@ -308,13 +308,9 @@ class RecordingGroup(dist.ProcessGroup):
         for number, output in enumerate(outputs):
             copy_to(output, inputs[number][self.own] if inputs else torch.zeros_like(output))
         for index, part in enumerate(inputs[0] if inputs else ()):
-            self.recorder.relay_payload(
-                self.members, "scatter", self.own, index, [part], is_sender=True
-            )
+            self.relay("scatter", self.own, index, [part], is_sender=True)
         if not inputs:
-            self.recorder.relay_payload(
-                self.members, "scatter", opts.rootRank, self.own, outputs, is_sender=False
-            )
+            self.relay("scatter", opts.rootRank, self.own, outputs, is_sender=False)
         return work
 
     def barrier(self, opts: object = None) -> RecordedWork:
@@ -326,7 +322,7 @@ class RecordingGroup(dist.ProcessGroup):
     def send(self, tensors: Tensors, peer: int, tag: int) -> RecordedWork:
         """Record a send."""
         work = self.record("send", tensors, tensors, tensors, peer=peer, tag=tag)
-        self.recorder.relay_payload(self.members, "send", self.own, peer, tensors, is_sender=True)
+        self.relay("send", self.own, peer, tensors, is_sender=True)
         return work
 
     def recv(self, tensors: Tensors, peer: int, tag: int) -> RecordedWork:
@@ -335,9 +331,7 @@ class RecordingGroup(dist.ProcessGroup):
         for tensor in tensors:
             copy_to(tensor, torch.zeros_like(tensor))
         if peer != ANY:
-            self.recorder.relay_payload(
-                self.members, "send", peer, self.own, tensors, is_sender=False
-            )
+            self.relay("send", peer, self.own, tensors, is_sender=False)
         return work
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> RecordedWork:
