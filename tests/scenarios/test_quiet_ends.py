@@ -77,8 +77,10 @@ def test_ranks_that_end_in_any_order_print_nothing(order: str, ways: str) -> Non
     assert ended == [(0, "", "")] * RANKS
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("order", [FIRST, LAST])
+@pytest.mark.parametrize(
+    "order",
+    [pytest.param(FIRST, marks=pytest.mark.slow), pytest.param(LAST, marks=pytest.mark.nightly)],
+)
 def test_ranks_of_torchrun_that_end_in_any_order_print_nothing(order: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

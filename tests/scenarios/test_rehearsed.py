@@ -16,7 +16,7 @@ def test_a_job_of_8192_ranks_without_a_fault_matches() -> None:
 
 
 # one of each kind of report; test_rehearsed_hangs.py has all faults, on the first and last ranks
-OF_EACH_KIND = ("groups in another order", "a swapped peer", "a batch that does not divide")
+OF_EACH_KIND = ("another root", "a swapped peer", "a batch that does not divide")
 
 
 @pytest.mark.parametrize(
