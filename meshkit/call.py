@@ -151,25 +151,16 @@ def quotes_call(
     """
 
     def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:
-        code = function.__code__
-        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        quote = functools.partial(_quote, name, function, by_name)
-
         @functools.wraps(function)
         def call(*args: Params.args, **kwargs: Params.kwargs) -> Result:
             __tracebackhide__ = True  # notebooks and pytest leave out this frame
             try:
                 return function(*args, **kwargs)
-            except MeshkitError as error:
-                error.quote(quote(args, kwargs))
-                raise
-            except TypeError as error:
-                if error.__traceback__ and error.__traceback__.tb_next:
-                    raise  # from inside the function, and not because of its signature
-                misfit = misfit_error(name, parameters, code.co_argcount, args, kwargs, quote)
-                if misfit is None:
+            except (MeshkitError, TypeError) as error:
+                answer = _answer(error, name, function, by_name, args, kwargs)
+                if answer is error:
                     raise
-                raise misfit.quote(quote(args, kwargs)) from None
+                raise answer from None
 
         @functools.wraps(function)
         def generate(*args: Params.args, **kwargs: Params.kwargs) -> Iterator[Any]:
@@ -177,13 +168,59 @@ def quotes_call(
                 yield from function(*args, **kwargs)  # type: ignore[misc]
             except MeshkitError as error:
                 if error.call is None:
-                    error.quote(quote(args, kwargs))
+                    error.quote(_quote(name, function, by_name, args, kwargs))
                 raise
 
         is_generator = inspect.isgeneratorfunction(function)
         return generate if is_generator else call  # type: ignore[return-value]
 
     return decorate
+
+
+def _answer(
+    error: MeshkitError | TypeError,
+    name: str,
+    function: Callable[..., object],
+    by_name: Sequence[str],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+) -> Exception:
+    """Return the error of a call with its quote, or in its place what the arguments say."""
+    code = function.__code__
+    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    quote = functools.partial(_quote, name, function, by_name)
+    if moved := _object_first(by_name, parameters, args):
+        typed = _quote(name, function, (), args, kwargs)
+        fix = f"{quote(moved, kwargs)}."
+        return SpecError(f"{by_name[0]} is the first argument.", fix=fix).quote(typed)
+    if isinstance(error, MeshkitError):
+        return error.quote(quote(args, kwargs))
+    if error.__traceback__ and error.__traceback__.tb_next:  # the function raised it
+        return error
+    misfit = misfit_error(name, parameters, code.co_argcount, args, kwargs, quote)
+    if misfit is not None:
+        return misfit.quote(quote(args, kwargs))
+    taken = inspect.signature(function).parameters.values()
+    shown = [p.replace(annotation=p.empty) for p in taken if p.name not in ("self", "cls")]
+    error.args = (f"{error}; the call is {name}{inspect.Signature(shown)}",)
+    return error
+
+
+def _object_first(
+    by_name: Sequence[str], parameters: Sequence[str], args: Sequence[object]
+) -> list[object]:
+    """Return the arguments with the tensors first, if a text or a number stands in their place.
+
+    Empty for other arguments. A module, and a mapping of tensors, count as tensors.
+    """
+    at = parameters.index(by_name[0]) if by_name else len(args)
+    for i, value in enumerate(args[at:], at):
+        values = value.values() if isinstance(value, Mapping) else [value]
+        if i == at and not (values and all(isinstance(each, str | int | float) for each in values)):
+            return []
+        if any(hasattr(each, "shape") or hasattr(each, "parameters") for each in values):
+            return [*args[:at], value, *args[at:i], *args[i + 1 :]]
+    return []
 
 
 def parse_integer(value: object) -> int | None:

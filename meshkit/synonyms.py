@@ -15,7 +15,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from .errors import BatchError, CoordinateError, MeshkitError, SpecError
 
@@ -65,9 +65,12 @@ OTHER_NAMES = {
     "device": "device_id",
     "init_method": "url",
     "backend": "dist_backend",
-    "world_size": "nprocs nproc_per_node num_ranks",
+    "world_size": "nprocs nproc_per_node num_ranks num_replicas",
     "nodes": "nnodes num_nodes",
     "seq": "seq_len seq_length sequence_length max_seq_len",
+    "axis": "dim mesh_dim dim_name",
+    "op": "reduce_op reduction",
+    "max_norm": "max_grad_norm gradient_clip_val gradient_clipping clip_grad",
 }
 ARGUMENTS = {other: name for name, others in OTHER_NAMES.items() for other in others.split()}
 PORT = 29500  # torch's usual one
@@ -75,8 +78,9 @@ BACKENDS = frozenset({"nccl", "gloo", "mpi", "ucc", "hccl", "xccl", "fake"})
 DEVICES = re.compile(r"(cpu|cuda|xpu|hpu|npu|mps|mtia)(:[0-9]+)?", re.ASCII)
 SHAPES = {1: ("dp",), 2: ("dp", "tp"), 3: ("pp", "dp", "tp")}  # axes of a shape without names
 # calls that take sizes by name, and the number of arguments before the sizes by position
-BY_POSITION = {"build_mesh": 0, "factor_world": 1, "Layout": 1}
+BY_POSITION = {"build_mesh": 0, "factor_world": 1, "Layout": 1, "mesh.view": 1, "layout.view": 1}
 BY_AXES = ("mesh.size", "mesh.group_rank", "mesh.peers", "layout.size", "layout.groups")
+LAUNCHED = {"rank", "world_size", "local_rank"}  # known of every process that a launcher started
 DEVICE_MESH = {"device_type", "mesh_shape", "mesh_dim_names", "backend_override"}
 # calls of a mesh, and the names by which others ask for them
 MESH_CALLS = {
@@ -85,7 +89,11 @@ MESH_CALLS = {
     "mesh.clip_grad_norm": "clip_grad_norm_ clip_grad clip_gradients",
     "mesh.close": "destroy destroy_process_group shutdown",
     "mesh.coordinate": "get_coordinate coords",
-    "mesh.device_mesh": "submesh get_submesh to_device_mesh",
+    "mesh.coordinate['pp'] == 0": "is_pipeline_first_stage is_first_stage",
+    "mesh.neighbor('pp', wrap=False) is None": "is_pipeline_last_stage is_last_stage",
+    "mesh.device_mesh": "submesh get_submesh to_device_mesh world_mesh get_mesh get_optional_mesh",
+    "torch.distributed.fsdp.fully_shard(model, mesh=mesh.device_mesh('dp'))": "fully_shard FSDP",
+    "plan.sync_on_last(model, micro) of plan = mesh.batch(...)": "no_sync accumulate",
     "mesh.first": "main_process_first",
     "mesh.current": "current_mesh get_current_mesh",
     "mesh.group": "process_group pg new_group get_process_group world_group default_group",
@@ -95,10 +103,12 @@ MESH_CALLS = {
     "mesh.layout.grid": "mesh ranks grid",
     "mesh.loader": "data_loader prepare prepare_data_loader",
     "mesh.rank": "global_rank process_index",
-    "mesh.rank == 0": "is_main_process is_first is_master is_rank_0",
+    "mesh.neighbor": "next_rank prev_rank next prev neighbour",
+    "mesh.rank == 0": "is_main_process is_first is_master is_rank_0 on_main_process print save",
     "mesh.sampler": "distributed_sampler",
     "mesh.seed": "set_seed manual_seed",
     "mesh.size": "num_ranks num_processes get_world_size",
+    "mesh.view": "reshape unflatten flatten rearrange",
     "mesh.whole_state": "state_dict get_state_dict",
     "mesh.barrier": "wait_for_everyone",
 }
@@ -106,6 +116,8 @@ MESH_CALLS = {
 AXIS_CALLS = {"size": "size", "rank": "group_rank", "group": "group", "mesh": "device_mesh"}
 # calls of the module, and the names by which others ask for them
 MODULE_CALLS = {
+    "torch.distributed.fsdp.fully_shard(model, mesh=mesh.device_mesh('dp')), with mesh = "
+    "meshkit.build_mesh(dp=2)": "fully_shard FSDP FullyShardedDataParallel",
     "meshkit.init() joins the job of every launcher": "launch_from_torch launch_from_slurm "
     "launch_from_openmpi initialize_distributed_hpu initialize_distributed init_distributed "
     "init_process_group initialize",
@@ -190,6 +202,7 @@ def axis_hint(name: str, axes: Sequence[str] = STANDARD) -> str:
     An axis that another library names is the one of the same meaning among the axes.
     """
     word = name.removeprefix("get_").replace("world_size", "size")
+    word = STANDARD_OF[word] if STANDARD_OF.get(word) in axes else word  # fsdp
     axis, _, what = word.rpartition("_") if word not in axes else (word, "", "")
     meant = standard_axis(axis) or ""
     if axis not in axes and not (meant and what in AXIS_CALLS):
@@ -260,7 +273,7 @@ def misfit_error(
     if is_nameless:
         fix = f"write the name before the value, for example {own}."
         is_axis = isinstance(surplus[0], str) and surplus[0] in STANDARD
-        if is_axis and "vary" not in named:  # an axis, and no value of an option
+        if is_axis and named[0] not in ("vary", "axes", "data"):  # no value of an option
             fix = f"leave out {surplus[0]!r}."
     return (BatchError if is_batch else SpecError)(*lines, *unknown, fix=fix)
 
@@ -288,6 +301,8 @@ def _rename_options(
             values = parameters[parameters.index("axis") + 1 :][:1]
             fitting |= {"axis": option} | dict.fromkeys(values, value)
             lines.append(f"{option} is an axis, whose name is a str.")
+        elif (ARGUMENTS.get(option) or option) in LAUNCHED:
+            lines.append(f"{option} is known from the launcher.")
         elif owner := option_owner(word := standard_axis(option) or ARGUMENTS.get(option, option)):
             lines.append(f"{option} is an option of {owner}.")
             elsewhere.setdefault(owner, []).append(f"{word}={value!r}")
@@ -320,7 +335,7 @@ def own_misfit_error(
         return SpecError("the number of ranks is missing, the first argument.", fix=fix)
     if name == "spawn" and len(args) > 3:
         return SpecError("the arguments of fn are one tuple.", fix=f"args={tuple(args[2:])!r}.")
-    if (error := axes_error(name, args, kwargs)) is not None:
+    if (error := axes_error(name, args, kwargs) or _sides_error(name, args)) is not None:
         return error
     if name == "mesh.batch" and len(args) == 2 and hasattr(args[1], "micro_batch"):
         return BatchError("this is a plan already.", fix="use the plan as it is.")
@@ -335,6 +350,16 @@ def own_misfit_error(
         fix = "@mesh.guard(timeout=60), with brackets, above the function."
         return SpecError("a guard takes no function; it returns what decorates one.", fix=fix)
     return device_mesh_error(args, kwargs) if name == "build_mesh" else None
+
+
+def _sides_error(name: str, args: Sequence[object]) -> MeshkitError | None:
+    """Return the error for a pattern after a tensor that has no place, or in two texts."""
+    sides = [side for side in args[1:] if isinstance(side, str)]
+    if name == "mesh.redistribution" and len(sides) == 1:
+        return SpecError("the tensor is for what it returns.", fix=f"{name}({sides[0]!r})(x).")
+    if name in ("mesh.redistribute", "mesh.begin") and len(sides) == 2 and "->" not in sides[0]:
+        return SpecError("a pattern has two sides.", fix=f"{' -> '.join(sides)!r}.")
+    return None
 
 
 def _complete_factors(options: Mapping[str, object]) -> str:
@@ -467,12 +492,16 @@ def device_mesh_error(args: Sequence[object], kwargs: Mapping[str, object]) -> S
     is_device = bool(args) and isinstance(args[0], str)
     if is_device and "=" in str(args[0]):  # sizes as a command line has them
         return None
-    if len(args) < 2 and not is_device and not DEVICE_MESH & kwargs.keys():
+    lists: list[Any] = [*args, *(v for name, v in kwargs.items() if name not in MESH_OPTIONS)]
+    lists = [value for value in lists if isinstance(value, list | tuple) and value]
+    shape = next(filter(is_shape, lists), ())
+    is_shape_alone = bool(shape) and all(value is None for value in args)
+    is_torch = is_device or is_shape_alone or max(len(args), len(lists)) > 1
+    if not is_torch and not DEVICE_MESH & kwargs.keys():
         return None
-    shapes = [v for v in (*args, kwargs.get("mesh_shape")) if isinstance(v, Sequence)]
-    shape = next((shape for shape in shapes if not isinstance(shape, str)), ())
-    names = kwargs.get("mesh_dim_names") or SHAPES.get(len(shape), ())
-    sizes = dict(zip(names if isinstance(names, Sequence) else (), shape, strict=False))
+    named = [values for values in lists if all(isinstance(value, str) for value in values)]
+    names = named[0] if named else SHAPES.get(len(shape), ())
+    sizes = dict(zip(names, shape, strict=False))
     given = {name: value for name, value in kwargs.items() if name in MESH_OPTIONS}
     others = {*MESH_OPTIONS, *INIT_OPTIONS, *BATCH_OPTIONS, *DEVICE_MESH, *ARGUMENTS}
     for name, size in kwargs.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import re
 import shlex
@@ -50,6 +51,8 @@ OPTIONS = {
     **dict.fromkeys(("gpu", "gpu_type", "machine", "hardware"), "links"),
 }
 SHORT = {"-np": "-n", "-N": "--nodes"}  # of mpirun and srun
+BY_BACKEND = {"--backend": "--device", "gloo": "cpu", "nccl": "cuda"}
+PER_NODE = re.compile("--(n?proc|n?tasks|n?gpus|ranks|devices)[_-]per[_-]node")
 # commands, and the words by which others ask for them
 OTHER_COMMANDS = {
     "plan": "layout show print draw describe",
@@ -166,7 +169,10 @@ class CommandParser(ArgumentParser):
             args, unknown = read(words)
         except SpecError:
             own = self._own(words)
-            misspelt = [word for word in own if self._correct(word) != word or axis_option(word)]
+            flags = self._option_string_actions
+            misspelt = [w for w in own if self._correct(w) != w or axis_option(w)] or [
+                w for w in own if re.match("--?[a-z]", w) and w.partition("=")[0] not in flags
+            ]
             if not misspelt:
                 raise
             raise self._unknown(misspelt[0], words) from None
@@ -199,19 +205,50 @@ class CommandParser(ArgumentParser):
             kept = (value if other == word else other for other in typed)
             fix = shlex.join(["meshkit", "explain", *filter(None, kept)])
             return SpecError(f"there is no option {flag}.", fix=fix)
-        fix, advice = f"meshkit help {self.prog.split()[-1]} lists the options.", list[str]()
+        known = [a.option_strings for a in self._actions if a.help != SUPPRESS and a.dest != "help"]
+        names = [next(flag for flag in flags if flag[:2] == "--") for flags in known if flags]
+        advice = [f"The options are {', '.join(names)}."]
+        fix = self._without(typed, word)
         has_script = any(action.nargs == REMAINDER for action in self._actions)
         own = typed[: typed.index(word) + 1] if has_script else typed  # the rest is of the script
-        corrected = [*map(self._correct, own), *typed[len(own) :]]
+        renamed = BY_BACKEND if flag == "--backend" and "--device" in names else {}
+        corrected = [self._correct(renamed.get(w, w)) for w in own] + typed[len(own) :]
         if corrected != typed:
             try:
                 args = self.parse(corrected)
                 completed = [*corrected, *args.command.complete(args)]
-                fix = shlex.join([*self.prog.split(), *completed])
+                advice, fix = [], shlex.join([*self.prog.split(), *completed])
             except SpecError as error:  # the line has another mistake, or it is a wrong guess
-                guess = self._correct(word).partition("=")[0]
+                guess = self._correct(renamed.get(word, word)).partition("=")[0]
                 advice, fix = [f"It may be {guess}; then {error.summary}"], error.fix
         return SpecError(f"there is no option {flag}.", *advice, fix=fix)
+
+    def _without(self, typed: Sequence[str], word: str) -> str:
+        """Return the line without an option and its value, or that of its first other mistake."""
+        at, fixes = typed.index(word), list[str]()
+        flag, equals, number = word.partition("=")
+        value = [w for w in typed[at + 1 : at + 2] if not (equals or re.match("-|.*=|.*[.]py$", w))]
+        is_per_node = bool(PER_NODE.fullmatch(flag))
+        nodes = self._count_nodes(typed, number or "".join(value)) if is_per_node else []
+        for end in {at + 1 + len(value): 0, at + 1 + len(value) * is_per_node: 0}:
+            try:
+                self.parse([*typed[:at], *typed[end:]])
+            except SpecError as error:  # the line has another mistake, or the word is no value
+                fixes.append(error.fix)
+            else:
+                return shlex.join([*self.prog.split(), *nodes, *typed[:at], *typed[end:]])
+        return fixes[0]
+
+    def _count_nodes(self, typed: Sequence[str], per_node: str) -> list[str]:
+        """Return ``--nodes`` with the number of nodes, if the sizes and ranks of a node say it."""
+        sizes = re.findall(r"(?:^|[\s,])([a-z]\w*)=(-?[0-9]{1,9})", " ".join(typed))
+        ranks = math.prod(int(size) for _, size in sizes)
+        is_known = len({axis for axis, _ in sizes}) == len(sizes) > 0 < ranks
+        flags = {"--nodes", "-n", "--world-size"} & {*typed}
+        if flags or not is_known or not re.fullmatch("[1-9][0-9]{0,8}", per_node):
+            return []
+        nodes, rest = divmod(ranks, int(per_node))
+        return ["--nodes", str(nodes)] * (rest == 0 and "--nodes" in self._option_string_actions)
 
     def _correct(self, word: str) -> str:
         """Return a word with the option that is likely meant."""
@@ -221,7 +258,8 @@ class CommandParser(ArgumentParser):
             if word.startswith(short) and own in flags:
                 count = word.removeprefix(short).lstrip("=")
                 return f"{own}={count}" if count else own
-        if not flag.startswith("--") or flag in flags:
+        is_per_node = PER_NODE.fullmatch(flag) and "--nodes" in flags
+        if not flag.startswith("--") or flag in flags or is_per_node:
             return word
         name = flag[2:].replace("-", "_")
         alias = "--" + (ARGUMENTS.get(name) or OPTIONS.get(name, "")).replace("_", "-")

@@ -267,4 +267,6 @@ def seed(  # noqa: D417  # self
     """
     number = base_seed(self._proposal.job.seed) if base is None else base
     layout, rank = self._groups.plan.layout, self._groups.rank
+    if isinstance(base, str) and base in layout.axes:
+        raise SpecError("a seed varies along axes, and its base is an int.", fix=f"vary={base!r}.")
     return compute_seed(number, "", select_coordinate(layout, rank, vary))

@@ -72,7 +72,7 @@ def compute_seed(base: object, name: object, coordinate: Mapping[str, object]) -
         raise SpecError(
             f"the base is {base!r}, {article(type(base).__name__)}.",
             "A base is any int, equal on all ranks.",
-            fix="the int that seeds the job.",
+            fix="the int that seeds the job, first.",
         )
     if not isinstance(name, str):
         line = f"the name is {name!r}, {article(type(name).__name__)}."

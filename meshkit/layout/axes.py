@@ -180,11 +180,16 @@ def _unknown_axis_error(name: object, axes: tuple[str, ...]) -> UnknownAxisError
     closest = same if meant and len(same) == 1 else closest_axes(name, same)
     suggestion = closest[0] if len(closest) == 1 else None
     fix = f"did you mean {suggestion}?" if suggestion else f"use one of {', '.join(axes)}."
+    evidence = [f"The axes are {', '.join(axes)}."]
+    if isinstance(name, int):  # as DeviceMesh counts its dims
+        fix = f"write {', '.join(f'{axis!r} for {i}' for i, axis in enumerate(axes))}."
+        torch_mesh = f"mesh.device_mesh({axes[0]!r})"
+        evidence.append(f"A function of torch that expects a DeviceMesh takes {torch_mesh}.")
     if several := _split_joined(str(name), axes):
         suggestion, fix = None, f"did you mean {' '.join(several)!r}, these axes together?"
     return UnknownAxisError(
         f"there is no axis {name!r}.",
-        f"The axes are {', '.join(axes)}.",
+        *evidence,
         fix=fix,
         axis=name,
         axes=axes,

@@ -41,6 +41,7 @@ from .sizes import (
     check_num_ranks,
     check_one_inferred,
     check_sizes,
+    guess_size,
     infer_sizes,
     order_axes,
     ordered_sizes,
@@ -100,7 +101,9 @@ def factor_world(
     num_ranks = parse_integer(world_size)
     if num_ranks is None or num_ranks < 1:
         line = f"world_size is {world_size!r}."
-        raise SpecError(line, fix="an int of 1 or more.", sizes=dict(axes))
+        guess = guess_size(world_size)
+        fix = f"{guess}." if guess > 1 else "an int of 1 or more."
+        raise SpecError(line, fix=fix, sizes=dict(axes))
     merged, order = read_sizes(sizes, axes, order)
     check_num_ranks(num_ranks, merged)
     evidence = f"world_size = {num_ranks}"

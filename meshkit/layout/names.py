@@ -33,10 +33,12 @@ def parse_axis_pattern(pattern: Names, axes: tuple[str, ...]) -> tuple[tuple[str
     elif isinstance(pattern, list | tuple) and all(map(parse_axes, pattern)) and pattern:
         parts = tuple(map(parse_axes, pattern))
     else:
+        if isinstance(pattern, int):  # as DeviceMesh counts its dims
+            check_axes_exist(parse_axes(pattern), axes)
         raise SpecError(
             "the pattern cannot be parsed.",
             "A pattern is axis names, some of them joined by a pair of brackets.",
-            fix=f'"{" ".join(axes)}", or some of these joined: "(dp sp) tp".',
+            fix=f'"{" ".join(axes)}", or joined: "({" ".join(axes)})".',
         )
     check_axes_exist([axis for part in parts for axis in part], axes)
     return parts

@@ -25,9 +25,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..call import parse_integer, quotes_call
+from ..call import format_value, parse_integer, quotes_call
 from ..errors import CoordinateError, SpecError
-from ..text import Ints, plural
+from ..text import Ints, article, plural
 from .axes import CONTEXT, SEQUENCE
 from .layout import Layout
 
@@ -197,7 +197,10 @@ def _parse_number(name: str, value: object, valid: int) -> int:
     number = parse_integer(value)
     if number is None or number < 1:
         line = "Lengths and parts are whole numbers of 1 or more."
-        raise SpecError(f"{name} is {value!r}.", line, fix=f"{name}={valid}, for example.")
+        shown = format_value(value, article(type(value).__name__))
+        fix = f"{name}={valid}, for example."
+        fix = "x.shape[1], or another dim." if hasattr(value, "shape") else fix
+        raise SpecError(f"{name} is {shown}.", line, fix=fix)
     return number
 
 

@@ -24,6 +24,7 @@ from ..synonyms import (
     ARGUMENTS,
     BATCH_OPTIONS,
     INIT_OPTIONS,
+    LAUNCHED,
     STANDARD,
     is_shape,
     known_name,
@@ -167,7 +168,9 @@ def _parse_size(name: str, sizes: Mapping[str, object]) -> int:
         return number
     text = str(size) if number is not None else f"{size!r}, {article(type(size).__name__)}"
     fix = f"{name}={guess_size(size)}." if size is not None else f"leave out {name}."
-    if axis_role(name) == "unknown" and not isinstance(size, int | float | str):
+    if isinstance(size, Mapping) and len(sizes) == 1:
+        fix = f"{dict(size)!r}, without {name}=."
+    elif axis_role(name) == "unknown" and not isinstance(size, int | float | str):
         fix = f"leave out {name}, if it is no axis."  # probably an option
     raise SpecError(
         f"the size of {name} is {text}.",
@@ -243,6 +246,10 @@ def check_options(sizes: Mapping[str, object], names: Iterable[str]) -> None:
             ways.append(f"leave out {name}")
             continue
         argument = changes(**{new: guess_size(value) if new in STANDARD else value})
+        if new in LAUNCHED:
+            lines.append(f"{new} is no axis; the sizes and the launcher say it.")
+            ways.append(f"leave out {name}")
+            continue
         if new in INIT_OPTIONS or new in BATCH_OPTIONS:
             lines.append(f"{new} is no axis; it is an option of {option_owner(new)}.")
             argument = f"{option_owner(new)}({argument})"

@@ -68,6 +68,9 @@ class Topology:
     _by_rank: Ints | None = None  # None: consecutive ranks on each node
 
     def __post_init__(self) -> None:
+        if not isinstance(self.sizes, np.ndarray):
+            fix = "for example Topology.even(8, nodes=2), or Topology.of_sizes([7, 8])."
+            raise SpecError("Topology is the class of a topology, not its constructor.", fix=fix)
         sizes, by_rank = self.sizes.copy(), self._by_rank  # the caller's array stays writable
         for array in (sizes, by_rank, *(level.of_node for level in self.outer)):
             if array is not None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from ..call import parse_integer
 from ..errors import SpecError
 from ..layout.sequence import SequencePlan
+from ..synonyms import ARGUMENTS
 from ..text import count_noun, format_sizes
 from .move import Coordinate, Cut, GivenSizes, Sizes, count_parts
 from .pattern import DOTS, Pattern, Side, expand_dots
@@ -73,6 +74,8 @@ def split_dim_sizes(
             known = ", ".join(n for n in names if n != DOTS)
             summary = f"the pattern has no dim {name}."
             fix = f"sizes of {known}." if known else f"leave out {name}."
+            if ARGUMENTS.get(name) == "op":
+                fix = f"op={size!r}, an option of mesh.redistribute."
             raise SpecError(summary, fix=fix)
         if isinstance(size, SequencePlan):
             plans[name] = size

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
@@ -170,6 +171,17 @@ def parse_pattern(text: str) -> Pattern:
 @lru_cache(maxsize=1000)
 def parse_text(text: str) -> Pattern:
     """Return the parsed pattern of a text."""
+    try:
+        return _parse_sides(text)
+    except SpecError as error:
+        usual = re.sub("[-=]*[>\u2192]", "->", text).replace(",", " ")
+        fix = error.fix
+        with suppress(SpecError):
+            fix = f"{str(_parse_sides(usual))!r}."
+        raise error.but(fix=fix) from None
+
+
+def _parse_sides(text: str) -> Pattern:
     if text.count("->") != 1:
         raise SpecError("the pattern has no arrow, or several.", fix=EXAMPLE)
     left, right = (_parse_side(side) for side in text.split("->"))

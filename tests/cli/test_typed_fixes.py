@@ -53,6 +53,8 @@ LINES = (
     "search --model llama3-8b --ranks 8 --nodes 1 --global-bacth 64 --seq 4096",
     "plan dp=4 tp=2 --ranks 8",
     "plan dp=4 tp=2 --nproc 8",
+    "plan dp=4 tp=2 --gpus-per-node 4",
+    "plan dp=4 tp=2 --backend gloo --verbose",
     # numbers of ranks, nodes and racks
     "plan tp=8 pp=4 --world-size 100",
     "plan dp=8 tp=8 --world-size 128",

@@ -500,6 +500,7 @@ CASES: dict[str, Callable[[], object]] = {
     "nodes that do not divide over racks": lambda: Topology.even(8, nodes=4, racks=3),
     "a topology without nodes": lambda: Topology.of_sizes([]),
     "an empty node": lambda: Topology.of_sizes([8, 0]),
+    "the class of a topology": lambda: Topology(8, 2),  # type: ignore[arg-type]
     "a level that exists already": lambda: FOUR_NODES.with_level("node", [0, 0, 1, 1]),
     "a level that covers only some nodes": lambda: FOUR_NODES.with_level("rack", [0, 1]),
     "a level that splits a rack": lambda: Topology.even(8, nodes=4, racks=2).with_level(

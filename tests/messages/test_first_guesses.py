@@ -9,10 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import meshkit
 from meshkit import BatchPlan, Layout, SpecError, factor_world
+from meshkit.call import quotes_call
 from meshkit.layout.axes import axis_role
+from meshkit.norm.shares import parse_max_norm
+from meshkit.redistribute.pattern import parse_layout, parse_pattern
 from meshkit.synonyms import AXIS_CALLS, MESH_CALLS, MODULE_CALLS, own_misfit_error, standard_axis
 from tests.messages.cases import error_of
 
@@ -77,6 +81,10 @@ def test_no_fix_adds_an_axis_or_infers_a_size(sizes: dict[str, Any]) -> None:
             'build_mesh({"a": 2, "b": 2, "tp": 1}).',
         ),
         (("cuda",), {"dp_size": 4, "tp": 2, "timeout": 60}, "build_mesh(dp=4, tp=2, timeout=60)."),
+        ((["dp", "tp"], [4, 2]), {}, "build_mesh(dp=4, tp=2)."),
+        (((4, 2), ("a", "tp")), {}, 'build_mesh({"a": 4, "tp": 2}).'),
+        ((), {"shape": (4, 2), "names": ("dp", "tp")}, "build_mesh(dp=4, tp=2)."),
+        ((), {"shape": (4, 2)}, "build_mesh(dp=4, tp=2)."),
     ],
 )
 def test_the_arguments_of_device_mesh_are_translated_before_a_job_is_joined(
@@ -104,6 +112,10 @@ def test_the_arguments_of_device_mesh_are_translated_before_a_job_is_joined(
         (lambda: Layout(4, 2), "by keyword: dp=4, tp=2."),  # type: ignore[arg-type, misc]
         (lambda: Layout("dp=4"), "by keyword: dp=4."),  # type: ignore[arg-type]
         (lambda: LAYOUT.view((2, 4)), "by keyword: dp=2, tp=4."),  # type: ignore[arg-type]
+        (lambda: LAYOUT.view(2, 4), "by keyword: dp=2, tp=4."),  # type: ignore[arg-type, misc]
+        (lambda: factor_world(8, axes={"dp": 4}), "{'dp': 4}, without axes=."),  # type: ignore[arg-type]
+        (lambda: Layout(world_size=8, dp=8), "leave out world_size."),
+        (lambda: factor_world("8", tp=2), "8."),  # type: ignore[arg-type]
         (lambda: Layout((1, 2, 3, 4)), 'by keyword: dp=4, sp=2, or as a dict: {"dp": 4, "sp": 2}.'),  # type: ignore[arg-type]
     ],
 )
@@ -173,6 +185,107 @@ def test_the_position_of_an_axis_names_it(options: dict[str, Any], fix: str) -> 
 )
 def test_a_value_of_init_without_name(value: Any, fix: str) -> None:
     assert error_of(lambda: meshkit.init(value)).fix == fix  # type: ignore[misc]
+
+
+@quotes_call("mesh.clip_grad_norm", by_name=("parameters",))
+def clip_grad_norm(self: object, parameters: object, max_norm: float) -> None:
+    """Refuse a norm that is no number."""
+    parse_max_norm(max_norm)
+
+
+@quotes_call("mesh.whole_state", by_name=("state",))
+def whole_state(self: object, state: object, layout: object, /) -> None:
+    """Refuse a layout that has no text."""
+    parse_layout(layout)
+
+
+MODULE, TENSOR = torch.nn.Linear(1, 1), torch.ones(2)
+LIVE = SimpleNamespace(_groups=SimpleNamespace(plan=SimpleNamespace(layout=LAYOUT)))
+SWAPPED: list[tuple[Callable[..., object], tuple[object, ...], str]] = [
+    (meshkit.Mesh.shift, ("dp", TENSOR), "mesh.shift(x, 'dp')."),
+    (meshkit.Mesh.shift, ("dp", TENSOR, 2), "mesh.shift(x, 'dp', 2)."),
+    (meshkit.Mesh.shift, (2, TENSOR, "dp"), "mesh.shift(x, 2, 'dp')."),  # then the axis by its name
+    (clip_grad_norm, (1.0, MODULE), "mesh.clip_grad_norm(parameters, 1.0)."),
+    (whole_state, ({"w": "o i"}, {"w": TENSOR}), "mesh.whole_state(state, {'w': 'o i'})."),
+]
+
+
+@pytest.mark.parametrize(("call", "args", "fix"), SWAPPED)
+def test_every_call_of_a_tensor_takes_it_first(
+    call: Callable[..., object], args: tuple[object, ...], fix: str
+) -> None:
+    error = error_of(lambda: call(LIVE, *args))
+    assert error.fix == fix
+    assert error.summary.endswith(" is the first argument.")
+
+
+def test_a_first_argument_that_is_right_keeps_the_error_of_another() -> None:
+    assert error_of(lambda: clip_grad_norm(None, MODULE, -1.0)).fix == "max_norm=1.0."
+    state = {"step": 3, "w": TENSOR}
+    assert "two str" in error_of(lambda: whole_state(None, state, {"w": 3})).summary
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda: LAYOUT.neighbor(0),
+            "the call is layout.neighbor(rank, axis, shift=1, *, wrap=True)",
+        ),  # type: ignore[call-arg]
+        (lambda: meshkit.Mesh.ring(LIVE), "the call is mesh.ring(axis)"),  # type: ignore[call-arg, arg-type]
+        (
+            lambda: meshkit.spawn(print),
+            "the call is spawn(fn, world_size, args=(), *, timeout=None)",
+        ),  # type: ignore[call-arg]
+    ],
+)
+def test_a_type_error_of_a_signature_shows_the_call(call: Callable[[], object], text: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert str(caught.value).endswith(f"; {text}")
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("b/dp d => b d", "'b/dp d -> b d'."),
+        ("b/dp d \u2192 b d", "'b/dp d -> b d'."),
+        ("b/dp, d --> b, d", "'b/dp d -> b d'."),
+        ("b/2 d => b d", 'for example "b s/sp h d -> b s h/sp d".'),
+    ],
+)
+def test_the_punctuation_of_a_pattern(text: str, fix: str) -> None:
+    assert error_of(lambda: parse_pattern(text)).fix == fix
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "fix"),
+    [
+        ("mesh.redistribute", (TENSOR, "b/dp", "b"), "'b/dp -> b'."),
+        ("mesh.redistribution", (TENSOR, "b/dp -> b"), "mesh.redistribution('b/dp -> b')(x)."),
+    ],
+)
+def test_a_pattern_in_the_wrong_place(name: str, args: tuple[object, ...], fix: str) -> None:
+    error = own_misfit_error(name, (None, *args), {})
+    assert error is not None
+    assert error.fix == fix
+
+
+def test_axes_by_position_have_the_name_of_their_option() -> None:
+    @quotes_call("mesh.check_batch", by_name=("batch",))
+    def check_batch(self: object, batch: object, *, data: str | None = None) -> None:
+        """Take axes by name."""
+
+    fix = "write the name before the value, for example mesh.check_batch(batch, data='dp')."
+    assert error_of(lambda: check_batch(None, TENSOR, "dp")).fix == fix  # type: ignore[misc]
+    fix = "mesh.check_batch(batch)."
+    assert error_of(lambda: check_batch(None, TENSOR, num_replicas=2, rank=0)).fix == fix  # type: ignore[call-arg]
+
+
+def test_a_dim_of_a_device_mesh_has_a_name_here() -> None:
+    error = error_of(lambda: LAYOUT.size(1))  # type: ignore[arg-type]
+    assert error.fix == "write 'dp' for 0, 'tp' for 1."
+    assert "takes mesh.device_mesh('dp')." in str(error)
 
 
 def test_a_plan_is_not_planned_again() -> None:
@@ -302,6 +415,10 @@ def test_a_name_of_another_library_names_init(name: str) -> None:
         ("DeviceMesh", "meshkit.build_mesh(dp=2, tp=2) makes a mesh"),
         ("barrier", "a mesh has it: mesh.barrier"),
         ("build_mash", "did you mean meshkit.build_mesh?"),
+        (
+            "tp",
+            "use mesh.size('tp'), mesh.group_rank('tp'), mesh.group('tp'), mesh.device_mesh('tp')",
+        ),
     ],
 )
 def test_an_unknown_name_of_meshkit_has_a_hint(name: str, hint: str) -> None:
@@ -312,7 +429,7 @@ def test_an_unknown_name_of_meshkit_has_a_hint(name: str, hint: str) -> None:
 
 def test_hints_name_what_exists() -> None:
     of_mesh = " ".join(MODULE_CALLS["a mesh has it: mesh.{}"].split())
-    names = [re.match(r"mesh\.(\w+)", call)[1] for call in MESH_CALLS]  # type: ignore[index]
+    names = [re.search(r"mesh\.(\w+)", call)[1] for call in MESH_CALLS]  # type: ignore[index]
     names += [*of_mesh.split(), *AXIS_CALLS.values()]
     assert [name for name in names if not hasattr(meshkit.Mesh, name)] == []
     others = " ".join(MESH_CALLS.values()).split()
