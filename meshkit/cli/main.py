@@ -171,7 +171,9 @@ class CommandParser(ArgumentParser):
             own = self._own(words)
             flags = self._option_string_actions
             misspelt = [w for w in own if self._correct(w) != w or axis_option(w)] or [
-                w for w in own if re.match("--?[a-z]", w) and w.partition("=")[0] not in flags
+                w
+                for w in own
+                if re.match("--?[a-z]", w) and not {w.partition("=")[0], w[:2]} & flags.keys()
             ]
             if not misspelt:
                 raise
