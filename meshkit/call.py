@@ -189,10 +189,11 @@ def _answer(
     code = function.__code__
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     quote = functools.partial(_quote, name, function, by_name)
-    if moved := _object_first(by_name, parameters, args):
+    if moved := _reorder(by_name, parameters, args):
         typed = _quote(name, function, (), args, kwargs)
-        fix = f"{quote(moved, kwargs)}."
-        return SpecError(f"{by_name[0]} is the first argument.", fix=fix).quote(typed)
+        names = [own for own in parameters[: code.co_argcount] if own not in ("self", "cls")]
+        line = f"the arguments are {', '.join(names)}, in this order."
+        return SpecError(line, fix=f"{quote(moved, kwargs)}.").quote(typed)
     if isinstance(error, MeshkitError):
         return error.quote(quote(args, kwargs))
     if error.__traceback__ and error.__traceback__.tb_next:  # the function raised it
@@ -206,21 +207,34 @@ def _answer(
     return error
 
 
-def _object_first(
+def _reorder(
     by_name: Sequence[str], parameters: Sequence[str], args: Sequence[object]
 ) -> list[object]:
-    """Return the arguments with the tensors first, if a text or a number stands in their place.
+    """Return the arguments with a tensor, then an axis, in its place; empty if they stand there."""
+    moved, places = [*args], list[int]()
+    for name, kind in (*((first, "data") for first in by_name[:1]), ("axis", "text")):
+        kinds = [*map(_kind_of, moved)]
+        at = parameters.index(name) if name in parameters[: len(args)] else len(args)
+        if kind in kinds[at + 1 :] and kinds[at] not in ("", kind):
+            moved.insert(at, moved.pop(kinds.index(kind, at)))
+            places.append(at)
+    return moved if places else []
 
-    Empty for other arguments. A module, and a mapping of tensors, count as tensors.
+
+def _kind_of(value: object) -> str:
+    """Return "data" for a tensor, a module or a state; "text", "number", or "" for others.
+
+    It looks at types alone, as a value of the user may have side effects.
     """
-    at = parameters.index(by_name[0]) if by_name else len(args)
-    for i, value in enumerate(args[at:], at):
-        values = value.values() if isinstance(value, Mapping) else [value]
-        if i == at and not (values and all(isinstance(each, str | int | float) for each in values)):
-            return []
-        if any(hasattr(each, "shape") or hasattr(each, "parameters") for each in values):
-            return [*args[:at], value, *args[at:i], *args[i + 1 :]]
-    return []
+    values = [value]
+    if isinstance(value, dict | list | tuple):
+        values = [*(dict.values(value) if isinstance(value, dict) else value)]
+    modules = {base.__module__.partition(".")[0] for v in values for base in type(v).__mro__}
+    if modules & {"torch", "numpy"}:
+        return "data"
+    kinds: dict[str, tuple[type, ...]] = {"text": (str,), "number": (int, float)}
+    is_of = (kind for kind, t in kinds.items() if all(isinstance(v, t) for v in values))
+    return next(is_of, "") if values else ""
 
 
 def parse_integer(value: object) -> int | None:

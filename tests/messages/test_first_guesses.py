@@ -14,9 +14,10 @@ import torch
 import meshkit
 from meshkit import BatchPlan, Layout, SpecError, factor_world
 from meshkit.call import quotes_call
-from meshkit.layout.axes import axis_role
+from meshkit.layout.axes import axis_role, parse_axis
 from meshkit.norm.shares import parse_max_norm
 from meshkit.redistribute.pattern import parse_layout, parse_pattern
+from meshkit.redistribute.ring import exchange
 from meshkit.synonyms import AXIS_CALLS, MESH_CALLS, MODULE_CALLS, own_misfit_error, standard_axis
 from tests.messages.cases import error_of
 
@@ -200,23 +201,30 @@ def whole_state(self: object, state: object, layout: object, /) -> None:
 
 
 MODULE, TENSOR = torch.nn.Linear(1, 1), torch.ones(2)
-LIVE = SimpleNamespace(_groups=SimpleNamespace(plan=SimpleNamespace(layout=LAYOUT)))
+GROUPS = SimpleNamespace(
+    plan=SimpleNamespace(layout=LAYOUT), get=lambda names: parse_axis(names, ("dp",))
+)
+LIVE = SimpleNamespace(_groups=GROUPS, layout=LAYOUT, rank=0)
 SWAPPED: list[tuple[Callable[..., object], tuple[object, ...], str]] = [
     (meshkit.Mesh.shift, ("dp", TENSOR), "mesh.shift(x, 'dp')."),
     (meshkit.Mesh.shift, ("dp", TENSOR, 2), "mesh.shift(x, 'dp', 2)."),
-    (meshkit.Mesh.shift, (2, TENSOR, "dp"), "mesh.shift(x, 2, 'dp')."),  # then the axis by its name
+    (meshkit.Mesh.shift, (2, TENSOR, "dp"), "mesh.shift(x, 'dp', 2)."),
+    (meshkit.Mesh.shift, (TENSOR, 1, "dp"), "mesh.shift(x, 'dp', 1)."),
+    (meshkit.Mesh.neighbor, (1, "dp"), "mesh.neighbor('dp', 1)."),
+    (exchange, (TENSOR, [1, 1], "dp"), "mesh.exchange(x, 'dp', [1, 1])."),
+    (exchange, ("dp", TENSOR, [1, 1]), "mesh.exchange(x, 'dp', [1, 1])."),
     (clip_grad_norm, (1.0, MODULE), "mesh.clip_grad_norm(parameters, 1.0)."),
     (whole_state, ({"w": "o i"}, {"w": TENSOR}), "mesh.whole_state(state, {'w': 'o i'})."),
 ]
 
 
 @pytest.mark.parametrize(("call", "args", "fix"), SWAPPED)
-def test_every_call_of_a_tensor_takes_it_first(
+def test_a_tensor_and_an_axis_move_to_their_places(
     call: Callable[..., object], args: tuple[object, ...], fix: str
 ) -> None:
     error = error_of(lambda: call(LIVE, *args))
     assert error.fix == fix
-    assert error.summary.endswith(" is the first argument.")
+    assert error.summary.startswith("the arguments are ")
 
 
 def test_a_first_argument_that_is_right_keeps_the_error_of_another() -> None:
