@@ -104,7 +104,7 @@ MESH_CALLS = {
     "mesh.loader": "data_loader prepare prepare_data_loader",
     "mesh.rank": "global_rank process_index",
     "mesh.neighbor": "next_rank prev_rank next prev neighbour",
-    "mesh.rank == 0": "is_main_process is_first is_master is_rank_0 on_main_process print save",
+    "mesh.rank == 0": "is_main_process is_first is_master is_rank_0 on_main_process print",
     "mesh.sampler": "distributed_sampler",
     "mesh.seed": "set_seed manual_seed",
     "mesh.size": "num_ranks num_processes get_world_size",
