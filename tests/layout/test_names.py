@@ -6,7 +6,7 @@ import einops
 import numpy as np
 import pytest
 
-from meshkit import Layout, SpecError
+from meshkit import Layout, SpecError, UnknownAxisError
 from meshkit.layout.names import parse_axis_pattern
 
 AXES = ("dp", "sp", "tp")
@@ -18,9 +18,11 @@ LAYOUT = Layout(dp=2, sp=3, tp=2)
 def test_the_axes_of_each_name_or_bracket() -> None:
     assert parse_axis_pattern("dp sp tp", AXES) == (("dp",), ("sp",), ("tp",))
     assert parse_axis_pattern("  ( sp   dp )tp ", AXES) == (("sp", "dp"), ("tp",))
-    for pattern in ("", "()", "(dp", "dp)", "((dp) sp)", "dp -> sp", "dp-sp", "...", 3, None):
+    for pattern in ("", "()", "(dp", "dp)", "((dp) sp)", "dp -> sp", "dp-sp", "...", None):
         with pytest.raises(SpecError, match="the pattern cannot be parsed"):
             parse_axis_pattern(pattern, AXES)  # type: ignore[arg-type]
+    with pytest.raises(UnknownAxisError, match="there is no axis 1"):
+        parse_axis_pattern(1, AXES)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
