@@ -20,8 +20,9 @@ started anew.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 
 from ..call import Call
@@ -35,6 +36,8 @@ from ..launch.job import Job
 from ..launch.judges import Decision, RankState
 from ..launch.process import state_of
 from ..launch.times import Time, parse_timeout
+from ..launch.torch_groups import CollectiveCheck
+from ..text import format_ranks, plural
 
 LOOK = 1.0  # seconds between two looks whether the first rank still runs
 LOOKERS = 4  # ranks that also look for the processes of missing ranks at the store
@@ -48,13 +51,16 @@ def first_on_node(  # noqa: D417  # self
 
     Collective over the mesh. The others run the block when all first ranks are done. ``as
     is_first`` is whether this rank is the first one, for what must not run twice. A node is a
-    machine, as ``init`` found it. Call no collective and no other method of the mesh inside.
+    machine, as ``init`` found it. The first one computes alone: a call that waits for others is
+    refused.
 
     Args:
         arrival_timeout: how long ranks wait for each other, the block of the first ranks
             included; None is that of the mesh.
 
     Raises:
+        MeshkitError: on a first rank, before a collective or a call of meshkit inside that waits
+            for ranks which wait for the end of the block.
         DisagreementError: on all other ranks, before they run the block, if a first rank raises
             in it, with its error; also if ranks make other calls.
         RankTimeoutError: on all ranks, if ranks do not arrive, or first ranks are not done in
@@ -80,13 +86,6 @@ def first(self: LiveMesh, *, arrival_timeout: Time | None = None) -> AbstractCon
     return _run_first(self._groups, self._proposal.job, call, arrival_timeout, on_node=False)
 
 
-def first_of_node(mesh: MeshGroups, job: Job) -> int:
-    """Return the first rank of the mesh on the machine of this rank. Local."""
-    names = machines(job)
-    ranks = sorted(int(rank) for rank in mesh.plan.layout.grid.flat)
-    return next(rank for rank in ranks if names[rank] == names[mesh.rank])
-
-
 @contextmanager
 def _run_first(
     mesh: MeshGroups, job: Job, name: str, timeout: Time | None, *, on_node: bool
@@ -100,20 +99,43 @@ def _run_first(
             agreement = None  # no other rank is there
         elif agreement is None:
             raise SpecError(NO_STORE, fix="meshkit.init() in place of your init_process_group.")
-        first = int(mesh.plan.layout.grid.min())
-        if on_node and agreement is not None:
-            first = first_of_node(mesh, job)
     if agreement is None:
         yield True
         return
+    nodes = machines(job) if on_node else [""] * job.world.world_size
+    firsts = {nodes[rank]: rank for rank in [*agreement.ranks][::-1]}.values()
     with agreement:
-        if mesh.rank == first:
-            yield True
+        if mesh.rank in firsts:
+            with _alone(job, name, {*agreement.ranks} - {*firsts}):
+                yield True
         with quoting(name):
             agreement.arrive({"call": name})
             wait_for_all(mesh, job, agreement)
-    if mesh.rank != first:
+    if mesh.rank not in firsts:
         yield False
+
+
+@contextmanager
+def _alone(job: Job, name: str, waiting: Set[int]) -> Iterator[None]:
+    """Refuse calls of this thread that wait for ranks which wait for the end of the block."""
+    outer, thread = job.counts.refuse, threading.get_ident()
+
+    def refuse(call: str, ranks: Sequence[int]) -> None:
+        others = sorted(waiting & {*ranks})
+        if others and threading.get_ident() == thread:
+            raise MeshkitError(
+                f"{call} inside the block of {name}() waits for {plural('rank', len(others))} "
+                f"{format_ranks(others)}, which {'waits' if len(others) == 1 else 'wait'} for the "
+                "end of that block.",
+                fix="move it behind the block.",
+            )
+
+    job.counts.refuse = refuse
+    try:
+        with CollectiveCheck(refuse):
+            yield
+    finally:
+        job.counts.refuse = outer
 
 
 def wait_for_all(mesh: MeshGroups, job: Job, agreement: Agreement) -> None:

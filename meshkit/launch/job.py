@@ -26,6 +26,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch.distributed as dist
 
+from ..errors import CALL
 from .agreement import ROUNDS, Agreement, Ending, delete_round
 from .creation import GroupStore, create_on_all
 from .default_group import (
@@ -97,6 +98,8 @@ class Counts:
     private: int = 0  # how many meshes have had groups of their own
     # the groups that a mesh of this job has created, as long as they exist
     made: WeakSet[dist.ProcessGroup] = field(default_factory=WeakSet)
+    # raises if this thread must not wait for some ranks now, which wait for it
+    refuse: Callable[[str, Sequence[int]], None] | None = None
     unbound: bool = False  # whether ``meshkit.unbound()`` hides the device of the default group
 
 
@@ -171,6 +174,8 @@ class Job:
         if self.pid != os.getpid():
             check_own_process(self.world.rank, self.pid)
         ranks = range(self.world.world_size) if ranks is None else ranks
+        if self.counts.refuse is not None:
+            self.counts.refuse(CALL, ranks)
         if self.rehearsed is not None:
             return self.rehearsed(call, ranks)
         if self.store is None:

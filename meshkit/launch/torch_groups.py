@@ -25,13 +25,14 @@ from __future__ import annotations
 import copy
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import MeshkitError
 from .device import backend_for, nccl_parts
@@ -80,6 +81,40 @@ def has_nccl() -> bool:
 def all_groups() -> list[dist.ProcessGroup]:
     """Return all groups of this process that torch knows, those of the user too. Local."""
     return [*dist.distributed_c10d._world.pg_names]
+
+
+class CollectiveCheck(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Checks the ranks of each collective of this thread before it begins. Messages are not seen.
+
+    ``check`` gets the name of the collective and its ranks, and raises.
+    """
+
+    def __init__(self, check: Callable[[str, Sequence[int]], object]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.check = check
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return True: torch.compile compiles as without this mode."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        """Check the groups among the arguments of an operation, and run it."""
+        name = func.__name__.partition(".")[0].strip("_")
+        if "c10d" in func.namespace and not name.startswith(("send", "recv")):
+            named = {*map(_group_name, args)}
+            for group in all_groups():
+                if group.group_name in named:
+                    self.check(name, dist.get_process_group_ranks(group))
+        return func(*args, **(kwargs or {}))
+
+
+def _group_name(argument: Any) -> str:  # noqa: ANN401
+    """Return the name of a group among the arguments of an operation; empty for anything else."""
+    if isinstance(argument, torch.ScriptObject):
+        with suppress(RuntimeError):  # such as a ReduceOp
+            return str(dist.ProcessGroup.unbox(argument).group_name)
+    return argument if isinstance(argument, str) else ""
 
 
 def waits_for_peers(backend: str) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 import meshkit
 from meshkit.testing.faults import Strike, play
@@ -205,6 +206,70 @@ def test_a_rank_that_is_started_anew_has_ended() -> None:
         assert (outcome.kind, outcome.missing_ranks) == ("RankTimeoutError", (1,)), outcome
         assert "1 (dp=1) has ended" in outcome.text
         assert played.seconds(rank) < 5 + BUSY
+
+
+OWN = "a group of the first ranks"
+CALLS: dict[str, Callable[[Any, dist.ProcessGroup], object]] = {
+    "all_reduce": lambda mesh, _: dist.all_reduce(torch.ones(()), group=mesh.group()),
+    "an async one": lambda *_: dist.all_reduce(torch.ones(()), async_op=True),
+    "objects": lambda *_: dist.broadcast_object_list([1]),
+    "torch's barrier": lambda *_: dist.barrier(),
+    "functional": lambda mesh, _: functional.all_reduce(torch.ones(()), "sum", mesh.group()),
+    "compiled": lambda mesh, _: torch.compile(
+        lambda x: functional.all_reduce(x, "sum", mesh.group()), backend="aot_eager"
+    )(torch.ones(())),
+    "mesh.agree": lambda mesh, _: mesh.agree("step", 1),
+    "mesh.barrier": lambda mesh, _: mesh.barrier("dp"),
+    "mesh.redistribute": lambda mesh, _: mesh.redistribute(torch.ones(2), "+dp i -> *dp i"),
+    "another first": lambda mesh, _: mesh.first().__enter__(),
+    "build_mesh": lambda *_: meshkit.build_mesh(dp=RANKS),
+    OWN: lambda _, own: dist.all_reduce(torch.ones(()), group=own),
+    "a computation": lambda *_: torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2)),
+}
+
+
+def call_in_block(on_node: bool) -> Any:
+    """Let the first ranks make each call in the block; return the errors and a sum after each."""
+    take_host(["a", "a", "b", "b"])
+    meshkit.init()
+    own = dist.new_group([0, 2])
+    with meshkit.build_mesh(dp=RANKS) as mesh:
+        results = {}
+        for name, call in CALLS.items():
+
+            def run(call: Any = call) -> None:
+                with (mesh.first_on_node if on_node else mesh.first)() as is_first:
+                    if is_first and (on_node or call is not CALLS[OWN]):
+                        call(mesh, own)
+
+            began = time.monotonic()
+            error = error_of(run)
+            seconds = time.monotonic() - began
+            dist.all_reduce(total := torch.ones(()), group=mesh.group())
+            results[name] = error, int(total), seconds
+        return results
+
+
+@pytest.mark.parametrize("on_node", [False, True])
+def test_a_call_that_waits_for_the_waiting_ranks_is_refused(on_node: bool) -> None:
+    """No group breaks, and all ranks raise at once."""
+    outcomes = meshkit.spawn(call_in_block, RANKS, (on_node,), timeout=100)
+    for name in CALLS:
+        (errors, totals, seconds) = zip(*(row[name] for row in outcomes), strict=True)
+        assert totals == (RANKS,) * RANKS, name
+        if name in (OWN, "a computation"):
+            assert errors == (None,) * RANKS, name
+            continue
+        assert max(seconds) < 5 + BUSY, name
+        call = "mesh.first_on_node" if on_node else "mesh.first"
+        kinds = [kind for kind, _ in errors]
+        firsts = [0, 2] if on_node else [0]
+        assert kinds[0] == "MeshkitError", name
+        assert {kinds[r] for r in range(RANKS) if r not in firsts} == {"DisagreementError"}
+        waiting = "1, 3" if on_node else "1-3"
+        text = f"the block of {call}() waits for ranks {waiting}, which wait for the end of that"
+        assert all(text in error for _, error in errors), (name, errors)
+        assert "Fix: move it behind the block" in errors[0][1]
 
 
 def make_different_calls() -> Any:
