@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..errors import DisagreementError, MeshkitError, SpecError
 from ..groups.groups import gather_bytes
-from ..launch.tensors import is_dtensor
+from ..launch.tensors import find_tied, is_dtensor
 from ..layout.axes import check_axes_exist, has_pipeline
 from ..layout.layout import Layout
 from ..redistribute.checked import digest_of, share_error
@@ -81,7 +81,7 @@ def make_whole(
             side = cast(Side, first_match(sides_left, name))
             whole[name] = _move(moves, f"{side} -> {uncut(side)}", name, tensor, known[name])
     _compare_replicas(meshes, sides, [table for _, table, _ in stated], whole)
-    return _replace(state, whole)
+    return _replace(state, _keep_ties(tensors, whole))
 
 
 def _compare_replicas(
@@ -211,7 +211,22 @@ def make_local(moves: MeshMoves, state: object, layout: object, sizes: object) -
     for name, dtensor in whole:  # in one order on all ranks
         tensor = cast(Any, dtensor).full_tensor()
         local[name] = _cut(moves, *cuts[name], tensor) if name in cuts else tensor
-    return _replace(state, local)
+    return _replace(state, _keep_ties(tensors, local))
+
+
+def _keep_ties(tensors: Mapping[str, Tensor], moved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what came of some tensors: equal results of tensors in one memory are one. Local.
+
+    Such are tied weights. Their results differ if their sides do, or if another rank has not tied
+    them.
+    """
+    kept, names = {**moved}, [*moved]
+    held = [None if moved[n].is_meta else local_tensor(n, tensors[n]) for n in names]
+    for number, earlier in find_tied(held).items():
+        first, own = kept[names[earlier]], moved[names[number]]
+        if first.dtype == own.dtype and torch.equal(first, own):
+            kept[names[number]] = first
+    return kept
 
 
 def _cut(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -218,6 +219,67 @@ def join_what_fsdp_does_not_know() -> None:
 
 def test_a_layout_says_how_dtensors_are_cut_along_other_axes(pool: Pool) -> None:
     pool.run(join_what_fsdp_does_not_know)
+
+
+def keep_ties(path: str) -> list[Any]:
+    """Save a state with tied weights, plain and of FSDP, and cut it again; return what is tied."""
+
+    def tied(state: Any) -> bool:
+        first, second = state["embed"]["weight"], state["head"]["weight"]
+        pair = [x.to_local() if hasattr(x, "to_local") else x for x in (first, second)]
+        return pair[0].data_ptr() == pair[1].data_ptr()
+
+    def tie(whole: Tensor) -> dict[str, Any]:
+        embed, head = nn.Embedding(8, 4), nn.Linear(4, 8, bias=False)
+        embed.weight = head.weight = nn.Parameter(whole.clone())
+        return {"embed": embed.state_dict(), "head": head.state_dict(), "step": torch.tensor(3)}
+
+    torch.manual_seed(0)
+    whole = torch.randn(8, 4)
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
+        part, layout = whole.chunk(2)[mesh.coordinate["tp"]], {"*.weight": "v/tp d"}
+        state = mesh.whole_state(tie(part), layout)
+        assert state["embed"]["weight"].equal(whole)
+        torch.save(state, f"{path}{mesh.rank}")
+        loaded = torch.load(f"{path}{mesh.rank}")
+        local = mesh.local_state(loaded, layout)
+        assert local["head"]["weight"].equal(part)
+        sides = {"embed.*": "v/tp d", "head.*": "v d/tp"}
+        model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.Linear(4, 8, bias=False))
+        model[0].weight = model[1].weight
+        fully_shard(model, mesh=mesh.device_mesh("(dp tp)"))
+        names = {"embed": model[0].state_dict(), "head": model[1].state_dict()}
+        return [
+            tied(state),
+            tied(loaded),
+            tied(local),
+            tied(mesh.local_state(tie(whole), sides)),
+            tied(mesh.whole_state(names, {})),
+            tied(mesh.local_state(names, {})),
+        ]
+
+
+def test_tied_weights_stay_tied_unless_they_are_cut_in_other_ways(
+    pool: Pool, tmp_path: Path
+) -> None:
+    assert (
+        pool.run(keep_ties, str(tmp_path / "state")) == [[True] * 3 + [False] + [True] * 2] * RANKS
+    )
+
+
+def untie_on_one_rank() -> tuple[bool, Tensor]:
+    """Give two weights that are tied on all ranks but one."""
+    with meshkit.build_mesh(tp=RANKS) as mesh:
+        weight = torch.full((1, 2), float(mesh.rank))
+        state = {"a": weight, "b": weight if mesh.rank < 3 else torch.full((1, 2), 7.0)}
+        state = mesh.whole_state(state, {"*": "v/tp d"})
+        return state["a"] is state["b"], state["b"][:, 0]
+
+
+def test_weights_that_another_rank_does_not_tie_are_two(pool: Pool) -> None:
+    for is_tied, column in pool.run(untie_on_one_rank):
+        assert not is_tied
+        assert column.tolist() == [0, 1, 2, 7]
 
 
 def join_experts_over_a_part_of_dp() -> list[str]:
