@@ -120,7 +120,8 @@ class _Writer:
         if own in ADDRESSES:
             line = f"{article(kind.__qualname__)} has no repr but its address."
             raise SpecError(line, fix="its vars(), or its name.")
-        if isinstance(value, np.ndarray):
+        root = _module_of(own).partition(".")[0]  # empty for numpy's classes of C
+        if isinstance(value, np.ndarray) and root in ("", "numpy"):
             return array_text(value, self.write)
         if own in FORMS:
             return FORMS[own](self, value)

@@ -331,6 +331,15 @@ class TaggedTuple(tuple):  # type: ignore[type-arg]
         return f"TaggedTuple({self.tag})"
 
 
+class TaggedArray(np.ndarray):  # type: ignore[type-arg]
+    """An array whose repr shows an attribute and no element, as a unit of astropy."""
+
+    tag = ""
+
+    def __repr__(self) -> str:
+        return f"TaggedArray({self.tag})"
+
+
 def tagged(value: Any, tag: str) -> Any:
     """Return a value with a tag."""
     value.tag = tag
@@ -343,6 +352,8 @@ def tagged(value: Any, tag: str) -> Any:
         (Schedule(10), Schedule(20)),
         (Quantity([1.0], "m"), Quantity([1.0], "km")),
         (Quantity([1.0], "m"), Quantity([2.0], "m")),
+        (tagged(np.ones(40).view(TaggedArray), "m"), tagged(np.ones(40).view(TaggedArray), "km")),
+        (np.ones(40).view(TaggedArray), np.zeros(40).view(TaggedArray)),
         (Tagged(a=1, b=2), Tagged(b=2, a=1)),
         *((tagged(kind(), "a"), tagged(kind(), "b")) for kind in (Tagged, TaggedList, TaggedTuple)),
     ],
