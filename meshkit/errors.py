@@ -37,6 +37,14 @@ def format_error(summary: str, *evidence: str, fix: str) -> str:
     return "\n  ".join((summary, *evidence, *([f"Fix: {fix}"] if fix else [])))
 
 
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, also of one of the user whose text raises."""
+    try:
+        return str(error)
+    except Exception:
+        return "an error without a text"
+
+
 class MeshkitError(Exception):
     """Base class of all errors that meshkit raises on purpose.
 
@@ -108,15 +116,15 @@ class MeshkitError(Exception):
     @property
     def fix_text(self) -> str:
         """The fix with the call in its place."""
-        return self._fill(self.fix)
+        return self._fill(self.fix or "")
 
     @property
     def evidence_text(self) -> list[str]:
         """The lines of evidence with the call in its place."""
         return [*map(self._fill, self.evidence)]
 
-    def _fill(self, text: str) -> str:
-        return text.replace(CALL, self.call or "this call")
+    def _fill(self, text: object) -> str:  # an error of the user may hold anything
+        return str(text).replace(CALL, self.call or "this call")
 
     @property
     def text(self) -> str:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ..call import format_value, quotes_call
-from ..errors import DisagreementError, MeshkitError, SpecError
+from ..errors import DisagreementError, MeshkitError, SpecError, text_of
 from ..groups.groups import gather_bytes
 from ..groups.live_mesh import LiveMesh
 from ..groups.open_mesh import agree_in_mesh, agreement_of
@@ -167,7 +167,7 @@ def gather_conflicting(
 
 def announce_refusal(mesh: MeshGroups, error: Exception, device: torch.device) -> None:
     """Let the other ranks, which wait in a gather, know why this one refuses. Collective."""
-    text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    text = f"{type(error).__name__}: {(text_of(error).splitlines() or [''])[0]}"
     with suppress(DisagreementError):  # the error of the other ranks
         gather_conflicting(mesh, compare.Holdings((), (), refusal=text), device)
 

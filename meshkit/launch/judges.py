@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from ..errors import CALL, DisagreementError, MeshkitError, RankTimeoutError
+from ..errors import CALL, DisagreementError, MeshkitError, RankTimeoutError, text_of
 from ..text import format_ranks, format_sizes, plural, shorten
 from .disagreement import describe_disagreement, group_equal_requests
 
@@ -218,7 +218,7 @@ def failure_error(summary: str, rank: int, process: Process, error: BaseExceptio
         # the call of the failed rank, not of the rank that raises the report
         reason, evidence, fix = error.headline, error.evidence_text, error.fix_text
     else:
-        reason, *rest = str(error).splitlines() or [""]
+        reason, *rest = text_of(error).splitlines() or [""]
         evidence, fix = [line.strip() for line in rest], ""
     reason = f"{type(error).__name__}: {reason}"
     return DisagreementError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -160,3 +160,23 @@ def test_a_failure_is_quoted_with_the_call_of_its_rank() -> None:
     other = failure_error("ranks disagree.", 1, Process("a", 3), ValueError("bad\nline"))
     assert other.evidence == ("rank 1 (host a, pid 3) gave up: ValueError: bad", "line")
     assert other.fix_text == "look at the log of rank 1 first."
+
+
+class Odd(Exception):
+    """An error of a user with attributes and a text of its own kinds."""
+
+    fix = 3
+    evidence = None
+
+    def __str__(self) -> str:
+        raise LookupError("no text")
+
+
+def test_an_error_of_the_user_may_have_any_fix_and_no_text() -> None:
+    """Its rank still tells the others."""
+    report = failure_error("ranks disagree.", 1, Process("a", 3), Odd())
+    assert report.evidence[0].endswith("gave up: Odd: an error without a text")
+    assert report.fix_text == "look at the log of rank 1 first."
+    for fix, text in ((3, "3"), (None, "look at the log of rank 1 first.")):
+        error = meshkit.SpecError("x", fix=cast(Any, fix))
+        assert failure_error("ranks differ.", 1, Process("a", 3), error).fix_text == text
