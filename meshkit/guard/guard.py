@@ -46,7 +46,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ..call import quotes_call
-from ..errors import CollectiveError, DisagreementError, MeshkitError, RankTimeoutError
+from ..errors import CollectiveError, DisagreementError, MeshkitError, RankTimeoutError, text_of
 from ..groups.close_mesh import EXIT, OVER, OWN, STATUS
 from ..groups.registry import MeshGroups
 from ..groups.status import (
@@ -223,7 +223,8 @@ def _translate(
         each.leaving = time.monotonic(), None
     failure = find_collective_error(error)
     origin = failure or error
-    line = ": ".join(filter(None, (type(origin).__name__, _first_line(origin))))
+    first_line = text_of(origin).partition("\n")[0][:MAX_TEXT]
+    line = ": ".join(filter(None, (type(origin).__name__, first_line)))
     arguments = frames_of_error(error, origin), tracker.of_error(origin)
     if failure is not None:
         guard.state.has_failed = True
@@ -257,14 +258,6 @@ def _how_left(guard: Guard, ranks: Sequence[int]) -> list[str]:
     named = [rank for rank in ranks if rank in guard.layout][:MAX_NAMES]
     left = store.try_within(TIMES.answer, lambda: guard.left(store, named)) or {}
     return [f"Rank {rank} {str(s).rstrip('.')}." for rank, s in left.items() if s.has_left]
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of the text of an error, cut if it is long."""
-    try:
-        return str(error).partition("\n")[0][:MAX_TEXT]
-    except Exception:  # an error of the user can raise anything
-        return "an error without a text"
 
 
 def _report_of_abort(guard: Guard) -> MeshkitError | None:
@@ -333,7 +326,10 @@ def _leave(guard: Guard, number: int, thread: str) -> MeshkitError | None:
         differs = bool(lagging_ranks(layout, statuses))
         return hang_error(UNEQUAL, layout, statuses, {}) if differs else None
 
-    if not store.try_run(post):
+    seconds = TIMES.host_stays if store.is_file else TIMES.store  # a file system may hang for ever
+    is_last = store.try_within(seconds, post, store.time_for_names)
+    guard.state.is_lost = is_last is None
+    if not is_last:
         return None
     error = store.try_run(compare)
     if error is not None:

@@ -72,7 +72,7 @@ class GuardState(OfOneProcess):
         open: the trackers of the guards in which this rank is now, one for each thread or task.
         alarm: the number of the roll call that the watching thread of this rank has opened without
             an error, on a suspicion; 0 without one.
-        is_lost: whether the store did not answer when this rank reported a failure.
+        is_lost: whether the store did not answer when this rank left its last guard, or reported.
         is_aborted: whether this rank has closed the connections of gloo after a report.
         sampler: measures the steps of guards with ``stragglers=True``; None before the first one.
         has_failed: whether a collective has raised on this rank; torch then counts it as completed.
@@ -244,7 +244,12 @@ class Guard(OfOneProcess):
         """Post the status with which this rank leaves, if a rank could read it. Local."""
         if (store := self.store) is not None:
             text = json.dumps(status.to_facts())
-            store.try_within(TIMES.host_stays, lambda: store.set(STATUS.format(self.rank), text))
+
+            def work() -> bool:
+                store.set(STATUS.format(self.rank), text)
+                return True
+
+            self.state.is_lost = not store.try_within(TIMES.host_stays, work)
 
     def left(self, store: Store, ranks: Sequence[int]) -> dict[int, RankStatus]:
         """Return the status of those ranks that left a guard, closed the mesh, or left the job.

@@ -96,13 +96,8 @@ class Store:
 
         ``extend`` returns how many more seconds a silent store has, once they are over.
         """
-
-        def check_and_work() -> Result:
-            self.check()
-            return work()
-
         try:
-            return run_with_deadline(seconds, check_and_work, extend=extend)
+            return run_with_deadline(seconds, partial(self._check_and, work), extend=extend)
         except MeshkitError:
             raise
         except RuntimeError as error:  # of any store; DistStoreError for an unreadable file
@@ -110,7 +105,11 @@ class Store:
         except DeadlineExceededError:
             raise lost_error(self.world, silent=True) from None
 
-    def _time_for_names(self) -> float:
+    def _check_and(self, work: Callable[[], Result]) -> Result:
+        self.check()
+        return work()
+
+    def time_for_names(self) -> float:
         """Return how many more seconds a silent store may need to look up a name. Local."""
         host, _ = address(self.world)
         is_slow = host is not None and describe_lookup(host, TIMES.lookup)[0]
@@ -122,19 +121,19 @@ class Store:
         It has longer if names are slow: a process that joins, or looks at the job, stalls the store
         for all ranks.
         """
-        return self.within(TIMES.store, work, self._time_for_names)
+        return self.within(TIMES.store, work, self.time_for_names)
 
-    def try_within(self, seconds: float, work: Callable[[], Result]) -> Result | None:
-        """Return the result of ``work``; None if the store is lost. Local."""
-        with suppress(RuntimeError, RankTimeoutError):
-            return self.within(seconds, work)
+    def try_within(
+        self, seconds: float, work: Callable[[], Result], extend: Callable[[], float] | None = None
+    ) -> Result | None:
+        """Return the result of ``work``; None if the store is lost, for whatever reason. Local."""
+        with suppress(RuntimeError, RankTimeoutError, DeadlineExceededError):
+            return run_with_deadline(seconds, partial(self._check_and, work), extend=extend)
         return None
 
     def try_run(self, work: Callable[[], Result]) -> Result | None:
         """Return the result of ``work``, which waits for no rank; None if the store is lost."""
-        with suppress(RuntimeError, RankTimeoutError):
-            return self.run(work)
-        return None
+        return self.try_within(TIMES.store, work, self.time_for_names)
 
     def answers(self, seconds: float) -> bool:
         """Return whether the store answers a question in so many seconds. Local."""

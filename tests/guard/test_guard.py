@@ -590,6 +590,36 @@ def test_without_a_fault_timeouts_are_restored_and_errors_of_the_user_pass(
         assert passed == [True] * 4
 
 
+def leave_beside_a_lost_file() -> list[float]:
+    """Return the seconds of two guards, and of one with an error, on a file system that hangs."""
+    mesh, over, stat = meshkit.build_mesh(dp=2), threading.Event(), os.stat
+
+    def hang(path: Any, *args: Any, **options: Any) -> Any:
+        if str(path).endswith("/store"):
+            over.wait(60)
+        return stat(path, *args, **options)
+
+    seconds = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "stat", hang)
+        for error in (None, None, KeyError("of the user")):
+            began = time.monotonic()
+            with contextlib.suppress(KeyError), mesh.guard(timeout=20):
+                time.sleep(0.6)  # the watching thread looks
+                if error is not None:
+                    raise error
+            seconds.append(time.monotonic() - began - 0.6)
+        over.set()
+    mesh.barrier()
+    return seconds
+
+
+def test_a_file_system_that_hangs_holds_a_guard_for_a_second() -> None:
+    """The first guard waits for its watching thread too."""
+    for seconds in meshkit.spawn(leave_beside_a_lost_file, 2, timeout=60):
+        assert sum(seconds) < 2 + 1 + 1 + BUSY, seconds
+
+
 class OfTheUser(Exception):
     """An error that a user's loop waits for."""
 
