@@ -100,11 +100,11 @@ class CollectiveCheck(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         """Check the groups among the arguments of an operation, and run it."""
-        name = func.__name__.partition(".")[0].strip("_")
-        if "c10d" in func.namespace and not name.startswith(("send", "recv")):
+        if "c10d" in func.namespace and not func.__name__.startswith(("send", "recv")):
             named = {*map(_group_name, args)}
             for group in all_groups():
                 if group.group_name in named:
+                    name = func.__name__.partition(".")[0].strip("_")
                     self.check(name, dist.get_process_group_ranks(group))
         return func(*args, **(kwargs or {}))
 
