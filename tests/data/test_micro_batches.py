@@ -268,6 +268,12 @@ def confuse_arguments() -> list[str]:
         with pytest.raises(meshkit.SpecError) as several, plan.sync_on_last([model], micro):  # type: ignore[arg-type]
             pass
         assert "model is a list, not a module." in str(several.value)
+        static = DistributedDataParallel(model, static_graph=True)
+        with pytest.raises(meshkit.SpecError, match="static_graph=True"):
+            plan.sync_on_last(static, micro).__enter__()
+        *_, last = plan.micro_batches(0)
+        with plan.sync_on_last(static, last):  # as without accumulation
+            static(torch.ones(1, 1)).sum().backward()
         untyped: Any = mesh
         with pytest.raises(meshkit.BatchError) as missing:
             untyped.sampler(range(64))
