@@ -31,6 +31,7 @@ from ..launch.torch_groups import (
     can_split,
     connects_at_creation,
     copy_options,
+    free_names,
     hidden_device,
     is_nccl,
     takes_part_in_split,
@@ -175,7 +176,7 @@ class _Creator(NamedTuple):
 
         Beside a bound default group torch would connect it at once, on all ranks together.
         """
-        with hidden_device():
+        with hidden_device(), free_names():
             created.append(self._new_group(request, [self.rank], use_local_synchronization=True))
         if self.rank in request.members:
             return created[-1]

@@ -41,7 +41,7 @@ from .device import backend_for, nccl_parts
 KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters
 
 # From torch 2.15 on, torch also counts a group that each rank creates for itself.
-_name_by_ranks = getattr(dist.distributed_c10d, "_hash_ranks_to_str", None)
+_name_by_ranks: Any = getattr(dist.distributed_c10d, "_hash_ranks_to_str", None)
 COUNTS_OWN_GROUPS = _name_by_ranks is None or "group_count" in _name_by_ranks.__code__.co_names
 
 # Before torch 2.15, split_group sorts the ranks of a group.
@@ -155,6 +155,30 @@ def bound_device(group: dist.ProcessGroup | None = None) -> torch.device | None:
     """Return the device to which a group is bound; None for an unbound group. Local."""
     device = getattr(dist.group.WORLD if group is None else group, "bound_device_id", None)
     return device if isinstance(device, torch.device) else None
+
+
+@contextmanager
+def free_names() -> Iterator[None]:
+    """Let torch name groups of this rank alone, inside the block, as no group is named. Local.
+
+    Before torch 2.15 such a name depends on the rank and on the number of groups, so it may be
+    taken when other groups were destroyed.
+    """
+
+    def name_by_ranks(ranks: list[Any]) -> str:
+        name = str(_name_by_ranks(ranks))
+        while name in dist.distributed_c10d._world.pg_names.values():
+            name = str(_name_by_ranks([name]))
+        return name
+
+    if COUNTS_OWN_GROUPS:
+        yield
+        return
+    vars(dist.distributed_c10d)["_hash_ranks_to_str"] = name_by_ranks
+    try:
+        yield
+    finally:
+        vars(dist.distributed_c10d)["_hash_ranks_to_str"] = _name_by_ranks
 
 
 @contextmanager

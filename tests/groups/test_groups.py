@@ -99,3 +99,20 @@ def receive_late() -> list[float]:
 def test_a_receive_waits_as_long_as_its_group_and_not_as_long_as_it_may_connect() -> None:
     for seconds in meshkit.spawn(receive_late, 4, timeout=60):
         assert min(seconds) >= 3.4, seconds  # 2 s to connect
+
+
+def build_before_closing() -> list[float]:
+    """Replace a mesh some times, each time before the old one is closed."""
+    mesh, sums = meshkit.build_mesh(dp=2), []
+    for _ in range(4):
+        old, mesh = mesh, meshkit.build_mesh(dp=2)
+        old.close()
+        for axis in ("dp", "tp"):
+            dist.all_reduce(total := torch.ones(()), group=mesh.group(axis))
+            sums.append(total.item())
+    return sums
+
+
+def test_a_mesh_may_be_built_again_and_again_before_the_old_one_is_closed() -> None:
+    """torch gives two groups of one rank the same name then."""
+    assert meshkit.spawn(build_before_closing, 2, timeout=60) == [[2.0, 1.0] * 4] * 2
