@@ -111,7 +111,10 @@ class MicroBatchSampler(Sampler[list[int]]):
 
     @property
     def steps(self) -> int:
-        """Optimizer steps in this pass: all of an epoch, or the rest after a loaded state."""
+        """Optimizer steps in this pass: all of an epoch, or the rest after a loaded state.
+
+        ``iter`` begins the next pass, so read it after that.
+        """
         self._end_if_empty()
         return self._pass.steps
 
