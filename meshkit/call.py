@@ -284,10 +284,15 @@ def check_index(axis: str, value: object, size: int) -> int:
 
 def check_ranks(ranks: ArrayLike) -> Ints:
     """Return ranks as an int64 array of their shape."""
-    array = np.asarray(ranks)
+    try:
+        array = np.asarray(ranks)
+    except ValueError:
+        line = "rows of ranks have unequal lengths."
+        raise CoordinateError(line, fix="one call for each row.") from None
     if array.dtype.kind not in "iu" and array.size:
-        line = f"ranks are {array.dtype}, not integers."
-        raise CoordinateError(line, fix="ranks.astype(int).")
+        is_whole = array.dtype.kind == "f" and bool((array == np.floor(array)).all())
+        fix = "numpy.asarray(ranks, dtype=int)." if is_whole else "integers."
+        raise CoordinateError(f"ranks are {array.dtype}, not integers.", fix=fix)
     return array.astype(np.int64, copy=False)
 
 

@@ -12,7 +12,7 @@ which it begins. A schedule does not depend on past steps, so a job resumes from
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -49,7 +49,8 @@ class BatchSchedule:
         if not isinstance(plan, BatchPlan):
             fix = "a plan of mesh.batch(...) or BatchPlan.solve(...)."
             raise BatchError(f"the plan is {plan!r}.", fix=fix)
-        parsed = tuple(_parse_stage(stage) for stage in stages)
+        given = stages if isinstance(stages, Iterable) else (stages,)
+        parsed = tuple(_parse_stage(stage) for stage in given)
         vars(self).update(plan=plan, stages=parsed, uneven=bool(uneven or plan.uneven))
         firsts = [first for first, _ in parsed]
         if firsts[:1] != [0] or any(a >= b for a, b in pairwise(firsts)):

@@ -84,6 +84,7 @@ class RedistributionPlan:
         sides = (move.left_entries, move.shown(0)), (move.right_entries, move.shown(1))
         return [local_shape(entries, cut.shape(first)) for entries, cut in sides]
 
+    @quotes_call("plan.draw")
     def draw(self, *, width: int = 80, ascii: bool = False, speed: float | None = None) -> str:
         """Return the plan as text; with a speed of links in GB/s also the time of the bytes."""
         axes = [axis for _, axis in unmarked_axes(self.pattern)]
@@ -129,6 +130,8 @@ def draw_steps(
     speed: float | None = None,
 ) -> str:
     """Return the table of the steps of some plans, in the unit of the largest number."""
+    if speed is not None and not (isinstance(speed, int | float) and speed > 0):
+        raise SpecError(f"speed is {speed!r}.", fix="a number above 0, in GB/s.")
     plans = {name: plan for name, plan in directions.items() if plan is not None}
     most = max(plan["bytes"] for plan in plans.values())
     unit = byte_unit(most)
@@ -219,6 +222,7 @@ class MeshMovePlan:
         total = before + size * received
         return {"steps": steps, "bytes": total, "bound": total}
 
+    @quotes_call("plan.draw")
     def draw(self, *, width: int = 80, ascii: bool = False, speed: float | None = None) -> str:
         """Return the plan as text; with a speed of links in GB/s also the time of the bytes."""
         unmarked = f"{', '.join(unmarked_of(self.pattern, self.layout, self.to))} has no mark"

@@ -359,6 +359,8 @@ CASES: dict[str, Callable[[], object]] = {
     "a movement of the pattern first": lambda: move(np.ones(2)),  # type: ignore[arg-type]
     "a coordinate without an axis": lambda: LAYOUT.rank(dp=1),
     "coordinates of floats": lambda: LAYOUT.coordinates(np.array([0.5])),
+    "coordinates of whole floats": lambda: LAYOUT.coordinates(np.array([1.0])),
+    "coordinates of rows of unequal lengths": lambda: LAYOUT.coordinates([[0], [1, 2]]),
     "coordinates of a rank outside the layout": lambda: LAYOUT.coordinates([[0, 9]]),
     "the coordinate of a rank outside the layout": lambda: Layout(
         dp=4, ranks=range(8, 12)
@@ -434,6 +436,7 @@ CASES: dict[str, Callable[[], object]] = {
     ),
     "a negative first sample": lambda: PLAN.samples(0, 0, first=-3),
     "stages that do not ascend from 0": lambda: BatchSchedule(PLAN, ((5, 8), (5, 16))),
+    "stages that are a number": lambda: BatchSchedule(PLAN, 5),  # type: ignore[arg-type]
     "a stage with a float": lambda: BatchSchedule(PLAN, ((0, 8.0),)),
     "a ramp with more increments than samples": lambda: ramp_up(
         PLAN, start=8, increment=1, samples=5
@@ -698,6 +701,7 @@ CASES: dict[str, Callable[[], object]] = {
     "a layout with an axis twice": lambda: grad_norm(SHAPES, layout={"w": "o/tp i/tp"}),
     "a layout with a misspelt axis": lambda: grad_norm(SHAPES, layout={"w": "o/ttp i"}),
     "a layout with a holder": lambda: grad_norm(SHAPES, layout={"w": "o i @tp:0"}),
+    "a table at a speed of 0": lambda: plan_redistribution("dp=4", "i/dp -> i", i=8).draw(speed=0),
     "a layout with a sum over stages": lambda: grad_norm(SHAPES, layout={"w": "o i +pp"}, pp=2),
     "a layout for other names": lambda: grad_norm(SHAPES, layout={"*.w": "o/tp i"}),
     "a layout with too many dims": lambda: grad_norm(SHAPES, layout={"w": "a b c ..."}),
