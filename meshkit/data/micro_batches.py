@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -31,6 +32,9 @@ from .batch import (
 
 Axes = str | tuple[str, ...]
 MAX_TOKENS = 2**40  # tokens of a micro batch, so that the sum over any job fits an int64
+
+# DDP with static_graph=True whose first backward, which must synchronize, is over
+_LEARNED: WeakSet[DistributedDataParallel] = WeakSet()
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -70,11 +74,11 @@ class RankBatch(BatchPlan):
         Local. It uses ``no_sync`` for every DDP in the model, and ``set_requires_gradient_sync``
         for every module under ``fully_shard``. FSDP2 then holds unsharded gradients until the last
         micro batch. Other models are unchanged. After the block, also after an error, the model
-        synchronizes as before. If the caller has turned synchronization off, it stays off.
+        synchronizes as before. If the caller has turned synchronization off, it stays off. DDP with
+        ``static_graph=True`` also synchronizes in its first backward, in which it learns the graph.
 
         Raises:
-            SpecError: if ``micro`` is no micro batch, such as its number; if ``model`` is none; if
-                DDP has ``static_graph=True``, which does not support ``no_sync``.
+            SpecError: if ``micro`` is no micro batch, such as its number; if ``model`` is none.
         """
         from torch.distributed.fsdp import FSDPModule  # imports 600 modules, so only on use
 
@@ -87,17 +91,19 @@ class RankBatch(BatchPlan):
         if not isinstance(model, nn.Module):
             fix = "torch.nn.ModuleList(models), or a with for each of them."
             raise SpecError(f"model is {article(type(model).__name__)}, not a module.", fix=fix)
+        learning = set[DistributedDataParallel]()
         with ExitStack() as stack:
             for module in () if micro.is_last else model.modules():
                 if isinstance(module, DistributedDataParallel):
-                    if module.static_graph:  # torch asks for a report of a bug of its own
-                        line = "DDP with static_graph=True cannot leave out the sum of a backward."
-                        raise SpecError(line, fix="DDP without static_graph=True.")
-                    stack.enter_context(module.no_sync())
+                    if module.static_graph and module not in _LEARNED:
+                        learning.add(module)
+                    else:
+                        stack.enter_context(module.no_sync())
                 if isinstance(module, FSDPModule):
                     stack.callback(keep_gradient_sync(module))
                     module.set_requires_gradient_sync(False, recurse=False)
             yield
+        _LEARNED.update(learning)
 
 
 @quotes_call("mesh.batch")
