@@ -158,9 +158,12 @@ def quotes_call(
                 return function(*args, **kwargs)
             except (MeshkitError, TypeError) as error:
                 answer = _answer(error, name, function, by_name, args, kwargs)
-                if answer is error:
-                    raise
-                raise answer from None
+                try:
+                    if answer is error:
+                        raise
+                    raise answer from None
+                finally:
+                    del answer  # a frame that holds its own error would keep groups
 
         @functools.wraps(function)
         def generate(*args: Params.args, **kwargs: Params.kwargs) -> Iterator[Any]:
@@ -290,7 +293,8 @@ def check_ranks(ranks: ArrayLike) -> Ints:
         line = "rows of ranks have unequal lengths."
         raise CoordinateError(line, fix="one call for each row.") from None
     if array.dtype.kind not in "iu" and array.size:
-        is_whole = array.dtype.kind == "f" and bool((array == np.floor(array)).all())
+        is_float = array.dtype.kind == "f"
+        is_whole = is_float and ((np.abs(array) < 2**31) & (array == np.floor(array))).all()
         fix = "numpy.asarray(ranks, dtype=int)." if is_whole else "integers."
         raise CoordinateError(f"ranks are {array.dtype}, not integers.", fix=fix)
     return array.astype(np.int64, copy=False)

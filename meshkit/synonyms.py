@@ -117,7 +117,7 @@ AXIS_CALLS = {"size": "size", "rank": "group_rank", "group": "group", "mesh": "d
 # calls of the module, and the names by which others ask for them
 MODULE_CALLS = {
     "torch.distributed.fsdp.fully_shard(model, mesh=mesh.device_mesh('dp')), with mesh = "
-    "meshkit.build_mesh(dp=2)": "fully_shard FSDP FullyShardedDataParallel",
+    "meshkit.build_mesh(dp=-1)": "fully_shard FSDP FullyShardedDataParallel",
     "meshkit.init() joins the job of every launcher": "launch_from_torch launch_from_slurm "
     "launch_from_openmpi initialize_distributed_hpu initialize_distributed init_distributed "
     "init_process_group initialize",
@@ -492,7 +492,8 @@ def device_mesh_error(args: Sequence[object], kwargs: Mapping[str, object]) -> S
     is_device = bool(args) and isinstance(args[0], str)
     if is_device and "=" in str(args[0]):  # sizes as a command line has them
         return None
-    lists: list[Any] = [*args, *(v for name, v in kwargs.items() if name not in MESH_OPTIONS)]
+    torch_names = {*DEVICE_MESH, "shape", "names"}
+    lists: list[Any] = [*args, *(v for name, v in kwargs.items() if name in torch_names)]
     lists = [value for value in lists if isinstance(value, list | tuple) and value]
     shape = next(filter(is_shape, lists), ())
     is_shape_alone = bool(shape) and all(value is None for value in args)
@@ -500,7 +501,8 @@ def device_mesh_error(args: Sequence[object], kwargs: Mapping[str, object]) -> S
     if not is_torch and not DEVICE_MESH & kwargs.keys():
         return None
     named = [values for values in lists if all(isinstance(value, str) for value in values)]
-    names = named[0] if named else SHAPES.get(len(shape), ())
+    fits = bool(named) and len(named[0]) == len(shape)
+    names = named[0] if fits else SHAPES.get(len(shape), ())
     sizes = dict(zip(names, shape, strict=False))
     given = {name: value for name, value in kwargs.items() if name in MESH_OPTIONS}
     others = {*MESH_OPTIONS, *INIT_OPTIONS, *BATCH_OPTIONS, *DEVICE_MESH, *ARGUMENTS}

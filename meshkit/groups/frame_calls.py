@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import linecache
+import os
 import re
 import sys
 import threading
@@ -30,6 +31,19 @@ from ..launch.torch_groups import is_nccl
 Frames = Iterable[tuple[FrameType, int | None]]  # outermost first, each with its line number
 
 _no_collection = threading.Lock()
+_paused: list[bool] = []  # not empty while collections are paused
+
+
+def _resume_in_child() -> None:
+    """End a pause of the parent, whose thread does not exist in a forked child."""
+    global _no_collection
+    _no_collection = threading.Lock()
+    if _paused:
+        gc.enable()
+        _paused.clear()
+
+
+os.register_at_fork(after_in_child=_resume_in_child)
 
 
 class BatchWait(NamedTuple):
@@ -52,13 +66,16 @@ def no_collection() -> Iterator[None]:
         yield
         return
     with _no_collection:
-        was_enabled = gc.isenabled()
+        if not gc.isenabled():
+            yield
+            return
+        _paused.append(True)
         gc.disable()
         try:
             yield
         finally:
-            if was_enabled:
-                gc.enable()
+            gc.enable()
+            _paused.clear()
 
 
 def frame_of_thread(ident: int) -> FrameType | None:

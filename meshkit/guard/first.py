@@ -118,11 +118,12 @@ def _run_first(
 @contextmanager
 def _alone(job: Job, name: str, waiting: Set[int]) -> Iterator[None]:
     """Refuse calls of this thread that wait for ranks which wait for the end of the block."""
-    outer, thread = job.counts.refuse, threading.get_ident()
+    refusals, thread = job.counts.refusals, threading.get_ident()
+    outer = refusals.get(thread)
 
     def refuse(call: str, ranks: Sequence[int]) -> None:
         others = sorted(waiting & {*ranks})
-        if others and threading.get_ident() == thread:
+        if others:
             raise MeshkitError(
                 f"{call} inside the block of {name}() waits for {plural('rank', len(others))} "
                 f"{format_ranks(others)}, which {'waits' if len(others) == 1 else 'wait'} for the "
@@ -130,12 +131,14 @@ def _alone(job: Job, name: str, waiting: Set[int]) -> Iterator[None]:
                 fix="move it behind the block.",
             )
 
-    job.counts.refuse = refuse
+    refusals[thread] = refuse
     try:
         with CollectiveCheck(refuse):
             yield
     finally:
-        job.counts.refuse = outer
+        refusals.pop(thread)
+        if outer is not None:
+            refusals[thread] = outer
 
 
 def wait_for_all(mesh: MeshGroups, job: Job, agreement: Agreement) -> None:

@@ -197,6 +197,10 @@ class Agreement:
         """Return the decision of all ranks, by default that of equal facts. Collective."""
         return self.round.decide(judge or self.judge(), deadline or self.deadline, poll=poll)
 
+    def has_failed(self, judge: Judge) -> bool:
+        """Return whether a rank has announced a failure, or has ended. Local."""
+        return self.round.has_failed(judge)
+
     def judge(self, seconds: float | None = None) -> Judge:
         """Return the judge of ranks that must state equal facts. Local."""
         seconds = self.limit.total_seconds() if seconds is None else seconds

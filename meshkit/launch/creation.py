@@ -163,8 +163,9 @@ def create_on_all(
     with agreement:
         try:
             if connects:
-                stop = partial(agreement.round.has_failed, judge)
-                created = _in_time(limit, creation, create, undo, stop=stop)
+                created = _in_time(
+                    limit, creation, create, undo, stop=partial(agreement.has_failed, judge)
+                )
             else:
                 created = create(creation)
         except RuntimeError as error:  # torch's own: a peer may be the reason

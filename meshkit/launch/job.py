@@ -98,8 +98,8 @@ class Counts:
     private: int = 0  # how many meshes have had groups of their own
     # the groups that a mesh of this job has created, as long as they exist
     made: WeakSet[dist.ProcessGroup] = field(default_factory=WeakSet)
-    # raises if this thread must not wait for some ranks now, which wait for it
-    refuse: Callable[[str, Sequence[int]], None] | None = None
+    # by thread, what raises if it must not wait for some ranks now, which wait for it
+    refusals: dict[int, Callable[[str, Sequence[int]], None]] = field(default_factory=dict)
     unbound: bool = False  # whether ``meshkit.unbound()`` hides the device of the default group
 
 
@@ -174,8 +174,8 @@ class Job:
         if self.pid != os.getpid():
             check_own_process(self.world.rank, self.pid)
         ranks = range(self.world.world_size) if ranks is None else ranks
-        if self.counts.refuse is not None:
-            self.counts.refuse(CALL, ranks)
+        if refuse := self.counts.refusals.get(threading.get_ident()):
+            refuse(CALL, ranks)
         if self.rehearsed is not None:
             return self.rehearsed(call, ranks)
         if self.store is None:

@@ -89,6 +89,8 @@ class CollectiveCheck(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ``check`` gets the name of the collective and its ranks, and raises.
     """
 
+    supports_higher_order_operators = True  # such as torch.cond
+
     def __init__(self, check: Callable[[str, Sequence[int]], object]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.check = check
@@ -100,6 +102,8 @@ class CollectiveCheck(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         """Check the groups among the arguments of an operation, and run it."""
+        if any(kind.__name__ == "DTensor" for kind in types):  # it calls collectives of its own
+            return NotImplemented
         if "c10d" in func.namespace and not func.__name__.startswith(("send", "recv")):
             named = {*map(_group_name, args)}
             for group in all_groups():

@@ -102,7 +102,8 @@ def factor_world(
     if num_ranks is None or num_ranks < 1:
         line = f"world_size is {world_size!r}."
         guess = guess_size(world_size)
-        fix = f"{guess}." if guess > 1 else "an int of 1 or more."
+        is_whole = guess > 1 and str(world_size) in (f"{guess}", f"{guess}.0")
+        fix = f"{guess}." if is_whole else "an int of 1 or more."
         raise SpecError(line, fix=fix, sizes=dict(axes))
     merged, order = read_sizes(sizes, axes, order)
     check_num_ranks(num_ranks, merged)

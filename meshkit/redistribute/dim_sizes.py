@@ -74,7 +74,7 @@ def split_dim_sizes(
             known = ", ".join(n for n in names if n != DOTS)
             summary = f"the pattern has no dim {name}."
             fix = f"sizes of {known}." if known else f"leave out {name}."
-            if ARGUMENTS.get(name) == "op":
+            if ARGUMENTS.get(name) == "op" and isinstance(size, str):
                 fix = f"op={size!r}, an option of mesh.redistribute."
             raise SpecError(summary, fix=fix)
         if isinstance(size, SequencePlan):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
+from numbers import Real
 from typing import Any
 
 from ..call import drop_none, quotes_call
@@ -130,7 +131,7 @@ def draw_steps(
     speed: float | None = None,
 ) -> str:
     """Return the table of the steps of some plans, in the unit of the largest number."""
-    if speed is not None and not (isinstance(speed, int | float) and speed > 0):
+    if speed is not None and not (isinstance(speed, Real) and speed > 0):
         raise SpecError(f"speed is {speed!r}.", fix="a number above 0, in GB/s.")
     plans = {name: plan for name, plan in directions.items() if plan is not None}
     most = max(plan["bytes"] for plan in plans.values())

@@ -21,10 +21,11 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn import Parameter
 
 from ..errors import DisagreementError, MeshkitError, SpecError
 from ..groups.groups import gather_bytes
-from ..launch.tensors import find_tied, is_dtensor
+from ..launch.tensors import find_tied, is_dtensor, plain
 from ..layout.axes import check_axes_exist, has_pipeline
 from ..layout.layout import Layout
 from ..redistribute.checked import digest_of, share_error
@@ -218,15 +219,22 @@ def _keep_ties(tensors: Mapping[str, Tensor], moved: Mapping[str, Tensor]) -> di
     """Return what came of some tensors: equal results of tensors in one memory are one. Local.
 
     Such are tied weights. Their results differ if their sides do, or if another rank has not tied
-    them.
+    them. A tensor of another class has no memory that says so.
     """
     kept, names = {**moved}, [*moved]
     held = [None if moved[n].is_meta else local_tensor(n, tensors[n]) for n in names]
-    for number, earlier in find_tied(held).items():
+    ordinary = [x if type(x) in (Tensor, Parameter) else None for x in held]
+    for number, earlier in find_tied(ordinary).items():
         first, own = kept[names[earlier]], moved[names[number]]
-        if first.dtype == own.dtype and torch.equal(first, own):
+        if first.dtype == own.dtype and first.shape == own.shape and _bits_are_equal(first, own):
             kept[names[number]] = first
     return kept
+
+
+def _bits_are_equal(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors have equal bits, which every dtype can compare, and NaN too."""
+    first, second = (plain(x).reshape(-1).view(torch.uint8) for x in (one, other))
+    return torch.equal(first, second)
 
 
 def _cut(

@@ -267,6 +267,18 @@ def test_tied_weights_stay_tied_unless_they_are_cut_in_other_ways(
     )
 
 
+def tie_unusual_numbers() -> list[bool]:
+    """Return whether weights of NaN, and of a dtype that cannot be compared, stay tied."""
+    numbers = torch.tensor([[torch.nan, 1.0]]), torch.zeros(1, 2).to(torch.float8_e4m3fn)
+    with meshkit.build_mesh(tp=RANKS) as mesh:
+        states = [mesh.whole_state({"a": x, "b": x}, {"*": "v/tp d"}) for x in numbers]
+    return [state["a"] is state["b"] for state in states]
+
+
+def test_weights_of_nan_and_of_float8_stay_tied(pool: Pool) -> None:
+    assert pool.run(tie_unusual_numbers) == [[True, True]] * RANKS
+
+
 def untie_on_one_rank() -> tuple[bool, Tensor]:
     """Give two weights that are tied on all ranks but one."""
     with meshkit.build_mesh(tp=RANKS) as mesh:
