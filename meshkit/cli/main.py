@@ -232,7 +232,7 @@ class CommandParser(ArgumentParser):
         value = [w for w in typed[at + 1 : at + 2] if not (equals or re.match("-|.*=|.*[.]py$", w))]
         is_per_node = bool(PER_NODE.fullmatch(flag))
         nodes = self._count_nodes(typed, number or "".join(value)) if is_per_node else []
-        for end in {at + 1 + len(value): 0, at + 1 + len(value) * is_per_node: 0}:
+        for end in dict.fromkeys((at + 1 + len(value), at + 1 + len(value) * is_per_node)):
             try:
                 self.parse([*typed[:at], *typed[end:]])
             except SpecError as error:  # the line has another mistake, or the word is no value

@@ -30,17 +30,14 @@ from ..launch.torch_groups import is_nccl
 
 Frames = Iterable[tuple[FrameType, int | None]]  # outermost first, each with its line number
 
-_no_collection = threading.Lock()
-_paused: list[bool] = []  # not empty while collections are paused
+_no_collection = threading.Lock()  # held while collections are paused
 
 
 def _resume_in_child() -> None:
     """End a pause of the parent, whose thread does not exist in a forked child."""
-    global _no_collection
-    _no_collection = threading.Lock()
-    if _paused:
+    if _no_collection.locked():
         gc.enable()
-        _paused.clear()
+        _no_collection.release()
 
 
 os.register_at_fork(after_in_child=_resume_in_child)
@@ -62,20 +59,16 @@ def no_collection() -> Iterator[None]:
     there. It runs finalizers, which let the other thread go on and leave its frames: Python then
     crashes. Other versions need nothing.
     """
-    if sys.version_info[:2] != (3, 11):
-        yield
-        return
-    with _no_collection:
-        if not gc.isenabled():
-            yield
-            return
-        _paused.append(True)
-        gc.disable()
-        try:
-            yield
-        finally:
-            gc.enable()
-            _paused.clear()
+    if sys.version_info[:2] == (3, 11):
+        with _no_collection:
+            if gc.isenabled():  # else the user has disabled it
+                gc.disable()
+                try:
+                    yield
+                finally:
+                    gc.enable()
+                return
+    yield
 
 
 def frame_of_thread(ident: int) -> FrameType | None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +20,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
 import meshkit
-from meshkit.groups.frame_calls import frames_of_thread
+from meshkit.groups.frame_calls import frames_of_thread, no_collection
 from meshkit.groups.status import rank_status
 from meshkit.guard import sampling, watch
 from meshkit.launch.disagreement import TracedCall
@@ -179,3 +182,15 @@ def test_a_collection_while_frames_of_another_thread_are_read_crashes_nothing(re
     module, name = __name__, collect_while_another_thread_reads_frames.__name__
     done = run_python(f"from {module} import {name}; {name}({reader!r})")
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+def test_a_child_that_is_forked_while_frames_are_read_collects_garbage() -> None:
+    with no_collection():
+        child = os.fork()
+        if not child:
+            signal.alarm(10)
+            with no_collection():
+                is_paused = not gc.isenabled()
+            os._exit(0 if gc.isenabled() and is_paused == (sys.version_info[:2] == (3, 11)) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert gc.isenabled()
